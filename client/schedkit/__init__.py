@@ -1,0 +1,17 @@
+"""What every schedd program stands on: daemons, the SDK and the command line alike.
+
+    errors    the tree of failures; `Unavailable` is the world's
+    clock     boot time for leases and waits, UTC for what people read
+    backoff   how long to wait before trying again
+    duration  `1h30m` to a timedelta and back
+    tasks     eternal loops, sleeps that can be woken
+    logs      standard logging as text or JSON lines
+    config    file, environment and flags into frozen dataclasses, all errors at once
+    channel   gRPC channels and listeners, TLS, the loopback rule
+    service   a daemon's life under a service manager
+
+Invariants
+- Nothing here knows jobs, runs or shards, nor imports anything of schedd but this package.
+- A module has two users or more; what has one belongs to that one.
+- No extra is needed: the standard library and grpcio.
+"""

@@ -1,0 +1,44 @@
+"""How long to wait before trying again: growing, bounded, never in step with others.
+
+    wait(n) = min(maximum, initial · factor^n) · (1 - u · jitter)      u uniform in [0, 1)
+
+Invariants
+- No wait is longer than `maximum` nor shorter than `(1 - jitter)` times the undisturbed one.
+- Success is told by `reset`; nothing else shortens the wait.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Backoff:
+    """The waits of one thing that is tried again. Seconds everywhere."""
+
+    initial: float
+    maximum: float
+    factor: float = 2.0
+    jitter: float = 0.2
+    uniform: Callable[[], float] = field(default=random.random, repr=False)
+    """Draws from [0, 1). A simulation passes its own seeded one."""
+    _following: float = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.initial <= self.maximum:
+            raise ValueError(f"need 0 < initial <= maximum, have {self.initial}, {self.maximum}")
+        if self.factor < 1 or not 0 <= self.jitter < 1:
+            raise ValueError(f"need factor >= 1 and 0 <= jitter < 1, have {self}")
+        self._following = self.initial
+
+    def next(self) -> float:
+        """The seconds to wait now; the following call gives a longer wait."""
+        wait = self._following
+        self._following = min(self.maximum, wait * self.factor)
+        return wait * (1 - self.uniform() * self.jitter)
+
+    def reset(self) -> None:
+        """It worked: start from `initial` again."""
+        self._following = self.initial

@@ -1,0 +1,32 @@
+"""The failures of schedd, sorted by who is at fault.
+
+    ScheddError
+    ├── Unavailable     the world: etcd, PostgreSQL or a peer is away. Loops alone retry it
+    ├── Misconfigured   the operator: told all at once (`config.ConfigErrors`), exit code 2
+    └── Fault           ourselves: a bug. Nobody catches it; the process restarts clean
+
+Invariants
+- Foreign errors (grpc, psycopg2, socket) are converted where they enter, at the adapter.
+- A refusal (a stale token, a full worker, an unknown job) is a returned value, never raised.
+"""
+
+from __future__ import annotations
+
+
+class ScheddError(Exception):
+    """Root of all that schedd raises on purpose."""
+
+
+class Unavailable(ScheddError):
+    """Something outside this process is away, or may be: the outcome of the call is unknown.
+
+    Trying again later is right; acting as if nothing had happened is not.
+    """
+
+
+class Misconfigured(ScheddError):
+    """The operator asked for something that can't be. The message says what to change."""
+
+
+class Fault(ScheddError):
+    """A bug: an invariant of ours doesn't hold. Ends the tenure, and the process."""

@@ -1,0 +1,131 @@
+"""Eternal loops and sleeps that can be woken: the shapes that all our asyncio tasks have.
+
+    step ──ok──→ wait until woken, or `interval` ──→ step …
+      └─Unavailable─→ wait a growing back-off, not to be woken ─→ step …
+
+Invariants
+- An eternal task that returns is a fault; it ends by cancellation alone.
+- `Unavailable` is retried here and nowhere else; every other exception ends the group.
+- A wake is never lost: one that comes during a step makes the next wait return at once.
+- A wake doesn't cut a back-off short: a storm of nudges must not become a storm of calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from schedkit.backoff import Backoff
+from schedkit.errors import Fault, Unavailable
+
+log = logging.getLogger(__name__)
+
+TERMINATION = (signal.SIGTERM, signal.SIGINT)
+"""The signals by which a person or a service manager asks a process to end."""
+
+
+async def guard(coro_fn: Callable[[], Awaitable[object]], name: str) -> NoReturn:
+    """Run what must never return; for a TaskGroup: `create_task(guard(loop.run, n), name=n)`.
+
+    Raises:
+        Fault: it returned.
+    """
+    await coro_fn()
+    raise Fault(f"the loop {name!r} returned; it must run until it is cancelled")
+
+
+class Waker:
+    """A sleep that can be woken. One sleeper; any number of wakers, on the loop's own thread.
+
+    From another thread: `loop.call_soon_threadsafe(waker.wake)`.
+    """
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def wake(self) -> None:
+        """End the sleep that is going on, or the next one."""
+        self._event.set()
+
+    async def wait(self, timeout: float) -> bool:
+        """Sleep at most `timeout` seconds. True when woken, False when the time is over."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        self._event.clear()
+        return True
+
+
+def _steady_backoff() -> Backoff:
+    return Backoff(initial=0.1, maximum=5.0)
+
+
+@dataclass(slots=True)
+class Loop:
+    """Takes a step every `interval` seconds, or sooner when woken, until cancelled.
+
+    `step` may return the seconds to wait at most before the next step (0: at once), in place of
+    `interval`. It raises `Unavailable` when the world is away; the loop says so once, backs off,
+    and says when it is back.
+    """
+
+    name: str
+    step: Callable[[], Awaitable[float | None]]
+    interval: float
+    backoff: Backoff = field(default_factory=_steady_backoff)
+    waker: Waker = field(default_factory=Waker)
+    _away: bool = field(default=False, init=False)
+
+    def wake(self) -> None:
+        """Take the next step now."""
+        self.waker.wake()
+
+    async def run(self) -> NoReturn:
+        """Step for ever. Whatever a step raises but `Unavailable` comes out of here."""
+        while True:
+            try:
+                pause = await self.step()
+            except Unavailable as error:
+                await asyncio.sleep(self._failed(error))
+            else:
+                self._succeeded()
+                await self.waker.wait(self.interval if pause is None else pause)
+
+    def _failed(self, error: Unavailable) -> float:
+        wait = self.backoff.next()
+        log.log(
+            logging.DEBUG if self._away else logging.WARNING,
+            "%s: %s; trying again in %.1f s",
+            self.name,
+            error,
+            wait,
+            extra={"loop": self.name},
+        )
+        self._away = True
+        return wait
+
+    def _succeeded(self) -> None:
+        if self._away:
+            log.info("%s: available again", self.name, extra={"loop": self.name})
+            self._away = False
+        self.backoff.reset()
+
+
+async def shutdown_signals() -> asyncio.Event:
+    """An event that SIGTERM and SIGINT set, for programs smaller than a daemon.
+
+    Takes the two signals for this loop until it closes. Daemons use `service.run_daemon`.
+    """
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for each in TERMINATION:
+        loop.add_signal_handler(each, asked.set)
+    return asked
