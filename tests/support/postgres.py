@@ -1,0 +1,143 @@
+"""A real PostgreSQL for tests: one server for the whole pytest session, a new database per use.
+
+    with scratch_postgres() as server:
+        dsn = server.create_database()
+
+The first use starts the server (about a second; fsync off, for nothing in it outlives the
+session); later uses share it. Whatever ends the session, even SIGKILL, ends the server and
+removes its folder: a guard process waits for our end of a pipe to close.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from schedctl.dev import binaries, ports, postgres
+from schedctl.dev.processes import Process
+
+SETTINGS = {
+    **postgres.SETTINGS,
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "shared_buffers": "64MB",
+}
+
+_lock = threading.Lock()
+_shared: ScratchServer | None = None
+
+
+@dataclass(slots=True)
+class ScratchServer:
+    """A running server that no one else knows of."""
+
+    folder: Path
+    port: int
+    process: Process
+    guard: subprocess.Popen[bytes]
+    _names: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    @property
+    def admin_dsn(self) -> str:
+        """The superuser's DSN: database `postgres`, no timeouts."""
+        return postgres.dsn(self.port, database="postgres", role=postgres.ADMIN)
+
+    def create_database(self, name: str | None = None, *, template: str | None = None) -> str:
+        """A new, empty database owned by the role `schedd`, with the daemons' timeouts.
+
+        `template` names another database to copy instead (no session may be open on it), which is
+        the quick way to many migrated ones. Answers its DSN.
+        """
+        name = name or f"scratch_{os.getpid()}_{next(self._names)}"
+        return postgres.prepare(self.port, database=name, template=template)
+
+    def drop_database(self, dsn: str) -> None:
+        """Remove a database of ours, ending whatever sessions it still has."""
+        name = dsn.rpartition("/")[2]
+        with postgres.connect(self.admin_dsn) as session, session.cursor() as cursor:
+            cursor.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    def execute(self, statement: str, dsn: str | None = None) -> list[tuple[object, ...]]:
+        """Run one statement (by default as superuser); answers its rows, if it gives any."""
+        with postgres.connect(dsn or self.admin_dsn) as session, session.cursor() as cursor:
+            cursor.execute(statement)
+            return list(cursor.fetchall()) if cursor.description else []
+
+
+@contextmanager
+def scratch_postgres() -> Iterator[ScratchServer]:
+    """The session's server, started if need be. It stays up for the next one who asks."""
+    global _shared
+    with _lock:
+        if _shared is None or not _shared.process.alive():
+            _shared = _start()
+    yield _shared
+
+
+@contextmanager
+def private_postgres(**settings: str) -> Iterator[ScratchServer]:
+    """A server for one test alone, which may kill, pause or reconfigure it. Gone afterwards."""
+    server = _start(**settings)
+    try:
+        yield server
+    finally:
+        _stop(server)
+
+
+def restart(server: ScratchServer) -> None:
+    """Start a private server again, on the same port, after the test has killed it."""
+    server.process = _run(server.folder, server.port)
+
+
+def _start(**settings: str) -> ScratchServer:
+    folder = Path(tempfile.mkdtemp(prefix="schedd-pg-"))
+    guard = _guard(folder)
+    postgres.initialise(binaries.find_postgres(), folder / "data", {**SETTINGS, **settings})
+    [port] = ports.reserve(1)
+    server = ScratchServer(folder, port, _run(folder, port), guard)
+    atexit.register(_stop, server)
+    return server
+
+
+def _run(folder: Path, port: int) -> Process:
+    log = folder / "log"
+    process = postgres.start(binaries.find_postgres(), folder / "data", port, log)
+    postgres.wait_ready(process, port, log, timeout=30)
+    return process
+
+
+def _stop(server: ScratchServer) -> None:
+    if server.folder.exists():
+        postgres.stop(server.process, server.folder / "data")
+        server.guard.communicate(timeout=30)
+
+
+_GUARD = """
+read _
+if read pid < "$1/data/postmaster.pid"; then
+    kill -CONT "$pid"; kill -QUIT "$pid"; left=100
+    while kill -0 "$pid" && [ $left -gt 0 ]; do sleep 0.1; left=$((left - 1)); done
+    kill -9 "$pid"
+fi
+rm -rf "$1"
+"""
+
+
+def _guard(folder: Path) -> subprocess.Popen[bytes]:
+    """Have the server ended and its folder removed when our end of a pipe closes."""
+    return subprocess.Popen(
+        ["sh", "-c", _GUARD, "guard", folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )

@@ -1,0 +1,47 @@
+"""Waiting on conditions, with deadlines and a reason: tests never sleep for a fixed time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+POLL = 0.02
+"""Seconds between two looks."""
+
+
+class WaitedInVain(AssertionError):
+    """The deadline passed first; says what was waited for, and what was seen last."""
+
+
+def wait_until(predicate: Callable[[], T], timeout: float, what: str, *, every: float = POLL) -> T:
+    """Look until `predicate` answers something true, and return that.
+
+    Raises:
+        WaitedInVain: `timeout` seconds passed; names `what` and the last answer.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        if seen := predicate():
+            return seen
+        if time.monotonic() >= deadline:
+            raise WaitedInVain(f"waited {timeout:g} s for {what}; last seen: {seen!r}")
+        time.sleep(every)
+
+
+async def wait_until_async(
+    predicate: Callable[[], T | Awaitable[T]], timeout: float, what: str, *, every: float = POLL
+) -> T:
+    """The same inside an event loop; `predicate` may be a plain or an async function."""
+    deadline = time.monotonic() + timeout
+    while True:
+        answer = predicate()
+        seen = await answer if isinstance(answer, Awaitable) else answer
+        if seen:
+            return seen
+        if time.monotonic() >= deadline:
+            raise WaitedInVain(f"waited {timeout:g} s for {what}; last seen: {seen!r}")
+        await asyncio.sleep(every)
