@@ -1,0 +1,40 @@
+"""The names of things: one type a kind, so that no checker lets a token pass for an epoch."""
+
+from typing import NewType
+from uuid import UUID, uuid5
+
+JobId = NewType("JobId", UUID)
+RunId = NewType("RunId", UUID)
+TenureId = NewType("TenureId", UUID)
+IncarnationId = NewType("IncarnationId", UUID)
+ShardId = NewType("ShardId", int)
+Epoch = NewType("Epoch", int)
+Term = NewType("Term", int)
+Timeline = NewType("Timeline", int)
+Token = NewType("Token", int)
+
+SHARDS = 256
+"""Hash partitions of the jobs. Part of the stored data: changing it means moving every job."""
+
+SEQUENCES = 1 << 31
+"""Sequence numbers an owner may use in one epoch; past them it takes the shard anew."""
+
+
+def token_of(epoch: Epoch, sequence: int) -> Token:
+    """The fencing token `epoch << 32 | sequence`: grows with each assignment and each taking."""
+    if not 0 < sequence <= SEQUENCES:
+        raise ValueError(f"sequence {sequence} is outside 1..{SEQUENCES}")
+    return Token(epoch << 32 | sequence)
+
+
+def epoch_of(token: Token) -> Epoch:
+    """The epoch under which a token was made."""
+    return Epoch(token >> 32)
+
+
+def scheduled_run_id(job: JobId, instant: str) -> RunId:
+    """The id of the run of one instant, the same on every member.
+
+    `instant` is the nominal instant as RFC 3339 in UTC with microseconds (`instant_key`).
+    """
+    return RunId(uuid5(job, instant))

@@ -1,0 +1,102 @@
+"""The life of a run, as one literal table.
+
+    PENDING  → RUNNING | SKIPPED | MISSED | COALESCED | CANCELLED | FAILED
+    RUNNING  → SUCCEEDED | FAILED | RETRYING | CANCELLED | PENDING (given back before its start)
+    RETRYING → RUNNING | FAILED | CANCELLED
+
+A pair that is not in the table is a bug. Terminal states never change (S12): a redrive is a new run.
+A run that was given back goes whence it came: PENDING before its first counted attempt, RETRYING
+after it.
+"""
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """Where a run stands."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    RETRYING = "RETRYING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    SKIPPED = "SKIPPED"
+    MISSED = "MISSED"
+    COALESCED = "COALESCED"
+
+
+class Reason(StrEnum):
+    """Why a run is in its state, or why it waits."""
+
+    # Never started.
+    OVERLAP = "OVERLAP"
+    BUFFER_FULL = "BUFFER_FULL"
+    CALENDAR = "CALENDAR"
+    PAUSED = "PAUSED"
+    WINDOW = "WINDOW"
+    CATCH_UP_NONE = "CATCH_UP_NONE"
+    START_DEADLINE = "START_DEADLINE"
+    EDITED = "EDITED"
+    # Failed.
+    EXIT_CODE = "EXIT_CODE"
+    SIGNAL = "SIGNAL"
+    HTTP_STATUS = "HTTP_STATUS"
+    GRPC_STATUS = "GRPC_STATUS"
+    EXCEPTION = "EXCEPTION"
+    TIMEOUT = "TIMEOUT"
+    HEARTBEAT_TIMEOUT = "HEARTBEAT_TIMEOUT"
+    RUN_TIMEOUT = "RUN_TIMEOUT"
+    WORKER_LOST = "WORKER_LOST"
+    TOO_MANY_LOSSES = "TOO_MANY_LOSSES"
+    DONT_RETRY = "DONT_RETRY"
+    # Cancelled.
+    BY_USER = "BY_USER"
+    BY_OVERLAP = "BY_OVERLAP"
+    DELETED = "DELETED"
+    # Waiting.
+    NO_WORKER = "NO_WORKER"
+    NO_SLOT = "NO_SLOT"
+    POOL_FULL = "POOL_FULL"
+    OVERLAP_BUFFERED = "OVERLAP_BUFFERED"
+    ARMED = "ARMED"
+
+
+TRANSITIONS: dict[State, frozenset[State]] = {
+    State.PENDING: frozenset(
+        {
+            State.RUNNING,
+            State.SKIPPED,
+            State.MISSED,
+            State.COALESCED,
+            State.CANCELLED,
+            State.FAILED,
+        }
+    ),
+    State.RUNNING: frozenset(
+        {State.SUCCEEDED, State.FAILED, State.RETRYING, State.CANCELLED, State.PENDING}
+    ),
+    State.RETRYING: frozenset({State.RUNNING, State.FAILED, State.CANCELLED}),
+    State.SUCCEEDED: frozenset(),
+    State.FAILED: frozenset(),
+    State.CANCELLED: frozenset(),
+    State.SKIPPED: frozenset(),
+    State.MISSED: frozenset(),
+    State.COALESCED: frozenset(),
+}
+
+LIVE = frozenset(state for state, after in TRANSITIONS.items() if after)
+"""States that something can still follow."""
+
+TERMINAL = frozenset(TRANSITIONS) - LIVE
+
+
+class IllegalTransition(Exception):
+    """A pair of states that the table does not hold: a bug."""
+
+
+def check(before: State, after: State) -> State:
+    """Give `after` if a run may go there from `before`; raises IllegalTransition."""
+    if after not in TRANSITIONS[before]:
+        raise IllegalTransition(f"{before} → {after}")
+    return after

@@ -1,0 +1,330 @@
+"""The values that the loops reason on: definitions, timers, runs, assignments, reports.
+
+All are frozen. Instants are aware datetimes in UTC, durations are timedeltas; nothing here reads
+a clock. The wire's `Job` message is the stored form of a definition (`schedd/api/definitions.py`
+turns one into the other); here stands only what decisions need.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import IntEnum, StrEnum
+
+from schedd.core.ids import (
+    Epoch,
+    IncarnationId,
+    JobId,
+    RunId,
+    ShardId,
+    TenureId,
+    Timeline,
+    Token,
+)
+from schedd.core.lifecycle import Reason, State
+from schedd.core.schedule import Bounds, OnDemand, Schedule
+
+
+class Priority(IntEnum):
+    """HIGH goes first; the numbers are the wire's."""
+
+    LOW = 1
+    MEDIUM = 2
+    HIGH = 3
+
+
+class Overlap(StrEnum):
+    """What happens when the previous run of the job hasn't ended."""
+
+    SKIP = "SKIP"
+    ALLOW = "ALLOW"
+
+
+class Delivery(StrEnum):
+    """Whether a run whose worker is lost starts again."""
+
+    AT_LEAST_ONCE = "AT_LEAST_ONCE"
+    AT_MOST_ONCE = "AT_MOST_ONCE"
+
+
+class CatchUpPolicy(StrEnum):
+    """What becomes of instants that were not fired on time."""
+
+    LATEST = "LATEST"
+    ALL = "ALL"
+    NONE = "NONE"
+
+
+class Trigger(StrEnum):
+    """What made a run."""
+
+    SCHEDULE = "SCHEDULE"
+    MANUAL = "MANUAL"
+    SUBMIT = "SUBMIT"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When a failed attempt is followed by another (SEMANTICS, "Retry")."""
+
+    max_attempts: int = 4
+    backoff: timedelta = timedelta(seconds=10)
+    factor: float = 2.0
+    maximum: timedelta = timedelta(minutes=10)
+    jitter: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """The policy for late instants and how far back it reaches, in nominal time."""
+
+    policy: CatchUpPolicy = CatchUpPolicy.LATEST
+    window: timedelta = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A job at one generation, as far as decisions go."""
+
+    job_id: JobId
+    generation: int
+    namespace: str
+    name: str
+    schedule: Schedule = field(default_factory=OnDemand)
+    bounds: Bounds = field(default_factory=Bounds)
+    catch_up: CatchUp = CatchUp()
+    overlap: Overlap = Overlap.SKIP
+    overlap_limit: int = 0
+    priority: Priority = Priority.MEDIUM
+    retry: RetryPolicy = RetryPolicy()
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
+    timeout: timedelta = timedelta(hours=1)
+    kill_after: timedelta = timedelta(seconds=10)
+    kills_on_lease_lost: bool = False
+    slots: int = 1
+    action: str = "shell"
+    """Which executor it needs: shell, http, grpc or python."""
+    handler: str = ""
+    """The Python handler it needs; empty for the other actions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """The narrow row that fire and assign join; every job has one.
+
+    `due_at` and `nominal` are None when nothing is due any more (on demand, ended, fired once).
+    """
+
+    job_id: JobId
+    shard: ShardId
+    generation: int
+    due_at: datetime | None
+    nominal: datetime | None
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What an owner says it owns, for one transaction: the shards of one lane with their epochs."""
+
+    tenure: TenureId
+    timeline: Timeline
+    epochs: dict[ShardId, Epoch]
+
+
+@dataclass(frozen=True, slots=True)
+class RunKey:
+    """Where a run's row is: its partition and its id."""
+
+    scheduled_at: datetime
+    run_id: RunId
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """One row of the ledger that a firing inserts: a run, or a fold that accounts for instants."""
+
+    key: RunKey
+    due_at: datetime
+    state: State = State.PENDING
+    reason: Reason | None = None
+    count: int = 1
+    scheduled_until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """One timer's step: insert `runs` if and only if the timer advances from `due_at` to `next_*`.
+
+    `last_instant` is the newest due instant among the runs: the database refuses the step while
+    its own clock is before it (less the horizon).
+    """
+
+    job_id: JobId
+    shard: ShardId
+    generation: int
+    due_at: datetime
+    next_due_at: datetime | None
+    next_nominal: datetime | None
+    last_instant: datetime
+    priority: Priority
+    runs: tuple[NewRun, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRun:
+    """A run that hasn't ended, as its owner knows it.
+
+    `attempt` counts tries against the limit, the present one included while RUNNING; `losses` the
+    handings out that were lost with their worker. `ready_at` is when it may be handed out: due_at
+    for a PENDING run, the end of the back-off for a RETRYING one.
+    """
+
+    key: RunKey
+    job_id: JobId
+    shard: ShardId
+    state: State
+    priority: Priority
+    due_at: datetime
+    ready_at: datetime
+    attempt: int = 0
+    losses: int = 0
+    token: Token = Token(0)
+    worker: str | None = None
+    incarnation: IncarnationId | None = None
+    start_by: datetime | None = None
+    started_at: datetime | None = None
+    generation: int = 0
+    cancelling: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An assignment that its owner would like to make; the statement decides."""
+
+    key: RunKey
+    job_id: JobId
+    shard: ShardId
+    generation: int
+    worker: str
+    incarnation: IncarnationId
+    overlap_limit: int
+    """How many admitted runs of the job may be there at once; 0: no limit (allow)."""
+    skip: bool
+    """Past the limit the run ends as SKIPPED (OVERLAP) instead of waiting."""
+    start_by_after: timedelta = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """An assignment whose COMMIT was seen: it may be pushed."""
+
+    run: LiveRun
+    payload: bytes | None
+    """The payload given with a trigger (serialised `Payload`); None: the definition's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A worker's result for one token, with what the accepting member decided from it.
+
+    `state`, `reason` and `retry_at` follow from the outcome and the job's retry policy
+    (`core/retry.py`). `sender` is the incarnation that ran it.
+    """
+
+    key: RunKey
+    token: Token
+    worker: str
+    sender: IncarnationId
+    digest: bytes
+    state: State
+    reason: Reason | None
+    error: str
+    exit_code: int | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    retry_at: datetime | None = None
+    counts: bool = True
+    """False: the attempt is given back and costs nothing (returned, refused)."""
+    dead: bool = False
+    """It becomes a dead letter."""
+    fingerprint: str = ""
+    result: bytes | None = None
+    """Serialised `Payload`."""
+    output: bytes | None = None
+    """Serialised pieces of the log."""
+
+
+class Verdict(StrEnum):
+    """What became of a report."""
+
+    ACCEPTED = "ACCEPTED"
+    REPEATED = "REPEATED"
+    """The same token and digest is stored already: the acknowledgement was lost; answer OK again."""
+    STALE = "STALE"
+    """Refused and audited; nothing changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """One registration of a worker."""
+
+    id: IncarnationId
+    worker: str
+    spool_id: str
+    host: str
+    version: str
+    slots: int
+    labels: dict[str, str]
+    handlers: tuple[str, ...]
+    actions: tuple[str, ...]
+    started_at: datetime
+    lost_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A run whose worker is gone, and what follows: RETRYING at once, or FAILED."""
+
+    key: RunKey
+    shard: ShardId
+    token: Token
+    incarnation: IncarnationId
+    state: State
+    reason: Reason | None
+    dead: bool = False
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRow:
+    """A shard as PostgreSQL has it."""
+
+    id: ShardId
+    owner: TenureId | None
+    epoch: Epoch
+    timeline: Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Tenure:
+    """One unbroken stay of a member in the cluster."""
+
+    id: TenureId
+    member: str
+    opened_at: datetime
+    fenced_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One line of the audit: who did what to which object, and what came of it."""
+
+    actor: str
+    action: str
+    object: str
+    outcome: str
+    reason: str = ""
+    run_id: RunId | None = None
+    token: Token = Token(0)
+    worker: str = ""
+    source: str = ""
+    at: datetime | None = None

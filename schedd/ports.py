@@ -1,0 +1,453 @@
+"""What the loops and calls need of the world, as small protocols.
+
+Adapters give them (`store/` over PostgreSQL, `etcd/` over etcd, `rpc/` over gRPC), `app.py` ties
+them together, twins stand in for them in simulation. Each method is one round of work that either
+happened, or raised `schedkit.errors.Unavailable`; a refusal is a returned value. Methods of the
+owner are one transaction each, whose first statement locks the rows of the claim's shards where
+they are still its own (PROTOCOL 1); shards that aren't are left out and named in the answer.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from schedd.core.coordination import Compare, Entry, Lease, LeaseId, Listing, Op, TxnResult
+from schedd.core.ids import (
+    Epoch,
+    IncarnationId,
+    JobId,
+    RunId,
+    ShardId,
+    TenureId,
+    Term,
+    Timeline,
+    Token,
+)
+from schedd.core.lifecycle import State
+from schedd.core.model import (
+    Assigned,
+    AuditEntry,
+    Claim,
+    Draft,
+    Firing,
+    Incarnation,
+    LiveRun,
+    Loss,
+    NewRun,
+    Priority,
+    Report,
+    RunKey,
+    ShardRow,
+    Tenure,
+    Timer,
+    Trigger,
+    Verdict,
+)
+
+# ---- coordination ----
+
+
+class Coordination(Protocol):
+    """etcd, as far as a member needs it. Each call has a deadline of its own."""
+
+    async def get(self, key: str) -> Entry | None: ...
+    async def list(self, prefix: str) -> Listing: ...
+    async def txn(
+        self, compare: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op] = ()
+    ) -> TxnResult: ...
+    async def grant(self, ttl: int) -> Lease: ...
+    async def revoke(self, lease: LeaseId) -> None: ...
+    async def keepalive_once(self, lease: LeaseId) -> int: ...
+    def follow(self, prefix: str) -> AsyncIterator[Listing]: ...
+
+
+# ---- clock ----
+
+
+class ClusterClock(Protocol):
+    """Cluster time: the member's monotonic clock mapped onto the database's (DESIGN, "Time")."""
+
+    def now(self) -> datetime: ...
+
+
+# ---- membership: tenures, terms, shards ----
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One look at the database: its clock, its timeline, and how long the round trip took."""
+
+    now: datetime
+    timeline: Timeline
+    in_recovery: bool
+
+
+class MembershipStore(Protocol):
+    """Tenures, the leader's term, and the shards' owners and epochs."""
+
+    async def probe(self) -> Probe: ...
+    async def cluster_id(self) -> str: ...
+    async def open_tenure(self, tenure: Tenure) -> None: ...
+    async def unfenced_tenures(self) -> list[Tenure]: ...
+    async def fence_own(self, tenure: TenureId) -> None: ...
+    async def fence(self, tenures: Sequence[TenureId], term: Term) -> bool:
+        """Fence these if `term` is still the present one; ends backends that block it after
+        500 ms. False: the term is over."""
+        ...
+
+    async def read_term(self) -> Term: ...
+    async def raise_term(self, seen: Term, leader: TenureId) -> Term | None:
+        """Compare-and-set; None: somebody else raised it."""
+        ...
+
+    async def read_shards(self) -> list[ShardRow]: ...
+    async def take(
+        self, tenure: TenureId, timeline: Timeline, seen: dict[ShardId, Epoch]
+    ) -> dict[ShardId, Epoch]:
+        """Take those of the shards whose epoch is the one seen and that are free, one's own, or a
+        fenced tenure's. Gives the new epochs of those taken."""
+        ...
+
+    async def release(self, claim: Claim) -> None: ...
+
+
+# ---- the owner's transactions ----
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """What a batch of firings did."""
+
+    runs: list[LiveRun]
+    """Inserted and live."""
+    refused: list[JobId]
+    """Timers that didn't advance: they changed meanwhile; read them again."""
+    lost: frozenset[ShardId]
+    """Shards that are no longer the claimant's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignments:
+    """What a batch of drafts did."""
+
+    assigned: list[Assigned]
+    ended: list[RunKey]
+    """Ended in the statement: skipped for overlap."""
+    waiting: list[RunKey]
+    """Not assigned: overlap, pause, a newer generation or state; look at them again."""
+    lost: frozenset[ShardId]
+
+
+@dataclass(frozen=True, slots=True)
+class Unstarted:
+    """An assignment that never started: back to where it came from, no attempt spent."""
+
+    key: RunKey
+    shard: ShardId
+    token: Token
+
+
+class OwnerStore(Protocol):
+    """What a shard's owner reads and writes."""
+
+    async def due_timers(
+        self, shards: Sequence[ShardId], until: datetime, limit: int
+    ) -> list[Timer]:
+        """Timers of these shards due by `until`, from minus infinity, soonest first."""
+        ...
+
+    async def timers(self, jobs: Sequence[JobId]) -> list[Timer]: ...
+    async def live_runs(self, shards: Sequence[ShardId], states: Sequence[State]) -> list[LiveRun]:
+        """Runs that haven't ended. PENDING and RETRYING of paused jobs are left out."""
+        ...
+
+    async def definitions(self, jobs: Sequence[JobId]) -> dict[JobId, "StoredDefinition"]: ...
+    async def fire(self, claim: Claim, firings: Sequence[Firing]) -> Fired: ...
+    async def assign(
+        self,
+        claim: Claim,
+        drafts: Sequence[Draft],
+        next_token: Callable[[ShardId], Token],
+    ) -> Assignments:
+        """`next_token` is called after the shard rows are locked, once a draft that is still its
+        own shard's (PROTOCOL 1)."""
+        ...
+
+    async def give_back(self, claim: Claim, unstarted: Sequence[Unstarted]) -> list[LiveRun]: ...
+    async def rescue(self, claim: Claim, losses: Sequence[Loss]) -> list[RunKey]:
+        """Mark the incarnations lost for good and move their runs on, in one transaction."""
+        ...
+
+    async def end_waiting(
+        self, claim: Claim, runs: Sequence[tuple[RunKey, State, str]]
+    ) -> list[RunKey]:
+        """End PENDING or RETRYING runs (start deadline passed, run timeout): state and reason."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDefinition:
+    """A definition as it is stored: `spec` is a serialised `schedd.v1.Job`."""
+
+    job_id: JobId
+    generation: int
+    namespace: str
+    name: str
+    spec: bytes
+    paused: bool
+    deleted: bool = False
+    ephemeral: bool = False
+    """Made by a submit: it has no name of its own and goes with its run."""
+
+
+class ResultStore(Protocol):
+    """What any member does with what workers say; the token alone protects it."""
+
+    async def reported_runs(self, keys: Sequence[RunKey]) -> dict[RunKey, LiveRun]:
+        """The runs as they stand, whatever their state, for deciding what a report means."""
+        ...
+
+    async def accept(self, reports: Sequence[Report]) -> list[Verdict]:
+        """One transaction for all; a verdict each, in order. STALE ones are in the audit."""
+        ...
+
+    async def refuse(self, unstarted: Sequence[Unstarted]) -> list[RunKey]:
+        """Runs that their worker refused or gave up before the start, by token and state; no
+        claim needed: the token is the guard. Gives the runs that went back."""
+        ...
+
+    async def started(self, starts: Sequence[tuple[RunKey, Token, datetime]]) -> None:
+        """Write down the start of runs that take long, for people to see."""
+        ...
+
+
+class WorkerStore(Protocol):
+    """Incarnations of workers."""
+
+    async def register(self, incarnation: Incarnation) -> Incarnation:
+        """Insert it if it is new; gives the stored row (see `lost_at`)."""
+        ...
+
+    async def incarnations(self, ids: Sequence[IncarnationId]) -> list[Incarnation]: ...
+    async def of_worker(self, worker: str) -> list[Incarnation]:
+        """Those of this worker that aren't lost, newest first."""
+        ...
+
+    async def mark_lost(self, incarnation: IncarnationId) -> None:
+        """For an incarnation that says goodbye, or that a newcomer from its spool ends."""
+        ...
+
+
+# ---- user calls ----
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job as people see it: the stored definition with its timer and its history's dates."""
+
+    definition: StoredDefinition
+    shard: ShardId
+    due_at: datetime | None
+    nominal: datetime | None
+    pause_note: str
+    paused_by: str
+    created_at: datetime
+    created_by: str
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run as people see it."""
+
+    run: LiveRun
+    namespace: str
+    job: str
+    ephemeral: bool
+    trigger: Trigger
+    reason: str | None
+    assignments: int
+    count: int
+    scheduled_until: datetime | None
+    finished_at: datetime | None
+    exit_code: int | None
+    error: str
+    retry_at: datetime | None
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """One handing out of a run."""
+
+    attempt: int
+    token: Token
+    generation: int
+    worker: str
+    assigned_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    state: State
+    reason: str | None
+    exit_code: int | None
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A refusal: the name is taken, the key was used for another body, the etag is old."""
+
+    what: str
+    """name, key, etag"""
+    job_id: JobId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Idempotency:
+    """A caller's key: the same key and digest give the same id for 24 h."""
+
+    namespace: str
+    key: str
+    call: str
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterRecord:
+    """A run that failed for good and waits for a person."""
+
+    run: RunRecord
+    fingerprint: str
+    died_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The live work at a glance."""
+
+    jobs: int
+    pending: int
+    running: int
+    retrying: int
+    dead_letters: int
+
+
+class UserStore(Protocol):
+    """What user calls read and write; each writing call is one transaction with its audit line.
+
+    Calls on jobs lock the shard row first, then jobs, timers, runs (PROTOCOL 3).
+    """
+
+    async def create_job(
+        self,
+        record: JobRecord,
+        first_run: NewRun | None,
+        idempotency: Idempotency | None,
+        audit: AuditEntry,
+        trigger: Trigger = Trigger.SCHEDULE,
+        priority: Priority = Priority.MEDIUM,
+    ) -> JobRecord | Conflict:
+        """Store job and timer; with `first_run` (a submit) its run too. The same idempotency key
+        and digest give the record that is stored already."""
+        ...
+
+    async def get_job(self, namespace: str, job: str) -> JobRecord | None:
+        """By id or by name."""
+        ...
+
+    async def list_jobs(
+        self, namespace: str, after: tuple[datetime, JobId] | None, limit: int
+    ) -> list[JobRecord]:
+        """Newest first, past `after` (created_at, id)."""
+        ...
+
+    async def update_job(
+        self,
+        job_id: JobId,
+        seen_generation: int,
+        definition: StoredDefinition,
+        reset_timer: tuple[datetime | None, datetime | None] | None,
+        audit: AuditEntry,
+    ) -> JobRecord | Conflict | None:
+        """Write a new generation. `reset_timer`: (due_at, nominal) when the schedule changed."""
+        ...
+
+    async def pause_job(
+        self, job_id: JobId, note: str, actor: str, audit: AuditEntry
+    ) -> JobRecord | None: ...
+    async def resume_job(
+        self,
+        job_id: JobId,
+        timer: tuple[datetime | None, datetime | None],
+        skipped: NewRun | None,
+        audit: AuditEntry,
+    ) -> JobRecord | None:
+        """Resume with this timer; `skipped` accounts for the instants of the pause, and PENDING
+        runs whose instant passed in it become SKIPPED (PAUSED)."""
+        ...
+
+    async def delete_job(self, job_id: JobId, audit: AuditEntry) -> bool: ...
+    async def insert_run(
+        self,
+        job_id: JobId,
+        run: NewRun,
+        trigger: Trigger,
+        priority: Priority,
+        payload: bytes | None,
+        idempotency: Idempotency | None,
+        audit: AuditEntry,
+    ) -> RunRecord | Conflict | None:
+        """A trigger: locks the job's timers row FOR SHARE; None: the job is deleted."""
+        ...
+
+    async def get_run(self, run_id: RunId) -> RunRecord | None: ...
+    async def get_runs(self, run_ids: Sequence[RunId]) -> list[RunRecord]: ...
+    async def list_runs(
+        self,
+        namespace: str,
+        job: str | None,
+        states: Sequence[State],
+        worker: str | None,
+        since: datetime | None,
+        before: datetime | None,
+        after: tuple[datetime, RunId] | None,
+        limit: int,
+    ) -> list[RunRecord]:
+        """Newest first, past `after` (scheduled_at, id)."""
+        ...
+
+    async def cancel_run(self, run_id: RunId, audit: AuditEntry) -> RunRecord | None:
+        """PENDING and RETRYING become CANCELLED (BY_USER); RUNNING is marked `cancelling` and its
+        worker must be told."""
+        ...
+
+    async def attempts(self, run_id: RunId) -> list[AttemptRecord]: ...
+    async def unstarted_attempts(self, job_id: JobId, now: datetime) -> list[LiveRun]:
+        """RUNNING runs of the job whose `start_by` hasn't passed: what `ok` waits for."""
+        ...
+
+    async def output(self, run_id: RunId, token: Token | None) -> bytes | None: ...
+    async def result(self, run_id: RunId) -> bytes | None: ...
+    async def list_dead_letters(
+        self,
+        namespace: str,
+        job: str | None,
+        after: tuple[datetime, RunId] | None,
+        limit: int,
+    ) -> list[DeadLetterRecord]: ...
+    async def list_audit(
+        self,
+        action: str | None,
+        object_: str | None,
+        run_id: RunId | None,
+        before: int | None,
+        limit: int,
+    ) -> list[tuple[int, AuditEntry]]:
+        """Newest first with their sequence numbers, below `before`."""
+        ...
+
+    async def audit(self, entry: AuditEntry) -> None: ...
+    async def counts(self) -> Counts: ...
+
+
