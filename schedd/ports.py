@@ -451,3 +451,104 @@ class UserStore(Protocol):
     async def counts(self) -> Counts: ...
 
 
+# ---- between members and workers ----
+
+
+class Nudges(Protocol):
+    """Hints to the owners; never awaited, never needed for correctness."""
+
+    def jobs_changed(self, changed: Sequence[tuple[JobId, ShardId]]) -> None:
+        """Timers of these jobs were written: their owners read them now."""
+        ...
+
+    def runs_ready(self, shards: Sequence[ShardId]) -> None:
+        """Runs were inserted or made ready in these shards."""
+        ...
+
+    def runs_changed(self, runs: Sequence[RunId]) -> None:
+        """Somebody may be watching these runs, here or at another member."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """A worker as a member sees it."""
+
+    incarnation: Incarnation
+    attached_here: bool
+    draining: bool
+    free: int
+    running: int
+    lease_age: float
+    """Seconds since its lease was last refreshed, as the worker says."""
+
+
+class WorkerLines(Protocol):
+    """The streams to the workers that are attached to this member."""
+
+    async def revoke(self, runs: Sequence[LiveRun]) -> None:
+        """Ask the workers to give up these assignments if they haven't started. Returns when each
+        was revoked, was reported started, or its `start_by` has passed."""
+        ...
+
+    def cancel(self, run: LiveRun, *, kill: bool = False) -> None: ...
+    def workers(self) -> list[WorkerView]: ...
+
+
+class Changes(Protocol):
+    """Waiting for runs to change."""
+
+    async def wait(self, runs: Sequence[RunId], timeout: float) -> None:
+        """Return when one of these may have changed, at the latest after `timeout` seconds."""
+        ...
+
+
+# ---- the cluster as it stands ----
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """A member as it stands under `members/` in etcd."""
+
+    name: str
+    tenure: TenureId
+    grpc: str
+    http: str
+    weight: int
+    version: str
+    tzdata: str
+    draining: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """One reading of the cluster: who is there, who leads, who should own what."""
+
+    members: tuple[MemberView, ...]
+    leader: TenureId | None
+    term: Term
+    assigned: dict[ShardId, TenureId]
+    workers: frozenset[IncarnationId]
+    revision: int
+
+    def member(self, tenure: TenureId | None) -> MemberView | None:
+        """The live member of this tenure."""
+        return next((member for member in self.members if member.tenure == tenure), None)
+
+
+class Cluster(Protocol):
+    """The newest view this member has."""
+
+    def view(self) -> ClusterView: ...
+    @property
+    def tenure(self) -> TenureId | None:
+        """This member's own tenure; None while it has none."""
+        ...
+
+    def owned(self) -> dict[ShardId, Epoch]:
+        """The shards this member owns now, with their epochs."""
+        ...
+
+    def trusted(self) -> bool:
+        """Whether this member may still act on its tenure (its trust window hasn't passed)."""
+        ...

@@ -1,0 +1,112 @@
+"""Which shards this member owns right now, and the claims that its transactions stand on.
+
+One value, written by the loop that follows the leader's map (`shards.py`), read by all others.
+Owning here is only permission to try: every transaction proves it again by locking the shard rows
+(PROTOCOL 1), and tells `drop` which shards it found gone.
+
+Each lane of the database's thread pool keeps to its own shards, so two transactions of one owner
+never wait for each other's shard rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+
+from schedd.core.ids import SEQUENCES, Epoch, ShardId, TenureId, Timeline, Token, token_of
+from schedd.core.model import Claim
+
+
+class Ownership:
+    """The owned shards of one tenure, with their epochs, sequences and transactions in flight."""
+
+    def __init__(self, tenure: TenureId, timeline: Timeline, lanes: int) -> None:
+        self.tenure = tenure
+        self.timeline = timeline
+        self.lanes = lanes
+        self._epochs: dict[ShardId, Epoch] = {}
+        self._sequences: Counter[ShardId] = Counter()
+        self._in_flight: Counter[int] = Counter()
+        self._listeners: list[Callable[[frozenset[ShardId], frozenset[ShardId]], None]] = []
+
+    @property
+    def epochs(self) -> Mapping[ShardId, Epoch]:
+        """Shard → epoch, for those owned now."""
+        return MappingProxyType(self._epochs)
+
+    def listen(self, told: Callable[[frozenset[ShardId], frozenset[ShardId]], None]) -> None:
+        """Have `told(gained, dropped)` called at each change, in the loop's thread."""
+        self._listeners.append(told)
+
+    def gain(self, taken: Mapping[ShardId, Epoch]) -> None:
+        """These shards were taken, with these new epochs."""
+        self._epochs.update(taken)
+        for shard in taken:
+            self._sequences[shard] = 0
+        self._tell(frozenset(taken), frozenset())
+
+    def drop(self, shards: Iterable[ShardId]) -> None:
+        """Decide nothing more for these. Transactions in flight may still end: see `settle`."""
+        gone = frozenset(shard for shard in shards if self._epochs.pop(shard, None) is not None)
+        self._tell(frozenset(), gone)
+
+    def _tell(self, gained: frozenset[ShardId], dropped: frozenset[ShardId]) -> None:
+        if gained or dropped:
+            for told in self._listeners:
+                told(gained, dropped)
+
+    def lane_of(self, shard: ShardId) -> int:
+        """The lane that writes for this shard."""
+        return shard % self.lanes
+
+    def shards_of(self, lane: int) -> list[ShardId]:
+        """The owned shards of one lane, ascending."""
+        return sorted(shard for shard in self._epochs if shard % self.lanes == lane)
+
+    def claim(self, shards: Iterable[ShardId]) -> Claim:
+        """What one transaction says it owns: those of `shards` that are still owned."""
+        owned = {shard: self._epochs[shard] for shard in sorted(set(shards) & set(self._epochs))}
+        return Claim(self.tenure, self.timeline, owned)
+
+    def next_token(self, shard: ShardId) -> Token:
+        """The next fencing token of an owned shard.
+
+        Called under the shard's row lock, from a lane's thread; one lane a shard, so no two calls
+        for one shard overlap. Raises KeyError when the shard is no longer owned, ExhaustedEpoch
+        when its epoch has no sequence numbers left.
+        """
+        epoch = self._epochs[shard]
+        if self._sequences[shard] >= SEQUENCES:
+            raise ExhaustedEpoch(shard)
+        self._sequences[shard] += 1
+        return token_of(epoch, self._sequences[shard])
+
+    @contextmanager
+    def in_flight(self, lane: int) -> Iterator[None]:
+        """Around each transaction of a lane, so that a release can wait for it."""
+        self._in_flight[lane] += 1
+        try:
+            yield
+        finally:
+            self._in_flight[lane] -= 1
+
+    async def settle(self, shards: Iterable[ShardId], poll: float = 0.005) -> None:
+        """Return when no transaction that may write for these shards is in flight.
+
+        Call `drop` first. What a transaction of unknown outcome does later is no matter: the
+        release raises nothing, and the next taking raises the epoch under the row's lock.
+        """
+        lanes = {self.lane_of(shard) for shard in shards}
+        while any(self._in_flight[lane] for lane in lanes):
+            await asyncio.sleep(poll)
+
+
+class ExhaustedEpoch(Exception):
+    """The shard's epoch has no sequence numbers left: take it anew."""
+
+    def __init__(self, shard: ShardId) -> None:
+        super().__init__(f"shard {shard} has used all sequence numbers of its epoch")
+        self.shard = shard
