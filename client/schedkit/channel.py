@@ -1,0 +1,178 @@
+"""gRPC connections and listeners as all of schedd makes them: bounded, kept alive, mutual TLS.
+
+Invariants
+- Without TLS nothing leaves the host unless the operator said `insecure = true`: see
+  `check_plaintext`, which whoever reads a configuration calls.
+- With TLS both sides show a certificate of the cluster's own authority; at least TLS 1.2 (the
+  floor of gRPC's core, held by a test).
+- A dead peer is noticed within 15 s on an idle stream, and tried again within 2 s, for ever.
+- No message is greater than 4 MiB, and no proxy of the environment stands between members.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+import grpc
+import grpc.aio
+
+from schedkit.errors import Misconfigured
+
+log = logging.getLogger(__name__)
+
+MAX_MESSAGE: Final = 4 * 1024 * 1024
+"""Bytes of the greatest message, in both directions."""
+
+_BOTH: Final = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE),
+    ("grpc.max_send_message_length", MAX_MESSAGE),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),  # is the TCP user timeout too
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+CLIENT_OPTIONS: Final = (
+    *_BOTH,
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),  # its default of two minutes outlasts any fail-over
+    ("grpc.min_reconnect_backoff_ms", 3_000),  # in truth the time that one connecting may take
+    ("grpc.enable_http_proxy", 0),
+)
+"""For `grpc.aio` channels; `connect` sets them."""
+
+SERVER_OPTIONS: Final = (
+    *_BOTH,
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.so_reuseport", 0),  # two daemons on one port are an error, not a lottery
+)
+"""For `grpc.aio.server(options=SERVER_OPTIONS)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TLS:
+    """PEM files: the cluster's authority, and this process's certificate with its key."""
+
+    ca: Path
+    cert: Path
+    key: Path
+
+    def read(self) -> tuple[bytes, bytes, bytes]:
+        """Authority, certificate, key.
+
+        Raises:
+            Misconfigured: one of the files can't be read.
+        """
+        try:
+            return self.ca.read_bytes(), self.cert.read_bytes(), self.key.read_bytes()
+        except OSError as error:
+            raise Misconfigured(f"TLS file can't be read: {error}") from error
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `[v6]:port`; the host without brackets.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 0xFFFF:
+        raise ValueError(f"address {address!r} is not host:port")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if ":" in host and not bracketed:
+        raise ValueError(f"address {address!r} is not host:port; write [v6 address]:port")
+    host = host[1:-1] if bracketed else host
+    if not host or "/" in host:
+        raise ValueError(f"address {address!r} is not host:port")
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether what is sent to this host stays on this one. A name but `localhost` never does."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        ip = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return (mapped or ip).is_loopback
+
+
+def check_plaintext(address: str, insecure: bool) -> None:
+    """The loopback rule: without TLS, only loopback, or what the operator has asked for.
+
+    Raises:
+        Misconfigured: `address` can be reached from elsewhere and `insecure` is false.
+        ValueError: `address` is not host:port.
+    """
+    host, _ = split_address(address)
+    if not insecure and not is_loopback(host):
+        raise Misconfigured(
+            f"{address} is not loopback and TLS is not set: "
+            "set tls (ca, cert, key), or insecure = true to send everything in the clear"
+        )
+
+
+def connect(endpoint: str, *, tls: TLS | None) -> grpc.aio.Channel:
+    """A channel to `host:port`. Connects lazily and again by itself; the caller closes it.
+
+    The certificate files are read now: a channel lives with the certificate it began with.
+    """
+    if tls is None:
+        return grpc.aio.insecure_channel(endpoint, options=CLIENT_OPTIONS)
+    ca, cert, key = tls.read()
+    credentials = grpc.ssl_channel_credentials(ca, key, cert)
+    return grpc.aio.secure_channel(endpoint, credentials, options=CLIENT_OPTIONS)
+
+
+def listen(server: grpc.aio.Server, address: str, tls: TLS | None) -> int:
+    """Bind a server (made with `SERVER_OPTIONS`) to `host:port`; port 0 picks a free one.
+
+    With TLS each client must show a certificate of the authority, and files that change on disk
+    hold from the next handshake on.
+
+    Returns:
+        The port.
+
+    Raises:
+        Misconfigured: the address can't be bound, or a TLS file can't be read.
+    """
+    try:
+        if tls is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, _server_credentials(tls))
+    except RuntimeError as error:
+        raise Misconfigured(f"can't listen on {address}: {error}") from error
+
+
+def _server_credentials(tls: TLS) -> grpc.ServerCredentials:
+    ca, cert, key = last = tls.read()
+
+    def changed() -> grpc.ServerCertificateConfiguration | None:
+        """Called by gRPC at each handshake; None keeps the certificate in use."""
+        nonlocal last
+        try:
+            now = tls.read()
+        except Misconfigured as error:
+            log.warning("keeping the certificate in use: %s", error)
+            return None
+        if now == last:
+            return None
+        last = now
+        log.info("certificate changed on disk: using %s from now on", tls.cert)
+        return _configuration(*now)
+
+    fetch = cast("Callable[[], grpc.ServerCertificateConfiguration]", changed)  # stubs lack None
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(ca, cert, key), fetch, require_client_authentication=True
+    )
+
+
+def _configuration(ca: bytes, cert: bytes, key: bytes) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(key, cert)], root_certificates=ca)

@@ -1,0 +1,119 @@
+"""From what was written to the type of a field; one table of types, two ways in.
+
+A TOML value has a type of its own, which must fit; text (a variable, a flag) is read.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Literal, Union, get_args, get_origin
+
+from schedkit import duration
+
+_TRUTH: Final = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
+
+SHAPES: Final[Mapping[Any, str]] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    timedelta: "a duration such as 90s or 1h30m",
+    Path: "a path",
+    tuple[str, ...]: "a list of texts",
+    dict[str, str]: "a table of texts",
+}
+"""The types a field may have (and `Literal` of texts), as people call them."""
+
+
+_TYPED_BY_TOML: Final = (int, float, bool, tuple[str, ...], dict[str, str])
+"""Types that TOML has itself: a text isn't read for them."""
+
+
+def without_none(kind: Any) -> Any:
+    """`T` for `T | None`, everything else as it is."""
+    if get_origin(kind) in (Union, types.UnionType):
+        rest = [each for each in get_args(kind) if each is not type(None)]
+        return rest[0] if len(rest) == 1 else kind
+    return kind
+
+
+def shape(kind: Any) -> str:
+    """What a value of this type looks like, in words."""
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(str, get_args(kind)))
+    return SHAPES[kind]
+
+
+def from_toml(kind: Any, value: Any) -> Any:
+    """The value of a field from a TOML value.
+
+    Raises:
+        ValueError: it doesn't fit; the message is for the operator and doesn't show the value.
+    """
+    if kind is float and type(value) is int:
+        return float(value)
+    if kind in (int, float, bool) and type(value) is kind:
+        return value
+    if kind == tuple[str, ...] and isinstance(value, list) and _all_texts(value):
+        return tuple(value)
+    if kind == dict[str, str] and isinstance(value, dict) and _all_texts(value.values()):
+        return dict(value)
+    if kind not in _TYPED_BY_TOML and isinstance(value, str):
+        return from_text(kind, value)
+    raise ValueError(f"must be {shape(kind)}")
+
+
+def from_text(kind: Any, text: str) -> Any:
+    """The value of a field from text. Lists are split at commas, tables are `a=1,b=2`.
+
+    Raises:
+        ValueError: it doesn't fit; the message is for the operator and doesn't show the text.
+    """
+    if get_origin(kind) is Literal:
+        if text not in get_args(kind):
+            raise ValueError(f"must be {shape(kind)}")
+        return text
+    try:
+        return _READERS[kind](text)
+    except ValueError as error:
+        raise ValueError(f"must be {shape(kind)}") from error
+
+
+def _all_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(each, str) for each in values)
+
+
+def _truth(text: str) -> bool:
+    try:
+        return _TRUTH[text.strip().lower()]
+    except KeyError:
+        raise ValueError(text) from None
+
+
+def _texts(text: str) -> tuple[str, ...]:
+    return tuple(part for each in text.split(",") if (part := each.strip()))
+
+
+def _table(text: str) -> dict[str, str]:
+    pairs = [each.partition("=") for each in _texts(text)]
+    if any(not equals for _, equals, _ in pairs):
+        raise ValueError(text)
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+_READERS: Final[Mapping[Any, Callable[[str], Any]]] = {
+    str: str,
+    int: int,
+    float: float,
+    bool: _truth,
+    timedelta: duration.parse,
+    Path: Path,
+    tuple[str, ...]: _texts,
+    dict[str, str]: _table,
+}
