@@ -93,7 +93,8 @@ class MembershipStore(Protocol):
     async def fence_own(self, tenure: TenureId) -> None: ...
     async def fence(self, tenures: Sequence[TenureId], term: Term) -> bool:
         """Fence these if `term` is still the present one; ends backends that block it after
-        500 ms. False: the term is over."""
+        500 ms. False: the term is over.
+        """
         ...
 
     async def read_term(self) -> Term: ...
@@ -106,7 +107,8 @@ class MembershipStore(Protocol):
         self, tenure: TenureId, timeline: Timeline, seen: dict[ShardId, Epoch]
     ) -> dict[ShardId, Epoch]:
         """Take those of the shards whose epoch is the one seen and that are free, one's own, or a
-        fenced tenure's. Gives the new epochs of those taken."""
+        fenced tenure's. Gives the new epochs of those taken.
+        """
         ...
 
     async def release(self, claim: Claim) -> None: ...
@@ -171,7 +173,8 @@ class OwnerStore(Protocol):
         next_token: Callable[[ShardId], Token],
     ) -> Assignments:
         """`next_token` is called after the shard rows are locked, once a draft that is still its
-        own shard's (PROTOCOL 1)."""
+        own shard's (PROTOCOL 1).
+        """
         ...
 
     async def give_back(self, claim: Claim, unstarted: Sequence[Unstarted]) -> list[LiveRun]: ...
@@ -214,7 +217,8 @@ class ResultStore(Protocol):
 
     async def refuse(self, unstarted: Sequence[Unstarted]) -> list[RunKey]:
         """Runs that their worker refused or gave up before the start, by token and state; no
-        claim needed: the token is the guard. Gives the runs that went back."""
+        claim needed: the token is the guard. Gives the runs that went back.
+        """
         ...
 
     async def started(self, starts: Sequence[tuple[RunKey, Token, datetime]]) -> None:
@@ -349,7 +353,8 @@ class UserStore(Protocol):
         priority: Priority = Priority.MEDIUM,
     ) -> JobRecord | Conflict:
         """Store job and timer; with `first_run` (a submit) its run too. The same idempotency key
-        and digest give the record that is stored already."""
+        and digest give the record that is stored already.
+        """
         ...
 
     async def get_job(self, namespace: str, job: str) -> JobRecord | None:
@@ -384,7 +389,8 @@ class UserStore(Protocol):
         audit: AuditEntry,
     ) -> JobRecord | None:
         """Resume with this timer; `skipped` accounts for the instants of the pause, and PENDING
-        runs whose instant passed in it become SKIPPED (PAUSED)."""
+        runs whose instant passed in it become SKIPPED (PAUSED).
+        """
         ...
 
     async def delete_job(self, job_id: JobId, audit: AuditEntry) -> bool: ...
@@ -419,7 +425,8 @@ class UserStore(Protocol):
 
     async def cancel_run(self, run_id: RunId, audit: AuditEntry) -> RunRecord | None:
         """PENDING and RETRYING become CANCELLED (BY_USER); RUNNING is marked `cancelling` and its
-        worker must be told."""
+        worker must be told.
+        """
         ...
 
     async def attempts(self, run_id: RunId) -> list[AttemptRecord]: ...
@@ -488,7 +495,8 @@ class WorkerLines(Protocol):
 
     async def revoke(self, runs: Sequence[LiveRun]) -> None:
         """Ask the workers to give up these assignments if they haven't started. Returns when each
-        was revoked, was reported started, or its `start_by` has passed."""
+        was revoked, was reported started, or its `start_by` has passed.
+        """
         ...
 
     def cancel(self, run: LiveRun, *, kill: bool = False) -> None: ...

@@ -1,5 +1,6 @@
 """The names of things: one type a kind, so that no checker lets a token pass for an epoch."""
 
+from datetime import UTC, datetime
 from typing import NewType
 from uuid import UUID, uuid5
 
@@ -12,6 +13,9 @@ Epoch = NewType("Epoch", int)
 Term = NewType("Term", int)
 Timeline = NewType("Timeline", int)
 Token = NewType("Token", int)
+
+NO_TOKEN = Token(0)
+"""Less than every token: the run was never handed out."""
 
 SHARDS = 256
 """Hash partitions of the jobs. Part of the stored data: changing it means moving every job."""
@@ -32,9 +36,6 @@ def epoch_of(token: Token) -> Epoch:
     return Epoch(token >> 32)
 
 
-def scheduled_run_id(job: JobId, instant: str) -> RunId:
-    """The id of the run of one instant, the same on every member.
-
-    `instant` is the nominal instant as RFC 3339 in UTC with microseconds (`instant_key`).
-    """
-    return RunId(uuid5(job, instant))
+def scheduled_run_id(job: JobId, nominal: datetime) -> RunId:
+    """The id of the run of one nominal instant (aware), the same on every member."""
+    return RunId(uuid5(job, nominal.astimezone(UTC).isoformat(timespec="microseconds")))

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 
 from schedd.core.ids import (
+    NO_TOKEN,
     Epoch,
     IncarnationId,
     JobId,
@@ -187,7 +188,7 @@ class LiveRun:
     ready_at: datetime
     attempt: int = 0
     losses: int = 0
-    token: Token = Token(0)
+    token: Token = NO_TOKEN
     worker: str | None = None
     incarnation: IncarnationId | None = None
     start_by: datetime | None = None
@@ -258,7 +259,7 @@ class Verdict(StrEnum):
 
     ACCEPTED = "ACCEPTED"
     REPEATED = "REPEATED"
-    """The same token and digest is stored already: the acknowledgement was lost; answer OK again."""
+    """The same token and digest is stored already: its acknowledgement was lost; say so again."""
     STALE = "STALE"
     """Refused and audited; nothing changed."""
 
@@ -324,7 +325,7 @@ class AuditEntry:
     outcome: str
     reason: str = ""
     run_id: RunId | None = None
-    token: Token = Token(0)
+    token: Token = NO_TOKEN
     worker: str = ""
     source: str = ""
     at: datetime | None = None

@@ -30,6 +30,7 @@ class Ownership:
         self._epochs: dict[ShardId, Epoch] = {}
         self._sequences: Counter[ShardId] = Counter()
         self._in_flight: Counter[int] = Counter()
+        self._ended = asyncio.Event()
         self._listeners: list[Callable[[frozenset[ShardId], frozenset[ShardId]], None]] = []
 
     @property
@@ -92,8 +93,9 @@ class Ownership:
             yield
         finally:
             self._in_flight[lane] -= 1
+            self._ended.set()
 
-    async def settle(self, shards: Iterable[ShardId], poll: float = 0.005) -> None:
+    async def settle(self, shards: Iterable[ShardId]) -> None:
         """Return when no transaction that may write for these shards is in flight.
 
         Call `drop` first. What a transaction of unknown outcome does later is no matter: the
@@ -101,7 +103,8 @@ class Ownership:
         """
         lanes = {self.lane_of(shard) for shard in shards}
         while any(self._in_flight[lane] for lane in lanes):
-            await asyncio.sleep(poll)
+            self._ended.clear()
+            await self._ended.wait()
 
 
 class ExhaustedEpoch(Exception):

@@ -256,6 +256,7 @@ class Heartbeat(google.protobuf.message.Message):
     HOLDINGS_FIELD_NUMBER: builtins.int
     SINCE_REFRESH_FIELD_NUMBER: builtins.int
     DRAINING_FIELD_NUMBER: builtins.int
+    JUDGED_TIME_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     worker_time_ns: builtins.int
     """The worker's own boot clock in nanoseconds, when the frame was made."""
@@ -269,6 +270,12 @@ class Heartbeat(google.protobuf.message.Message):
     def since_refresh(self) -> google.protobuf.duration_pb2.Duration:
         """Since its lease was last seen refreshed, counted from the sending of that heartbeat."""
 
+    @property
+    def judged_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """The clock by which this worker judges start_by, when the frame was made: its own boot clock
+        mapped onto cluster time, never going back.
+        """
+
     def __init__(
         self,
         *,
@@ -278,9 +285,10 @@ class Heartbeat(google.protobuf.message.Message):
         holdings: collections.abc.Iterable[global___Holding] | None = ...,
         since_refresh: google.protobuf.duration_pb2.Duration | None = ...,
         draining: builtins.bool = ...,
+        judged_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["since_refresh", b"since_refresh"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["draining", b"draining", "free", b"free", "holdings", b"holdings", "sequence", b"sequence", "since_refresh", b"since_refresh", "worker_time_ns", b"worker_time_ns"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["judged_time", b"judged_time", "since_refresh", b"since_refresh"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["draining", b"draining", "free", b"free", "holdings", b"holdings", "judged_time", b"judged_time", "sequence", b"sequence", "since_refresh", b"since_refresh", "worker_time_ns", b"worker_time_ns"]) -> None: ...
 
 global___Heartbeat = Heartbeat
 

@@ -1,0 +1,95 @@
+"""What follows an attempt: success, another attempt after a wait, or the end.
+
+    wait n = min(max, backoff × factor^(n−1)) × (1 + jitter × u),  u in [−1, 1) hashed from (run, n)
+
+Deterministic: whichever member accepts the result computes the same instant. A worker's death, a
+refusal or a shutdown is not the job's failure and costs no attempt, up to `MAX_LOSSES`.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from schedd.core.ids import RunId
+from schedd.core.lifecycle import Reason, State
+from schedd.core.model import Definition, Delivery, LiveRun, RetryPolicy
+
+MAX_LOSSES = 10
+"""Handings out that may be lost with their workers before a run is given up as poisonous."""
+
+
+class Outcome(StrEnum):
+    """How a worker says an attempt ended."""
+
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    RETURNED = "RETURNED"
+    """Given back before it did anything that counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sequel:
+    """What an attempt's end makes of its run."""
+
+    state: State
+    reason: Reason | None
+    retry_at: datetime | None = None
+    counts: bool = True
+    dead: bool = False
+
+
+def wait(policy: RetryPolicy, run: RunId, attempt: int) -> timedelta:
+    """The back-off after the failed attempt `attempt` (from 1) of a run."""
+    plain = min(
+        policy.maximum.total_seconds(),
+        policy.backoff.total_seconds() * policy.factor ** (attempt - 1),
+    )
+    digest = hashlib.sha256(run.bytes + attempt.to_bytes(4, "big")).digest()
+    u = int.from_bytes(digest[:8], "big") / 2**63 - 1
+    return timedelta(seconds=plain * (1 + policy.jitter * u))
+
+
+def after_attempt(
+    outcome: Outcome,
+    reason: Reason | None,
+    run: LiveRun,
+    definition: Definition,
+    now: datetime,
+    retry_after: timedelta | None = None,
+) -> Sequel:
+    """Decide from the outcome of the run's present attempt; `run.attempt` counts it already."""
+    if outcome is Outcome.SUCCEEDED:
+        return Sequel(State.SUCCEEDED, None)
+    if run.cancelling or outcome is Outcome.CANCELLED:
+        return Sequel(State.CANCELLED, Reason.BY_USER)
+    if outcome is Outcome.RETURNED:
+        back = State.PENDING if run.attempt <= 1 else State.RETRYING
+        return Sequel(back, None, retry_at=now, counts=False)
+    if reason is Reason.DONT_RETRY or run.attempt >= definition.retry.max_attempts:
+        return Sequel(State.FAILED, reason, dead=True)
+    pause = wait(definition.retry, run.key.run_id, run.attempt)
+    return Sequel(State.RETRYING, reason, retry_at=now + max(pause, retry_after or pause))
+
+
+def after_loss(run: LiveRun, definition: Definition) -> Sequel:
+    """Decide what becomes of a run whose worker is gone."""
+    if run.cancelling:
+        return Sequel(State.CANCELLED, Reason.BY_USER, counts=False)
+    if definition.delivery is Delivery.AT_MOST_ONCE:
+        return Sequel(State.FAILED, Reason.WORKER_LOST, dead=True)
+    if run.losses + 1 >= MAX_LOSSES:
+        return Sequel(State.FAILED, Reason.TOO_MANY_LOSSES, dead=True)
+    return Sequel(State.RETRYING, Reason.WORKER_LOST, counts=False)
+
+
+_VARYING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+", re.IGNORECASE)
+
+
+def fingerprint(reason: Reason | None, exit_code: int | None, error: str) -> str:
+    """Name the kind of an error, the same for errors that differ in numbers and ids alone."""
+    first = error.strip().splitlines()[-1] if error.strip() else ""
+    kind = f"{reason or ''}|{'' if exit_code is None else exit_code}|{_VARYING.sub('#', first)}"
+    return hashlib.sha256(kind.encode()).hexdigest()[:16]
