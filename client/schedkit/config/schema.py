@@ -48,7 +48,7 @@ def flag_of(path: Path) -> str:
 
 
 def secret(default: str | None) -> Any:
-    """The default of a field that is shown nowhere, as in `password: str = secret("")`."""
+    """The default of a field that stands in no message, no log and no `repr`."""
     return field(default=default, repr=False, metadata={"secret": True})
 
 

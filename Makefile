@@ -1,0 +1,53 @@
+# One target for each daily act. Needs python3 (3.11 or newer, with venv), make and git; the rest
+# comes into .venv by itself, once, and again when pyproject.toml changes.
+
+PYTHON  ?= python3
+SECONDS ?=
+ARGS    ?=
+# bash would take it from the environment for its own clock
+unexport SECONDS
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+SUITE := $(wildcard $(addprefix tests/,unit properties conformance integration acceptance))
+PIP   := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint gen clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-6s %s\n' "$$name" "$$what"; done
+
+demo: $(VENV)/dev ## a cluster of real processes running real jobs; SECONDS=40 ends by itself
+	@PATH="$(CURDIR)/$(BIN):$$PATH" deploy/demo/run $(if $(SECONDS),--seconds $(SECONDS))
+
+test: $(VENV)/contrib ## the whole suite on real etcd, PostgreSQL and processes; ARGS="-k lease" narrows
+	$(BIN)/pytest $(SUITE) $(ARGS)
+
+lint: $(VENV)/contrib ## formatting, lint, strict types, who may import whom
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+gen: ## the gRPC stubs anew, after a change in proto/
+	proto/generate
+
+clean: ## away with all that was made: environments, caches, builds
+	rm -rf .venv .venv-gen build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "schedd needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "python3 -m venv failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@touch $@
+
+$(VENV)/dev: $(VENV)/made pyproject.toml
+	@echo "installing schedd[dev] into $(VENV) ..."
+	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/contrib: $(VENV)/made pyproject.toml
+	@echo "installing schedd[contrib] into $(VENV) ..."
+	@$(PIP) --editable '.[contrib]'
+	@touch $(VENV)/dev $@
