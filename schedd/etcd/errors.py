@@ -7,6 +7,7 @@
     └── RevisionGone     the revision asked for was compacted away (or was never reached)
     Misconfigured (schedkit)
     └── AccessDenied     wrong password, or a right that the user lacks
+        └── RightsOff    etcd knows no users: only `authenticate` meets it
     Fault (schedkit)
     └── Refused          etcd found the request itself wrong: a bug of ours
 
@@ -47,6 +48,10 @@ class AccessDenied(Misconfigured):
     """etcd doesn't accept the user, its password, or what it tried to do."""
 
 
+class RightsOff(AccessDenied):
+    """A user was configured, but this etcd checks no rights."""
+
+
 class Refused(Fault):
     """etcd calls the request invalid: we built it wrong."""
 
@@ -69,6 +74,14 @@ class Failure:
     error: ScheddError
     remedy: Remedy
     distrust: bool
+
+
+class CallFailed(Exception):
+    """One sending failed; carries what that means. Between our own modules only."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(str(failure.error))
+        self.failure = failure
 
 
 _AWAY: Final = frozenset(
@@ -98,6 +111,8 @@ def judge(code: StatusCode, details: str, *, writes: bool) -> Failure:
     told = f"etcd: {details or code.name}"
     if code is StatusCode.UNAUTHENTICATED or details.endswith(_STALE_TOKEN):
         return Failure(AccessDenied(told), Remedy.TOKEN, distrust=False)
+    if details.endswith("authentication is not enabled"):
+        return Failure(RightsOff(told), Remedy.NONE, distrust=False)
     if code is StatusCode.PERMISSION_DENIED or "authentication failed" in details:
         return Failure(AccessDenied(told), Remedy.NONE, distrust=False)
     if details.startswith(_NOT_APPLIED):
@@ -112,9 +127,7 @@ def _away(code: StatusCode, told: str, *, writes: bool) -> Failure:
         unknown = OutcomeUnknown(f"{told} (the request may have been applied)")
         return Failure(unknown, Remedy.NONE, distrust=True)
     spent = code is StatusCode.DEADLINE_EXCEEDED
-    return Failure(
-        Unavailable(told), Remedy.NONE if spent else Remedy.ELSEWHERE, distrust=True
-    )
+    return Failure(Unavailable(told), Remedy.NONE if spent else Remedy.ELSEWHERE, distrust=True)
 
 
 def _answered(code: StatusCode, details: str, told: str) -> ScheddError:

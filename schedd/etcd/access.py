@@ -1,0 +1,109 @@
+"""How to reach etcd: endpoints, TLS, user; and the options of a channel to it.
+
+Invariants
+- The password is in no repr, so in no log.
+- TLS is all or nothing: an `https` endpoint needs `tls`, and with `tls` none is plain.
+- Each channel has connections of its own (grpc would share them between channels alike), and no
+  proxy of the environment ever stands between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from schedkit.errors import Misconfigured
+
+_MIB: Final = 1024 * 1024
+
+CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.service_config_disable_resolution", 1),
+    ("grpc.max_receive_message_length", 64 * _MIB),
+    ("grpc.max_send_message_length", 4 * _MIB),
+    # etcd ends connections that ping more often than every 5 s.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),  # is the TCP user timeout too
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),  # bounds one attempt to connect
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM files. `ca` None: the system's; `cert` and `key` where etcd asks for a client's."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) is not (self.key is None):
+            raise Misconfigured("etcd: a client certificate and its key come together")
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """The files as they are now.
+
+        Raises:
+            Misconfigured: one can't be read.
+        """
+        return grpc.ssl_channel_credentials(
+            root_certificates=_read(self.ca),
+            private_key=_read(self.key),
+            certificate_chain=_read(self.cert),
+        )
+
+
+def _read(path: Path | None) -> bytes | None:
+    try:
+        return None if path is None else path.read_bytes()
+    except OSError as error:
+        raise Misconfigured(f"etcd: can't read {path}: {error.strerror}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where etcd is and as whom to talk to it.
+
+    `endpoints`: `host:port`, or `http://host:port`, or `https://host:port` (with `tls` only).
+    """
+
+    endpoints: tuple[str, ...]
+    tls: Tls | None = None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.endpoints:
+            raise Misconfigured("etcd: no endpoint is given")
+        if (self.user is None) is not (self.password is None):
+            raise Misconfigured("etcd: user and password come together")
+        for endpoint in self.endpoints:
+            self._check(endpoint)
+
+    def _check(self, endpoint: str) -> None:
+        scheme, _, address = endpoint.rpartition("://")
+        if scheme not in {"", "http", "https"}:
+            raise Misconfigured(f"etcd: {endpoint!r} is no endpoint; write host:port")
+        if scheme == "https" and self.tls is None:
+            raise Misconfigured(f"etcd: {endpoint!r} needs TLS, and none is configured")
+        if scheme == "http" and self.tls is not None:
+            raise Misconfigured(f"etcd: {endpoint!r} is plain, though TLS is configured")
+        if not address.rstrip("/").rpartition(":")[2].isdecimal():
+            raise Misconfigured(f"etcd: {endpoint!r} has no port; write host:port")
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The endpoints as grpc takes them: `host:port`."""
+        return tuple(endpoint.rpartition("://")[2].rstrip("/") for endpoint in self.endpoints)
+
+
+def metadata(token: str | None) -> tuple[tuple[str, str], ...]:
+    """What goes with each request: the token, and that a member without a leader shall say so."""
+    leader = ("hasleader", "true")
+    return (leader, ("token", token)) if token else (leader,)

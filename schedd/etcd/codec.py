@@ -1,0 +1,129 @@
+"""Our values to etcd's messages and back. Pure.
+
+Invariants
+- Keys of the caller are relative to a root; no message leaves without it, and no key outside of
+  it is ever seen.
+- A key that is no UTF-8 (someone else's, under our root) survives the way there and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from schedd.core.coordination import (
+    Compare,
+    Delete,
+    DeletePrefix,
+    Entry,
+    Field,
+    Get,
+    LeaseId,
+    Op,
+    Put,
+    Relation,
+    Revision,
+    TxnResult,
+)
+from schedd.etcd import wire_pb2 as wire
+
+_RESULTS: Final = {
+    Relation.EQUAL: wire.Compare.EQUAL,
+    Relation.NOT_EQUAL: wire.Compare.NOT_EQUAL,
+    Relation.LESS: wire.Compare.LESS,
+    Relation.GREATER: wire.Compare.GREATER,
+}
+
+_TARGETS: Final = {
+    Field.VERSION: wire.Compare.VERSION,
+    Field.CREATE_REVISION: wire.Compare.CREATE,
+    Field.MOD_REVISION: wire.Compare.MOD,
+    Field.VALUE: wire.Compare.VALUE,
+    Field.LEASE: wire.Compare.LEASE,
+}
+
+
+def end_of(prefix: bytes) -> bytes:
+    r"""The first key after all that start with `prefix`; `\0`, etcd's "to the end", if none."""
+    trimmed = prefix.rstrip(b"\xff")
+    return trimmed[:-1] + bytes([trimmed[-1] + 1]) if trimmed else b"\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """Translates keys relative to `root`, such as `schedd/`, and all that names them."""
+
+    root: str = ""
+
+    def key(self, key: str) -> bytes:
+        """The key as etcd has it."""
+        return (self.root + key).encode(errors="surrogateescape")
+
+    def name(self, key: bytes) -> str:
+        """The key as callers know it."""
+        return key.decode(errors="surrogateescape").removeprefix(self.root)
+
+    def span(self, prefix: str) -> tuple[bytes, bytes]:
+        """Key and range end of all keys that start with `prefix`."""
+        start = self.key(prefix)
+        return start or b"\0", end_of(start)
+
+    def entry(self, kv: wire.KeyValue) -> Entry:
+        """The entry that a message holds."""
+        return Entry(
+            key=self.name(kv.key),
+            value=kv.value,
+            create_revision=Revision(kv.create_revision),
+            mod_revision=Revision(kv.mod_revision),
+            version=kv.version,
+            lease=LeaseId(kv.lease),
+        )
+
+    def txn(
+        self, compare: Iterable[Compare], then: Iterable[Op], otherwise: Iterable[Op]
+    ) -> wire.TxnRequest:
+        """The transaction as a message."""
+        return wire.TxnRequest(
+            compare=[self._compare(each) for each in compare],
+            success=[self._op(each) for each in then],
+            failure=[self._op(each) for each in otherwise],
+        )
+
+    def result(self, reply: wire.TxnResponse) -> TxnResult:
+        """What the transaction did."""
+        return TxnResult(
+            succeeded=reply.succeeded,
+            revision=Revision(reply.header.revision),
+            cluster_id=reply.header.cluster_id,
+            read=self._read(reply.responses),
+            deleted=sum(each.response_delete_range.deleted for each in reply.responses),
+        )
+
+    def _read(self, responses: Sequence[wire.ResponseOp]) -> tuple[Entry | None, ...]:
+        found = (each.response_range.kvs for each in responses if each.HasField("response_range"))
+        return tuple(self.entry(kvs[0]) if kvs else None for kvs in found)
+
+    def _compare(self, compare: Compare) -> wire.Compare:
+        message = wire.Compare(
+            key=self.key(compare.key),
+            target=_TARGETS[compare.field],
+            result=_RESULTS[compare.relation],
+        )
+        setattr(message, compare.field.value, compare.operand)
+        return message
+
+    def _op(self, op: Op) -> wire.RequestOp:
+        match op:
+            case Put(key, value, lease):
+                put = wire.PutRequest(key=self.key(key), value=value, lease=lease)
+                return wire.RequestOp(request_put=put)
+            case Delete(key):
+                one = wire.DeleteRangeRequest(key=self.key(key))
+                return wire.RequestOp(request_delete_range=one)
+            case DeletePrefix(prefix):
+                start, end = self.span(prefix)
+                many = wire.DeleteRangeRequest(key=start, range_end=end)
+                return wire.RequestOp(request_delete_range=many)
+            case Get(key):
+                return wire.RequestOp(request_range=wire.RangeRequest(key=self.key(key)))

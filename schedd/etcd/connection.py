@@ -1,0 +1,246 @@
+"""Calls to etcd over several endpoints: one deadline a call, rotation on failure.
+
+    call ─→ current endpoint connected? ─no──────────────→ next endpoint
+              │ yes: send, with what is left of the deadline
+              ├─ answered ─────────────────────────────→ the reply
+              ├─ stale token ─→ authenticate, send again, once
+              ├─ away, and harmless twice ─────────────→ next endpoint
+              └─ away, a write ─→ OutcomeUnknown; later calls begin with the next endpoint
+
+Invariants
+- A request is sent only over a connection that stands; one that couldn't be made has carried
+  nothing, so that rotating is safe for writes too.
+- No call outlasts its deadline, connecting and authenticating included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterator
+from typing import Final, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+from grpc import ChannelConnectivity
+
+from schedd.etcd import wire_pb2 as wire
+from schedd.etcd.access import CHANNEL_OPTIONS, Access, metadata
+from schedd.etcd.errors import CallFailed, Failure, Remedy, RightsOff, judge
+from schedd.etcd.methods import AUTHENTICATE, Method
+from schedd.etcd.ring import Ring
+from schedd.etcd.stream import Stream
+from schedkit.errors import ScheddError, Unavailable
+
+log = logging.getLogger(__name__)
+
+RequestT = TypeVar("RequestT", bound=Message)
+ReplyT = TypeVar("ReplyT", bound=Message)
+
+_HOPELESS: Final = (ChannelConnectivity.TRANSIENT_FAILURE, ChannelConnectivity.SHUTDOWN)
+
+
+class Connection:
+    """Channels to all endpoints, made when first used. Belongs to one event loop.
+
+    `deadline`: seconds for each call.
+    """
+
+    def __init__(self, access: Access, *, deadline: float) -> None:
+        self.deadline = deadline
+        self.targets = access.targets
+        self._access = access
+        self._ring = Ring(len(self.targets), start=random.randrange(len(self.targets)))
+        self._channels: dict[int, grpc.aio.Channel] = {}
+        self._token: str | None = None
+        self._authenticating = asyncio.Lock()
+
+    @property
+    def current(self) -> int:
+        """Position among `targets` of the endpoint that the next call begins with."""
+        return self._ring.current
+
+    async def close(self) -> None:
+        """Close all channels. Calls that are under way end as cancelled: end them first."""
+        channels = list(self._channels.values())
+        self._channels.clear()
+        for channel in channels:
+            await channel.close()
+
+    async def call(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
+        """Send the request to an endpoint that works; the reply.
+
+        Raises:
+            Unavailable: and its kinds, see `errors`; `OutcomeUnknown` for writes alone.
+            AccessDenied: the user, the password or a right is wrong.
+            Refused: etcd calls the request invalid.
+        """
+        clock = _Clock(self.deadline)
+        told: ScheddError | None = None
+        for position, share in self._round(clock):
+            if not await self._connected(position, share):
+                told = told or self._unreachable(position)
+                self._ring.failed(position)
+                continue
+            try:
+                return await self._send(position, method, request, clock)
+            except CallFailed as failed:
+                told = self._note(position, failed.failure)
+                if failed.failure.remedy is not Remedy.ELSEWHERE:
+                    raise told from failed.__cause__
+        raise told or Unavailable("etcd: no endpoint answers")
+
+    async def call_one(
+        self, position: int, method: Method[RequestT, ReplyT], request: RequestT
+    ) -> ReplyT:
+        """As `call`, but of this endpoint and no other."""
+        clock = _Clock(self.deadline)
+        if not await self._connected(position, clock.left()):
+            raise self._unreachable(position)
+        try:
+            return await self._send(position, method, request, clock)
+        except CallFailed as failed:
+            raise failed.failure.error from failed.__cause__
+
+    async def open(self, method: Method[RequestT, ReplyT]) -> Stream[RequestT, ReplyT]:
+        """A stream to the first endpoint that connects; the caller closes it.
+
+        Raises:
+            Unavailable: no endpoint connects within the deadline.
+            AccessDenied: user or password is wrong.
+        """
+        clock = _Clock(self.deadline)
+        for position, share in self._round(clock):
+            if not await self._connected(position, share):
+                self._ring.failed(position)
+                continue
+            try:
+                token = await self._current_token(position, clock)
+            except CallFailed as failed:
+                raise self._note(position, failed.failure) from failed.__cause__
+            stub = self._channel(position).stream_stream(
+                method.path, request_serializer=method.encode, response_deserializer=method.decode
+            )
+            return Stream(stub(metadata=metadata(token)), self.deadline, position)
+        raise Unavailable("etcd: no endpoint connects")
+
+    def distrust(self, stream: Stream[RequestT, ReplyT]) -> None:
+        """The stream's endpoint doesn't serve it: begin with the next one, and a new token."""
+        self._ring.failed(stream.position)
+        self._token = None
+
+    # ── one endpoint ─────────────────────────────────────────────────────────────────────────
+
+    def _round(self, clock: _Clock) -> Iterator[tuple[int, float]]:
+        """Each endpoint once, with its fair share of the time that is left then."""
+        for done, position in enumerate(self._ring.round()):
+            yield position, clock.left() / (len(self.targets) - done)
+
+    def _unreachable(self, position: int) -> Unavailable:
+        return Unavailable(f"etcd: no connection to {self.targets[position]}")
+
+    def _note(self, position: int, failure: Failure) -> ScheddError:
+        if failure.distrust:
+            log.info("etcd endpoint %s left: %s", self.targets[position], failure.error)
+            self._ring.failed(position)
+        return failure.error
+
+    def _channel(self, position: int) -> grpc.aio.Channel:
+        channel = self._channels.get(position)
+        if channel is None:
+            channel = self._channels[position] = self._connect(self.targets[position])
+        return channel
+
+    def _connect(self, target: str) -> grpc.aio.Channel:
+        tls = self._access.tls
+        if tls is None:
+            return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+        return grpc.aio.secure_channel(target, tls.credentials(), options=CHANNEL_OPTIONS)
+
+    async def _connected(self, position: int, patience: float) -> bool:
+        """Whether a connection stands, or does within `patience` seconds."""
+        channel = self._channel(position)
+        try:
+            async with asyncio.timeout(patience):
+                while True:
+                    state = channel.get_state(try_to_connect=True)
+                    if state is ChannelConnectivity.READY:
+                        return True
+                    if state in _HOPELESS:
+                        return False
+                    await channel.wait_for_state_change(state)
+        except TimeoutError:
+            return False
+
+    async def _send(
+        self, position: int, method: Method[RequestT, ReplyT], request: RequestT, clock: _Clock
+    ) -> ReplyT:
+        token = await self._current_token(position, clock)
+        try:
+            return await self._send_once(position, method, request, clock, token)
+        except CallFailed as failed:
+            if token is None or failed.failure.remedy is not Remedy.TOKEN:
+                raise
+        token = await self._current_token(position, clock, stale=token)
+        return await self._send_once(position, method, request, clock, token)
+
+    async def _send_once(
+        self,
+        position: int,
+        method: Method[RequestT, ReplyT],
+        request: RequestT,
+        clock: _Clock,
+        token: str | None,
+    ) -> ReplyT:
+        stub = self._channel(position).unary_unary(
+            method.path, request_serializer=method.encode, response_deserializer=method.decode
+        )
+        try:
+            return await stub(request, timeout=clock.left(), metadata=metadata(token))
+        except grpc.aio.AioRpcError as error:
+            failure = judge(error.code(), error.details() or "", writes=method.writes)
+            raise CallFailed(failure) from error
+
+    # ── tokens ───────────────────────────────────────────────────────────────────────────────
+
+    async def _current_token(
+        self, position: int, clock: _Clock, stale: str | None = None
+    ) -> str | None:
+        """The token to send, a new one if there is none or the present one is the stale one.
+
+        None: no user is configured. Empty: one is, but etcd checks no rights.
+        """
+        if self._access.user is None:
+            return None
+        try:
+            async with asyncio.timeout(clock.left()), self._authenticating:
+                if self._token is None or self._token == stale:
+                    self._token = await self._authenticate(position, clock)
+                return self._token
+        except TimeoutError as error:
+            raise Unavailable("etcd: no token within the deadline") from error
+
+    async def _authenticate(self, position: int, clock: _Clock) -> str:
+        user, password = self._access.user or "", self._access.password or ""
+        request = wire.AuthenticateRequest(name=user, password=password)
+        try:
+            reply = await self._send_once(position, AUTHENTICATE, request, clock, token=None)
+        except CallFailed as failed:
+            if not isinstance(failed.failure.error, RightsOff):
+                raise
+            log.warning("etcd checks no rights: its user %r is configured in vain", request.name)
+            return ""
+        return reply.token
+
+
+class _Clock:
+    """What is left of one call's deadline, in seconds of the event loop."""
+
+    def __init__(self, seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ends = self._loop.time() + seconds
+
+    def left(self) -> float:
+        return max(0.001, self._ends - self._loop.time())

@@ -1,0 +1,169 @@
+"""The state under a prefix after each change, whatever happens to etcd meanwhile.
+
+    list ─→ watch from revision + 1 ─→ changes ─→ the new state, and on
+      ↑         ├─ ended, refused, compacted, silent in spite of being asked ┐
+      │         ├─ a change that can't follow what is known                  │
+      │         └─ every minute, in case an event was lost                   │
+      └────────────────────────── back-off ←─────────────────────────────────┘
+
+Listing again after every doubt, rather than watching on from the last revision, costs one read
+and is right even after a restore, when etcd may have the same revision with another history.
+
+Invariants
+- A state is shown only if it differs from the one shown before it.
+- Silence is never taken for calm: an idle watch is asked for progress, and one that doesn't
+  answer within the call's deadline is left, with its endpoint.
+- A member of etcd that has lost its leader ends the watch by itself (`hasleader`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final, TypeAlias
+
+from schedd.core.coordination import Listing, Revision
+from schedd.etcd import wire_pb2 as wire
+from schedd.etcd.codec import Codec
+from schedd.etcd.connection import Connection
+from schedd.etcd.methods import WATCH
+from schedd.etcd.mirror import Change, Changed, Doubt, Mirror, Removed
+from schedd.etcd.stream import Stream
+from schedkit.backoff import Backoff
+from schedkit.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+List: TypeAlias = Callable[[str], Awaitable[Listing]]
+WatchStream: TypeAlias = Stream[wire.WatchRequest, wire.WatchResponse]
+
+_RECONCILE_EVERY: Final = 60.0
+"""Seconds after which the state is listed again though nothing looks wrong."""
+
+
+async def follow(
+    connection: Connection, codec: Codec, list_: List, prefix: str
+) -> AsyncIterator[Listing]:
+    """See `EtcdClient.follow`."""
+    follower = Follower(connection, codec, list_, prefix)
+    running = asyncio.create_task(follower.run(), name=f"follow {prefix}")
+    running.add_done_callback(lambda _: follower.news.set())
+    try:
+        while True:
+            await follower.news.wait()
+            follower.news.clear()
+            if running.done():
+                running.result()  # a bug or a refusal: raises
+            if follower.newest is not None:
+                yield follower.newest
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+
+
+class Follower:
+    """Keeps `newest` up to date; sets `news` whenever it changed."""
+
+    def __init__(self, connection: Connection, codec: Codec, list_: List, prefix: str) -> None:
+        self.newest: Listing | None = None
+        self.news = asyncio.Event()
+        self._connection = connection
+        self._codec = codec
+        self._list = list_
+        self._prefix = prefix
+        self._backoff = Backoff(initial=0.02, maximum=max(0.5, connection.deadline))
+
+    async def run(self) -> None:
+        """Follow for ever.
+
+        Raises:
+            AccessDenied: the user may not read the prefix.
+        """
+        while True:
+            try:
+                await self._once()
+            except Unavailable as error:
+                log.info("following %r: %s; listing again", self._prefix, error)
+            except Doubt as doubt:
+                log.warning("following %r: %s; listing again", self._prefix, doubt)
+            await asyncio.sleep(self._backoff.next())
+
+    async def _once(self) -> None:
+        """List, then watch. Returns when it is time to reconcile."""
+        listing = await self._list(self._prefix)
+        self._show(listing)
+        stream = await self._connection.open(WATCH)
+        try:
+            await stream.send(self._create(listing.revision))
+            async with asyncio.timeout(_RECONCILE_EVERY):
+                await self._watch(stream, Mirror(listing))
+        except TimeoutError:
+            return
+        except Unavailable:
+            self._connection.distrust(stream)
+            raise
+        finally:
+            await stream.close()
+
+    def _create(self, revision: Revision) -> wire.WatchRequest:
+        start, end = self._codec.span(self._prefix)
+        return wire.WatchRequest(
+            create_request=wire.WatchCreateRequest(
+                key=start, range_end=end, start_revision=revision + 1, fragment=True
+            )
+        )
+
+    async def _watch(self, stream: WatchStream, mirror: Mirror) -> None:
+        """Take events until something ends it."""
+        changes: list[Change] = []
+        while True:
+            response = await self._next(stream)
+            self._backoff.reset()
+            if response.canceled:
+                raise _cancelled(response)
+            changes += (_change(self._codec, event) for event in response.events)
+            if changes and not response.fragment:
+                mirror.apply(changes, response.header.cluster_id)
+                changes.clear()
+                self._show(mirror.listing())
+
+    async def _next(self, stream: WatchStream) -> wire.WatchResponse:
+        """The next message; asks for one if the stream is idle."""
+        deadline = self._connection.deadline
+        response = await stream.receive(2 * deadline)
+        if response is None:
+            await stream.send(wire.WatchRequest(progress_request=wire.WatchProgressRequest()))
+            response = await stream.receive(deadline)
+        if response is None:
+            raise Unavailable("etcd: the watch is silent, asked for progress too")
+        return response
+
+    def _show(self, listing: Listing) -> None:
+        before, self.newest = self.newest, listing
+        if before is None:
+            self.news.set()
+        elif before.cluster_id != listing.cluster_id or listing.revision < before.revision:
+            log.warning(
+                "following %r: etcd went from cluster %x revision %d to cluster %x revision %d",
+                self._prefix,
+                before.cluster_id,
+                before.revision,
+                listing.cluster_id,
+                listing.revision,
+            )
+            self.news.set()
+        elif before.entries != listing.entries:
+            self.news.set()
+
+
+def _cancelled(response: wire.WatchResponse) -> Unavailable:
+    if response.compact_revision:
+        return Unavailable(f"etcd: the watch began before compaction {response.compact_revision}")
+    return Unavailable(f"etcd: the watch was cancelled: {response.cancel_reason or 'no reason'}")
+
+
+def _change(codec: Codec, event: wire.Event) -> Change:
+    if event.type == wire.Event.DELETE:
+        return Removed(codec.name(event.kv.key), Revision(event.kv.mod_revision))
+    return Changed(codec.entry(event.kv))

@@ -1,0 +1,74 @@
+"""One stream of messages both ways whose waits all have an end.
+
+Invariants
+- Waiting for a message that doesn't come does the stream no harm: the wait ends with None and
+  the next one goes on with the same read (grpc would end the call with a cancelled read).
+- Everything that ends the stream but `close` comes out as `Unavailable`, `AccessDenied` or
+  `Refused`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Generic, TypeVar, cast
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from schedd.etcd.errors import judge
+from schedkit.errors import Unavailable
+
+RequestT = TypeVar("RequestT", bound=Message)
+ReplyT = TypeVar("ReplyT", bound=Message)
+
+
+class Stream(Generic[RequestT, ReplyT]):
+    """An open stream. `position`: its endpoint's, among the connection's targets."""
+
+    def __init__(
+        self, call: grpc.aio.StreamStreamCall[RequestT, ReplyT], deadline: float, position: int
+    ) -> None:
+        self.position = position
+        self._call = call
+        self._deadline = deadline
+        self._reading: asyncio.Task[object] | None = None
+
+    async def send(self, request: RequestT) -> None:
+        """Send within the deadline."""
+        try:
+            async with asyncio.timeout(self._deadline):
+                await self._call.write(request)
+        except TimeoutError as error:
+            raise Unavailable("etcd: a stream takes no more messages") from error
+        except asyncio.InvalidStateError as error:
+            raise Unavailable("etcd: the stream has ended") from error
+        except grpc.aio.AioRpcError as error:
+            raise _converted(error) from error
+
+    async def receive(self, patience: float) -> ReplyT | None:
+        """The next message, or None if none comes within `patience` seconds."""
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._call.read(), name="etcd stream read")
+        await asyncio.wait({self._reading}, timeout=patience)
+        if not self._reading.done():
+            return None
+        reading, self._reading = self._reading, None
+        try:
+            message = reading.result()
+        except grpc.aio.AioRpcError as error:
+            raise _converted(error) from error
+        if message is grpc.aio.EOF:
+            raise Unavailable("etcd: the stream was ended")
+        return cast("ReplyT", message)
+
+    async def close(self) -> None:
+        """End the stream and what waits on it."""
+        self._call.cancel()
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait({self._reading})
+
+
+def _converted(error: grpc.aio.AioRpcError) -> Exception:
+    return judge(error.code(), error.details() or "", writes=False).error
