@@ -9,7 +9,7 @@ unexport SECONDS
 
 VENV  := .venv
 BIN   := $(VENV)/bin
-SUITE := $(wildcard $(addprefix tests/,unit properties conformance integration acceptance))
+TESTS ?= $(wildcard $(addprefix tests/,unit properties conformance integration acceptance))
 PIP   := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
@@ -21,8 +21,8 @@ help: ## this list
 demo: $(VENV)/dev ## a cluster of real processes running real jobs; SECONDS=40 ends by itself
 	@PATH="$(CURDIR)/$(BIN):$$PATH" deploy/demo/run $(if $(SECONDS),--seconds $(SECONDS))
 
-test: $(VENV)/contrib ## the whole suite on real etcd, PostgreSQL and processes; ARGS="-k lease" narrows
-	$(BIN)/pytest $(SUITE) $(ARGS)
+test: $(VENV)/contrib ## the whole suite on real etcd, PostgreSQL and processes; TESTS=tests/unit narrows
+	$(BIN)/pytest $(TESTS) $(ARGS)
 
 lint: $(VENV)/contrib ## formatting, lint, strict types, who may import whom
 	$(BIN)/ruff check .
