@@ -1,0 +1,24 @@
+"""Cron: what people write, what it means, when it is next.
+
+    text ──dialect──▶ plain terms ──masks (croniter)──▶ bits ──expression (zones)──▶ instants
+                                                             ╰─words──▶ plain English, DST notes
+
+Pure and cached: the same expression, zone and seed give the same object and the same instants on
+every member. The meaning is SEMANTICS, "Schedules"; `DIALECT` is its version.
+"""
+
+from schedd.core.cron.dialect import DIALECT
+from schedd.core.cron.errors import CronError, ScheduleError
+from schedd.core.cron.expression import DEBIAN, CronExpression, Dst, Gap, Pass, parse
+
+__all__ = [
+    "DEBIAN",
+    "DIALECT",
+    "CronError",
+    "CronExpression",
+    "Dst",
+    "Gap",
+    "Pass",
+    "ScheduleError",
+    "parse",
+]

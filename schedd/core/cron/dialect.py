@@ -1,0 +1,321 @@
+"""The cron dialect: from what people write to plain terms that mean the same to everybody.
+
+    "CRON_TZ=Europe/Riga H 2 * * mon-fri"
+        → zone, six fields of plain numeric terms ("7", "1-5", "*/10") and special terms
+
+One idea: cron parsers differ in the corners (equal and wrapping ranges, `59/15`, Sunday as 7,
+names, `L`, `W`, `#`, `H`, macros). All corners are decided here, so that what is handed to the
+parser has only one reading and a new version of it can't change an instant without a word.
+
+Invariants
+- A term that leaves this module is in range, never wraps, and isn't a range of one value.
+- `H` depends on the seed and the field alone (SHA-256): stable for ever.
+- What is refused is refused with the rewrite in the message.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from schedd.core.cron.errors import CronError
+
+DIALECT: Final = 1
+"""Version of the meaning of expressions, stored beside each of them."""
+
+_LONGEST: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSpec:
+    """One field's name, its values, its names for them, and the values that `H` chooses from."""
+
+    name: str
+    low: int
+    high: int
+    names: tuple[str, ...] = ()
+    hash_high: int = 0
+
+    def value_of(self, text: str) -> int:
+        """The number that a value stands for. Raises CronError."""
+        if text.isascii() and text.isdigit():
+            value = int(text) if len(text) < 5 else 99999
+            if not self.low <= value <= self.high:
+                raise CronError(self.name, f"{text} is out of range", f"use {self.range_text}")
+            return value
+        if text in self.names:
+            return self.names.index(text) + self.low
+        for name in self.names:
+            if text.startswith(name):
+                raise CronError(self.name, f"{text!r} is not a value", f"write {name}")
+        raise CronError(self.name, f"{text!r} is not a value", f"use {self.range_text}")
+
+    @property
+    def range_text(self) -> str:
+        """Its values in words."""
+        names = f", or {self.names[0]}-{self.names[-1]}" if self.names else ""
+        sunday = ", 0 and 7 are Sunday" if self is DAY_OF_WEEK else ""
+        return f"{self.low}-{self.high}{names}{sunday}"
+
+
+SECOND = FieldSpec("second", 0, 59, hash_high=59)
+MINUTE = FieldSpec("minute", 0, 59, hash_high=59)
+HOUR = FieldSpec("hour", 0, 23, hash_high=23)
+# `H` ends at 28, so that a monthly job runs in each month.
+DAY_OF_MONTH = FieldSpec("day of month", 1, 31, hash_high=28)
+MONTH = FieldSpec(
+    "month",
+    1,
+    12,
+    tuple("jan feb mar apr may jun jul aug sep oct nov dec".split()),
+    hash_high=12,
+)
+DAY_OF_WEEK = FieldSpec(
+    "day of week", 0, 7, tuple("sun mon tue wed thu fri sat".split()), hash_high=6
+)
+FIELDS: Final = (SECOND, MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK)
+
+MACROS: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """One field, translated.
+
+    `plain`: a comma list of `*`, `*/n`, `a`, `a-b`, `a-b/n`; empty if all terms are special.
+    `special`: `l` and `15w` (day of month), `5#2` and `l5` (day of week).
+    `star`: whether the field as written begins with `*` (or is `?`).
+    """
+
+    plain: str
+    special: tuple[str, ...]
+    star: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """An expression, translated: either `every` (seconds, of `@every`) or six fields."""
+
+    zone: str | None
+    every: int = 0
+    fields: tuple[Terms, ...] = ()
+
+
+_HASHED: Final = re.compile(r"(?:^|[\s,])h(?:$|[\s,(/])", re.IGNORECASE | re.ASCII)
+
+
+def is_hashed(expression: str) -> bool:
+    """Whether the meaning of the expression depends on the seed."""
+    return _HASHED.search(expression) is not None
+
+
+def translate(expression: str, seed: str) -> Translation:
+    """Translate an expression; `seed` is what `H` is hashed from. Raises CronError."""
+    if len(expression) > _LONGEST:
+        raise CronError("expression", "is too long", f"at most {_LONGEST} characters")
+    zone, body = _split_zone(expression.strip())
+    body = body.lower()
+    if body.startswith("@"):
+        if body.split()[0] == "@every":
+            return Translation(zone, every=_every(body.split()[1:]))
+        body = _macro(body)
+    words = body.split()
+    _check_count(words)
+    if len(words) == 5:
+        words.insert(0, "0")
+    fields = tuple(_field(spec, word, seed) for spec, word in zip(FIELDS, words, strict=True))
+    return Translation(zone, fields=fields)
+
+
+def _split_zone(text: str) -> tuple[str | None, str]:
+    if text[:3].upper() == "TZ=":
+        raise CronError("time_zone", "TZ= is not known", "write CRON_TZ=")
+    if text[:8].upper() != "CRON_TZ=":
+        return None, text
+    name, _, body = text[8:].partition(" ")
+    if not name:
+        raise CronError("time_zone", "CRON_TZ= names no zone", "for example CRON_TZ=Europe/Berlin")
+    return name, body.strip()
+
+
+_DURATION: Final = re.compile(r"(?:(\d{1,6})d)?(?:(\d{1,7})h)?(?:(\d{1,9})m)?(?:(\d{1,10})s)?")
+
+
+def _every(words: list[str]) -> int:
+    """Seconds of the duration after `@every`."""
+    found = _DURATION.fullmatch(words[0]) if len(words) == 1 and words[0] else None
+    if found is None:
+        raise CronError("expression", "@every needs one duration", "for example @every 1h30m")
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    if total < 1:
+        raise CronError("expression", "@every must be at least 1s", "for example @every 90s")
+    return total
+
+
+def _macro(body: str) -> str:
+    if body == "@reboot":
+        raise CronError(
+            "expression",
+            "@reboot has no meaning for a cluster",
+            "use on_demand and trigger the job from the host's own boot",
+        )
+    if body not in MACROS:
+        raise CronError(
+            "expression", f"{body!r} is not known", "use " + " ".join((*MACROS, "@every 90s"))
+        )
+    return MACROS[body]
+
+
+def _check_count(words: list[str]) -> None:
+    if not words:
+        raise CronError("expression", "is empty", "five fields, for example 30 2 * * *")
+    last = re.match(r"\d{4}", words[-1])
+    if len(words) in (6, 7) and (len(words) == 7 or last):
+        hint = f"write {' '.join(words[:-1])}"
+        if last:
+            year = last.group()
+            hint += f" with start: {year}-01-01T00:00:00Z and end: {year}-12-31T23:59:59Z"
+        raise CronError("year", "a year field is refused", hint)
+    if len(words) not in (5, 6):
+        raise CronError(
+            "expression",
+            f"{len(words)} field{'s' if len(words) > 1 else ''}",
+            "five: minute hour day-of-month month day-of-week; six: seconds first",
+        )
+
+
+_VALUE = r"(\d+|[a-z]+)"
+_RANGE: Final = re.compile(rf"{_VALUE}(?:-{_VALUE})?(?:/(\d+))?", re.ASCII)
+_STAR: Final = re.compile(r"\*(?:/(\d+))?", re.ASCII)
+_HASH: Final = re.compile(rf"h(?:\({_VALUE}-{_VALUE}\))?(?:/(\d+))?", re.ASCII)
+_NEAREST: Final = re.compile(r"(?:(\d+)w|w(\d+))", re.ASCII)
+_NTH: Final = re.compile(rf"{_VALUE}#(\d+)", re.ASCII)
+_LAST: Final = re.compile(rf"(?:(\d|{'|'.join(DAY_OF_WEEK.names)})l|l(\d))", re.ASCII)
+
+
+def _field(spec: FieldSpec, text: str, seed: str) -> Terms:
+    if text == "?":
+        return Terms("*", (), star=True)
+    plain: list[str] = []
+    special: list[str] = []
+    for term in text.split(","):
+        if not term:
+            raise CronError(spec.name, f"{text!r} has an empty term", "remove the extra comma")
+        found = _special(spec, term)
+        if found is None:
+            plain.append(_plain(spec, term, seed))
+        else:
+            special.append(found)
+    return Terms(",".join(plain), tuple(special), star=text.startswith("*"))
+
+
+def _special(spec: FieldSpec, term: str) -> str | None:
+    if spec is DAY_OF_MONTH:
+        return _special_day(term)
+    if spec is DAY_OF_WEEK:
+        return _special_weekday(term)
+    return None
+
+
+def _special_day(term: str) -> str | None:
+    if term == "l":
+        return "l"
+    if term in ("lw", "wl"):
+        return "31w"  # the weekday nearest to the end of the month, and still in it
+    if found := _NEAREST.fullmatch(term):
+        return f"{DAY_OF_MONTH.value_of(found[1] or found[2])}w"
+    if term.startswith("l-") or term.endswith("-l"):
+        first = term[:-2] or "1"
+        hint = f"write {first}-31" if term.endswith("-l") else "L, LW and 15W are known"
+        raise CronError(DAY_OF_MONTH.name, f"{term.upper()!r} is not known", hint)
+    return None
+
+
+def _special_weekday(term: str) -> str | None:
+    if term == "l":
+        raise CronError(DAY_OF_WEEK.name, "L needs a day", "5L is the last Friday of the month")
+    if found := _LAST.fullmatch(term):
+        return f"l{DAY_OF_WEEK.value_of(found[1] or found[2]) % 7}"
+    if found := _NTH.fullmatch(term):
+        if not 1 <= int(found[2]) <= 5:
+            raise CronError(DAY_OF_WEEK.name, f"{term!r}: no such week", "1 to 5 after #")
+        return f"{DAY_OF_WEEK.value_of(found[1]) % 7}#{found[2]}"
+    return None
+
+
+def _plain(spec: FieldSpec, term: str, seed: str) -> str:
+    if found := _STAR.fullmatch(term):
+        _step(spec, term, found[1])
+        return term
+    if found := _HASH.fullmatch(term):
+        return _hashed(spec, term, found, seed)
+    found = _RANGE.fullmatch(term)
+    if found is None:
+        raise CronError(spec.name, f"{term!r} can't be read", f"use {spec.range_text}")
+    low, step = spec.value_of(found[1]), _step(spec, term, found[3])
+    if found[2] is None:
+        # A day of the week that starts a step counts up to Saturday.
+        high = low if found[3] is None else max(low, 6 if spec is DAY_OF_WEEK else spec.high)
+    else:
+        high = spec.value_of(found[2])
+    if high < low:
+        raise CronError(spec.name, f"{term} wraps around", f"write {_unwrapped(spec, found, step)}")
+    return _canonical(spec, low, high, step)
+
+
+def _step(spec: FieldSpec, term: str, step: str | None) -> int:
+    if step is None:
+        return 1
+    if len(step) > 4 or int(step) == 0:
+        raise CronError(spec.name, f"{term!r} has a step of {step}", "steps are 1 to 9999")
+    return int(step)
+
+
+def _canonical(spec: FieldSpec, low: int, high: int, step: int) -> str:
+    """The same values in the one form that no parser reads in two ways."""
+    if spec is DAY_OF_WEEK:
+        return ",".join(str(value) for value in sorted({v % 7 for v in range(low, high + 1, step)}))
+    if low + step > high:
+        return str(low)
+    return f"{low}-{high}" + (f"/{step}" if step > 1 else "")
+
+
+def _unwrapped(spec: FieldSpec, found: re.Match[str], step: int) -> str:
+    """The terms that a wrapping range stands for."""
+    low, high = spec.value_of(found[1]), spec.value_of(found[2])
+    top = 6 if spec is DAY_OF_WEEK else spec.high
+    if spec is DAY_OF_WEEK and high == 0 and step == 1:
+        return f"{low}-7"
+    if step > 1:
+        size = top - spec.low + 1
+        span = range(low, high + size + 1, step)
+        return ",".join(str((value - spec.low) % size + spec.low) for value in span)
+    ends = ((low, top), (spec.low, high))
+    return ",".join(f"{a}-{b}" if a < b else str(a) for a, b in ends)
+
+
+def _hashed(spec: FieldSpec, term: str, found: re.Match[str], seed: str) -> str:
+    low, high = spec.low, spec.hash_high
+    if found[1] is not None:
+        low, high = spec.value_of(found[1]), spec.value_of(found[2])
+    if high < low:
+        raise CronError(spec.name, f"{term.upper()} wraps around", "H chooses from a growing range")
+    if found[3] is None:
+        return _canonical(spec, *([low + _hash(spec, seed, high - low + 1)] * 2), step=1)
+    step = _step(spec, term, found[3])
+    first = low + _hash(spec, seed, min(step, high - low + 1))
+    return _canonical(spec, first, high, step)
+
+
+def _hash(spec: FieldSpec, seed: str, size: int) -> int:
+    digest = hashlib.sha256(f"{seed}\0{spec.name}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") % size

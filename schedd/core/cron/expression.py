@@ -1,0 +1,152 @@
+"""From masks to instants: local times that match, mapped to UTC by the rules of DST.
+
+    gap      02:00 ──▶ 03:00   fixed-time: once, at 03:00 (RUN_AFTER) or not at all (SKIP)
+    overlap  03:00 ──▶ 02:00   fixed-time: first pass, second pass, or both
+    wildcard (minute or hour begins with `*`): whatever the clock shows as real time goes by
+
+One idea: the instants of an expression are a *set* that the rules define without any notion of a
+starting point; `next_after` looks up the smallest member greater than its argument. So the result
+can't depend on where a search begins, several local times of one gap give one instant, and the
+sequence grows strictly.
+
+All arithmetic is in whole seconds since 1970 UTC.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+from schedd.core.cron.dialect import is_hashed, translate
+from schedd.core.cron.errors import CronError
+from schedd.core.cron.masks import Masks, build
+from schedd.core.zones import UnknownZone, Zone
+from schedd.core.zones import zone as zone_of
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+SECOND: Final = timedelta(seconds=1)
+
+_TWO_DAYS: Final = 2 * 86400
+
+
+class Gap(StrEnum):
+    """What a fixed-time job does when its local time is skipped by the clock."""
+
+    RUN_AFTER = "RUN_AFTER"
+    """It runs once, at the first instant after the gap."""
+    SKIP = "SKIP"
+
+
+class Pass(StrEnum):
+    """In which pass of a repeated hour a fixed-time job runs."""
+
+    FIRST = "FIRST"
+    SECOND = "SECOND"
+    BOTH = "BOTH"
+
+
+@dataclass(frozen=True, slots=True)
+class Dst:
+    """A job's policy for the days on which clocks change. Wildcard jobs never look at it."""
+
+    gap: Gap = Gap.RUN_AFTER
+    overlap: Pass = Pass.FIRST
+
+
+DEBIAN: Final = Dst()
+"""The default: the rule of Debian's cron."""
+
+
+@dataclass(frozen=True, slots=True)
+class CronExpression:
+    """A parsed expression: either calendar `masks` in a `zone`, or `every` so many seconds.
+
+    `text` is the expression as it was written; `wildcard` says that its minute or hour begins
+    with `*`, so that it follows elapsed time over changes of the clock.
+    """
+
+    text: str
+    zone: str
+    wildcard: bool
+    masks: Masks | None
+    every: int = 0
+
+    def next_after(self, instant: datetime, dst: Dst = DEBIAN) -> datetime | None:
+        """The first instant strictly after `instant` (aware), in UTC; None past the year 9990."""
+        found = self.next_second((instant - EPOCH) // SECOND, dst)
+        return None if found is None else EPOCH + timedelta(seconds=found)
+
+    def next_second(self, second: int, dst: Dst = DEBIAN) -> int | None:
+        """`next_after` in whole seconds since 1970 UTC."""
+        if self.masks is None:
+            return (second // self.every + 1) * self.every
+        return _first_from(second + 1, self.masks, zone_of(self.zone), self.wildcard, dst)
+
+    def seconds(self, after: int, until: int, dst: Dst = DEBIAN) -> Iterator[int]:
+        """Every instant in (after, until], growing, in whole seconds since 1970 UTC."""
+        found = self.next_second(after, dst)
+        while found is not None and found <= until:
+            yield found
+            found = self.next_second(found, dst)
+
+
+def _first_from(second: int, masks: Masks, zone: Zone, wildcard: bool, dst: Dst) -> int | None:
+    """The smallest member of the set that is not before `second`."""
+    while True:
+        segment = zone.segment(second)
+        offset = segment.offset
+        floor, ceiling = second + offset, segment.end + offset
+        if not wildcard:
+            if segment.before < offset and second == segment.start and dst.gap is Gap.RUN_AFTER:
+                skipped = masks.next_local(second + segment.before)
+                if skipped is not None and skipped < floor:
+                    return second
+            if segment.before > offset and dst.overlap is Pass.FIRST:
+                floor = max(floor, segment.start + segment.before)
+            if segment.after < offset and dst.overlap is Pass.SECOND:
+                ceiling = segment.end + segment.after
+        local = masks.next_local(floor)
+        if local is None:
+            return None
+        if local < ceiling:
+            return local - offset
+        second = _skip(second, segment.end, local - offset)
+
+
+def _skip(second: int, end: int, match: int) -> int:
+    """Where to go on when the segment that ends at `end` holds no match from `second` on.
+
+    Local time differs from UTC by less than a day either way, and all offsets of a zone from each
+    other by less than two: between two days after `second` and two days before the next local
+    match no clock shows a matching time, whatever it does. An empty stretch is jumped over so.
+    """
+    if end - second > _TWO_DAYS and match - _TWO_DAYS > end:
+        return match - _TWO_DAYS
+    return end
+
+
+def parse(expression: str, *, zone: str = "UTC", seed: str) -> CronExpression:
+    """Parse an expression in SEMANTICS' dialect.
+
+    `zone` is an IANA name; a `CRON_TZ=` prefix goes before it. `seed` is "namespace/job", from
+    which `H` is hashed. Raises CronError for what can't be read, never matches, or names no zone.
+    """
+    return _parse(expression, zone, seed if is_hashed(expression) else "")
+
+
+@lru_cache(maxsize=8192)
+def _parse(expression: str, zone: str, seed: str) -> CronExpression:
+    translation = translate(expression, seed)
+    name = translation.zone or zone
+    try:
+        zone_of(name)
+    except UnknownZone as unknown:
+        close = unknown.suggestion
+        hint = f"did you mean {close}?" if close else "an IANA name, for example Europe/Berlin"
+        raise CronError("time_zone", f"unknown time zone {name!r}", hint) from None
+    if translation.every:
+        return CronExpression(expression, name, wildcard=True, masks=None, every=translation.every)
+    wildcard = translation.fields[1].star or translation.fields[2].star
+    return CronExpression(expression, name, wildcard, build(translation.fields))
