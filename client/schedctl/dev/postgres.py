@@ -24,7 +24,7 @@ from schedctl.dev import nonroot
 from schedctl.dev.binaries import PostgresBinaries
 from schedctl.dev.errors import DevError, NotReady
 from schedctl.dev.ports import HOST
-from schedctl.dev.processes import Process, living_in, spawn, tail, wait_for
+from schedctl.dev.processes import Process, end, living_in, spawn, tail, wait_for
 
 if TYPE_CHECKING:
     from psycopg2.extensions import connection
@@ -147,21 +147,18 @@ def prepare(port: int, *, database: str = ROLE, template: str | None = None) -> 
     return dsn(port, database=database)
 
 
-def stop(server: Process, data: Path) -> None:
+def stop(server: Process | None, data: Path) -> None:
     """End the server and everything it left: fast shutdown, then immediate, then by force."""
     for process in living_in(data):  # a backend that was paused would hold the shutdown up
         process.send(signal.SIGCONT)
-    server.end((signal.SIGINT, 15.0), (signal.SIGQUIT, 5.0))
+    if server is not None:
+        end([server], (signal.SIGINT, 15.0), (signal.SIGQUIT, 5.0))
     clean_up(data)
 
 
 def clean_up(data: Path) -> None:
     """Remove what a killed server leaves: backends, their shared memory, the lock file."""
-    orphans = list(living_in(data))
-    for orphan in orphans:
-        orphan.send(signal.SIGKILL)
-    for orphan in orphans:
-        orphan.wait_gone(10.0)
+    end(list(living_in(data)))
     lock = data / "postmaster.pid"
     try:
         lines = lock.read_text(encoding="utf-8", errors="replace").splitlines()

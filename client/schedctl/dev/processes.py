@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,24 +47,22 @@ class Process:
             return False
         return True
 
-    def wait_gone(self, timeout: float) -> bool:
-        """Wait at most `timeout` seconds for its end; tell whether it came."""
-        return wait_for(lambda: not self.alive(), timeout)
 
-    def end(self, *steps: tuple[signal.Signals, float]) -> None:
-        """End it: each step is a signal and the seconds it is given; SIGKILL comes last.
+def end(processes: Collection[Process], *steps: tuple[signal.Signals, float]) -> None:
+    """End them together: each step is a signal and the seconds it is given; SIGKILL comes last.
 
-        A paused process is continued first, for it would not see any other signal.
-        """
-        for number, patience in steps:
-            if not self.send(number):
-                return
-            self.send(signal.SIGCONT)
-            if self.wait_gone(patience):
-                return
-        self.send(signal.SIGKILL)
-        # Past this the kernel itself holds it (a dead disk); nothing more can be done from here.
-        self.wait_gone(10.0)
+    A paused process is continued, for it would not see any other signal.
+    """
+    for number, patience in steps:
+        for process in processes:
+            process.send(number)
+            process.send(signal.SIGCONT)
+        if _wait_all_gone(processes, patience):
+            return
+    for process in processes:
+        process.send(signal.SIGKILL)
+    # Past this the kernel itself holds them (a dead disk); nothing more can be done from here.
+    _wait_all_gone(processes, 10.0)
 
 
 def spawn(
@@ -115,6 +113,10 @@ def wait_for(condition: Callable[[], bool], timeout: float) -> bool:
             return False
         time.sleep(POLL)
     return True
+
+
+def _wait_all_gone(processes: Collection[Process], timeout: float) -> bool:
+    return wait_for(lambda: not any(process.alive() for process in processes), timeout)
 
 
 def tail(log: Path, lines: int = 15) -> str:

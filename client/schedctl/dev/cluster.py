@@ -1,0 +1,207 @@
+"""Up and down: the whole cluster of one folder.
+
+`up` starts what is missing in the order in which the parts need each other: etcd and PostgreSQL,
+the schema, then members and workers. `down` ends it all in the opposite order. Each step is
+written down at once, so that whatever becomes of the command, the next one knows every process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from schedctl.dev import binaries, daemons, etcd, plan, postgres, readiness
+from schedctl.dev.errors import DevError, NotReady, NotUp
+from schedctl.dev.processes import POLL, end, tail
+from schedctl.dev.records import Folder, Kind, Part, State
+
+Say = Callable[[str], None]
+
+_OURS = re.compile(r"(etcd|postgres|m\d+|w\d+)(\.log|\.toml|\.new)?|cluster\.json|state\.json|lock")
+"""What `reset` removes from a folder."""
+
+
+def up(folder: Folder, wishes: plan.Wishes, *, timeout: float, say: Say) -> State:
+    """Start what is missing and wait until all of it is ready.
+
+    Raises:
+        NotReady: something ended, or `timeout` seconds passed. What runs is left running.
+        DevError: a program is missing, a port is taken, a setting doesn't fit.
+    """
+    deadline = time.monotonic() + timeout
+    folder.root.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        before = folder.load()
+        if before is None:
+            _refuse_what_is_not_ours(folder)
+        state = plan.complete(before, wishes)
+        missing = [part for part in daemons.all_of(state) if not part.alive()]
+        daemons.configure(folder, state, missing, plan.overrides_of(state))
+        folder.save(state)
+        state = _start_stores(folder, state, deadline, say)
+        if any(part.kind is Kind.MEMBER for part in missing):
+            say("migrating the schema")
+            daemons.migrate(folder, state.of(Kind.MEMBER)[0], _left(deadline))
+        for part in missing:
+            say(f"starting {part.name}")
+            state = state.with_part(replace(part, process=daemons.start(folder, part)))
+            folder.save(state)
+        _wait_ready(folder, state, deadline)
+        return state
+
+
+def down(folder: Folder, *, say: Say) -> bool:
+    """Stop everything and leave no process; the data stays. False when nothing ran."""
+    if folder.load() is None:
+        return False
+    with locked(folder):
+        state = remembered(folder)
+        ran = any(True for _ in state.living())
+        for kind in (Kind.WORKER, Kind.MEMBER):
+            if parts := [part for part in state.of(kind) if part.alive()]:
+                say(f"stopping {', '.join(part.name for part in parts)}")
+                patience = daemons.patience(folder, parts)
+                end([p.process for p in parts if p.process], (signal.SIGTERM, patience))
+        for part in state.of(Kind.POSTGRES):
+            if part.process:
+                say("stopping PostgreSQL")
+            postgres.stop(part.process, folder.data(part.name))
+        if servers := [part.process for part in state.of(Kind.ETCD) if part.process]:
+            say("stopping etcd")
+            end(servers, (signal.SIGTERM, 10.0))
+        stopped = {part.name: replace(part, process=None) for part in state.parts.values()}
+        folder.save(replace(state, parts=stopped))
+        return ran
+
+
+def reset(folder: Folder, *, say: Say) -> None:
+    """Stop everything and forget it: data, logs, configuration, records. Touches nothing else."""
+    if folder.load() is None:
+        return
+    down(folder, say=say)
+    with locked(folder):
+        for path in list(folder.root.iterdir()):
+            if not _OURS.fullmatch(path.name):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    if not any(folder.root.iterdir()):
+        folder.root.rmdir()
+
+
+def remembered(folder: Folder) -> State:
+    """The state of a cluster that was brought up here.
+
+    Raises:
+        NotUp: none ever was.
+    """
+    if (state := folder.load()) is None:
+        raise NotUp(f"there is no cluster in {folder.root}", "schedctl dev up makes one")
+    return state
+
+
+def running(folder: Folder, kind: Kind, name: str) -> Part:
+    """One running part, by name.
+
+    Raises:
+        NotUp: there is no such part, or it is dead; names those there are.
+    """
+    parts = {part.name: part for part in remembered(folder).of(kind)}
+    if name not in parts:
+        raise NotUp(f"there is no {kind} {name!r}", f"there is: {', '.join(parts) or 'none'}")
+    if not parts[name].alive():
+        raise NotUp(f"{kind} {name} does not run", "schedctl dev up starts it")
+    return parts[name]
+
+
+def leader(folder: Folder) -> Part:
+    """The member that leads now.
+
+    Raises:
+        NotUp: nobody does, or nobody says.
+    """
+    if (name := readiness.leader(remembered(folder))) is None:
+        raise NotUp("no member names a leader", "schedctl cluster status may tell why")
+    return running(folder, Kind.MEMBER, name)
+
+
+@contextmanager
+def locked(folder: Folder) -> Iterator[None]:
+    """Be the one command at work on this folder; waits for another one to finish."""
+    with folder.lock.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _refuse_what_is_not_ours(folder: Folder) -> None:
+    for name in ("etcd", "postgres"):
+        if folder.data(name).exists():
+            raise DevError(
+                f"{folder.data(name)} was not made by schedctl dev",
+                "name another folder with --dir",
+            )
+
+
+def _start_stores(folder: Folder, state: State, deadline: float, say: Say) -> State:
+    """Start etcd and PostgreSQL where they are dead, both at once, then wait for both."""
+    for part in state.of(Kind.ETCD):
+        if part.alive():
+            continue
+        say("starting etcd")
+        process = etcd.start(
+            binaries.find_etcd(),
+            folder.data(part.name),
+            client=part.ports["client"],
+            peer=part.ports["peer"],
+            log=folder.log(part.name),
+        )
+        state = state.with_part(replace(part, process=process))
+        folder.save(state)
+    for part in state.of(Kind.POSTGRES):
+        if part.alive():
+            continue
+        say("starting PostgreSQL")
+        found, data = binaries.find_postgres(), folder.data(part.name)
+        postgres.initialise(found, data)
+        process = postgres.start(found, data, part.ports["sql"], folder.log(part.name))
+        state = state.with_part(replace(part, process=process))
+        folder.save(state)
+    for part in state.of(Kind.ETCD):
+        assert part.process is not None
+        log = folder.log(part.name)
+        etcd.wait_ready(part.process, part.ports["client"], log, _left(deadline))
+    for part in state.of(Kind.POSTGRES):
+        assert part.process is not None
+        log = folder.log(part.name)
+        postgres.wait_ready(part.process, part.ports["sql"], log, _left(deadline))
+        postgres.prepare(part.ports["sql"])
+    return state
+
+
+def _wait_ready(folder: Folder, state: State, deadline: float) -> None:
+    parts = daemons.all_of(state)
+    while True:
+        if dead := [part for part in parts if not part.alive()]:
+            names = ", ".join(part.name for part in dead)
+            raise NotReady(f"{names} ended; the log says{_tails(folder, dead)}")
+        if not parts or (lack := readiness.lacking(state)) is None:
+            return
+        if time.monotonic() >= deadline:
+            raise NotReady(f"the cluster is not ready: {lack}{_tails(folder, parts)}")
+        time.sleep(5 * POLL)
+
+
+def _tails(folder: Folder, parts: list[Part]) -> str:
+    return "".join(f"\n  {part.name}.log:\n{tail(folder.log(part.name), 8)}" for part in parts)
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())

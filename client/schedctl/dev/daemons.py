@@ -1,0 +1,107 @@
+"""Members and workers as processes: their files, their environment, their start."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from schedctl.dev.configs import render
+from schedctl.dev.errors import DevError, NotReady
+from schedctl.dev.overrides import Override
+from schedctl.dev.processes import Process, spawn
+from schedctl.dev.records import Folder, Kind, Part, State
+from schedkit import duration
+
+_MODULES = {Kind.MEMBER: "schedd", Kind.WORKER: "workerd"}
+_NOT_INHERITED = ("SCHEDD_", "WORKERD_", "PG", "NOTIFY_SOCKET", "WATCHDOG_")
+"""Variables that would override the files written here, or speak for another service."""
+
+
+def all_of(state: State) -> list[Part]:
+    """Members first, then workers."""
+    return [*state.of(Kind.MEMBER), *state.of(Kind.WORKER)]
+
+
+def configure(
+    folder: Folder, state: State, parts: Iterable[Part], overrides: Sequence[Override]
+) -> None:
+    """Write the configuration files of these daemons.
+
+    Raises:
+        BadOverride: an override doesn't fit; no file was written.
+    """
+    rendered = {part.name: render(folder, state, part, overrides) for part in parts}
+    for name, text in rendered.items():
+        folder.config(name).write_text(text, encoding="utf-8")
+
+
+def migrate(folder: Folder, member: Part, timeout: float) -> None:
+    """Bring the schema up to date, as this member's configuration says.
+
+    Raises:
+        NotReady: it took longer than `timeout` seconds.
+        DevError: it failed; says what it printed.
+    """
+    command = _command(folder, member)
+    command.insert(-2, "migrate")
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder.root,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as late:
+        raise NotReady(f"schedd migrate did not end within {timeout:.0f} s") from late
+    if done.returncode != 0:
+        raise DevError(f"schedd migrate failed:\n{(done.stderr or done.stdout).strip()}")
+
+
+def start(folder: Folder, part: Part) -> Process:
+    """Start one daemon with its file; returns before it is ready."""
+    return spawn(
+        _command(folder, part), log=folder.log(part.name), cwd=folder.root, env=environment()
+    )
+
+
+def patience(folder: Folder, workers: Iterable[Part]) -> float:
+    """Seconds after which a worker that was told to drain must have ended."""
+    drains = [
+        duration.parse(
+            tomllib.loads(folder.config(worker.name).read_text(encoding="utf-8"))["drain_timeout"]
+        )
+        for worker in workers
+    ]
+    return max((drain.total_seconds() for drain in drains), default=0.0) + 5.0
+
+
+def environment() -> dict[str, str]:
+    """What daemons inherit: all but settings of theirs, with paths made absolute.
+
+    PYTHONPATH goes through, so that workers find handlers; loopback never goes through a proxy.
+    """
+    inherited = {
+        key: value for key, value in os.environ.items() if not key.startswith(_NOT_INHERITED)
+    }
+    if paths := inherited.get("PYTHONPATH"):
+        inherited["PYTHONPATH"] = os.pathsep.join(
+            os.fspath(Path(path).absolute()) for path in paths.split(os.pathsep)
+        )
+    for key in ("no_proxy", "NO_PROXY"):
+        listed = [inherited[key]] if inherited.get(key) else []
+        inherited[key] = ",".join([*listed, "127.0.0.1", "localhost"])
+    return inherited
+
+
+def _command(folder: Folder, part: Part) -> list[str]:
+    # -P: what happens to lie in the working directory must not shadow a module.
+    module = _MODULES[part.kind]
+    return [sys.executable, "-P", "-m", module, "--config", os.fspath(folder.config(part.name))]

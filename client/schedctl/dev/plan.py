@@ -1,0 +1,118 @@
+"""What a cluster shall consist of: what is remembered, completed with what is asked for.
+
+Only decides; starts nothing and writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from schedctl.dev.errors import BadOverride, DevError
+from schedctl.dev.overrides import Override, parse
+from schedctl.dev.ports import is_free, reserve
+from schedctl.dev.records import PORTS, Kind, Part, State
+
+MEMBERS, WORKERS = 3, 2
+"""How many a new cluster has, if nothing else is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What `up` is asked for. None: as it was last time, or the default of a new cluster."""
+
+    members: int | None = None
+    workers: int | None = None
+    slots: int | None = None
+    overrides: tuple[str, ...] = ()
+    foreign_dsn: str | None = None
+
+
+def complete(before: State | None, wishes: Wishes) -> State:
+    """The state to bring about: all parts in starting order, each with its ports.
+
+    Parts that run stay as they are, also those no longer asked for.
+
+    Raises:
+        DevError: a port that running parts rely on is taken by a stranger.
+        BadOverride: workers without a member.
+    """
+    known = before or State()
+    dsn = wishes.foreign_dsn or known.foreign_dsn
+    wanted = {"etcd": Kind.ETCD}
+    if dsn is None:
+        wanted["postgres"] = Kind.POSTGRES
+    wanted |= _daemons(before, wishes)
+    wanted |= {part.name: part.kind for part in known.living()}
+    order = list(Kind)
+    names = sorted(wanted, key=lambda name: (order.index(wanted[name]), len(name), name))
+    parts = {name: known.parts.get(name) or Part(name, wanted[name]) for name in names}
+    return State(
+        parts=_with_ports(parts),
+        slots=wishes.slots or known.slots,
+        overrides=_merged(known.overrides, wishes.overrides),
+        foreign_dsn=dsn,
+    )
+
+
+def overrides_of(state: State) -> list[Override]:
+    """The state's overrides, read and checked against its daemons.
+
+    Raises:
+        BadOverride: one can't be read, or is for a daemon that is not there.
+    """
+    daemons = [part.name for part in (*state.of(Kind.MEMBER), *state.of(Kind.WORKER))]
+    known = ["schedd", "workerd", *daemons]
+    overrides = [parse(text) for text in state.overrides]
+    for override in overrides:
+        if override.target not in known:
+            raise BadOverride(
+                f"--set {override}: there is no daemon {override.target!r}",
+                f"the first word is one of {', '.join(known)}",
+            )
+    return overrides
+
+
+def _daemons(before: State | None, wishes: Wishes) -> dict[str, Kind]:
+    members = _count(wishes.members, before, Kind.MEMBER, MEMBERS)
+    workers = _count(wishes.workers, before, Kind.WORKER, WORKERS if members else 0)
+    if workers and not members:
+        raise BadOverride("workers need a member to attach to", "ask for --members 1 or more")
+    return {f"m{number}": Kind.MEMBER for number in range(1, members + 1)} | {
+        f"w{number}": Kind.WORKER for number in range(1, workers + 1)
+    }
+
+
+def _count(wished: int | None, before: State | None, kind: Kind, default: int) -> int:
+    if wished is not None:
+        return wished
+    return default if before is None else len(before.of(kind))
+
+
+def _merged(known: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
+    """One text for each key; the later wins."""
+    return tuple({text.partition("=")[0].strip(): text for text in (*known, *more)}.values())
+
+
+def _with_ports(parts: Mapping[str, Part]) -> dict[str, Part]:
+    """Give ports to parts without any, and new ones to those whose ports were taken meanwhile."""
+    someone_runs = any(part.alive() for part in parts.values())
+    homeless = []
+    for part in parts.values():
+        if part.alive():
+            continue
+        taken = [port for port in part.ports.values() if not is_free(port)]
+        if taken and someone_runs:
+            raise DevError(
+                f"port {taken[0]} of {part.name} is taken by another program",
+                "what runs knows it by that port: free it, or use dev down and then dev up",
+            )
+        if taken or not part.ports:
+            homeless.append(part)
+    used = {port for part in parts.values() for port in part.ports.values()}
+    fresh = iter(reserve(sum(len(PORTS[part.kind]) for part in homeless), but=used))
+    moved = {
+        part.name: replace(part, ports={use: next(fresh) for use in PORTS[part.kind]})
+        for part in homeless
+    }
+    return {name: moved.get(name, part) for name, part in parts.items()}

@@ -1,0 +1,204 @@
+"""What a cluster's folder remembers: `state.json` for us, `cluster.json` for everyone else.
+
+`state.json` holds the whole truth: each part with its ports and, while it runs, the process with
+its birth; and what `up` was asked for, so that `up` without arguments completes the same cluster.
+`cluster.json` is written from it in the form that INTERFACE promises; nobody here reads it. A part
+that was stopped by us has `"pid": null` there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from schedctl.dev import postgres
+from schedctl.dev.ports import address
+from schedctl.dev.processes import Process
+
+
+class Kind(StrEnum):
+    """What a part of the cluster is."""
+
+    ETCD = "etcd"
+    POSTGRES = "postgres"
+    MEMBER = "member"
+    WORKER = "worker"
+
+
+PORTS: Mapping[Kind, tuple[str, ...]] = {
+    Kind.ETCD: ("client", "peer"),
+    Kind.POSTGRES: ("sql",),
+    Kind.MEMBER: ("grpc", "http"),
+    Kind.WORKER: ("http",),
+}
+"""The ports that each kind of part listens on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One process of the cluster. `process` is the last one started, None once we stopped it."""
+
+    name: str
+    kind: Kind
+    ports: Mapping[str, int] = field(default_factory=dict)
+    process: Process | None = None
+
+    def alive(self) -> bool:
+        """Tell whether it runs now (a paused one does)."""
+        return self.process is not None and self.process.alive()
+
+    def address(self, port: str) -> str:
+        """`host:port` of one of its ports, by name."""
+        return address(self.ports[port])
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The cluster of one folder: its parts by name, in starting order, and what was asked for."""
+
+    parts: Mapping[str, Part] = field(default_factory=dict)
+    slots: int = 16
+    overrides: tuple[str, ...] = ()
+    foreign_dsn: str | None = None
+
+    def of(self, kind: Kind) -> list[Part]:
+        """The parts of one kind."""
+        return [part for part in self.parts.values() if part.kind is kind]
+
+    def living(self) -> Iterator[Part]:
+        """The parts that run now."""
+        return (part for part in self.parts.values() if part.alive())
+
+    def with_part(self, part: Part) -> State:
+        """The same with one part added or replaced."""
+        return replace(self, parts={**self.parts, part.name: part})
+
+    def without(self, names: set[str]) -> State:
+        """The same without some parts."""
+        kept = {name: part for name, part in self.parts.items() if name not in names}
+        return replace(self, parts=kept)
+
+    @property
+    def dsn(self) -> str:
+        """The database of the daemons."""
+        if self.foreign_dsn:
+            return self.foreign_dsn
+        [server] = self.of(Kind.POSTGRES)
+        return postgres.dsn(server.ports["sql"])
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The paths inside a cluster's folder D."""
+
+    root: Path
+
+    @property
+    def state(self) -> Path:
+        """Our own record."""
+        return self.root / "state.json"
+
+    @property
+    def cluster(self) -> Path:
+        """Everybody's record."""
+        return self.root / "cluster.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the command that is at work here."""
+        return self.root / "lock"
+
+    def log(self, name: str) -> Path:
+        """What a part prints."""
+        return self.root / f"{name}.log"
+
+    def config(self, name: str) -> Path:
+        """A daemon's configuration."""
+        return self.root / f"{name}.toml"
+
+    def data(self, name: str) -> Path:
+        """A part's data: etcd's, PostgreSQL's, a worker's spool."""
+        return self.root / name
+
+    def load(self) -> State | None:
+        """What is remembered; None when no cluster was ever here."""
+        try:
+            stored = json.loads(self.state.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        parts = (_part(name, entry) for name, entry in stored["parts"].items())
+        return State(
+            parts={part.name: part for part in parts},
+            slots=stored["slots"],
+            overrides=tuple(stored["overrides"]),
+            foreign_dsn=stored["foreign_dsn"],
+        )
+
+    def save(self, state: State) -> None:
+        """Write both files, each at once or not at all."""
+        stored = {
+            "slots": state.slots,
+            "overrides": list(state.overrides),
+            "foreign_dsn": state.foreign_dsn,
+            "parts": {
+                part.name: {
+                    "kind": part.kind,
+                    "ports": part.ports,
+                    "pid": part.process.pid if part.process else None,
+                    "born": part.process.born if part.process else None,
+                }
+                for part in state.parts.values()
+            },
+        }
+        _write(self.state, stored)
+        _write(self.cluster, describe(self, state))
+
+
+def describe(folder: Folder, state: State) -> dict[str, Any]:
+    """The content of `cluster.json` (INTERFACE, Two commands)."""
+
+    def pid(part: Part) -> int | None:
+        return part.process.pid if part.process else None
+
+    server = next(iter(state.of(Kind.POSTGRES)), None)
+    return {
+        "etcd": [
+            {"pid": pid(part), "endpoint": part.address("client")} for part in state.of(Kind.ETCD)
+        ],
+        "postgres": {"pid": pid(server) if server else None, "dsn": state.dsn},
+        "members": [
+            {
+                "name": part.name,
+                "pid": pid(part),
+                "grpc": part.address("grpc"),
+                "http": part.address("http"),
+                "log": os.fspath(folder.log(part.name)),
+            }
+            for part in state.of(Kind.MEMBER)
+        ],
+        "workers": [
+            {
+                "name": part.name,
+                "pid": pid(part),
+                "http": part.address("http"),
+                "log": os.fspath(folder.log(part.name)),
+            }
+            for part in state.of(Kind.WORKER)
+        ],
+    }
+
+
+def _part(name: str, entry: Mapping[str, Any]) -> Part:
+    process = Process(entry["pid"], entry["born"]) if entry["pid"] is not None else None
+    return Part(name, Kind(entry["kind"]), entry["ports"], process)
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    draft = path.with_name(f".{path.name}.new")
+    draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    draft.replace(path)
