@@ -149,21 +149,21 @@ class EtcdClient:
         reply = await self._connection.call(LEASE_GRANT, wire.LeaseGrantRequest(ttl=ttl))
         return Lease(LeaseId(reply.id), reply.ttl)
 
-    async def revoke(self, lease_id: LeaseId) -> None:
+    async def revoke(self, lease: LeaseId) -> None:
         """End the lease and delete its keys, now."""
         try:
-            await self._connection.call(LEASE_REVOKE, wire.LeaseRevokeRequest(id=lease_id))
+            await self._connection.call(LEASE_REVOKE, wire.LeaseRevokeRequest(id=lease))
         except LeaseGone:
             return
 
-    async def keepalive_once(self, lease_id: LeaseId) -> int:
+    async def keepalive_once(self, lease: LeaseId) -> int:
         """Start the lease's time anew; the seconds granted, 0 if the lease is gone."""
-        request = wire.LeaseKeepAliveRequest(id=lease_id)
+        request = wire.LeaseKeepAliveRequest(id=lease)
         return (await self._connection.call(LEASE_KEEP_ALIVE, request)).ttl
 
-    async def time_to_live(self, lease_id: LeaseId) -> int | None:
+    async def time_to_live(self, lease: LeaseId) -> int | None:
         """Whole seconds that the lease has left, None if it is gone."""
-        request = wire.LeaseTimeToLiveRequest(id=lease_id)
+        request = wire.LeaseTimeToLiveRequest(id=lease)
         ttl = (await self._connection.call(LEASE_TIME_TO_LIVE, request)).ttl
         return ttl if ttl >= 0 else None
 

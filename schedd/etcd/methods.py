@@ -28,52 +28,33 @@ class Method(Generic[RequestT, ReplyT]):
     writes: bool = False
 
 
-RANGE: Final = Method(
-    "/etcdserverpb.KV/Range", wire.RangeRequest.SerializeToString, wire.RangeResponse.FromString
+def _method(
+    path: str, request: type[RequestT], reply: type[ReplyT], *, writes: bool = False
+) -> Method[RequestT, ReplyT]:
+    return Method(path, request.SerializeToString, reply.FromString, writes)
+
+
+RANGE: Final = _method("/etcdserverpb.KV/Range", wire.RangeRequest, wire.RangeResponse)
+TXN: Final = _method("/etcdserverpb.KV/Txn", wire.TxnRequest, wire.TxnResponse, writes=True)
+COMPACT: Final = _method(
+    "/etcdserverpb.KV/Compact", wire.CompactionRequest, wire.CompactionResponse, writes=True
 )
-TXN: Final = Method(
-    "/etcdserverpb.KV/Txn",
-    wire.TxnRequest.SerializeToString,
-    wire.TxnResponse.FromString,
-    writes=True,
+WATCH: Final = _method("/etcdserverpb.Watch/Watch", wire.WatchRequest, wire.WatchResponse)
+LEASE_GRANT: Final = _method(
+    "/etcdserverpb.Lease/LeaseGrant", wire.LeaseGrantRequest, wire.LeaseGrantResponse, writes=True
 )
-COMPACT: Final = Method(
-    "/etcdserverpb.KV/Compact",
-    wire.CompactionRequest.SerializeToString,
-    wire.CompactionResponse.FromString,
-    writes=True,
+LEASE_REVOKE: Final = _method(
+    "/etcdserverpb.Lease/LeaseRevoke", wire.LeaseRevokeRequest, wire.LeaseRevokeResponse
 )
-WATCH: Final = Method(
-    "/etcdserverpb.Watch/Watch", wire.WatchRequest.SerializeToString, wire.WatchResponse.FromString
+LEASE_KEEP_ALIVE: Final = _method(
+    "/etcdserverpb.Lease/LeaseKeepAlive", wire.LeaseKeepAliveRequest, wire.LeaseKeepAliveResponse
 )
-LEASE_GRANT: Final = Method(
-    "/etcdserverpb.Lease/LeaseGrant",
-    wire.LeaseGrantRequest.SerializeToString,
-    wire.LeaseGrantResponse.FromString,
-    writes=True,
-)
-LEASE_REVOKE: Final = Method(
-    "/etcdserverpb.Lease/LeaseRevoke",
-    wire.LeaseRevokeRequest.SerializeToString,
-    wire.LeaseRevokeResponse.FromString,
-)
-LEASE_KEEP_ALIVE: Final = Method(
-    "/etcdserverpb.Lease/LeaseKeepAlive",
-    wire.LeaseKeepAliveRequest.SerializeToString,
-    wire.LeaseKeepAliveResponse.FromString,
-)
-LEASE_TIME_TO_LIVE: Final = Method(
+LEASE_TIME_TO_LIVE: Final = _method(
     "/etcdserverpb.Lease/LeaseTimeToLive",
-    wire.LeaseTimeToLiveRequest.SerializeToString,
-    wire.LeaseTimeToLiveResponse.FromString,
+    wire.LeaseTimeToLiveRequest,
+    wire.LeaseTimeToLiveResponse,
 )
-STATUS: Final = Method(
-    "/etcdserverpb.Maintenance/Status",
-    wire.StatusRequest.SerializeToString,
-    wire.StatusResponse.FromString,
-)
-AUTHENTICATE: Final = Method(
-    "/etcdserverpb.Auth/Authenticate",
-    wire.AuthenticateRequest.SerializeToString,
-    wire.AuthenticateResponse.FromString,
+STATUS: Final = _method("/etcdserverpb.Maintenance/Status", wire.StatusRequest, wire.StatusResponse)
+AUTHENTICATE: Final = _method(
+    "/etcdserverpb.Auth/Authenticate", wire.AuthenticateRequest, wire.AuthenticateResponse
 )
