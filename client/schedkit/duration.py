@@ -15,8 +15,8 @@ from typing import Final
 _UNITS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 """Milliseconds in each unit, greatest first."""
 
-_SHAPE: Final = re.compile("".join(rf"(?:(?P<{unit}>\d{{1,15}}){unit})?" for unit in _UNITS))
-_BARE: Final = re.compile(r"\d+(\.\d+)?")
+_SHAPE: Final = re.compile("".join(rf"(?:(?P<{unit}>[0-9]{{1,15}}){unit})?" for unit in _UNITS))
+_BARE: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
 def parse(text: str) -> timedelta:

@@ -139,7 +139,8 @@ class _Sources:
             self.problem(str(file), "is not UTF-8")
         except tomllib.TOMLDecodeError as error:
             at = re.search(r"\(at line (\d+)", str(error))
-            self.problem(f"{file}:{at[1]}" if at else str(file), f"is not TOML: {error}")
+            line = at[1] if at else text.count("\n") + 1
+            self.problem(f"{file}:{line}", f"is not TOML: {error}")
         else:
             self._walk(table, (), str(file), lines_of(text))
 

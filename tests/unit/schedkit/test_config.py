@@ -1,0 +1,242 @@
+"""Configuration from its sources, and everything that can be wrong with one at once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from schedkit.config import ConfigErrors, load, masked, secret
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    ca: Path
+    cert: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Etcd:
+    endpoints: tuple[str, ...]
+    timeout: timedelta = timedelta(seconds=1)
+    password: str = secret("")
+    tls: Files | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    level: Literal["info", "debug"] = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    etcd: Etcd
+    log: Log = field(default_factory=Log)
+    slots: int = 16
+    share: float = 0.5
+    insecure: bool = False
+    spool: Path | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.slots < 1:
+            raise ValueError("slots must be at least 1")
+
+
+class World:
+    """A file, an environment and flags to load from."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "schedd.toml"
+        self.environ: dict[str, str] = {}
+        self.flags: dict[str, str | None] = {"etcd.endpoints": "a:1"}
+
+    def load(self, text: str | None = None) -> Settings:
+        if text is not None:
+            self.file.write_text(text)
+        file = self.file if text is not None else None
+        return load(Settings, file=file, environ=self.environ, prefix="SCHEDD", flags=self.flags)
+
+    def problems(self, text: str | None = None) -> list[str]:
+        with pytest.raises(ConfigErrors) as caught:
+            self.load(text)
+        return [str(each).removeprefix(f"{self.file.parent}/") for each in caught.value.problems]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_what_nobody_sets_has_its_default(world: World) -> None:
+    assert world.load() == Settings(etcd=Etcd(endpoints=("a:1",)))
+
+
+def test_a_file_sets_every_type(world: World) -> None:
+    world.flags = {}
+    settings = world.load("""
+        slots = 4
+        share = 1
+        insecure = true
+        spool = "/var/spool/workerd"
+        [etcd]
+        endpoints = ["a:1", "b:2"]
+        timeout = "1m30s"
+        tls = {ca = "/ca", cert = "/cert"}
+        [log]
+        level = "debug"
+        [labels]
+        disk = "ssd"
+    """)
+    assert settings == Settings(
+        etcd=Etcd(("a:1", "b:2"), timedelta(seconds=90), tls=Files(Path("/ca"), Path("/cert"))),
+        log=Log("debug"),
+        slots=4,
+        share=1.0,
+        insecure=True,
+        spool=Path("/var/spool/workerd"),
+        labels={"disk": "ssd"},
+    )
+
+
+def test_the_environment_sets_every_type(world: World) -> None:
+    world.flags = {}
+    world.environ = {
+        "SCHEDD_ETCD__ENDPOINTS": "a:1, b:2",
+        "SCHEDD_ETCD__TIMEOUT": "250ms",
+        "SCHEDD_ETCD__TLS__CA": "/ca",
+        "SCHEDD_ETCD__TLS__CERT": "/cert",
+        "SCHEDD_SLOTS": "4",
+        "SCHEDD_SHARE": "0.25",
+        "SCHEDD_INSECURE": "yes",
+        "SCHEDD_LABELS": "disk=ssd,zone=a",
+        "HOME": "/root",
+    }
+    settings = world.load()
+    assert settings.etcd == Etcd(
+        ("a:1", "b:2"), timedelta(milliseconds=250), tls=Files(Path("/ca"), Path("/cert"))
+    )
+    assert (settings.slots, settings.share, settings.insecure) == (4, 0.25, True)
+    assert settings.labels == {"disk": "ssd", "zone": "a"}
+
+
+def test_a_flag_goes_over_the_environment_and_that_over_the_file(world: World) -> None:
+    text = "slots = 1\nshare = 0.1\n[etcd]\nendpoints = ['file:1']\ntimeout = '1s'"
+    world.environ = {"SCHEDD_SLOTS": "2", "SCHEDD_SHARE": "0.2"}
+    world.flags = {"slots": "3", "share": None}
+    settings = world.load(text)
+    assert (settings.slots, settings.share) == (3, 0.2)
+    assert settings.etcd.endpoints == ("file:1",)
+
+
+def test_all_errors_come_at_once_each_with_its_place(world: World) -> None:
+    world.environ = {"SCHEDD_INSECURE": "perhaps"}
+    world.flags = {"etcd.endpont": "a:1"}
+    assert world.problems("""slots = "many"
+
+[etcd]
+timeout = 90
+pasword = "x"
+
+[lgo]
+level = "info"
+""") == [
+        "schedd.toml:5: unknown key 'etcd.pasword'; did you mean 'password'?",
+        "schedd.toml:7: unknown key 'lgo'; did you mean 'log'?",
+        "--etcd-endpont: unknown flag; did you mean '--etcd-endpoints'?",
+        (
+            "etcd.endpoints: is missing; "
+            "set it in the file, by SCHEDD_ETCD__ENDPOINTS or --etcd-endpoints"
+        ),
+        "schedd.toml:4: etcd.timeout must be a duration such as 90s or 1h30m, not 90",
+        "schedd.toml:1: slots must be a whole number, not 'many'",
+        "SCHEDD_INSECURE: insecure must be true or false, not 'perhaps'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("slots = true", "slots must be a whole number, not True"),
+        ("slots = 1.0", "slots must be a whole number, not 1.0"),
+        ("insecure = 1", "insecure must be true or false, not 1"),
+        ("spool = 3", "spool must be a path, not 3"),
+        ("labels = {a = 1}", "labels must be a table of texts, not {'a': 1}"),
+        ("labels = 'a=b'", "labels must be a table of texts, not 'a=b'"),
+        ("etcd = 3", "etcd must be a section: [etcd]"),
+        ("log.level = 'loud'", "log.level must be one of info, debug, not 'loud'"),
+        ("slots == 1", "is not TOML: Invalid value (at line 1, column 8)"),
+        ("slots = ", "is not TOML: Invalid value (at end of document)"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_told_with_its_line(
+    world: World, text: str, problem: str
+) -> None:
+    assert world.problems(text) == [f"schedd.toml:1: {problem}"]
+
+
+def test_values_that_do_not_go_together_are_told_by_their_section(world: World) -> None:
+    assert world.problems("slots = 0") == ["configuration: slots must be at least 1"]
+
+
+def test_an_optional_section_is_wanted_whole_once_it_is_begun(world: World) -> None:
+    world.environ = {"SCHEDD_ETCD__TLS__CA": "/ca"}
+    (problem,) = world.problems()
+    assert problem.startswith("etcd.tls.cert: is missing")
+
+
+def test_a_weaker_value_that_is_overridden_is_not_judged(world: World) -> None:
+    world.environ = {"SCHEDD_SLOTS": "many"}
+    world.flags["slots"] = "3"
+    assert world.load().slots == 3
+
+
+def test_a_file_that_is_not_there_is_told(world: World) -> None:
+    with pytest.raises(ConfigErrors, match=r"schedd\.toml: can't be read: No such file"):
+        load(Settings, file=world.file, environ={}, prefix="SCHEDD", flags=world.flags)
+
+
+def test_a_secret_stands_in_no_message_and_no_repr(world: World) -> None:
+    (problem,) = world.problems("[etcd]\npassword = 31415")
+    assert problem == "schedd.toml:2: etcd.password must be a text"
+    settings = world.load("[etcd]\npassword = 'hunter2'")
+    assert "hunter2" not in repr(settings)
+    assert masked(settings)["etcd.password"] == "***"
+    assert masked(settings)["etcd.endpoints"] == ("a:1",)
+
+
+@pytest.mark.parametrize(
+    ("environ", "warnings"),
+    [
+        (
+            {"SCHEDD_SLOT": "4"},
+            ["unknown variable SCHEDD_SLOT ignored; did you mean 'SCHEDD_SLOTS'?"],
+        ),
+        ({"SCHEDD_RUN_ID": "x", "SCHEDD_WORKER": "w1", "PATH": "/bin"}, []),
+    ],
+    ids=["ours, unknown", "a job's own"],
+)
+def test_an_unknown_variable_is_a_warning_but_not_one_that_a_job_sees(
+    world: World,
+    caplog: pytest.LogCaptureFixture,
+    environ: Mapping[str, str],
+    warnings: list[str],
+) -> None:
+    caplog.set_level(logging.WARNING)
+    world.environ = dict(environ)
+    world.load()
+    assert [record.getMessage() for record in caplog.records] == warnings
+
+
+def test_a_field_of_a_type_without_a_text_form_is_a_bug_of_ours() -> None:
+    @dataclass(frozen=True)
+    class Odd:
+        when: complex = 0j
+
+    with pytest.raises(TypeError, match="when: no setting can have the type"):
+        load(Odd, file=None, environ={}, prefix="ODD", flags={})

@@ -1,0 +1,218 @@
+"""A daemon's life: a real process, real signals, a real datagram socket of a service manager."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from schedkit.notify import Notifier
+
+SOON = 20.0
+
+PROGRAM = """
+import asyncio, os, sys
+from schedkit import logs
+from schedkit.errors import Fault, Misconfigured
+from schedkit.service import Daemon, run_daemon
+
+async def main(daemon: Daemon) -> None:
+    logs.configure("info", "text", "test")
+{body}
+
+sys.exit(run_daemon(main))
+"""
+
+SERVES = """
+    daemon.ready("serving\\ntwo lines")
+    await daemon.draining.wait()
+    daemon.status("handing over")
+"""
+NEVER_DRAINS = """
+    daemon.ready("serving")
+    await asyncio.Event().wait()
+"""
+RELOADS = """
+    daemon.ready("serving")
+    await daemon.reload.wait()
+    daemon.reload.clear()
+    daemon.ready("serving anew")
+    await daemon.draining.wait()
+"""
+HANGS = """
+    daemon.ready("serving")
+    await asyncio.sleep(0.2)
+    daemon.status("hanging")
+    os.read(0, 1)
+"""
+
+
+class Manager:
+    """What a service manager hears."""
+
+    def __init__(self, ear: socket.socket, address: str) -> None:
+        self.address = address
+        self._ear = ear
+
+    def hears(self, line: str) -> list[str]:
+        """The lines of the first message that has this one, whatever comes before."""
+        while True:
+            lines = self._ear.recv(4096).decode().splitlines()
+            if line in lines:
+                return lines
+
+    def hears_within(self, line: str, seconds: float) -> bool:
+        """Whether the line comes in this time."""
+        self._ear.settimeout(seconds)
+        try:
+            self.hears(line)
+        except TimeoutError:
+            return False
+        finally:
+            self._ear.settimeout(SOON)
+        return True
+
+
+@pytest.fixture(params=["path", "abstract"])
+def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]:
+    path = f"{tmp_path}/notify" if request.param == "path" else f"@schedd-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
+        ear.settimeout(SOON)
+        ear.bind(path.replace("@", "\0"))
+        yield Manager(ear, path)
+
+
+@contextmanager
+def daemon(body: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
+    indented = textwrap.indent(textwrap.dedent(body), "    ")
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.format(body=indented)],
+        env=os.environ | environ,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ends(process: subprocess.Popen[str]) -> int:
+    return process.wait(SOON)
+
+
+def test_sigterm_drains_and_the_service_manager_hears_each_stage(manager: Manager) -> None:
+    with daemon(SERVES, NOTIFY_SOCKET=manager.address) as process:
+        assert manager.hears("READY=1") == ["READY=1", "STATUS=serving two lines"]
+        process.send_signal(signal.SIGTERM)
+        assert manager.hears("STOPPING=1") == ["STOPPING=1", "STATUS=draining: SIGTERM"]
+        manager.hears("STATUS=handing over")
+        assert ends(process) == 0
+
+
+def test_the_same_signal_twice_ends_the_process_at_once(manager: Manager) -> None:
+    with daemon(NEVER_DRAINS, NOTIFY_SOCKET=manager.address) as process:
+        manager.hears("READY=1")
+        process.send_signal(signal.SIGTERM)
+        manager.hears("STOPPING=1")
+        process.send_signal(signal.SIGTERM)
+        assert ends(process) == 128 + signal.SIGTERM
+
+
+def test_an_interrupt_and_a_termination_drain_once(manager: Manager) -> None:
+    body = """
+        daemon.ready("serving")
+        await daemon.draining.wait()
+        os.read(0, 1)
+    """
+    with daemon(body, NOTIFY_SOCKET=manager.address) as process:
+        manager.hears("READY=1")
+        process.send_signal(signal.SIGINT)
+        manager.hears("STOPPING=1")
+        process.send_signal(signal.SIGTERM)
+        assert process.stdin is not None
+        process.stdin.write("x")
+        process.stdin.flush()
+        assert ends(process) == 0
+
+
+def test_sighup_reloads_and_the_daemon_is_ready_again(manager: Manager) -> None:
+    with daemon(RELOADS, NOTIFY_SOCKET=manager.address) as process:
+        manager.hears("READY=1")
+        process.send_signal(signal.SIGHUP)
+        assert manager.hears("RELOADING=1")[1].startswith("MONOTONIC_USEC=")
+        assert manager.hears("READY=1") == ["READY=1", "STATUS=serving anew"]
+        process.send_signal(signal.SIGTERM)
+        assert ends(process) == 0
+
+
+def test_the_watchdog_is_fed_until_the_loop_hangs(manager: Manager) -> None:
+    period = {"WATCHDOG_USEC": "80000"}
+    with daemon(HANGS, NOTIFY_SOCKET=manager.address, **period) as process:
+        manager.hears("WATCHDOG=1")
+        manager.hears("WATCHDOG=1")
+        manager.hears("STATUS=hanging")
+        assert not manager.hears_within("WATCHDOG=1", 0.5)
+        assert process.poll() is None
+
+
+def test_a_bug_ends_the_process_with_1_and_its_traceback() -> None:
+    body = """
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(60), name="sleeper")
+            raise Fault("two owners")
+    """
+    with daemon(body) as process:
+        assert ends(process) == 1
+        assert process.stderr is not None
+        told = process.stderr.read()
+    assert "a bug ends this process" in told
+    assert "Traceback" in told
+    assert "two owners" in told
+
+
+def test_a_wrong_configuration_ends_it_with_2_and_no_traceback() -> None:
+    body = """
+        async with asyncio.TaskGroup() as group:
+            raise Misconfigured("schedd.toml:3: unknown key 'x'")
+    """
+    with daemon(body) as process:
+        assert ends(process) == 2
+        assert process.stderr is not None
+        assert process.stderr.read() == "schedd.toml:3: unknown key 'x'\n"
+
+
+def test_children_cannot_speak_in_the_daemons_name() -> None:
+    environ = {
+        "NOTIFY_SOCKET": "/run/none",
+        "WATCHDOG_USEC": "1000000",
+        "WATCHDOG_PID": str(os.getpid()),
+        "HOME": "/root",
+    }
+    notifier = Notifier.take(environ)
+    assert environ == {"HOME": "/root"}
+    assert notifier.watchdog == 1.0
+    notifier.close()
+
+
+def test_a_watchdog_meant_for_another_process_is_not_ours() -> None:
+    notifier = Notifier.take({"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"})
+    assert notifier.watchdog is None
+
+
+@pytest.mark.parametrize("address", ["", "/nonexistent/notify", "@nobody-listens-here"])
+def test_telling_nobody_fails_nothing(address: str) -> None:
+    notifier = Notifier(address)
+    notifier.ready("serving")
+    notifier.beat()
+    notifier.close()
+    notifier.stopping("stopped")

@@ -1,0 +1,158 @@
+"""Loops that step, back off and wake; all on the real event loop, waiting on what happens."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from schedkit.backoff import Backoff
+from schedkit.errors import Fault, Unavailable
+from schedkit.tasks import Loop, Waker, guard, shutdown_signals
+
+SOON = 5.0
+LONG = 3600.0
+
+
+async def test_an_eternal_loop_that_returns_is_a_fault() -> None:
+    async def returns() -> None:
+        return None
+
+    with pytest.raises(Fault, match="'firing' returned"):
+        await guard(returns, "firing")
+
+
+async def test_a_guarded_loop_ends_by_cancellation_without_a_fault() -> None:
+    started = asyncio.Event()
+
+    async def forever() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    running = asyncio.create_task(guard(forever, "firing"), name="firing")
+    await started.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_a_sleep_ends_when_woken() -> None:
+    waker = Waker()
+    sleeping = asyncio.create_task(waker.wait(LONG), name="sleeper")
+    await asyncio.sleep(0)
+    waker.wake()
+    assert await asyncio.wait_for(sleeping, SOON) is True
+
+
+async def test_a_wake_before_the_sleep_is_not_lost_and_serves_one_sleep() -> None:
+    waker = Waker()
+    waker.wake()
+    waker.wake()
+    assert await waker.wait(LONG) is True
+    assert await waker.wait(0) is False
+
+
+async def test_a_sleep_that_nobody_wakes_ends_by_itself() -> None:
+    assert await Waker().wait(0.01) is False
+
+
+class Steps:
+    """A step that follows a script: an exception to raise, or the pause to ask for."""
+
+    def __init__(self, *script: Unavailable | float | None) -> None:
+        self.taken = 0
+        self._script = list(script)
+        self._progress = asyncio.Condition()
+
+    async def __call__(self) -> float | None:
+        async with self._progress:
+            self.taken += 1
+            self._progress.notify_all()
+        outcome = self._script.pop(0) if self._script else None
+        if isinstance(outcome, Unavailable):
+            raise outcome
+        return outcome
+
+    async def reach(self, count: int) -> None:
+        async with asyncio.timeout(SOON), self._progress:
+            await self._progress.wait_for(lambda: self.taken >= count)
+
+
+@asynccontextmanager
+async def running(loop: Loop) -> AsyncIterator[None]:
+    task = asyncio.create_task(loop.run(), name=loop.name)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_loop_steps_each_interval() -> None:
+    steps = Steps()
+    async with running(Loop("firing", steps, interval=0.001)):
+        await steps.reach(3)
+
+
+async def test_a_loop_steps_at_once_when_woken() -> None:
+    steps = Steps()
+    loop = Loop("firing", steps, interval=LONG)
+    async with running(loop):
+        await steps.reach(1)
+        loop.wake()
+        await steps.reach(2)
+
+
+async def test_a_step_may_ask_for_the_next_one_sooner_than_the_interval() -> None:
+    steps = Steps(0.0, 0.001)
+    async with running(Loop("firing", steps, interval=LONG)):
+        await steps.reach(3)
+    assert steps.taken == 3
+
+
+async def test_a_loop_goes_on_after_the_world_was_away_and_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "schedkit.tasks")
+    away = Unavailable("etcd does not answer")
+    steps = Steps(away, away, away, None, 0.0)
+    backoff = Backoff(0.001, 0.001)
+    loop = Loop("firing", steps, interval=0.001, backoff=backoff)
+    async with running(loop):
+        await steps.reach(6)
+    levels = [(record.levelname, record.message.split(";")[0]) for record in caplog.records]
+    assert levels == [
+        ("WARNING", "firing: etcd does not answer"),
+        ("INFO", "firing: available again"),
+    ]
+
+
+async def test_waking_does_not_cut_a_back_off_short() -> None:
+    steps = Steps(Unavailable("away"))
+    loop = Loop("firing", steps, interval=0.0, backoff=Backoff(LONG, LONG))
+    async with running(loop):
+        await steps.reach(1)
+        loop.wake()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert steps.taken == 1
+
+
+async def test_a_bug_in_a_step_comes_out_of_the_loop() -> None:
+    async def broken() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await Loop("firing", broken, interval=LONG).run()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_small_program_hears_that_it_should_end(number: signal.Signals) -> None:
+    asked = await shutdown_signals()
+    os.kill(os.getpid(), number)
+    await asyncio.wait_for(asked.wait(), SOON)
