@@ -1,0 +1,115 @@
+"""The keepalive thread's own connection to etcd: no event loop, one call.
+
+Like `connection`, but synchronous and for a request that does no harm if sent twice: each
+endpoint is simply tried in turn, within one deadline.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from schedd.core.coordination import LeaseId
+from schedd.etcd import wire_pb2 as wire
+from schedd.etcd.access import CHANNEL_OPTIONS, Access, metadata
+from schedd.etcd.errors import CallFailed, Remedy, RightsOff, judge
+from schedd.etcd.methods import AUTHENTICATE, LEASE_KEEP_ALIVE, Method
+from schedd.etcd.ring import Ring
+from schedkit.clock import boottime
+from schedkit.errors import ScheddError, Unavailable
+
+log = logging.getLogger(__name__)
+
+RequestT = TypeVar("RequestT", bound=Message)
+ReplyT = TypeVar("ReplyT", bound=Message)
+
+
+class Lifeline:
+    """Sends keepalives. Used by one thread; `close` may come from another.
+
+    `deadline`: seconds for each keepalive. `start`: position of the endpoint to begin with.
+    """
+
+    def __init__(self, access: Access, *, deadline: float, start: int = 0) -> None:
+        self._access = access
+        self._deadline = deadline
+        self._ring = Ring(len(access.targets), start=start)
+        self._channels: dict[int, grpc.Channel] = {}
+        self._token: str | None = None
+
+    def keepalive(self, lease: LeaseId) -> int:
+        """Start the lease's time anew; the seconds granted, 0 if the lease is gone.
+
+        Raises:
+            Unavailable: no endpoint answered within the deadline.
+            AccessDenied: etcd doesn't accept the user.
+        """
+        ends = boottime() + self._deadline
+        told: ScheddError | None = None
+        for position in self._ring.round():
+            try:
+                return self._keepalive(position, lease, ends)
+            except CallFailed as failed:
+                told = failed.failure.error
+                if failed.failure.distrust:
+                    self._ring.failed(position)
+                if failed.failure.remedy is not Remedy.ELSEWHERE:
+                    raise told from failed.__cause__
+        raise told or Unavailable("etcd: no endpoint answers")
+
+    def close(self) -> None:
+        """Close the connections; a keepalive that is under way fails."""
+        for channel in list(self._channels.values()):
+            channel.close()
+
+    def _keepalive(self, position: int, lease: LeaseId, ends: float) -> int:
+        request = wire.LeaseKeepAliveRequest(id=lease)
+        if self._access.user is not None and self._token is None:
+            self._token = self._authenticate(position, ends)
+        try:
+            return self._send(position, LEASE_KEEP_ALIVE, request, ends).ttl
+        except CallFailed as failed:
+            if self._access.user is None or failed.failure.remedy is not Remedy.TOKEN:
+                raise
+        self._token = self._authenticate(position, ends)
+        return self._send(position, LEASE_KEEP_ALIVE, request, ends).ttl
+
+    def _authenticate(self, position: int, ends: float) -> str:
+        user, password = self._access.user or "", self._access.password or ""
+        request = wire.AuthenticateRequest(name=user, password=password)
+        self._token = None
+        try:
+            return self._send(position, AUTHENTICATE, request, ends).token
+        except CallFailed as failed:
+            if not isinstance(failed.failure.error, RightsOff):
+                raise
+            return ""
+
+    def _send(
+        self, position: int, method: Method[RequestT, ReplyT], request: RequestT, ends: float
+    ) -> ReplyT:
+        stub = self._channel(position).unary_unary(
+            method.path, request_serializer=method.encode, response_deserializer=method.decode
+        )
+        try:
+            left = max(0.001, ends - boottime())
+            return stub(request, timeout=left, metadata=metadata(self._token))
+        except grpc.RpcError as error:
+            assert isinstance(error, grpc.Call)
+            failure = judge(error.code(), error.details() or "", writes=method.writes)
+            raise CallFailed(failure) from error
+
+    def _channel(self, position: int) -> grpc.Channel:
+        channel = self._channels.get(position)
+        if channel is None:
+            channel = self._channels[position] = self._connect(self._access.targets[position])
+        return channel
+
+    def _connect(self, target: str) -> grpc.Channel:
+        tls = self._access.tls
+        if tls is None:
+            return grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
+        return grpc.secure_channel(target, tls.credentials(), options=CHANNEL_OPTIONS)

@@ -1,0 +1,131 @@
+"""How long a lease is trusted, and when its next keepalive is due. Pure: time is an argument.
+
+    sent ├────────────── granted TTL ──────────────┤ etcd may expire the lease
+         ├── interval ──┼─ try ─┼─ try ─┤
+         ├──────────── trust ───────────┤─ margin ─┤
+                        ↑ only while the last beat of the main loop is younger than TTL/3
+
+Invariants
+- Trust runs from the moment the last successful keepalive was *sent*; etcd counts from a later
+  one, so it can't expire the lease within the trust.
+- Trust that has ended never comes back, not even by a keepalive answered a moment later.
+- Two tries in a row may fail to be answered before trust ends:
+  `interval + 2 × deadline + margin ≤ TTL` is checked.
+- No beat, no keepalive: a hung process loses its lease.
+All times are seconds of CLOCK_BOOTTIME.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from schedkit.errors import Misconfigured
+
+
+class Loss(enum.Enum):
+    """Why a lease is no longer trusted."""
+
+    EXPIRED = "etcd has ended the lease"
+    UNANSWERED = "no keepalive was answered in time"
+    HUNG = "the main loop made no progress"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do for `seconds`, unless there is a beat first."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A keepalive is due now."""
+
+
+Step: TypeAlias = Wait | Send | Loss
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """What follows from the granted TTL; all in seconds."""
+
+    ttl: float
+
+    @property
+    def margin(self) -> float:
+        """What trust ends earlier than the lease."""
+        return max(1.0, self.ttl / 5)
+
+    @property
+    def interval(self) -> float:
+        """Between two keepalives; also the age at which a beat is too old."""
+        return self.ttl / 3
+
+    def check(self, deadline: float) -> None:
+        """Refuse a deadline that leaves no room for a second try.
+
+        Raises:
+            Misconfigured: names the numbers.
+        """
+        needed = self.interval + 2 * deadline + self.margin
+        if needed > self.ttl + 1e-9:
+            raise Misconfigured(
+                f"a lease of {self.ttl:g} s with a call deadline of {deadline:g} s can't be kept:"
+                f" interval + 2 × deadline + margin is {needed:.2f} s"
+            )
+
+
+class Trust:
+    """The trust in one lease, granted at `sent` for `ttl` seconds."""
+
+    def __init__(self, ttl: float, *, deadline: float, sent: float) -> None:
+        self._timings = Timings(ttl)
+        self._timings.check(deadline)
+        self._retry = deadline / 2
+        self.until = sent + ttl - self._timings.margin
+        self.loss: Loss | None = None
+        self._due = sent + self._timings.interval
+        self._beat = sent
+        self._held = False
+
+    def beat(self, now: float) -> bool:
+        """The main loop is alive. True if a keepalive waited for that."""
+        self._beat = now
+        held, self._held = self._held, False
+        return held
+
+    def holds(self, now: float) -> bool:
+        """Whether the lease is trusted. Once False, always False."""
+        if self.loss is None and now >= self.until:
+            self.loss = Loss.HUNG if self._hung(now) else Loss.UNANSWERED
+        return self.loss is None
+
+    def step(self, now: float) -> Step:
+        """What to do now."""
+        if not self.holds(now):
+            assert self.loss is not None
+            return self.loss
+        if now < self._due:
+            return Wait(min(self._due, self.until) - now)
+        self._held = self._hung(now)
+        return Wait(self.until - now) if self._held else Send()
+
+    def renewed(self, sent: float, ttl: float, now: float) -> None:
+        """A keepalive sent at `sent` was answered with `ttl`; 0: the lease is gone."""
+        if not self.holds(now):
+            return
+        if ttl <= 0:
+            self.loss = Loss.EXPIRED
+            return
+        self._timings = Timings(ttl)
+        self.until = max(self.until, sent + ttl - self._timings.margin)
+        self._due = sent + self._timings.interval
+
+    def failed(self, now: float) -> None:
+        """A keepalive wasn't answered, or with an error: try again soon."""
+        self._due = now + self._retry
+
+    def _hung(self, now: float) -> bool:
+        return now - self._beat > self._timings.interval
