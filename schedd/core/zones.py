@@ -20,9 +20,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, lru_cache
+from importlib import import_module
 from typing import Final
-
-import tzdata
 
 zoneinfo.reset_tzpath(())
 zoneinfo.ZoneInfo.clear_cache()
@@ -144,8 +143,7 @@ def zone(name: str) -> Zone:
 
 def tzdata_version() -> str:
     """Version of the time zone rules in use, such as "2026f"."""
-    version: str = tzdata.IANA_VERSION
-    return version
+    return str(import_module("tzdata").IANA_VERSION)
 
 
 def rfc3339(second: int, name: str) -> str:

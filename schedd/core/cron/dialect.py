@@ -67,11 +67,11 @@ MONTH = FieldSpec(
     "month",
     1,
     12,
-    tuple("jan feb mar apr may jun jul aug sep oct nov dec".split()),
+    ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
     hash_high=12,
 )
 DAY_OF_WEEK = FieldSpec(
-    "day of week", 0, 7, tuple("sun mon tue wed thu fri sat".split()), hash_high=6
+    "day of week", 0, 7, ("sun", "mon", "tue", "wed", "thu", "fri", "sat"), hash_high=6
 )
 FIELDS: Final = (SECOND, MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK)
 
@@ -310,7 +310,7 @@ def _hashed(spec: FieldSpec, term: str, found: re.Match[str], seed: str) -> str:
     if high < low:
         raise CronError(spec.name, f"{term.upper()} wraps around", "H chooses from a growing range")
     if found[3] is None:
-        return _canonical(spec, *([low + _hash(spec, seed, high - low + 1)] * 2), step=1)
+        return _canonical(spec, chosen := low + _hash(spec, seed, high - low + 1), chosen, 1)
     step = _step(spec, term, found[3])
     first = low + _hash(spec, seed, min(step, high - low + 1))
     return _canonical(spec, first, high, step)

@@ -1,4 +1,4 @@
-"""The one refusal of the schedule core: which field, what is wrong with it, what to write instead."""
+"""The one refusal of the schedule core: which field, what is wrong, what to write instead."""
 
 
 class ScheduleError(ValueError):

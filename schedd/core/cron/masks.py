@@ -188,7 +188,7 @@ _Values = list[int | str]
 
 
 def _croniter(words: list[str]) -> tuple[list[_Values], dict[int, set[int | str]], set[int]]:
-    """croniter's reading of six plain fields, seconds first in the answer too."""
+    """How croniter reads six plain fields; seconds come first in the answer too."""
     try:
         parsed = croniter(" ".join(words), 0, second_at_beginning=True)
     except (ValueError, KeyError, IndexError, TypeError) as refusal:
