@@ -1,7 +1,7 @@
 """The life of a run, as one literal table.
 
     PENDING  → RUNNING | SKIPPED | MISSED | COALESCED | CANCELLED | FAILED
-    RUNNING  → SUCCEEDED | FAILED | RETRYING | CANCELLED | PENDING (given back before its start)
+    RUNNING  → SUCCEEDED | FAILED | RETRYING | CANCELLED | PENDING (given back unstarted)
     RETRYING → RUNNING | FAILED | CANCELLED
 
 A pair that is not in the table is a bug. Terminal states never change (S12): a redrive is a new

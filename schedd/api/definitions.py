@@ -1,0 +1,304 @@
+"""From the wire's `Job` to the `Definition` that decisions stand on, with every check on the way.
+
+A stored definition is the serialised `Job` with only what a person set; defaults are filled in
+here, at each reading, so that there is one place that knows them. `check` collects all problems
+of a job at once; `definition_of` trusts what was stored.
+"""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from schedd.api.errors import InvalidArgument, Violation
+from schedd.api.unbuilt import refuse_unbuilt
+from schedd.core import schedule
+from schedd.core.cron import Dst, Gap, Pass, ScheduleError
+from schedd.core.ids import JobId
+from schedd.core.model import (
+    CatchUp,
+    CatchUpPolicy,
+    Definition,
+    Delivery,
+    Overlap,
+    Priority,
+    RetryPolicy,
+)
+from schedd.core.schedule import (
+    AtSchedule,
+    Bounds,
+    CompiledSchedule,
+    CronSchedule,
+    EverySchedule,
+    OnDemand,
+    Schedule,
+)
+from schedproto.v1 import job_pb2
+
+MAX_PAYLOAD = 256 * 1024
+_NO_ID = UUID(int=0)
+
+LATE_AT = timedelta(seconds=60)
+"""An `at` further past than this is refused; one less past fires at once."""
+
+NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+SET_BY_CLUSTER = (
+    "job_id",
+    "generation",
+    "etag",
+    "paused_by",
+    "next_run_at",
+    "created_at",
+    "updated_at",
+    "created_by",
+)
+"""Fields that people read and never write; they are no part of a stored definition."""
+
+STANDING = ("paused", "pause_note", "paused_until")
+"""How a job stands; kept beside the definition."""
+
+
+def instant(stamp: Timestamp) -> datetime:
+    """A wire instant as an aware datetime."""
+    return stamp.ToDatetime(tzinfo=UTC)
+
+
+def seconds(duration: Duration) -> timedelta:
+    """A wire duration as a timedelta."""
+    return duration.ToTimedelta()
+
+
+def spec_of(job: job_pb2.Job) -> job_pb2.Job:
+    """What is stored of a job: what a person set, without name and standing."""
+    spec = job_pb2.Job()
+    spec.CopyFrom(job)
+    plain: Message = spec
+    for field in (*SET_BY_CLUSTER, *STANDING, "namespace", "name"):
+        plain.ClearField(field)
+    return spec
+
+
+def definition_of(
+    spec: job_pb2.Job, job_id: JobId, generation: int, namespace: str, name: str
+) -> Definition:
+    """Read a stored definition; the spec was checked when it was stored."""
+    action = spec.WhichOneof("action") or ""
+    return Definition(
+        job_id=job_id,
+        generation=generation,
+        namespace=namespace,
+        name=name,
+        schedule=_schedule(spec),
+        bounds=Bounds(
+            start=instant(spec.start) if spec.HasField("start") else None,
+            end=instant(spec.end) if spec.HasField("end") else None,
+            jitter=seconds(spec.jitter),
+        ),
+        catch_up=CatchUp(
+            CatchUpPolicy(
+                _word(job_pb2.CatchUp.Policy.Name(spec.catch_up.policy), "POLICY_", "LATEST")
+            ),
+            _or(spec.catch_up.window, timedelta(hours=1)),
+        ),
+        overlap=Overlap(_word(job_pb2.Overlap.Name(spec.overlap), "OVERLAP_", "SKIP")),
+        overlap_limit=spec.overlap_limit,
+        priority=Priority(spec.priority or Priority.MEDIUM),
+        retry=_retry(spec.retry),
+        delivery=Delivery(
+            _word(job_pb2.Delivery.Name(spec.delivery), "DELIVERY_", "AT_LEAST_ONCE")
+        ),
+        timeout=_or(spec.timeout, timedelta(hours=1)),
+        kill_after=_or(spec.kill_after, timedelta(seconds=10)),
+        kills_on_lease_lost=spec.on_lease_lost == job_pb2.ON_LEASE_LOST_KILL,
+        slots=spec.slots or 1,
+        action=action,
+        handler=spec.python.handler if action == "python" else "",
+    )
+
+
+def compiled(definition: Definition) -> CompiledSchedule:
+    """The definition's schedule, ready to give instants. Raises ScheduleError for a wrong one."""
+    seed = f"{definition.namespace}/{definition.name}"
+    return schedule.compile(definition.schedule, seed, definition.job_id, definition.bounds)
+
+
+def check(job: job_pb2.Job, now: datetime, *, scheduled: bool = True) -> None:
+    """Raise InvalidArgument with all that is wrong with a job, or Unbuilt.
+
+    `scheduled=False` is for one-time work: it has no name of its own and no schedule.
+    """
+    refuse_unbuilt(job)
+    violations = [*_violations(job, now, scheduled=scheduled)]
+    if violations:
+        first = violations[0]
+        raise InvalidArgument(
+            f"{first.field}: {first.problem}"
+            + (f" (and {len(violations) - 1} more)" * (len(violations) > 1)),
+            reason="INVALID_JOB",
+            remedy="mend the field and send it again; nothing was stored",
+            violations=violations,
+        )
+
+
+def check_name(name: str, field: str = "name") -> Iterator[Violation]:
+    """What is wrong with a name."""
+    if not name:
+        yield Violation(field, "is missing")
+    elif not NAME.fullmatch(name):
+        yield Violation(
+            field,
+            f"{name[:140]!r} isn't a name: at most 128 lower-case letters, digits, '.', '_', '-',"
+            " beginning and ending with a letter or digit",
+        )
+    elif _UUID.fullmatch(name):
+        yield Violation(field, "a name may not look like an id (UUID)")
+
+
+def _violations(job: job_pb2.Job, now: datetime, *, scheduled: bool) -> Iterator[Violation]:
+    if scheduled:
+        yield from check_name(job.name)
+        yield from _schedule_violations(job, now)
+    elif job.name:
+        yield from check_name(job.name)
+    yield from _action_violations(job)
+    size = len(job.payload.json.encode()) + len(job.payload.raw)
+    if size > MAX_PAYLOAD:
+        yield Violation("payload", f"has {size:,} bytes, at most {MAX_PAYLOAD:,} are allowed")
+    yield from _number_violations(job)
+
+
+def _schedule_violations(job: job_pb2.Job, now: datetime) -> Iterator[Violation]:
+    given = [
+        name
+        for name, there in (
+            ("cron", bool(job.cron)),
+            ("every", job.HasField("every")),
+            ("at", job.HasField("at")),
+            ("on_demand", job.on_demand),
+        )
+        if there
+    ]
+    if len(given) != 1:
+        said = " and ".join(given) if given else "none"
+        yield Violation("schedule", f"give exactly one of cron, every, at, on_demand; got {said}")
+        return
+    if job.HasField("every") and seconds(job.every) < timedelta(seconds=1):
+        yield Violation("every", "must be at least 1s")
+        return
+    if job.HasField("phase") and not job.HasField("every"):
+        yield Violation("phase", "goes with every alone")
+    if job.HasField("at") and instant(job.at) < now - LATE_AT:
+        yield Violation("at", "is more than 60 s past")
+    if job.HasField("start") and job.HasField("end") and instant(job.end) < instant(job.start):
+        yield Violation("end", "is before start")
+    try:
+        definition = definition_of(job, JobId(_NO_ID), 1, job.namespace or "default", job.name)
+        compiled(definition)
+    except ScheduleError as wrong:
+        problem = wrong.problem + (f" ({wrong.hint})" if wrong.hint else "")
+        yield Violation(wrong.field, problem)
+
+
+def _action_violations(job: job_pb2.Job) -> Iterator[Violation]:
+    action = job.WhichOneof("action")
+    if action is None:
+        yield Violation("action", "give one of shell, http, python")
+    elif action == "shell":
+        shell = job.shell
+        if bool(shell.argv) == bool(shell.script):
+            yield Violation("shell", "give either argv or script")
+        if shell.argv and not shell.argv[0]:
+            yield Violation("shell.argv", "the program's name is empty")
+        if shell.interpreter and not shell.script:
+            yield Violation("shell.interpreter", "goes with script alone")
+        if shell.stdin_text and shell.stdin != job_pb2.ShellAction.STDIN_TEXT:
+            yield Violation("shell.stdin_text", "goes with stdin: text")
+    elif action == "http":
+        if not re.match(r"https?://[^/\s]+", job.http.url):
+            yield Violation("http.url", f"{job.http.url!r} isn't an http or https URL")
+        if job.http.HasField("json") and job.http.body:
+            yield Violation("http.body", "give either json or body")
+        for status in job.http.success_statuses:
+            if not 100 <= status <= 599:
+                yield Violation("http.success_statuses", f"{status} isn't an HTTP status")
+        if job.http.success_pattern:
+            try:
+                re.compile(job.http.success_pattern)
+            except re.error as wrong:
+                yield Violation("http.success_pattern", f"isn't a regular expression: {wrong}")
+    elif action == "python" and not job.python.handler:
+        yield Violation("python.handler", "is missing")
+
+
+def _number_violations(job: job_pb2.Job) -> Iterator[Violation]:
+    retry = job.retry
+    if retry.max_attempts < 0:
+        yield Violation("retry.max_attempts", "must be at least 1")
+    if retry.HasField("factor") and not 1 <= retry.factor <= 100:
+        yield Violation("retry.factor", "must be from 1 to 100")
+    if retry.HasField("jitter") and not 0 <= retry.jitter <= 1:
+        yield Violation("retry.jitter", "must be from 0 to 1")
+    if not 0 <= job.slots <= 1000:
+        yield Violation("slots", "must be from 1 to 1000")
+    if job.overlap_limit < 0 or (job.overlap_limit and job.overlap != job_pb2.OVERLAP_ALLOW):
+        yield Violation("overlap_limit", "must be positive and goes with overlap: allow alone")
+    durations: tuple[tuple[Message, str, str], ...] = (
+        (retry, "retry.", "backoff"),
+        (retry, "retry.", "max"),
+        (job, "", "timeout"),
+        (job, "", "kill_after"),
+        (job, "", "jitter"),
+        (job.catch_up, "catch_up.", "window"),
+    )
+    for owner, prefix, field in durations:
+        if owner.HasField(field):
+            length = seconds(getattr(owner, field))
+            if length < timedelta(0) or (field == "timeout" and not length):
+                yield Violation(prefix + field, "must be a positive duration")
+
+
+def _schedule(spec: job_pb2.Job) -> Schedule:
+    if spec.cron:
+        return CronSchedule(
+            expressions=tuple(spec.cron),
+            zone=spec.time_zone or "UTC",
+            dst=Dst(
+                gap=Gap(_word(job_pb2.DstPolicy.Gap.Name(spec.dst.gap), "GAP_", "RUN_AFTER")),
+                overlap=Pass(
+                    _word(job_pb2.DstPolicy.Repeated.Name(spec.dst.overlap), "REPEATED_", "FIRST")
+                ),
+            ),
+        )
+    if spec.HasField("every"):
+        return EverySchedule(interval=seconds(spec.every), phase=seconds(spec.phase))
+    if spec.HasField("at"):
+        return AtSchedule(instant(spec.at))
+    return OnDemand()
+
+
+def _retry(policy: job_pb2.RetryPolicy) -> RetryPolicy:
+    plain = RetryPolicy()
+    return RetryPolicy(
+        max_attempts=policy.max_attempts or plain.max_attempts,
+        backoff=seconds(policy.backoff) if policy.HasField("backoff") else plain.backoff,
+        factor=policy.factor if policy.HasField("factor") else plain.factor,
+        maximum=seconds(policy.max) if policy.HasField("max") else plain.maximum,
+        jitter=policy.jitter if policy.HasField("jitter") else plain.jitter,
+    )
+
+
+def _or(duration: Duration, default: timedelta) -> timedelta:
+    """The duration if one was given: zero means none in each place where this is used."""
+    return seconds(duration) or default
+
+
+def _word(name: str, prefix: str, default: str) -> str:
+    """An enum's value without its prefix; UNSPECIFIED is the default."""
+    word = name.removeprefix(prefix)
+    return default if word == "UNSPECIFIED" else word

@@ -1,0 +1,96 @@
+"""How a call is refused. The faces (`rpc/`, `web/`) turn these into statuses; nobody else may.
+
+    CallError
+    ├── the caller's fault
+    │   ├── InvalidArgument      a field is wrong: INVALID_ARGUMENT, 400
+    │   ├── Unbuilt              a field or call that isn't built yet: UNIMPLEMENTED, 501
+    │   ├── NotFound             NOT_FOUND, 404
+    │   ├── AlreadyExists        ALREADY_EXISTS, 409
+    │   ├── Aborted              the etag is old: ABORTED, 409
+    │   └── FailedPrecondition   not in this state: FAILED_PRECONDITION, 409
+    └── the world's
+        └── OutcomeUnclear       it may have happened: DEADLINE_EXCEEDED, 504
+
+`Unavailable` (schedkit.errors) passes through and becomes UNAVAILABLE, 503.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One field that is wrong: its path as in the request, and what is wrong with it."""
+
+    field: str
+    problem: str
+
+
+class CallError(Exception):
+    """A call that was refused: what, why (`reason`, an UPPER_CASE word), and what to do."""
+
+    code = "UNKNOWN"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str,
+        remedy: str = "",
+        violations: Sequence[Violation] = (),
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.reason = reason
+        self.remedy = remedy
+        self.violations = tuple(violations)
+
+
+class InvalidArgument(CallError):
+    """A field is wrong."""
+
+    code = "INVALID_ARGUMENT"
+
+
+class Unbuilt(CallError):
+    """A field or call that isn't built yet."""
+
+    code = "UNIMPLEMENTED"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} isn't built yet",
+            reason="NOT_BUILT",
+            remedy=f"leave {what} out; nothing was stored",
+            violations=(Violation(what, "isn't built yet"),),
+        )
+
+
+class NotFound(CallError):
+    """There is no such thing."""
+
+    code = "NOT_FOUND"
+
+
+class AlreadyExists(CallError):
+    """The name or key is taken."""
+
+    code = "ALREADY_EXISTS"
+
+
+class Aborted(CallError):
+    """Somebody else changed it meanwhile."""
+
+    code = "ABORTED"
+
+
+class FailedPrecondition(CallError):
+    """It isn't in a state that allows this."""
+
+    code = "FAILED_PRECONDITION"
+
+
+class OutcomeUnclear(CallError):
+    """It may have happened; ask again."""
+
+    code = "DEADLINE_EXCEEDED"

@@ -1,0 +1,88 @@
+"""What the wire has and this version hasn't: each answers UNIMPLEMENTED by name.
+
+Nothing is accepted and ignored. A test walks every field of every request and every call: each is
+either read by the code or stands here. Building one means deleting its line.
+"""
+
+from google.protobuf.message import Message
+
+from schedd.api.errors import Unbuilt
+
+FIELDS: dict[str, frozenset[str]] = {
+    "schedd.v1.Job": frozenset(
+        {
+            "max_runs",
+            "exclude",
+            "pool",
+            "require",
+            "prefer",
+            "placement",
+            "start_deadline",
+            "run_timeout",
+            "heartbeat_timeout",
+            "pause_after_failures",
+            "after",
+            "grpc",
+            "on_failure",
+            "on_recovery",
+            "on_dead_letter",
+            "on_late",
+            "retention",
+            "paused_until",
+        }
+    ),
+    "schedd.v1.RetryPolicy": frozenset({"retry_on", "fail_on"}),
+    "schedd.v1.ShellAction": frozenset({"user", "env_from", "limits", "umask"}),
+    "schedd.v1.HttpAction": frozenset({"signing_key"}),
+    "schedd.v1.PauseJobRequest": frozenset({"until"}),
+    "schedd.v1.TriggerJobRequest": frozenset({"overlap"}),
+    "schedd.v1.ReadLogsRequest": frozenset({"follow"}),
+    "schedd.v1.ListJobsRequest": frozenset({"filter"}),
+}
+"""Message → fields that must not be set."""
+
+ENUM_VALUES: dict[str, frozenset[str]] = {
+    "schedd.v1.Overlap": frozenset(
+        {
+            "OVERLAP_BUFFER_ONE",
+            "OVERLAP_BUFFER_ALL",
+            "OVERLAP_CANCEL_OTHER",
+            "OVERLAP_TERMINATE_OTHER",
+        }
+    ),
+}
+"""Enum → values that must not be given."""
+
+CALLS: frozenset[str] = frozenset(
+    {
+        "schedd.v1.JobService.BackfillJob",
+        "schedd.v1.JobService.ExplainInstant",
+        "schedd.v1.RunService.RetryRun",
+        "schedd.v1.ClusterService.TransferLeader",
+        "schedd.v1.ClusterService.DrainWorker",
+        "schedd.v1.ClusterService.UndrainWorker",
+        "schedd.v1.PeerService.Relay",
+    }
+)
+"""Calls that answer UNIMPLEMENTED."""
+
+
+def refuse_unbuilt(message: Message, path: str = "") -> None:
+    """Raise Unbuilt for the first field or value set in `message`, at any depth, that isn't
+    built.
+    """
+    missing = FIELDS.get(message.DESCRIPTOR.full_name, frozenset())
+    for field, value in message.ListFields():
+        here = f"{path}.{field.name}" if path else field.name
+        if field.name in missing:
+            raise Unbuilt(here)
+        if field.enum_type is not None:
+            unbuilt = ENUM_VALUES.get(field.enum_type.full_name, frozenset())
+            for number in value if field.is_repeated else (value,):
+                name = field.enum_type.values_by_number[number].name
+                if name in unbuilt:
+                    word = name.removeprefix(f"{field.enum_type.name.upper()}_").lower()
+                    raise Unbuilt(f"{here}: {word}")
+        elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            for inner in value if field.is_repeated else (value,):
+                refuse_unbuilt(inner, here)

@@ -1,0 +1,122 @@
+"""What happened, as values. Loops emit them; `schedd/telemetry.py` alone turns them into logs and
+metrics, so no loop knows either.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from schedd.core.ids import IncarnationId, RunId, ShardId, Token
+from schedd.core.lifecycle import Reason, State
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """A batch of timers advanced."""
+
+    runs: int
+    folds: int
+    latenesses: tuple[timedelta, ...]
+    """Of the runs: when they were inserted less when they were due."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedRuns:
+    """A batch of runs was handed out."""
+
+    count: int
+    waits: tuple[timedelta, ...]
+    """From ready to handed out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An attempt's result was accepted."""
+
+    state: State
+    reason: Reason | None
+    lateness: timedelta | None
+    """Start of the handler less due; None when it never started."""
+    duration: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class StaleResult:
+    """A result was refused: a greater token, or another end, is there already."""
+
+    run: RunId
+    token: Token
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunsRescued:
+    """Runs of lost workers moved on."""
+
+    count: int
+    incarnations: tuple[IncarnationId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NeverStarted:
+    """Assignments that their live workers never started went back."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A worker didn't take an assignment."""
+
+    why: str
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCame:
+    """A worker attached its stream to this member."""
+
+    worker: str
+    incarnation: IncarnationId
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerWent:
+    """The stream of a worker ended."""
+
+    worker: str
+    incarnation: IncarnationId
+
+
+@dataclass(frozen=True, slots=True)
+class ShardsLost:
+    """A transaction found these shards no longer this member's."""
+
+    shards: frozenset[ShardId]
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The queue after a round of dispatch."""
+
+    ready: int
+    running: int
+    timers: int
+
+
+Event = (
+    Fired
+    | AssignedRuns
+    | Ended
+    | StaleResult
+    | RunsRescued
+    | NeverStarted
+    | Refused
+    | WorkerCame
+    | WorkerWent
+    | ShardsLost
+    | Waiting
+)
+
+Emit = Callable[[Event], None]

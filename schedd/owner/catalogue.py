@@ -1,0 +1,78 @@
+"""Definitions at hand: read once, compiled once, kept for the newest generation seen of each job.
+
+The database decides with which generation a run is handed out (the assign statement compares it),
+so an old entry here costs a refused draft and a fresh read, never a wrong run.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from schedd.api.definitions import compiled, definition_of
+from schedd.core.ids import JobId
+from schedd.core.model import Definition
+from schedd.core.schedule import CompiledSchedule
+from schedd.ports import OwnerStore, StoredDefinition
+from schedproto.v1 import job_pb2
+
+CAPACITY: Final = 50_000
+"""Definitions kept; past that the longest unused goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A definition with its schedule compiled, and the message that a worker is sent."""
+
+    definition: Definition
+    compiled: CompiledSchedule
+    spec: job_pb2.Job
+
+
+class Catalogue:
+    """Job → newest known definition."""
+
+    def __init__(self, store: OwnerStore, capacity: int = CAPACITY) -> None:
+        self._store = store
+        self._capacity = capacity
+        self._known: OrderedDict[JobId, Known] = OrderedDict()
+
+    async def at_generations(self, wanted: dict[JobId, int]) -> dict[JobId, Known]:
+        """Definitions at least as new as these generations; jobs that are deleted are left out."""
+        stale = [
+            job
+            for job, generation in wanted.items()
+            if job not in self._known or self._known[job].definition.generation < generation
+        ]
+        await self._read(stale)
+        return self._at_hand(wanted)
+
+    async def newest(self, jobs: Collection[JobId]) -> dict[JobId, Known]:
+        """The definitions known of these jobs, read if none is."""
+        await self._read([job for job in jobs if job not in self._known])
+        return self._at_hand(jobs)
+
+    def forget(self, jobs: Iterable[JobId]) -> None:
+        """Read these anew when they are next wanted."""
+        for job in jobs:
+            self._known.pop(job, None)
+
+    def _at_hand(self, jobs: Iterable[JobId]) -> dict[JobId, Known]:
+        found = {job: self._known[job] for job in jobs if job in self._known}
+        for job in found:
+            self._known.move_to_end(job)
+        while len(self._known) > self._capacity:
+            self._known.popitem(last=False)
+        return found
+
+    async def _read(self, jobs: list[JobId]) -> None:
+        if not jobs:
+            return
+        stored = await self._store.definitions(jobs)
+        self._known |= {job: _known(row) for job, row in stored.items()}
+
+
+def _known(row: StoredDefinition) -> Known:
+    spec = job_pb2.Job.FromString(row.spec)
+    definition = definition_of(spec, row.job_id, row.generation, row.namespace, row.name)
+    return Known(definition, compiled(definition), spec)

@@ -1,0 +1,223 @@
+"""Collect: take workers' results, decide what follows, store it, and only then acknowledge.
+
+    results ──read the runs──→ decide (core/retry) ──one transaction──→ acknowledge
+                                                                      └──→ board, or nudge the owner
+
+Any member does this, with or without a tenure: the token alone protects the row (PROTOCOL 5). What
+is decided before the transaction can't change under it, since the statement compares token and
+state. While the database is away nothing is acknowledged and the worker keeps the result.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from schedd.core.events import Emit, Ended, Refused, StaleResult
+from schedd.core.ids import IncarnationId, JobId, RunId, Token
+from schedd.core.lifecycle import LIVE, Reason, State
+from schedd.core.model import LiveRun, Report, RunKey, Verdict
+from schedd.core.retry import Outcome, Sequel, after_attempt, fingerprint
+from schedd.owner.board import Board
+from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.workers import Line
+from schedd.ports import ClusterClock, Nudges, ResultStore, Unstarted
+from schedkit.tasks import Loop
+
+BATCH: Final = 500
+QUEUE: Final = 20_000
+"""Results held at most; past that new ones are dropped, for the worker sends them again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A result as it came over a stream."""
+
+    key: RunKey
+    token: Token
+    worker: str
+    sender: IncarnationId
+    digest: bytes
+    outcome: Outcome
+    reason: Reason | None
+    error: str
+    exit_code: int | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    result: bytes | None
+    output: bytes | None
+    retry_after: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An assignment that a worker didn't take."""
+
+    key: RunKey
+    token: Token
+    worker: str
+    why: str
+
+
+class Collect:
+    """The loop that stores results. Lives as long as the daemon."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        store: ResultStore,
+        clock: ClusterClock,
+        nudges: Nudges,
+        emit: Emit,
+    ) -> None:
+        self._catalogue = catalogue
+        self._store = store
+        self._clock = clock
+        self._nudges = nudges
+        self._emit = emit
+        self.board: Board | None = None
+        """The board of this member's tenure, while it has one."""
+        self._results: dict[tuple[RunId, Token, bytes], tuple[Reported, Line]] = {}
+        self._refusals: dict[tuple[RunId, Token], Refusal] = {}
+        self._starts: dict[tuple[RunId, Token], tuple[RunKey, Token, datetime]] = {}
+        self.loop = Loop("collect", self.step, interval=5.0)
+
+    def reported(self, reported: Reported, line: Line) -> None:
+        """A result came; it is acknowledged over `line` once it is stored."""
+        if len(self._results) < QUEUE:
+            at = (reported.key.run_id, reported.token, reported.digest)
+            self._results[at] = (reported, line)
+            self.loop.wake()
+
+    def refused(self, refusal: Refusal) -> None:
+        """A worker didn't take an assignment, or gave it up before its start."""
+        self._emit(Refused(refusal.why, refusal.worker))
+        self._refusals[refusal.key.run_id, refusal.token] = refusal
+        self.loop.wake()
+
+    def started(self, key: RunKey, token: Token, at: datetime) -> None:
+        """A heartbeat listed this run as started; written down for people to see."""
+        run = self.board.running.get(key.run_id) if self.board else None
+        if run is not None and run.token == token and run.started_at is None and self.board:
+            self.board.running[key.run_id] = replace(run, started_at=at)
+            self._starts[key.run_id, token] = (key, token, at)
+            self.loop.wake()
+
+    async def step(self) -> float:
+        """Store one batch of each kind; seconds until the next."""
+        if self._refusals:
+            await self._store_refusals()
+        if self._results:
+            await self._store_results()
+        if self._starts:
+            starts, self._starts = self._starts, {}
+            await self._store.started(list(starts.values()))
+        return 0.0 if self._results or self._refusals else 5.0
+
+    async def _store_results(self) -> None:
+        batch = list(self._results.items())[:BATCH]
+        reports = await self._decide([reported for _, (reported, _) in batch])
+        verdicts = await self._store.accept(reports)
+        for (at, (reported, line)), report, verdict in zip(batch, reports, verdicts, strict=True):
+            self._results.pop(at, None)
+            line.acknowledge(reported.key, reported.token, stale=verdict is Verdict.STALE)
+            self._tell(report, verdict)
+        changed = [r for r, v in zip(reports, verdicts, strict=True) if v is Verdict.ACCEPTED]
+        await self._hand_on([report.key for report in changed])
+
+    async def _decide(self, reported: Sequence[Reported]) -> list[Report]:
+        runs = await self._store.reported_runs([one.key for one in reported])
+        known = await self._catalogue.newest({run.job_id for run in runs.values()})
+        now = self._clock.now()
+        return [_report(one, runs.get(one.key), known, now) for one in reported]
+
+    async def _store_refusals(self) -> None:
+        batch = dict(list(self._refusals.items())[:BATCH])
+        runs = await self._store.reported_runs([one.key for one in batch.values()])
+        unstarted = [
+            Unstarted(one.key, runs[one.key].shard, one.token)
+            for one in batch.values()
+            if one.key in runs
+        ]
+        back = await self._store.refuse(unstarted)
+        for at in batch:
+            self._refusals.pop(at, None)
+        await self._hand_on(back)
+
+    async def _hand_on(self, keys: Sequence[RunKey]) -> None:
+        """Tell the board, or the owner, how these runs stand now."""
+        if not keys:
+            return
+        self._nudges.runs_changed([key.run_id for key in keys])
+        runs = await self._store.reported_runs(keys)
+        board, now = self.board, self._clock.now()
+        live = [run for run in runs.values() if run.state in LIVE]
+        elsewhere = set()
+        for key, run in runs.items():
+            if board is None or run.shard not in board.ownership.epochs:
+                if run.state in LIVE:
+                    elsewhere.add(run.shard)
+            elif run.state not in LIVE:
+                board.forget(key.run_id)
+        if board is not None:
+            board.put_runs(live, now)
+        ready = sorted({run.shard for run in live} | elsewhere)
+        if ready:
+            self._nudges.runs_ready(ready)
+
+    def _tell(self, report: Report, verdict: Verdict) -> None:
+        if verdict is Verdict.STALE:
+            self._emit(StaleResult(report.key.run_id, report.token, report.worker))
+        elif verdict is Verdict.ACCEPTED:
+            started, finished = report.started_at, report.finished_at
+            self._emit(
+                Ended(
+                    report.state,
+                    report.reason,
+                    lateness=None,
+                    duration=finished - started if started and finished else None,
+                )
+            )
+
+
+def _report(
+    reported: Reported, run: LiveRun | None, known: dict[JobId, Known], now: datetime
+) -> Report:
+    entry = known.get(run.job_id) if run else None
+    if (
+        run is None
+        or entry is None
+        or run.token != reported.token
+        or run.state is not State.RUNNING
+    ):
+        sequel = _as_told(reported)  # the statement will refuse it, or find it stored already
+    else:
+        sequel = after_attempt(
+            reported.outcome, reported.reason, run, entry.definition, now, reported.retry_after
+        )
+    return Report(
+        key=reported.key,
+        token=reported.token,
+        worker=reported.worker,
+        sender=reported.sender,
+        digest=reported.digest,
+        state=sequel.state,
+        reason=sequel.reason,
+        error=reported.error,
+        exit_code=reported.exit_code,
+        started_at=reported.started_at,
+        finished_at=reported.finished_at,
+        retry_at=sequel.retry_at,
+        counts=sequel.counts,
+        dead=sequel.dead,
+        fingerprint=fingerprint(sequel.reason, reported.exit_code, reported.error)
+        if sequel.dead
+        else "",
+        result=reported.result,
+        output=reported.output,
+    )
+
+
+def _as_told(reported: Reported) -> Sequel:
+    succeeded = reported.outcome is Outcome.SUCCEEDED
+    return Sequel(State.SUCCEEDED if succeeded else State.FAILED, reported.reason)

@@ -1,0 +1,190 @@
+"""Fire: turn due instants into runs, on time and never early.
+
+    timers due within the horizon ──load──→ agenda ──due──→ plan ──one transaction a lane──→ runs
+
+The plan (`core/catch_up.py`) says which instants run, which are only accounted for, and where the
+timer stands next. The fire statement inserts from the timers that advanced, so a timer that was
+paused, edited, moved or fired by somebody else meanwhile inserts nothing (PROTOCOL 3); its row is
+then read again. Loads read from minus infinity, never from a watermark: a creation may commit
+behind it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from schedd.core import catch_up
+from schedd.core.events import Emit
+from schedd.core.events import Fired as FiredEvent
+from schedd.core.ids import JobId, scheduled_run_id
+from schedd.core.lifecycle import State
+from schedd.core.model import Claim, Firing, NewRun, RunKey, Timer
+from schedd.owner.board import Board
+from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.transact import Failed, Transactor
+from schedd.ports import ClusterClock, Fired, OwnerStore
+from schedkit.tasks import Loop
+
+HORIZON: Final = timedelta(seconds=10)
+"""How far ahead timers are held in memory."""
+LOAD_EVERY: Final = 2.5
+"""Seconds between two loads. A nudge brings a new timer in at once; the load is the truth."""
+LOAD_LIMIT: Final = 20_000
+BATCH: Final = 500
+
+
+class Fire:
+    """The loop that fires timers. `fired` is told which runs are new."""
+
+    def __init__(
+        self,
+        board: Board,
+        catalogue: Catalogue,
+        store: OwnerStore,
+        transactor: Transactor,
+        clock: ClusterClock,
+        emit: Emit,
+    ) -> None:
+        self._board = board
+        self._catalogue = catalogue
+        self._store = store
+        self._transactor = transactor
+        self._clock = clock
+        self._emit = emit
+        self._changed: set[JobId] = set()
+        self._load_at: datetime | None = None
+        self.loop = Loop("fire", self.step, interval=LOAD_EVERY)
+        board.ownership.listen(lambda _gained, _dropped: self.reload())
+
+    def changed(self, jobs: Iterable[JobId]) -> None:
+        """Timers of these jobs were written; read them now."""
+        self._changed.update(jobs)
+        self.loop.wake()
+
+    def reload(self) -> None:
+        """Shards were gained or dropped: load now."""
+        self._load_at = None
+        self.loop.wake()
+
+    async def step(self) -> float:
+        """Load if it is time, read what changed, fire what is due; seconds until the next."""
+        now = self._clock.now()
+        if self._load_at is None or now >= self._load_at:
+            await self._load(now)
+        if self._changed:
+            await self._reread()
+        due = self._board.timers.pop_due(self._clock.now(), BATCH)
+        if due:
+            await self._fire(due)
+            return 0.0
+        return self._pause()
+
+    def _pause(self) -> float:
+        now = self._clock.now()
+        moments = [at for at in (self._load_at, self._board.timers.next_at()) if at is not None]
+        return max(0.0, min((at - now).total_seconds() for at in moments)) if moments else 0.0
+
+    async def _load(self, now: datetime) -> None:
+        shards = sorted(self._board.ownership.epochs)
+        self._load_at = now + timedelta(seconds=LOAD_EVERY)
+        if shards:
+            loaded = await self._store.due_timers(shards, now + HORIZON, LOAD_LIMIT)
+            self._board.put_timers(loaded)
+            if len(loaded) == LOAD_LIMIT:
+                self._load_at = now
+
+    async def _reread(self) -> None:
+        jobs, self._changed = self._changed, set()
+        try:
+            rows = await self._store.timers(sorted(jobs))
+        except BaseException:
+            self._changed |= jobs
+            raise
+        for gone in jobs - {row.job_id for row in rows}:
+            self._board.timers.discard(gone)
+        self._board.put_timers(rows)
+
+    async def _fire(self, due: Sequence[Timer]) -> None:
+        timers = {timer.job_id: timer for timer in due}
+        try:
+            known = await self._catalogue.at_generations(
+                {timer.job_id: timer.generation for timer in due}
+            )
+            now = self._clock.now()
+            firings = [
+                _firing(timer, known[timer.job_id], now) for timer in due if timer.job_id in known
+            ]
+            answers = await self._transactor.by_lane(firings, self._store_fire)
+        except BaseException:
+            self._board.put_timers(due)
+            raise
+        for answer in answers:
+            if isinstance(answer, Failed):
+                # In doubt or undone: their rows say which.
+                self._changed.update(firing.job_id for firing in answer.items)
+                raise answer.error
+        self._advance(firings, timers, [a for a in answers if isinstance(a, Fired)])
+
+    async def _store_fire(self, claim: Claim, firings: Sequence[Firing]) -> Fired:
+        return await self._store.fire(claim, firings)
+
+    def _advance(
+        self, firings: Sequence[Firing], timers: dict[JobId, Timer], answers: Sequence[Fired]
+    ) -> None:
+        refused = {job for answer in answers for job in answer.refused}
+        self._board.put_timers(
+            replace(timers[firing.job_id], due_at=firing.next_due_at, nominal=firing.next_nominal)
+            for firing in firings
+            if firing.job_id not in refused and firing.next_due_at is not None
+        )
+        if refused:
+            self._catalogue.forget(refused)
+            self.changed(refused)
+        now = self._clock.now()
+        for answer in answers:
+            self._transactor.lost(answer.lost, "fire")
+            self._board.put_runs(answer.runs, now)
+        self._emit(
+            FiredEvent(
+                runs=sum(len(answer.runs) for answer in answers),
+                folds=sum(run.state is not State.PENDING for f in firings for run in f.runs),
+                latenesses=tuple(now - run.due_at for a in answers for run in a.runs),
+            )
+        )
+
+
+def _firing(timer: Timer, known: Known, now: datetime) -> Firing:
+    """What this timer does at `now`."""
+    definition = known.definition
+    if timer.nominal is None or timer.due_at is None:
+        raise ValueError(f"timer of job {timer.job_id} has nothing due")
+    plan = catch_up.plan(known.compiled, definition.catch_up, timer.nominal, timer.due_at, now)
+    fires = tuple(_run(definition.job_id, fire.nominal, fire.due) for fire in plan.fires)
+    folds = tuple(_fold(definition.job_id, fold) for fold in plan.folds)
+    return Firing(
+        job_id=timer.job_id,
+        shard=timer.shard,
+        generation=timer.generation,
+        due_at=timer.due_at,
+        next_due_at=plan.next.due if plan.next else None,
+        next_nominal=plan.next.nominal if plan.next else None,
+        last_instant=max((run.due_at for run in (*fires, *folds)), default=timer.due_at),
+        priority=definition.priority,
+        runs=folds + fires,
+    )
+
+
+def _run(job: JobId, nominal: datetime, due: datetime) -> NewRun:
+    return NewRun(RunKey(nominal, scheduled_run_id(job, nominal)), due)
+
+
+def _fold(job: JobId, fold: catch_up.Fold) -> NewRun:
+    return NewRun(
+        RunKey(fold.first, scheduled_run_id(job, fold.first)),
+        fold.due,
+        state=fold.state,
+        reason=fold.reason,
+        count=fold.count,
+        scheduled_until=fold.last,
+    )

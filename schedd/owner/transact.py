@@ -1,0 +1,99 @@
+"""One way for an owner's loops to write: by lanes, counted in flight, telling lost shards.
+
+    items ──group by lane──→ one transaction a lane, all lanes at once ──→ answers
+
+An owner's transaction holds shards of one lane only (see `Ownership`); shards that it finds gone
+are dropped here, so that no loop has to.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from schedd.core.events import Emit, ShardsLost
+from schedd.core.ids import ShardId
+from schedd.core.model import Claim
+from schedd.owner.ownership import Ownership
+from schedkit.errors import Unavailable
+
+
+class OfShard(Protocol):
+    """Anything that belongs to a shard."""
+
+    @property
+    def shard(self) -> ShardId: ...
+
+
+T = TypeVar("T", bound=OfShard)
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Generic[T]):
+    """A lane's transaction that didn't happen, or whose outcome is unknown."""
+
+    items: list[T]
+    error: Unavailable
+
+
+class Transactor:
+    """Runs the transactions of one tenure."""
+
+    def __init__(self, ownership: Ownership, emit: Emit) -> None:
+        self.ownership = ownership
+        self._emit = emit
+
+    async def by_lane(
+        self,
+        items: Iterable[T],
+        write: Callable[[Claim, Sequence[T]], Awaitable[A]],
+    ) -> list[A | Failed[T]]:
+        """Write the items of each lane in one transaction, all lanes at once.
+
+        Items of shards that are no longer owned are left out. A lane whose world is away gives
+        `Failed` with its items; the others go on.
+        """
+        lanes: dict[int, list[T]] = defaultdict(list)
+        for item in items:
+            if item.shard in self.ownership.epochs:
+                lanes[self.ownership.lane_of(item.shard)].append(item)
+        async with asyncio.TaskGroup() as group:
+            started = [
+                group.create_task(self._write(lane, batch, write), name=f"lane {lane}")
+                for lane, batch in lanes.items()
+            ]
+        return [task.result() for task in started]
+
+    async def rows(
+        self,
+        items: Iterable[T],
+        write: Callable[[Claim, Sequence[T]], Awaitable[Sequence[A]]],
+    ) -> list[A]:
+        """As `by_lane`, for answers that are rows: all of them. Raises the first lane's error."""
+        answers = await self.by_lane(items, write)
+        found: list[A] = []
+        for answer in answers:
+            if isinstance(answer, Failed):
+                raise answer.error
+            found.extend(answer)
+        return found
+
+    def lost(self, shards: frozenset[ShardId], step: str) -> None:
+        """A transaction found these gone."""
+        if shards:
+            self._emit(ShardsLost(shards, step))
+            self.ownership.drop(shards)
+
+    async def _write(
+        self,
+        lane: int,
+        batch: list[T],
+        write: Callable[[Claim, Sequence[T]], Awaitable[A]],
+    ) -> A | Failed[T]:
+        with self.ownership.in_flight(lane):
+            try:
+                return await write(self.ownership.claim(item.shard for item in batch), batch)
+            except Unavailable as error:
+                return Failed(batch, error)

@@ -1,0 +1,132 @@
+"""The leases of workers, held in etcd on their behalf (PROTOCOL 6).
+
+A worker has no etcd credentials. Whichever member hears its heartbeat refreshes its lease: the
+one that rendezvous hashing gives it past a third of the TTL, any other past half. So a worker's
+life outlasts any member's, few writes reach etcd, and all members learn of a loss alike.
+
+    key  <prefix>workers/<worker>/<incarnation>, value: the lease's id
+
+Loss is a row in PostgreSQL and final; this module never re-creates the key of a lost incarnation.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+from schedd.core.coordination import Compare, Delete, LeaseId, Put
+from schedd.core.ids import IncarnationId
+from schedd.core.model import Incarnation
+from schedd.ports import Coordination, WorkerStore
+from schedkit.backoff import Backoff
+from schedkit.errors import Unavailable
+
+ATTEMPTS: Final = 3
+
+
+class WorkerLeases:
+    """Creates, refreshes and ends the workers' keys."""
+
+    def __init__(
+        self,
+        etcd: Coordination,
+        store: WorkerStore,
+        prefix: str,
+        ttl: float,
+        designated: Callable[[IncarnationId], bool],
+    ) -> None:
+        self._etcd = etcd
+        self._store = store
+        self._prefix = f"{prefix}workers/"
+        self.ttl = ttl
+        self._designated = designated
+        self._held: dict[IncarnationId, LeaseId] = {}
+        self._busy: dict[IncarnationId, asyncio.Lock] = {}
+
+    def key(self, worker: str, incarnation: IncarnationId) -> str:
+        """Where an incarnation stands in etcd."""
+        return f"{self._prefix}{worker}/{incarnation}"
+
+    async def ensure(self, incarnation: Incarnation) -> None:
+        """Have the incarnation's key there, under a lease. Raises Unavailable."""
+        async with self._lock(incarnation.id):
+            await self._ensure(incarnation)
+
+    async def live(self) -> frozenset[IncarnationId]:
+        """The incarnations that have a key, by a linearizable list."""
+        listing = await self._etcd.list(self._prefix)
+        return frozenset(incarnation_of(entry.key) for entry in listing)
+
+    async def others_live(self, incarnation: Incarnation) -> frozenset[IncarnationId]:
+        """Other incarnations of the same worker that have a key."""
+        listing = await self._etcd.list(f"{self._prefix}{incarnation.worker}/")
+        return frozenset(incarnation_of(entry.key) for entry in listing) - {incarnation.id}
+
+    async def heard(self, incarnation: Incarnation, since_refresh: float) -> bool:
+        """A heartbeat came. True when etcd has refreshed the lease after it was heard.
+
+        The members share the work: nothing is written while the last refresh, by whichever
+        member, is young.
+        """
+        share = 1 / 3 if self._designated(incarnation.id) else 1 / 2
+        if since_refresh < self.ttl * share:
+            return False
+        lock = self._lock(incarnation.id)
+        if lock.locked():
+            return False
+        async with lock:
+            return await self._refresh(incarnation)
+
+    async def end(self, worker: str, incarnation: IncarnationId) -> None:
+        """Take the key away: the worker said goodbye, or a newcomer of its spool is here."""
+        await self._etcd.txn([], [Delete(self.key(worker, incarnation))])
+        held = self._held.pop(incarnation, None)
+        if held is not None:
+            await self._etcd.revoke(held)
+
+    def forget(self, incarnation: IncarnationId) -> None:
+        """Its stream to this member is gone; the lease lives on with the others."""
+        self._held.pop(incarnation, None)
+        self._busy.pop(incarnation, None)
+
+    def _lock(self, incarnation: IncarnationId) -> asyncio.Lock:
+        return self._busy.setdefault(incarnation, asyncio.Lock())
+
+    async def _refresh(self, incarnation: Incarnation) -> bool:
+        held = self._held.get(incarnation.id)
+        if held is None or not await self._etcd.keepalive_once(held):
+            return await self._revive(incarnation)
+        return True
+
+    async def _revive(self, incarnation: Incarnation) -> bool:
+        """The lease is unknown here, or gone. Make it anew unless the incarnation is lost."""
+        stored = await self._store.incarnations([incarnation.id])
+        if not stored or stored[0].lost_at is not None:
+            return False
+        await self._ensure(incarnation)
+        held = self._held.get(incarnation.id)
+        return held is not None and bool(await self._etcd.keepalive_once(held))
+
+    async def _ensure(self, incarnation: Incarnation) -> None:
+        key = self.key(incarnation.worker, incarnation.id)
+        backoff = Backoff(0.05, 0.5)
+        for _ in range(ATTEMPTS):
+            there = await self._etcd.get(key)
+            if there is not None:
+                self._held[incarnation.id] = LeaseId(int(there.value))
+                return
+            lease = await self._etcd.grant(round(self.ttl))
+            made = await self._etcd.txn(
+                [Compare.absent(key)], [Put(key, str(lease.id).encode(), lease.id)]
+            )
+            if made.succeeded:
+                self._held[incarnation.id] = lease.id
+                return
+            await self._etcd.revoke(lease.id)
+            await asyncio.sleep(backoff.next())
+        raise Unavailable(f"the key of worker {incarnation.worker} changes too quickly in etcd")
+
+
+def incarnation_of(key: str) -> IncarnationId:
+    """The incarnation that a worker's key names."""
+    return IncarnationId(UUID(key.rpartition("/")[2]))

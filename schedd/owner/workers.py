@@ -1,0 +1,228 @@
+"""The workers attached to this member: what each has granted, holds, and is told.
+
+Slots are granted, never guessed: a worker says how many it keeps free for this member (`granted`)
+and how many slots' worth of assignments it has received on the stream; what was pushed since is
+on its way, so
+
+    free for us = granted − (pushed − received)
+
+A worker may lower a grant at any time; an assignment that crosses it on the way is refused, which
+costs nothing. The streams themselves (`rpc/attach.py`) stand behind `Line`.
+
+Revoking: `ok` of pause, edit and delete waits here until each assignment was given up, was
+reported started, or may not be started any more (PROTOCOL 3).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+from schedd.core.events import Emit, WorkerCame, WorkerWent
+from schedd.core.ids import IncarnationId, RunId, Token
+from schedd.core.model import Assigned, Incarnation, LiveRun, Priority, RunKey
+from schedd.core.placement import Offer
+from schedd.owner.catalogue import Known
+from schedd.ports import ClusterClock, WorkerView
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What waits at this member in one priority: since when, and how many slots it asks for."""
+
+    priority: Priority
+    waiting_since: datetime
+    slots: int
+
+
+class Line(Protocol):
+    """One worker's stream, downwards. Nothing here waits; frames are coalesced behind it."""
+
+    def assign(self, assigned: Assigned, known: Known) -> None: ...
+    def revoke(self, key: RunKey, token: Token) -> None: ...
+    def cancel(self, key: RunKey, token: Token, *, kill: bool) -> None: ...
+    def demand(self, heads: Sequence[Head]) -> None: ...
+    def acknowledge(self, key: RunKey, token: Token, *, stale: bool) -> None: ...
+
+
+@dataclass(slots=True)
+class Attached:
+    """A worker whose stream is open."""
+
+    incarnation: Incarnation
+    line: Line
+    granted: int = 0
+    received: int = 0
+    pushed: int = 0
+    free: int = 0
+    running: int = 0
+    draining: bool = False
+    since_refresh: float = 0.0
+    heard_at: datetime | None = None
+    """The worker's own judging clock when it made its last heartbeat."""
+    holding: frozenset[tuple[RunId, Token]] = frozenset()
+    """What it listed then as held, armed, running or spooled."""
+    demanded: tuple[Head, ...] = ()
+
+    @property
+    def available(self) -> int:
+        """Slots that may be used now."""
+        return 0 if self.draining else max(0, self.granted - (self.pushed - self.received))
+
+
+@dataclass(slots=True)
+class _Revocation:
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Workers:
+    """Every worker attached to this member. Lives as long as the daemon, not the tenure."""
+
+    def __init__(self, clock: ClusterClock, emit: Emit) -> None:
+        self._clock = clock
+        self._emit = emit
+        self._attached: dict[IncarnationId, Attached] = {}
+        self._revocations: dict[tuple[RunId, Token], _Revocation] = {}
+        self._slots_freed: list[Callable[[], None]] = []
+        self._demand: tuple[Head, ...] = ()
+
+    # -- what the streams tell --
+
+    def attach(self, incarnation: Incarnation, line: Line) -> Attached:
+        """A stream was opened; it takes the place of an older one of the same incarnation."""
+        attached = Attached(incarnation, line)
+        self._attached[incarnation.id] = attached
+        self._emit(WorkerCame(incarnation.worker, incarnation.id))
+        if self._demand:
+            line.demand(self._demand)
+            attached.demanded = self._demand
+        return attached
+
+    def detach(self, attached: Attached) -> None:
+        """The stream ended."""
+        if self._attached.get(attached.incarnation.id) is attached:
+            del self._attached[attached.incarnation.id]
+            self._emit(WorkerWent(attached.incarnation.worker, attached.incarnation.id))
+
+    def granted(self, attached: Attached, slots: int, received: int) -> None:
+        """The worker keeps so many slots free for this member."""
+        attached.granted = slots
+        attached.received = received
+        if attached.available:
+            for told in self._slots_freed:
+                told()
+
+    def heard(
+        self,
+        attached: Attached,
+        at: datetime,
+        holding: Iterable[tuple[RunId, Token]],
+        *,
+        free: int,
+        since_refresh: float,
+        draining: bool,
+    ) -> None:
+        """A heartbeat came."""
+        attached.heard_at = at
+        attached.holding = frozenset(holding)
+        attached.free = free
+        attached.running = len(attached.holding)
+        attached.since_refresh = since_refresh
+        attached.draining = draining
+
+    def revoke_answered(self, run: RunId, token: Token) -> None:
+        """The worker gave the assignment up, or says that it has started."""
+        revocation = self._revocations.get((run, token))
+        if revocation is not None:
+            revocation.settled.set()
+
+    # -- what the dispatcher asks --
+
+    def on_slots_freed(self, told: Callable[[], None]) -> Callable[[], None]:
+        """Have `told()` called when slots may be free; gives what ends that."""
+        self._slots_freed.append(told)
+        return lambda: self._slots_freed.remove(told)
+
+    def offers(self) -> list[Offer]:
+        """The slots that may be used now."""
+        return [
+            Offer(attached.incarnation, attached.available)
+            for attached in self._attached.values()
+            if attached.available > 0
+        ]
+
+    def push(self, assigned: Assigned, known: Known) -> bool:
+        """Hand a run to its worker; False: its stream is gone, the run goes back by itself."""
+        attached = self._of(assigned.run)
+        if attached is None:
+            return False
+        attached.pushed += known.definition.slots
+        attached.line.assign(assigned, known)
+        return True
+
+    def demand(self, heads: Sequence[Head]) -> None:
+        """Tell all workers what waits here, if that has changed."""
+        self._demand = tuple(heads)
+        for attached in self._attached.values():
+            if attached.demanded != self._demand:
+                attached.demanded = self._demand
+                attached.line.demand(self._demand)
+
+    # -- what calls ask --
+
+    async def revoke(self, runs: Sequence[LiveRun]) -> None:
+        """Ask for these assignments back; returns when each is settled or past its `start_by`."""
+        async with asyncio.TaskGroup() as group:
+            for run in runs:
+                group.create_task(self._revoke(run), name=f"revoke {run.key.run_id}")
+
+    def cancel(self, run: LiveRun, *, kill: bool = False) -> None:
+        """Have its worker end a run."""
+        attached = self._of(run)
+        if attached is not None:
+            attached.line.cancel(run.key, run.token, kill=kill)
+
+    def workers(self) -> list[WorkerView]:
+        """Those attached here."""
+        return [
+            WorkerView(
+                incarnation=attached.incarnation,
+                attached_here=True,
+                draining=attached.draining,
+                free=attached.free,
+                running=attached.running,
+                lease_age=attached.since_refresh,
+            )
+            for attached in self._attached.values()
+        ]
+
+    def never_started(self, run: LiveRun) -> bool:
+        """Whether its live worker has said, by a heartbeat stamped after `start_by`, that it
+        doesn't have this assignment.
+        """
+        attached = self._of(run)
+        if attached is None or attached.heard_at is None or run.start_by is None:
+            return False
+        held = (run.key.run_id, run.token) in attached.holding
+        return attached.heard_at > run.start_by and not held
+
+    def _of(self, run: LiveRun) -> Attached | None:
+        return None if run.incarnation is None else self._attached.get(run.incarnation)
+
+    async def _revoke(self, run: LiveRun) -> None:
+        if run.start_by is None:
+            return
+        at = (run.key.run_id, run.token)
+        revocation = self._revocations.setdefault(at, _Revocation())
+        attached = self._of(run)
+        if attached is not None:
+            attached.line.revoke(run.key, run.token)
+        left = (run.start_by - self._clock.now()).total_seconds()
+        try:
+            async with asyncio.timeout(max(0.0, left)):
+                await revocation.settled.wait()
+        except TimeoutError:
+            pass  # start_by has passed: it can't be started any more
+        finally:
+            self._revocations.pop(at, None)
