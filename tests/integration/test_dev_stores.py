@@ -1,0 +1,248 @@
+"""`schedctl dev` with etcd and PostgreSQL alone: real processes, killed and brought back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from schedctl.dev import postgres
+from schedctl.dev.http import fetch
+from schedctl.dev.processes import find, living_in
+from support.cluster import DevCluster, dev_cluster
+from support.wait import wait_until
+
+
+@pytest.fixture
+def stores(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
+    with dev_cluster(request.session, members=0, workers=0) as cluster:
+        yield cluster
+
+
+def pids(cluster: DevCluster) -> tuple[int, int]:
+    record = cluster.record
+    return record["etcd"][0]["pid"], record["postgres"]["pid"]
+
+
+def left_over(directory: Path) -> list[str]:
+    """Command lines that name the folder, and processes that stand in its PostgreSQL's data."""
+    found = [f"backend {process.pid}" for process in living_in(directory / "postgres")]
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if f"{directory}/" in command and find(int(entry.name)):
+            found.append(command)
+    return found
+
+
+def segments() -> set[str]:
+    lines = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
+    return {line.split()[1] for line in lines}
+
+
+def test_both_stores_answer_where_the_record_says(stores: DevCluster) -> None:
+    record = stores.record
+    health = fetch(f"http://{record['etcd'][0]['endpoint']}/health")
+    assert health is not None
+    assert json.loads(health.body)["health"] == "true"
+    assert stores.sql("select current_user, current_database()") == [("schedd", "schedd")]
+    assert stores.sql("show fsync") == [("on",)]
+
+
+def test_the_recorded_pid_is_the_postmaster_itself(stores: DevCluster) -> None:
+    _, pid = pids(stores)
+    lock = (stores.directory / "postgres" / "postmaster.pid").read_text()
+    assert int(lock.splitlines()[0]) == pid
+    assert Path(f"/proc/{pid}/comm").read_text().strip() == "postgres"
+
+
+def test_the_daemons_role_has_its_limits_in_every_session(stores: DevCluster) -> None:
+    for setting, value in postgres.ROLE_LIMITS.items():
+        assert stores.sql(f"show {setting}") == [(value,)]
+
+
+def test_up_again_changes_nothing_that_runs(stores: DevCluster) -> None:
+    before = stores.record
+    stores.up()
+    assert stores.record == before
+
+
+def test_up_again_starts_what_was_killed_on_the_same_address_with_its_data(
+    stores: DevCluster,
+) -> None:
+    stores.sql("create table kept as select 1 as one")
+    before = stores.record
+    stores.kill("postgres")
+    with pytest.raises(psycopg2.OperationalError):
+        stores.sql("select 1")
+    stores.up()
+    assert stores.record["etcd"] == before["etcd"]
+    assert stores.record["postgres"]["dsn"] == before["postgres"]["dsn"]
+    assert stores.record["postgres"]["pid"] != before["postgres"]["pid"]
+    assert stores.sql("select one from kept") == [(1,)]
+
+
+def test_down_leaves_no_process_and_keeps_the_data(stores: DevCluster) -> None:
+    stores.sql("create table kept as select 1 as one")
+    stores.down()
+    assert left_over(stores.directory) == []
+    assert pids(stores) == (None, None)
+    stores.up()
+    assert stores.sql("select one from kept") == [(1,)]
+
+
+def test_down_ends_paused_servers_too(stores: DevCluster) -> None:
+    stores.pause("postgres")
+    stores.pause("etcd")
+    stores.down()
+    assert left_over(stores.directory) == []
+
+
+def test_down_after_both_were_killed_leaves_no_process_and_no_shared_memory(
+    stores: DevCluster,
+) -> None:
+    ours = (stores.directory / "postgres" / "postmaster.pid").read_text().splitlines()[6].split()[1]
+    assert ours in segments()
+    # A paused backend doesn't see that its postmaster dies, and would live on for ever.
+    session = psycopg2.connect(stores.dsn)
+    backend = find(session.info.backend_pid)
+    assert backend is not None
+    backend.send(signal.SIGSTOP)
+    stores.kill("postgres")
+    stores.kill("etcd")
+    assert backend.alive()
+    stores.down()
+    assert left_over(stores.directory) == []
+    assert ours not in segments()
+    assert not backend.alive()
+    session.close()
+
+
+def test_reset_removes_all_that_it_made_and_nothing_else(stores: DevCluster) -> None:
+    foreign = stores.directory / "notes.txt"
+    foreign.write_text("mine")
+    assert stores.dev("reset").returncode == 0
+    assert [path.name for path in stores.directory.iterdir()] == ["notes.txt"]
+    assert left_over(stores.directory) == []
+
+
+def test_down_and_reset_of_nothing_are_no_errors(tmp_path: Path) -> None:
+    cluster = DevCluster(tmp_path / "never")
+    for command in ("down", "reset"):
+        assert cluster.dev(command).returncode == 0
+    assert not cluster.directory.exists()
+
+
+def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "postgres").mkdir()
+    refused = DevCluster(tmp_path).dev("up", "--members", "0", "--detach")
+    assert refused.returncode == 5
+    assert "was not made by schedctl dev" in refused.stderr
+    assert list((tmp_path / "postgres").iterdir()) == []
+
+
+def test_a_folder_with_spaces_under_a_closed_one_works(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    cluster = DevCluster(tmp_path / "a cluster's folder", members=0, workers=0)
+    try:
+        cluster.up()
+        assert cluster.sql("select 1") == [(1,)]
+    finally:
+        cluster.down()
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has to become somebody else")
+def test_root_without_namespaces_runs_postgresql_as_nobody(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    forbidden = tmp_path / "bin" / "unshare"
+    forbidden.parent.mkdir()
+    forbidden.write_text("#!/bin/sh\nexit 1\n")
+    forbidden.chmod(0o755)
+    path = f"{forbidden.parent}:{os.environ['PATH']}"
+    cluster = DevCluster(tmp_path / "d", members=0, workers=0, env={"PATH": path})
+    try:
+        cluster.up()
+        assert (cluster.directory / "postgres").owner() == "nobody"
+        cluster.kill("postgres")
+        cluster.up()
+        assert cluster.sql("select 1") == [(1,)]
+    finally:
+        cluster.down()
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes an ordinary user")
+@pytest.mark.skipif(not Path("/usr/bin/python3.11").exists(), reason="needs a Python all may run")
+@pytest.mark.parametrize("user", [65534, 54321], ids=["named", "nameless"])
+def test_an_ordinary_user_has_a_cluster_too(tmp_path_factory, user: int) -> None:
+    home = Path(f"/tmp/schedd-user-{user}-{os.getpid()}")
+    home.mkdir()
+    os.chown(home, user, user)
+    become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+    paths = [path for path in sys.path if path.endswith("site-packages") or "client" in path]
+    paths.append(str(Path(postgres.__file__).parents[2]))
+    dev = [*become, "/usr/bin/python3.11", "-m", "schedctl.dev"]
+    env = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": ":".join(paths)}
+
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*dev, *args], env=env, cwd=home, capture_output=True, text=True)
+
+    try:
+        done = run("up", "--members", "0", "--detach")
+        assert done.returncode == 0, done.stderr
+        cluster = DevCluster(home / ".local/share/schedd/dev", members=0, workers=0)
+        assert cluster.sql("select 1") == [(1,)]
+        assert run("down").returncode == 0
+        assert left_over(cluster.directory) == []
+    finally:
+        run("reset")
+        shutil.rmtree(home)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_in_the_foreground_a_signal_ends_it_all(tmp_path: Path, ending: signal.Signals) -> None:
+    cluster = DevCluster(tmp_path / "d", members=0, workers=0)
+    command = [sys.executable, "-P", "-m", "schedctl.dev", "up", "--dir", cluster.directory]
+    with subprocess.Popen([*command, "--members", "0"], stderr=subprocess.PIPE, text=True) as shown:
+        assert shown.stderr is not None
+        lines = iter(shown.stderr.readline, "")
+        assert any("Ctrl-C stops it all" in line for line in lines)
+        cluster.kill("etcd")
+        assert any("etcd ended" in line for line in lines), "a death is told"
+        shown.send_signal(ending)
+        wait_until(lambda: shown.poll() is not None, 20, "the end of dev up")
+        assert shown.returncode == 0
+    assert left_over(cluster.directory) == []
+
+
+def test_what_cannot_be_set_is_a_usage_error_and_starts_nothing(tmp_path: Path) -> None:
+    refused = DevCluster(tmp_path / "d").dev("up", "--set", "schedd.name=x", "--detach")
+    assert refused.returncode == 2
+    assert "differs from daemon to daemon" in refused.stderr
+    assert left_over(tmp_path / "d") == []
+
+
+def test_what_does_not_come_up_in_time_exits_7_and_says_why(tmp_path: Path) -> None:
+    cluster = DevCluster(tmp_path / "d", members=0, workers=0, env={"ETCD_BIN": "/bin/sleep"})
+    late = cluster.dev("up", "--members", "0", "--detach", "--timeout", "5")
+    cluster.down()
+    assert late.returncode == 7
+    assert "etcd ended; its log says" in late.stderr
+    assert left_over(cluster.directory) == []
+
+
+def test_workers_and_leaders_that_are_not_there_are_named(stores: DevCluster) -> None:
+    paused = stores.dev("pause-worker", "w9")
+    assert (paused.returncode, "no worker 'w9'" in paused.stderr) == (5, True)
+    assert stores.dev("kill-leader").returncode == 5

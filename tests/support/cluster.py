@@ -1,0 +1,222 @@
+"""A development cluster for tests: real processes, killed and paused by name.
+
+    with dev_cluster(workers=1, overrides=["schedd.member_ttl=3s"]) as cluster:
+        cluster.schedctl("submit", "--wait", "--", "true").check_returncode()
+        cluster.kill(cluster.leader())
+        wait_until(cluster.leader, 10, "a new leader")
+
+Leaving the block ends everything. The folder (logs, configuration, data) is kept when the test
+failed, and its path is printed. If pytest itself is killed, a guard process takes the cluster down.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schedctl.dev import postgres
+from schedctl.dev.http import Answer, fetch
+from schedctl.dev.processes import Process, find
+from support.wait import wait_until
+
+UP_SECONDS = 60.0
+
+
+class DevCluster:
+    """One cluster in one folder. Names of its parts: etcd, postgres, m1…, w1…"""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        members: int = 3,
+        workers: int = 2,
+        slots: int = 16,
+        overrides: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.directory = directory
+        self.members = members
+        self.workers = workers
+        self.slots = slots
+        self.overrides = tuple(overrides)
+        self.env = {**os.environ, **(env or {})}
+
+    def up(self) -> None:
+        """Start it, or what is dead of it; returns when all of it is ready."""
+        settings = [word for text in self.overrides for word in ("--set", text)]
+        sizes = ["--members", self.members, "--workers", self.workers, "--slots", self.slots]
+        done = self.dev("up", "--detach", *map(str, sizes), *settings, timeout=UP_SECONDS + 30)
+        assert done.returncode == 0, f"dev up: exit {done.returncode}\n{done.stderr}"
+
+    def down(self) -> None:
+        """Stop it all; the data stays."""
+        done = self.dev("down", timeout=120)
+        assert done.returncode == 0, f"dev down: exit {done.returncode}\n{done.stderr}"
+
+    def dev(
+        self, command: str, *args: str, timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        """`schedctl dev COMMAND --dir … ARGS`."""
+        return self._run(
+            "schedctl.dev", command, "--dir", str(self.directory), *args, timeout=timeout
+        )
+
+    def schedctl(
+        self, *args: str, stdin: str | None = None, timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        """`schedctl ARGS` against this cluster; its exit code is not judged here."""
+        return self._run("schedctl", *args, stdin=stdin, timeout=timeout)
+
+    def json(self, *args: str, timeout: float = 60) -> Any:
+        """`schedctl ARGS -o json`, which must succeed; answers what it printed."""
+        done = self.schedctl(*args, "-o", "json", timeout=timeout)
+        assert done.returncode == 0, f"schedctl {' '.join(args)}: {done.returncode}\n{done.stderr}"
+        return json.loads(done.stdout)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """`cluster.json`, read anew."""
+        content: dict[str, Any] = json.loads((self.directory / "cluster.json").read_text())
+        return content
+
+    @property
+    def dsn(self) -> str:
+        """The daemons' database."""
+        return str(self.record["postgres"]["dsn"])
+
+    @property
+    def endpoints(self) -> list[str]:
+        """The gRPC addresses of all members."""
+        return [member["grpc"] for member in self.record["members"]]
+
+    def entry(self, name: str) -> dict[str, Any]:
+        """What `cluster.json` says of one part."""
+        record = self.record
+        parts = {part["name"]: part for part in (*record["members"], *record["workers"])}
+        parts |= {"etcd": record["etcd"][0], "postgres": record["postgres"]}
+        return dict(parts[name])
+
+    def process(self, name: str) -> Process:
+        """The running process of a part."""
+        process = find(self.entry(name)["pid"])
+        assert process is not None, f"{name} does not run"
+        return process
+
+    def log(self, name: str) -> str:
+        """All that a daemon has printed."""
+        return Path(self.entry(name)["log"]).read_text(encoding="utf-8", errors="replace")
+
+    def kill(self, name: str) -> None:
+        """SIGKILL; returns when it is dead."""
+        self.signal(name, signal.SIGKILL)
+
+    def terminate(self, name: str, timeout: float = 60) -> None:
+        """SIGTERM; returns when it has ended by itself."""
+        self.signal(name, signal.SIGTERM, timeout)
+
+    def signal(self, name: str, number: signal.Signals, timeout: float = 10) -> None:
+        """Send a signal that ends a part, and wait for its end."""
+        process = self.process(name)
+        process.send(number)
+        wait_until(lambda: not process.alive(), timeout, f"the end of {name}")
+
+    def pause(self, name: str) -> None:
+        """SIGSTOP; returns when it stands. Of PostgreSQL this pauses the postmaster alone."""
+        process = self.process(name)
+        process.send(signal.SIGSTOP)
+        wait_until(process.paused, 10, f"{name} to stand still")
+
+    def resume(self, name: str) -> None:
+        """SIGCONT."""
+        self.process(name).send(signal.SIGCONT)
+
+    def get(self, name: str, path: str) -> Answer | None:
+        """GET from a daemon's HTTP port; None when it doesn't answer."""
+        return fetch(f"http://{self.entry(name)['http']}{path}")
+
+    def leader(self) -> str | None:
+        """The leader's name as a living member tells it; None when there is none."""
+        for member in self.record["members"]:
+            answer = fetch(f"http://{member['http']}/api/v1/cluster")
+            if answer and answer.status == 200 and (name := json.loads(answer.body)["leader"]):
+                return str(name)
+        return None
+
+    def sql(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """Run one statement in the daemons' database; answers its rows, if it gives any."""
+        with postgres.connect(self.dsn) as session, session.cursor() as cursor:
+            cursor.execute(query, values or None)
+            return list(cursor.fetchall()) if cursor.description else []
+
+    def _run(
+        self, module: str, *args: str, stdin: str | None = None, timeout: float
+    ) -> subprocess.CompletedProcess[str]:
+        env = dict(self.env)
+        if self.members and module == "schedctl":
+            env["SCHEDCTL_ENDPOINTS"] = ",".join(self.endpoints)
+        return subprocess.run(
+            [sys.executable, "-P", "-m", module, *args],
+            env=env,
+            input=stdin or "",
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+
+@contextmanager
+def dev_cluster(
+    session: pytest.Session | None = None, *, start: bool = True, **options: Any
+) -> Iterator[DevCluster]:
+    """A cluster of its own in a new folder; `options` are those of `DevCluster`.
+
+    A fixture passes `request.session`: it doesn't see its tests' exceptions, so a failure is told
+    by the session's count. With `start=False` the test calls `up` itself.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="schedd-dev-"))
+    cluster = DevCluster(directory, **options)
+    failures = session.testsfailed if session else 0
+    with _taken_down_if_we_die(cluster):
+        try:
+            if start:
+                cluster.up()
+            yield cluster
+        except BaseException:
+            print(f"the cluster's folder is kept: {directory}", file=sys.stderr)
+            cluster.down()
+            raise
+        cluster.down()
+    if session and session.testsfailed > failures:
+        print(f"the cluster's folder is kept: {directory}", file=sys.stderr)
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _taken_down_if_we_die(cluster: DevCluster) -> Iterator[None]:
+    down = [sys.executable, "-P", "-m", "schedctl.dev", "down", "--dir", str(cluster.directory)]
+    guard = subprocess.Popen(
+        # A line means that all is well; the end of the pipe without one, that we were killed.
+        ["sh", "-c", 'read _ || exec "$@"', "guard", *down],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        guard.communicate(b"\n")

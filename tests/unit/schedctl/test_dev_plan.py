@@ -1,0 +1,144 @@
+"""What `up` decides to start, from what is remembered and what is asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from schedctl.dev.errors import BadOverride, DevError
+from schedctl.dev.plan import Wishes, complete, overrides_of
+from schedctl.dev.ports import HOST
+from schedctl.dev.processes import Process, find
+from schedctl.dev.records import PORTS, Folder, Kind, State
+
+
+def names(state: State) -> list[str]:
+    return list(state.parts)
+
+
+def me() -> Process:
+    process = find(os.getpid())
+    assert process is not None
+    return process
+
+
+def with_running(state: State, *running: str) -> State:
+    for name in running:
+        state = state.with_part(replace(state.parts[name], process=me()))
+    return state
+
+
+def test_a_new_cluster_has_three_members_and_two_workers() -> None:
+    assert names(complete(None, Wishes())) == ["etcd", "postgres", "m1", "m2", "m3", "w1", "w2"]
+
+
+def test_every_part_gets_its_ports_and_none_comes_twice() -> None:
+    state = complete(None, Wishes(members=9, workers=9))
+    ports = [port for part in state.parts.values() for port in part.ports.values()]
+    assert len(ports) == len(set(ports)) == 2 + 1 + 9 * 2 + 9
+    assert all(tuple(part.ports) == PORTS[part.kind] for part in state.parts.values())
+
+
+def test_ports_lie_below_those_that_clients_are_given() -> None:
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    state = complete(None, Wishes())
+    assert all(port < lowest for part in state.parts.values() for port in part.ports.values())
+
+
+def test_a_cluster_without_members_has_no_workers_either() -> None:
+    assert names(complete(None, Wishes(members=0))) == ["etcd", "postgres"]
+    with pytest.raises(BadOverride, match="need a member"):
+        complete(None, Wishes(members=0, workers=1))
+
+
+def test_asked_for_nothing_it_stays_as_it_was() -> None:
+    before = complete(None, Wishes(members=5, workers=1, slots=7, overrides=("schedd.weight=1",)))
+    assert complete(before, Wishes()) == before
+
+
+def test_a_foreign_database_is_used_and_remembered() -> None:
+    before = complete(None, Wishes(foreign_dsn="postgresql://db/x"))
+    assert "postgres" not in names(before)
+    assert complete(before, Wishes()).dsn == "postgresql://db/x"
+
+
+def test_more_is_added_and_what_runs_stays_though_fewer_are_asked_for() -> None:
+    before = with_running(complete(None, Wishes(members=3, workers=2)), "m3")
+    after = complete(before, Wishes(members=1, workers=3))
+    assert names(after) == ["etcd", "postgres", "m1", "m3", "w1", "w2", "w3"]
+    assert after.parts["m3"] == before.parts["m3"]
+
+
+def test_a_setting_given_again_replaces_the_remembered_one() -> None:
+    before = complete(None, Wishes(overrides=("schedd.member_ttl=3s", "workerd.slots=1")))
+    after = complete(before, Wishes(overrides=("schedd.member_ttl=9s",)))
+    assert after.overrides == ("schedd.member_ttl=9s", "workerd.slots=1")
+
+
+def test_a_setting_for_a_daemon_that_is_not_there_is_refused() -> None:
+    assert len(overrides_of(complete(None, Wishes(overrides=("m3.weight=0",))))) == 1
+    with pytest.raises(BadOverride, match=r"no daemon 'scheddd'"):
+        overrides_of(complete(None, Wishes(overrides=("scheddd.weight=0",))))
+
+
+def test_a_port_taken_by_a_stranger_is_given_up_unless_someone_knows_it() -> None:
+    before = complete(None, Wishes())
+    with socket.socket() as stranger:
+        stranger.bind((HOST, before.parts["m1"].ports["grpc"]))
+        stranger.listen()
+        after = complete(before, Wishes())
+        assert after.parts["m1"].ports["grpc"] != before.parts["m1"].ports["grpc"]
+        assert after.parts["m2"] == before.parts["m2"]
+        with pytest.raises(DevError, match="of m1 is taken"):
+            complete(with_running(before, "w1"), Wishes())
+
+
+def test_a_pid_that_was_handed_out_again_is_not_taken_for_ours() -> None:
+    someone_else = Process(os.getpid(), born="long ago")
+    assert not someone_else.alive()
+    assert not someone_else.send(signal.SIGCONT)
+    assert me().alive()
+
+
+def test_what_is_saved_is_loaded_the_same(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    assert folder.load() is None
+    state = with_running(complete(None, Wishes(overrides=("schedd.weight=1",))), "etcd", "w1")
+    folder.save(state)
+    assert folder.load() == state
+
+
+def test_cluster_json_is_as_promised(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    state = with_running(complete(None, Wishes(members=1, workers=1)), "etcd", "postgres", "m1")
+    folder.save(state)
+    part, pid = state.parts, os.getpid()
+    sql = part["postgres"].ports["sql"]
+    assert json.loads(folder.cluster.read_text()) == {
+        "etcd": [{"pid": pid, "endpoint": part["etcd"].address("client")}],
+        "postgres": {"pid": pid, "dsn": f"postgresql://schedd@127.0.0.1:{sql}/schedd"},
+        "members": [
+            {
+                "name": "m1",
+                "pid": pid,
+                "grpc": part["m1"].address("grpc"),
+                "http": part["m1"].address("http"),
+                "log": str(tmp_path / "m1.log"),
+            }
+        ],
+        "workers": [
+            {
+                "name": "w1",
+                "pid": None,
+                "http": part["w1"].address("http"),
+                "log": str(tmp_path / "w1.log"),
+            }
+        ],
+    }
+    assert [p.name for p in state.of(Kind.MEMBER)] == ["m1"]

@@ -1,0 +1,113 @@
+"""`--set` and the configuration files made from it."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schedctl.dev.configs import render, to_toml
+from schedctl.dev.errors import BadOverride
+from schedctl.dev.overrides import apply, parse
+from schedctl.dev.records import Folder, Kind, Part, State
+
+STATE = State(
+    parts={
+        "etcd": Part("etcd", Kind.ETCD, {"client": 11001, "peer": 11002}),
+        "postgres": Part("postgres", Kind.POSTGRES, {"sql": 11003}),
+        "m1": Part("m1", Kind.MEMBER, {"grpc": 11004, "http": 11005}),
+        "m2": Part("m2", Kind.MEMBER, {"grpc": 11006, "http": 11007}),
+        "w1": Part("w1", Kind.WORKER, {"http": 11008}),
+    },
+    slots=4,
+)
+
+
+def rendered(name: str, *settings: str) -> dict[str, object]:
+    text = render(Folder(Path("/d")), STATE, STATE.parts[name], [parse(s) for s in settings])
+    return tomllib.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("schedd.member_ttl=3s", "3s"),
+        ("schedd.weight=0", 0),
+        ("schedd.listen.insecure=true", True),
+        ('workerd.handlers=["demo_handlers"]', ["demo_handlers"]),
+        ("schedd.log_level=debug", "debug"),
+        ('schedd.log_level="debug"', "debug"),
+        ("schedd.postgres.dsn=postgresql://h/d?a=b", "postgresql://h/d?a=b"),
+        ("schedd.log_level=1\nname = 2", "1\nname = 2"),
+        ("workerd.labels.zone=", ""),
+    ],
+)
+def test_a_value_is_toml_where_it_can_be_and_a_string_else(text: str, value: object) -> None:
+    assert parse(text).value == value
+
+
+@pytest.mark.parametrize("text", ["member_ttl=3s", "schedd.member_ttl", "schedd.=1", ".a=1", "=1"])
+def test_a_setting_without_target_key_or_value_is_refused(text: str) -> None:
+    with pytest.raises(BadOverride, match=r"TARGET\.KEY=VALUE"):
+        parse(text)
+
+
+@pytest.mark.parametrize("key", ["schedd.name", "m1.listen.grpc", "schedd.listen.http", "w1.spool"])
+def test_what_tells_daemons_apart_cannot_be_set(key: str) -> None:
+    with pytest.raises(BadOverride, match="differs from daemon to daemon"):
+        parse(f"{key}=x")
+
+
+def test_a_member_is_told_its_stores_and_its_addresses() -> None:
+    assert rendered("m1") == {
+        "name": "m1",
+        "listen": {"grpc": "127.0.0.1:11004", "http": "127.0.0.1:11005"},
+        "etcd": {"endpoints": ["127.0.0.1:11001"]},
+        "postgres": {"dsn": "postgresql://schedd@127.0.0.1:11003/schedd"},
+    }
+
+
+def test_a_worker_is_told_every_member_and_nothing_of_the_stores() -> None:
+    assert rendered("w1") == {
+        "name": "w1",
+        "endpoints": ["127.0.0.1:11004", "127.0.0.1:11006"],
+        "slots": 4,
+        "spool": "/d/w1",
+        "drain_timeout": "10s",
+        "allow_loopback": True,
+        "listen": {"http": "127.0.0.1:11008"},
+    }
+
+
+def test_a_setting_reaches_its_kind_and_one_for_a_single_daemon_wins() -> None:
+    settings = ["m2.weight=0", "schedd.weight=50", "schedd.postgres.lanes=5", "workerd.slots=1"]
+    first, second, worker = (rendered(name, *settings) for name in ("m1", "m2", "w1"))
+    assert (first["weight"], second["weight"]) == (50, 0)
+    assert first["postgres"] == {"dsn": STATE.dsn, "lanes": 5}
+    assert worker["slots"] == 1
+    assert "weight" not in worker
+
+
+def test_the_later_setting_of_a_key_wins() -> None:
+    assert apply({}, [parse("schedd.a=1"), parse("schedd.a=2")], "schedd") == {"a": 2}
+
+
+def test_a_setting_through_a_plain_value_is_refused() -> None:
+    with pytest.raises(BadOverride, match="not a table"):
+        apply({"name": "m1"}, [parse("schedd.name.first=x")], "schedd")
+
+
+scalars = st.none().flatmap(lambda _: st.booleans() | st.integers(-(2**53), 2**53) | st.text())
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), values, max_size=4))
+def test_what_is_written_as_toml_is_read_back_the_same(config: dict[str, object]) -> None:
+    assert tomllib.loads(to_toml(config)) == config
