@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 from uuid import UUID
 
-from schedd.core.cron import DEBIAN, CronExpression, Dst, ScheduleError, parse
+from schedd.core.cron import DEBIAN, Dst, ScheduleError, parse
+from schedd.core.instants import CronInstants, EveryInstants, Instants, NoInstants, OneInstant
 
 AT_TOLERANCE: Final = timedelta(seconds=60)
 """How far past an `at` instant may lie when its job is made; it then fires at once."""
@@ -81,21 +82,6 @@ class Occurrence:
     due: datetime
 
 
-class Instants(Protocol):
-    """A set of nominal instants."""
-
-    def next_after(self, instant: datetime) -> datetime | None:
-        """The smallest one greater than `instant`."""
-        ...
-
-    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
-        """How many lie in (after, until], and the last one counted (`after` if there is none).
-
-        Counts at most `limit` of them where it has to look at each.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class CompiledSchedule:
     """A schedule ready for questions about time. Made by `compile`."""
@@ -115,7 +101,7 @@ class CompiledSchedule:
         As `next_after(now)`, but an `at` instant at most `AT_TOLERANCE` past is due now, whatever
         the catch-up policy.
         """
-        if isinstance(self.instants, _At) and self.instants.instant <= now:
+        if isinstance(self.instants, OneInstant) and self.instants.instant <= now:
             past = now - self.instants.instant
             recent = past <= AT_TOLERANCE and self.contains(self.instants.instant)
             return Occurrence(self.instants.instant, now) if recent else None
@@ -149,15 +135,19 @@ class CompiledSchedule:
         return nominal
 
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
-        """How many nominal instants lie in (after, until], and the last one that was counted.
+        """How many nominal instants lie in (after, reached], and `reached`.
 
-        (0, after) if there are none. At most `limit` are counted where each must be looked at.
+        That is `until`, or an instant before it where more than `limit` must be looked at singly.
         """
+        low, high = after, until
         if self.bounds.start is not None:
-            after = max(after, self.bounds.start - _TICK)
+            low = max(low, self.bounds.start - _TICK)
         if self.bounds.end is not None:
-            until = min(until, self.bounds.end)
-        return self.instants.count(after, until, limit) if after < until else (0, after)
+            high = min(high, self.bounds.end)
+        if low >= high:
+            return 0, until
+        count, reached = self.instants.count(low, high, limit)
+        return count, until if reached == high else reached
 
     def due(self, nominal: datetime) -> datetime:
         """When the occurrence of this nominal instant may start.
@@ -194,71 +184,6 @@ class CompiledSchedule:
             found = self.next_after(found.nominal)
 
 
-@dataclass(frozen=True, slots=True)
-class _Cron:
-    """The union of expressions: each instant once, however many of them name it."""
-
-    expressions: tuple[CronExpression, ...]
-    dst: Dst
-
-    def next_after(self, instant: datetime) -> datetime | None:
-        found = [expression.next_after(instant, self.dst) for expression in self.expressions]
-        return min((nominal for nominal in found if nominal is not None), default=None)
-
-    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
-        counted = 0
-        while counted < limit and (nominal := self.next_after(after)) and nominal <= until:
-            counted, after = counted + 1, nominal
-        return counted, after
-
-
-@dataclass(frozen=True, slots=True)
-class _Every:
-    interval: timedelta
-    phase: timedelta
-
-    def next_after(self, instant: datetime) -> datetime | None:
-        try:
-            return self._at(self._index(instant) + 1)
-        except OverflowError:
-            return None
-
-    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
-        del limit  # nothing is looked at one by one
-        first, last = self._index(after), self._index(until)
-        return (last - first, self._at(last)) if last > first else (0, after)
-
-    def _index(self, instant: datetime) -> int:
-        """Number of the last instant that isn't after `instant`."""
-        return (instant - _EPOCH - self.phase) // self.interval
-
-    def _at(self, index: int) -> datetime:
-        return _EPOCH + self.phase + self.interval * index
-
-
-@dataclass(frozen=True, slots=True)
-class _At:
-    instant: datetime
-
-    def next_after(self, instant: datetime) -> datetime | None:
-        return self.instant if self.instant > instant else None
-
-    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
-        del limit
-        return (1, self.instant) if after < self.instant <= until else (0, after)
-
-
-@dataclass(frozen=True, slots=True)
-class _Never:
-    def next_after(self, instant: datetime) -> datetime | None:
-        del instant
-        return None
-
-    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
-        del until, limit
-        return 0, after
-
-
 def compile(  # noqa: A001 - called as schedule.compile, as one calls re.compile
     schedule: Schedule, seed: str, job_id: UUID, bounds: Bounds = _UNBOUNDED
 ) -> CompiledSchedule:
@@ -275,7 +200,7 @@ def _instants(schedule: Schedule, seed: str) -> Instants:
         case CronSchedule(expressions, zone, dst):
             if not expressions:
                 raise ScheduleError("cron", "has no expression", 'for example "30 2 * * *"')
-            return _Cron(tuple(parse(e, zone=zone, seed=seed) for e in expressions), dst)
+            return CronInstants(tuple(parse(e, zone=zone, seed=seed) for e in expressions), dst)
         case EverySchedule(interval, phase):
             if interval < timedelta(seconds=1) or interval % _MILLISECOND:
                 raise ScheduleError(
@@ -283,11 +208,11 @@ def _instants(schedule: Schedule, seed: str) -> Instants:
                 )
             if not _ZERO <= phase < interval:
                 raise ScheduleError("phase", f"{phase} is not within {interval}", "from 0s on")
-            return _Every(interval, phase)
+            return EveryInstants(interval, phase)
         case AtSchedule(instant):
-            return _At(_utc("at", instant))
+            return OneInstant(_utc("at", instant))
         case OnDemand():
-            return _Never()
+            return NoInstants()
 
 
 def _checked(bounds: Bounds) -> Bounds:

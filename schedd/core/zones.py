@@ -80,9 +80,10 @@ class Zone:
     def segments(self, after: int, until: int) -> Iterator[Segment]:
         """The segments that reach into (after, until], in order."""
         segment = self.segment(after + 1)
-        while segment.start <= until:
-            yield segment
+        yield segment
+        while segment.end <= until:
             segment = self.segment(segment.end)
+            yield segment
 
     def offset(self, second: int) -> int:
         """Seconds that local time is ahead of UTC at this instant."""

@@ -21,8 +21,9 @@ from typing import Final
 
 from schedd.core.cron.dialect import is_hashed, translate
 from schedd.core.cron.errors import CronError
-from schedd.core.cron.masks import Masks, build
-from schedd.core.zones import UnknownZone, Zone
+from schedd.core.cron.expand import build
+from schedd.core.cron.masks import Masks
+from schedd.core.zones import Segment, UnknownZone, Zone
 from schedd.core.zones import zone as zone_of
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -91,28 +92,66 @@ class CronExpression:
             yield found
             found = self.next_second(found, dst)
 
+    def count(self, after: int, until: int, dst: Dst = DEBIAN) -> int:
+        """How many instants lie in (after, until], counted without walking through them."""
+        if self.masks is None:
+            return until // self.every - after // self.every
+        segments = zone_of(self.zone).segments(after, until)
+        return sum(
+            _count_in(segment, after + 1, until + 1, self.masks, self.wildcard, dst)
+            for segment in segments
+        )
+
 
 def _first_from(second: int, masks: Masks, zone: Zone, wildcard: bool, dst: Dst) -> int | None:
     """The smallest member of the set that is not before `second`."""
     while True:
         segment = zone.segment(second)
-        offset = segment.offset
-        floor, ceiling = second + offset, segment.end + offset
+        start, end = segment.start, segment.end
         if not wildcard:
-            if segment.before < offset and second == segment.start and dst.gap is Gap.RUN_AFTER:
-                skipped = masks.next_local(second + segment.before)
-                if skipped is not None and skipped < floor:
-                    return second
-            if segment.before > offset and dst.overlap is Pass.FIRST:
-                floor = max(floor, segment.start + segment.before)
-            if segment.after < offset and dst.overlap is Pass.SECOND:
-                ceiling = segment.end + segment.after
-        local = masks.next_local(floor)
+            if second == start and _runs_after_gap(segment, masks, dst):
+                return second
+            start, end = _fixed_times(segment, dst)
+        local = masks.next_local(max(second, start) + segment.offset)
         if local is None:
             return None
-        if local < ceiling:
-            return local - offset
-        second = _skip(second, segment.end, local - offset)
+        found = local - segment.offset
+        if found < end:
+            return found
+        second = _skip(second, segment.end, found)
+
+
+def _count_in(
+    segment: Segment, first: int, stop: int, masks: Masks, wildcard: bool, dst: Dst
+) -> int:
+    """How many members of the set lie in [first, stop) and in this segment."""
+    start, end, extra = segment.start, segment.end, 0
+    if not wildcard:
+        start, end = _fixed_times(segment, dst)
+        if segment.start >= first and _runs_after_gap(segment, masks, dst):
+            # Once, even if the first time after the gap matches by itself too.
+            own = segment.start + segment.offset
+            extra = 1 - masks.count_local(own, own + 1)
+    start, end = max(start, first) + segment.offset, min(end, stop) + segment.offset
+    return masks.count_local(start, end) + extra
+
+
+def _runs_after_gap(segment: Segment, masks: Masks, dst: Dst) -> bool:
+    """Whether a fixed time falls into the gap before this segment, and is made up for."""
+    if segment.before >= segment.offset or dst.gap is Gap.SKIP:
+        return False
+    skipped = masks.next_local(segment.start + segment.before)
+    return skipped is not None and skipped < segment.start + segment.offset
+
+
+def _fixed_times(segment: Segment, dst: Dst) -> tuple[int, int]:
+    """The part [start, end) of a segment in which fixed times count: not the other pass."""
+    start, end = segment.start, segment.end
+    if segment.before > segment.offset and dst.overlap is Pass.FIRST:
+        start += segment.before - segment.offset
+    if segment.after < segment.offset and dst.overlap is Pass.SECOND:
+        end -= segment.offset - segment.after
+    return start, end
 
 
 def _skip(second: int, end: int, match: int) -> int:

@@ -1,0 +1,105 @@
+"""Sets of nominal instants: a union of cron expressions, an interval, one instant, none.
+
+Each set answers two questions without a starting point: which instant is next after this one, and
+how many are there in between. Bounds, jitter and judging what people wrote are `schedule`'s.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, Protocol
+
+from schedd.core.cron import CronExpression, Dst
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND: Final = timedelta(seconds=1)
+
+
+class Instants(Protocol):
+    """A set of nominal instants."""
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        """The smallest one greater than `instant`."""
+        ...
+
+    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
+        """How many lie in (after, reached], and `reached`: `until`, or the last one counted.
+
+        Stops after `limit` of them where it has to look at each.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CronInstants:
+    """The union of expressions: each instant once, however many of them name it."""
+
+    expressions: tuple[CronExpression, ...]
+    dst: Dst
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        found = [expression.next_after(instant, self.dst) for expression in self.expressions]
+        return min((nominal for nominal in found if nominal is not None), default=None)
+
+    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
+        if len(self.expressions) == 1:
+            low, high = (after - _EPOCH) // _SECOND, (until - _EPOCH) // _SECOND
+            return self.expressions[0].count(low, high, self.dst), until
+        counted = 0
+        while (nominal := self.next_after(after)) is not None and nominal <= until:
+            if counted == limit:
+                return counted, after
+            counted, after = counted + 1, nominal
+        return counted, until
+
+
+@dataclass(frozen=True, slots=True)
+class EveryInstants:
+    """Each `interval` since 1970 UTC, moved by `phase`."""
+
+    interval: timedelta
+    phase: timedelta
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        try:
+            return self._at(self._index(instant) + 1)
+        except OverflowError:
+            return None
+
+    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
+        del limit  # nothing is looked at one by one
+        first, last = self._index(after), self._index(until)
+        return last - first, until
+
+    def _index(self, instant: datetime) -> int:
+        """Number of the last instant that isn't after `instant`."""
+        return (instant - _EPOCH - self.phase) // self.interval
+
+    def _at(self, index: int) -> datetime:
+        return _EPOCH + self.phase + self.interval * index
+
+
+@dataclass(frozen=True, slots=True)
+class OneInstant:
+    """One instant."""
+
+    instant: datetime
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        return self.instant if self.instant > instant else None
+
+    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
+        del limit
+        return int(after < self.instant <= until), until
+
+
+@dataclass(frozen=True, slots=True)
+class NoInstants:
+    """None at all."""
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        del instant
+        return None
+
+    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
+        del after, limit
+        return 0, until
