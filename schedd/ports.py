@@ -8,10 +8,12 @@ they are still its own (PROTOCOL 1); shards that aren't are left out and named i
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
+from schedd.core import membership
 from schedd.core.coordination import Compare, Entry, Lease, LeaseId, Listing, Op, TxnResult
 from schedd.core.ids import (
     Epoch,
@@ -60,6 +62,29 @@ class Coordination(Protocol):
     async def revoke(self, lease: LeaseId) -> None: ...
     async def keepalive_once(self, lease: LeaseId) -> int: ...
     def follow(self, prefix: str) -> AsyncIterator[Listing]: ...
+
+
+class LeaseKeeper(Protocol):
+    """A lease that is kept alive while the event loop makes progress. Instants: CLOCK_BOOTTIME."""
+
+    @property
+    def lease(self) -> Lease: ...
+    @property
+    def trusted_until(self) -> float:
+        """When trust ends unless a keepalive moves it, in seconds."""
+        ...
+
+    def trusted(self) -> bool:
+        """Whether the lease may be acted on now; once False, False for ever. Cheap."""
+        ...
+
+    async def run(self) -> object:
+        """Beat until the lease is lost, and say why; returns the moment trust ends."""
+        ...
+
+
+KeepLease: TypeAlias = Callable[[], AbstractAsyncContextManager[LeaseKeeper]]
+"""Grants a lease and keeps it for the time of the block; revokes it after, if etcd answers."""
 
 
 # ---- clock ----
@@ -514,34 +539,8 @@ class Changes(Protocol):
 # ---- the cluster as it stands ----
 
 
-@dataclass(frozen=True, slots=True)
-class MemberView:
-    """A member as it stands under `members/` in etcd."""
-
-    name: str
-    tenure: TenureId
-    grpc: str
-    http: str
-    weight: int
-    version: str
-    tzdata: str
-    draining: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterView:
-    """One reading of the cluster: who is there, who leads, who should own what."""
-
-    members: tuple[MemberView, ...]
-    leader: TenureId | None
-    term: Term
-    assigned: dict[ShardId, TenureId]
-    workers: frozenset[IncarnationId]
-    revision: int
-
-    def member(self, tenure: TenureId | None) -> MemberView | None:
-        """The live member of this tenure."""
-        return next((member for member in self.members if member.tenure == tenure), None)
+MemberView = membership.MemberView
+ClusterView = membership.ClusterView
 
 
 class Cluster(Protocol):

@@ -1,0 +1,97 @@
+"""Cluster time: this host's monotonic clock mapped onto the database's. Pure.
+
+    probe:   sent ──→ the database says T ──→ received        offset = T - (sent + received) / 2
+             └──────── round trip ────────┘                   wrong by at most half a round trip
+
+The best of the last probes is the one with the shortest round trip. What is shown doesn't jump to
+each new offset: it slews there, a little faster or slower than real time.
+
+Invariants
+- What is shown never goes backwards (before a later instant of the monotonic clock).
+- A small difference is slewed at 10 %. When the database's clock has jumped ahead by more than
+  a second we jump with it, for what is due is due; when it has jumped back, we walk at half speed
+  until it has caught up.
+- Probes that contradict a newer one beyond what their round trips explain are forgotten: the
+  database's clock was set.
+- Monotonic instants are seconds of CLOCK_BOOTTIME: it runs through a suspend.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+KEPT: Final = 8
+"""Probes looked at, one a second: short enough that no clock drifts a millisecond meanwhile."""
+
+JUMP: Final = 1.0
+"""Seconds ahead from which cluster time jumps rather than slews."""
+
+_DRIFT: Final = 0.005
+"""Seconds that two clocks may drift apart while a probe is kept, generously."""
+
+_SLEW: Final = 0.1
+_SLEW_BACK_FAR: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One round trip: `offset` maps monotonic to cluster seconds, within `trip / 2`."""
+
+    offset: float
+    trip: float
+
+    def agrees(self, other: Sample) -> bool:
+        """Whether one true offset (but for drift) explains both."""
+        return abs(self.offset - other.offset) <= (self.trip + other.trip) / 2 + _DRIFT
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTime:
+    """The mapping after some probes. `shown` is the offset that was shown at `anchor`."""
+
+    samples: tuple[Sample, ...]
+    anchor: float
+    shown: float
+
+    @property
+    def best(self) -> Sample:
+        """The sample that is followed."""
+        return min(self.samples, key=lambda sample: sample.trip)
+
+    @property
+    def uncertainty(self) -> float:
+        """How far the offset followed may be from the database's, in seconds."""
+        return self.best.trip / 2
+
+    def offset(self, at: float) -> float:
+        """The offset shown at the monotonic instant `at`, not before `anchor`."""
+        elapsed = max(0.0, at - self.anchor)
+        behind = self.best.offset - self.shown
+        if behind > JUMP:
+            return self.best.offset
+        if behind >= 0:
+            return self.shown + min(behind, _SLEW * elapsed)
+        rate = _SLEW_BACK_FAR if behind < -JUMP else _SLEW
+        return self.shown - min(-behind, rate * elapsed)
+
+    def now(self, at: float) -> datetime:
+        """Cluster time (UTC) at the monotonic instant `at`, not before `anchor`."""
+        return datetime.fromtimestamp(max(at, self.anchor) + self.offset(at), UTC)
+
+    def observe(self, sent: float, received: float, told: datetime) -> ClusterTime:
+        """The mapping after one more probe, which left at `sent` and was back at `received`."""
+        newest = _sample(sent, received, told)
+        believed = (sample for sample in self.samples if sample.agrees(newest))
+        return ClusterTime((*believed, newest)[-KEPT:], received, self.offset(received))
+
+
+def begin(sent: float, received: float, told: datetime) -> ClusterTime:
+    """The mapping after a first probe."""
+    sample = _sample(sent, received, told)
+    return ClusterTime((sample,), received, sample.offset)
+
+
+def _sample(sent: float, received: float, told: datetime) -> Sample:
+    return Sample(told.timestamp() - (sent + received) / 2, received - sent)

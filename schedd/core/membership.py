@@ -1,0 +1,198 @@
+"""What stands in etcd, and the one frozen value that members reason on. Pure.
+
+    leader                          the tenure that leads              lease: that member's
+    members/<name>                  who and where, as JSON             lease: that member's
+    workers/<id>/<incarnation>      (value: the worker's own affair)   lease: that worker's
+    map                             `shard_map`                        no lease
+
+Each reading of these keys becomes one `ClusterView`; loops decide on a view and on nothing else,
+so that no decision is made on half of one state and half of another.
+
+Invariants
+- The map of a view is never of a lower term than that of the view before it.
+- A key that can't be read counts as absent and is named in `unreadable`: one stray key under our
+  prefix must not stop a cluster.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+from uuid import UUID
+
+from schedd.core.coordination import Entry, Listing
+from schedd.core.ids import IncarnationId, ShardId, TenureId, Term, Timeline
+from schedd.core.shard_map import NO_MAP, NO_TIMELINE, ShardMap, Unreadable, decode, newer
+
+LEADER: Final = "leader"
+MAP: Final = "map"
+MEMBERS: Final = "members/"
+WORKERS: Final = "workers/"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """A member as it stands under `members/` in etcd.
+
+    `database`: whether it reaches PostgreSQL. `attached`: whether a worker is attached to it.
+    """
+
+    name: str
+    tenure: TenureId
+    grpc: str
+    http: str
+    weight: int
+    version: str
+    tzdata: str
+    draining: bool
+    database: bool = True
+    attached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """One reading of the cluster: who is there, who leads, who should own what."""
+
+    members: tuple[MemberView, ...]
+    leader: TenureId | None
+    term: Term
+    assigned: Mapping[ShardId, TenureId]
+    workers: frozenset[IncarnationId]
+    revision: int
+    timeline: Timeline = NO_TIMELINE
+    unreadable: tuple[str, ...] = ()
+
+    def member(self, tenure: TenureId | None) -> MemberView | None:
+        """The live member of this tenure."""
+        return next((member for member in self.members if member.tenure == tenure), None)
+
+    @property
+    def map(self) -> ShardMap:
+        """The leader's map that is to be followed."""
+        return ShardMap(self.term, self.assigned, self.timeline)
+
+
+EMPTY_VIEW: Final = ClusterView((), None, Term(0), {}, frozenset(), 0)
+
+
+def member_key(name: str) -> str:
+    """The key under which a member of this name registers."""
+    return MEMBERS + name
+
+
+def worker_key(worker: str, incarnation: IncarnationId) -> str:
+    """The key that stands while this incarnation of a worker lives."""
+    return f"{WORKERS}{worker}/{incarnation}"
+
+
+def encode_member(member: MemberView) -> bytes:
+    """The value of a member's key. Its name is in the key."""
+    value = {
+        "tenure": str(member.tenure),
+        "grpc": member.grpc,
+        "http": member.http,
+        "weight": member.weight,
+        "version": member.version,
+        "tzdata": member.tzdata,
+        "draining": member.draining,
+        "database": member.database,
+        "attached": member.attached,
+    }
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def decode_member(entry: Entry) -> MemberView:
+    """The member that registered under this key; fields it doesn't know are left alone.
+
+    Raises:
+        Unreadable: the value is none of ours.
+    """
+    try:
+        value = json.loads(entry.value)
+        return MemberView(
+            name=entry.key.removeprefix(MEMBERS),
+            tenure=TenureId(UUID(value["tenure"])),
+            grpc=str(value["grpc"]),
+            http=str(value["http"]),
+            weight=int(value["weight"]),
+            version=str(value["version"]),
+            tzdata=str(value["tzdata"]),
+            draining=bool(value["draining"]),
+            database=bool(value.get("database", True)),
+            attached=bool(value.get("attached", False)),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Unreadable(f"{entry.key}: no member: {error!r}") from error
+
+
+def encode_leader(tenure: TenureId) -> bytes:
+    """The value of the election key."""
+    return str(tenure).encode()
+
+
+def decode_leader(entry: Entry) -> TenureId:
+    """The tenure that holds the election key.
+
+    Raises:
+        Unreadable: the value names none.
+    """
+    try:
+        return TenureId(UUID(entry.value.decode()))
+    except ValueError as error:
+        raise Unreadable(f"{entry.key}: no tenure: {error!r}") from error
+
+
+def members_of(entries: Iterable[Entry]) -> tuple[MemberView, ...]:
+    """The members registered under these keys, by name; unreadable ones are left out."""
+    return tuple(_Reader().all(decode_member, entries))
+
+
+def view_of(listing: Listing, known: ClusterView = EMPTY_VIEW) -> ClusterView:
+    """The cluster as of this listing of everything, after the view `known`."""
+    reader = _Reader()
+    shard_map = newer(known.map, reader.one(_decode_map, listing.get(MAP)) or NO_MAP)
+    return ClusterView(
+        members=tuple(reader.all(decode_member, listing.under(MEMBERS))),
+        leader=reader.one(decode_leader, listing.get(LEADER)),
+        term=shard_map.term,
+        assigned=shard_map.assigned,
+        workers=frozenset(reader.all(_incarnation, listing.under(WORKERS))),
+        revision=listing.revision,
+        timeline=shard_map.timeline,
+        unreadable=tuple(reader.unreadable),
+    )
+
+
+def _decode_map(entry: Entry) -> ShardMap:
+    return decode(entry.value)
+
+
+def _incarnation(entry: Entry) -> IncarnationId:
+    try:
+        return IncarnationId(UUID(entry.key.rpartition("/")[2]))
+    except ValueError as error:
+        raise Unreadable(f"{entry.key}: no incarnation: {error!r}") from error
+
+
+class _Reader:
+    """Decodes entries and remembers the keys of those it couldn't."""
+
+    def __init__(self) -> None:
+        self.unreadable: list[str] = []
+
+    def one(self, decoder: Callable[[Entry], T], entry: Entry | None) -> T | None:
+        if entry is None:
+            return None
+        try:
+            return decoder(entry)
+        except Unreadable:
+            self.unreadable.append(entry.key)
+            return None
+
+    def all(self, decoder: Callable[[Entry], T], entries: Iterable[Entry]) -> list[T]:
+        read = (self.one(decoder, entry) for entry in entries)
+        return [value for value in read if value is not None]
