@@ -18,7 +18,7 @@ import difflib
 import zoneinfo
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import Final
@@ -145,11 +145,6 @@ def zone(name: str) -> Zone:
 def tzdata_version() -> str:
     """Version of the time zone rules in use, such as "2026f"."""
     return str(import_module("tzdata").IANA_VERSION)
-
-
-def rfc3339(second: int, name: str) -> str:
-    """An instant with the zone's offset, to the second: "2026-03-29T03:00:00+02:00"."""
-    return datetime.fromtimestamp(second, UTC).astimezone(zone(name).info).isoformat()
 
 
 _UTC_NAMES: Final = frozenset({"UTC", "Etc/UTC", "Etc/UCT", "UCT", "Zulu", "Etc/Zulu", "Universal"})
