@@ -41,19 +41,16 @@ def up(folder: Folder, wishes: plan.Wishes, *, timeout: float, say: Say) -> Stat
         if before is None:
             _refuse_what_is_not_ours(folder)
         state = plan.complete(before, wishes)
-        missing = [part for part in daemons.all_of(state) if not part.alive()]
-        daemons.configure(folder, state, missing, plan.overrides_of(state))
-        folder.save(state)
-        state = _start_stores(folder, state, deadline, say)
-        if any(part.kind is Kind.MEMBER for part in missing):
-            say("migrating the schema")
-            daemons.migrate(folder, state.of(Kind.MEMBER)[0], _left(deadline))
-        for part in missing:
-            say(f"starting {part.name}")
-            state = state.with_part(replace(part, process=daemons.start(folder, part)))
-            folder.save(state)
-        _wait_ready(folder, state, deadline)
-        return state
+        if (wishes.overrides or wishes.slots) and (old := _running_daemons(state)):
+            say(f"new settings do not reach what runs already: {', '.join(old)}")
+        try:
+            return _start(folder, state, deadline, say)
+        except DevError:
+            # Settings that nothing came up with are not remembered, else nothing ever would.
+            if (reached := folder.load()) is not None:
+                kept = before or State()
+                folder.save(replace(reached, overrides=kept.overrides, slots=kept.slots))
+            raise
 
 
 def down(folder: Folder, *, say: Say) -> bool:
@@ -148,6 +145,26 @@ def _refuse_what_is_not_ours(folder: Folder) -> None:
                 f"{folder.data(name)} was not made by schedctl dev",
                 "name another folder with --dir",
             )
+
+
+def _running_daemons(state: State) -> list[str]:
+    return [part.name for part in daemons.all_of(state) if part.alive()]
+
+
+def _start(folder: Folder, state: State, deadline: float, say: Say) -> State:
+    missing = [part for part in daemons.all_of(state) if not part.alive()]
+    daemons.configure(folder, state, missing, plan.overrides_of(state))
+    folder.save(state)
+    state = _start_stores(folder, state, deadline, say)
+    if any(part.kind is Kind.MEMBER for part in missing):
+        say("migrating the schema")
+        daemons.migrate(folder, state.of(Kind.MEMBER)[0], _left(deadline))
+    for part in missing:
+        say(f"starting {part.name}")
+        state = state.with_part(replace(part, process=daemons.start(folder, part)))
+        folder.save(state)
+    _wait_ready(folder, state, deadline)
+    return state
 
 
 def _start_stores(folder: Folder, state: State, deadline: float, say: Say) -> State:

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from schedctl.dev.configs import render
+from schedctl.dev.configs import DRAIN_TIMEOUT, render
 from schedctl.dev.errors import DevError, NotReady
 from schedctl.dev.overrides import Override
 from schedctl.dev.processes import Process, spawn
@@ -72,15 +72,9 @@ def start(folder: Folder, part: Part) -> Process:
     )
 
 
-def patience(folder: Folder, workers: Iterable[Part]) -> float:
-    """Seconds after which a worker that was told to drain must have ended."""
-    drains = [
-        duration.parse(
-            tomllib.loads(folder.config(worker.name).read_text(encoding="utf-8"))["drain_timeout"]
-        )
-        for worker in workers
-    ]
-    return max((drain.total_seconds() for drain in drains), default=0.0) + 5.0
+def patience(folder: Folder, parts: Iterable[Part]) -> float:
+    """Seconds within which daemons that were told to end must have done so."""
+    return max((_drain_seconds(folder.config(part.name)) for part in parts), default=0.0) + 5.0
 
 
 def environment() -> dict[str, str]:
@@ -105,3 +99,12 @@ def _command(folder: Folder, part: Part) -> list[str]:
     # -P: what happens to lie in the working directory must not shadow a module.
     module = _MODULES[part.kind]
     return [sys.executable, "-P", "-m", module, "--config", os.fspath(folder.config(part.name))]
+
+
+def _drain_seconds(config: Path) -> float:
+    """What a daemon's file says, or the default: to stop a cluster must work whatever is in it."""
+    try:
+        written = tomllib.loads(config.read_text(encoding="utf-8")).get("drain_timeout")
+        return duration.parse(str(written or DRAIN_TIMEOUT)).total_seconds()
+    except (OSError, ValueError):  # a broken TOML file is a ValueError too
+        return duration.parse(DRAIN_TIMEOUT).total_seconds()
