@@ -95,7 +95,7 @@ def up(
     Sizes and settings are remembered: a later `up` on the same folder needs none of them. Stays
     until Ctrl-C and then stops everything, unless --detach is given.
     """
-    _require_the_extra()
+    _require_what_it_takes()
     folder = _folder(directory)
     wishes = Wishes(members, workers, slots, overrides, dsn)
     if detach:
@@ -219,7 +219,12 @@ def _watch(folder: Folder) -> None:
         time.sleep(0.5)
 
 
-def _require_the_extra() -> None:
+def _require_what_it_takes() -> None:
+    if not Path("/proc/self/stat").exists():
+        raise MissingProgram(
+            "schedctl dev tells processes apart by /proc, and it is not there",
+            "on Linux: mount -t proc proc /proc",
+        )
     for module in ("psycopg2", "uvicorn", "aiohttp"):
         if importlib.util.find_spec(module) is None:
             raise MissingProgram(

@@ -4,8 +4,8 @@ As root, in this order:
 
 1. in a user namespace where root is shown as an ordinary user (`unshare --map-user`). To the file
    system it stays root, so data folders under a closed home work, and no mode is changed;
-2. where namespaces are forbidden (containers), as `nobody` by `setpriv`, which keeps the one
-   capability needed to pass closed parent folders.
+2. where namespaces are forbidden (containers, and any chroot), as `nobody` by `setpriv`, which
+   keeps the one capability needed to pass closed parent folders.
 
 `unshare` without `--fork`, and `setpriv`, exec the program: the pid we start is the server's own.
 The user it is shown as must have a line in the password file, else initdb refuses.
