@@ -1,8 +1,8 @@
 """A lease kept alive from a thread of its own, as long as the event loop makes progress.
 
-    event loop   ── beat ──→ ┌───────────┐ ── keepalive ──→ etcd
-      run(), each 0.5 s      │  thread   │ ←─ granted TTL ──
-                 ←─ lost ──  └───────────┘    (own channel)
+    event loop  ── beat, each 0.5 s ──→ ┌──────────┐ ── keepalive ──→ etcd
+                ←─ lost ──────────────  │  thread  │ ←─ granted TTL ──
+                                        └──────────┘    (own channel)
 
 A busy loop can't starve the keepalive, and a hung one can't keep the lease: the thread sends only
 while the last beat is young (see `trust`, which decides; this module only does).
@@ -48,6 +48,7 @@ class LeaseKeeper:
         self._stopping = False
         self._loop = asyncio.get_running_loop()
         self._waker = Waker()
+        self._beating: asyncio.TimerHandle | None = None
         self._thread = threading.Thread(target=self._keep, name="lease keeper", daemon=True)
 
     # ── for the event loop ───────────────────────────────────────────────────────────────────
@@ -67,29 +68,35 @@ class LeaseKeeper:
         with self._lock:
             return self._trust.holds(boottime())
 
-    def beat(self) -> None:
-        """The event loop makes progress. `run` does this; others needn't."""
-        with self._lock:
-            waited_for = self._trust.beat(boottime())
-        if waited_for:
-            self._nudge.set()
-
-    async def run(self) -> Loss:
-        """Beat until the lease is lost, and say why; returns the moment trust ends."""
+    async def until_lost(self) -> Loss:
+        """Wait until the lease is lost, and say why; returns the moment trust ends."""
         while self.trusted():
-            self.beat()
-            await self._waker.wait(max(0.0, min(_BEAT_EVERY, self.trusted_until - boottime())))
+            await self._waker.wait(max(0.0, self.trusted_until - boottime()))
         loss = self._trust.loss
         assert loss is not None
         return loss
 
     def start(self) -> None:
-        """Begin to send keepalives."""
+        """Begin to beat and to send keepalives."""
+        self._beat()
         self._thread.start()
+
+    def _beat(self) -> None:
+        """The event loop makes progress: it got here. Again in half a second.
+
+        A timer and no task: whatever else waits for its turn, one round of the loop is enough.
+        """
+        with self._lock:
+            waited_for = self._trust.beat(boottime())
+        if waited_for:
+            self._nudge.set()
+        self._beating = self._loop.call_later(_BEAT_EVERY, self._beat)
 
     def stop(self) -> None:
         """Send no more keepalives. Returns at once."""
         self._stopping = True
+        if self._beating is not None:
+            self._beating.cancel()
         self._nudge.set()
 
     async def stopped(self) -> None:
@@ -144,8 +151,7 @@ async def keep_lease(
 ) -> AsyncIterator[LeaseKeeper]:
     """A lease that is kept alive for the time of the block, and revoked after it.
 
-    `ttl` and `deadline` in seconds; the granted TTL may be greater (`keeper.lease.ttl`). Somebody
-    has to await `keeper.run()` meanwhile: it beats.
+    `ttl` and `deadline` in seconds; the granted TTL may be greater (`keeper.lease.ttl`).
 
     Raises:
         Unavailable: no lease could be had.

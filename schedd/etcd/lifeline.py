@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from schedd.core.coordination import LeaseId
 from schedd.etcd import wire_pb2 as wire
 from schedd.etcd.access import CHANNEL_OPTIONS, Access, metadata
-from schedd.etcd.errors import CallFailed, Remedy, RightsOff, judge
+from schedd.etcd.errors import CallFailed, Failure, Remedy, RightsOff, judge
 from schedd.etcd.methods import AUTHENTICATE, LEASE_KEEP_ALIVE, Method
 from schedd.etcd.ring import Ring
 from schedkit.clock import boottime
@@ -98,9 +98,7 @@ class Lifeline:
             left = max(0.001, ends - boottime())
             return stub(request, timeout=left, metadata=metadata(self._token))
         except grpc.RpcError as error:
-            assert isinstance(error, grpc.Call)
-            failure = judge(error.code(), error.details() or "", writes=method.writes)
-            raise CallFailed(failure) from error
+            raise CallFailed(_judged(error)) from error
 
     def _channel(self, position: int) -> grpc.Channel:
         channel = self._channels.get(position)
@@ -113,3 +111,8 @@ class Lifeline:
         if tls is None:
             return grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
         return grpc.secure_channel(target, tls.credentials(), options=CHANNEL_OPTIONS)
+
+
+def _judged(error: grpc.RpcError) -> Failure:
+    assert isinstance(error, grpc.Call)  # so it is for every call that was made
+    return judge(error.code(), error.details() or "", writes=False)

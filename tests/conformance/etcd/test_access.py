@@ -1,0 +1,160 @@
+"""Users, passwords, rights and TLS, against the real etcd."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from schedd.etcd.access import Access, Tls
+from schedd.etcd.client import connect
+from schedd.etcd.errors import AccessDenied
+from schedd.etcd.keeper import keep_lease
+from schedkit.errors import Misconfigured, Unavailable
+from support.etcd import Certificates, EtcdCluster
+from support.wait import wait_until_async
+
+from .conftest import DEADLINE, make_authority
+from .test_follow import following
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[EtcdCluster]:
+    """An etcd with rights: `daemon` may use what begins with `schedd/`."""
+    with EtcdCluster(1, flags=("--bcrypt-cost", "4", "--auth-token-ttl", "1")) as cluster:
+        for command in (
+            "user add root --new-user-password root-secret",
+            "user grant-role root root",
+            "role add daemons",
+            "role grant-permission --prefix=true daemons readwrite schedd/",
+            "user add daemon --new-user-password secret",
+            "user grant-role daemon daemons",
+            "auth enable",
+        ):
+            cluster.ctl(*command.split())
+        yield cluster
+
+
+def access(cluster: EtcdCluster, user: str | None = "daemon", password: str | None = "secret"):
+    return Access(cluster.endpoints, user=user, password=password)
+
+
+async def test_a_user_with_the_right_password_may_do_what_its_role_allows(guarded):
+    async with connect(access(guarded), deadline=DEADLINE) as client:
+        await client.put("a", b"1")
+        assert (await client.get("a")).value == b"1"
+        assert len(await client.list("")) >= 1
+
+
+async def test_what_the_role_does_not_allow_is_denied(guarded):
+    async with connect(access(guarded), deadline=DEADLINE, root="other/") as client:
+        with pytest.raises(AccessDenied, match="permission denied"):
+            await client.put("a", b"1")
+        with pytest.raises(AccessDenied, match="permission denied"):
+            await anext(client.follow(""))
+
+
+@pytest.mark.parametrize(("user", "password"), [("daemon", "wrong"), ("ghost", "secret")])
+async def test_a_wrong_password_is_told(guarded, user, password):
+    async with connect(access(guarded, user, password), deadline=DEADLINE) as client:
+        with pytest.raises(AccessDenied, match="authentication failed"):
+            await client.get("a")
+
+
+async def test_without_a_user_nothing_is_allowed(guarded):
+    async with connect(access(guarded, None, None), deadline=DEADLINE) as client:
+        with pytest.raises(AccessDenied, match="user name is empty"):
+            await client.get("a")
+
+
+async def test_a_token_that_etcd_has_forgotten_is_renewed_within_the_call(guarded):
+    async with (
+        connect(access(guarded), deadline=DEADLINE) as client,
+        following(client.follow("w/")) as seen,
+    ):
+        await client.put("a", b"1")
+        token = client._connection._token
+        for command in ("auth disable", "auth enable"):  # forgets all tokens
+            guarded.ctl("--user", "root:root-secret", *command.split())
+
+        await client.put("a", b"2")
+
+        assert client._connection._token != token
+        await client.put("w/1", b"")
+        await seen.until_equal(client, "w/")
+
+
+async def test_a_lease_is_kept_and_a_prefix_followed_under_rights(guarded):
+    async with (
+        connect(access(guarded), deadline=DEADLINE) as client,
+        keep_lease(client, access(guarded), ttl=3, deadline=DEADLINE) as keeper,
+        following(client.follow("w/")) as seen,
+    ):
+        first = keeper.trusted_until
+        await wait_until_async(lambda: keeper.trusted_until > first + 1.5, 4, "two keepalives")
+        await client.put("w/1", b"", keeper.lease.id)
+        await seen.until_equal(client, "w/")
+
+
+async def test_a_user_where_etcd_checks_no_rights_is_used_in_vain(single, caplog):
+    async with connect(access(single), deadline=DEADLINE, root="vain/") as client:
+        await client.put("a", b"1")
+    assert "configured in vain" in caplog.text
+
+
+async def test_a_password_is_in_no_repr():
+    assert "secret" not in repr(Access(("a:1",), user="u", password="secret"))
+
+
+@pytest.fixture(scope="module")
+def encrypted(certificates: Certificates) -> Iterator[EtcdCluster]:
+    """An etcd that speaks TLS with those who show a certificate."""
+    with EtcdCluster(1, tls=certificates) as cluster:
+        yield cluster
+
+
+async def test_tls_with_a_client_certificate(encrypted, certificates):
+    tls = Tls(certificates.ca, certificates.cert, certificates.key)
+    endpoints = tuple(f"https://{endpoint}" for endpoint in encrypted.endpoints)
+    async with (
+        connect(Access(endpoints, tls), deadline=DEADLINE) as client,
+        keep_lease(client, Access(endpoints, tls), ttl=3, deadline=DEADLINE) as keeper,
+        following(client.follow("w/")) as seen,
+    ):
+        first = keeper.trusted_until
+        await client.put("w/1", b"", keeper.lease.id)
+        await seen.until_equal(client, "w/")
+        await wait_until_async(lambda: keeper.trusted_until > first, 4, "a keepalive over TLS")
+
+
+async def test_tls_without_the_certificate_gets_nowhere(encrypted, certificates):
+    for tls in (Tls(certificates.ca), None):
+        async with connect(Access(encrypted.endpoints, tls), deadline=DEADLINE) as client:
+            with pytest.raises(Unavailable):
+                await client.get("a")
+
+
+async def test_a_server_of_another_authority_is_not_believed(encrypted, certificates, tmp_path):
+    make_authority(tmp_path)
+    tls = Tls(tmp_path / "ca.pem", certificates.cert, certificates.key)
+    async with connect(Access(encrypted.endpoints, tls), deadline=DEADLINE) as client:
+        with pytest.raises(Unavailable):
+            await client.get("a")
+
+
+@pytest.mark.parametrize(
+    ("build", "told"),
+    [
+        (lambda: Access(()), "no endpoint"),
+        (lambda: Access(("host",)), "no port"),
+        (lambda: Access(("https://a:1",)), "needs TLS"),
+        (lambda: Access(("http://a:1",), Tls()), "is plain"),
+        (lambda: Access(("ftp://a:1",)), "no endpoint; write"),
+        (lambda: Access(("a:1",), user="u"), "come together"),
+        (lambda: Tls(cert="x"), "come together"),
+        (lambda: Tls(ca=__import__("pathlib").Path("/none")).credentials(), "can't read /none"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_reason(build, told):
+    with pytest.raises(Misconfigured, match=told):
+        build()

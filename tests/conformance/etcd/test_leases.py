@@ -1,0 +1,153 @@
+"""Leases and the keeper, against the real etcd. TTL 3 s, the smallest allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from schedd.core.coordination import NO_LEASE
+from schedd.etcd.access import Access
+from schedd.etcd.client import EtcdClient, connect
+from schedd.etcd.keeper import LeaseKeeper, keep_lease
+from schedd.etcd.trust import Loss
+from schedkit.clock import boottime
+from schedkit.errors import Misconfigured
+from support.etcd import EtcdCluster
+from support.wait import wait_until_async
+
+TTL = 3
+DEADLINE = TTL / 6
+
+
+@asynccontextmanager
+async def kept(
+    client: EtcdClient, cluster: EtcdCluster
+) -> AsyncIterator[tuple[LeaseKeeper, asyncio.Task[Loss]]]:
+    """A kept lease with a key on it, and the task that waits for its loss."""
+    access = Access(cluster.endpoints)
+    async with keep_lease(client, access, ttl=TTL, deadline=DEADLINE) as keeper:
+        await client.put("mine", b"", keeper.lease.id)
+        running = asyncio.create_task(keeper.until_lost(), name="keeper")
+        try:
+            yield keeper, running
+        finally:
+            running.cancel()
+
+
+async def test_a_lease_ends_when_its_keepalive_stops(client):
+    lease = await client.grant(2)
+    await client.put("mine", b"", lease.id)
+    granted = boottime()
+    while boottime() < granted + 3:
+        assert await client.keepalive_once(lease.id) == lease.ttl
+        await asyncio.sleep(0.2)  # the rhythm of a keepalive, not a wait
+    assert await client.get("mine") is not None
+
+    async def gone() -> bool:
+        return await client.get("mine") is None
+
+    await wait_until_async(gone, 6, "the key to go with its lease")
+    assert await client.keepalive_once(lease.id) == 0
+    assert await client.time_to_live(lease.id) is None
+
+
+async def test_a_keepalive_of_a_lease_that_never_was_answers_zero(client):
+    assert await client.keepalive_once(4711) == 0
+
+
+async def test_a_revoked_lease_takes_its_keys_along_and_may_be_revoked_again(client):
+    lease = await client.grant(60)
+    await client.put("mine", b"", lease.id)
+    await client.put("freed", b"", lease.id)
+    await client.put("freed", b"", NO_LEASE)
+    assert 58 <= await client.time_to_live(lease.id) <= 60
+
+    await client.revoke(lease.id)
+    await client.revoke(lease.id)
+
+    assert await client.get("mine") is None
+    assert await client.get("freed") is not None
+    assert await client.keepalive_once(lease.id) == 0
+
+
+async def test_a_busy_loop_cannot_starve_the_keepalive(client, single):
+    async with kept(client, single) as (keeper, running):
+        began = boottime()
+        while boottime() < began + TTL + 1.5:
+            time.sleep(0.85)  # noqa: ASYNC251 (blocking the loop is the point)
+            await asyncio.sleep(0)
+            assert keeper.trusted()
+        mine = await client.get("mine")
+        assert mine is not None
+        assert mine.lease == keeper.lease.id
+        assert not running.done()
+
+
+async def test_a_hung_loop_loses_its_lease(client, single):
+    async with kept(client, single) as (keeper, running):
+        assert keeper.trusted()
+        time.sleep(TTL + 2)  # noqa: ASYNC251 (a hung loop is the point)
+        assert not keeper.trusted()
+        assert await client.get("mine") is None
+        assert await running is Loss.HUNG
+
+
+async def test_trust_moves_on_with_each_keepalive(client, single):
+    async with kept(client, single) as (keeper, _):
+        first = keeper.trusted_until
+        assert first == pytest.approx(boottime() + TTL - 1, abs=0.3)
+        await wait_until_async(lambda: keeper.trusted_until > first, 3, "a keepalive")
+        assert keeper.trusted_until == pytest.approx(first + TTL / 3, abs=0.3)
+
+
+async def test_a_lease_that_etcd_has_ended_is_told_by_the_next_keepalive(client, single):
+    async with kept(client, single) as (keeper, running):
+        await client.revoke(keeper.lease.id)
+        assert await asyncio.wait_for(running, TTL / 3 + 1) is Loss.EXPIRED
+        assert not keeper.trusted()
+
+
+async def test_trust_ends_before_the_lease_when_etcd_stands_still(client, single):
+    async with kept(client, single) as (keeper, running):
+        single.members[0].pause()
+        try:
+            assert await asyncio.wait_for(running, TTL + 1) is Loss.UNANSWERED
+            assert 0 <= boottime() - keeper.trusted_until < 0.2
+        finally:
+            single.members[0].resume()
+
+        await wait_until_async(lambda: _answers(client), 5, "etcd to answer again")
+        assert not keeper.trusted(), "trust that has ended never comes back"
+
+
+async def _answers(client: EtcdClient) -> bool:
+    [status] = await client.status()
+    return not isinstance(status, Exception)
+
+
+async def test_leaving_the_block_gives_the_lease_back_at_once(client, single):
+    async with kept(client, single):
+        assert await client.get("mine") is not None
+    assert await client.get("mine") is None
+
+
+async def test_the_granted_ttl_counts_where_it_exceeds_the_asked_one():
+    slow = ("--heartbeat-interval", "400", "--election-timeout", "4000")
+    with EtcdCluster(1, flags=slow) as cluster:
+        access = Access(cluster.endpoints)
+        async with (
+            connect(access, deadline=DEADLINE) as client,
+            keep_lease(client, access, ttl=TTL, deadline=DEADLINE) as keeper,
+        ):
+            assert keeper.lease.ttl == 6
+            assert keeper.trusted_until == pytest.approx(boottime() + 6 - 1.2, abs=0.3)
+
+
+async def test_a_deadline_that_leaves_no_second_try_is_refused(client, single):
+    with pytest.raises(Misconfigured, match="can't be kept"):
+        async with keep_lease(client, Access(single.endpoints), ttl=TTL, deadline=0.6):
+            pass
