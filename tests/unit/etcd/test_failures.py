@@ -1,0 +1,137 @@
+"""What a status of etcd means, and where the next call goes."""
+
+from __future__ import annotations
+
+import pytest
+from grpc import StatusCode
+
+from schedd.etcd.codec import Codec, end_of
+from schedd.etcd.errors import (
+    AccessDenied,
+    LeaseGone,
+    NoSpace,
+    OutcomeUnknown,
+    Refused,
+    Remedy,
+    RevisionGone,
+    RightsOff,
+    judge,
+)
+from schedd.etcd.ring import Ring
+from schedkit.errors import Unavailable
+
+AWAY = [
+    (StatusCode.UNAVAILABLE, "Socket closed"),
+    (StatusCode.UNAVAILABLE, "etcdserver: request timed out"),
+    (StatusCode.UNAVAILABLE, "etcdserver: server stopped"),
+    (StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded"),
+    (StatusCode.UNKNOWN, "context canceled"),
+    (StatusCode.INTERNAL, "Received RST_STREAM"),
+    (StatusCode.CANCELLED, ""),
+]
+
+
+@pytest.mark.parametrize(("code", "details"), AWAY)
+def test_a_write_without_an_answer_is_unknown_and_not_tried_elsewhere(code, details):
+    failure = judge(code, details, writes=True)
+    assert isinstance(failure.error, OutcomeUnknown)
+    assert failure.remedy is Remedy.NONE
+    assert failure.distrust
+
+
+@pytest.mark.parametrize(("code", "details"), AWAY)
+def test_a_read_without_an_answer_is_no_more_than_unavailable(code, details):
+    failure = judge(code, details, writes=False)
+    assert type(failure.error) is Unavailable
+    spent = code is StatusCode.DEADLINE_EXCEEDED
+    assert failure.remedy is (Remedy.NONE if spent else Remedy.ELSEWHERE)
+    assert failure.distrust
+
+
+@pytest.mark.parametrize("writes", [True, False])
+@pytest.mark.parametrize(
+    ("code", "details"),
+    [
+        (StatusCode.UNAVAILABLE, "etcdserver: no leader"),
+        (StatusCode.RESOURCE_EXHAUSTED, "etcdserver: too many requests"),
+    ],
+)
+def test_what_etcd_turned_away_at_the_door_may_go_elsewhere(code, details, writes):
+    failure = judge(code, details, writes=writes)
+    assert type(failure.error) is Unavailable
+    assert failure.remedy is Remedy.ELSEWHERE
+
+
+@pytest.mark.parametrize(
+    ("code", "details"),
+    [
+        (StatusCode.UNAUTHENTICATED, "etcdserver: invalid auth token"),
+        (StatusCode.INVALID_ARGUMENT, "etcdserver: revision of auth store is old"),
+        (StatusCode.INVALID_ARGUMENT, "etcdserver: user name is empty"),
+    ],
+)
+def test_a_stale_token_asks_for_a_new_one(code, details):
+    failure = judge(code, details, writes=True)
+    assert failure.remedy is Remedy.TOKEN
+    assert isinstance(failure.error, AccessDenied)
+    assert not failure.distrust
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "kind"),
+    [
+        (StatusCode.PERMISSION_DENIED, "etcdserver: permission denied", AccessDenied),
+        (
+            StatusCode.INVALID_ARGUMENT,
+            "etcdserver: authentication failed, invalid user ID or password",
+            AccessDenied,
+        ),
+        (StatusCode.FAILED_PRECONDITION, "etcdserver: authentication is not enabled", RightsOff),
+        (StatusCode.NOT_FOUND, "etcdserver: requested lease not found", LeaseGone),
+        (StatusCode.RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded", NoSpace),
+        (
+            StatusCode.OUT_OF_RANGE,
+            "etcdserver: mvcc: required revision has been compacted",
+            RevisionGone,
+        ),
+        (StatusCode.INVALID_ARGUMENT, "etcdserver: duplicate key given in txn request", Refused),
+        (StatusCode.UNIMPLEMENTED, "unknown service", Refused),
+    ],
+)
+def test_an_answer_is_told_as_what_it_is(code, details, kind):
+    failure = judge(code, details, writes=True)
+    assert type(failure.error) is kind
+    assert failure.remedy is Remedy.NONE
+    assert not failure.distrust
+
+
+def test_a_round_visits_each_endpoint_once_from_the_current_one():
+    assert list(Ring(3, start=1).round()) == [1, 2, 0]
+
+
+def test_many_failures_of_one_endpoint_move_on_by_one():
+    ring = Ring(3)
+    for _ in range(5):
+        ring.failed(0)
+    assert ring.current == 1
+
+
+def test_a_failure_of_another_endpoint_changes_nothing():
+    ring = Ring(3)
+    ring.failed(2)
+    assert ring.current == 0
+
+
+@pytest.mark.parametrize(
+    ("prefix", "end"),
+    [(b"a/", b"a0"), (b"a\xff", b"b"), (b"\xff\xff", b"\0"), (b"", b"\0"), (b"z", b"{")],
+)
+def test_the_end_of_a_prefix_is_the_first_key_after_it(prefix, end):
+    assert end_of(prefix) == end
+
+
+@pytest.mark.parametrize("key", ["", "leader", "workers/ü/1", "odd\udcff"])
+def test_a_key_survives_the_way_there_and_back(key):
+    codec = Codec("root/")
+    assert codec.name(codec.key(key)) == key
+    assert codec.key(key).startswith(b"root/")

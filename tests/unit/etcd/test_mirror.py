@@ -1,0 +1,89 @@
+"""A prefix kept by a listing and the changes after it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schedd.core.coordination import Entry, Listing, Revision
+from schedd.etcd.mirror import Changed, Doubt, Mirror, Removed
+
+CLUSTER = 7
+
+
+def entry(key: str, revision: int, value: bytes = b"") -> Entry:
+    return Entry(key, value, Revision(revision), Revision(revision))
+
+
+def mirror(*entries: Entry, revision: int = 10) -> Mirror:
+    return Mirror(Listing(Revision(revision), CLUSTER, entries))
+
+
+def test_a_mirror_begins_as_its_listing():
+    listing = Listing(Revision(10), CLUSTER, (entry("a", 3), entry("b", 9)))
+    assert Mirror(listing).listing() == listing
+
+
+def test_changes_are_taken_and_the_keys_stay_in_order():
+    state = mirror(entry("a", 3), entry("c", 4))
+    state.apply([Changed(entry("b", 11)), Removed("c", Revision(12))], CLUSTER)
+    assert state.listing() == Listing(Revision(12), CLUSTER, (entry("a", 3), entry("b", 11)))
+
+
+def test_the_changes_of_one_revision_belong_together():
+    state = mirror()
+    state.apply([Changed(entry("a", 11)), Changed(entry("b", 11))], CLUSTER)
+    assert state.revision == 11
+
+
+def test_a_removal_of_an_unknown_key_only_moves_the_revision():
+    state = mirror()
+    state.apply([Removed("a", Revision(11))], CLUSTER)
+    assert state.listing() == Listing(Revision(11), CLUSTER, ())
+
+
+@pytest.mark.parametrize("revision", [9, 10])
+def test_a_change_from_the_past_is_doubted(revision):
+    with pytest.raises(Doubt):
+        mirror().apply([Changed(entry("a", revision))], CLUSTER)
+
+
+def test_changes_out_of_order_are_doubted():
+    with pytest.raises(Doubt):
+        mirror().apply([Changed(entry("a", 12)), Changed(entry("b", 11))], CLUSTER)
+
+
+def test_another_cluster_is_doubted():
+    with pytest.raises(Doubt):
+        mirror().apply([Changed(entry("a", 11))], CLUSTER + 1)
+
+
+@given(
+    writes=st.lists(
+        st.tuples(st.sampled_from("abcdef"), st.none() | st.binary(max_size=2)), max_size=40
+    ),
+    listed_at=st.integers(0, 40),
+)
+def test_a_listing_and_the_changes_after_it_equal_a_later_listing(writes, listed_at):
+    world: dict[str, Entry] = {}
+    changes = []
+    listing = Listing(Revision(1), CLUSTER, ())
+    for revision, (key, value) in enumerate(writes, start=2):
+        if value is None:
+            world.pop(key, None)
+            change = Removed(key, Revision(revision))
+        else:
+            world[key] = entry(key, revision, value)
+            change = Changed(world[key])
+        if revision <= listed_at:
+            listing = Listing(Revision(revision), CLUSTER, _sorted(world))
+        else:
+            changes.append(change)
+    state = Mirror(listing)
+    state.apply(changes, CLUSTER)
+    assert state.listing().entries == _sorted(world)
+
+
+def _sorted(world: dict[str, Entry]) -> tuple[Entry, ...]:
+    return tuple(world[key] for key in sorted(world))
