@@ -8,10 +8,11 @@
     logs      standard logging as text or JSON lines
     config    file, environment and flags into frozen dataclasses, all errors at once
     channel   gRPC channels and listeners, TLS, the loopback rule
-    service   a daemon's life under a service manager
+    service   a daemon's life under a service manager (notify: what it tells it)
+    jsonform  messages of the wire as JSON, one way everywhere
 
 Invariants
-- Nothing here knows jobs, runs or shards, nor imports anything of schedd but this package.
+- Nothing here knows jobs, runs or shards; only the wire's package may be imported.
 - A module has two users or more; what has one belongs to that one.
-- No extra is needed: the standard library and grpcio.
+- No extra is needed: the standard library, grpcio and protobuf.
 """
