@@ -1,0 +1,52 @@
+"""What is wrong with a form that somebody wrote: every problem, each with where it stands."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from schedkit.errors import ScheddError
+
+Path: TypeAlias = tuple[str | int, ...]
+"""Keys and list positions from the root, as they were written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: where, what, and what to write instead (may be empty)."""
+
+    path: Path
+    message: str
+    suggestion: str = ""
+
+    @property
+    def where(self) -> str:
+        """The path as text: `retry.max_attempts`, `cron[1]`; empty at the root."""
+        text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path)
+        return text.removeprefix(".")
+
+    def __str__(self) -> str:
+        where = f"{self.where}: " if self.path else ""
+        hint = f" ({self.suggestion})" if self.suggestion else ""
+        return f"{where}{self.message}{hint}"
+
+
+class FormErrors(ScheddError, ValueError):
+    """A form that can't be read as its message. `problems` holds all of them, never none."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+
+
+class Unreadable(ValueError):
+    """One value that can't be read, told to the person who wrote it; its path is added above."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`did you mean "cron"?`, or nothing when no known word is near."""
+    by_folded = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(word.lower(), by_folded, n=1, cutoff=0.6)
+    return f'did you mean "{by_folded[near[0]]}"?' if near else ""

@@ -1,0 +1,281 @@
+"""One JSON, both ways: what every face of the cluster says and takes."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from schedkit.jsonform import FormErrors, Plain, from_json, named_fields, to_json
+from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, job_service_pb2, run_pb2
+
+Job = job_pb2.Job
+
+
+def problems(obj: object, message_class: type = Job, **kwargs: bool) -> dict[str, str]:
+    with pytest.raises(FormErrors) as caught:
+        from_json(obj, message_class, **kwargs)
+    return {one.where: f"{one.message}|{one.suggestion}" for one in caught.value.problems}
+
+
+def test_a_run_has_every_key_whatever_is_known():
+    blank = to_json(run_pb2.Run())
+    assert list(blank)[:18] == [
+        "runId",
+        "namespace",
+        "job",
+        "state",
+        "reason",
+        "priority",
+        "scheduledAt",
+        "dueAt",
+        "startedAt",
+        "finishedAt",
+        "attempt",
+        "assignments",
+        "fencingToken",
+        "worker",
+        "exitCode",
+        "latenessMs",
+        "count",
+        "scheduledUntil",
+    ]
+    assert {key for key, value in blank.items() if value is not None} == {
+        "attempt",
+        "assignments",
+        "count",
+        "generation",
+    }
+
+
+def test_a_run_says_its_values_as_people_know_them():
+    run = run_pb2.Run(
+        state=common_pb2.RUN_STATE_SUCCEEDED,
+        reason=common_pb2.REASON_TIMEOUT,
+        priority=common_pb2.PRIORITY_HIGH,
+        fencing_token=(1 << 62) + 1,
+        exit_code=0,
+        trigger=run_pb2.Run.TRIGGER_MANUAL,
+    )
+    run.scheduled_at.FromDatetime(datetime(2026, 1, 1, 0, 0, 0, 1999, tzinfo=UTC))
+    said = to_json(run)
+    assert said["state"] == "SUCCEEDED"
+    assert said["reason"] == "TIMEOUT"
+    assert said["priority"] == "HIGH"
+    assert said["fencingToken"] == "4611686018427387905"
+    assert said["exitCode"] == 0
+    assert said["latenessMs"] is None
+    assert said["trigger"] == "MANUAL"
+    assert said["scheduledAt"] == "2026-01-01T00:00:00.001Z"
+
+
+def test_nested_enums_lose_their_own_prefix():
+    member = cluster_service_pb2.Member(
+        role=cluster_service_pb2.Member.ROLE_LEADER, state=cluster_service_pb2.Member.STATE_LIVE
+    )
+    said = to_json(member)
+    assert (said["role"], said["state"]) == ("LEADER", "LIVE")
+
+
+def test_a_value_newer_than_this_code_stays_a_number():
+    run = run_pb2.Run()
+    run.MergeFromString(b"\x20\x63")
+    assert to_json(run)["state"] == 99
+
+
+def test_durations_are_seconds():
+    job = from_json({"every": "1h30m", "jitter": "250ms", "timeout": "0.5s"}, Job)
+    said = to_json(job)
+    assert (said["every"], said["jitter"], said["timeout"]) == ("5400s", "0.25s", "0.5s")
+
+
+def test_snake_case_is_the_form_of_manifests():
+    said = to_json(Job(time_zone="Europe/Riga"), snake=True)
+    assert said["time_zone"] == "Europe/Riga"
+    assert "timeZone" not in said
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, 0, 1.5, "text", [], {}, {"a": [1, {"b": None}]}, 12345678901234567890]
+)
+def test_a_payload_stands_as_the_value_itself(value):
+    if value is None:
+        job = Job(payload=common_pb2.Payload(json="null"))
+    else:
+        job = from_json({"payload": value}, Job)
+    assert json.loads(job.payload.json) == value
+    assert to_json(job)["payload"] == value
+
+
+def test_raw_bytes_of_a_payload_are_marked():
+    job = from_json({"payload": {"$base64": "/wA="}}, Job)
+    assert job.payload.raw == b"\xff\x00"
+    assert to_json(job)["payload"] == {"$base64": "/wA="}
+    assert from_json({"payload": b"\xff\x00"}, Job) == job
+
+
+def test_a_payload_that_is_no_json_is_shown_as_bytes():
+    assert to_json(Job(payload=common_pb2.Payload(json="NaN")))["payload"] == {"$base64": "TmFO"}
+
+
+def test_a_whole_job_survives_there_and_back():
+    job = from_json(
+        {
+            "name": "etl",
+            "labels": {"team": "data"},
+            "cron": ["H 2 * * *", "@daily"],
+            "timeZone": "Europe/Berlin",
+            "start": "2026-01-31T09:00:00+01:00",
+            "overlap": {"allow": 3},
+            "dst": {"gap": "skip", "overlap": "both"},
+            "catchUp": {"policy": "all", "window": "2h"},
+            "priority": "high",
+            "require": {"disk": "ssd", "region": ["eu", "us"]},
+            "retry": {"max_attempts": 4, "backoff": "30s", "factor": 1.5},
+            "onLeaseLost": "kill",
+            "shell": {"argv": ["/bin/x"], "env": {"A": "b"}, "successCodes": [0, 3]},
+            "payload": {"a": 1},
+            "paused": True,
+        },
+        Job,
+    )
+    assert job.overlap == job_pb2.OVERLAP_ALLOW
+    assert job.overlap_limit == 3
+    assert [(m.key, list(m.any_of)) for m in job.require] == [
+        ("disk", ["ssd"]),
+        ("region", ["eu", "us"]),
+    ]
+    assert job.retry.HasField("factor")
+    assert not job.retry.HasField("jitter")
+    assert from_json(to_json(job), Job) == job
+    assert from_json(to_json(job, snake=True), Job) == job
+    assert from_json(json.loads(json.dumps(to_json(job))), Job) == job
+
+
+def test_one_expression_may_stand_without_a_list():
+    assert list(from_json({"cron": "* * * * *"}, Job).cron) == ["* * * * *"]
+
+
+def test_programs_may_give_instants_and_lengths_as_python_has_them():
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    job = from_json({"at": at, "timeout": timedelta(seconds=1.5)}, Job)
+    assert job.at.ToDatetime(tzinfo=UTC) == at
+    assert to_json(job)["timeout"] == "1.5s"
+
+
+@pytest.mark.parametrize("word", ["high", "HIGH", "High", "PRIORITY_HIGH", "priority-high"])
+def test_an_enum_is_read_in_any_case_with_or_without_its_prefix(word):
+    assert from_json({"priority": word}, Job).priority == common_pb2.PRIORITY_HIGH
+
+
+def test_all_problems_are_told_at_once_with_path_and_suggestion():
+    told = problems(
+        {
+            "crno": "x",
+            "priority": "hihg",
+            "timeout": 90,
+            "every": "90",
+            "at": "2026-01-01",
+            "slots": "2",
+            "onDemand": "yes",
+            "labels": {"a": 1},
+            "retry": {"maxAttempt": 4, "max_attempts": 1.5},
+            "shell": {"argv": "ls", "successCodes": [0, "x"]},
+            "exclude": [],
+        }
+    )
+    assert told["crno"] == 'unknown field|did you mean "cron"?'
+    assert told["priority"].startswith('"hihg" is none of low, medium, high; did you mean "high"?')
+    assert "unit" in told["timeout"]
+    assert "needs a unit" in told["every"]
+    assert "RFC 3339" in told["at"]
+    assert told["slots"].startswith("must be a whole number")
+    assert told["onDemand"].startswith("must be true or false")
+    assert "quotes" in told["labels.a"]
+    assert told["retry.maxAttempt"] == 'unknown field|did you mean "maxAttempts"?'
+    assert told["retry.max_attempts"].startswith("must be a whole number")
+    assert told["shell.argv"].startswith("must be a list")
+    assert told["shell.successCodes[1]"].startswith("must be a whole number")
+    assert told["exclude"].startswith("must be an object")
+
+
+def test_suggestions_speak_as_the_writer_does():
+    assert problems({"time_zon": "UTC"})["time_zon"].endswith('"time_zone"?')
+    assert problems({"timeZon": "UTC"})["timeZon"].endswith('"timeZone"?')
+    assert problems({"timezone": "UTC"}, strings=True)["timezone"].endswith('"time_zone"?')
+
+
+def test_snake_case_can_be_shut_out():
+    assert "time_zone" in problems({"time_zone": "UTC"}, snake=False)
+
+
+def test_a_field_given_twice_or_beside_its_rival_is_a_problem():
+    assert "twice" in problems({"timeZone": "UTC", "time_zone": "UTC"})["time_zone"]
+    rivals = problems({"shell": {"argv": ["x"]}, "http": {"url": "http://x"}})
+    assert rivals["http"].startswith("stands beside shell")
+
+
+def test_numbers_must_fit_their_field():
+    assert "from" in problems({"slots": 1 << 40})["slots"]
+    assert "from" in problems({"shell": {"umask": -1}})["shell.umask"]
+
+
+def test_null_means_absent():
+    assert from_json({"timeout": None, "shell": None, "name": "x"}, Job) == Job(name="x")
+
+
+def test_an_empty_action_is_still_chosen():
+    assert from_json({"shell": {}}, Job).WhichOneof("action") == "shell"
+
+
+def test_a_root_that_is_no_object_is_a_problem():
+    assert list(problems([1])) == [""]
+
+
+def test_a_token_is_read_from_its_decimal_string():
+    token = str((1 << 62) + 1)
+    assert from_json({"fencingToken": token}, run_pb2.Run).fencing_token == int(token)
+
+
+def test_strings_become_what_the_model_says():
+    job = from_json(
+        {"slots": "2", "on_demand": "true", "retry": {"factor": "1.5", "max_attempts": "3"}},
+        Job,
+        strings=True,
+    )
+    assert (job.slots, job.on_demand, job.retry.factor) == (2, True, 1.5)
+
+
+@pytest.mark.parametrize("word", ["yes", "on", "True", "1"])
+def test_strings_that_only_look_like_true_are_refused(word):
+    assert "true or false" in problems({"on_demand": word}, strings=True)["on_demand"]
+
+
+@pytest.mark.parametrize("word", ["010", "1_000", "0x1f", "1.0", "+1", ""])
+def test_strings_that_only_look_like_numbers_are_refused(word):
+    assert "whole number" in problems({"slots": word}, strings=True)["slots"]
+
+
+def test_a_payload_without_types_takes_json_literals_where_they_are_plain():
+    job = from_json(
+        {
+            "payload": {
+                "a": Plain("5"),
+                "b": "5",
+                "c": [Plain("true"), Plain("yes"), Plain("~"), Plain("010")],
+            }
+        },
+        Job,
+        strings=True,
+    )
+    assert json.loads(job.payload.json) == {"a": 5, "b": "5", "c": [True, "yes", None, "010"]}
+
+
+def test_a_mask_names_the_fields_that_were_written():
+    named = named_fields({"timeZone": "UTC", "timeout": None, "overlap": "skip", "what": 1}, Job)
+    assert named == ["time_zone", "timeout", "overlap", "overlap_limit"]
+
+
+def test_masks_stand_as_lists():
+    request = job_service_pb2.UpdateJobRequest()
+    request.update_mask.paths.append("*")
+    assert to_json(request)["updateMask"] == ["*"]
