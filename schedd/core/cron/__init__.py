@@ -10,13 +10,14 @@ every member. The meaning is SEMANTICS, "Schedules"; `DIALECT` is its version.
 from schedd.core.cron.dialect import DIALECT
 from schedd.core.cron.errors import CronError, ScheduleError
 from schedd.core.cron.explanation import Explanation, explain, notes
-from schedd.core.cron.expression import DEBIAN, CronExpression, Dst, Gap, Pass, parse
+from schedd.core.cron.expression import DEBIAN, EPOCH, CronExpression, Dst, Gap, Pass, parse
 from schedd.core.cron.words import describe
 
 __all__ = [
     "DEBIAN",
     "DIALECT",
     "CronError",
+    "EPOCH",
     "CronExpression",
     "Dst",
     "Explanation",
