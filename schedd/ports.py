@@ -386,6 +386,10 @@ class UserStore(Protocol):
         """By id or by name."""
         ...
 
+    async def definition(self, job_id: JobId) -> StoredDefinition | None:
+        """By id alone; of deleted and one-time jobs too."""
+        ...
+
     async def list_jobs(
         self, namespace: str, after: tuple[datetime, JobId] | None, limit: int
     ) -> list[JobRecord]:

@@ -62,15 +62,15 @@ class WorkerLeases:
         listing = await self._etcd.list(f"{self._prefix}{incarnation.worker}/")
         return frozenset(incarnation_of(entry.key) for entry in listing) - {incarnation.id}
 
-    async def heard(self, incarnation: Incarnation, since_refresh: float) -> bool:
-        """A heartbeat came. True when etcd has refreshed the lease after it was heard.
-
-        The members share the work: nothing is written while the last refresh, by whichever
-        member, is young.
+    def due(self, incarnation: IncarnationId, since_refresh: float) -> bool:
+        """Whether this member should refresh the lease, so many seconds after the last refresh by
+        whichever member. So they share the work, and one steps in for another.
         """
-        share = 1 / 3 if self._designated(incarnation.id) else 1 / 2
-        if since_refresh < self.ttl * share:
-            return False
+        share = 1 / 3 if self._designated(incarnation) else 1 / 2
+        return since_refresh >= self.ttl * share
+
+    async def heard(self, incarnation: Incarnation) -> bool:
+        """A heartbeat came that is `due`. True when etcd has refreshed the lease since."""
         lock = self._lock(incarnation.id)
         if lock.locked():
             return False

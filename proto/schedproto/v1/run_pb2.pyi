@@ -4,7 +4,9 @@ isort:skip_file
 A run: the record of one occurrence of a job, or of one-time work without a stored job."""
 
 import builtins
+import collections.abc
 import google.protobuf.descriptor
+import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import google.protobuf.timestamp_pb2
@@ -247,6 +249,24 @@ class LogPiece(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["at", b"at", "data", b"data", "offset", b"offset", "omitted", b"omitted", "stream", b"stream"]) -> None: ...
 
 global___LogPiece = LogPiece
+
+@typing.final
+class Output(google.protobuf.message.Message):
+    """The kept output of one attempt, as it is stored."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PIECES_FIELD_NUMBER: builtins.int
+    @property
+    def pieces(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LogPiece]: ...
+    def __init__(
+        self,
+        *,
+        pieces: collections.abc.Iterable[global___LogPiece] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["pieces", b"pieces"]) -> None: ...
+
+global___Output = Output
 
 @typing.final
 class RunResult(google.protobuf.message.Message):

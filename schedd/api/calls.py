@@ -1,0 +1,62 @@
+"""The one table of user calls: every method of the wire, with the function behind it.
+
+`rpc/` serves it over gRPC and `web/` over HTTP, by the rules that stand in the protos. A method
+without a line, and not in `unbuilt.CALLS`, fails a test; so does a line without a method.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, TypeAlias
+
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
+
+from schedd.api import cluster, jobs, runs
+from schedd.api.services import Caller, Services
+from schedproto.v1 import cluster_service_pb2, job_service_pb2, run_service_pb2
+
+Unary: TypeAlias = Callable[[Services, Caller, Any], Awaitable[Message]]
+Streaming: TypeAlias = Callable[[Services, Caller, Any], AsyncIterator[Message]]
+
+SERVICES: Final[tuple[ServiceDescriptor, ...]] = (
+    job_service_pb2.DESCRIPTOR.services_by_name["JobService"],
+    run_service_pb2.DESCRIPTOR.services_by_name["RunService"],
+    cluster_service_pb2.DESCRIPTOR.services_by_name["ClusterService"],
+)
+
+UNARY: Final[dict[str, Unary]] = {
+    "schedd.v1.JobService.CreateJob": jobs.create_job,
+    "schedd.v1.JobService.GetJob": jobs.get_job,
+    "schedd.v1.JobService.ListJobs": jobs.list_jobs,
+    "schedd.v1.JobService.UpdateJob": jobs.update_job,
+    "schedd.v1.JobService.DeleteJob": jobs.delete_job,
+    "schedd.v1.JobService.PauseJob": jobs.pause_job,
+    "schedd.v1.JobService.ResumeJob": jobs.resume_job,
+    "schedd.v1.JobService.TriggerJob": jobs.trigger_job,
+    "schedd.v1.JobService.ListNextInstants": jobs.list_next_instants,
+    "schedd.v1.RunService.SubmitRun": runs.submit_run,
+    "schedd.v1.RunService.GetRun": runs.get_run,
+    "schedd.v1.RunService.ListRuns": runs.list_runs,
+    "schedd.v1.RunService.CancelRun": runs.cancel_run,
+    "schedd.v1.RunService.ListAttempts": runs.list_attempts,
+    "schedd.v1.RunService.GetRunResult": runs.get_run_result,
+    "schedd.v1.RunService.ExplainRun": runs.explain_run,
+    "schedd.v1.RunService.ListDeadLetters": runs.list_dead_letters,
+    "schedd.v1.ClusterService.GetCluster": cluster.get_cluster,
+    "schedd.v1.ClusterService.ListMembers": cluster.list_members,
+    "schedd.v1.ClusterService.ListShards": cluster.list_shards,
+    "schedd.v1.ClusterService.ListWorkers": cluster.list_workers,
+    "schedd.v1.ClusterService.GetWorker": cluster.get_worker,
+    "schedd.v1.ClusterService.ListAudit": cluster.list_audit,
+}
+"""Calls with one answer."""
+
+STREAMING: Final[dict[str, Streaming]] = {
+    "schedd.v1.RunService.WatchRuns": runs.watch_runs,
+    "schedd.v1.RunService.ReadLogs": runs.read_logs,
+}
+"""Calls with a stream of answers."""
+
+
+def methods() -> list[MethodDescriptor]:
+    """Every method of the user calls."""
+    return [method for service in SERVICES for method in service.methods]

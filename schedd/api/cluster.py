@@ -1,0 +1,198 @@
+"""Calls on the cluster: who is there, who leads, who owns what, which workers, what was done."""
+
+from collections import Counter
+from datetime import timedelta
+from uuid import UUID
+
+from google.protobuf.duration_pb2 import Duration
+
+from schedd.api import paging, views
+from schedd.api.errors import InvalidArgument, NotFound, Violation
+from schedd.api.services import Caller, Services
+from schedd.core.ids import SHARDS, RunId, TenureId
+from schedd.ports import ClusterView, MemberView, WorkerView
+from schedproto.v1 import cluster_service_pb2 as wire
+
+
+async def get_cluster(
+    services: Services, caller: Caller, request: wire.GetClusterRequest
+) -> wire.Cluster:
+    """The cluster at a glance."""
+    del caller, request
+    view = services.cluster.view()
+    rows = await services.membership.read_shards()
+    live = {member.tenure for member in view.members}
+    counts = await services.store.counts()
+    leader = view.member(view.leader)
+    return wire.Cluster(
+        cluster_id=services.cluster_id,
+        leader=leader.name if leader else "",
+        term=view.term,
+        shards=SHARDS,
+        owned=sum(row.owner in live for row in rows),
+        members=len(view.members),
+        workers=len(view.workers),
+        pending=counts.pending,
+        running=counts.running,
+        retrying=counts.retrying,
+        jobs=counts.jobs,
+        dead_letters=counts.dead_letters,
+        version=services.version,
+    )
+
+
+async def list_members(
+    services: Services, caller: Caller, request: wire.ListMembersRequest
+) -> wire.ListMembersResponse:
+    """Those who are there, by name."""
+    del caller, request
+    view = services.cluster.view()
+    rows = await services.membership.read_shards()
+    owned = Counter(row.owner for row in rows)
+    return wire.ListMembersResponse(
+        members=[
+            _member(member, view, owned[member.tenure])
+            for member in sorted(view.members, key=lambda member: member.name)
+        ]
+    )
+
+
+async def list_shards(
+    services: Services, caller: Caller, request: wire.ListShardsRequest
+) -> wire.ListShardsResponse:
+    """All shards with owner and epoch."""
+    del caller, request
+    view = services.cluster.view()
+    rows = await services.membership.read_shards()
+    return wire.ListShardsResponse(
+        term=view.term,
+        shards=[
+            wire.Shard(
+                shard=row.id,
+                owner=_name(view, row.owner),
+                epoch=row.epoch,
+                tenure=str(row.owner) if row.owner else "",
+                assigned=_name(view, view.assigned.get(row.id)),
+            )
+            for row in sorted(rows, key=lambda row: row.id)
+        ],
+    )
+
+
+async def list_workers(
+    services: Services, caller: Caller, request: wire.ListWorkersRequest
+) -> wire.ListWorkersResponse:
+    """The workers that live, by name. They are few: one page."""
+    del caller
+    paging.size(request.page_size)
+    if request.page_token:
+        raise InvalidArgument(
+            "page_token: there is only one page",
+            reason="BAD_PAGE_TOKEN",
+            remedy="leave it out",
+            violations=[Violation("page_token", "there is only one page")],
+        )
+    return wire.ListWorkersResponse(workers=await _workers(services))
+
+
+async def get_worker(
+    services: Services, caller: Caller, request: wire.GetWorkerRequest
+) -> wire.Worker:
+    """One worker, by name."""
+    del caller
+    for worker in await _workers(services):
+        if worker.name == request.worker:
+            return worker
+    raise NotFound(
+        f"there is no live worker {request.worker!r}",
+        reason="NO_SUCH_WORKER",
+        remedy="see `schedctl worker list`",
+    )
+
+
+async def list_audit(
+    services: Services, caller: Caller, request: wire.ListAuditRequest
+) -> wire.ListAuditResponse:
+    """A page of the audit, newest first."""
+    del caller
+    size = paging.size(request.page_size)
+    rows = await services.store.list_audit(
+        request.action or None,
+        request.object or None,
+        _run_id(request.run_id),
+        paging.read_number_token(request.page_token),
+        size + 1,
+    )
+    page = rows[:size]
+    return wire.ListAuditResponse(
+        entries=[views.audit_message(entry) for _, entry in page],
+        next_page_token=paging.number_token(page[-1][0]) if rows[size:] else "",
+    )
+
+
+async def _workers(services: Services) -> list[wire.Worker]:
+    """Live by etcd, with what this member hears from those attached to it."""
+    here = {view.incarnation.id: view for view in services.lines.workers()}
+    stored = await services.worker_store.incarnations(
+        sorted(services.cluster.view().workers | set(here))
+    )
+    workers = [
+        _worker(here.get(one.id) or WorkerView(one, False, False, one.slots, 0, 0.0))
+        for one in stored
+        if one.lost_at is None
+    ]
+    return sorted(workers, key=lambda worker: worker.name)
+
+
+def _worker(view: WorkerView) -> wire.Worker:
+    one = view.incarnation
+    age = Duration()
+    age.FromTimedelta(timedelta(seconds=view.lease_age))
+    return wire.Worker(
+        name=one.worker,
+        incarnation=str(one.id),
+        state=wire.Worker.STATE_DRAINING if view.draining else wire.Worker.STATE_LIVE,
+        slots=one.slots,
+        free=view.free,
+        running=view.running,
+        labels=one.labels,
+        handlers=one.handlers,
+        version=one.version,
+        host=one.host,
+        started_at=views.stamp(one.started_at),
+        lease_age=age,
+    )
+
+
+def _member(member: MemberView, view: ClusterView, shards: int) -> wire.Member:
+    leads = member.tenure == view.leader
+    return wire.Member(
+        name=member.name,
+        role=wire.Member.ROLE_LEADER if leads else wire.Member.ROLE_FOLLOWER,
+        state=wire.Member.STATE_DRAINING if member.draining else wire.Member.STATE_LIVE,
+        shards=shards,
+        weight=member.weight,
+        grpc=member.grpc,
+        http=member.http,
+        version=member.version,
+        tenure=str(member.tenure),
+    )
+
+
+def _name(view: ClusterView, tenure: TenureId | None) -> str:
+    member = view.member(tenure)
+    return member.name if member else ""
+
+
+def _run_id(text: str) -> RunId | None:
+    if not text:
+        return None
+    try:
+        return RunId(UUID(text))
+    except ValueError:
+        raise InvalidArgument(
+            f"run_id: {text[:60]!r} isn't the id of a run",
+            reason="INVALID_FIELD",
+            remedy="give an id as `schedctl run list` shows it",
+            violations=[Violation("run_id", "isn't an id")],
+        ) from None

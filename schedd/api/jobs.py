@@ -1,0 +1,503 @@
+"""Calls on jobs: create, read, edit, pause, resume, trigger, delete, and what comes next.
+
+Each is: check, do it in one transaction with its audit line, tell the owner. `ok` of pause, edit
+and delete means that nothing of the old definition starts any more: it waits until each attempt
+that may still start was given up, has started, or has expired (PROTOCOL 3).
+"""
+
+import asyncio
+import hashlib
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+from uuid import uuid4
+
+from google.protobuf.message import Message
+
+from schedd.api import definitions, paging, views
+from schedd.api.errors import (
+    Aborted,
+    AlreadyExists,
+    InvalidArgument,
+    NotFound,
+    OutcomeUnclear,
+    Violation,
+)
+from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
+from schedd.api.unbuilt import refuse_unbuilt
+from schedd.core import catch_up
+from schedd.core.ids import JobId, RunId, scheduled_run_id
+from schedd.core.lifecycle import Reason, State
+from schedd.core.model import Definition, NewRun, Priority, RunKey, Trigger
+from schedd.core.partition import shard_of
+from schedd.core.schedule import CompiledSchedule, Occurrence
+from schedd.ports import Conflict, Idempotency, JobRecord, StoredDefinition
+from schedproto.v1 import job_pb2, job_service_pb2, run_pb2
+
+SCHEDULES: Final = ("cron", "every", "at", "on_demand")
+"""Kinds of schedule: a patch that gives one takes the others away."""
+WHEN: Final = frozenset({*SCHEDULES, "phase", "time_zone", "start", "end", "jitter", "dst"})
+"""Fields whose edit sets the timer anew; any other keeps it."""
+MOST_NEXT: Final = 1000
+
+
+async def create_job(
+    services: Services, caller: Caller, request: job_service_pb2.CreateJobRequest
+) -> job_pb2.Job:
+    """Store a new job with its timer."""
+    now = services.clock.now()
+    job = request.job
+    definitions.check(job, now)
+    record = new_record(
+        services, caller, job, JobId(uuid4()), namespace_of(job.namespace), now, ephemeral=False
+    )
+    if request.validate_only:
+        return views.job_message(record)
+    stored = await services.store.create_job(
+        record,
+        None,
+        idempotency(record.definition.namespace, request.idempotency_key, "CreateJob", job),
+        caller.audit("create", f"job/{record.definition.namespace}/{job.name}"),
+    )
+    if isinstance(stored, Conflict):
+        raise _taken(stored, job.name)
+    services.nudges.jobs_changed([(stored.definition.job_id, stored.shard)])
+    return views.job_message(stored)
+
+
+async def get_job(
+    services: Services, caller: Caller, request: job_service_pb2.GetJobRequest
+) -> job_pb2.Job:
+    """One job, by id or name."""
+    del caller
+    return views.job_message(await find(services, request.namespace, request.job))
+
+
+async def list_jobs(
+    services: Services, caller: Caller, request: job_service_pb2.ListJobsRequest
+) -> job_service_pb2.ListJobsResponse:
+    """A page of jobs, newest first."""
+    del caller
+    refuse_unbuilt(request)
+    size = paging.size(request.page_size)
+    after = paging.read_token(request.page_token)
+    rows = await services.store.list_jobs(
+        namespace_of(request.namespace), (after[0], JobId(after[1])) if after else None, size + 1
+    )
+    page = rows[:size]
+    token = paging.token(page[-1].created_at, page[-1].definition.job_id) if rows[size:] else ""
+    return job_service_pb2.ListJobsResponse(
+        jobs=[views.job_message(row) for row in page], next_page_token=token
+    )
+
+
+async def update_job(
+    services: Services, caller: Caller, request: job_service_pb2.UpdateJobRequest
+) -> job_pb2.Job:
+    """Write a new generation with the fields that the mask names."""
+    now = services.clock.now()
+    refuse_unbuilt(request)
+    record = await find(services, request.job.namespace, request.job.job_id or request.job.name)
+    stored = record.definition
+    if request.etag and request.etag != views.etag(stored.job_id, stored.generation):
+        raise _old_etag(stored.name)
+    old = job_pb2.Job.FromString(stored.spec)
+    new = _masked(old, request)
+    new.namespace, new.name = stored.namespace, stored.name
+    definitions.check(new, _edited_at(old, new, now))
+    spec = definitions.spec_of(new)
+    if spec == old:
+        return views.job_message(record)
+    edited = replace(
+        stored, generation=stored.generation + 1, spec=spec.SerializeToString(deterministic=True)
+    )
+    timer = _first(_compiled(edited), now) if _schedule_changed(old, spec) else None
+    if request.validate_only:
+        due = timer[0] if timer else record.due_at
+        return views.job_message(replace(record, definition=edited, due_at=due))
+    result = await services.store.update_job(
+        stored.job_id,
+        stored.generation,
+        edited,
+        timer,
+        caller.audit("update", f"job/{stored.namespace}/{stored.name}"),
+    )
+    if isinstance(result, Conflict):
+        raise _old_etag(stored.name)
+    if result is None:
+        raise _unknown(stored.name)
+    await _settle(services, caller, result)
+    return views.job_message(result)
+
+
+async def delete_job(
+    services: Services, caller: Caller, request: job_service_pb2.DeleteJobRequest
+) -> job_service_pb2.DeleteJobResponse:
+    """Delete a job: waiting runs are cancelled, running ones finish, the name is free."""
+    record = await find(services, request.namespace, request.job)
+    stored = record.definition
+    if request.etag and request.etag != views.etag(stored.job_id, stored.generation):
+        raise _old_etag(stored.name)
+    audit = caller.audit("delete", f"job/{stored.namespace}/{stored.name}")
+    if not await services.store.delete_job(stored.job_id, audit):
+        raise _unknown(request.job)
+    await _settle(services, caller, record)
+    return job_service_pb2.DeleteJobResponse(deleted=True)
+
+
+async def pause_job(
+    services: Services, caller: Caller, request: job_service_pb2.PauseJobRequest
+) -> job_pb2.Job:
+    """Fire nothing more until it is resumed. Triggers still work."""
+    refuse_unbuilt(request)
+    record = await find(services, request.namespace, request.job)
+    stored = record.definition
+    paused = await services.store.pause_job(
+        stored.job_id,
+        request.note,
+        caller.actor,
+        caller.audit("pause", f"job/{stored.namespace}/{stored.name}"),
+    )
+    if paused is None:
+        raise _unknown(request.job)
+    await _settle(services, caller, paused)
+    return views.job_message(paused)
+
+
+async def resume_job(
+    services: Services, caller: Caller, request: job_service_pb2.ResumeJobRequest
+) -> job_pb2.Job:
+    """Fire again from now on; the instants of the pause are SKIPPED (PAUSED)."""
+    record = await find(services, request.namespace, request.job)
+    stored = record.definition
+    if not stored.paused:
+        return views.job_message(record)
+    timer, skipped = _after_pause(record, services.clock.now())
+    resumed = await services.store.resume_job(
+        stored.job_id,
+        timer,
+        skipped,
+        caller.audit("resume", f"job/{stored.namespace}/{stored.name}"),
+    )
+    if resumed is None:
+        raise _unknown(request.job)
+    services.nudges.jobs_changed([(stored.job_id, resumed.shard)])
+    services.nudges.runs_ready([resumed.shard])
+    return views.job_message(resumed)
+
+
+async def trigger_job(
+    services: Services, caller: Caller, request: job_service_pb2.TriggerJobRequest
+) -> run_pb2.Run:
+    """Start a run of the job now, or after a delay; also while it is paused."""
+    refuse_unbuilt(request)
+    check_payload(request)
+    record = await find(services, request.namespace, request.job)
+    stored = record.definition
+    now = services.clock.now()
+    definition = _definition(stored)
+    inserted = await services.store.insert_run(
+        stored.job_id,
+        NewRun(RunKey(now, RunId(uuid4())), now + request.delay.ToTimedelta()),
+        Trigger.MANUAL,
+        Priority(request.priority) if request.priority else definition.priority,
+        request.payload.SerializeToString() if request.HasField("payload") else None,
+        idempotency(stored.namespace, request.idempotency_key, "TriggerJob", request),
+        caller.audit("trigger", f"job/{stored.namespace}/{stored.name}"),
+    )
+    if isinstance(inserted, Conflict):
+        raise _taken(inserted, request.idempotency_key)
+    if inserted is None:
+        raise _unknown(request.job)
+    services.nudges.runs_ready([record.shard])
+    return views.run_message(inserted)
+
+
+async def list_next_instants(
+    services: Services, caller: Caller, request: job_service_pb2.ListNextInstantsRequest
+) -> job_service_pb2.ListNextInstantsResponse:
+    """The coming instants of a stored job, as its schedule has them."""
+    del caller
+    count = request.count or 10
+    if not 0 < count <= MOST_NEXT:
+        raise InvalidArgument(
+            f"count is {count}",
+            reason="BAD_COUNT",
+            remedy=f"give 1 to {MOST_NEXT}",
+            violations=[Violation("count", f"must be from 1 to {MOST_NEXT}")],
+        )
+    record = await find(services, request.namespace, request.job)
+    after = (
+        definitions.instant(request.after) if request.HasField("after") else services.clock.now()
+    )
+    found: list[Occurrence] = []
+    compiled = _compiled(record.definition)
+    while len(found) < count and (occurrence := compiled.next_after(after)) is not None:
+        found.append(occurrence)
+        after = occurrence.nominal
+    return job_service_pb2.ListNextInstantsResponse(
+        instants=[
+            job_service_pb2.ListNextInstantsResponse.Instant(
+                scheduled_at=views.stamp(one.nominal), due_at=views.stamp(one.due)
+            )
+            for one in found
+        ]
+    )
+
+
+# ---- shared with other calls ----
+
+
+def namespace_of(given: str) -> str:
+    """The namespace of a request. Raises InvalidArgument for what can't be one."""
+    if not given:
+        return DEFAULT_NAMESPACE
+    violations = list(definitions.check_name(given, "namespace"))
+    if violations:
+        raise InvalidArgument(
+            f"namespace: {violations[0].problem}",
+            reason="BAD_NAMESPACE",
+            remedy="leave it out for the namespace `default`",
+            violations=violations,
+        )
+    return given
+
+
+async def find(services: Services, namespace: str, job: str) -> JobRecord:
+    """The job of this id or name. Raises NotFound."""
+    record = await services.store.get_job(namespace_of(namespace), job) if job else None
+    if record is None:
+        raise _unknown(job)
+    return record
+
+
+def new_record(
+    services: Services,
+    caller: Caller,
+    job: job_pb2.Job,
+    job_id: JobId,
+    namespace: str,
+    now: datetime,
+    *,
+    ephemeral: bool,
+) -> JobRecord:
+    """The record of a job that was checked, as it will be stored."""
+    del services
+    stored = StoredDefinition(
+        job_id=job_id,
+        generation=1,
+        namespace=namespace,
+        name=job.name,
+        spec=definitions.spec_of(job).SerializeToString(deterministic=True),
+        paused=job.paused,
+        ephemeral=ephemeral,
+    )
+    due_at, nominal = _first(_compiled(stored), now)
+    return JobRecord(
+        definition=stored,
+        shard=shard_of(job_id),
+        due_at=due_at,
+        nominal=nominal,
+        pause_note=job.pause_note,
+        paused_by=caller.actor if job.paused else "",
+        created_at=now,
+        created_by=caller.actor,
+        updated_at=now,
+    )
+
+
+def idempotency(namespace: str, key: str, call: str, body: Message) -> Idempotency | None:
+    """The caller's key with a digest of what it stands for."""
+    if not key:
+        return None
+    plain = type(body)()
+    plain.CopyFrom(body)
+    for field in ("idempotency_key", "request_id"):
+        if field in plain.DESCRIPTOR.fields_by_name:
+            plain.ClearField(field)
+    digest = hashlib.sha256(plain.SerializeToString(deterministic=True)).digest()
+    return Idempotency(namespace, key, call, digest)
+
+
+def check_payload(request: job_service_pb2.TriggerJobRequest) -> None:
+    """Raise InvalidArgument for a payload that is too large, or a delay that is negative."""
+    size = len(request.payload.json.encode()) + len(request.payload.raw)
+    if size > definitions.MAX_PAYLOAD:
+        problem = f"has {size:,} bytes, at most {definitions.MAX_PAYLOAD:,} are allowed"
+        raise InvalidArgument(
+            f"payload: {problem}",
+            reason="PAYLOAD_TOO_LARGE",
+            remedy="store it elsewhere and hand on where it is",
+            violations=[Violation("payload", problem)],
+        )
+    if request.delay.ToTimedelta().total_seconds() < 0:
+        raise InvalidArgument(
+            "delay: must not be negative",
+            reason="BAD_DELAY",
+            remedy="leave it out to start at once",
+            violations=[Violation("delay", "must not be negative")],
+        )
+
+
+# ---- steps ----
+
+
+async def _settle(services: Services, caller: Caller, record: JobRecord) -> None:
+    """Tell the owner, and wait until nothing of the old definition can start any more."""
+    stored = record.definition
+    services.nudges.jobs_changed([(stored.job_id, record.shard)])
+    out = await services.store.unstarted_attempts(stored.job_id, services.clock.now())
+    if not out:
+        return
+    try:
+        async with asyncio.timeout(caller.deadline):
+            await services.lines.revoke(out)
+    except TimeoutError:
+        raise OutcomeUnclear(
+            f"{stored.name or stored.job_id} was changed, but a run of it may still start",
+            reason="ATTEMPTS_OUT",
+            remedy="it can't start later than five seconds from now; call again to be sure",
+        ) from None
+
+
+def _after_pause(
+    record: JobRecord, now: datetime
+) -> tuple[tuple[datetime | None, datetime | None], NewRun | None]:
+    """The timer to go on with, and the row that accounts for the pause."""
+    if record.nominal is None or record.due_at is None:
+        return (None, None), None
+    compiled = _compiled(record.definition)
+    fold, following = catch_up.settle(
+        compiled, Occurrence(record.nominal, record.due_at), now, State.SKIPPED, Reason.PAUSED
+    )
+    timer = (following.due, following.nominal) if following else (None, None)
+    if fold is None:
+        return timer, None
+    job_id = record.definition.job_id
+    return timer, NewRun(
+        RunKey(fold.first, scheduled_run_id(job_id, fold.first)),
+        fold.due,
+        state=fold.state,
+        reason=fold.reason,
+        count=fold.count,
+        scheduled_until=fold.last,
+    )
+
+
+def _masked(old: job_pb2.Job, request: job_service_pb2.UpdateJobRequest) -> job_pb2.Job:
+    """The job with the named fields taken from the request."""
+    paths = list(request.update_mask.paths)
+    if not paths:
+        raise _bad_mask("update_mask is missing", 'name the fields to change, or "*" for all')
+    new = job_pb2.Job()
+    if paths == ["*"]:
+        new.CopyFrom(definitions.spec_of(request.job))
+        return new
+    unset = {*definitions.SET_BY_CLUSTER, *definitions.STANDING, "name", "namespace"}
+    for path in paths:
+        first = path.split(".")[0]
+        if first not in job_pb2.Job.DESCRIPTOR.fields_by_name:
+            raise _bad_mask(f"a job has no field {path!r}", "see `schedctl job get`")
+        if first in unset:
+            raise _bad_mask(f"{path!r} can't be edited", "pause and resume are calls of their own")
+    new.CopyFrom(old)
+    if any(path in SCHEDULES for path in paths):
+        plain: Message = new
+        for field in SCHEDULES:
+            plain.ClearField(field)
+    _copy(request.job, new, paths)
+    return new
+
+
+def _copy(source: Message, target: Message, paths: list[str]) -> None:
+    """Replace the fields that `paths` name, at any depth; an unset one is cleared."""
+    for path in paths:
+        from_, to = source, target
+        *parents, last = path.split(".")
+        for name in parents:
+            field = from_.DESCRIPTOR.fields_by_name.get(name)
+            if field is None or field.message_type is None or field.is_repeated:
+                raise _bad_mask(f"a job has no field {path!r}", "see `schedctl job get`")
+            from_, to = getattr(from_, name), getattr(to, name)
+        field = from_.DESCRIPTOR.fields_by_name.get(last)
+        if field is None:
+            raise _bad_mask(f"a job has no field {path!r}", "see `schedctl job get`")
+        to.ClearField(last)
+        if field.is_repeated:
+            getattr(to, last).MergeFrom(getattr(from_, last))
+        elif field.message_type is not None:
+            if from_.HasField(last):
+                getattr(to, last).CopyFrom(getattr(from_, last))
+        elif not field.has_presence or from_.HasField(last):
+            setattr(to, last, getattr(from_, last))
+
+
+def _bad_mask(message: str, remedy: str) -> InvalidArgument:
+    return InvalidArgument(
+        message,
+        reason="BAD_UPDATE_MASK",
+        remedy=remedy,
+        violations=[Violation("update_mask", message)],
+    )
+
+
+def _edited_at(old: job_pb2.Job, new: job_pb2.Job, now: datetime) -> datetime:
+    """The instant to judge an edit by: an `at` that stays as it was may be past."""
+    return definitions.instant(old.at) if new.HasField("at") and new.at == old.at else now
+
+
+def _schedule_changed(old: job_pb2.Job, new: job_pb2.Job) -> bool:
+    plain_old: Message = old
+    plain_new: Message = new
+    return any(getattr(plain_old, field) != getattr(plain_new, field) for field in WHEN)
+
+
+def _first(compiled: CompiledSchedule, now: datetime) -> tuple[datetime | None, datetime | None]:
+    first = compiled.first(now)
+    return (first.due, first.nominal) if first else (None, None)
+
+
+def _definition(stored: StoredDefinition) -> Definition:
+    return definitions.definition_of(
+        job_pb2.Job.FromString(stored.spec),
+        stored.job_id,
+        stored.generation,
+        stored.namespace,
+        stored.name,
+    )
+
+
+def _compiled(stored: StoredDefinition) -> CompiledSchedule:
+    return definitions.compiled(_definition(stored))
+
+
+def _unknown(job: str) -> NotFound:
+    return NotFound(
+        f"there is no job {job!r}" if job else "no job was named",
+        reason="NO_SUCH_JOB",
+        remedy="see `schedctl job list`",
+    )
+
+
+def _old_etag(name: str) -> Aborted:
+    return Aborted(
+        f"job {name!r} was changed meanwhile",
+        reason="ETAG_MISMATCH",
+        remedy="read it again, and edit what you then see",
+    )
+
+
+def _taken(conflict: Conflict, what: str) -> AlreadyExists:
+    if conflict.what == "key":
+        return AlreadyExists(
+            f"the idempotency key {what!r} was used for another body"
+            if what
+            else "the idempotency key was used for another body",
+            reason="IDEMPOTENCY_KEY_REUSED",
+            remedy="use a new key for a new call",
+        )
+    return AlreadyExists(
+        f"there is a job {what!r} already",
+        reason="NAME_TAKEN",
+        remedy=f"edit it with `schedctl job patch {what}`, or choose another name",
+    )

@@ -1,0 +1,257 @@
+"""Calls on runs: submit, read, watch, cancel, logs, and why."""
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Final
+from uuid import UUID, uuid4
+
+from schedd.api import definitions, paging, views
+from schedd.api.errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    Violation,
+)
+from schedd.api.jobs import SCHEDULES, idempotency, namespace_of, new_record
+from schedd.api.services import Caller, Services
+from schedd.api.unbuilt import refuse_unbuilt
+from schedd.api.why import explain
+from schedd.core.ids import NO_TOKEN, JobId, RunId, Token
+from schedd.core.lifecycle import LIVE, State
+from schedd.core.model import NewRun, Priority, RunKey, Trigger
+from schedd.ports import Conflict, RunRecord
+from schedproto.v1 import job_pb2, run_pb2, run_service_pb2
+
+WATCH_AT_LEAST_EVERY: Final = 5.0
+"""Seconds after which a watch looks again though nobody told it to."""
+MOST_WATCHED: Final = 1000
+
+
+async def submit_run(
+    services: Services, caller: Caller, request: run_service_pb2.SubmitRunRequest
+) -> run_pb2.Run:
+    """One-time work: a run whose definition comes with it and goes with it."""
+    now = services.clock.now()
+    namespace = namespace_of(request.namespace)
+    spec = job_pb2.Job()
+    spec.CopyFrom(request.spec)
+    _refuse_standing(spec)
+    spec.name, spec.namespace, spec.on_demand = request.name, namespace, True
+    definitions.check(spec, now, scheduled=False)
+    delay = request.delay.ToTimedelta()
+    if delay.total_seconds() < 0:
+        raise _wrong("delay", "must not be negative")
+    run_id = uuid4()
+    record = new_record(services, caller, spec, JobId(run_id), namespace, now, ephemeral=True)
+    stored = await services.store.create_job(
+        record,
+        NewRun(RunKey(now, RunId(run_id)), now + delay),
+        idempotency(namespace, request.idempotency_key, "SubmitRun", request),
+        caller.audit("submit", f"run/{run_id}"),
+        Trigger.SUBMIT,
+        Priority(spec.priority or Priority.MEDIUM),
+    )
+    if isinstance(stored, Conflict):
+        raise AlreadyExists(
+            "the idempotency key was used for another body",
+            reason="IDEMPOTENCY_KEY_REUSED",
+            remedy="use a new key for a new call",
+        )
+    services.nudges.runs_ready([stored.shard])
+    return views.run_message(await _find(services, str(stored.definition.job_id)))
+
+
+async def get_run(
+    services: Services, caller: Caller, request: run_service_pb2.GetRunRequest
+) -> run_pb2.Run:
+    """One run."""
+    del caller
+    return views.run_message(await _find(services, request.run_id))
+
+
+async def list_runs(
+    services: Services, caller: Caller, request: run_service_pb2.ListRunsRequest
+) -> run_service_pb2.ListRunsResponse:
+    """A page of runs, newest first."""
+    del caller
+    size = paging.size(request.page_size)
+    after = paging.read_token(request.page_token)
+    try:
+        states = [views.state_of(state) for state in request.states]
+    except ValueError as wrong:
+        raise _wrong("states", str(wrong)) from wrong
+    rows = await services.store.list_runs(
+        namespace_of(request.namespace),
+        request.job or None,
+        states,
+        request.worker or None,
+        _instant(request, "scheduled_after"),
+        _instant(request, "scheduled_before"),
+        (after[0], RunId(after[1])) if after else None,
+        size + 1,
+    )
+    page = rows[:size]
+    last = page[-1].run.key if rows[size:] else None
+    return run_service_pb2.ListRunsResponse(
+        runs=[views.run_message(row) for row in page],
+        next_page_token=paging.token(last.scheduled_at, last.run_id) if last else "",
+    )
+
+
+async def watch_runs(
+    services: Services, caller: Caller, request: run_service_pb2.WatchRunsRequest
+) -> AsyncIterator[run_service_pb2.RunEvent]:
+    """Each change of these runs, from how they stand now, until all have ended."""
+    del caller
+    if request.job or not request.run_ids:
+        raise _wrong("run_ids", "name the runs to watch; watching a whole job isn't built yet")
+    if len(request.run_ids) > MOST_WATCHED:
+        raise _wrong("run_ids", f"has {len(request.run_ids)}, at most {MOST_WATCHED} are allowed")
+    left = {(await _find(services, text)).run.key.run_id for text in request.run_ids}
+    seen: dict[RunId, run_pb2.Run] = {}
+    while left:
+        for record in await services.store.get_runs(sorted(left)):
+            run = views.run_message(record)
+            if seen.get(record.run.key.run_id) != run:
+                seen[record.run.key.run_id] = run
+                yield run_service_pb2.RunEvent(run=run)
+            if record.run.state not in LIVE:
+                left.discard(record.run.key.run_id)
+        if left:
+            await services.changes.wait(sorted(left), WATCH_AT_LEAST_EVERY)
+
+
+async def cancel_run(
+    services: Services, caller: Caller, request: run_service_pb2.CancelRunRequest
+) -> run_pb2.Run:
+    """End a run: at once while it waits, by its worker while it runs. Twice is fine."""
+    record = await _find(services, request.run_id)
+    run_id = record.run.key.run_id
+    cancelled = await services.store.cancel_run(run_id, caller.audit("cancel", f"run/{run_id}"))
+    if cancelled is None:
+        raise _unknown(request.run_id)
+    if cancelled.run.state not in LIVE and cancelled.run.state is not State.CANCELLED:
+        raise FailedPrecondition(
+            f"the run has ended already, as {cancelled.run.state}",
+            reason="RUN_ENDED",
+            remedy="there is nothing left to cancel",
+        )
+    if cancelled.run.state is State.RUNNING:
+        services.lines.cancel(cancelled.run)
+    services.nudges.runs_changed([run_id])
+    services.nudges.runs_ready([cancelled.run.shard])
+    return views.run_message(cancelled)
+
+
+async def list_attempts(
+    services: Services, caller: Caller, request: run_service_pb2.ListAttemptsRequest
+) -> run_service_pb2.ListAttemptsResponse:
+    """Every handing out of a run, oldest first."""
+    del caller
+    record = await _find(services, request.run_id)
+    rows = await services.store.attempts(record.run.key.run_id)
+    return run_service_pb2.ListAttemptsResponse(
+        attempts=[views.attempt_message(row) for row in rows]
+    )
+
+
+async def get_run_result(
+    services: Services, caller: Caller, request: run_service_pb2.GetRunResultRequest
+) -> run_pb2.RunResult:
+    """What the handler returned."""
+    del caller
+    record = await _find(services, request.run_id)
+    stored = await services.store.result(record.run.key.run_id)
+    result = run_pb2.RunResult(run_id=request.run_id)
+    if stored is not None:
+        result.result.MergeFromString(stored)
+        result.size = len(result.result.json.encode()) + len(result.result.raw)
+    return result
+
+
+async def read_logs(
+    services: Services, caller: Caller, request: run_service_pb2.ReadLogsRequest
+) -> AsyncIterator[run_pb2.LogPiece]:
+    """The kept output of an attempt that has ended."""
+    del caller
+    refuse_unbuilt(request)
+    record = await _find(services, request.run_id)
+    token = Token(request.fencing_token) if request.fencing_token != NO_TOKEN else None
+    stored = await services.store.output(record.run.key.run_id, token)
+    if stored is not None:
+        for piece in run_pb2.Output.FromString(stored).pieces:
+            yield piece
+
+
+async def explain_run(
+    services: Services, caller: Caller, request: run_service_pb2.ExplainRunRequest
+) -> run_service_pb2.ExplainRunResponse:
+    """Why it waits, or why it ended so."""
+    del caller
+    return await explain(services, await _find(services, request.run_id))
+
+
+async def list_dead_letters(
+    services: Services, caller: Caller, request: run_service_pb2.ListDeadLettersRequest
+) -> run_service_pb2.ListDeadLettersResponse:
+    """A page of the runs that failed for good, newest first."""
+    del caller
+    size = paging.size(request.page_size)
+    after = paging.read_token(request.page_token)
+    rows = await services.store.list_dead_letters(
+        namespace_of(request.namespace),
+        request.job or None,
+        (after[0], RunId(after[1])) if after else None,
+        size + 1,
+    )
+    page = rows[:size]
+    last = page[-1] if rows[size:] else None
+    return run_service_pb2.ListDeadLettersResponse(
+        dead_letters=[views.dead_letter_message(row) for row in page],
+        next_page_token=paging.token(last.died_at, last.run.run.key.run_id) if last else "",
+    )
+
+
+async def _find(services: Services, text: str) -> RunRecord:
+    try:
+        run_id = RunId(UUID(text))
+    except ValueError:
+        raise _wrong("run_id", f"{text[:60]!r} isn't the id of a run") from None
+    record = await services.store.get_run(run_id)
+    if record is None:
+        raise _unknown(text)
+    return record
+
+
+def _instant(request: run_service_pb2.ListRunsRequest, field: str) -> datetime | None:
+    stamped = getattr(request, field)
+    return definitions.instant(stamped) if stamped.seconds or stamped.nanos else None
+
+
+def _refuse_standing(spec: job_pb2.Job) -> None:
+    """One-time work has no schedule and can't be paused."""
+    fields = {field.name for field, _ in spec.ListFields()}
+    extra = fields & {
+        *SCHEDULES,
+        *definitions.SET_BY_CLUSTER,
+        *definitions.STANDING,
+        *("phase", "time_zone", "start", "end", "jitter", "dst", "catch_up", "overlap", "name"),
+    }
+    if extra:
+        raise _wrong(f"spec.{min(extra)}", "doesn't go with one-time work")
+
+
+def _wrong(field: str, problem: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{field}: {problem}",
+        reason="INVALID_FIELD",
+        remedy="mend the field and call again; nothing was stored",
+        violations=[Violation(field, problem)],
+    )
+
+
+def _unknown(text: str) -> NotFound:
+    return NotFound(
+        f"there is no run {text}", reason="NO_SUCH_RUN", remedy="see `schedctl run list`"
+    )

@@ -1,0 +1,50 @@
+"""What every call stands on: the ports, and who is calling."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from schedd.core.model import AuditEntry
+from schedd.ports import (
+    Changes,
+    Cluster,
+    ClusterClock,
+    MembershipStore,
+    Nudges,
+    UserStore,
+    WorkerLines,
+    WorkerStore,
+)
+
+DEFAULT_NAMESPACE: Final = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The ports that calls use."""
+
+    store: UserStore
+    membership: MembershipStore
+    worker_store: WorkerStore
+    clock: ClusterClock
+    nudges: Nudges
+    lines: WorkerLines
+    changes: Changes
+    cluster: Cluster
+    version: str
+    cluster_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, from where, and how long the call may take.
+
+    `actor` is the person or program as it was authenticated; `deadline` is in seconds from now.
+    """
+
+    actor: str
+    source: str
+    deadline: float | None = None
+
+    def audit(self, action: str, object_: str) -> AuditEntry:
+        """The audit's line for a change that is about to be made."""
+        return AuditEntry(self.actor, action, object_, "ok", source=self.source)

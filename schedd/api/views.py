@@ -1,0 +1,142 @@
+"""Records as messages: how the stored things look to people."""
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from schedd.core.ids import NO_TOKEN
+from schedd.core.lifecycle import State
+from schedd.core.model import AuditEntry
+from schedd.ports import AttemptRecord, DeadLetterRecord, JobRecord, RunRecord
+from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, run_pb2
+
+
+def stamp(instant: datetime | None) -> Timestamp | None:
+    """An instant on the wire; None stays None."""
+    if instant is None:
+        return None
+    found = Timestamp()
+    found.FromDatetime(instant.astimezone(UTC))
+    return found
+
+
+def etag(job_id: UUID, generation: int) -> str:
+    """Changes with each edit."""
+    return f'"{job_id.hex[:8]}-{generation}"'
+
+
+def job_message(record: JobRecord) -> job_pb2.Job:
+    """A job as people see it."""
+    stored = record.definition
+    job = job_pb2.Job.FromString(stored.spec)
+    job.job_id = str(stored.job_id)
+    job.namespace = stored.namespace
+    job.name = stored.name
+    job.generation = stored.generation
+    job.etag = etag(stored.job_id, stored.generation)
+    job.paused = stored.paused
+    job.pause_note = record.pause_note
+    job.paused_by = record.paused_by
+    if record.due_at is not None and not stored.paused:
+        job.next_run_at.FromDatetime(record.due_at)
+    job.created_at.FromDatetime(record.created_at)
+    job.updated_at.FromDatetime(record.updated_at)
+    job.created_by = record.created_by
+    return job
+
+
+def run_message(record: RunRecord) -> run_pb2.Run:
+    """A run as people see it."""
+    run = record.run
+    lateness = None
+    if run.started_at is not None:
+        lateness = round((run.started_at - run.due_at).total_seconds() * 1000)
+    return run_pb2.Run(
+        run_id=str(run.key.run_id),
+        namespace=record.namespace,
+        job=record.job,
+        job_id="" if record.ephemeral else str(run.job_id),
+        state=state_value(run.state),
+        reason=reason_value(_reason(record)),
+        priority=common_pb2.Priority.ValueType(run.priority),
+        scheduled_at=stamp(run.key.scheduled_at),
+        due_at=stamp(run.due_at),
+        started_at=stamp(run.started_at),
+        finished_at=stamp(record.finished_at),
+        attempt=run.attempt,
+        assignments=record.assignments,
+        fencing_token=run.token,
+        worker=run.worker or "",
+        exit_code=record.exit_code,
+        lateness_ms=lateness,
+        count=record.count,
+        scheduled_until=stamp(record.scheduled_until),
+        generation=run.generation,
+        error=record.error,
+        trigger=run_pb2.Run.Trigger.Value(f"TRIGGER_{record.trigger}"),
+        retry_at=stamp(record.retry_at) if run.state is State.RETRYING else None,
+    )
+
+
+def state_value(state: State) -> common_pb2.RunState.ValueType:
+    """A state on the wire."""
+    return common_pb2.RunState.Value(f"RUN_STATE_{state}")
+
+
+def state_of(value: common_pb2.RunState.ValueType) -> State:
+    """A state from the wire. Raises ValueError for UNSPECIFIED and unknown ones."""
+    return State(common_pb2.RunState.Name(value).removeprefix("RUN_STATE_"))
+
+
+def reason_value(reason: str | None) -> common_pb2.Reason.ValueType:
+    """A reason on the wire."""
+    return common_pb2.Reason.Value(f"REASON_{reason}") if reason else common_pb2.REASON_UNSPECIFIED
+
+
+def attempt_message(record: AttemptRecord) -> run_pb2.Attempt:
+    """A handing out as people see it."""
+    return run_pb2.Attempt(
+        attempt=record.attempt,
+        fencing_token=record.token,
+        worker=record.worker,
+        assigned_at=stamp(record.assigned_at),
+        started_at=stamp(record.started_at),
+        finished_at=stamp(record.finished_at),
+        state=state_value(record.state),
+        reason=reason_value(record.reason),
+        exit_code=record.exit_code,
+        error=record.error,
+        generation=record.generation,
+    )
+
+
+def dead_letter_message(record: DeadLetterRecord) -> run_pb2.DeadLetter:
+    """A dead letter as people see it."""
+    return run_pb2.DeadLetter(
+        run=run_message(record.run),
+        fingerprint=record.fingerprint,
+        died_at=stamp(record.died_at),
+    )
+
+
+def audit_message(entry: AuditEntry) -> cluster_service_pb2.AuditEntry:
+    """A line of the audit as people see it."""
+    return cluster_service_pb2.AuditEntry(
+        at=stamp(entry.at),
+        actor=entry.actor,
+        action=entry.action,
+        object=entry.object,
+        outcome=entry.outcome,
+        reason=entry.reason,
+        run_id=str(entry.run_id) if entry.run_id else "",
+        fencing_token=entry.token or NO_TOKEN,
+        worker=entry.worker,
+        source=entry.source,
+    )
+
+
+def _reason(record: RunRecord) -> str | None:
+    """The stored reason; a waiting run of a paused job says PAUSED."""
+    waits = record.run.state in {State.PENDING, State.RETRYING}
+    return "PAUSED" if record.paused and waits else record.reason

@@ -1,0 +1,131 @@
+"""Why does a run wait, or why did it end so: looked at in the order in which things can stop it."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from schedd.api import definitions
+from schedd.api.services import Services
+from schedd.core.ids import JobId
+from schedd.core.lifecycle import LIVE, State
+from schedd.core.model import Definition, Overlap
+from schedd.core.placement import able
+from schedd.ports import RunRecord
+from schedproto.v1 import job_pb2, run_service_pb2
+
+Check = run_service_pb2.ExplainRunResponse.Check
+
+ENDS: Final = {
+    "OVERLAP": "an earlier run of the job hadn't ended, and the job says overlap: skip",
+    "PAUSED": "its instant passed while the job was paused",
+    "WINDOW": "it was later than the job's catch-up window",
+    "CATCH_UP_NONE": "it was late, and the job says catch_up: none",
+    "EDITED": "the job was edited, and its new schedule lacks this instant",
+    "EXIT_CODE": "its program ended with an exit code that means failure",
+    "SIGNAL": "its program was ended by a signal",
+    "HTTP_STATUS": "the answer's status doesn't mean success",
+    "EXCEPTION": "its handler raised",
+    "TIMEOUT": "an attempt took longer than its timeout",
+    "WORKER_LOST": "its worker was lost, and the job says delivery: at_most_once",
+    "TOO_MANY_LOSSES": "it lost its worker too often",
+    "DONT_RETRY": "it said itself that trying again is no use",
+    "BY_USER": "somebody cancelled it",
+    "DELETED": "its job was deleted",
+}
+
+
+async def explain(services: Services, record: RunRecord) -> run_service_pb2.ExplainRunResponse:
+    """The answer with what was looked at."""
+    run = record.run
+    if run.state not in LIVE:
+        return _ended(record)
+    if run.state is State.RUNNING:
+        worker = f"on {run.worker}, under token {run.token}"
+        return _answer(f"It runs: attempt {run.attempt} {worker}.", [])
+    checks = [*_waits(services, record), *await _needs(services, record)]
+    wrong = next((check for check in checks if check.remedy), None)
+    if wrong is not None:
+        return _answer(f"It waits: {wrong.answer}.", checks)
+    return _answer("It waits for its turn: it is handed out next.", checks)
+
+
+def _ended(record: RunRecord) -> run_service_pb2.ExplainRunResponse:
+    run = record.run
+    why = ENDS.get(record.reason or "", "")
+    text = f"It ended as {run.state}" + (f" ({record.reason}): {why}" if record.reason else "")
+    checks = [Check(question="What did it say?", answer=record.error)] if record.error else []
+    return _answer(text + ".", checks)
+
+
+def _waits(services: Services, record: RunRecord) -> Iterator[Check]:
+    run = record.run
+    if record.paused:
+        name = record.job
+        yield Check(
+            question="Is its job paused?",
+            answer=f"yes, job {name} is paused",
+            remedy=f"schedctl job resume {name}",
+        )
+    else:
+        yield Check(question="Is its job paused?", answer="no")
+    left = (run.ready_at - services.clock.now()).total_seconds()
+    if left > 0:
+        what = "its back-off" if run.state is State.RETRYING else "its time"
+        yield Check(
+            question="Is it due?",
+            answer=f"no, {what} ends in {left:.1f} s",
+            remedy="wait, or `schedctl run cancel` it",
+        )
+    else:
+        yield Check(question="Is it due?", answer="yes")
+    view = services.cluster.view()
+    owner = view.member(view.assigned.get(run.shard))
+    yield Check(
+        question="Has its shard an owner?",
+        answer=f"shard {run.shard} is {owner.name}'s" if owner else f"shard {run.shard} has none",
+        remedy="" if owner else "schedctl cluster members",
+    )
+
+
+async def _needs(services: Services, record: RunRecord) -> list[Check]:
+    definition = await _definition(services, record.run.job_id)
+    workers = services.lines.workers()
+    if definition is None:
+        return []
+    fit = [one for one in workers if able(one.incarnation, definition)]
+    what = f"handler {definition.handler!r}" if definition.handler else f"{definition.action} jobs"
+    if not fit:
+        return [
+            Check(
+                question="Is there a worker for it?",
+                answer=f"no worker attached takes {what}",
+                remedy="schedctl worker list",
+            )
+        ]
+    free = [one for one in fit if one.free >= definition.slots and not one.draining]
+    checks = [Check(question="Is there a worker for it?", answer=f"{len(fit)} can run it")]
+    if not free:
+        checks.append(
+            Check(
+                question="Has one of them a slot?",
+                answer=f"no, all slots of {len(fit)} workers are taken",
+                remedy="schedctl worker list",
+            )
+        )
+    if definition.overlap is Overlap.ALLOW and definition.overlap_limit:
+        limit = definition.overlap_limit
+        checks.append(Check(question="Overlap?", answer=f"at most {limit} of its runs at once"))
+    return checks
+
+
+async def _definition(services: Services, job_id: JobId) -> Definition | None:
+    stored = await services.store.definition(job_id)
+    if stored is None:
+        return None
+    spec = job_pb2.Job.FromString(stored.spec)
+    return definitions.definition_of(
+        spec, stored.job_id, stored.generation, stored.namespace, stored.name
+    )
+
+
+def _answer(text: str, checks: list[Check]) -> run_service_pb2.ExplainRunResponse:
+    return run_service_pb2.ExplainRunResponse(answer=text, checks=checks)

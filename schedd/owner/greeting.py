@@ -1,0 +1,201 @@
+"""Who may attach, and how long: the lives of workers at a member (PROTOCOL 6).
+
+    hello → registered → key and lease in etcd → attached → goodbye │ lost
+
+One identity is never served twice: a newcomer from the same spool directory (it holds its lock)
+ends the earlier incarnation, once the results that it still has in its spool are settled; one from
+another directory is turned away while the first's lease lives. A lost incarnation is told so and
+comes back as a new one; nothing here brings a lost one back to life.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from schedd.core.ids import IncarnationId, Token
+from schedd.core.lifecycle import State
+from schedd.core.model import AuditEntry, Incarnation, RunKey
+from schedd.owner.worker_leases import WorkerLeases
+from schedd.owner.workers import Workers
+from schedd.ports import ResultStore, UserStore, WorkerStore
+from schedkit.clock import boottime
+from schedkit.errors import Unavailable
+from schedkit.tasks import Loop
+
+log = logging.getLogger(__name__)
+
+SPOOL_WITHIN: Final = 10.0
+"""Seconds that an earlier incarnation of a spool lives on for the results in it."""
+LOOK_EVERY: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """A hello that is turned away: a status of the wire, a message, an UPPER_CASE reason."""
+
+    status: str
+    message: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """Earlier incarnations of a spool that wait for its results."""
+
+    earlier: tuple[Incarnation, ...]
+    spooled: tuple[tuple[RunKey, Token], ...]
+    until: float
+
+
+class Answer(Protocol):
+    """How a heartbeat is answered."""
+
+    def __call__(self, *, refreshed: bool, lost: bool) -> None: ...
+
+
+class Greeting:
+    """Greets, keeps and ends incarnations. Lives as long as the daemon."""
+
+    def __init__(
+        self,
+        workers: Workers,
+        leases: WorkerLeases,
+        store: WorkerStore,
+        results: ResultStore,
+        audit: UserStore,
+    ) -> None:
+        self._workers = workers
+        self._leases = leases
+        self._store = store
+        self._results = results
+        self._audit = audit
+        self._endings: list[_Ending] = []
+        self._lost: set[IncarnationId] = set()
+        self._heard: list[tuple[Incarnation, Answer]] = []
+        self._refreshes = Loop("worker leases", self._refresh, interval=5.0)
+        self._look = Loop("worker lives", self._look_after, interval=LOOK_EVERY)
+
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        """What must run for heartbeats to be answered."""
+        return self._refreshes, self._look
+
+    async def greet(
+        self, incarnation: Incarnation, spooled: Sequence[tuple[RunKey, Token]]
+    ) -> Turned | None:
+        """Take a hello; None: welcome. Raises Unavailable."""
+        stored = await self._store.register(incarnation)
+        if stored.lost_at is not None:
+            return Turned(
+                "FAILED_PRECONDITION", "this incarnation was written off", "INCARNATION_LOST"
+            )
+        others = [
+            one
+            for one in await self._store.of_worker(incarnation.worker)
+            if one.id != incarnation.id
+        ]
+        turned = await self._second_identity(incarnation, others)
+        if turned is not None:
+            return turned
+        await self._leases.ensure(incarnation)
+        earlier = tuple(one for one in others if one.spool_id == incarnation.spool_id)
+        if earlier:
+            ending = _Ending(earlier, tuple(spooled), boottime() + SPOOL_WITHIN)
+            if not spooled:
+                await self._end(ending)
+            else:
+                self._endings.append(ending)
+        return None
+
+    def heard(self, incarnation: Incarnation, since_refresh: float, answer: Answer) -> None:
+        """A heartbeat came; `answer` is called once it is known whether etcd was refreshed."""
+        if incarnation.id in self._lost:
+            answer(refreshed=False, lost=True)
+        elif self._leases.due(incarnation.id, since_refresh):
+            self._heard.append((incarnation, answer))
+            self._refreshes.wake()
+        else:
+            answer(refreshed=False, lost=False)
+
+    async def goodbye(self, incarnation: Incarnation) -> None:
+        """It ends in good order. Its key goes; the rest follows from that."""
+        try:
+            await self._leases.end(incarnation.worker, incarnation.id)
+            await self._store.mark_lost(incarnation.id)
+        except Unavailable as away:
+            log.info("goodbye of %s: %s; its lease ends by itself", incarnation.worker, away)
+
+    def gone(self, incarnation: IncarnationId) -> None:
+        """Its stream to this member has ended."""
+        self._lost.discard(incarnation)
+        self._leases.forget(incarnation)
+
+    async def _second_identity(
+        self, incarnation: Incarnation, others: Sequence[Incarnation]
+    ) -> Turned | None:
+        strangers = [one for one in others if one.spool_id != incarnation.spool_id]
+        if not strangers:
+            return None
+        live = await self._leases.others_live(incarnation)
+        twin = next((one for one in strangers if one.id in live), None)
+        if twin is None:
+            return None
+        message = f"worker {incarnation.worker} is already there, on host {twin.host}"
+        await self._audit.audit(
+            AuditEntry(
+                actor=f"worker:{incarnation.worker}",
+                action="attach",
+                object=f"worker/{incarnation.worker}",
+                outcome="refused",
+                reason="SECOND_IDENTITY",
+                worker=incarnation.worker,
+                source=incarnation.host,
+            )
+        )
+        return Turned("ALREADY_EXISTS", message, "SECOND_IDENTITY")
+
+    async def _refresh(self) -> float:
+        """Refresh the leases of those heard, all at once."""
+        heard, self._heard = self._heard, []
+        async with asyncio.TaskGroup() as group:
+            for incarnation, answer in heard:
+                group.create_task(
+                    self._refresh_one(incarnation, answer),
+                    name=f"refresh {incarnation.worker}",
+                )
+        return 0.0 if self._heard else 5.0
+
+    async def _refresh_one(self, incarnation: Incarnation, answer: Answer) -> None:
+        try:
+            refreshed = await self._leases.heard(incarnation)
+        except Unavailable as away:
+            log.info("the lease of %s wasn't refreshed: %s", incarnation.worker, away)
+            refreshed = False
+        answer(refreshed=refreshed, lost=incarnation.id in self._lost)
+
+    async def _look_after(self) -> None:
+        """See who was lost, and end what waited for a spool."""
+        attached = [view.incarnation for view in self._workers.workers()]
+        stored = await self._store.incarnations([one.id for one in attached])
+        for one in stored:
+            if one.lost_at is not None and one.id not in self._lost:
+                log.warning("worker %s was lost; it must start anew", one.worker)
+                self._lost.add(one.id)
+                await self._leases.end(one.worker, one.id)
+        for ending in list(self._endings):
+            if boottime() > ending.until or await self._settled(ending):
+                await self._end(ending)
+                self._endings.remove(ending)
+
+    async def _settled(self, ending: _Ending) -> bool:
+        runs = await self._results.reported_runs([key for key, _ in ending.spooled])
+        return not any(
+            key in runs and runs[key].state is State.RUNNING and runs[key].token == token
+            for key, token in ending.spooled
+        )
+
+    async def _end(self, ending: _Ending) -> None:
+        for one in ending.earlier:
+            await self._leases.end(one.worker, one.id)

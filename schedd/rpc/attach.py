@@ -1,0 +1,275 @@
+"""The worker's stream at a member: `Attach`.
+
+    hello ──greet──→ welcome │ refused (status and reason)
+    then, both ways at once:
+      frames up   → workers (grants, heartbeats), collect (results, refusals)
+      line  down ← assignments, revokes, cancels, demand, acknowledgements, answers
+
+Downwards everything goes through one outbox that a single writer empties: idle, a frame leaves at
+once; busy, what has gathered meanwhile leaves in one frame (a stream carries thousands of frames a
+second, whatever they hold).
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import grpc
+from google.protobuf.message import Message
+
+from schedd.core.ids import Token
+from schedd.core.model import Assigned, RunKey
+from schedd.owner.catalogue import Known
+from schedd.owner.collect import Collect, Refusal
+from schedd.owner.greeting import Greeting, Turned
+from schedd.owner.workers import Attached, Head, Workers
+from schedd.ports import Cluster, ClusterClock
+from schedd.rpc import frames
+from schedd.rpc.status import abort
+from schedkit.errors import Unavailable
+from schedproto.v1 import worker_service_pb2 as wire
+
+log = logging.getLogger(__name__)
+
+HELLO_WITHIN: Final = 10.0
+"""Seconds a new stream has for its first frame."""
+MOST_IN_FRAME: Final = 500
+Stream = grpc.aio.ServicerContext[wire.WorkerFrame, wire.MemberFrame]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a welcome tells of the cluster."""
+
+    member: str
+    cluster_id: str
+    version: str
+    worker_ttl: timedelta
+
+    @property
+    def heartbeat_interval(self) -> timedelta:
+        """Six heartbeats a TTL, so that two may be lost before a refresh is late."""
+        return self.worker_ttl / 6
+
+
+class Outbox:
+    """What waits to go down one stream; `Line` for the loops."""
+
+    def __init__(self) -> None:
+        self._frame = wire.MemberFrame()
+        self._waiting = asyncio.Event()
+
+    def put(self, frame: wire.MemberFrame) -> None:
+        """Add to the next frame: lists grow, a newer single field takes an unsent one's place."""
+        for field, _ in frame.ListFields():
+            if not field.is_repeated:
+                plain: Message = self._frame
+                plain.ClearField(field.name)
+        self._frame.MergeFrom(frame)
+        self._waiting.set()
+
+    async def next(self) -> wire.MemberFrame:
+        """The next frame, as soon as there is anything to send."""
+        await self._waiting.wait()
+        self._waiting.clear()
+        frame, self._frame = self._frame, wire.MemberFrame()
+        if len(frame.assignments) > MOST_IN_FRAME:
+            rest = frame.assignments[MOST_IN_FRAME:]
+            del frame.assignments[MOST_IN_FRAME:]
+            self.put(wire.MemberFrame(assignments=rest))
+        return frame
+
+    def assign(self, assigned: Assigned, known: Known) -> None:
+        """Hand a run out."""
+        self.put(wire.MemberFrame(assignments=[frames.assignment(assigned, known)]))
+
+    def revoke(self, key: RunKey, token: Token) -> None:
+        """Ask for an assignment back."""
+        self.put(wire.MemberFrame(revokes=[wire.Revoke(key=frames.key_message(key, token))]))
+
+    def cancel(self, key: RunKey, token: Token, *, kill: bool) -> None:
+        """Have a run ended."""
+        told = wire.Cancel(key=frames.key_message(key, token), kill=kill)
+        self.put(wire.MemberFrame(cancels=[told]))
+
+    def demand(self, heads: Sequence[Head]) -> None:
+        """Tell what waits."""
+        self.put(wire.MemberFrame(demand=frames.demand(heads)))
+
+    def acknowledge(self, key: RunKey, token: Token, *, stale: bool) -> None:
+        """Say what became of a result."""
+        verdict = (
+            wire.Acknowledgement.VERDICT_STALE if stale else wire.Acknowledgement.VERDICT_ACCEPTED
+        )
+        told = wire.Acknowledgement(key=frames.key_message(key, token), verdict=verdict)
+        self.put(wire.MemberFrame(acknowledgements=[told]))
+
+
+class WorkerService:
+    """Serves `Attach`."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        greeting: Greeting,
+        workers: Workers,
+        collect: Collect,
+        cluster: Cluster,
+        clock: ClusterClock,
+    ) -> None:
+        self._terms = terms
+        self._greeting = greeting
+        self._workers = workers
+        self._collect = collect
+        self._cluster = cluster
+        self._clock = clock
+        self._outboxes: set[Outbox] = set()
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """For `server.add_generic_rpc_handlers`."""
+        attach = grpc.stream_stream_rpc_method_handler(
+            self.attach,
+            request_deserializer=wire.WorkerFrame.FromString,
+            response_serializer=wire.MemberFrame.SerializeToString,
+        )
+        return grpc.method_handlers_generic_handler("schedd.v1.WorkerService", {"Attach": attach})
+
+    async def attach(self, _frames: object, context: Stream) -> None:
+        """One worker's stream, from hello to its end."""
+        hello = await self._hello(context)
+        outbox = Outbox()
+        try:
+            incarnation = frames.incarnation_of(hello)
+            spooled = [frames.key_of(key) for key in hello.spooled]
+            turned = await self._greeting.greet(incarnation, spooled)
+        except frames.BadFrame as bad:
+            await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")
+        except Unavailable as away:
+            await abort(context, "UNAVAILABLE", str(away), reason="UNAVAILABLE")
+        if isinstance(turned, Turned):
+            await abort(context, turned.status, turned.message, reason=turned.reason)
+        await context.write(wire.MemberFrame(welcome=self._welcome()))
+        attached = self._workers.attach(incarnation, outbox)
+        attached.draining = hello.draining
+        self._outboxes.add(outbox)
+        try:
+            await self._talk(context, attached, outbox)
+        finally:
+            self._outboxes.discard(outbox)
+            self._workers.detach(attached)
+            self._greeting.gone(incarnation.id)
+
+    def members_changed(self) -> None:
+        """Tell all attached workers who the members are now."""
+        told = wire.MemberFrame(members=self._members())
+        for outbox in self._outboxes:
+            outbox.put(told)
+
+    async def _hello(self, context: Stream) -> wire.Hello:
+        try:
+            async with asyncio.timeout(HELLO_WITHIN):
+                first = await context.read()
+        except TimeoutError:
+            await abort(context, "DEADLINE_EXCEEDED", "no hello came", reason="NO_HELLO")
+        if not isinstance(first, wire.WorkerFrame) or not first.HasField("hello"):
+            await abort(
+                context, "INVALID_ARGUMENT", "the first frame holds the hello", reason="NO_HELLO"
+            )
+        return first.hello
+
+    async def _talk(self, context: Stream, attached: Attached, outbox: Outbox) -> None:
+        """Read and write until the worker closes its side or the stream breaks."""
+        name = attached.incarnation.worker
+        writer = asyncio.create_task(self._write(context, outbox), name=f"frames to {name}")
+        try:
+            while True:
+                frame = await context.read()
+                if not isinstance(frame, wire.WorkerFrame):
+                    return  # the end of the stream
+                if await self._take(frame, attached, outbox):
+                    return
+        except frames.BadFrame as bad:
+            await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")
+        finally:
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+
+    async def _write(self, context: Stream, outbox: Outbox) -> None:
+        while True:
+            await context.write(await outbox.next())
+
+    async def _take(self, frame: wire.WorkerFrame, attached: Attached, outbox: Outbox) -> bool:
+        """Take in one frame; True when it says goodbye."""
+        for result in frame.results:
+            self._collect.reported(frames.reported(result), outbox)
+        for refused in frame.refusals:
+            self._collect.refused(frames.refusal(refused, attached.incarnation.worker))
+        for answer in frame.revoke_answers:
+            key, token = frames.key_of(answer.key)
+            self._workers.revoke_answered(key.run_id, token)
+            if answer.outcome == wire.RevokeAnswer.OUTCOME_REVOKED:
+                worker = attached.incarnation.worker
+                self._collect.refused(Refusal(key, token, worker, "REVOKED"))
+        if frame.HasField("granted"):
+            self._workers.granted(attached, frame.granted.slots, frame.granted.received)
+        if frame.HasField("heartbeat"):
+            self._heartbeat(frame.heartbeat, attached, outbox)
+        if frame.HasField("goodbye"):
+            await self._greeting.goodbye(attached.incarnation)
+            return True
+        return False
+
+    def _heartbeat(self, beat: wire.Heartbeat, attached: Attached, outbox: Outbox) -> None:
+        holdings = [(*frames.key_of(holding.key), holding) for holding in beat.holdings]
+        since_refresh = beat.since_refresh.ToTimedelta().total_seconds()
+        if beat.HasField("judged_time"):
+            self._workers.heard(
+                attached,
+                frames.instant(beat.judged_time),
+                [(key.run_id, token) for key, token, _ in holdings],
+                free=beat.free,
+                since_refresh=since_refresh,
+                draining=beat.draining,
+            )
+        for key, token, holding in holdings:
+            if holding.HasField("started_at"):
+                self._collect.started(key, token, frames.instant(holding.started_at))
+        self._greeting.heard(
+            attached.incarnation,
+            since_refresh,
+            lambda *, refreshed, lost: self._answer(beat.sequence, outbox, refreshed, lost),
+        )
+
+    def _answer(self, sequence: int, outbox: Outbox, refreshed: bool, lost: bool) -> None:
+        answer = wire.HeartbeatAnswer(
+            sequence=sequence,
+            refreshed=refreshed,
+            lost=lost,
+            cluster_time=frames.stamp(self._clock.now()),
+        )
+        outbox.put(wire.MemberFrame(heartbeat_answer=answer))
+
+    def _welcome(self) -> wire.Welcome:
+        tenure = self._cluster.tenure
+        return wire.Welcome(
+            member=self._terms.member,
+            tenure=str(tenure) if tenure else "",
+            cluster_id=self._terms.cluster_id,
+            members=self._members(),
+            worker_ttl=frames.span(self._terms.worker_ttl),
+            heartbeat_interval=frames.span(self._terms.heartbeat_interval),
+            version=self._terms.version,
+            cluster_time=frames.stamp(self._clock.now()),
+        )
+
+    def _members(self) -> wire.Members:
+        view = self._cluster.view()
+        return wire.Members(
+            endpoints=[
+                wire.Members.Endpoint(name=member.name, grpc=member.grpc) for member in view.members
+            ],
+            revision=view.revision,
+        )

@@ -1,0 +1,97 @@
+"""The user calls over gRPC: one generic handler a method, from the table in `api/calls.py`."""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, NoReturn
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from schedd.api.calls import SERVICES, STREAMING, UNARY, Streaming, Unary
+from schedd.api.errors import CallError, Unbuilt
+from schedd.api.services import Caller, Services
+from schedd.rpc.status import abort, abort_with
+from schedkit.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+MARGIN: Final = 0.25
+"""Seconds of a call's deadline that are kept for its answer."""
+
+
+def handlers(services: Services) -> list[grpc.GenericRpcHandler]:
+    """Handlers of every user call, for `server.add_generic_rpc_handlers`."""
+    return [_service(services, descriptor) for descriptor in SERVICES]
+
+
+def _service(services: Services, descriptor: ServiceDescriptor) -> grpc.GenericRpcHandler:
+    table = {method.name: _method(services, method) for method in descriptor.methods}
+    return grpc.method_handlers_generic_handler(descriptor.full_name, table)
+
+
+def _method(services: Services, method: MethodDescriptor) -> grpc.RpcMethodHandler[Any, Any]:
+    read = GetMessageClass(method.input_type).FromString
+    write = GetMessageClass(method.output_type).SerializeToString
+    if method.full_name in STREAMING:
+        stream = _streaming(services, STREAMING[method.full_name])
+        return grpc.unary_stream_rpc_method_handler(stream, read, write)
+    if method.full_name in UNARY:
+        unary = _unary(services, UNARY[method.full_name])
+        return grpc.unary_unary_rpc_method_handler(unary, read, write)
+    return grpc.unary_unary_rpc_method_handler(_unbuilt(method), read, write)
+
+
+def _unary(services: Services, call: Unary) -> Callable[[Message, Context], Awaitable[Message]]:
+    async def handle(request: Message, context: Context) -> Message:
+        try:
+            return await call(services, caller_of(context), request)
+        except (CallError, Unavailable) as error:
+            await refuse(context, error)
+
+    return handle
+
+
+def _streaming(
+    services: Services, call: Streaming
+) -> Callable[[Message, Context], AsyncIterator[Message]]:
+    async def handle(request: Message, context: Context) -> AsyncIterator[Message]:
+        try:
+            async for answer in call(services, caller_of(context), request):
+                yield answer
+        except (CallError, Unavailable) as error:
+            await refuse(context, error)
+
+    return handle
+
+
+def _unbuilt(method: MethodDescriptor) -> Callable[[Message, Context], Awaitable[Message]]:
+    async def handle(request: Message, context: Context) -> Message:
+        del request
+        await abort_with(context, Unbuilt(method.name))
+
+    return handle
+
+
+def caller_of(context: Context) -> Caller:
+    """Who calls. Without TLS and tokens everybody on the host is `anonymous`."""
+    left = context.time_remaining()
+    deadline = None if left is None else max(0.0, left - MARGIN)
+    return Caller(actor="anonymous", source=context.peer(), deadline=deadline)
+
+
+async def refuse(context: Context, error: CallError | Unavailable) -> NoReturn:
+    """Answer a call with what went wrong."""
+    if isinstance(error, CallError):
+        await abort_with(context, error)
+    log.warning("a call found the world away: %s", error)
+    await abort(
+        context,
+        "UNAVAILABLE",
+        "the cluster can't reach its database or etcd just now",
+        reason="UNAVAILABLE",
+        remedy="call again; see `schedctl cluster status`",
+    )

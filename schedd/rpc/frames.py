@@ -1,0 +1,183 @@
+"""Between the frames of the worker's stream and the values of the loops. Pure translation."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from schedd.core.ids import IncarnationId, RunId, Token
+from schedd.core.lifecycle import Reason
+from schedd.core.model import Assigned, Incarnation, RunKey
+from schedd.core.retry import Outcome
+from schedd.owner.catalogue import Known
+from schedd.owner.collect import Refusal, Reported
+from schedd.owner.workers import Head
+from schedproto.v1 import common_pb2, job_pb2, run_pb2, worker_service_pb2
+
+
+class BadFrame(ValueError):
+    """A frame that no worker of ours sends."""
+
+
+def stamp(instant: datetime) -> Timestamp:
+    """An aware datetime on the wire."""
+    found = Timestamp()
+    found.FromDatetime(instant)
+    return found
+
+
+def span(length: timedelta) -> Duration:
+    """A timedelta on the wire."""
+    found = Duration()
+    found.FromTimedelta(length)
+    return found
+
+
+def instant(stamped: Timestamp) -> datetime:
+    """A wire instant as an aware datetime. Raises BadFrame when it is out of range."""
+    try:
+        return stamped.ToDatetime(tzinfo=UTC)
+    except (ValueError, OverflowError) as wrong:
+        raise BadFrame(f"instant out of range: {wrong}") from wrong
+
+
+def uuid(text: str, what: str) -> UUID:
+    """An id. Raises BadFrame."""
+    try:
+        return UUID(text)
+    except ValueError as wrong:
+        raise BadFrame(f"{what} {text[:60]!r} isn't an id") from wrong
+
+
+def key_of(message: worker_service_pb2.AssignmentKey) -> tuple[RunKey, Token]:
+    """Which handing out of which run."""
+    run = RunKey(instant(message.scheduled_at), RunId(uuid(message.run_id, "run")))
+    return run, Token(message.fencing_token)
+
+
+def key_message(key: RunKey, token: Token) -> worker_service_pb2.AssignmentKey:
+    """The same on the wire."""
+    return worker_service_pb2.AssignmentKey(
+        run_id=str(key.run_id), fencing_token=token, scheduled_at=stamp(key.scheduled_at)
+    )
+
+
+def incarnation_of(hello: worker_service_pb2.Hello) -> Incarnation:
+    """Who says hello. Raises BadFrame."""
+    if not hello.worker or not hello.spool_id or hello.slots < 0:
+        raise BadFrame("a hello names worker, spool and slots")
+    return Incarnation(
+        id=IncarnationId(uuid(hello.incarnation, "incarnation")),
+        worker=hello.worker,
+        spool_id=hello.spool_id,
+        host=hello.host,
+        version=hello.version,
+        slots=hello.slots,
+        labels=dict(hello.labels),
+        handlers=tuple(hello.handlers),
+        actions=tuple(hello.actions),
+        started_at=instant(hello.started_at),
+    )
+
+
+def assignment(assigned: Assigned, known: Known) -> worker_service_pb2.Assignment:
+    """What a worker is given."""
+    run, definition = assigned.run, known.definition
+    if run.start_by is None or run.incarnation is None:
+        raise ValueError(f"run {run.key.run_id} was assigned without start_by or worker")
+    message = worker_service_pb2.Assignment(
+        key=key_message(run.key, run.token),
+        incarnation=str(run.incarnation),
+        namespace=definition.namespace,
+        job=definition.name,
+        generation=definition.generation,
+        attempt=run.attempt,
+        due_at=stamp(run.due_at),
+        start_by=stamp(run.start_by),
+        slots=definition.slots,
+        timeout=span(definition.timeout),
+        kill_after=span(definition.kill_after),
+        on_lease_lost=job_pb2.ON_LEASE_LOST_KILL
+        if definition.kills_on_lease_lost
+        else job_pb2.ON_LEASE_LOST_FINISH,
+        traceparent=traceparent(run.key.run_id, run.token),
+    )
+    match known.spec.WhichOneof("action"):
+        case "shell":
+            message.shell.CopyFrom(known.spec.shell)
+        case "http":
+            message.http.CopyFrom(known.spec.http)
+        case "python":
+            message.python.CopyFrom(known.spec.python)
+    if assigned.payload is not None:
+        message.payload.MergeFromString(assigned.payload)
+    elif known.spec.HasField("payload"):
+        message.payload.CopyFrom(known.spec.payload)
+    return message
+
+
+def traceparent(run: RunId, token: Token) -> str:
+    """A W3C trace context: one trace a run, one span an assignment."""
+    return f"00-{run.hex}-{token & (2**64 - 1):016x}-01"
+
+
+def reported(result: worker_service_pb2.Result) -> Reported:
+    """A worker's result. Raises BadFrame."""
+    key, token = key_of(result.key)
+    try:
+        outcome = Outcome(
+            worker_service_pb2.Result.Outcome.Name(result.outcome).removeprefix("OUTCOME_")
+        )
+        reason = common_pb2.Reason.Name(result.reason).removeprefix("REASON_")
+        return Reported(
+            key=key,
+            token=token,
+            worker=result.worker,
+            sender=IncarnationId(uuid(result.incarnation, "incarnation")),
+            digest=result.digest,
+            outcome=outcome,
+            reason=None if reason == "UNSPECIFIED" else Reason(reason),
+            error=result.error[:4096],
+            exit_code=result.exit_code if result.HasField("exit_code") else None,
+            started_at=instant(result.started_at) if result.HasField("started_at") else None,
+            finished_at=instant(result.finished_at) if result.HasField("finished_at") else None,
+            result=result.result.SerializeToString() if result.HasField("result") else None,
+            output=_output(result.output),
+            retry_after=result.retry_after.ToTimedelta()
+            if result.HasField("retry_after")
+            else None,
+        )
+    except BadFrame:
+        raise
+    except ValueError as wrong:
+        raise BadFrame(str(wrong)) from wrong
+
+
+def refusal(message: worker_service_pb2.Refusal, worker: str) -> Refusal:
+    """An assignment that wasn't taken. Raises BadFrame."""
+    key, token = key_of(message.key)
+    why = worker_service_pb2.Refusal.Why.Name(message.why).removeprefix("WHY_")
+    return Refusal(key, token, worker, why)
+
+
+def demand(heads: Sequence[Head]) -> worker_service_pb2.Demand:
+    """What waits here."""
+    return worker_service_pb2.Demand(
+        heads=[
+            worker_service_pb2.Demand.Head(
+                priority=common_pb2.Priority.ValueType(head.priority),
+                waiting_since=stamp(head.waiting_since),
+                slots=head.slots,
+            )
+            for head in heads
+        ]
+    )
+
+
+def _output(pieces: Sequence[run_pb2.LogPiece]) -> bytes | None:
+    """The pieces as they are stored."""
+    if not pieces:
+        return None
+    return run_pb2.Output(pieces=pieces).SerializeToString()

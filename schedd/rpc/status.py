@@ -1,0 +1,61 @@
+"""How a refusal travels over gRPC: status, message, and `google.rpc` details.
+
+    grpc-status-details-bin = google.rpc.Status{code, message, details: [ErrorInfo, BadRequest?]}
+
+ErrorInfo.reason is the UPPER_CASE word that programs look at; its metadata holds the remedy.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final, NoReturn
+
+import grpc
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
+from google.rpc.status_pb2 import Status
+
+from schedd.api.errors import CallError, Violation
+
+DOMAIN: Final = "schedd"
+_CODES: Final = {code.name: code for code in grpc.StatusCode}
+
+
+async def abort(
+    context: grpc.aio.ServicerContext[Any, Any],
+    status: str,
+    message: str,
+    *,
+    reason: str,
+    remedy: str = "",
+    violations: Iterable[Violation] = (),
+) -> NoReturn:
+    """End the call with this status; never returns."""
+    code = _CODES[status]
+    details = [
+        ErrorInfo(reason=reason, domain=DOMAIN, metadata={"remedy": remedy} if remedy else {})
+    ]
+    found = Status(code=code.value[0], message=message, details=[_packed(one) for one in details])
+    wrong = [
+        BadRequest.FieldViolation(field=one.field, description=one.problem) for one in violations
+    ]
+    if wrong:
+        found.details.append(_packed(BadRequest(field_violations=wrong)))
+    await context.abort(code, message, (("grpc-status-details-bin", found.SerializeToString()),))
+    raise AssertionError("abort returned")
+
+
+async def abort_with(context: grpc.aio.ServicerContext[Any, Any], error: CallError) -> NoReturn:
+    """End the call with what the call said."""
+    await abort(
+        context,
+        error.code,
+        error.message,
+        reason=error.reason,
+        remedy=error.remedy,
+        violations=error.violations,
+    )
+
+
+def _packed(message: Any) -> AnyMessage:
+    found = AnyMessage()
+    found.Pack(message)
+    return found
