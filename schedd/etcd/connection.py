@@ -10,6 +10,8 @@
 Invariants
 - A request is sent only over a connection that stands; one that couldn't be made has carried
   nothing, so that rotating is safe for writes too.
+- A TLS channel that can't connect is given up, and its successor reads the files anew: new
+  certificates need no restart.
 - No call outlasts its deadline, connecting and authenticating included.
 """
 
@@ -81,8 +83,7 @@ class Connection:
         told: ScheddError | None = None
         for position, share in self._round(clock):
             if not await self._connected(position, share):
-                told = told or self._unreachable(position)
-                self._ring.failed(position)
+                told = self._unreachable(position)
                 continue
             try:
                 return await self._send(position, method, request, clock)
@@ -114,7 +115,7 @@ class Connection:
         clock = _Clock(self.deadline)
         for position, share in self._round(clock):
             if not await self._connected(position, share):
-                self._ring.failed(position)
+                self._unreachable(position)
                 continue
             try:
                 token = await self._current_token(position, clock)
@@ -139,6 +140,9 @@ class Connection:
             yield position, clock.left() / (len(self.targets) - done)
 
     def _unreachable(self, position: int) -> Unavailable:
+        self._ring.failed(position)
+        if self._access.tls is not None:
+            self._channels.pop(position, None)  # not closed: others may still wait on it
         return Unavailable(f"etcd: no connection to {self.targets[position]}")
 
     def _note(self, position: int, failure: Failure) -> ScheddError:

@@ -103,7 +103,12 @@ _STALE_TOKEN: Final = (
 )
 
 # etcd gives these before it proposes anything to its peers.
-_NOT_APPLIED: Final = ("etcdserver: no leader", "etcdserver: too many requests")
+_NOT_APPLIED: Final = (
+    "etcdserver: no leader",
+    "etcdserver: not leader",
+    "etcdserver: too many requests",
+    "etcdserver: rpc not supported for learner",
+)
 
 
 def judge(code: StatusCode, details: str, *, writes: bool) -> Failure:
@@ -119,7 +124,7 @@ def judge(code: StatusCode, details: str, *, writes: bool) -> Failure:
         return Failure(Unavailable(told), Remedy.ELSEWHERE, distrust=True)
     if code in _AWAY:
         return _away(code, told, writes=writes)
-    return Failure(_answered(code, details, told), Remedy.NONE, distrust=False)
+    return Failure(_answered(details, told), Remedy.NONE, distrust=False)
 
 
 def _away(code: StatusCode, told: str, *, writes: bool) -> Failure:
@@ -130,11 +135,11 @@ def _away(code: StatusCode, told: str, *, writes: bool) -> Failure:
     return Failure(Unavailable(told), Remedy.NONE if spent else Remedy.ELSEWHERE, distrust=True)
 
 
-def _answered(code: StatusCode, details: str, told: str) -> ScheddError:
+def _answered(details: str, told: str) -> ScheddError:
     if "lease not found" in details:
         return LeaseGone(told)
     if "database space exceeded" in details:
         return NoSpace(told)
-    if code is StatusCode.OUT_OF_RANGE:
+    if "mvcc: required revision" in details:
         return RevisionGone(told)
     return Refused(told)

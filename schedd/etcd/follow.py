@@ -27,6 +27,7 @@ from schedd.core.coordination import Listing, Revision
 from schedd.etcd import wire_pb2 as wire
 from schedd.etcd.codec import Codec
 from schedd.etcd.connection import Connection
+from schedd.etcd.errors import RevisionGone
 from schedd.etcd.methods import WATCH
 from schedd.etcd.mirror import Change, Changed, Doubt, Mirror, Removed
 from schedd.etcd.stream import Stream
@@ -100,6 +101,8 @@ class Follower:
                 await self._watch(stream, Mirror(listing))
         except TimeoutError:
             return
+        except RevisionGone:
+            raise  # its endpoint is well
         except Unavailable:
             self._connection.distrust(stream)
             raise
@@ -159,7 +162,7 @@ class Follower:
 
 def _cancelled(response: wire.WatchResponse) -> Unavailable:
     if response.compact_revision:
-        return Unavailable(f"etcd: the watch began before compaction {response.compact_revision}")
+        return RevisionGone(f"etcd: the watch began before compaction {response.compact_revision}")
     return Unavailable(f"etcd: the watch was cancelled: {response.cancel_reason or 'no reason'}")
 
 

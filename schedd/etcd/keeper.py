@@ -10,6 +10,7 @@ while the last beat is young (see `trust`, which decides; this module only does)
 Invariants
 - `trusted()` is False for ever from the first time it is False.
 - The thread touches the loop by `call_soon_threadsafe` alone.
+- Whatever ends the thread, a bug too, ends the trust.
 - Leaving the block of `keep_lease` ends the thread's keepalives and then revokes the lease.
 """
 
@@ -19,7 +20,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from schedd.core.coordination import Lease
@@ -29,7 +30,6 @@ from schedd.etcd.lifeline import Lifeline
 from schedd.etcd.trust import Loss, Send, Timings, Trust, Wait
 from schedkit.clock import boottime
 from schedkit.errors import Misconfigured, Unavailable
-from schedkit.tasks import Waker
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class LeaseKeeper:
         self._nudge = threading.Event()
         self._stopping = False
         self._loop = asyncio.get_running_loop()
-        self._waker = Waker()
+        self._ended = asyncio.Event()
         self._beating: asyncio.TimerHandle | None = None
         self._thread = threading.Thread(target=self._keep, name="lease keeper", daemon=True)
 
@@ -71,7 +71,9 @@ class LeaseKeeper:
     async def until_lost(self) -> Loss:
         """Wait until the lease is lost, and say why; returns the moment trust ends."""
         while self.trusted():
-            await self._waker.wait(max(0.0, self.trusted_until - boottime()))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, self.trusted_until - boottime())):
+                    await self._ended.wait()
         loss = self._trust.loss
         assert loss is not None
         return loss
@@ -111,7 +113,7 @@ class LeaseKeeper:
             while not self._stopping and self._step():
                 pass
         finally:
-            self._tell_loop()
+            self._end()
 
     def _step(self) -> bool:
         """One decision, done. False when there is nothing left to keep."""
@@ -140,9 +142,11 @@ class LeaseKeeper:
             with self._lock:
                 self._trust.renewed(sent, ttl, boottime())
 
-    def _tell_loop(self) -> None:
+    def _end(self) -> None:
+        with self._lock:
+            self._trust.give_up()
         if not self._stopping:
-            self._loop.call_soon_threadsafe(self._waker.wake)
+            self._loop.call_soon_threadsafe(self._ended.set)
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ endpoint is simply tried in turn, within one deadline.
 
 from __future__ import annotations
 
-import logging
+import random
 from typing import TypeVar
 
 import grpc
@@ -21,8 +21,6 @@ from schedd.etcd.ring import Ring
 from schedkit.clock import boottime
 from schedkit.errors import ScheddError, Unavailable
 
-log = logging.getLogger(__name__)
-
 RequestT = TypeVar("RequestT", bound=Message)
 ReplyT = TypeVar("ReplyT", bound=Message)
 
@@ -30,13 +28,13 @@ ReplyT = TypeVar("ReplyT", bound=Message)
 class Lifeline:
     """Sends keepalives. Used by one thread; `close` may come from another.
 
-    `deadline`: seconds for each keepalive. `start`: position of the endpoint to begin with.
+    `deadline`: seconds for each keepalive.
     """
 
-    def __init__(self, access: Access, *, deadline: float, start: int = 0) -> None:
+    def __init__(self, access: Access, *, deadline: float) -> None:
         self._access = access
         self._deadline = deadline
-        self._ring = Ring(len(access.targets), start=start)
+        self._ring = Ring(len(access.targets), start=random.randrange(len(access.targets)))
         self._channels: dict[int, grpc.Channel] = {}
         self._token: str | None = None
 
@@ -55,7 +53,7 @@ class Lifeline:
             except CallFailed as failed:
                 told = failed.failure.error
                 if failed.failure.distrust:
-                    self._ring.failed(position)
+                    self._leave(position)
                 if failed.failure.remedy is not Remedy.ELSEWHERE:
                     raise told from failed.__cause__
         raise told or Unavailable("etcd: no endpoint answers")
@@ -64,6 +62,11 @@ class Lifeline:
         """Close the connections; a keepalive that is under way fails."""
         for channel in list(self._channels.values()):
             channel.close()
+
+    def _leave(self, position: int) -> None:
+        self._ring.failed(position)
+        if self._access.tls is not None and (channel := self._channels.pop(position, None)):
+            channel.close()  # the next one reads the certificates anew
 
     def _keepalive(self, position: int, lease: LeaseId, ends: float) -> int:
         request = wire.LeaseKeepAliveRequest(id=lease)

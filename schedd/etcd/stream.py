@@ -67,7 +67,8 @@ class Stream(Generic[RequestT, ReplyT]):
         self._call.cancel()
         if self._reading is not None:
             self._reading.cancel()
-            await asyncio.wait({self._reading})
+            # Whatever it met, nobody wants to know any more.
+            await asyncio.gather(self._reading, return_exceptions=True)
 
 
 def _converted(error: grpc.aio.AioRpcError) -> Exception:

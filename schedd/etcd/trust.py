@@ -127,5 +127,9 @@ class Trust:
         """A keepalive wasn't answered, or with an error: try again soon."""
         self._due = now + self._retry
 
+    def give_up(self) -> None:
+        """Nobody sends keepalives any more: what isn't lost yet is lost now."""
+        self.loss = self.loss or Loss.UNANSWERED
+
     def _hung(self, now: float) -> bool:
         return now - self._beat > self._timings.interval

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -140,6 +141,17 @@ async def test_a_server_of_another_authority_is_not_believed(encrypted, certific
     async with connect(Access(encrypted.endpoints, tls), deadline=DEADLINE) as client:
         with pytest.raises(Unavailable):
             await client.get("a")
+
+
+async def test_new_certificates_are_used_without_a_restart(encrypted, certificates, tmp_path):
+    make_authority(tmp_path)
+    tls = Tls(tmp_path / "ca.pem", certificates.cert, certificates.key)
+    access = Access(encrypted.endpoints, tls)
+    async with connect(access, deadline=DEADLINE) as client:
+        with pytest.raises(Unavailable):
+            await client.get("a")
+        shutil.copy(certificates.ca, tmp_path / "ca.pem")
+        await client.put("a", b"1")
 
 
 @pytest.mark.parametrize(

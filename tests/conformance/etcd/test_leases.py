@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -133,6 +134,17 @@ async def test_leaving_the_block_gives_the_lease_back_at_once(client, single):
     async with kept(client, single):
         assert await client.get("mine") is not None
     assert await client.get("mine") is None
+
+
+async def test_a_keeper_whose_thread_breaks_loses_the_lease(client, single, monkeypatch):
+    def broken(*_: object) -> int:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    async with kept(client, single) as (keeper, running):
+        monkeypatch.setattr(keeper._lifeline, "keepalive", broken)
+        assert await asyncio.wait_for(running, TTL) is Loss.UNANSWERED
+        assert not keeper.trusted()
 
 
 async def test_the_granted_ttl_counts_where_it_exceeds_the_asked_one():

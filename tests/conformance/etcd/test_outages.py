@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 
 import pytest
@@ -148,6 +149,16 @@ async def test_an_etcd_that_is_not_there_is_told_at_once():
             await client.put("a", b"")
         assert not isinstance(read.value, OutcomeUnknown), "it was never sent"
         assert time.monotonic() - began < 2
+
+
+async def test_an_endpoint_that_accepts_and_says_nothing_is_passed_over(single, root):
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        endpoints = (f"127.0.0.1:{mute.getsockname()[1]}", *single.endpoints)
+        async with connect(Access(endpoints), deadline=DEADLINE, root=root) as client:
+            client._connection._ring.current = 0
+            await client.put("a", b"1")
+            assert client._connection.current == 1
+            assert (await client.get("a")).value == b"1"
 
 
 async def test_status_names_the_member_that_is_away(trio, trio_client):

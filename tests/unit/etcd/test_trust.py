@@ -99,6 +99,13 @@ def test_trust_that_has_ended_never_comes_back():
     assert not lease.holds(5)
 
 
+def test_a_lease_that_nobody_refreshes_any_more_is_not_trusted():
+    lease = trust()
+    lease.give_up()
+    assert not lease.holds(0)
+    assert lease.loss is Loss.UNANSWERED
+
+
 def test_an_answer_with_a_greater_ttl_counts():
     lease = trust()
     lease.renewed(sent=2, ttl=60, now=2.1)
