@@ -1,0 +1,303 @@
+"""A member that does only what a test tells it: the real wire, served by a real gRPC server.
+
+    async with FakeMember() as member:
+        stream = await member.attached()
+        key = await stream.assign(argv=["true"])
+        result = await stream.result_of(key)
+
+It welcomes each hello, refreshes the lease at each heartbeat and acknowledges nothing, unless told
+otherwise. All that came up a stream is kept, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import grpc
+import grpc.aio
+
+from schedkit.channel import SERVER_OPTIONS
+from schedproto.v1 import common_pb2, job_pb2
+from schedproto.v1 import worker_service_pb2 as pb
+from schedproto.v1.worker_service_pb2_grpc import (
+    WorkerServiceServicer,
+    add_WorkerServiceServicer_to_server,
+)
+from support.wait import wait_until_async
+
+T = TypeVar("T")
+PATIENCE = 10.0
+
+
+@dataclass
+class Stream:
+    """One worker's stream to this member."""
+
+    member: FakeMember
+    hello: pb.Hello
+    frames: list[pb.WorkerFrame] = field(default_factory=list)
+    results: list[pb.Result] = field(default_factory=list)
+    refusals: list[pb.Refusal] = field(default_factory=list)
+    answers: list[pb.RevokeAnswer] = field(default_factory=list)
+    heartbeats: list[pb.Heartbeat] = field(default_factory=list)
+    granted: pb.Granted = field(default_factory=pb.Granted)
+    goodbye: bool = False
+    ended: bool = False
+    _down: asyncio.Queue[pb.MemberFrame | None] = field(default_factory=asyncio.Queue)
+
+    async def send(self, **fields: Any) -> None:
+        """One frame down, with these fields."""
+        await self._down.put(pb.MemberFrame(**fields))
+
+    def end(self) -> None:
+        """Close the stream in good order."""
+        self._down.put_nowait(None)
+
+    async def assign(self, *, key: pb.AssignmentKey | None = None, **how: Any) -> pb.AssignmentKey:
+        """Send one assignment made by `FakeMember.assignment`; its key."""
+        assignment = self.member.assignment(
+            key=key, **{"incarnation": self.hello.incarnation} | how
+        )
+        await self.send(assignments=[assignment])
+        return assignment.key
+
+    async def result_of(self, key: pb.AssignmentKey, timeout: float = PATIENCE) -> pb.Result:
+        """The result of this assignment, once it has come by this stream."""
+        return await self.until(lambda: _of(self.results, key), f"the result of {key}", timeout)
+
+    async def refusal_of(self, key: pb.AssignmentKey, timeout: float = PATIENCE) -> pb.Refusal:
+        """The refusal of this assignment."""
+        return await self.until(lambda: _of(self.refusals, key), f"a refusal of {key}", timeout)
+
+    async def revoke(self, key: pb.AssignmentKey) -> pb.RevokeAnswer:
+        """Ask for it back; the answer."""
+        await self.send(revokes=[pb.Revoke(key=key)])
+        return await self.until(lambda: _of(self.answers, key), f"an answer about {key}")
+
+    async def acknowledge(
+        self,
+        key: pb.AssignmentKey,
+        verdict: pb.Acknowledgement.Verdict = pb.Acknowledgement.VERDICT_ACCEPTED,
+    ) -> None:
+        """Answer a result."""
+        await self.send(acknowledgements=[pb.Acknowledgement(key=key, verdict=verdict)])
+
+    async def holds(self, key: pb.AssignmentKey, state: pb.Holding.State) -> pb.Holding:
+        """Return when a heartbeat says that the worker has it in this state."""
+
+        def seen() -> pb.Holding | None:
+            last = self.heartbeats[-1:]
+            held = [each for beat in last for each in beat.holdings]
+            return next((h for h in held if h.key == key and h.state == state), None)
+
+        return await self.until(seen, f"{key} in state {state}")
+
+    async def granted_at_least(self, slots: int) -> None:
+        """Return when so many slots are granted beyond what was received."""
+        await self.until(lambda: self.granted.slots >= slots, f"{slots} slots granted")
+
+    async def until(self, seen: Callable[[], T | None], what: str, timeout: float = PATIENCE) -> T:
+        """Wait for something to have come up."""
+        found = await wait_until_async(seen, timeout, what)
+        assert found is not None
+        return found
+
+    def _hear(self, frame: pb.WorkerFrame) -> None:
+        self.frames.append(frame)
+        self.results.extend(frame.results)
+        self.refusals.extend(frame.refusals)
+        self.answers.extend(frame.revoke_answers)
+        if frame.HasField("granted"):
+            self.granted = frame.granted
+        if frame.HasField("goodbye"):
+            self.goodbye = True
+        if frame.HasField("heartbeat"):
+            self.heartbeats.append(frame.heartbeat)
+            if self.member.answer_heartbeats:
+                self._down.put_nowait(self.member.answer(frame.heartbeat))
+        if self.member.acknowledge_results and frame.results:
+            self._down.put_nowait(
+                pb.MemberFrame(
+                    acknowledgements=[
+                        pb.Acknowledgement(
+                            key=each.key, verdict=pb.Acknowledgement.VERDICT_ACCEPTED
+                        )
+                        for each in frame.results
+                    ]
+                )
+            )
+
+
+class FakeMember(WorkerServiceServicer):
+    """Serves `WorkerService` on a free port of loopback."""
+
+    def __init__(self, name: str = "m1", *, ttl: float = 15.0, interval: float = 0.2) -> None:
+        self.name = name
+        self.tenure = str(uuid.uuid4())
+        self.ttl = ttl
+        self.interval = interval
+        self.streams: list[Stream] = []
+        self.answer_heartbeats = True
+        self.refresh = True
+        self.lost: set[str] = set()
+        """Incarnations that are written off."""
+        self.acknowledge_results = False
+        self.abort: tuple[grpc.StatusCode, str] | None = None
+        """Answer each hello with this status."""
+        self.peers: Sequence[FakeMember] = (self,)
+        self.revision = 1
+        self.port = 0
+        self._tokens = itertools.count(1 << 32)
+        self._server: grpc.aio.Server | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Serve; on the port it had before, if any."""
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        add_WorkerServiceServicer_to_server(self, self._server)
+        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Reset all streams and stop listening."""
+        if self._server is not None:
+            await self._server.stop(grace=None)
+            self._server = None
+
+    async def attached(self, count: int = 1, timeout: float = PATIENCE) -> Stream:
+        """The newest stream, once there were `count` of them, one is open and slots are granted."""
+        return await wait_until_async(
+            lambda: (
+                self.streams[-1]
+                if len(self.streams) >= count and not self.streams[-1].ended
+                else None
+            ),
+            timeout,
+            f"stream {count} at {self.name}",
+        )
+
+    def assignment(
+        self,
+        *,
+        incarnation: str,
+        key: pb.AssignmentKey | None = None,
+        argv: Sequence[str] | None = None,
+        start_in: float | None = None,
+        start_within: float = 5.0,
+        timeout: float | None = None,
+        kill_after: float | None = None,
+        payload: str | bytes | None = None,
+        **fields: Any,
+    ) -> pb.Assignment:
+        """An assignment to start now, or armed to start in `start_in` seconds."""
+        message = pb.Assignment(
+            key=key or self.key(), incarnation=incarnation, namespace="default", job="probe",
+            generation=1, attempt=1, slots=1, **fields,
+        )  # fmt: skip
+        now = datetime.now(UTC)
+        begin = now + timedelta(seconds=start_in or 0.0)
+        if start_in is not None:
+            message.not_before.FromDatetime(begin)
+        message.start_by.FromDatetime(begin + timedelta(seconds=start_within))
+        if argv is not None:
+            message.shell.CopyFrom(job_pb2.ShellAction(argv=argv))
+        if timeout is not None:
+            message.timeout.FromTimedelta(timedelta(seconds=timeout))
+        if kill_after is not None:
+            message.kill_after.FromTimedelta(timedelta(seconds=kill_after))
+        if isinstance(payload, bytes):
+            message.payload.raw = payload
+        elif payload is not None:
+            message.payload.CopyFrom(common_pb2.Payload(json=payload))
+        return message
+
+    def key(self, run: str = "", token: int | None = None) -> pb.AssignmentKey:
+        """A new run with the next token, or what is asked for."""
+        key = pb.AssignmentKey(
+            run_id=run or str(uuid.uuid4()),
+            fencing_token=next(self._tokens) if token is None else token,
+        )
+        key.scheduled_at.FromDatetime(datetime.now(UTC))
+        return key
+
+    def answer(self, heartbeat: pb.Heartbeat) -> pb.MemberFrame:
+        """What each heartbeat is answered."""
+        hello = self.streams[-1].hello
+        answer = pb.HeartbeatAnswer(
+            sequence=heartbeat.sequence,
+            refreshed=self.refresh,
+            lost=hello.incarnation in self.lost,
+        )
+        answer.cluster_time.FromDatetime(datetime.now(UTC))
+        return pb.MemberFrame(heartbeat_answer=answer)
+
+    def members(self) -> pb.Members:
+        """This member and its peers."""
+        return pb.Members(
+            revision=self.revision,
+            endpoints=[pb.Members.Endpoint(name=p.name, grpc=p.address) for p in self.peers],
+        )
+
+    def welcome(self) -> pb.Welcome:
+        """What each hello is answered."""
+        welcome = pb.Welcome(
+            member=self.name, tenure=self.tenure, cluster_id="test", members=self.members()
+        )
+        welcome.worker_ttl.FromTimedelta(timedelta(seconds=self.ttl))
+        welcome.heartbeat_interval.FromTimedelta(timedelta(seconds=self.interval))
+        welcome.cluster_time.FromDatetime(datetime.now(UTC))
+        return welcome
+
+    async def Attach(  # noqa: N802 - the name on the wire
+        self, request_iterator: AsyncIterator[pb.WorkerFrame], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.MemberFrame]:
+        first = await anext(request_iterator)
+        if self.abort is not None:
+            await context.abort(*self.abort)
+        stream = Stream(self, first.hello)
+        self.streams.append(stream)
+        yield pb.MemberFrame(welcome=self.welcome())
+        hearing = asyncio.create_task(self._hear(request_iterator, stream), name="hear")
+        try:
+            while (frame := await stream._down.get()) is not None:
+                yield frame
+        finally:
+            stream.ended = True
+            hearing.cancel()
+
+    async def _hear(self, frames: AsyncIterator[pb.WorkerFrame], stream: Stream) -> None:
+        async for frame in frames:
+            stream._hear(frame)
+        stream.end()
+
+
+def _of(messages: Sequence[T], key: pb.AssignmentKey) -> T | None:
+    return next((each for each in messages if each.key == key), None)
+
+
+async def within(waiting: Awaitable[T], seconds: float = PATIENCE) -> T:
+    """Await with a deadline."""
+    async with asyncio.timeout(seconds):
+        return await waiting

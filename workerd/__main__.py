@@ -1,0 +1,84 @@
+"""The command `workerd`: settings, then the daemon."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from schedkit import config as settings
+from schedkit import logs
+from schedkit.errors import Misconfigured
+from schedkit.service import MISCONFIGURED, OK, Daemon, run_daemon
+
+_NEEDED = ("aiohttp", "prometheus_client", "starlette", "uvicorn")
+_FLAGS = ("name", "endpoints", "slots", "spool", "handlers", "drain_timeout", "log_level")
+DEFAULT_FILE = Path("/etc/schedd/workerd.toml")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a worker until it is told to end; its exit code."""
+    given = _parser().parse_args(arguments)
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        sys.stderr.write(
+            f"workerd: {', '.join(missing)} not installed\n"
+            "the extra `worker` brings what a worker needs\n"
+            "pip install 'schedd[worker]'\n"
+        )
+        return MISCONFIGURED
+    return _run(given)
+
+
+def _run(given: argparse.Namespace) -> int:
+    from workerd.app import serve
+    from workerd.config import Config
+
+    flags = {name: getattr(given, name) for name in _FLAGS}
+    flags["listen.http"] = given.listen_http
+    default = DEFAULT_FILE if DEFAULT_FILE.exists() else None
+    try:
+        config = settings.load(
+            Config,
+            file=given.config or default,
+            environ=os.environ,
+            prefix="WORKERD",
+            flags=flags,
+        )
+    except Misconfigured as error:
+        sys.stderr.write(f"{error}\n")
+        return MISCONFIGURED
+    if given.check_config:
+        for key, value in settings.masked(config).items():
+            sys.stdout.write(f"{key} = {value}\n")
+        return OK
+    logs.configure(config.log_level, config.log_format, "workerd")
+
+    async def life(daemon: Daemon) -> None:
+        await serve(config, daemon)
+
+    return run_daemon(life)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="workerd", description="Runs the jobs that a schedd cluster assigns to this host."
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help=f"TOML; {DEFAULT_FILE}")
+    parser.add_argument("--check-config", action="store_true", help="print the settings and end")
+    parser.add_argument("--name", help="unique in the cluster; the host's name if not given")
+    parser.add_argument("--endpoints", metavar="HOST:PORT,…", help="members to begin with")
+    parser.add_argument("--slots", metavar="N", help="how many runs at once")
+    parser.add_argument("--spool", metavar="DIR", help="a directory of its own, kept over restarts")
+    parser.add_argument("--handlers", metavar="MODULE,…", help="modules with Python handlers")
+    parser.add_argument("--listen-http", metavar="HOST:PORT", help="health and metrics")
+    parser.add_argument("--drain-timeout", metavar="DURATION", help="to finish in, on SIGTERM")
+    parser.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""Wires a worker together, and leads it through its life.
+
+    lock the spool → kill leftovers → load what is spooled → keeper → attach → work
+        SIGTERM → draining: nothing new, finish, hand back the rest, settle, goodbye
+
+Invariants
+- Before the first hello nothing of an earlier process of this spool runs any more.
+- A worker that ends in good order leaves no running job, and, when a member was there to take
+  them, no result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import uuid
+from collections.abc import Awaitable
+from importlib import metadata
+from typing import NoReturn
+
+from schedkit.clock import boottime, utcnow
+from schedkit.service import Daemon
+from schedkit.tasks import guard
+from workerd.attach import Attach
+from workerd.config import Config
+from workerd.core.admission import Admission
+from workerd.core.ids import Address, Key
+from workerd.core.outcome import Cause
+from workerd.core.trust import Trust
+from workerd.courier import Courier
+from workerd.executors import scratch
+from workerd.executors.table import executors
+from workerd.identity import Identity
+from workerd.journal import Journal
+from workerd.keeper import Keeper, sweep_leftovers
+from workerd.listener import Listener
+from workerd.metrics import Metrics
+from workerd.spool import Spool
+from workerd.work import Work
+
+log = logging.getLogger(__name__)
+
+SETTLE_WITHIN = 10.0
+"""Seconds that a worker which has drained waits for its last results to be stored."""
+_KILL_MARGIN = 15.0
+"""Seconds beyond its asking that an attempt may take to end; `kill_after` is 10 by default."""
+_KEEPER_LOOK = 0.5
+
+
+class App:
+    """One worker process."""
+
+    def __init__(self, config: Config, spool: Spool) -> None:
+        """Prepare everything; blocks for a moment.
+
+        Raises:
+            Misconfigured: the address can't be bound, or a handler's module can't be imported.
+        """
+        self._config = config
+        self._spool = spool
+        killed = sweep_leftovers(spool.directory)
+        if killed:
+            log.warning("killed %d processes that an earlier worker left", killed)
+        scratch.clear(spool.scratch)
+        self._journal = Journal(spool.directory, str(uuid.uuid4()))
+        self._metrics = Metrics()
+        table = executors(config, self._journal, spool.scratch)
+        identity = Identity(
+            worker=config.name,
+            spool_id=spool.id,
+            version=metadata.version("schedd"),
+            host=socket.gethostname(),
+            slots=config.slots,
+            labels=config.labels,
+            handlers=table.handlers,
+            actions=[*table.by_action],
+            started_at=utcnow(),
+        )
+        self._admission = Admission(config.slots, identity.incarnation)
+        self._trust = Trust()
+        self._courier = Courier(spool, self._settled)
+        self._courier.load()
+        self._work = Work(
+            config.name,
+            self._admission,
+            self._trust,
+            table.by_action,
+            self._courier,
+            self._metrics,
+        )
+        self._attach = Attach(
+            identity,
+            [Address(each) for each in config.endpoints],
+            config.tls,
+            self._admission,
+            self._trust,
+            self._work,
+            self._courier,
+        )
+        self._work.on_change = self._attach.redeal
+        self._listener = Listener(config.listen.http, self._metrics, self._collect, self._unready)
+        self._table = table
+
+    async def run(self, daemon: Daemon) -> None:
+        """Live until told to drain, and then until drained."""
+        loops = {
+            "spool": self._courier.keep_spooling,
+            "resend": self._courier.keep_sending,
+            "work": self._work.run,
+            "attach": self._attach.run,
+            "http": self._listener.serve,
+            "keeper": self._keep_keeper,
+        }
+        async with self._table, asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(guard(loop, name), name=name) for name, loop in loops.items()
+            ]
+            log.info("worker %s listens on port %d", self._config.name, self._listener.port)
+            daemon.ready(f"worker {self._config.name}: attaching")
+            await daemon.draining.wait()
+            await self._drain(daemon)
+            for task in tasks:
+                task.cancel()
+        self._journal.close()
+
+    async def _drain(self, daemon: Daemon) -> None:
+        daemon.status("draining")
+        self._work.drain(on=True)
+        self._attach.announce()
+        patience = self._config.drain_timeout.total_seconds()
+        if not await _within(patience, self._work.idle()):
+            log.warning("drain_timeout is over: handing back what still runs")
+            self._work.stop_all(Cause.DRAIN)
+            await _within(_KILL_MARGIN, self._work.idle())
+        if not await _within(SETTLE_WITHIN, self._courier.settled()):
+            log.warning("%d results stay in the spool for the next start", len(self._courier))
+        else:
+            await _within(2.0, self._attach.goodbye())
+
+    async def _keep_keeper(self) -> NoReturn:
+        keeper = Keeper(self._journal.path)
+        try:
+            while True:
+                await asyncio.sleep(_KEEPER_LOOK)
+                if not keeper.alive():
+                    log.error("the keeper process is gone; starting another")
+                    keeper.release()
+                    keeper = Keeper(self._journal.path)
+        finally:
+            keeper.release()
+
+    def _settled(self, key: Key, verdict: str) -> None:
+        self._metrics.settled.labels(verdict).inc()
+        self._work.acknowledged(key)
+
+    def _collect(self) -> None:
+        metrics, admission = self._metrics, self._admission
+        metrics.slots.set(self._config.slots)
+        metrics.free.set(admission.free)
+        metrics.used.set(admission.used)
+        metrics.spool.set(len(self._courier))
+        metrics.members.set(self._attach.attached)
+        metrics.trusted.set(self._trust.holds(boottime()))
+
+    def _unready(self) -> str:
+        if not self._attach.attached:
+            return "attached to no member"
+        if not self._attach.trusted():
+            return "its lease isn't known to live"
+        return "draining" if self._admission.draining else ""
+
+
+async def serve(config: Config, daemon: Daemon) -> None:
+    """A worker's whole life, for `run_daemon`."""
+    spool = Spool(config.spool)
+    try:
+        await App(config, spool).run(daemon)
+    finally:
+        spool.close()
+
+
+async def _within(seconds: float, waiting: Awaitable[None]) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await waiting
+    except TimeoutError:
+        return False
+    return True

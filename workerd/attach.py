@@ -1,0 +1,261 @@
+"""All streams of this worker: one to every member, found by the members' own telling.
+
+    seeds (configured) ──attach──→ welcome: members ──attach to each──→ …
+    all streams gone → back to the seeds
+
+Invariants
+- All streams carry the same incarnation. When a member says it is lost, a new one is made and
+  every stream is opened anew; what waited for its start was meant for the old one and is dropped.
+- A list of members older than the last one read (by etcd's revision) is ignored, unless no stream
+  is left: an etcd that was restored counts from a lower number.
+- In total never more slots are granted than are free, and none while there is no trust, while
+  draining, or while the spool takes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import NoReturn
+
+from schedkit.backoff import Backoff
+from schedkit.channel import TLS
+from schedkit.clock import boottime
+from schedkit.tasks import Waker
+from schedproto.v1 import worker_service_pb2 as pb
+from workerd import wire
+from workerd.core.admission import Admission, State
+from workerd.core.grants import deal
+from workerd.core.ids import Address
+from workerd.core.trust import Trust
+from workerd.courier import Courier
+from workerd.identity import Identity
+from workerd.link import Ending, Link
+from workerd.work import Work
+
+log = logging.getLogger(__name__)
+
+_LOOK = 1.0
+"""Seconds between two looks at which streams should be there."""
+_STEADY = 10.0
+"""Seconds after which a stream that broke had been a good one."""
+
+
+class Attach:
+    """The worker's side of `WorkerService.Attach`, towards all members."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        seeds: Sequence[Address],
+        tls: TLS | None,
+        admission: Admission,
+        trust: Trust,
+        work: Work,
+        courier: Courier,
+    ) -> None:
+        self.identity = identity
+        self._seeds = tuple(seeds)
+        self._tls = tls
+        self._admission = admission
+        self._trust = trust
+        self._work = work
+        self._courier = courier
+        self._members: tuple[Address, ...] = ()
+        self._revision = 0
+        self._links: dict[Address, Link] = {}
+        """The open ones."""
+        self._tasks: dict[Address, asyncio.Task[None]] = {}
+        self._waker = Waker()
+        self._redeal_due = False
+        self._leaving = False
+
+    @property
+    def attached(self) -> int:
+        """Streams that are open."""
+        return len(self._links)
+
+    def trusted(self) -> bool:
+        """Whether the lease surely lives."""
+        return self._trust.holds(boottime())
+
+    async def run(self) -> NoReturn:
+        """Keep a stream to each member until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                wanted = self._wanted()
+                for address in wanted - self._tasks.keys():
+                    self._tasks[address] = group.create_task(
+                        self._keep(address), name=f"attach {address}"
+                    )
+                self._drop_aliases()
+                await self._waker.wait(_LOOK)
+                self.redeal()
+
+    async def goodbye(self) -> None:
+        """Everything is settled: say so on each stream, and return when all have ended."""
+        self._leaving = True
+        for link in self._links.values():
+            link.goodbye()
+        while self._links:
+            await self._waker.wait(_LOOK)
+
+    def announce(self) -> None:
+        """Have each member hear a heartbeat now."""
+        for link in self._links.values():
+            link.beat()
+
+    # -- Slots --
+
+    def redeal(self) -> None:
+        """Deal the free slots anew, once for all that happens before the loop comes round."""
+        if not self._redeal_due:
+            self._redeal_due = True
+            asyncio.get_running_loop().call_soon(self._deal)
+
+    def _deal(self) -> None:
+        self._redeal_due = False
+        able = self.trusted() and not self._admission.draining and self._courier.healthy
+        demands = {address: link.demand for address, link in self._links.items()}
+        previous = {each: link.promised - link.received for each, link in self._links.items()}
+        granted = deal(self._admission.free if able else 0, demands, previous)
+        for address, slots in granted.items():
+            self._links[address].grant(slots)
+
+    # -- What links ask of their host --
+
+    def hello(self) -> pb.Hello:
+        """Who this is, what it has in hand, what it can do."""
+        who = self.identity
+        holdings = [*self._work.holdings()]
+        message = pb.Hello(
+            worker=who.worker,
+            incarnation=who.incarnation,
+            spool_id=who.spool_id,
+            version=who.version,
+            host=who.host,
+            slots=who.slots,
+            labels=who.labels,
+            handlers=who.handlers,
+            actions=who.actions,
+            spooled=[result.key for result in self._courier.results()],
+            running=[each.key for each in holdings],
+            draining=self._admission.draining,
+        )
+        message.started_at.FromDatetime(who.started_at)
+        return message
+
+    def heartbeat(self) -> pb.Heartbeat:
+        """What is free, what is in hand, how old the lease is."""
+        message = pb.Heartbeat(
+            free=self._admission.free,
+            holdings=self._work.holdings(),
+            draining=self._admission.draining,
+        )
+        message.holdings.extend(
+            wire.holding(result.key, State.ENDED, None) for result in self._courier.results()
+        )
+        message.since_refresh.FromNanoseconds(int(self._trust.since(boottime()) * 1e9))
+        return message
+
+    def welcomed(self, link: Link, welcome: pb.Welcome) -> None:
+        """One more stream is open."""
+        log.info("attached to member %s at %s", link.member, link.address)
+        self._links[link.address] = link
+        self._trust.ttl = welcome.worker_ttl.ToTimedelta().total_seconds()
+        self._learn(welcome.members)
+        self._courier.attached(link)
+        self.redeal()
+
+    def closed(self, link: Link) -> None:
+        """A stream is over."""
+        del self._links[link.address]
+        self._courier.detached(link)
+        if not self._links:
+            self._revision = 0
+        self._waker.wake()
+        self.redeal()
+
+    def refreshed(self, sent: float) -> None:
+        """The lease lives longer."""
+        fresh = not self.trusted()
+        self._trust.refreshed(sent)
+        if fresh:
+            self.redeal()
+
+    def received(self, link: Link, frame: pb.MemberFrame) -> None:
+        """Do what a member says. Revokes and cancels go first: they may name what comes along."""
+        for revoke in frame.revokes:
+            link.answer_revoke(self._work.revoke(revoke.key))
+        for cancel in frame.cancels:
+            self._work.cancel(cancel, link)
+        if frame.assignments:
+            self._work.assign(frame.assignments, link.time, link)
+        if frame.acknowledgements:
+            self._courier.acknowledge(frame.acknowledgements)
+        if frame.HasField("drain"):
+            self._work.drain(not frame.drain.undrain)
+            self.announce()
+        if frame.HasField("members"):
+            self._learn(frame.members)
+        if frame.HasField("demand"):
+            self.redeal()
+
+    # -- Streams --
+
+    def _learn(self, members: pb.Members) -> None:
+        if members.revision < self._revision or not members.endpoints:
+            return
+        self._revision = members.revision
+        self._members = tuple(Address(each.grpc) for each in members.endpoints)
+        self._waker.wake()
+
+    def _wanted(self) -> set[Address]:
+        """The members; and the seeds, as long as no member's own address answers."""
+        if self._leaving:
+            return set()
+        if any(address in self._links for address in self._members):
+            return set(self._members)
+        return {*self._members, *self._seeds}
+
+    def _drop_aliases(self) -> None:
+        """End streams to a member that is attached by the address it gives itself, too."""
+        own = {self._links[each].tenure for each in self._members if each in self._links}
+        for address, link in self._links.items():
+            if address not in self._members and link.tenure in own:
+                link.leave()
+
+    async def _keep(self, address: Address) -> None:
+        """A stream to `address`, again and again, until it is no longer wanted."""
+        backoff = Backoff(initial=0.1, maximum=5.0)
+        told = False
+        while address in self._wanted():
+            link = Link(address, self._tls, self)
+            began = boottime()
+            ending, why = await link.run()
+            if link.member and boottime() - began > _STEADY:
+                backoff.reset()
+            log.log(
+                logging.DEBUG if told and not link.member else logging.WARNING,
+                "stream to %s ended: %s",
+                address,
+                why,
+            )
+            told = not link.member
+            if ending is Ending.LOST:
+                self._renew(link)
+            await asyncio.sleep(backoff.next())
+        del self._tasks[address]
+        self._waker.wake()
+
+    def _renew(self, lost: Link) -> None:
+        """Register anew, once for all streams that carried the lost incarnation."""
+        if lost.incarnation != self.identity.incarnation:
+            return
+        log.warning("incarnation %s is lost; starting a new one", lost.incarnation)
+        self.identity = self.identity.renewed()
+        self._trust.sent = None
+        self._work.renew(self.identity.incarnation)
+        for link in self._links.values():
+            link.drop()

@@ -1,0 +1,65 @@
+"""The settings of a worker: `workerd.toml`, `WORKERD_…`, flags."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+from schedkit.channel import TLS, check_plaintext, split_address
+from schedkit.errors import Misconfigured
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Where this worker listens."""
+
+    http: str = "127.0.0.1:7422"
+    """Health and metrics, `host:port`; port 0 picks a free one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that can be set."""
+
+    endpoints: tuple[str, ...]
+    """Members to begin with, `host:port`; the others are learned from them."""
+    spool: Path
+    """A directory of this worker's own, kept over restarts."""
+    name: str = field(default_factory=lambda: socket.gethostname().lower())
+    slots: int = 16
+    handlers: tuple[str, ...] = ()
+    """Modules that register Python handlers."""
+    labels: dict[str, str] = field(default_factory=dict)
+    listen: Listen = field(default_factory=Listen)
+    drain_timeout: timedelta = timedelta(seconds=30)
+    allow_loopback: bool = False
+    """Whether HTTP jobs may call this very host."""
+    insecure: bool = False
+    """Speak in the clear with members on other hosts."""
+    tls: TLS | None = None
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+
+    def __post_init__(self) -> None:
+        if not self.endpoints:
+            raise ValueError("endpoints names no member")
+        if not 1 <= self.slots <= 100_000:
+            raise ValueError(f"slots must be from 1 to 100000, not {self.slots}")
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"name {self.name!r} must match {_NAME.pattern}")
+        split_address(self.listen.http)
+        try:
+            for address in self.endpoints:
+                check_plaintext(address, self.insecure or self.tls is not None)
+            check_plaintext(self.listen.http, self.insecure)
+        except Misconfigured as error:
+            raise ValueError(str(error)) from error
+        if self.spool.exists() and not os.access(self.spool, os.W_OK):
+            raise ValueError(f"spool {self.spool} can't be written")

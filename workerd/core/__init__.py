@@ -1,0 +1,10 @@
+"""What a worker decides, without I/O, clock or asyncio: time and facts come in as arguments.
+
+admission     which assignments are taken, started, refused, revoked
+grants        how free slots are dealt to the members that ask for them
+trust         until when this worker may believe that its lease lives
+cluster_time  the members' time, bounded from both sides, on this host's boot clock
+outcome       how an attempt ended, its reason and its digest
+capture       the first and last of a stream of any length
+ids           the names of things
+"""

@@ -1,0 +1,258 @@
+"""Which assignments this worker takes and starts: each at most once, whatever the network does.
+
+    offer ─┬─ HELD ──┐ start
+           ├─ ARMED ─┴───────→ RUNNING ──ended──→ ENDED ──acknowledged──→ (gone)
+           └─ refused           ↑ revoke and cancel before this arrow: never started
+
+Invariants (PROTOCOL 4)
+- `seen[run]` is the greatest token taken, refused, revoked or cancelled. A token below it is
+  refused. The same token is answered as before: taken stays taken and is never started again,
+  refused stays refused.
+- Whether an assignment may start (incarnation, draining, trust, `not_before`, `start_by`) is
+  judged at the moment it starts, on a clock that never goes back.
+- A slot is free again when the execution has ended, not when its result is acknowledged.
+- An entry of `seen` is forgotten only after its `start_by`, when the start is refused anyway.
+
+Times are seconds of the boot clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from workerd.core.ids import Incarnation, Key, RunId, Token
+
+GRACE = 10.0
+"""Seconds that an entry outlives its `start_by`: more than any error of a measured offset."""
+UNKNOWN_FOR = 900.0
+"""Seconds that a revoke or cancel of an assignment never received is remembered."""
+
+
+class Why(Enum):
+    """Why an assignment isn't taken. None of them costs the run an attempt."""
+
+    NO_SLOT = auto()
+    DRAINING = auto()
+    TOO_LATE = auto()
+    GREATER_TOKEN_SEEN = auto()
+    OTHER_INCARNATION = auto()
+    UNABLE = auto()
+    REVOKED = auto()
+
+
+class State(Enum):
+    """Where a taken assignment stands."""
+
+    HELD = auto()
+    ARMED = auto()
+    RUNNING = auto()
+    ENDED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """An assignment, as far as admission looks at it."""
+
+    key: Key
+    incarnation: Incarnation
+    slots: int
+    start_by: float
+    not_before: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """It is taken: start it when `not_before` has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """It was taken before and stands here; nothing is to be started."""
+
+    state: State | None
+    """None: it ended and was acknowledged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """It is not taken, or no longer held; `greatest` is the greatest token seen of its run."""
+
+    why: Why
+    greatest: Token
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Start it now."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """Ask again at `until`."""
+
+    until: float
+
+
+@dataclass(slots=True)
+class _Seen:
+    token: Token
+    taken: bool
+    forget_at: float
+
+
+@dataclass(slots=True)
+class _Holding:
+    offer: Offer
+    state: State
+
+
+class Admission:
+    """The worker's register of runs. Not thread-safe; the event loop owns it."""
+
+    def __init__(self, slots: int, incarnation: Incarnation) -> None:
+        self._incarnation = incarnation
+        self._slots = slots
+        self._used = 0
+        self._seen: dict[RunId, _Seen] = {}
+        self._oldest: deque[tuple[float, RunId]] = deque()
+        self._holdings: dict[Key, _Holding] = {}
+        self.draining = False
+
+    @property
+    def free(self) -> int:
+        """Slots that nothing holds, arms or runs on."""
+        return self._slots - self._used
+
+    @property
+    def used(self) -> int:
+        """Slots in use."""
+        return self._used
+
+    def holdings(self) -> Iterator[tuple[Key, State]]:
+        """Everything taken and not acknowledged."""
+        return ((key, holding.state) for key, holding in self._holdings.items())
+
+    def state(self, key: Key) -> State | None:
+        """Where this assignment stands; None when it isn't in hand."""
+        holding = self._holdings.get(key)
+        return holding.state if holding else None
+
+    def offer(
+        self, offer: Offer, at: float, *, trusted: bool, unable: str = ""
+    ) -> Taken | Known | Refused:
+        """Judge an assignment just received. `unable` says why no executor here can run it."""
+        key = offer.key
+        seen = self._seen.get(key.run)
+        if seen is not None and key.token <= seen.token:
+            if key.token < seen.token:
+                return Refused(Why.GREATER_TOKEN_SEEN, seen.token)
+            if seen.taken:
+                return Known(self.state(key))
+            return Refused(Why.REVOKED, seen.token)
+        why = self._objection(offer, at, trusted)
+        if why is None and unable:
+            why = Why.UNABLE
+        if why is None and offer.slots > self.free:
+            why = Why.NO_SLOT
+        self._remember(key, taken=why is None, forget_at=max(offer.start_by, at) + GRACE)
+        if why is not None:
+            return Refused(why, key.token, unable if why is Why.UNABLE else "")
+        state = State.HELD if offer.not_before is None else State.ARMED
+        self._holdings[key] = _Holding(offer, state)
+        self._used += offer.slots
+        return Taken()
+
+    def start(self, key: Key, at: float, *, trusted: bool) -> Started | NotYet | Refused:
+        """Judge, at the very moment of its start, an assignment that is held or armed.
+
+        Anything but `NotYet` is final: it runs from here on, or is no longer held.
+
+        Raises:
+            KeyError: it isn't in hand.
+        """
+        holding = self._holdings[key]
+        if holding.state not in (State.HELD, State.ARMED):
+            raise ValueError(f"{key} is {holding.state.name}, and starts once")
+        offer = holding.offer
+        why = self._objection(offer, at, trusted)
+        if why is not None:
+            return self._withdraw(key, why)
+        if offer.not_before is not None and at < offer.not_before:
+            return NotYet(offer.not_before)
+        holding.state = State.RUNNING
+        return Started()
+
+    def ended(self, key: Key) -> None:
+        """Its execution is over; the slots are free, the result waits to be acknowledged."""
+        holding = self._holdings[key]
+        holding.state = State.ENDED
+        self._used -= holding.offer.slots
+
+    def acknowledged(self, key: Key) -> None:
+        """Its result is stored, or refused for good. One never held here is no error."""
+        holding = self._holdings.get(key)
+        if holding is not None and holding.state is State.ENDED:
+            del self._holdings[key]
+
+    def revoke(self, key: Key, at: float) -> bool:
+        """Never start this one. True: it never started and never will; False: it had started."""
+        holding = self._holdings.get(key)
+        if holding is not None:
+            if holding.state in (State.RUNNING, State.ENDED):
+                return False
+            self._withdraw(key, Why.REVOKED)
+            return True
+        seen = self._seen.get(key.run)
+        if seen is not None and seen.token == key.token:
+            return not seen.taken
+        if seen is None or seen.token < key.token:
+            self._remember(key, taken=False, forget_at=at + UNKNOWN_FOR)
+        return True
+
+    def withdraw_all(self, why: Why) -> list[tuple[Key, Refused]]:
+        """Give back whatever is held or armed and hasn't started."""
+        waiting = [k for k, h in self._holdings.items() if h.state in (State.HELD, State.ARMED)]
+        return [(key, self._withdraw(key, why)) for key in waiting]
+
+    def renew(self, incarnation: Incarnation) -> list[tuple[Key, Refused]]:
+        """This worker registers anew; what was meant for the earlier one and waits is dropped."""
+        self._incarnation = incarnation
+        return self.withdraw_all(Why.OTHER_INCARNATION)
+
+    def forget(self, at: float) -> None:
+        """Let go of entries whose `start_by` has passed and that are not in hand."""
+        while self._oldest and self._oldest[0][0] <= at:
+            _, run = self._oldest.popleft()
+            seen = self._seen.get(run)
+            if seen is None or seen.forget_at > at:
+                continue
+            if Key(run, seen.token) in self._holdings:
+                seen.forget_at = at + GRACE
+                self._oldest.append((seen.forget_at, run))
+            else:
+                del self._seen[run]
+
+    def _objection(self, offer: Offer, at: float, trusted: bool) -> Why | None:
+        if offer.incarnation != self._incarnation:
+            return Why.OTHER_INCARNATION
+        if self.draining:
+            return Why.DRAINING
+        if not trusted or at > offer.start_by:
+            return Why.TOO_LATE
+        return None
+
+    def _withdraw(self, key: Key, why: Why) -> Refused:
+        holding = self._holdings.pop(key)
+        self._used -= holding.offer.slots
+        seen = self._seen.get(key.run)
+        if seen is not None and seen.token == key.token:
+            seen.taken = False
+        return Refused(why, seen.token if seen else key.token)
+
+    def _remember(self, key: Key, *, taken: bool, forget_at: float) -> None:
+        self._seen[key.run] = _Seen(key.token, taken, forget_at)
+        self._oldest.append((forget_at, key.run))

@@ -1,0 +1,130 @@
+"""How an attempt ended: one value, from which the result on the wire is made.
+
+    asked to stop? ── cancelled → CANCELLED · drain or lost lease → RETURNED · time over → FAILED
+    else by its exit code: success → SUCCEEDED · 100 → FAILED, never retried · other → FAILED
+
+Invariants
+- A stop that we asked for explains the end, whatever the exit code: a program that catches SIGTERM
+  and exits 0 has not done its work.
+- The same outcome has the same digest in every process and version: the encoding is fixed here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum, auto
+
+from workerd.core.capture import Piece
+from workerd.core.ids import Key
+
+DONT_RETRY_CODE = 100
+"""By this exit code a program says that another try is of no use."""
+MAX_RESULT = 64 * 1024
+MAX_ERROR = 4 * 1024
+"""Characters."""
+
+
+class Verdict(Enum):
+    """The four ends of an attempt. The values stand in the digest."""
+
+    SUCCEEDED = 1
+    FAILED = 2
+    CANCELLED = 3
+    RETURNED = 4
+    """Handed back; it costs no attempt."""
+
+
+class Reason(Enum):
+    """Why. The values stand in the digest."""
+
+    NONE = 0
+    EXIT_CODE = 20
+    SIGNAL = 21
+    HTTP_STATUS = 22
+    EXCEPTION = 24
+    TIMEOUT = 25
+    WORKER_LOST = 28
+    DONT_RETRY = 30
+    BY_USER = 40
+
+
+class Cause(Enum):
+    """Why this worker stops an attempt."""
+
+    TIMEOUT = auto()
+    CANCEL = auto()
+    DRAIN = auto()
+    LEASE_LOST = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a handler gave back: JSON text, or bytes."""
+
+    data: bytes
+    json: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of one attempt."""
+
+    verdict: Verdict
+    reason: Reason = Reason.NONE
+    error: str = ""
+    exit_code: int | None = None
+    result: Content | None = None
+    output: tuple[Piece, ...] = ()
+    retry_after: timedelta | None = None
+
+
+def stopped(cause: Cause, detail: str = "", output: tuple[Piece, ...] = ()) -> Outcome:
+    """The outcome of an attempt that ended because we ended it."""
+    verdict, reason, error = {
+        Cause.TIMEOUT: (Verdict.FAILED, Reason.TIMEOUT, "its time was over"),
+        Cause.CANCEL: (Verdict.CANCELLED, Reason.BY_USER, "cancelled"),
+        Cause.DRAIN: (Verdict.RETURNED, Reason.NONE, "handed back: the worker shuts down"),
+        Cause.LEASE_LOST: (Verdict.RETURNED, Reason.WORKER_LOST, "killed: the lease was lost"),
+    }[cause]
+    return Outcome(verdict, reason, f"{error}: {detail}" if detail else error, output=output)
+
+
+def exited(code: int, output: tuple[Piece, ...], success_codes: Collection[int] = ()) -> Outcome:
+    """The outcome of a program that ended by itself; a negative `code` is minus its signal."""
+    if code in (success_codes or (0,)):
+        return Outcome(Verdict.SUCCEEDED, exit_code=code, output=output)
+    if code < 0:
+        error = f"ended by {_signal_name(-code)}"
+        return Outcome(Verdict.FAILED, Reason.SIGNAL, error, exit_code=128 - code, output=output)
+    reason = Reason.DONT_RETRY if code == DONT_RETRY_CODE else Reason.EXIT_CODE
+    return Outcome(Verdict.FAILED, reason, f"exit code {code}", exit_code=code, output=output)
+
+
+def digest(key: Key, outcome: Outcome) -> bytes:
+    """SHA-256 over what counts of an outcome; 32 bytes. Output and times are not part of it."""
+    result = outcome.result
+    fields = (
+        key.run.encode(),
+        str(key.token).encode(),
+        str(outcome.verdict.value).encode(),
+        str(outcome.reason.value).encode(),
+        b"" if outcome.exit_code is None else str(outcome.exit_code).encode(),
+        outcome.error.encode(errors="surrogateescape"),
+        b"" if result is None else (b"j" if result.json else b"r") + result.data,
+    )
+    sha = hashlib.sha256()
+    for each in fields:
+        sha.update(len(each).to_bytes(8, "big"))
+        sha.update(each)
+    return sha.digest()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,153 @@
+"""What every executor is given, and what it gives back.
+
+    executor.run(attempt, stop) ──→ Outcome
+
+Invariants
+- An executor always answers with an outcome; what a job does wrong is an outcome, not an exception.
+- A stop is heard at any time, before the start as well; its first cause is the one that counts.
+- When `run` returns or is cancelled, nothing of the attempt goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Protocol, TypeVar
+
+from schedproto.v1 import common_pb2
+from schedproto.v1 import worker_service_pb2 as pb
+from workerd.core.ids import Key, RunId, Token
+from workerd.core.outcome import Cause, Outcome
+
+T = TypeVar("T")
+
+DEFAULT_KILL_AFTER = 10.0
+"""Seconds from asking an attempt to end to killing it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One assignment at its start."""
+
+    assignment: pb.Assignment
+    worker: str
+    deadline: datetime
+    """When its timeout ends it."""
+
+    @property
+    def key(self) -> Key:
+        """Which handing out of which run."""
+        key = self.assignment.key
+        return Key(RunId(key.run_id), Token(key.fencing_token))
+
+    @property
+    def kill_after(self) -> float:
+        """Seconds between asking it to end and killing it."""
+        given = self.assignment
+        if not given.HasField("kill_after"):
+            return DEFAULT_KILL_AFTER
+        return given.kill_after.ToTimedelta().total_seconds()
+
+    @property
+    def payload(self) -> bytes:
+        """What the job is given, as bytes; empty when there is nothing."""
+        return payload_bytes(self.assignment.payload)
+
+    @property
+    def scheduled_at(self) -> datetime:
+        """The nominal instant."""
+        return self.assignment.key.scheduled_at.ToDatetime(tzinfo=UTC)
+
+    def facts(self) -> dict[str, str]:
+        """What each job is told about itself, by snake_case name; every face renames the keys."""
+        given = self.assignment
+        return {
+            "namespace": given.namespace,
+            "job": given.job,
+            "run_id": given.key.run_id,
+            "attempt": str(given.attempt),
+            "fencing_token": str(given.key.fencing_token),
+            "scheduled_at": rfc3339(self.scheduled_at),
+            "deadline": rfc3339(self.deadline),
+            "idempotency_key": given.key.run_id,
+            "worker": self.worker,
+        }
+
+
+class Stop:
+    """The wish that an attempt ends; asked by whoever has a cause, heard by its executor."""
+
+    __slots__ = ("_listener", "cause", "killed")
+
+    def __init__(self) -> None:
+        self.cause: Cause | None = None
+        self.killed = False
+        self._listener: Callable[[bool], object] | None = None
+
+    def ask(self, cause: Cause, *, kill: bool = False) -> None:
+        """End; with `kill` at once. Asking again may only make it harder."""
+        again = self.cause is not None and not (kill and not self.killed)
+        if self.cause is None:
+            self.cause = cause
+        self.killed = self.killed or kill
+        if self._listener is not None and not again:
+            self._listener(self.killed)
+
+    def listen(self, listener: Callable[[bool], object]) -> None:
+        """Have `listener(kill)` called at each wish, and now when there was one already."""
+        self._listener = listener
+        if self.cause is not None:
+            listener(self.killed)
+
+    def deafen(self) -> None:
+        """Call nobody any more."""
+        self._listener = None
+
+
+class Executor(Protocol):
+    """One way of running things."""
+
+    def objection(self, assignment: pb.Assignment) -> str:
+        """Why this executor can't run it, for a person to read; empty when it can."""
+        ...
+
+    async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
+        """Carry it out."""
+        ...
+
+
+async def until_stopped(work: Coroutine[object, object, T], stop: Stop) -> T | None:
+    """The answer of `work`, or None when a stop cancelled it. Runs in the caller's own task."""
+    me = asyncio.current_task()
+    assert me is not None
+    stop.listen(lambda _kill: me.cancel())
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if stop.cause is None:
+            raise
+        me.uncancel()
+        return None
+    finally:
+        stop.deafen()
+        work.close()
+
+
+def payload_bytes(payload: common_pb2.Payload) -> bytes:
+    """JSON as its text in UTF-8, raw bytes as they are."""
+    return payload.raw if payload.WhichOneof("kind") == "raw" else payload.json.encode()
+
+
+def rfc3339(instant: datetime) -> str:
+    """UTC with milliseconds: `2026-01-31T09:41:07.250Z`."""
+    text = instant.astimezone(UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+def timeout_of(assignment: pb.Assignment) -> timedelta:
+    """How long the attempt may last; one hour if not given."""
+    if not assignment.HasField("timeout"):
+        return timedelta(hours=1)
+    return assignment.timeout.ToTimedelta()

@@ -1,0 +1,192 @@
+"""One HTTP request; its status, or a pattern in its body, says whether the job succeeded.
+
+Invariants
+- Only allowed addresses are connected to, on each hop (targets).
+- At most 64 KiB of the answer are read and kept, as they came: nothing is decompressed.
+- Redirects are followed only when the job asks, at most `MAX_HOPS`, and never from https to http.
+- Nothing of the worker's surroundings is used: no proxy variables, no netrc, no cookies.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+
+import aiohttp
+from yarl import URL
+
+from schedkit.clock import utcnow
+from schedproto.v1 import job_pb2
+from schedproto.v1 import worker_service_pb2 as pb
+from workerd.core.capture import KEEP, Piece
+from workerd.core.outcome import MAX_ERROR, Content, Outcome, Reason, Verdict, stopped
+from workerd.executors.base import Attempt, Stop, payload_bytes, until_stopped
+from workerd.executors.targets import ForbiddenTarget, Targets
+
+MAX_HOPS = 5
+CONNECT_WITHIN = 10.0
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_CREDENTIALS = frozenset({"authorization", "cookie", "proxy-authorization"})
+
+
+class Http:
+    """The executor of `http`."""
+
+    def __init__(self, *, allow_loopback: bool) -> None:
+        self._targets = Targets(allow_loopback=allow_loopback)
+        self._session: aiohttp.ClientSession | None = None
+
+    def objection(self, assignment: pb.Assignment) -> str:
+        """A field that this worker doesn't know yet is refused, not ignored."""
+        return "not built yet: http.signing_key" if assignment.http.signing_key else ""
+
+    async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
+        """Send it, and judge the answer."""
+        outcome = await until_stopped(self._call(attempt), stop)
+        if outcome is None:
+            assert stop.cause is not None, "nothing else ends it"
+            return stopped(stop.cause)
+        return outcome
+
+    async def close(self) -> None:
+        """Close what is open."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def _call(self, attempt: Attempt) -> Outcome:
+        action = attempt.assignment.http
+        try:
+            pattern = re.compile(action.success_pattern.encode())
+            return await self._follow(action, attempt, pattern)
+        except (re.error, aiohttp.InvalidURL, ForbiddenTarget) as error:
+            return _failed(error, Reason.DONT_RETRY)
+        except aiohttp.ClientConnectorError as error:
+            forbidden = isinstance(error.os_error, ForbiddenTarget)
+            return _failed(
+                error.os_error if forbidden else error,
+                Reason.DONT_RETRY if forbidden else Reason.EXCEPTION,
+            )
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return _failed(error, Reason.EXCEPTION)
+
+    async def _follow(
+        self, action: job_pb2.HttpAction, attempt: Attempt, pattern: re.Pattern[bytes]
+    ) -> Outcome:
+        method, url = action.method.upper() or "POST", URL(action.url)
+        body: bytes | None = _body(action, attempt)
+        headers = _headers(action, attempt)
+        for _ in range(MAX_HOPS):
+            self._check(url)
+            async with self._open().request(
+                method, url, headers=headers, data=body, allow_redirects=False
+            ) as answer:
+                onward = answer.headers.get("Location")
+                if not (action.follow_redirects and answer.status in _REDIRECTS and onward):
+                    return await _judged(answer, action, pattern)
+            target = url.join(URL(onward))
+            if target.origin() != url.origin():
+                headers = {k: v for k, v in headers.items() if k.lower() not in _CREDENTIALS}
+            if url.scheme == "https" and target.scheme != "https":
+                raise ForbiddenTarget(f"a redirect from https to {target.scheme} is not followed")
+            if answer.status == 303 or (answer.status in (301, 302) and method == "POST"):
+                method, body = "GET", None
+            url = target
+        return Outcome(Verdict.FAILED, Reason.HTTP_STATUS, f"more than {MAX_HOPS} redirects")
+
+    def _check(self, url: URL) -> None:
+        if url.scheme not in ("http", "https") or not url.host:
+            raise ForbiddenTarget(f"{url} is no http or https address")
+        self._targets.check_literal(url.host)
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    resolver=self._targets, use_dns_cache=False, limit=0, force_close=True
+                ),
+                # The attempt's own timeout ends the rest.
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_WITHIN),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                trust_env=False,
+            )
+        return self._session
+
+
+async def _judged(
+    answer: aiohttp.ClientResponse, action: job_pb2.HttpAction, pattern: re.Pattern[bytes]
+) -> Outcome:
+    data = bytearray()
+    while len(data) <= KEEP and (chunk := await answer.content.read(KEEP + 1 - len(data))):
+        data += chunk
+    kept, whole = bytes(data[:KEEP]), len(data) <= KEEP
+    output = (Piece(stderr=False, data=kept, offset=0, at=utcnow()),) if kept else ()
+    expected = action.success_statuses
+    if answer.status not in expected if expected else not 200 <= answer.status < 300:
+        return Outcome(
+            Verdict.FAILED,
+            Reason.HTTP_STATUS,
+            f"HTTP {answer.status} {answer.reason or ''}".rstrip(),
+            exit_code=answer.status,
+            output=output,
+            retry_after=_retry_after(answer.headers),
+        )
+    if not pattern.search(kept):
+        wrong = f"HTTP {answer.status}, but its body doesn't match {action.success_pattern!r}"
+        return Outcome(Verdict.FAILED, Reason.HTTP_STATUS, wrong, answer.status, output=output)
+    result = _content(kept, answer.content_type) if whole and kept else None
+    return Outcome(Verdict.SUCCEEDED, result=result, output=() if result else output)
+
+
+def _content(data: bytes, kind: str) -> Content:
+    if kind == "application/json" or kind.endswith("+json"):
+        try:
+            json.loads(data)
+        except ValueError:
+            pass  # it only says so: kept as bytes
+        else:
+            return Content(data, json=True)
+    return Content(data, json=False)
+
+
+def _body(action: job_pb2.HttpAction, attempt: Attempt) -> bytes | None:
+    if action.HasField("json"):
+        return payload_bytes(action.json)
+    return action.body.encode() or attempt.payload or None
+
+
+def _headers(action: job_pb2.HttpAction, attempt: Attempt) -> dict[str, str]:
+    told = {
+        f"Schedd-{name.replace('_', '-').title()}": value
+        for name, value in attempt.facts().items()
+        if value
+    }
+    headers = {"User-Agent": "schedd", "Accept-Encoding": "identity", **told}
+    if attempt.assignment.traceparent:
+        headers["traceparent"] = attempt.assignment.traceparent
+    is_json = action.HasField("json") or (
+        not action.body and attempt.assignment.payload.WhichOneof("kind") == "json"
+    )
+    if is_json and not any(name.lower() == "content-type" for name in action.headers):
+        headers["Content-Type"] = "application/json"
+    return {**headers, **action.headers}
+
+
+def _retry_after(headers: Mapping[str, str]) -> timedelta | None:
+    """What the target wishes: seconds, or a date. Nonsense counts as no wish."""
+    text = headers.get("Retry-After", "").strip()
+    if text.isascii() and text.isdigit():
+        return timedelta(seconds=min(int(text), 86_400))
+    try:
+        at = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return max(at - datetime.now(UTC), timedelta(0))
+
+
+def _failed(error: BaseException, reason: Reason) -> Outcome:
+    return Outcome(Verdict.FAILED, reason, f"{type(error).__name__}: {error}"[:MAX_ERROR])

@@ -1,0 +1,170 @@
+"""A program, or a script for a named interpreter, in a session of its own.
+
+    argv | interpreter + script        stdin: the payload, a text, or nothing
+    clean environment + the job's own + what a job is told (SCHEDD_…, TRACEPARENT)
+
+Invariants
+- Nothing of the worker's environment reaches a job.
+- No shell reads `argv`.
+- A stop asks the whole group to end, and kills it after `kill_after`; a kill needs no asking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import pwd
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from schedproto.v1 import job_pb2
+from schedproto.v1 import worker_service_pb2 as pb
+from workerd.core.outcome import Outcome, Reason, Verdict, exited, stopped
+from workerd.executors.base import Attempt, Stop
+from workerd.executors.process import Child, Program
+from workerd.executors.scratch import Scratch
+from workerd.journal import Journal
+
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
+"""The codes by which shells say that a program couldn't be started."""
+
+_OURS_TO_BEAR = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
+"""The host is at its limits: not the job's failure."""
+
+
+class Shell:
+    """The executor of `shell`."""
+
+    def __init__(self, journal: Journal, scratch: Path) -> None:
+        self._journal = journal
+        self._scratch = scratch
+
+    def objection(self, assignment: pb.Assignment) -> str:
+        """Fields that this worker doesn't know yet are refused, not ignored."""
+        action = assignment.shell
+        if not action.argv and not action.script:
+            return "shell has neither argv nor script"
+        unbuilt = [name for name in ("env_from", "limits") if _given(action, name)]
+        return f"not built yet: shell.{', shell.'.join(unbuilt)}" if unbuilt else ""
+
+    async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
+        """Start it, and stay with it until nothing of it is left."""
+        action = attempt.assignment.shell
+        try:
+            user = pwd.getpwnam(action.user) if action.user else None
+        except KeyError:
+            return _not_started(f"no user {action.user!r} on this worker", NOT_EXECUTABLE)
+        try:
+            with Scratch(self._scratch, attempt.key, user) as scratch:
+                with _program(attempt, user, scratch) as program:
+                    child = Child(program, self._journal)
+                return await _stay(child, attempt, stop)
+        except FileNotFoundError as error:
+            return _not_started(f"{error.strerror}: {error.filename}", NOT_FOUND)
+        except ValueError as error:
+            return _not_started(str(error), NOT_EXECUTABLE)
+        except OSError as error:
+            detail = f"{error.strerror}: {error.filename}"
+            if error.errno in _OURS_TO_BEAR:
+                return Outcome(Verdict.RETURNED, error=f"this worker can't start it: {detail}")
+            return _not_started(detail, NOT_EXECUTABLE)
+
+
+async def _stay(child: Child, attempt: Attempt, stop: Stop) -> Outcome:
+    loop = asyncio.get_running_loop()
+    killing: asyncio.TimerHandle | None = None
+
+    def end(kill: bool) -> None:
+        nonlocal killing
+        if killing is not None:
+            killing.cancel()
+        if kill or attempt.kill_after <= 0:
+            child.kill()
+            return
+        child.terminate()
+        killing = loop.call_later(attempt.kill_after, child.kill)
+
+    stop.listen(end)
+    try:
+        code = await child.ended()
+        stop.deafen()
+        output = await child.output()
+    finally:
+        stop.deafen()
+        if killing is not None:
+            killing.cancel()
+        child.close()
+    if stop.cause is not None:
+        return stopped(stop.cause, output=output)
+    return exited(code, output, attempt.assignment.shell.success_codes)
+
+
+@contextlib.contextmanager
+def _program(
+    attempt: Attempt, user: pwd.struct_passwd | None, scratch: Scratch
+) -> Iterator[Program]:
+    action = attempt.assignment.shell
+    payload = scratch.write("payload", attempt.payload)
+    argv = [*action.argv]
+    if action.script:
+        script = scratch.write("script", action.script.encode())
+        argv = [*(action.interpreter or ["/bin/sh"]), str(script), *action.argv]
+    account = user or pwd.getpwuid(os.getuid())
+    with _stdin(action, payload, scratch) as stdin:
+        yield Program(
+            argv=argv,
+            env=_environment(attempt, account, payload),
+            cwd=Path(action.cwd) if action.cwd else _home(account),
+            stdin=stdin,
+            user=user,
+            umask=action.umask or None,
+        )
+
+
+@contextlib.contextmanager
+def _stdin(
+    action: job_pb2.ShellAction, payload: Path, scratch: Scratch
+) -> Iterator[BinaryIO | int]:
+    """A file rather than a pipe: nothing has to be pumped, and the child may seek in it."""
+    if action.stdin == job_pb2.ShellAction.STDIN_NONE:
+        yield subprocess.DEVNULL
+        return
+    if action.stdin == job_pb2.ShellAction.STDIN_TEXT:
+        payload = scratch.write("stdin", action.stdin_text.encode())
+    with payload.open("rb") as file:
+        yield file
+
+
+def _environment(attempt: Attempt, account: pwd.struct_passwd, payload: Path) -> dict[str, str]:
+    told = {f"SCHEDD_{name.upper()}": value for name, value in attempt.facts().items()}
+    return {
+        "PATH": SEARCH_PATH,
+        "LANG": "C.UTF-8",
+        "HOME": account.pw_dir,
+        "USER": account.pw_name,
+        "LOGNAME": account.pw_name,
+        **attempt.assignment.shell.env,
+        **told,
+        "SCHEDD_PAYLOAD_FILE": str(payload),
+        **({"TRACEPARENT": trace} if (trace := attempt.assignment.traceparent) else {}),
+    }
+
+
+def _home(account: pwd.struct_passwd) -> Path:
+    home = Path(account.pw_dir)
+    return home if home.is_dir() else Path("/")
+
+
+def _given(action: job_pb2.ShellAction, name: str) -> bool:
+    field = action.DESCRIPTOR.fields_by_name[name]
+    return any(each is field for each, _ in action.ListFields())
+
+
+def _not_started(error: str, code: int) -> Outcome:
+    return Outcome(Verdict.FAILED, Reason.EXIT_CODE, f"not started: {error}", exit_code=code)

@@ -1,0 +1,51 @@
+"""The executors that this worker has, by the name of their action on the wire.
+
+`grpc` is not built yet: its assignments are refused as UNABLE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from workerd.config import Config
+from workerd.executors.base import Executor
+from workerd.executors.http import Http
+from workerd.executors.python import Python
+from workerd.executors.shell import Shell
+from workerd.journal import Journal
+
+
+class Table:
+    """Use as a context: what executors hold open is closed at its end."""
+
+    def __init__(self, shell: Shell, http: Http, python: Python) -> None:
+        self.by_action: Mapping[str, Executor] = {"shell": shell, "http": http, "python": python}
+        self.handlers: Sequence[str] = python.names
+        self._http = http
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._http.close()
+
+
+def executors(config: Config, journal: Journal, scratch: Path) -> Table:
+    """All of them.
+
+    Raises:
+        Misconfigured: a module of handlers can't be imported.
+    """
+    return Table(
+        Shell(journal, scratch),
+        Http(allow_loopback=config.allow_loopback),
+        Python.of_modules(config.handlers),
+    )

@@ -1,0 +1,81 @@
+"""Which addresses an HTTP job may call: public ones; this host only where the worker allows it.
+
+Invariants
+- The address that was checked is the address that is connected to: the check sits in the resolver,
+  so a name that answers differently a moment later gains nothing.
+- An address written as such in the URL never passes a resolver; it is checked on its own.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.resolver import ThreadedResolver
+
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+
+
+class ForbiddenTarget(OSError):
+    """The address isn't one that jobs may call."""
+
+
+class Targets(AbstractResolver):
+    """A resolver that gives allowed addresses alone."""
+
+    def __init__(self, *, allow_loopback: bool) -> None:
+        self._allow_loopback = allow_loopback
+        self._inner = ThreadedResolver()
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """The addresses of a name.
+
+        Raises:
+            ForbiddenTarget: one of them isn't allowed; a name that mixes them is up to no good.
+        """
+        found = await self._inner.resolve(host, port, family)
+        for each in found:
+            self.check(each["host"])
+        return found
+
+    def check_literal(self, host: str) -> None:
+        """Check a host that is an address; a name is left to `resolve`.
+
+        Raises:
+            ForbiddenTarget: it is not allowed.
+        """
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            return
+        self.check(host)
+
+    def check(self, address: str) -> None:
+        """Check one address.
+
+        Raises:
+            ForbiddenTarget: it is not allowed.
+        """
+        ip = _real(ipaddress.ip_address(address.partition("%")[0]))
+        if ip.is_loopback and self._allow_loopback:
+            return
+        if not ip.is_global or ip.is_multicast:
+            raise ForbiddenTarget(f"{address} is no public address; jobs may not call it")
+
+    async def close(self) -> None:
+        """Nothing is open."""
+        await self._inner.close()
+
+
+def _real(
+    ip: ipaddress.IPv4Address | ipaddress.IPv6Address,
+) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """The IPv4 address inside a mapped, 6to4 or NAT64 one."""
+    if isinstance(ip, ipaddress.IPv4Address):
+        return ip
+    if ip in _NAT64:
+        return ipaddress.IPv4Address(ip.packed[-4:])
+    return ip.ipv4_mapped or ip.sixtofour or ip

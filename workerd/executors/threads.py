@@ -1,0 +1,72 @@
+"""Threads for handlers that block: never a queue, never in the way of the process's end.
+
+Invariants
+- A call starts at once: a thread that is idle takes it, or a new one. Admission bounds how many.
+- The threads are daemons: a handler that never looks at its `cancel` can't keep a worker alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_Call = Callable[[], None]
+
+
+class Threads:
+    """A pool that grows with demand and keeps what it has."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
+        self._idle = 0
+        self._made = 0
+        self._lock = threading.Lock()
+
+    def submit(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        """Run it in a thread; the future belongs to the running loop."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def call() -> None:
+            settle: Callable[[], None]
+            try:
+                settle = partial(_succeed, future, function())
+            except BaseException as error:  # noqa: BLE001 - it is carried over, not swallowed
+                settle = partial(_fail, future, error)
+            # A closed loop: the worker has ended without waiting for this thread.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(settle)
+
+        with self._lock:
+            fresh = self._idle == 0
+            self._idle -= not fresh
+            self._made += fresh
+        self._calls.put(call)
+        if fresh:
+            name = f"{self._name} {self._made}"
+            threading.Thread(target=self._serve, name=name, daemon=True).start()
+        return future
+
+    def _serve(self) -> None:
+        while True:
+            self._calls.get()()
+            with self._lock:
+                self._idle += 1
+
+
+def _succeed(future: asyncio.Future[T], answer: T) -> None:
+    if not future.done():
+        future.set_result(answer)
+
+
+def _fail(future: asyncio.Future[T], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

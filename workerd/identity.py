@@ -1,0 +1,35 @@
+"""Who this worker is, towards the cluster."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from workerd.core.ids import Incarnation
+
+
+def fresh_incarnation() -> Incarnation:
+    """A new registration's id."""
+    return Incarnation(str(uuid.uuid4()))
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What every hello says; a new incarnation changes only that."""
+
+    worker: str
+    spool_id: str
+    version: str
+    host: str
+    slots: int
+    labels: Mapping[str, str]
+    handlers: Sequence[str]
+    actions: Sequence[str]
+    started_at: datetime
+    incarnation: Incarnation = field(default_factory=fresh_incarnation)
+
+    def renewed(self) -> Identity:
+        """The same worker, registered anew."""
+        return replace(self, incarnation=fresh_incarnation())

@@ -1,0 +1,101 @@
+"""What a worker process has running, written down so that another process can end it.
+
+    boot <id of this boot>            a number of an earlier boot means nothing
+    mark <id of the worker process>
+    + <session> <start time>          a job's session began
+    - <session>                       and is over, with nothing left of it
+
+Invariants
+- One file per worker process, appended to by it alone; whoever sweeps reads.
+- A line is one write, so a reader sees whole lines but for the last one.
+- It outlives the process, not the machine: no fsync, since a crash of the host ends the jobs too.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SUFFIX = ".journal"
+_REWRITE = 256 * 1024
+"""Bytes after which ended sessions are dropped from the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a journal still lists."""
+
+    mark: str
+    sessions: dict[int, int] = field(default_factory=dict)
+    """Leader's number → its start time."""
+
+
+class Journal:
+    """The writing side. Takes microseconds; called on the event loop."""
+
+    def __init__(self, directory: Path, mark: str) -> None:
+        self.mark = mark
+        self.path = directory / f"{mark}{SUFFIX}"
+        self._open: dict[int, int] = {}
+        self._size = 0
+        self._fd = -1
+        self._rewrite()
+
+    def began(self, session: int, start: int) -> None:
+        """A job's first process runs, as leader of its session."""
+        self._open[session] = start
+        self._append(f"+ {session} {start}\n")
+
+    def ended(self, session: int) -> None:
+        """Nothing of that session is left."""
+        del self._open[session]
+        self._append(f"- {session}\n")
+        if self._size > _REWRITE:
+            self._rewrite()
+
+    def close(self) -> None:
+        """The worker ends and has nothing running."""
+        os.close(self._fd)
+        self.path.unlink(missing_ok=True)
+
+    def _append(self, text: str) -> None:
+        self._size += os.write(self._fd, text.encode())
+
+    def _rewrite(self) -> None:
+        fresh = self.path.with_suffix(".new")
+        fd = os.open(
+            fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
+        lines = [f"boot {boot_id()}", f"mark {self.mark}"]
+        lines += [f"+ {session} {start}" for session, start in self._open.items()]
+        self._size = os.write(fd, ("\n".join(lines) + "\n").encode())
+        fresh.replace(self.path)
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = fd
+
+
+def read(path: Path) -> Left | None:
+    """What a journal still lists; None when it is of another boot, or no longer there."""
+    try:
+        lines = path.read_text("ascii").splitlines()
+    except FileNotFoundError:
+        return None
+    if len(lines) < 2 or lines[0] != f"boot {boot_id()}":
+        return None
+    left = Left(mark=lines[1].removeprefix("mark "))
+    for line in lines[2:]:
+        match line.split():
+            case ["+", session, start]:
+                left.sessions[int(session)] = int(start)
+            case ["-", session]:
+                left.sessions.pop(int(session), None)
+            case _:  # the last line, cut off by the writer's death: its process has the mark
+                pass
+    return left
+
+
+def boot_id() -> str:
+    """A number of this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()

@@ -1,0 +1,259 @@
+"""One stream to one member: hello, welcome, then frames both ways until it breaks.
+
+    connect → hello ↑ → welcome ↓ → [ frames ↓ read | frames ↑ written | heartbeats due ] → ended
+
+Invariants
+- The first frame up holds the hello, the first down the welcome; nothing else is sent before it.
+- How a stream ended is a returned value: `AGAIN` (try once more after a while) or `LOST` (this
+  incarnation is written off: a new one is needed).
+- `received` counts the slots of all assignments that came by this stream, taken or refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import Any, NoReturn, Protocol, cast
+
+import grpc
+import grpc.aio
+
+from schedkit.channel import TLS, connect
+from schedkit.clock import boottime
+from schedproto.v1 import worker_service_pb2 as pb
+from schedproto.v1.worker_service_pb2_grpc import WorkerServiceStub
+from workerd import wire
+from workerd.core.cluster_time import ClusterTime, RoundTrip
+from workerd.core.grants import Head
+from workerd.core.ids import Address, Incarnation
+from workerd.outbox import Outbox
+
+log = logging.getLogger(__name__)
+
+WELCOME_WITHIN = 10.0
+"""Seconds; a member that takes longer is as good as away."""
+EAGER = 0.5
+"""Seconds between heartbeats at most, as long as there is no trust."""
+_UNANSWERED = 64
+_LOST = frozenset({grpc.StatusCode.ABORTED, grpc.StatusCode.FAILED_PRECONDITION})
+
+
+class Ending(Enum):
+    """Why a stream is over."""
+
+    AGAIN = auto()
+    LOST = auto()
+
+
+class Host(Protocol):
+    """The worker behind all its links."""
+
+    def hello(self) -> pb.Hello:
+        """What to say first."""
+        ...
+
+    def heartbeat(self) -> pb.Heartbeat:
+        """All but the sequence and the time, which are the link's."""
+        ...
+
+    def trusted(self) -> bool:
+        """Whether the lease surely lives."""
+        ...
+
+    def welcomed(self, link: Link, welcome: pb.Welcome) -> None:
+        """The stream is open."""
+        ...
+
+    def refreshed(self, sent: float) -> None:
+        """A heartbeat sent then has refreshed the lease."""
+        ...
+
+    def received(self, link: Link, frame: pb.MemberFrame) -> None:
+        """A frame came: all in it but welcome and the answer to a heartbeat is the host's."""
+        ...
+
+    def closed(self, link: Link) -> None:
+        """An open stream is over."""
+        ...
+
+
+class Link:
+    """One attempt to be attached to the member at `address`; made anew for each."""
+
+    def __init__(self, address: Address, tls: TLS | None, host: Host) -> None:
+        self.address = address
+        self.member = ""
+        self.tenure = ""
+        self.time = ClusterTime()
+        self.demand: Sequence[Head] = ()
+        self.received = 0
+        self.promised = 0
+        """`received + slots` of the last grant."""
+        self.incarnation: Incarnation | None = None
+        self._tls = tls
+        self._host = host
+        self._outbox = Outbox()
+        self._interval = EAGER
+        self._sequence = 0
+        self._sent: OrderedDict[int, float] = OrderedDict()
+        self._dropped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    # -- Queueing --
+
+    def send_result(self, result: pb.Result) -> None:
+        """Queue a result."""
+        self._outbox.result(result)
+
+    def send_refusal(self, refusal: pb.Refusal) -> None:
+        """Queue a refusal."""
+        self._outbox.refuse(refusal)
+
+    def answer_revoke(self, answer: pb.RevokeAnswer) -> None:
+        """Queue an answer."""
+        self._outbox.answer(answer)
+
+    def grant(self, slots: int) -> None:
+        """Keep so many slots free for this member; said only when it changes what it may push."""
+        if self.received + slots != self.promised:
+            self.promised = self.received + slots
+            self._outbox.grant(pb.Granted(slots=slots, received=self.received))
+
+    def beat(self) -> None:
+        """Send a heartbeat now."""
+        self._outbox.beat()
+
+    def goodbye(self) -> None:
+        """Send what waits, say that this worker ends, and end."""
+        self._outbox.end(pb.WorkerFrame(goodbye=pb.Goodbye()))
+
+    def leave(self) -> None:
+        """Send what waits, and end; the worker lives on."""
+        self._outbox.end(pb.WorkerFrame())
+
+    def drop(self) -> None:
+        """End now, whatever waits."""
+        if not self._dropped.done():
+            self._dropped.set_result(None)
+
+    # -- Life --
+
+    async def run(self) -> tuple[Ending, str]:
+        """Attach, and stay until the stream ends; why it did, in code and in words."""
+        async with connect(self.address, tls=self._tls) as channel:
+            # The generated types know only the calls of a blocking channel.
+            attach = cast("_Method", WorkerServiceStub(channel).Attach)
+            call = attach()
+            try:
+                welcome = await self._greet(call)
+                if welcome is None:
+                    return Ending.AGAIN, "no welcome"
+                self._host.welcomed(self, welcome)
+                try:
+                    return await self._converse(call)
+                finally:
+                    self._host.closed(self)
+            except grpc.aio.AioRpcError as error:
+                ending = Ending.LOST if error.code() in _LOST else Ending.AGAIN
+                return ending, f"{error.code().name}: {error.details()}"
+            finally:
+                call.cancel()
+
+    async def _greet(self, call: _Call) -> pb.Welcome | None:
+        hello = self._host.hello()
+        self.incarnation = Incarnation(hello.incarnation)
+        try:
+            async with asyncio.timeout(WELCOME_WITHIN):
+                await call.wait_for_connection()
+                sent = boottime()
+                await call.write(pb.WorkerFrame(hello=hello))
+                frame = await call.read()
+        except TimeoutError:
+            return None
+        if not isinstance(frame, pb.MemberFrame) or not frame.HasField("welcome"):
+            return None
+        welcome = frame.welcome
+        self.time.observe(RoundTrip(sent, boottime(), wire.seconds(welcome.cluster_time)))
+        self.member, self.tenure = welcome.member, welcome.tenure
+        self._interval = welcome.heartbeat_interval.ToTimedelta().total_seconds() or EAGER
+        return welcome
+
+    async def _converse(self, call: _Call) -> tuple[Ending, str]:
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(self._read(call), name=f"read {self.address}")
+            others = [
+                group.create_task(self._write(call), name=f"write {self.address}"),
+                group.create_task(self._pace(), name=f"pace {self.address}"),
+            ]
+            either: list[asyncio.Future[Any]] = [reading, self._dropped]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            for each in (reading, *others):
+                each.cancel()
+        return (Ending.AGAIN, "dropped") if reading.cancelled() else reading.result()
+
+    async def _read(self, call: _Call) -> tuple[Ending, str]:
+        while True:
+            try:
+                frame = await call.read()
+            except grpc.aio.AioRpcError as error:
+                ending = Ending.LOST if error.code() in _LOST else Ending.AGAIN
+                return ending, f"{error.code().name}: {error.details()}"
+            if not isinstance(frame, pb.MemberFrame):
+                return Ending.AGAIN, "the member closed the stream"
+            if frame.HasField("heartbeat_answer") and self._answered(frame.heartbeat_answer):
+                return Ending.LOST, "the member says so"
+            self._take(frame)
+
+    def _answered(self, answer: pb.HeartbeatAnswer) -> bool:
+        """Whether this incarnation is lost."""
+        sent = self._sent.pop(answer.sequence, None)
+        if sent is not None:
+            self.time.observe(RoundTrip(sent, boottime(), wire.seconds(answer.cluster_time)))
+            if answer.refreshed and not answer.lost:
+                self._host.refreshed(sent)
+        return answer.lost
+
+    def _take(self, frame: pb.MemberFrame) -> None:
+        self.received += sum(max(each.slots, 1) for each in frame.assignments)
+        if frame.HasField("demand"):
+            self.demand = wire.heads_of(frame.demand)
+        self._host.received(self, frame)
+
+    async def _write(self, call: _Call) -> None:
+        """Until the outbox is over. A stream that breaks is noticed by its reader."""
+        while True:
+            await self._outbox.wait()
+            frame = self._outbox.take()
+            if self._outbox.heartbeat_due:
+                self._outbox.heartbeat_due = False
+                frame.heartbeat.CopyFrom(self._heartbeat())
+            try:
+                await call.write(frame)
+                if self._outbox.over:
+                    await call.done_writing()
+                    return
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                return
+
+    def _heartbeat(self) -> pb.Heartbeat:
+        now = boottime()
+        self._sequence += 1
+        self._sent[self._sequence] = now
+        if len(self._sent) > _UNANSWERED:
+            self._sent.popitem(last=False)
+        heartbeat = self._host.heartbeat()
+        heartbeat.sequence = self._sequence
+        heartbeat.worker_time_ns = int(now * 1e9)
+        return heartbeat
+
+    async def _pace(self) -> NoReturn:
+        while True:
+            self._outbox.beat()
+            pause = self._interval if self._host.trusted() else min(EAGER, self._interval)
+            await asyncio.sleep(pause)
+
+
+_Call = grpc.aio.StreamStreamCall[pb.WorkerFrame, pb.MemberFrame]
+_Method = grpc.aio.StreamStreamMultiCallable[pb.WorkerFrame, pb.MemberFrame]

@@ -1,0 +1,87 @@
+"""The worker's own HTTP: `/healthz`, `/readyz`, `/metrics`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from schedkit.channel import split_address
+from schedkit.errors import Misconfigured
+from workerd.metrics import Metrics
+
+
+class Listener:
+    """A bound socket and the application behind it, served by the worker's own event loop."""
+
+    def __init__(
+        self,
+        address: str,
+        metrics: Metrics,
+        collect: Callable[[], object],
+        ready: Callable[[], str],
+    ) -> None:
+        """`collect` brings gauges up to date; `ready` says why not, or nothing when it is.
+
+        Raises:
+            Misconfigured: the address can't be bound.
+        """
+        host, port = split_address(address)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._socket = socket.create_server((host, port), family=family)
+        except OSError as error:
+            raise Misconfigured(f"can't listen on {address}: {error}") from error
+
+        async def healthz(_: Request) -> Response:
+            return PlainTextResponse("ok\n")
+
+        async def readyz(_: Request) -> Response:
+            why = ready()
+            return PlainTextResponse(f"{why or 'ok'}\n", status_code=503 if why else 200)
+
+        async def series(_: Request) -> Response:
+            collect()
+            return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+        routes = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", series)]
+        config = uvicorn.Config(
+            Starlette(routes=routes),
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+        )
+        self._server = _Quiet(config)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        number: int = self._socket.getsockname()[1]
+        return number
+
+    async def serve(self) -> None:
+        """Until cancelled."""
+        try:
+            await self._server.serve(sockets=[self._socket])
+        except asyncio.CancelledError:
+            self._server.should_exit = True
+            self._socket.close()
+            raise
+
+
+class _Quiet(uvicorn.Server):
+    """Signals are the daemon's, not the listener's."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,95 @@
+"""What waits to go up one stream: everything that is there becomes one frame.
+
+Invariants
+- An idle stream sends at once; while a frame is being written, what comes in waits and goes
+  together in the next. So frames grow with load, and their number doesn't.
+- A frame holds at most `MAX_ITEMS` items and about `MAX_BYTES` bytes.
+- Of grants and heartbeats only the newest is kept; a heartbeat is made when its frame is, for the
+  time and the holdings in it must be those of the sending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from schedproto.v1 import worker_service_pb2 as pb
+
+MAX_ITEMS = 500
+MAX_BYTES = 1024 * 1024
+
+
+class Outbox:
+    """One stream's queue. One writer takes; anybody on the loop puts."""
+
+    def __init__(self) -> None:
+        self._results: deque[pb.Result] = deque()
+        self._refusals: deque[pb.Refusal] = deque()
+        self._answers: deque[pb.RevokeAnswer] = deque()
+        self._granted: pb.Granted | None = None
+        self._last: pb.WorkerFrame | None = None
+        self.heartbeat_due = False
+        self._something = asyncio.Event()
+
+    def result(self, result: pb.Result) -> None:
+        """Send a result that is in the spool."""
+        self._results.append(result)
+        self._something.set()
+
+    def refuse(self, refusal: pb.Refusal) -> None:
+        """Say that an assignment isn't taken."""
+        self._refusals.append(refusal)
+        self._something.set()
+
+    def answer(self, answer: pb.RevokeAnswer) -> None:
+        """Answer a revoke."""
+        self._answers.append(answer)
+        self._something.set()
+
+    def grant(self, granted: pb.Granted) -> None:
+        """Tell how many slots the member may use; replaces what wasn't sent yet."""
+        self._granted = granted
+        self._something.set()
+
+    def beat(self) -> None:
+        """Have the next frame carry a heartbeat."""
+        self.heartbeat_due = True
+        self._something.set()
+
+    def end(self, last: pb.WorkerFrame) -> None:
+        """Have the stream end after everything else that waits; `last` is merged into its end."""
+        self._last = last
+        self._something.set()
+
+    @property
+    def over(self) -> bool:
+        """Nothing is left to take, nor ever will be."""
+        return self._last is not None and not self._something.is_set()
+
+    async def wait(self) -> None:
+        """Return when there is something to take."""
+        await self._something.wait()
+
+    def take(self) -> pb.WorkerFrame:
+        """The next frame, but for its heartbeat; the caller adds that when it is due."""
+        frame = pb.WorkerFrame()
+        room, weight = MAX_ITEMS, 0
+        while self._refusals and room:
+            frame.refusals.append(self._refusals.popleft())
+            room -= 1
+        while self._answers and room:
+            frame.revoke_answers.append(self._answers.popleft())
+            room -= 1
+        while self._results and room and weight < MAX_BYTES:
+            result = self._results.popleft()
+            frame.results.append(result)
+            weight += result.ByteSize()
+            room -= 1
+        if self._granted is not None:
+            frame.granted.CopyFrom(self._granted)
+            self._granted = None
+        if not (self._refusals or self._answers or self._results):
+            if self._last is not None:
+                frame.MergeFrom(self._last)
+            self._something.clear()
+        return frame

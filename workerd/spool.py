@@ -1,0 +1,137 @@
+"""Results on disk until a member has stored them: neither a crash nor an outage loses one.
+
+    DIRECTORY/
+      lock            held (flock) by the worker process that owns the directory
+      spool_id        made once; tells the cluster that two incarnations are one worker
+      <n>.results     one batch: a WorkerFrame that holds results alone
+      *.journal       what runs, for the keeper
+      scratch/        files of attempts that run
+
+Invariants
+- A batch is on disk (file and directory synced) before any of its results is sent.
+- A batch appears whole or not at all: it is written beside, then renamed.
+- It is removed only when each of its results was acknowledged; a result may be sent twice, and is
+  known again by its token and digest.
+- Two processes never share a directory.
+
+Everything here blocks; `courier` calls it in a thread.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import logging
+import os
+import uuid
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from schedkit.errors import Misconfigured
+from schedproto.v1 import worker_service_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".results"
+
+
+class Spool:
+    """The directory, locked for this process from construction to `close`."""
+
+    def __init__(self, directory: Path) -> None:
+        """Take the directory.
+
+        Raises:
+            Misconfigured: another process has it, or it can't be written.
+        """
+        self.directory = directory
+        try:
+            directory.mkdir(mode=0o711, parents=True, exist_ok=True)
+            self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(self._lock)
+                raise Misconfigured(
+                    f"the spool {directory} is in use by another worker; give each its own"
+                ) from None
+            self.id = self._identity()
+        except OSError as error:
+            raise Misconfigured(f"the spool {directory} can't be used: {error}") from error
+        self._batches: dict[Path, int] = {}
+        """Results of each file that nobody has acknowledged yet."""
+        self._numbers = itertools.count(1)
+
+    @property
+    def scratch(self) -> Path:
+        """Where attempts have their files."""
+        return self.directory / "scratch"
+
+    def load(self) -> list[tuple[Path, list[pb.Result]]]:
+        """The batches that earlier processes left, oldest first."""
+        batches = []
+        for path in sorted(self.directory.glob(f"*{SUFFIX}"), key=_number):
+            try:
+                results = [*pb.WorkerFrame.FromString(path.read_bytes()).results]
+            except DecodeError:
+                path.rename(path.with_suffix(".damaged"))
+                log.warning("spool file %s is damaged; set aside", path)
+                continue
+            self._batches[path] = len(results)
+            batches.append((path, results))
+        if batches:
+            self._numbers = itertools.count(_number(batches[-1][0]) + 1)
+        return batches
+
+    def write(self, results: Sequence[pb.Result]) -> Path:
+        """Store a batch for good.
+
+        Raises:
+            OSError: the disk is full, or worse. Write it again: a second copy does no harm.
+        """
+        path = self.directory / f"{next(self._numbers):012d}{SUFFIX}"
+        _write(path, pb.WorkerFrame(results=results).SerializeToString())
+        self._batches[path] = len(results)
+        return path
+
+    def acknowledged(self, paths: Iterable[Path]) -> None:
+        """One result for each time that a path is named is settled; empty files are removed."""
+        for path in paths:
+            self._batches[path] -= 1
+            if not self._batches[path]:
+                del self._batches[path]
+                path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Give the directory up."""
+        os.close(self._lock)
+
+    def _identity(self) -> str:
+        path = self.directory / "spool_id"
+        if not path.exists():
+            _write(path, str(uuid.uuid4()).encode())
+        return path.read_text("ascii").strip()
+
+
+def _write(path: Path, data: bytes) -> None:
+    fresh = path.with_name(f"{path.name}.new")
+    try:
+        with fresh.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _number(path: Path) -> int:
+    return int(path.name.removesuffix(SUFFIX))

@@ -1,0 +1,115 @@
+"""Between the messages of `worker_service.proto` and the values that the core reasons on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from schedproto.v1 import common_pb2, run_pb2
+from schedproto.v1 import worker_service_pb2 as pb
+from workerd.core.admission import Offer, Refused, State, Why
+from workerd.core.capture import Piece
+from workerd.core.cluster_time import ClusterTime
+from workerd.core.grants import Head
+from workerd.core.ids import Incarnation, Key, RunId, Token
+from workerd.core.outcome import Content, Outcome, digest
+
+_WHY = {why: pb.Refusal.Why.Value(f"WHY_{why.name}") for why in Why}
+_STATE = {
+    State.HELD: pb.Holding.STATE_HELD,
+    State.ARMED: pb.Holding.STATE_ARMED,
+    State.RUNNING: pb.Holding.STATE_RUNNING,
+    State.ENDED: pb.Holding.STATE_SPOOLED,
+}
+
+
+def key_of(message: pb.AssignmentKey) -> Key:
+    """The run and the token."""
+    return Key(RunId(message.run_id), Token(message.fencing_token))
+
+
+def seconds(instant: Timestamp) -> float:
+    """Seconds of the Unix epoch."""
+    return instant.seconds + instant.nanos / 1e9
+
+
+def offer_of(message: pb.Assignment, time: ClusterTime) -> Offer:
+    """An assignment as admission sees it, its instants on this host's boot clock."""
+    armed = message.HasField("not_before")
+    return Offer(
+        key_of(message.key),
+        Incarnation(message.incarnation),
+        max(message.slots, 1),
+        time.surely_within(seconds(message.start_by)),
+        time.surely_reached(seconds(message.not_before)) if armed else None,
+    )
+
+
+def heads_of(message: pb.Demand) -> Sequence[Head]:
+    """What waits at a member."""
+    return [Head(head.priority, seconds(head.waiting_since), head.slots) for head in message.heads]
+
+
+def refusal(key: pb.AssignmentKey, refused: Refused) -> pb.Refusal:
+    """The answer to an assignment that isn't taken."""
+    return pb.Refusal(
+        key=key,
+        why=_WHY[refused.why],
+        greatest_token_seen=refused.greatest,
+        detail=refused.detail,
+    )
+
+
+def holding(key: pb.AssignmentKey, state: State, started_at: datetime | None) -> pb.Holding:
+    """One line of a heartbeat."""
+    message = pb.Holding(key=key, state=_STATE[state])
+    if started_at is not None:
+        message.started_at.FromDatetime(started_at)
+    return message
+
+
+def result(
+    assignment: pb.Assignment,
+    worker: str,
+    outcome: Outcome,
+    started_at: datetime,
+    finished_at: datetime,
+) -> pb.Result:
+    """What is spooled and sent when an attempt has ended."""
+    message = pb.Result(
+        key=assignment.key,
+        worker=worker,
+        incarnation=assignment.incarnation,
+        digest=digest(key_of(assignment.key), outcome),
+        outcome=pb.Result.Outcome.ValueType(outcome.verdict.value),
+        reason=common_pb2.Reason.ValueType(outcome.reason.value),
+        error=outcome.error,
+        exit_code=outcome.exit_code,
+        output=map(piece, outcome.output),
+    )
+    message.started_at.FromDatetime(started_at)
+    message.finished_at.FromDatetime(finished_at)
+    if outcome.result is not None:
+        message.result.CopyFrom(payload(outcome.result))
+    if outcome.retry_after is not None:
+        message.retry_after.FromTimedelta(outcome.retry_after)
+    return message
+
+
+def payload(content: Content) -> common_pb2.Payload:
+    """What a handler gave back."""
+    if content.json:
+        return common_pb2.Payload(json=content.data.decode())
+    return common_pb2.Payload(raw=content.data)
+
+
+def piece(kept: Piece) -> run_pb2.LogPiece:
+    """A stretch of output."""
+    stream = run_pb2.LogPiece.STREAM_STDERR if kept.stderr else run_pb2.LogPiece.STREAM_STDOUT
+    message = run_pb2.LogPiece(
+        stream=stream, data=kept.data, offset=kept.offset, omitted=kept.omitted
+    )
+    message.at.FromDatetime(kept.at)
+    return message

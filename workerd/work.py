@@ -1,0 +1,261 @@
+"""The runs in hand: takes assignments, arms, starts, stops, and reports their end.
+
+    assign ─→ admission ─┬─ refused → said on the stream it came by
+                         └─ taken → (armed: a timer) → start → executor → courier
+
+Invariants
+- Admission decides, here it is done: nothing runs that `Admission.start` hasn't let through, at
+  the moment of its start.
+- Each run is one asyncio task of this group, named after it; when the group ends nothing runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NoReturn, Protocol
+
+from schedkit.clock import boottime, utcnow
+from schedproto.v1 import job_pb2
+from schedproto.v1 import worker_service_pb2 as pb
+from workerd import wire
+from workerd.core.admission import Admission, Known, NotYet, Refused, Started, State, Taken, Why
+from workerd.core.cluster_time import ClusterTime
+from workerd.core.ids import Address, Incarnation, Key
+from workerd.core.outcome import Cause
+from workerd.core.trust import Trust
+from workerd.courier import Courier
+from workerd.executors.base import Attempt, Executor, Stop, timeout_of
+from workerd.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+_TRUST_LOOK = 0.25
+"""Seconds between two looks at whether trust has ended."""
+_FORGET_EVERY = 1.0
+
+
+class Origin(Protocol):
+    """The stream by which an assignment came."""
+
+    @property
+    def address(self) -> Address:
+        """The member that issued it."""
+        ...
+
+    def send_refusal(self, refusal: pb.Refusal) -> None:
+        """Queue it; dropped when the stream is gone, as the member then finds out by itself."""
+        ...
+
+
+@dataclass(slots=True)
+class _Item:
+    assignment: pb.Assignment
+    origin: Origin
+    stop: Stop = field(default_factory=Stop)
+    timer: asyncio.TimerHandle | None = None
+    started_at: datetime | None = None
+
+
+class Work:
+    """Everything this worker has taken and not ended."""
+
+    def __init__(
+        self,
+        worker: str,
+        admission: Admission,
+        trust: Trust,
+        executors: Mapping[str, Executor],
+        courier: Courier,
+        metrics: Metrics,
+    ) -> None:
+        self._worker = worker
+        self._admission = admission
+        self._trust = trust
+        self._executors = executors
+        self._courier = courier
+        self._metrics = metrics
+        self._items: dict[Key, _Item] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.on_change: Callable[[], object] = lambda: None
+        """Called when slots were taken or became free."""
+
+    async def run(self) -> NoReturn:
+        """Be the home of all runs until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            group.create_task(self._watch_trust(), name="trust")
+            group.create_task(self._forget(), name="forget")
+        raise AssertionError("its loops never return")
+
+    # -- What members ask --
+
+    def assign(
+        self, assignments: Iterable[pb.Assignment], time: ClusterTime, origin: Origin
+    ) -> None:
+        """Assignments have come by `origin`, whose member's time is `time`."""
+        for assignment in assignments:
+            self._assign(assignment, time, origin)
+        self.on_change()
+
+    def _assign(self, assignment: pb.Assignment, time: ClusterTime, origin: Origin) -> None:
+        now = boottime()
+        offer = wire.offer_of(assignment, time)
+        verdict = self._admission.offer(
+            offer, now, trusted=self._trust.holds(now), unable=self._objection(assignment)
+        )
+        match verdict:
+            case Taken():
+                self._items[offer.key] = _Item(assignment, origin)
+                self._idle.clear()
+                self._begin(offer.key)
+            case Known(state):
+                if state is State.ENDED:
+                    self._courier.again(offer.key)
+            case Refused():
+                self._refuse(assignment.key, verdict, origin)
+
+    def revoke(self, message: pb.AssignmentKey) -> pb.RevokeAnswer:
+        """Never start this one, unless it has started."""
+        key = wire.key_of(message)
+        revoked = self._admission.revoke(key, boottime())
+        if revoked:
+            self._drop(key)
+        outcome = pb.RevokeAnswer.OUTCOME_REVOKED if revoked else pb.RevokeAnswer.OUTCOME_STARTED
+        return pb.RevokeAnswer(key=message, outcome=outcome)
+
+    def cancel(self, cancel: pb.Cancel, origin: Origin) -> None:
+        """End this one; if it hasn't started, it never will."""
+        key = wire.key_of(cancel.key)
+        item = self._items.get(key)
+        if self._admission.revoke(key, boottime()):
+            self._drop(key)
+            refused = Refused(Why.REVOKED, key.token, "cancelled before its start")
+            self._refuse(cancel.key, refused, item.origin if item else origin)
+        elif item is not None:
+            item.stop.ask(Cause.CANCEL, kill=cancel.kill)
+        else:
+            self._courier.again(key)
+
+    # -- What the worker's own life asks --
+
+    def renew(self, incarnation: Incarnation) -> None:
+        """A new registration: what waits was meant for the earlier one."""
+        self._withdraw(self._admission.renew(incarnation))
+
+    def drain(self, on: bool) -> None:
+        """Take and start nothing more; what waits is given back. Or take work again."""
+        self._admission.draining = on
+        if on:
+            self._withdraw(self._admission.withdraw_all(Why.DRAINING))
+        self.on_change()
+
+    def stop_all(self, cause: Cause) -> None:
+        """Ask everything that runs to end."""
+        for item in self._items.values():
+            item.stop.ask(cause)
+
+    async def idle(self) -> None:
+        """Return when nothing is held or runs."""
+        await self._idle.wait()
+
+    def acknowledged(self, key: Key) -> None:
+        """Its result has left the spool."""
+        self._admission.acknowledged(key)
+
+    def holdings(self) -> Iterator[pb.Holding]:
+        """What is held, armed or runs. What waits in the spool is the courier's to tell."""
+        for key, item in self._items.items():
+            state = self._admission.state(key)
+            if state is not None:
+                yield wire.holding(item.assignment.key, state, item.started_at)
+
+    # -- How --
+
+    def _begin(self, key: Key) -> None:
+        now = boottime()
+        item = self._items[key]
+        match verdict := self._admission.start(key, now, trusted=self._trust.holds(now)):
+            case NotYet(until):
+                loop = asyncio.get_running_loop()
+                item.timer = loop.call_later(until - now, self._begin, key)
+            case Refused():
+                self._drop(key)
+                self._refuse(item.assignment.key, verdict, item.origin)
+                self.on_change()
+            case Started():
+                assert self._group is not None, "run() comes before the first assignment"
+                item.started_at = utcnow()
+                name = f"run {key.run} {key.token}"
+                self._group.create_task(self._attempt(key, item, item.started_at), name=name)
+
+    async def _attempt(self, key: Key, item: _Item, started_at: datetime) -> None:
+        assignment = item.assignment
+        action = assignment.WhichOneof("action")
+        assert action is not None, "admission has seen an executor for it"
+        timeout = timeout_of(assignment)
+        timer = asyncio.get_running_loop().call_later(
+            timeout.total_seconds(), item.stop.ask, Cause.TIMEOUT
+        )
+        self._metrics.starts.labels(action).inc()
+        attempt = Attempt(assignment, self._worker, started_at + timeout)
+        try:
+            outcome = await self._executors[action].run(attempt, item.stop)
+        finally:
+            timer.cancel()
+        self._admission.ended(key)
+        self._drop(key)
+        self._metrics.outcomes.labels(outcome.verdict.name, outcome.reason.name).inc()
+        result = wire.result(assignment, self._worker, outcome, started_at, utcnow())
+        self._courier.put(result, item.origin.address)
+        self.on_change()
+
+    async def _watch_trust(self) -> NoReturn:
+        while True:
+            await asyncio.sleep(_TRUST_LOOK)
+            if self._trust.holds(boottime()):
+                continue
+            for item in self._items.values():
+                if item.assignment.on_lease_lost == job_pb2.ON_LEASE_LOST_KILL:
+                    item.stop.ask(Cause.LEASE_LOST)
+
+    async def _forget(self) -> NoReturn:
+        while True:
+            await asyncio.sleep(_FORGET_EVERY)
+            self._admission.forget(boottime())
+
+    def _objection(self, assignment: pb.Assignment) -> str:
+        action = assignment.WhichOneof("action")
+        executor = self._executors.get(action or "")
+        if executor is None:
+            return f"this worker has no executor for {action or 'nothing'}"
+        return executor.objection(assignment)
+
+    def _refuse(self, key: pb.AssignmentKey, refused: Refused, origin: Origin) -> None:
+        self._metrics.refusals.labels(refused.why.name).inc()
+        if refused.why is Why.GREATER_TOKEN_SEEN:
+            log.error(
+                "run %s came with token %d after %d",
+                key.run_id,
+                key.fencing_token,
+                refused.greatest,
+            )
+        origin.send_refusal(wire.refusal(key, refused))
+
+    def _withdraw(self, withdrawn: Iterable[tuple[Key, Refused]]) -> None:
+        for key, refused in withdrawn:
+            item = self._items[key]
+            self._drop(key)
+            self._refuse(item.assignment.key, refused, item.origin)
+
+    def _drop(self, key: Key) -> None:
+        item = self._items.pop(key, None)
+        if item is not None and item.timer is not None:
+            item.timer.cancel()
+        if not self._items:
+            self._idle.set()
