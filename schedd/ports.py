@@ -7,9 +7,10 @@ owner are one transaction each, whose first statement locks the rows of the clai
 they are still its own (PROTOCOL 1); shards that aren't are left out and named in the answer.
 """
 
+import enum
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol, TypeAlias
 
@@ -78,8 +79,8 @@ class LeaseKeeper(Protocol):
         """Whether the lease may be acted on now; once False, False for ever. Cheap."""
         ...
 
-    async def run(self) -> object:
-        """Beat until the lease is lost, and say why; returns the moment trust ends."""
+    async def run(self) -> enum.Enum:
+        """Beat until the lease is lost; returns the moment trust ends. The value says why."""
         ...
 
 
@@ -152,6 +153,8 @@ class Fired:
     """Timers that didn't advance: they changed meanwhile; read them again."""
     lost: frozenset[ShardId]
     """Shards that are no longer the claimant's."""
+    broken: list[JobId] = field(default_factory=list)
+    """Set aside: the database refuses their data. Trying them again gives the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,8 @@ class Assignments:
     waiting: list[RunKey]
     """Not assigned: overlap, pause, a newer generation or state; look at them again."""
     lost: frozenset[ShardId]
+    broken: list[RunKey] = field(default_factory=list)
+    """Set aside: the database refuses their data. Trying them again gives the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,124 @@
+"""Cluster time for this member, and whether its database is there: one probe a second.
+
+    store.probe ──→ core/cluster_time ──→ now()
+            └──→ timeline, and when the last good probe was sent
+
+Invariants
+- A standby, or a server of a lower timeline than was ever seen, is no database of ours: it was
+  replaced, and what it says about time or rows counts for nothing.
+- How long the database has been away is counted from the sending of the last good probe.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Final
+
+from schedd.core import cluster_time
+from schedd.core.cluster_time import ClusterTime
+from schedd.core.ids import Timeline
+from schedd.core.shard_map import NO_TIMELINE
+from schedd.ports import Probe
+from schedkit.backoff import Backoff
+from schedkit.clock import boottime, utcnow
+from schedkit.errors import Unavailable
+from schedkit.tasks import Loop
+
+log = logging.getLogger(__name__)
+
+PROBE_EVERY: Final = 1.0
+
+WALL_CLOCK_TOLERANCE: Final = 1.0
+"""Seconds; past them the operator is told."""
+
+
+class DatabaseClock:
+    """The port `ClusterClock`. `probe` is the store's; `clock` gives seconds of CLOCK_BOOTTIME."""
+
+    def __init__(
+        self, probe: Callable[[], Awaitable[Probe]], clock: Callable[[], float] = boottime
+    ) -> None:
+        self._probe = probe
+        self._clock = clock
+        self._time: ClusterTime | None = None
+        self._timeline = NO_TIMELINE
+        self._expected = NO_TIMELINE
+        self._good_at = clock()
+        self._wall_clock_wrong = False
+        backoff = Backoff(initial=0.2, maximum=PROBE_EVERY)
+        self.loop = Loop("cluster clock", self.step, interval=PROBE_EVERY, backoff=backoff)
+
+    def now(self) -> datetime:
+        """Cluster time, UTC.
+
+        Raises:
+            Unavailable: the database was never reached.
+        """
+        return self._known().now(self._clock())
+
+    @property
+    def known(self) -> bool:
+        """Whether the database was ever reached, so that there is cluster time."""
+        return self._time is not None
+
+    @property
+    def uncertainty(self) -> float:
+        """How far `now` may be from the database's clock, in seconds. Raises as `now`."""
+        return self._known().uncertainty
+
+    @property
+    def timeline(self) -> Timeline:
+        """The database's timeline at the last good probe; 0 before the first."""
+        return self._timeline
+
+    def expect(self, timeline: Timeline) -> None:
+        """Somebody has seen this timeline: servers of a lower one were replaced."""
+        self._expected = max(self._expected, timeline)
+
+    def away_for(self) -> float:
+        """Seconds since the sending of the last good probe, from the start if there was none."""
+        return self._clock() - self._good_at
+
+    async def step(self) -> None:
+        """Probe once."""
+        sent = self._clock()
+        probe = await self._probe()
+        received = self._clock()
+        self._check(probe)
+        if self._time is None:
+            self._time = cluster_time.begin(sent, received, probe.now)
+        else:
+            self._time = self._time.observe(sent, received, probe.now)
+        self._timeline = probe.timeline
+        self._good_at = sent
+        self._compare_wall_clock(probe.now, received - sent)
+
+    def _check(self, probe: Probe) -> None:
+        if probe.in_recovery:
+            raise Unavailable("the database is a standby, or still recovers")
+        self.expect(probe.timeline)
+        if probe.timeline < self._expected:
+            raise Unavailable(
+                f"the database is on timeline {probe.timeline}, and {self._expected} was seen:"
+                " this server was replaced"
+            )
+        if self._timeline not in (NO_TIMELINE, probe.timeline):
+            log.warning("the database went from timeline %d to %d", self._timeline, probe.timeline)
+
+    def _compare_wall_clock(self, told: datetime, trip: float) -> None:
+        off = (utcnow() - told).total_seconds()
+        wrong = abs(off) > WALL_CLOCK_TOLERANCE + trip
+        if wrong and not self._wall_clock_wrong:
+            log.warning(
+                "this host's wall clock is %+.1f s off the database's; nothing depends on it,"
+                " but what is logged here is dated by it",
+                off,
+            )
+        self._wall_clock_wrong = wrong
+
+    def _known(self) -> ClusterTime:
+        if self._time is None:
+            raise Unavailable("the database was never reached: there is no cluster time yet")
+        return self._time

@@ -1,0 +1,114 @@
+"""The candidate: every member, all its tenure long. Waits for the key to be free, and then leads.
+
+    wait ──nobody leads──→ campaign ──won──→ open the term ──→ reconcile until it is over ──→ wait
+                              └─ lost, or in doubt ─→ wait
+
+Reconciling: fence who has gone, assign to who is left, publish. Once a second, and at each change
+of the view; all three compare before they write, so one time too many costs only reads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from schedd.core.coordination import LeaseId
+from schedd.core.ids import TenureId, Timeline
+from schedd.core.membership import ClusterView
+from schedd.core.shard_map import ShardMap
+from schedd.leader.assign import assign, publish
+from schedd.leader.elect import campaign, withdraw
+from schedd.leader.fence import fence_departed
+from schedd.leader.term import Duty, Leadership, TermOver, lead, open_term
+from schedd.ports import Coordination, MembershipStore
+from schedkit.backoff import Backoff
+from schedkit.tasks import Loop
+
+log = logging.getLogger(__name__)
+
+Duties: TypeAlias = Callable[[Leadership], Sequence[Duty]]
+
+RECONCILE_EVERY: Final = 1.0
+LOOK_EVERY: Final = 1.0
+
+
+class Candidate:
+    """One tenure's candidacy.
+
+    `able`: whether this member should lead now (it isn't draining, its database answers).
+    `duties`: what else the leader does, for each term anew.
+    """
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        store: MembershipStore,
+        *,
+        tenure: TenureId,
+        lease: LeaseId,
+        view: Callable[[], ClusterView],
+        trusted: Callable[[], bool],
+        timeline: Callable[[], Timeline],
+        able: Callable[[], bool],
+        duties: Duties,
+    ) -> None:
+        self._coordination = coordination
+        self._store = store
+        self._tenure = tenure
+        self._lease = lease
+        self._view = view
+        self._trusted = trusted
+        self._timeline = timeline
+        self._able = able
+        self._duties = duties
+        self._reconciling: Loop | None = None
+        self.leadership: Leadership | None = None
+        backoff = Backoff(initial=0.1, maximum=1.0)
+        self.loop = Loop("candidate", self.step, interval=LOOK_EVERY, backoff=backoff)
+
+    def wake(self) -> None:
+        """Something has changed: look at it now."""
+        (self._reconciling or self.loop).wake()
+
+    async def step(self) -> None:
+        """Campaign if nobody leads; lead until that ends.
+
+        Raises:
+            Unavailable: etcd or the database; nothing was won.
+        """
+        leader = self._view().leader
+        if leader == self._tenure:
+            # Won without knowing it, or not given back: an honest election is better.
+            await withdraw(self._coordination, self._tenure)
+        elif leader is None and self._able() and self._trusted():
+            await self._campaign()
+
+    async def _campaign(self) -> None:
+        mandate = await campaign(self._coordination, self._tenure, self._lease)
+        if mandate is None:
+            return
+        try:
+            leadership = await open_term(self._coordination, self._store, mandate, self._trusted)
+        except TermOver as over:
+            log.warning("elected, but no term began: %s", over)
+        else:
+            await self._lead(leadership)
+        await withdraw(self._coordination, self._tenure)
+
+    async def _lead(self, leadership: Leadership) -> None:
+        async def reconcile() -> None:
+            await self._reconcile(leadership)
+
+        backoff = Backoff(initial=0.05, maximum=RECONCILE_EVERY)
+        reconciling = Loop("reconcile", reconcile, interval=RECONCILE_EVERY, backoff=backoff)
+        self.leadership, self._reconciling = leadership, reconciling
+        try:
+            await lead(leadership, [reconciling, *self._duties(leadership)])
+        finally:
+            self.leadership = self._reconciling = None
+
+    async def _reconcile(self, leadership: Leadership) -> None:
+        standing = await fence_departed(self._coordination, self._store, leadership)
+        shard_map = ShardMap(leadership.term, assign(standing), self._timeline())
+        await publish(self._coordination, leadership, shard_map)

@@ -1,0 +1,301 @@
+"""The life of a member: join → follow or lead → leave, and again until it is asked to end.
+
+    ┌→ wait: the database answers, the name is free
+    │    lease ─→ key in etcd ─→ row in PostgreSQL            join
+    │      ├ trust          the lease, as long as it is kept
+    │      ├ registration   the key says how we are
+    │      ├ shards         owned as the leader's map says      follow
+    │      ├ candidate      leads when nobody does              or lead
+    │      └ the loops of the app
+    │    hand over, if asked to end; fence our row; revoke the lease, and our keys go    leave
+    └── trust lost, key gone, database away for us alone: the tenure is over, not the process
+
+Invariants
+- One TaskGroup a tenure: when `_live` returns nothing of the tenure runs any more, and only then
+  is its row fenced.
+- The tenure ends when trust does, whatever etcd says later; the next one has another id.
+- Nothing but a bug (or a wrong configuration) comes out of `run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, NoReturn
+from uuid import uuid4
+
+from schedd.cluster_clock import DatabaseClock
+from schedd.core.ids import ShardId, TenureId
+from schedd.core.membership import ClusterView, MemberView
+from schedd.core.model import Tenure
+from schedd.database_watch import AWAY_AFTER, DatabaseWatch
+from schedd.leader.candidate import Candidate, Duties
+from schedd.leader.term import Duty, Leadership
+from schedd.observer import Observer
+from schedd.owner.ownership import Ownership
+from schedd.owner.shards import Shards
+from schedd.ports import Coordination, KeepLease, LeaseKeeper, MembershipStore
+from schedd.registration import Name, Registration
+from schedd.tenure import LiveTenure, Loops, TenureLoop, TenureOver
+from schedkit.backoff import Backoff
+from schedkit.clock import boottime
+from schedkit.errors import Unavailable
+from schedkit.tasks import Loop, guard
+
+log = logging.getLogger(__name__)
+
+LOOK_AGAIN: Final = 0.2
+"""Seconds between two looks whether one may join."""
+
+HEALTH_EVERY: Final = 0.5
+
+HAND_OVER_WITHIN: Final = 2.0
+"""Seconds that a draining member waits for others to take its shards."""
+
+HAND_OVER_LOOK: Final = 0.02
+
+GOODBYE_WITHIN: Final = 1.0
+"""Seconds to fence one's own row; if they don't do, the leader will."""
+
+SETTLED_AFTER: Final = 10.0
+"""Seconds after which a tenure counts as a success: the next one is tried soon again."""
+
+UNATTACHED_AFTER: Final = 2.0
+"""Seconds without a worker after which that is said: a worker that reconnects moves no shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this member is. `grpc`, `http`: host:port where others reach it."""
+
+    name: str
+    grpc: str
+    http: str
+    weight: int = 100
+    version: str = ""
+    tzdata: str = ""
+
+    def view(self, tenure: TenureId) -> MemberView:
+        """As it registers."""
+        return MemberView(
+            name=self.name,
+            tenure=tenure,
+            grpc=self.grpc,
+            http=self.http,
+            weight=self.weight,
+            version=self.version,
+            tzdata=self.tzdata,
+            draining=False,
+        )
+
+
+def no_loops(_: LiveTenure) -> Sequence[TenureLoop]:
+    """For a member that only coordinates."""
+    return ()
+
+
+def no_duties(_: Leadership) -> Sequence[Duty]:
+    """For a leader that only fences and assigns."""
+    return ()
+
+
+class Member:
+    """One `schedd` process in the cluster. `cluster` is the port that others look through.
+
+    `lanes`: of the database's thread pool. `loops`: the owner's, made anew for each tenure.
+    `duties`: the leader's beyond fencing and assigning, made anew for each term.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        coordination: Coordination,
+        keep_lease: KeepLease,
+        store: MembershipStore,
+        clock: DatabaseClock,
+        lanes: int,
+        loops: Loops = no_loops,
+        duties: Duties = no_duties,
+    ) -> None:
+        self.identity = identity
+        self.cluster = Observer(coordination)
+        self._clock = clock
+        self._coordination = coordination
+        self._keep_lease = keep_lease
+        self._store = store
+        self._lanes = lanes
+        self._loops = loops
+        self._duties = duties
+        self._name = Name(coordination, identity.name)
+        self._backoff = Backoff(initial=0.2, maximum=5.0)
+        self._attached_until = -math.inf
+
+    def attached(self, some: bool) -> None:
+        """Whether a worker is attached here: a member without gets no shards while others have."""
+        self._attached_until = math.inf if some else boottime() + UNATTACHED_AFTER
+
+    async def run(self, draining: asyncio.Event) -> None:
+        """Be a member until `draining` is set and what can be handed over has been."""
+        self.cluster.listen(lambda _, view: self._clock.expect(view.timeline))
+        async with asyncio.TaskGroup() as group:
+            background = [
+                group.create_task(guard(self.cluster.run, "observer"), name="observer"),
+                group.create_task(guard(self._clock.loop.run, "clock"), name="clock"),
+            ]
+            while not draining.is_set():
+                await _pause(await self._once(draining), draining)
+            for task in background:
+                task.cancel()
+
+    async def _once(self, draining: asyncio.Event) -> float:
+        """One tenure, if it can be had now; the seconds to wait before the next try."""
+        if not self._clock.known or self._clock.away_for() > AWAY_AFTER:
+            return LOOK_AGAIN
+        began = boottime()
+        try:
+            if not await self._name.free():
+                return LOOK_AGAIN
+            async with self._keep_lease() as keeper:
+                await self._tenure(keeper, draining)
+        except Unavailable as error:
+            log.warning("no tenure: %s", error)
+        if boottime() - began > SETTLED_AFTER:
+            self._backoff.reset()
+        return self._backoff.next()
+
+    async def _tenure(self, keeper: LeaseKeeper, draining: asyncio.Event) -> None:
+        """Join, live, leave."""
+        live = self._new(keeper)
+        member = self.identity.view(live.tenure)
+        registration = Registration(self._coordination, self.cluster, member, keeper.lease.id)
+        if not await registration.put():
+            return
+        try:
+            now = self._clock.now()
+            await self._store.open_tenure(Tenure(live.tenure, self.identity.name, now))
+            self.cluster.lives(live)
+            log.info("tenure %s begins", live.tenure)
+            await self._live(live, registration, draining)
+        finally:
+            self.cluster.lives(None)
+            await self._leave(live)
+
+    def _new(self, keeper: LeaseKeeper) -> LiveTenure:
+        tenure = TenureId(uuid4())
+        ownership = Ownership(tenure, self._clock.timeline, self._lanes)
+        return LiveTenure(tenure, ownership, keeper, self.cluster.view)
+
+    async def _live(
+        self, live: LiveTenure, registration: Registration, draining: asyncio.Event
+    ) -> None:
+        """Follow, or lead, until the tenure is over or everything was handed over."""
+        watch = DatabaseWatch(live.tenure, self.cluster.view, self._clock.away_for, boottime)
+        shards = self._shards(live)
+        candidate = self._candidate(live, lambda: watch.answers and not draining.is_set())
+        health = self._health(watch, registration)
+        loops = [registration.loop, shards.loop, candidate.loop, health, *self._loops(live)]
+
+        def seen(known: ClusterView, view: ClusterView) -> None:
+            if view.map != known.map:
+                shards.wake()
+            if (view.leader, view.members) != (known.leader, known.members):
+                candidate.wake()
+
+        unlisten = self.cluster.listen(seen)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(_trust(live.keeper), name="trust")]
+                tasks += [
+                    group.create_task(guard(loop.run, loop.name), name=loop.name) for loop in loops
+                ]
+                await draining.wait()
+                registration.draining()
+                await self._hand_over(live)
+                for task in tasks:
+                    task.cancel()
+        except* TenureOver as over:
+            why = "; ".join(str(each) for each in over.exceptions)
+            log.warning("tenure %s is over: %s", live.tenure, why)
+        finally:
+            unlisten()
+
+    def _shards(self, live: LiveTenure) -> Shards:
+        return Shards(
+            self._store,
+            live.ownership,
+            view=live.view,
+            trusted=live.trusted,
+            timeline=lambda: self._clock.timeline,
+        )
+
+    def _candidate(self, live: LiveTenure, able: Callable[[], bool]) -> Candidate:
+        return Candidate(
+            self._coordination,
+            self._store,
+            tenure=live.tenure,
+            lease=live.keeper.lease.id,
+            view=live.view,
+            trusted=live.trusted,
+            timeline=lambda: self._clock.timeline,
+            able=able,
+            duties=self._duties,
+        )
+
+    def _health(self, watch: DatabaseWatch, registration: Registration) -> Loop:
+        async def step() -> None:
+            watch.check()
+            attached = boottime() < self._attached_until
+            registration.reports(database=watch.answers, attached=attached)
+
+        return Loop("health", step, interval=HEALTH_EVERY)
+
+    async def _hand_over(self, live: LiveTenure) -> None:
+        """Wait until others own what this member owned; not for ever, and not alone."""
+        given = frozenset(live.owned())
+        if not any(_takes_shards(member, live.tenure) for member in live.view().members):
+            return
+        try:
+            async with asyncio.timeout(HAND_OVER_WITHIN):
+                await self._taken_by_others(given, live.tenure)
+        except TimeoutError:
+            log.warning("not all shards were taken within %.0f s; leaving", HAND_OVER_WITHIN)
+        except Unavailable as error:
+            log.warning("leaving without having handed over: %s", error)
+
+    async def _taken_by_others(self, given: Collection[ShardId], me: TenureId) -> None:
+        while True:
+            rows = await self._store.read_shards()
+            owners = {row.id: row.owner for row in rows}
+            if me not in owners.values() and all(owners.get(shard) for shard in given):
+                return
+            await asyncio.sleep(HAND_OVER_LOOK)
+
+    async def _leave(self, live: LiveTenure) -> None:
+        """Nothing of the tenure runs any more: fence it, so that its shards are free at once."""
+        try:
+            async with asyncio.timeout(GOODBYE_WITHIN):
+                await self._store.fence_own(live.tenure)
+        except (Unavailable, TimeoutError) as error:
+            log.info("tenure %s is left to be fenced by the leader: %r", live.tenure, error)
+
+
+async def _trust(keeper: LeaseKeeper) -> NoReturn:
+    loss = await keeper.run()
+    raise TenureOver(f"the lease is lost: {loss.value}")
+
+
+def _takes_shards(member: MemberView, me: TenureId) -> bool:
+    return member.tenure != me and member.weight > 0 and not member.draining
+
+
+async def _pause(seconds: float, draining: asyncio.Event) -> None:
+    """Wait, or until the member is asked to end."""
+    try:
+        async with asyncio.timeout(seconds):
+            await draining.wait()
+    except TimeoutError:
+        return

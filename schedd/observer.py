@@ -1,0 +1,92 @@
+"""Follows what stands in etcd, for the whole life of the daemon, with or without a tenure.
+
+    coordination.follow ──listing──→ core/membership ──ClusterView──→ view(), listeners, until()
+
+Invariants
+- There is one newest view, replaced as a whole; nobody sees half of a change.
+- An old view is better than none: while etcd is away the last one stays. Who acts on it checks
+  `trusted()` first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import NoReturn, TypeAlias
+
+from schedd.core.coordination import Listing
+from schedd.core.ids import Epoch, ShardId, TenureId
+from schedd.core.membership import EMPTY_VIEW, ClusterView, view_of
+from schedd.ports import Coordination
+from schedd.tenure import LiveTenure
+from schedkit.errors import Fault
+
+log = logging.getLogger(__name__)
+
+
+Told: TypeAlias = Callable[[ClusterView, ClusterView], None]
+
+
+class Observer:
+    """The port `Cluster`: the newest view, and this member's own tenure while it has one."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+        self._view = EMPTY_VIEW
+        self._live: LiveTenure | None = None
+        self._listeners: list[Told] = []
+        self._news = asyncio.Event()
+
+    # ── the port ─────────────────────────────────────────────────────────────────────────────
+
+    def view(self) -> ClusterView:
+        """The newest view; empty until etcd has been read once."""
+        return self._view
+
+    @property
+    def tenure(self) -> TenureId | None:
+        """This member's own tenure; None while it has none."""
+        return self._live.tenure if self._live else None
+
+    def owned(self) -> dict[ShardId, Epoch]:
+        """The shards this member owns now, with their epochs."""
+        return self._live.owned() if self._live else {}
+
+    def trusted(self) -> bool:
+        """Whether this member may act on its tenure now."""
+        return self._live is not None and self._live.trusted()
+
+    # ── for the member's own life ────────────────────────────────────────────────────────────
+
+    def lives(self, live: LiveTenure | None) -> None:
+        """This tenure has begun; None: it has ended."""
+        self._live = live
+
+    def listen(self, told: Told) -> Callable[[], None]:
+        """Have `told(known, view)` called with each new view, in the loop's thread. What is
+        answered ends that.
+        """
+        self._listeners.append(told)
+        return lambda: self._listeners.remove(told)
+
+    async def until(self, condition: Callable[[ClusterView], bool]) -> ClusterView:
+        """The first view, the present one included, for which the condition holds."""
+        while not condition(self._view):
+            await self._news.wait()
+        return self._view
+
+    async def run(self) -> NoReturn:
+        """Follow for ever."""
+        async for listing in self._coordination.follow(""):
+            self._take(listing)
+        raise Fault("following etcd came to an end by itself")
+
+    def _take(self, listing: Listing) -> None:
+        known, self._view = self._view, view_of(listing, self._view)
+        if self._view.unreadable and self._view.unreadable != known.unreadable:
+            log.error("keys in etcd that aren't ours: %s", ", ".join(self._view.unreadable))
+        self._news.set()
+        self._news = asyncio.Event()
+        for told in tuple(self._listeners):
+            told(known, self._view)

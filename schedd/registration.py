@@ -1,0 +1,138 @@
+"""A member's key in etcd: put once, kept up to date, missed when it has gone. One name, one member.
+
+    put if absent, on our lease ──→ registered ──changed──→ put again while it is ours
+                                        └── not ours any more ──→ TenureOver
+
+Invariants
+- Written only where no key of that name is, then only while it is in the life we gave it.
+- A view without our key is a suspicion; a linearizable read makes it a fact.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Final
+
+from schedd.core.coordination import Compare, Entry, LeaseId, Put, Revision
+from schedd.core.membership import (
+    MemberView,
+    decode_member,
+    encode_member,
+    member_key,
+)
+from schedd.core.shard_map import Unreadable
+from schedd.observer import Observer
+from schedd.ports import Coordination
+from schedd.tenure import TenureOver
+from schedkit.tasks import Loop
+
+log = logging.getLogger(__name__)
+
+CHECK_EVERY: Final = 1.0
+"""Seconds between two looks at one's own key, if no change calls for one."""
+
+
+class Name:
+    """A member's name: one daemon at a time may serve under it."""
+
+    def __init__(self, coordination: Coordination, name: str) -> None:
+        self._coordination = coordination
+        self._name = name
+        self._told: Revision | None = None
+
+    async def free(self) -> bool:
+        """Whether nobody is registered under it. Says who is, once each.
+
+        After a crash that is one's own last life, until its lease ends; else it is another daemon
+        of the same name, and this one must not serve.
+        """
+        entry = await self._coordination.get(member_key(self._name))
+        if entry is None:
+            return True
+        if entry.create_revision != self._told:
+            self._told = entry.create_revision
+            log.warning(
+                "member %r is registered already, by %s; waiting until its lease ends."
+                " If that is another daemon, give one of them another name",
+                self._name,
+                _describe(entry),
+            )
+        return False
+
+
+def _describe(entry: Entry) -> str:
+    try:
+        member = decode_member(entry)
+    except Unreadable:
+        return "something that is no member"
+    return f"tenure {member.tenure} at {member.grpc}"
+
+
+class Registration:
+    """The key of one tenure. `member` is what it says at first; `lease` is what it hangs on."""
+
+    def __init__(
+        self, coordination: Coordination, observer: Observer, member: MemberView, lease: LeaseId
+    ) -> None:
+        self._coordination = coordination
+        self._observer = observer
+        self._key = member_key(member.name)
+        self._lease = lease
+        self._wanted = member
+        self._written = member
+        self._life: Revision | None = None
+        self.loop = Loop("registration", self.step, interval=CHECK_EVERY)
+
+    @property
+    def member(self) -> MemberView:
+        """What the key says, or soon will."""
+        return self._wanted
+
+    async def put(self) -> bool:
+        """Register. False: somebody has the name."""
+        put = Put(self._key, encode_member(self._wanted), self._lease)
+        made = await self._coordination.txn([Compare.absent(self._key)], [put])
+        self._life = made.revision if made.succeeded else None
+        return made.succeeded
+
+    def draining(self) -> None:
+        """Say that this member leaves."""
+        self._want(replace(self._wanted, draining=True))
+
+    def reports(self, *, database: bool, attached: bool) -> None:
+        """Say whether the database answers, and whether a worker is attached."""
+        self._want(replace(self._wanted, database=database, attached=attached))
+
+    def _want(self, member: MemberView) -> None:
+        if member != self._wanted:
+            self._wanted = member
+            self.loop.wake()
+
+    async def step(self) -> None:
+        """Write what has changed, or look whether the key is still there.
+
+        Raises:
+            TenureOver: it isn't.
+        """
+        if self._wanted != self._written:
+            await self._write(self._wanted)
+        elif self._observer.view().member(self._wanted.tenure) is None:
+            await self._confirm()
+
+    async def _write(self, member: MemberView) -> None:
+        put = Put(self._key, encode_member(member), self._lease)
+        written = await self._coordination.txn([self._ours()], [put])
+        if not written.succeeded:
+            raise TenureOver(f"{self._key} isn't ours any more")
+        self._written = member
+
+    async def _confirm(self) -> None:
+        entry = await self._coordination.get(self._key)
+        if entry is None or entry.create_revision != self._life:
+            raise TenureOver(f"{self._key} isn't ours any more")
+
+    def _ours(self) -> Compare:
+        if self._life is None:
+            raise RuntimeError(f"{self._key} was never registered")
+        return Compare.created_at(self._key, self._life)
