@@ -249,6 +249,25 @@ async def test_a_member_that_dies_is_left(trio, trio_client):
             member.restart()
 
 
+async def test_one_of_three_dies_and_history_is_compacted_under_the_watch(trio, trio_client):
+    for key in ("w/kept", "w/gone"):
+        await trio_client.put(key, b"old")
+    async with following(trio_client.follow("w/")) as seen:
+        await seen.until_equal(trio_client, "w/")
+        member = trio.member(_watched(trio_client))
+        member.kill()
+        try:
+            await wait_until_async(lambda: _put(trio_client, "w/new"), 10, "a write")
+            await trio_client.delete("w/gone")
+            await trio_client.compact(await trio_client.put("w/kept", b"new"))
+            await seen.until_equal(trio_client, "w/")
+        finally:
+            member.restart()
+        assert [entry.key for entry in seen.newest] == ["w/kept", "w/new"]
+        await trio_client.put("w/later", b"")
+        await seen.until_equal(trio_client, "w/")
+
+
 def _watched(client: EtcdClient) -> str:
     connection = client._connection
     return connection.targets[connection.current]
