@@ -8,7 +8,8 @@
     │      ├ candidate      leads when nobody does              or lead
     │      └ the loops of the app
     │    hand over, if asked to end; fence our row; revoke the lease, and our keys go    leave
-    └── trust lost, key gone, database away for us alone: the tenure is over, not the process
+    └── trust lost, key gone, database away for us alone, or failed over: the tenure is over,
+        not the process
 
 Invariants
 - One TaskGroup a tenure: when `_live` returns nothing of the tenure runs any more, and only then
@@ -196,7 +197,7 @@ class Member:
         watch = DatabaseWatch(live.tenure, self.cluster.view, self._clock.away_for, boottime)
         shards = self._shards(live)
         candidate = self._candidate(live, lambda: watch.answers and not draining.is_set())
-        health = self._health(watch, registration)
+        health = self._health(live, watch, registration)
         loops = [registration.loop, shards.loop, candidate.loop, health, *self._loops(live)]
 
         def seen(known: ClusterView, view: ClusterView) -> None:
@@ -229,7 +230,6 @@ class Member:
             live.ownership,
             view=live.view,
             trusted=live.trusted,
-            timeline=lambda: self._clock.timeline,
         )
 
     def _candidate(self, live: LiveTenure, able: Callable[[], bool]) -> Candidate:
@@ -245,8 +245,10 @@ class Member:
             duties=self._duties,
         )
 
-    def _health(self, watch: DatabaseWatch, registration: Registration) -> Loop:
+    def _health(self, live: LiveTenure, watch: DatabaseWatch, registration: Registration) -> Loop:
         async def step() -> None:
+            if self._clock.timeline != live.ownership.timeline:
+                raise TenureOver("the database is on another timeline: all is taken anew")
             watch.check()
             attached = boottime() < self._attached_until
             registration.reports(database=watch.answers, attached=attached)

@@ -12,7 +12,7 @@ map names another.
 Invariants
 - A shard is dropped before its transactions are waited for, and released after: nothing new is
   decided for a shard that goes.
-- On another timeline of the database nothing is owned any more: all is taken anew.
+- A tenure lives on one timeline of the database; on another a new tenure takes all anew.
 - While the owner before us still holds a shard we ask again soon (50 ms, growing to 1 s): a
   hand-over takes it milliseconds, a fencing as long as it takes.
 """
@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from schedd.core.ids import Epoch, ShardId, TenureId, Timeline
+from schedd.core.ids import Epoch, ShardId, TenureId
 from schedd.core.membership import ClusterView
 from schedd.core.model import ShardRow
 from schedd.owner.ownership import Ownership
@@ -67,7 +67,7 @@ def plan(
 
 
 class Shards:
-    """Keeps `ownership` as the map says. `timeline`: the database's, as last probed."""
+    """Keeps `ownership` as the map in the view says."""
 
     def __init__(
         self,
@@ -76,13 +76,11 @@ class Shards:
         *,
         view: Callable[[], ClusterView],
         trusted: Callable[[], bool],
-        timeline: Callable[[], Timeline],
     ) -> None:
         self._store = store
         self._ownership = ownership
         self._view = view
         self._trusted = trusted
-        self._timeline = timeline
         self._asking = Backoff(initial=0.05, maximum=1.0)
         backoff = Backoff(initial=0.1, maximum=1.0)
         self.loop = Loop("shards", self.step, interval=CHECK_EVERY, backoff=backoff)
@@ -99,7 +97,6 @@ class Shards:
         rows = await self._store.read_shards()
         if not self._trusted():
             return None
-        await self._follow_timeline()
         mine = self._view().map.of(ownership.tenure)
         todo = plan(ownership.tenure, rows, mine, ownership.epochs)
         ownership.drop(todo.lost)
@@ -112,20 +109,6 @@ class Shards:
     def _changed(self, _gained: frozenset[ShardId], dropped: frozenset[ShardId]) -> None:
         if dropped:
             self.loop.wake()
-
-    async def _follow_timeline(self) -> None:
-        ownership, timeline = self._ownership, self._timeline()
-        if timeline == ownership.timeline:
-            return
-        log.warning(
-            "the database went from timeline %d to %d: taking all shards anew",
-            ownership.timeline,
-            timeline,
-        )
-        owned = frozenset(ownership.epochs)
-        ownership.drop(owned)
-        await ownership.settle(owned)
-        ownership.timeline = timeline
 
     async def _release(self, shards: Collection[ShardId]) -> None:
         if not shards:

@@ -1,0 +1,357 @@
+"""Twins of etcd and of the membership tables: in memory, deterministic, cut off at will.
+
+    etcd = TwinEtcd();  client = TwinCoordination(etcd)        one client a member
+    rows = TwinDatabase();  store = TwinMembershipStore(rows)  one store a member
+    keep_lease = leases(client)                                its keepers: `.kept`
+
+The servers' state is shared; a client or a store can be `cut`, and then raises `Unavailable`.
+Leases expire when a test says so (`TwinEtcd.expire`), never by time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import itertools
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from schedd.core.coordination import (
+    NO_LEASE,
+    Compare,
+    Delete,
+    DeletePrefix,
+    Entry,
+    Get,
+    Lease,
+    LeaseId,
+    Listing,
+    Op,
+    Put,
+    Revision,
+    TxnResult,
+)
+from schedd.core.ids import SHARDS, Epoch, ShardId, TenureId, Term, Timeline
+from schedd.core.model import Claim, ShardRow, Tenure
+from schedd.ports import LeaseKeeper, Probe
+from schedkit.clock import utcnow
+from schedkit.errors import Unavailable
+
+# ── etcd ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class TwinEtcd:
+    """The keys, leases and revisions of one etcd."""
+
+    def __init__(self) -> None:
+        self.cluster_id = 1
+        self.revision = Revision(1)
+        self.entries: dict[str, Entry] = {}
+        self.leases: dict[LeaseId, int] = {}
+        self.news: list[asyncio.Event] = []
+        self._ids = itertools.count(1)
+
+    def grant(self, ttl: int) -> Lease:
+        """A new lease."""
+        lease = Lease(LeaseId(next(self._ids)), ttl)
+        self.leases[lease.id] = ttl
+        return lease
+
+    def expire(self, lease: LeaseId) -> None:
+        """End the lease, by its time or by a revoke; its keys go in one revision."""
+        self.leases.pop(lease, None)
+        self._commit([Delete(entry.key) for entry in self.entries.values() if entry.lease == lease])
+
+    def listing(self, prefix: str) -> Listing:
+        """What stands under the prefix."""
+        found = sorted(key for key in self.entries if key.startswith(prefix))
+        entries = tuple(self.entries[key] for key in found)
+        return Listing(self.revision, self.cluster_id, entries)
+
+    def txn(
+        self, compare: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op]
+    ) -> TxnResult:
+        """One transaction."""
+        succeeded = all(each.holds(self.entries.get(each.key)) for each in compare)
+        return replace(self._commit(then if succeeded else otherwise), succeeded=succeeded)
+
+    def _commit(self, ops: Sequence[Op]) -> TxnResult:
+        for op in ops:
+            if isinstance(op, Put) and op.lease != NO_LEASE and op.lease not in self.leases:
+                raise Unavailable("etcd: requested lease not found")
+        revision, before = Revision(self.revision + 1), dict(self.entries)
+        read: list[Entry | None] = []
+        deleted = wrote = 0
+        for op in ops:
+            match op:
+                case Put(key, value, lease):
+                    self.entries[key] = self._put(key, value, lease, revision)
+                    wrote += 1
+                case Delete(key):
+                    deleted += self.entries.pop(key, None) is not None
+                case DeletePrefix(prefix):
+                    gone = [key for key in self.entries if key.startswith(prefix)]
+                    deleted += len(gone)
+                    for key in gone:
+                        del self.entries[key]
+                case Get(key):
+                    read.append(self.entries.get(key))
+        if wrote or before != self.entries:
+            self.revision = revision
+            for news in self.news:
+                news.set()
+        return TxnResult(True, self.revision, self.cluster_id, tuple(read), deleted)
+
+    def _put(self, key: str, value: bytes, lease: LeaseId, revision: Revision) -> Entry:
+        known = self.entries.get(key)
+        if known is None:
+            return Entry(key, value, revision, revision, 1, lease)
+        return replace(
+            known, value=value, mod_revision=revision, version=known.version + 1, lease=lease
+        )
+
+
+@dataclass(slots=True)
+class TwinCoordination:
+    """The port `Coordination` for one member.
+
+    `loses_answers`: how many of the next writing transactions are applied without an answer.
+    """
+
+    etcd: TwinEtcd
+    cut: bool = False
+    loses_answers: int = 0
+
+    async def get(self, key: str) -> Entry | None:
+        """The key's entry."""
+        await self._travel()
+        return self.etcd.entries.get(key)
+
+    async def list(self, prefix: str) -> Listing:
+        """What stands under the prefix."""
+        await self._travel()
+        return self.etcd.listing(prefix)
+
+    async def txn(
+        self, compare: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op] = ()
+    ) -> TxnResult:
+        """One transaction."""
+        await self._travel()
+        result = self.etcd.txn(compare, then, otherwise)
+        if self.loses_answers and any(not isinstance(op, Get) for op in (*then, *otherwise)):
+            self.loses_answers -= 1
+            raise Unavailable("the answer was lost")
+        await self._travel()
+        return result
+
+    async def grant(self, ttl: int) -> Lease:
+        """A lease."""
+        await self._travel()
+        return self.etcd.grant(ttl)
+
+    async def revoke(self, lease: LeaseId) -> None:
+        """End a lease."""
+        await self._travel()
+        self.etcd.expire(lease)
+
+    async def keepalive_once(self, lease: LeaseId) -> int:
+        """The lease's TTL, 0 if it is gone."""
+        await self._travel()
+        return self.etcd.leases.get(lease, 0)
+
+    async def follow(self, prefix: str) -> AsyncIterator[Listing]:
+        """The state at once, and after each change that we aren't cut off from."""
+        news = asyncio.Event()
+        self.etcd.news.append(news)
+        news.set()
+        shown: Listing | None = None
+        while True:
+            await news.wait()
+            news.clear()
+            listing = self.etcd.listing(prefix)
+            if not self.cut and (shown is None or shown.entries != listing.entries):
+                shown = listing
+                yield listing
+
+    async def _travel(self) -> None:
+        await asyncio.sleep(0)
+        if self.cut:
+            raise Unavailable("etcd is away")
+
+
+class Loss(enum.Enum):
+    """Why a twin's lease is lost."""
+
+    TOLD = "a test said so"
+    STOPPED = "the keeper was stopped"
+
+
+@dataclass(slots=True)
+class TwinKeeper:
+    """The port `LeaseKeeper`: trusted until a test ends it."""
+
+    lease: Lease
+    lost: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def trusted_until(self) -> float:
+        """For ever, or for never."""
+        return -math.inf if self.lost.is_set() else math.inf
+
+    def trusted(self) -> bool:
+        """Whether no test has ended it."""
+        return not self.lost.is_set()
+
+    async def run(self) -> enum.Enum:
+        """Wait for the end of trust."""
+        await self.lost.wait()
+        return Loss.TOLD
+
+
+@dataclass(slots=True)
+class TwinLeases:
+    """Makes keepers over one client; `kept` are those in use, the newest last."""
+
+    client: TwinCoordination
+    ttl: int = 5
+    kept: list[TwinKeeper] = field(default_factory=list)
+
+    def __call__(self) -> AbstractAsyncContextManager[LeaseKeeper]:
+        """A lease for the time of the block."""
+        return self._keep()
+
+    @asynccontextmanager
+    async def _keep(self) -> AsyncIterator[TwinKeeper]:
+        keeper = TwinKeeper(await self.client.grant(self.ttl))
+        self.kept.append(keeper)
+        try:
+            yield keeper
+        finally:
+            self.kept.remove(keeper)
+            if not self.client.cut:
+                await self.client.revoke(keeper.lease.id)
+
+
+# ── PostgreSQL ───────────────────────────────────────────────────────────────────────────────────
+
+
+class TwinDatabase:
+    """The rows that membership stands on."""
+
+    def __init__(self, clock: Callable[[], datetime] = utcnow) -> None:
+        self.clock = clock
+        self.timeline = Timeline(1)
+        self.term = Term(0)
+        self.tenures: dict[TenureId, Tenure] = {}
+        self.shards = {
+            ShardId(at): ShardRow(ShardId(at), None, Epoch(0), Timeline(0)) for at in range(SHARDS)
+        }
+        self.takings: list[tuple[ShardId, Epoch, TenureId]] = []
+
+    def fenced(self, tenure: TenureId) -> bool:
+        """Whether it was fenced, or never opened."""
+        row = self.tenures.get(tenure)
+        return row is None or row.fenced_at is not None
+
+    def fence(self, tenures: Sequence[TenureId]) -> None:
+        """Fence these."""
+        for tenure in tenures:
+            if not self.fenced(tenure):
+                self.tenures[tenure] = replace(self.tenures[tenure], fenced_at=self.clock())
+
+    def owners(self) -> dict[ShardId, TenureId | None]:
+        """Shard → the tenure that owns its row."""
+        return {row.id: row.owner for row in self.shards.values()}
+
+
+@dataclass(slots=True)
+class TwinMembershipStore:
+    """The port `MembershipStore` for one member."""
+
+    rows: TwinDatabase
+    cut: bool = False
+
+    async def probe(self) -> Probe:
+        """The clock."""
+        await self._travel()
+        return Probe(self.rows.clock(), self.rows.timeline, in_recovery=False)
+
+    async def cluster_id(self) -> str:
+        """Always the same."""
+        await self._travel()
+        return "twin"
+
+    async def open_tenure(self, tenure: Tenure) -> None:
+        """Insert it."""
+        await self._travel()
+        self.rows.tenures.setdefault(tenure.id, tenure)
+
+    async def unfenced_tenures(self) -> list[Tenure]:
+        """All that may take shards."""
+        await self._travel()
+        return [row for row in self.rows.tenures.values() if row.fenced_at is None]
+
+    async def fence_own(self, tenure: TenureId) -> None:
+        """A goodbye."""
+        await self._travel()
+        self.rows.fence([tenure])
+
+    async def fence(self, tenures: Sequence[TenureId], term: Term) -> bool:
+        """Fence them under the term."""
+        await self._travel()
+        if self.rows.term != term:
+            return False
+        self.rows.fence(tenures)
+        return True
+
+    async def read_term(self) -> Term:
+        """The term."""
+        await self._travel()
+        return self.rows.term
+
+    async def raise_term(self, seen: Term, leader: TenureId) -> Term | None:
+        """Compare and set."""
+        await self._travel()
+        if self.rows.term != seen:
+            return None
+        self.rows.term = Term(seen + 1)
+        return self.rows.term
+
+    async def read_shards(self) -> list[ShardRow]:
+        """All rows."""
+        await self._travel()
+        return list(self.rows.shards.values())
+
+    async def take(
+        self, tenure: TenureId, timeline: Timeline, seen: dict[ShardId, Epoch]
+    ) -> dict[ShardId, Epoch]:
+        """Take what is to be had."""
+        await self._travel()
+        rows = self.rows
+        if rows.fenced(tenure) or timeline != rows.timeline:
+            return {}
+        taken: dict[ShardId, Epoch] = {}
+        for shard, epoch in seen.items():
+            row = rows.shards[shard]
+            free = row.owner in (None, tenure) or rows.fenced(row.owner)
+            if row.epoch == epoch and free:
+                taken[shard] = Epoch(epoch + 1)
+                rows.shards[shard] = ShardRow(shard, tenure, taken[shard], timeline)
+                rows.takings.append((shard, taken[shard], tenure))
+        return taken
+
+    async def release(self, claim: Claim) -> None:
+        """Free those that are still the claim's."""
+        await self._travel()
+        for shard, epoch in claim.epochs.items():
+            row = self.rows.shards[shard]
+            if (row.owner, row.epoch, row.timeline) == (claim.tenure, epoch, claim.timeline):
+                self.rows.shards[shard] = replace(row, owner=None)
+
+    async def _travel(self) -> None:
+        await asyncio.sleep(0)
+        if self.cut:
+            raise Unavailable("the database is away")
