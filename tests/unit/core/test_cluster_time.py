@@ -1,0 +1,110 @@
+"""Cluster time: near the database's clock, and never backwards."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schedd.core.cluster_time import JUMP, KEPT, ClusterTime, begin
+
+START = datetime(2026, 11, 21, 12, tzinfo=UTC)
+MS = 0.001
+
+
+def told(at: float, ahead: float = 0.0) -> datetime:
+    """What a database says that started at START when our clock was 0."""
+    return START + timedelta(seconds=at + ahead)
+
+
+def error(time: ClusterTime, at: float, ahead: float = 0.0) -> float:
+    """Seconds that we are ahead of the database."""
+    return (time.now(at) - told(at, ahead)).total_seconds()
+
+
+def steady(ahead: float = 0.0, until: int = 20) -> ClusterTime:
+    time = begin(0.0, 2 * MS, told(MS, ahead))
+    for at in range(1, until):
+        time = time.observe(at, at + 2 * MS, told(at + MS, ahead))
+    return time
+
+
+def test_the_first_probe_is_believed() -> None:
+    assert error(begin(0.0, 0.010, told(0.005)), 3.0) == pytest.approx(0, abs=1e-5)
+
+
+def test_a_slow_answer_moves_nothing_while_quick_ones_are_remembered() -> None:
+    time = steady()
+    slow = time.observe(20.0, 22.0, told(20.1))
+    assert slow.best == time.best
+    assert abs(error(slow, 22.5)) < 1e-4
+
+
+def test_uncertainty_is_half_the_best_round_trip() -> None:
+    assert steady().uncertainty == pytest.approx(MS)
+
+
+def test_only_the_last_probes_are_kept() -> None:
+    assert len(steady(until=50).samples) == KEPT
+
+
+def test_a_small_difference_is_slewed_not_stepped() -> None:
+    time = steady().observe(20.0, 20.002, told(20.001, ahead=0.2))
+    assert error(time, 20.002) == pytest.approx(0, abs=MS)
+    assert error(time, 21.002) == pytest.approx(0.1, abs=2 * MS)
+    assert error(time, 25.0, ahead=0.2) == pytest.approx(0, abs=2 * MS)
+
+
+def test_a_clock_that_was_set_ahead_is_jumped_to_at_once() -> None:
+    time = steady().observe(20.0, 20.002, told(20.001, ahead=3600))
+    assert error(time, 20.003, ahead=3600) == pytest.approx(0, abs=2 * MS)
+
+
+def test_a_clock_that_was_set_back_is_waited_for_at_half_speed() -> None:
+    time = steady().observe(20.0, 20.002, told(20.001, ahead=-10))
+    assert (time.now(22.002) - time.now(20.002)).total_seconds() == pytest.approx(1.0)
+    assert error(time, 50.0, ahead=-10) == pytest.approx(0, abs=2 * MS)
+
+
+def test_probes_before_the_clock_was_set_are_forgotten() -> None:
+    time = steady().observe(20.0, 20.5, told(20.25, ahead=5))
+    assert len(time.samples) == 1
+
+
+probes = st.lists(
+    st.tuples(
+        st.floats(0.001, 3.0),  # pause before
+        st.floats(0.0, 2.0),  # round trip
+        st.floats(-3 * JUMP, 3 * JUMP),  # how far ahead the database says it is
+    ),
+    min_size=2,
+    max_size=20,
+)
+
+
+@given(probes)
+def test_it_never_goes_backwards(steps: list[tuple[float, float, float]]) -> None:
+    time, at = begin(0.0, 0.1, told(0.05)), 0.1
+    shown = [time.now(at)]
+    for pause, trip, ahead in steps:
+        sent = at + pause
+        shown += [time.now(at + pause / 3), time.now(sent), time.now(sent + trip)]
+        at = sent + trip
+        time = time.observe(sent, at, told(sent + trip / 2, ahead))
+        shown.append(time.now(at))
+    assert shown == sorted(shown)
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=30), st.randoms())
+def test_it_is_as_exact_as_the_best_round_trip_says(trips: list[float], random: object) -> None:
+    # The database answers anywhere within the round trip.
+    time, at = None, 0.0
+    for trip in trips:
+        answered = at + trip * random.random()  # type: ignore[attr-defined]
+        observe = begin if time is None else time.observe
+        time = observe(at, at + trip, told(answered))
+        at += trip + 1
+    assert time is not None
+    assert abs(error(time, at + 60)) <= time.uncertainty + 1e-4

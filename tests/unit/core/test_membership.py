@@ -1,0 +1,95 @@
+"""One listing of etcd becomes one view, whatever stands in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+from schedd.core.coordination import Entry, Listing, Revision
+from schedd.core.ids import IncarnationId, ShardId, TenureId, Term
+from schedd.core.membership import (
+    EMPTY_VIEW,
+    LEADER,
+    MAP,
+    MemberView,
+    decode_member,
+    encode_leader,
+    encode_member,
+    member_key,
+    view_of,
+    worker_key,
+)
+from schedd.core.shard_map import ShardMap, encode
+
+ME = TenureId(UUID(int=1))
+INCARNATION = IncarnationId(UUID(int=9))
+MEMBER = MemberView("m1", ME, "h:7420", "h:7421", 100, "0.1", "2026a", draining=False)
+
+
+def listing(entries: dict[str, bytes], revision: int = 7) -> Listing:
+    found = tuple(
+        Entry(key, value, Revision(revision), Revision(revision))
+        for key, value in sorted(entries.items())
+    )
+    return Listing(Revision(revision), 1, found)
+
+
+def test_a_member_survives_the_way_through_etcd() -> None:
+    member = replace(MEMBER, draining=True, database=False, attached=True)
+    entry = Entry(member_key("m1"), encode_member(member), Revision(1), Revision(1))
+    assert decode_member(entry) == member
+
+
+def test_a_view_names_members_leader_map_and_workers() -> None:
+    shard_map = ShardMap(Term(3), {ShardId(4): ME})
+    view = view_of(
+        listing(
+            {
+                member_key("m1"): encode_member(MEMBER),
+                LEADER: encode_leader(ME),
+                MAP: encode(shard_map),
+                worker_key("w/1", INCARNATION): b"5",
+            }
+        )
+    )
+    assert view.members == (MEMBER,)
+    assert view.member(ME) == MEMBER
+    assert view.leader == ME
+    assert view.map == shard_map
+    assert view.workers == {INCARNATION}
+    assert view.revision == 7
+    assert view.unreadable == ()
+
+
+def test_a_lower_terms_map_is_ignored_and_the_rest_is_seen() -> None:
+    known = replace(EMPTY_VIEW, term=Term(5), assigned={ShardId(1): ME})
+    view = view_of(listing({MAP: encode(ShardMap(Term(4))), LEADER: encode_leader(ME)}), known)
+    assert view.map == known.map
+    assert view.leader == ME
+
+
+def test_a_map_that_was_deleted_is_still_followed() -> None:
+    known = replace(EMPTY_VIEW, term=Term(5), assigned={ShardId(1): ME})
+    assert view_of(listing({}), known).map == known.map
+
+
+def test_a_stray_key_is_named_and_hurts_nobody() -> None:
+    view = view_of(
+        listing(
+            {
+                member_key("m1"): encode_member(MEMBER),
+                member_key("m2"): b"hello",
+                LEADER: b"nobody",
+                "workers/w/x": b"",
+                MAP: b"[]",
+                "whatever": b"",
+            }
+        )
+    )
+    assert view.members == (MEMBER,)
+    assert view.leader is None
+    assert view.unreadable == (MAP, "members/m2", LEADER, "workers/w/x")
+
+
+def test_nobody_is_a_member_without_a_tenure() -> None:
+    assert EMPTY_VIEW.member(None) is None

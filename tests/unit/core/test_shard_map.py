@@ -1,0 +1,81 @@
+"""The map's value: the same bytes for the same map, and never back to a lower term."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schedd.core.ids import SHARDS, ShardId, TenureId, Term, Timeline
+from schedd.core.shard_map import NO_MAP, ShardMap, Unreadable, decode, encode, newer
+
+A, B = TenureId(UUID(int=1)), TenureId(UUID(int=2))
+
+maps = st.builds(
+    ShardMap,
+    st.integers(0, 2**40).map(Term),
+    st.dictionaries(
+        st.integers(0, SHARDS - 1).map(ShardId), st.sampled_from([A, B]), max_size=SHARDS
+    ),
+    st.integers(0, 2**31).map(Timeline),
+)
+
+
+@given(maps)
+def test_a_map_survives_the_way_through_etcd(shard_map: ShardMap) -> None:
+    assert decode(encode(shard_map)) == shard_map
+
+
+@given(maps)
+def test_equal_maps_are_equal_bytes(shard_map: ShardMap) -> None:
+    backwards = dict(reversed(list(shard_map.assigned.items())))
+    assert encode(ShardMap(shard_map.term, backwards, shard_map.timeline)) == encode(shard_map)
+
+
+def test_a_full_map_of_three_members_stays_small() -> None:
+    tenures = [TenureId(UUID(int=at << 64 | at)) for at in range(3)]
+    assigned = {ShardId(at): tenures[at % 3] for at in range(SHARDS)}
+    assert len(encode(ShardMap(Term(10**9), assigned))) < 1200
+
+
+def test_a_map_of_a_lower_term_is_ignored() -> None:
+    known = ShardMap(Term(5), {ShardId(0): A})
+    assert newer(known, ShardMap(Term(4), {ShardId(0): B})) is known
+    assert newer(known, NO_MAP) is known
+
+
+def test_a_map_of_the_same_or_a_higher_term_is_followed() -> None:
+    known, same = ShardMap(Term(5), {ShardId(0): A}), ShardMap(Term(5), {ShardId(0): B})
+    assert newer(known, same) is same
+    assert newer(known, later := ShardMap(Term(6))) is later
+
+
+def test_a_field_of_a_later_release_is_left_alone() -> None:
+    value = b'{"term": 3, "timeline": 1, "owners": {}, "colour": "red"}'
+    assert decode(value) == ShardMap(Term(3), {}, Timeline(1))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"7",
+        b"\xff",
+        b"[]",
+        b'{"term": 1}',
+        b'{"term": 1, "timeline": 1, "owners": {"x": [1]}}',
+        b'{"term": 1, "timeline": 1, "owners": {"00000000-0000-0000-0000-000000000001": [256]}}',
+        b'{"term": 1, "timeline": 1, "owners": {"00000000-0000-0000-0000-000000000001": 3}}',
+    ],
+)
+def test_what_is_no_map_says_so(value: bytes) -> None:
+    with pytest.raises(Unreadable):
+        decode(value)
+
+
+def test_of_gives_the_shards_of_one_tenure() -> None:
+    shard_map = ShardMap(Term(1), {ShardId(0): A, ShardId(1): B, ShardId(2): A})
+    assert shard_map.of(A) == {0, 2}
+    assert shard_map.of(None) == frozenset()
