@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
+from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
@@ -266,7 +267,8 @@ def parsed(text: str, zone: str) -> cron.CronExpression | None:
     try:
         return cron.parse(text, zone=zone, seed="")
     except cron.CronError as refusal:
-        assert "never matches" in refusal.problem
+        if "never matches" not in refusal.problem:
+            raise
         return None
 
 
@@ -296,7 +298,7 @@ def test_next_instants_are_those_of_the_rules(
         return
     found = instants(compiled, start, end, dst)
     assert found == sorted(walk(expression, zone, start, end, dst))
-    assert all(a < b for a, b in zip(found, found[1:], strict=False))
+    assert all(a < b for a, b in pairwise(found))
     assert all(at.tzinfo is UTC for at in found)
 
     inside = start + data.draw(st.integers(0, 3 * 86400 - 1)) * timedelta(seconds=1)

@@ -1,0 +1,122 @@
+"""Expressions in plain English, and the notes on changes of the clock."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from schedd.core import cron
+from schedd.core.cron import Dst, Gap, Pass
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("* * * * *", "every minute"),
+        ("*/5 * * * *", "every 5 minutes"),
+        ("3/5 * * * *", "every 5 minutes from minute 3"),
+        ("0 * * * *", "every hour"),
+        ("13 * * * *", "at minute 13 of every hour"),
+        ("*/40 * * * *", "at minutes 0 and 40 of every hour"),
+        ("0 */2 * * *", "every 2 hours"),
+        ("0 9-17 * * *", "every hour from 09:00 to 17:59"),
+        ("*/15 9-17 * * 1-5", "every 15 minutes from 09:00 to 17:59, Monday to Friday"),
+        ("* 2 * * *", "every minute from 02:00 to 02:59"),
+        ("30 2 * * *", "every day at 02:30"),
+        ("30 2,14 * * *", "every day at 02:30 and 14:30"),
+        ("15 30 2 * * *", "every day at 02:30:15"),
+        ("* * * * * *", "every second"),
+        ("*/10 * * * * *", "every 10 seconds"),
+        ("30 * * * * *", "at second 30 of every minute"),
+        ("0 9 * * 1-5", "Monday to Friday at 09:00"),
+        ("0 9 * * mon,wed", "on Monday and Wednesday at 09:00"),
+        ("0 9 * * 5-7", "Friday to Sunday at 09:00"),
+        ("0 9 * * 5L", "on the last Friday of every month at 09:00"),
+        ("0 9 * * 5#2", "on the second Friday of every month at 09:00"),
+        ("0 9 L * *", "on the last day of every month at 09:00"),
+        ("0 9 LW * *", "on the last weekday of every month at 09:00"),
+        ("0 9 15W * *", "on the weekday nearest to day 15 of every month at 09:00"),
+        ("0 9 1,15 * 5", "on days 1 and 15 of every month and on Friday at 09:00"),
+        (
+            "0 9 */2 * 5",
+            "on every 2nd day from day 1 of every month if that is also Friday at 09:00",
+        ),
+        ("0 0 1 1,7 *", "on day 1 of January and July at 00:00"),
+        ("0 0 * 1-3 *", "every day in January to March at 00:00"),
+        ("@yearly", "on day 1 of January at 00:00"),
+        ("@every 90s", "every 90 seconds, counted from 1970-01-01T00:00:00Z"),
+        ("@every 2h", "every 2 hours, counted from 1970-01-01T00:00:00Z"),
+    ],
+)
+def test_an_expression_in_words(expression: str, words: str) -> None:
+    assert cron.describe(expression) == words
+
+
+def test_two_ways_to_write_the_same_read_the_same() -> None:
+    assert cron.describe("0,15,30,45 * * * *") == cron.describe("*/15 * * * *")
+    assert cron.describe("0 0 * * sun") == cron.describe("@weekly")
+
+
+def test_an_explanation_has_words_instants_in_the_zone_and_notes() -> None:
+    told = cron.explain(
+        "30 2 * * *", "Europe/Berlin", after=datetime(2024, 3, 30, 12, tzinfo=UTC), count=2
+    )
+    assert told.expression == "30 2 * * *"
+    assert told.time_zone == "Europe/Berlin"
+    assert told.description == "every day at 02:30"
+    assert [at.isoformat() for at in told.instants] == [
+        "2024-03-31T03:00:00+02:00",
+        "2024-04-01T02:30:00+02:00",
+    ]
+    assert told.notes[:2] == (
+        (
+            "2024-03-31: 02:30 does not exist in Europe/Berlin"
+            " (clocks go forward from 02:00 to 03:00); runs once, at 03:00+02:00."
+        ),
+        (
+            "2024-10-27: 02:30 comes twice in Europe/Berlin"
+            " (clocks go back from 03:00 to 02:00); runs once, in the first pass (02:30+02:00)."
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("dst", "spring", "autumn"),
+    [
+        (Dst(), "runs once, at 03:00+02:00.", "runs once, in the first pass (02:30+02:00)."),
+        (
+            Dst(Gap.SKIP, Pass.SECOND),
+            "does not run for it.",
+            "runs once, in the second pass (02:30+01:00).",
+        ),
+        (
+            Dst(overlap=Pass.BOTH),
+            "runs once, at 03:00+02:00.",
+            "runs twice, in the first pass (02:30+02:00) and the second pass (02:30+01:00).",
+        ),
+    ],
+)
+def test_notes_tell_each_policy(dst: Dst, spring: str, autumn: str) -> None:
+    parsed = cron.parse("30 2 * * *", zone="Europe/Berlin", seed="")
+    notes = cron.notes(parsed, datetime(2024, 3, 1, tzinfo=UTC), dst)
+    assert [note.split("; ")[1] for note in notes] == [spring, autumn]
+
+
+def test_notes_tell_that_a_wildcard_follows_elapsed_time() -> None:
+    parsed = cron.parse("*/30 * * * *", zone="Europe/Berlin", seed="")
+    spring, autumn = cron.notes(parsed, datetime(2024, 3, 1, tzinfo=UTC))
+    assert "02:00, 02:30 do not exist" in spring
+    assert autumn.endswith("it follows elapsed time: runs in both passes.")
+
+
+def test_no_notes_where_no_clock_change_is_met() -> None:
+    winter = datetime(2024, 1, 1, tzinfo=UTC)
+    assert not cron.notes(cron.parse("0 12 * * *", zone="Europe/Berlin", seed=""), winter)
+    assert not cron.notes(cron.parse("30 2 * * *", zone="Asia/Kathmandu", seed=""), winter)
+    assert not cron.notes(cron.parse("@every 5m", zone="Europe/Berlin", seed=""), winter)
+
+
+def test_an_explanation_says_whose_hash_it_shows() -> None:
+    told = cron.explain(
+        "H 3 * * *", after=datetime(2024, 1, 1, tzinfo=UTC), count=1, seed="default/etl"
+    )
+    assert told.notes == ("H is a value hashed from namespace and job name: here for default/etl.",)

@@ -1,0 +1,81 @@
+"""Zones as segments of constant offset, from the pinned tzdata alone."""
+
+import zoneinfo
+from datetime import UTC, datetime
+from importlib import metadata
+
+import pytest
+
+from schedd.core import zones
+
+
+def seconds(text: str) -> int:
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+
+
+def test_the_systems_files_are_never_read() -> None:
+    assert zoneinfo.TZPATH == ()
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    year, number = metadata.version("tzdata").split(".")[:2]
+    assert zones.tzdata_version() == f"{year}{chr(ord('a') + int(number) - 1)}"
+
+
+def test_a_segment_holds_the_instant_and_knows_its_neighbours() -> None:
+    berlin = zones.zone("Europe/Berlin")
+    summer = berlin.segment(seconds("2024-07-01"))
+    assert summer.start == seconds("2024-03-31T01:00")
+    assert (summer.before, summer.offset) == (3600, 7200)
+    assert berlin.segment(summer.start - 1).end == summer.start
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Europe/Riga",
+        "America/New_York",
+        "Australia/Lord_Howe",
+        "Africa/Cairo",
+        "America/Havana",
+        "Pacific/Apia",
+        "Africa/Casablanca",
+        "Europe/Dublin",
+        "Asia/Kathmandu",
+        "UTC",
+        "America/Boa_Vista",  # two changes within a week
+        "Asia/Gaza",
+        "Antarctica/Troll",
+        "Europe/Simferopol",
+        "Pacific/Kwajalein",
+    ],
+)
+def test_segments_are_cut_at_each_change_of_the_offset(name: str) -> None:
+    start, end = seconds("1970-01-02"), seconds("2037-12-31")
+    zone, info = zones.zone(name), zoneinfo.ZoneInfo(name)
+
+    def offset(second: int) -> float:
+        delta = datetime.fromtimestamp(second, info).utcoffset()
+        assert delta is not None
+        return delta.total_seconds()
+
+    at = start
+    for segment in zone.segments(start, end):
+        assert segment.start <= max(at, start + 1), "no hole before it"
+        assert segment.offset == offset(max(segment.start, start))
+        assert segment.offset == offset(min(segment.end, end) - 1)
+        at = segment.end
+    assert at > end
+    for hour in range(start, end, 5 * 3600):
+        assert zone.segment(hour).offset == offset(hour)
+
+
+def test_utc_is_one_segment() -> None:
+    utc = zones.zone("UTC")
+    assert utc.segment(0) is utc.segment(seconds("2400-01-01"))
+
+
+def test_an_unknown_zone_is_named_with_the_closest_one() -> None:
+    with pytest.raises(zones.UnknownZone) as unknown:
+        zones.zone("Europe/Viena")
+    assert unknown.value.suggestion == "Europe/Vienna"

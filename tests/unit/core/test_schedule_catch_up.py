@@ -1,0 +1,237 @@
+"""What an owner does with a timer it looks at: on time, late, long past."""
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from schedd.core import schedule
+from schedd.core.catch_up import Fire, Fold, Plan, plan, settle
+from schedd.core.lifecycle import Reason, State
+from schedd.core.model import CatchUp, CatchUpPolicy
+from schedd.core.schedule import (
+    AtSchedule,
+    Bounds,
+    CronSchedule,
+    EverySchedule,
+    Occurrence,
+    Schedule,
+)
+
+MINUTELY = CronSchedule(("* * * * *",))
+LATEST, ALL, NONE = CatchUpPolicy.LATEST, CatchUpPolicy.ALL, CatchUpPolicy.NONE
+
+
+def at(text: str, day: int = 10) -> datetime:
+    return datetime.fromisoformat(f"2026-01-{day:02}T{text}").replace(tzinfo=UTC)
+
+
+def looked(
+    now: datetime,
+    nominal: datetime,
+    policy: CatchUpPolicy = LATEST,
+    when: Schedule = MINUTELY,
+    *,
+    window: timedelta = timedelta(hours=1),
+    bounds: Bounds | None = None,
+    **options: int,
+) -> Plan:
+    compiled = schedule.compile(when, "ns/job", UUID(int=1), bounds or Bounds())
+    due = compiled.due(nominal)
+    return plan(compiled, CatchUp(policy, window), nominal, due, now, **options)
+
+
+def on_time(instant: datetime) -> Fire:
+    return Fire(instant, instant)
+
+
+def late(instant: datetime) -> Fire:
+    return Fire(instant, instant, late=True)
+
+
+def occurrence(instant: datetime) -> Occurrence:
+    return Occurrence(instant, instant)
+
+
+class TestOnTime:
+    def test_nothing_happens_before_it_is_due(self) -> None:
+        assert looked(at("11:59:59.999"), at("12:00")) == Plan((), (), occurrence(at("12:00")))
+
+    @pytest.mark.parametrize("policy", [LATEST, ALL, NONE])
+    @pytest.mark.parametrize("seconds", [0, 0.4, 1])
+    def test_up_to_a_second_past_its_due_it_is_on_time(
+        self, policy: CatchUpPolicy, seconds: float
+    ) -> None:
+        step = looked(at("12:00") + timedelta(seconds=seconds), at("12:00"), policy)
+        assert step == Plan((), (on_time(at("12:00")),), occurrence(at("12:01")))
+
+    def test_two_instants_within_the_second_both_fire(self) -> None:
+        each_second = EverySchedule(timedelta(seconds=1))
+        step = looked(at("12:00:01"), at("12:00:00"), when=each_second)
+        assert step.fires == (on_time(at("12:00:00")), on_time(at("12:00:01")))
+        assert step.next == occurrence(at("12:00:02"))
+
+    def test_an_instant_waits_for_its_jitter(self) -> None:
+        bounds = Bounds(jitter=timedelta(seconds=50))
+        compiled = schedule.compile(MINUTELY, "ns/job", UUID(int=1), bounds)
+        due = compiled.due(at("12:00"))
+        assert due > at("12:00:02")
+        waiting = looked(due - timedelta(milliseconds=1), at("12:00"), bounds=bounds)
+        assert waiting.fires == ()
+        fired = looked(due, at("12:00"), bounds=bounds)
+        assert fired.fires == (Fire(at("12:00"), due),)
+
+    def test_what_is_due_soon_may_be_prepared_ahead(self) -> None:
+        compiled = schedule.compile(EverySchedule(timedelta(seconds=1)), "ns/job", UUID(int=1))
+        now = at("12:00")
+        step = plan(compiled, CatchUp(), now, now, now, ahead=timedelta(seconds=3))
+        assert [fire.nominal for fire in step.fires] == [
+            now + timedelta(seconds=n) for n in range(4)
+        ]
+        assert not any(fire.late for fire in step.fires)
+
+
+class TestLatest:
+    def test_the_newest_late_instant_takes_the_older_ones_in(self) -> None:
+        step = looked(at("12:10:30"), at("12:01"))
+        coalesced = Fold(
+            State.COALESCED, None, at("12:01"), at("12:09"), 9, at("12:01"), into=at("12:10")
+        )
+        assert step == Plan((coalesced,), (late(at("12:10")),), occurrence(at("12:11")))
+
+    def test_an_instant_that_is_on_time_takes_all_late_ones_in(self) -> None:
+        step = looked(at("12:10:00.5"), at("12:01"))
+        assert step.fires == (on_time(at("12:10")),)
+        assert [(fold.first, fold.last, fold.into) for fold in step.folds] == [
+            (at("12:01"), at("12:09"), at("12:10"))
+        ]
+
+    def test_one_late_instant_simply_fires(self) -> None:
+        step = looked(at("12:00:30"), at("12:00"))
+        assert step == Plan((), (late(at("12:00")),), occurrence(at("12:01")))
+
+    def test_what_lies_outside_the_window_is_missed(self) -> None:
+        step = looked(at("12:10:30"), at("09:00"))
+        missed, coalesced = step.folds
+        assert (missed.state, missed.reason) == (State.MISSED, Reason.WINDOW)
+        assert (missed.first, missed.last, missed.count) == (at("09:00"), at("11:10"), 131)
+        assert (coalesced.first, coalesced.count) == (at("11:11"), 59)
+        assert step.fires == (late(at("12:10")),)
+
+    def test_a_daily_job_whose_time_is_long_past_waits_for_tomorrow(self) -> None:
+        step = looked(at("12:00"), at("02:30"), when=CronSchedule(("30 2 * * *",)))
+        assert [(fold.reason, fold.count) for fold in step.folds] == [(Reason.WINDOW, 1)]
+        assert step.fires == ()
+        assert step.next == occurrence(at("02:30", day=11))
+
+    def test_the_window_is_measured_on_nominal_time(self) -> None:
+        # Its jitter is 50 s: by its due it would lie within the window.
+        step = looked(
+            at("12:00:50"),
+            at("11:00"),
+            when=AtSchedule(at("11:00")),
+            bounds=Bounds(jitter=timedelta(seconds=59)),
+        )
+        assert [fold.reason for fold in step.folds] == [Reason.WINDOW]
+
+    def test_a_look_ahead_does_not_take_late_instants_into_the_future(self) -> None:
+        compiled = schedule.compile(MINUTELY, "ns/job", UUID(int=1))
+        step = plan(
+            compiled,
+            CatchUp(),
+            at("12:01"),
+            at("12:01"),
+            at("12:10:58"),
+            ahead=timedelta(seconds=5),
+        )
+        assert step.fires == (late(at("12:10")), on_time(at("12:11")))
+        assert [fold.into for fold in step.folds] == [at("12:10")]
+
+
+class TestAll:
+    def test_each_instant_of_the_window_fires_in_order(self) -> None:
+        step = looked(at("12:03:30"), at("12:00"), ALL)
+        assert step == Plan(
+            (), tuple(late(at(f"12:0{n}")) for n in range(4)), occurrence(at("12:04"))
+        )
+
+    def test_late_ones_go_before_the_one_that_is_on_time(self) -> None:
+        step = looked(at("12:02"), at("12:00"), ALL)
+        assert step.fires == (late(at("12:00")), late(at("12:01")), on_time(at("12:02")))
+
+    def test_a_limit_leaves_the_rest_to_the_next_plan(self) -> None:
+        step = looked(at("12:10"), at("12:00"), ALL, limit=3)
+        assert [fire.nominal for fire in step.fires] == [at("12:00"), at("12:01"), at("12:02")]
+        assert step.next == occurrence(at("12:03"))
+
+    def test_what_lies_outside_the_window_is_missed(self) -> None:
+        step = looked(at("12:00"), at("10:58"), ALL)
+        assert [(fold.reason, fold.count) for fold in step.folds] == [(Reason.WINDOW, 2)]
+        assert step.fires[0] == late(at("11:00"))
+        assert len(step.fires) == 61
+
+
+class TestNone:
+    def test_late_instants_are_missed_and_the_one_on_time_fires(self) -> None:
+        step = looked(at("12:10"), at("09:00"), NONE)
+        assert [(fold.state, fold.reason, fold.count) for fold in step.folds] == [
+            (State.MISSED, Reason.CATCH_UP_NONE, 190)
+        ]
+        assert step.fires == (on_time(at("12:10")),)
+
+
+class TestEnds:
+    def test_a_schedule_that_has_ended_has_no_next(self) -> None:
+        step = looked(at("12:00"), at("12:00"), when=AtSchedule(at("12:00")))
+        assert step == Plan((), (on_time(at("12:00")),), None)
+
+    def test_an_end_within_the_outage_closes_the_account(self) -> None:
+        step = looked(at("12:10:30"), at("12:00"), bounds=Bounds(end=at("12:05")))
+        assert step.fires == (late(at("12:05")),)
+        assert [(fold.last, fold.into) for fold in step.folds] == [(at("12:04"), at("12:05"))]
+        assert step.next is None
+
+    def test_an_instant_that_the_schedule_lacks_is_still_accounted_for(self) -> None:
+        step = looked(at("12:02:30"), at("12:00:17"), ALL)
+        assert [fire.nominal for fire in step.fires] == [at("12:00:17"), at("12:01"), at("12:02")]
+
+
+class TestLongOutages:
+    @pytest.mark.parametrize(
+        "when", [EverySchedule(timedelta(seconds=1)), CronSchedule(("* * * * * *",))]
+    )
+    def test_days_of_seconds_are_one_row(self, when: Schedule) -> None:
+        step = looked(at("12:00:00.5", day=30), at("12:00", day=1), when=when)
+        missed, coalesced = step.folds
+        assert missed.count == 29 * 86400 - 3600 + 1
+        assert coalesced.count == 3600 - 1
+        assert step.fires == (on_time(at("12:00", day=30)),)
+
+    def test_a_union_is_counted_in_parts(self) -> None:
+        union = CronSchedule(("*/2 * * * * *", "*/3 * * * * *"))
+        timer: Occurrence | None = occurrence(at("00:00", day=1))
+        now, counted, plans = at("10:00", day=1), 0, 0
+        while timer is not None and timer.due <= now:
+            step = looked(now, timer.nominal, when=union)
+            assert step.folds or step.fires
+            counted += sum(fold.count for fold in step.folds) + len(step.fires)
+            timer, plans = step.next, plans + 1
+        assert counted == 10 * 3600 * 4 // 6 + 1
+        assert plans < 5
+
+
+class TestSettle:
+    def test_all_that_is_due_becomes_one_row(self) -> None:
+        compiled = schedule.compile(MINUTELY, "ns/job", UUID(int=1))
+        fold, following = settle(
+            compiled, occurrence(at("12:00")), at("12:10:30"), State.SKIPPED, Reason.PAUSED
+        )
+        assert fold is not None
+        assert (fold.first, fold.last, fold.count) == (at("12:00"), at("12:10"), 11)
+        assert (fold.state, fold.reason) == (State.SKIPPED, Reason.PAUSED)
+        assert following == occurrence(at("12:11"))
+
+    def test_nothing_due_is_no_row(self) -> None:
+        compiled = schedule.compile(MINUTELY, "ns/job", UUID(int=1))
+        timer = occurrence(at("12:00"))
+        assert settle(compiled, timer, at("11:59"), State.MISSED, Reason.EDITED) == (None, timer)
