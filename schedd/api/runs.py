@@ -21,10 +21,9 @@ from schedd.core.ids import NO_TOKEN, JobId, RunId, Token
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import NewRun, Priority, RunKey, Trigger
 from schedd.ports import Conflict, RunRecord
+from schedkit.backoff import Backoff
 from schedproto.v1 import job_pb2, run_pb2, run_service_pb2
 
-WATCH_AT_LEAST_EVERY: Final = 5.0
-"""Seconds after which a watch looks again though nobody told it to."""
 MOST_WATCHED: Final = 1000
 
 
@@ -110,16 +109,18 @@ async def watch_runs(
         raise _wrong("run_ids", f"has {len(request.run_ids)}, at most {MOST_WATCHED} are allowed")
     left = {(await _find(services, text)).run.key.run_id for text in request.run_ids}
     seen: dict[RunId, run_pb2.Run] = {}
+    look = Backoff(initial=0.02, maximum=0.5, factor=1.3)
     while left:
         for record in await services.store.get_runs(sorted(left)):
             run = views.run_message(record)
             if seen.get(record.run.key.run_id) != run:
                 seen[record.run.key.run_id] = run
+                look.reset()
                 yield run_service_pb2.RunEvent(run=run)
             if record.run.state not in LIVE:
                 left.discard(record.run.key.run_id)
         if left:
-            await services.changes.wait(sorted(left), WATCH_AT_LEAST_EVERY)
+            await services.changes.wait(sorted(left), look.next())
 
 
 async def cancel_run(

@@ -8,13 +8,13 @@ is decided before the transaction can't change under it, since the statement com
 state. While the database is away nothing is acknowledged and the worker keeps the result.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from schedd.core.events import Emit, Ended, Refused, StaleResult
-from schedd.core.ids import IncarnationId, JobId, RunId, Token
+from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import LiveRun, Report, RunKey, Verdict
 from schedd.core.retry import Outcome, Sequel, after_attempt, fingerprint
@@ -77,10 +77,15 @@ class Collect:
         self._emit = emit
         self.board: Board | None = None
         """The board of this member's tenure, while it has one."""
+        self._ready: Callable[[], None] = lambda: None
         self._results: dict[tuple[RunId, Token, bytes], tuple[Reported, Line]] = {}
         self._refusals: dict[tuple[RunId, Token], Refusal] = {}
         self._starts: dict[tuple[RunId, Token], tuple[RunKey, Token, datetime]] = {}
         self.loop = Loop("collect", self.step, interval=5.0)
+
+    def on_ready(self, told: Callable[[], None]) -> None:
+        """Have `told()` called when runs of this member became ready."""
+        self._ready = told
 
     def reported(self, reported: Reported, line: Line) -> None:
         """A result came; it is acknowledged over `line` once it is stored."""
@@ -150,20 +155,18 @@ class Collect:
             return
         self._nudges.runs_changed([key.run_id for key in keys])
         runs = await self._store.reported_runs(keys)
-        board, now = self.board, self._clock.now()
-        live = [run for run in runs.values() if run.state in LIVE]
-        elsewhere = set()
+        board = self.board
+        elsewhere: set[ShardId] = set()
         for key, run in runs.items():
             if board is None or run.shard not in board.ownership.epochs:
                 if run.state in LIVE:
                     elsewhere.add(run.shard)
             elif run.state not in LIVE:
                 board.forget(key.run_id)
-        if board is not None:
-            board.put_runs(live, now)
-        ready = sorted({run.shard for run in live} | elsewhere)
-        if ready:
-            self._nudges.runs_ready(ready)
+            elif board.put_runs([run], self._clock.now()):
+                self._ready()
+        if elsewhere:
+            self._nudges.runs_ready(sorted(elsewhere))
 
     def _tell(self, report: Report, verdict: Verdict) -> None:
         if verdict is Verdict.STALE:

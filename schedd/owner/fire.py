@@ -9,7 +9,7 @@ then read again. Loads read from minus infinity, never from a watermark: a creat
 behind it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -35,7 +35,7 @@ BATCH: Final = 500
 
 
 class Fire:
-    """The loop that fires timers. `fired` is told which runs are new."""
+    """The loop that fires timers."""
 
     def __init__(
         self,
@@ -54,8 +54,13 @@ class Fire:
         self._emit = emit
         self._changed: set[JobId] = set()
         self._load_at: datetime | None = None
+        self._ready: Callable[[], None] = lambda: None
         self.loop = Loop("fire", self.step, interval=LOAD_EVERY)
         board.ownership.listen(lambda _gained, _dropped: self.reload())
+
+    def on_ready(self, told: Callable[[], None]) -> None:
+        """Have `told()` called when runs became ready."""
+        self._ready = told
 
     def changed(self, jobs: Iterable[JobId]) -> None:
         """Timers of these jobs were written; read them now."""
@@ -144,7 +149,8 @@ class Fire:
         now = self._clock.now()
         for answer in answers:
             self._transactor.lost(answer.lost, "fire")
-            self._board.put_runs(answer.runs, now)
+            if self._board.put_runs(answer.runs, now):
+                self._ready()
         self._emit(
             FiredEvent(
                 runs=sum(len(answer.runs) for answer in answers),

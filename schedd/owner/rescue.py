@@ -11,11 +11,11 @@ the list was made is never taken for lost. Loss of an incarnation is committed b
 transaction, and final.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from schedd.core.events import Emit, NeverStarted, RunsRescued
-from schedd.core.ids import IncarnationId
+from schedd.core.ids import IncarnationId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Loss
 from schedd.core.retry import after_loss, fingerprint
@@ -25,6 +25,7 @@ from schedd.owner.transact import Transactor
 from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
 from schedd.ports import ClusterClock, Nudges, OwnerStore, Unstarted
+from schedkit.clock import boottime
 from schedkit.tasks import Loop
 
 SCAN_EVERY: Final = 1.0
@@ -54,16 +55,40 @@ class Rescue:
         self._clock = clock
         self._nudges = nudges
         self._emit = emit
+        self._ready: Callable[[], None] = lambda: None
+        self._look_at: set[ShardId] = set()
+        self._scan_at = 0.0
         self.loop = Loop("rescue", self.step, interval=SCAN_EVERY)
-        board.ownership.listen(lambda gained, _dropped: self.loop.wake() if gained else None)
+        board.ownership.listen(lambda gained, _dropped: self.wake() if gained else None)
+
+    def on_ready(self, told: Callable[[], None]) -> None:
+        """Have `told()` called when runs became ready."""
+        self._ready = told
 
     def wake(self) -> None:
-        """A worker's key went, or runs were made ready by another member."""
+        """A worker's key went: scan now."""
+        self._scan_at = 0.0
         self.loop.wake()
 
-    async def step(self) -> None:
-        """One scan."""
-        shards = sorted(self._board.ownership.epochs)
+    def look_at(self, shards: Iterable[ShardId]) -> None:
+        """Runs of these shards were inserted or made ready: bring them onto the board now."""
+        self._look_at.update(shards)
+        self.loop.wake()
+
+    async def step(self) -> float:
+        """One scan of everything, or before it is time, of the shards that were named."""
+        now = boottime()
+        if now < self._scan_at and self._look_at:
+            shards, self._look_at = sorted(self._look_at & set(self._board.ownership.epochs)), set()
+            waiting = await self._store.live_runs(shards, [State.PENDING, State.RETRYING])
+            self._put(waiting)
+        else:
+            self._look_at = set()
+            await self._scan(sorted(self._board.ownership.epochs))
+            self._scan_at = boottime() + SCAN_EVERY
+        return 0.0 if self._look_at else max(0.0, self._scan_at - boottime())
+
+    async def _scan(self, shards: Sequence[ShardId]) -> None:
         if not shards:
             return
         runs = await self._store.live_runs(shards, [State.PENDING, State.RETRYING, State.RUNNING])
@@ -79,11 +104,14 @@ class Rescue:
         there = {run.key.run_id for run in running}
         for gone in [run for run in self._board.running if run not in there]:
             self._board.forget(gone)
-        if self._board.put_runs((*waiting, *running), self._clock.now()):
-            self._nudges.runs_ready(sorted({run.shard for run in waiting}))
+        self._put((*waiting, *running))
         for run in running:
             if run.cancelling:
                 self._workers.cancel(run)
+
+    def _put(self, runs: Sequence[LiveRun]) -> None:
+        if self._board.put_runs(runs, self._clock.now()):
+            self._ready()
 
     async def _rescue(self, lost: Sequence[LiveRun]) -> None:
         if not lost:
@@ -95,15 +123,14 @@ class Rescue:
             gone: set[IncarnationId] = {loss.incarnation for loss in losses}
             self._emit(RunsRescued(len(rescued), tuple(sorted(gone, key=lambda i: i.int))))
             self._nudges.runs_changed([key.run_id for key in rescued])
-            self.loop.wake()
+            self.look_at({loss.shard for loss in losses})
 
     async def _give_back(self, never_started: Sequence[LiveRun]) -> None:
         unstarted = [Unstarted(run.key, run.shard, run.token) for run in never_started]
         back = await self._transactor.rows(unstarted, self._store.give_back)
         if back:
             self._emit(NeverStarted(len(back)))
-            self._board.put_runs(back, self._clock.now())
-            self._nudges.runs_ready(sorted({run.shard for run in back}))
+            self._put(back)
 
 
 def _loss(run: LiveRun, known: Known | None) -> Loss:

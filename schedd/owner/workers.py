@@ -85,7 +85,13 @@ class Workers:
         self._attached: dict[IncarnationId, Attached] = {}
         self._revocations: dict[tuple[RunId, Token], _Revocation] = {}
         self._slots_freed: list[Callable[[], None]] = []
+        self._attachment: Callable[[bool], None] = lambda _some: None
         self._demand: tuple[Head, ...] = ()
+
+    def on_attachment(self, told: Callable[[bool], None]) -> None:
+        """Have `told(some)` called when workers come and go: whether any is attached."""
+        self._attachment = told
+        told(bool(self._attached))
 
     # -- what the streams tell --
 
@@ -93,6 +99,7 @@ class Workers:
         """A stream was opened; it takes the place of an older one of the same incarnation."""
         attached = Attached(incarnation, line)
         self._attached[incarnation.id] = attached
+        self._attachment(True)
         self._emit(WorkerCame(incarnation.worker, incarnation.id))
         if self._demand:
             line.demand(self._demand)
@@ -103,6 +110,7 @@ class Workers:
         """The stream ended."""
         if self._attached.get(attached.incarnation.id) is attached:
             del self._attached[attached.incarnation.id]
+            self._attachment(bool(self._attached))
             self._emit(WorkerWent(attached.incarnation.worker, attached.incarnation.id))
 
     def granted(self, attached: Attached, slots: int, received: int) -> None:
@@ -139,10 +147,9 @@ class Workers:
 
     # -- what the dispatcher asks --
 
-    def on_slots_freed(self, told: Callable[[], None]) -> Callable[[], None]:
-        """Have `told()` called when slots may be free; gives what ends that."""
+    def on_slots_freed(self, told: Callable[[], None]) -> None:
+        """Have `told()` called when slots may be free."""
         self._slots_freed.append(told)
-        return lambda: self._slots_freed.remove(told)
 
     def offers(self) -> list[Offer]:
         """The slots that may be used now."""

@@ -19,7 +19,6 @@ from schedd.ports import Cluster
 from schedkit.channel import TLS, connect
 from schedkit.tasks import Waker
 from schedproto.v1 import peer_service_pb2 as wire
-from schedproto.v1.peer_service_pb2_grpc import PeerServiceStub
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +35,19 @@ class Nudged(Protocol):
     def runs_changed(self, runs: Iterable[RunId]) -> None: ...
 
 
+class _Nobody:
+    """Before there are loops to move."""
+
+    def jobs_changed(self, jobs: Iterable[JobId]) -> None:
+        """Nothing to do."""
+
+    def runs_ready(self, shards: Iterable[ShardId]) -> None:
+        """Nothing to do."""
+
+    def runs_changed(self, runs: Iterable[RunId]) -> None:
+        """Nothing to do."""
+
+
 @dataclass(slots=True)
 class _Gathered:
     jobs: set[JobId] = field(default_factory=set)
@@ -46,13 +58,17 @@ class _Gathered:
 class Peers:
     """Sends and takes nudges. `Nudges` for calls and loops."""
 
-    def __init__(self, cluster: Cluster, here: Nudged, tls: TLS | None) -> None:
+    def __init__(self, cluster: Cluster, tls: TLS | None) -> None:
         self._cluster = cluster
-        self._here = here
+        self._here: Nudged = _Nobody()
         self._tls = tls
         self._waker = Waker()
         self._gathered: dict[str, _Gathered] = defaultdict(_Gathered)
         self._channels: dict[str, grpc.aio.Channel] = {}
+
+    def move(self, here: Nudged) -> None:
+        """What nudges for this member move."""
+        self._here = here
 
     # -- Nudges --
 
@@ -116,8 +132,13 @@ class Peers:
             shards=sorted(what.shards),
             run_ids=[str(run) for run in list(what.runs)[:MOST]],
         )
+        nudge = channel.unary_unary(
+            "/schedd.v1.PeerService/Nudge",
+            request_serializer=wire.NudgeRequest.SerializeToString,
+            response_deserializer=wire.NudgeResponse.FromString,
+        )
         try:
-            await PeerServiceStub(channel).Nudge(request, timeout=DEADLINE)
+            await nudge(request, timeout=DEADLINE)
         except grpc.aio.AioRpcError as error:
             log.debug("nudge to %s: %s", endpoint, error.code())
 

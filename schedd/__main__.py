@@ -1,0 +1,87 @@
+"""The command `schedd`: the daemon itself, and `schedd migrate`."""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+NEEDS = "schedd needs its extra: pip install 'schedd[server]' (missing: {module})"
+
+
+def main() -> int:
+    """Run what the command line says; the process's exit code."""
+    try:
+        from schedd import app
+    except ModuleNotFoundError as error:
+        return _missing(error)
+    return _run(app, sys.argv[1:])
+
+
+def _missing(error: ModuleNotFoundError) -> int:
+    root = (error.name or "").partition(".")[0]
+    if root in {"schedd", "schedkit", "schedproto"}:
+        raise error
+    sys.stderr.write(NEEDS.format(module=error.name) + "\n")
+    return 2
+
+
+def _run(app: object, argv: list[str]) -> int:
+    from schedd import config as settings
+    from schedd.app import Daemon, migrate
+    from schedkit import config, logs
+    from schedkit.errors import ScheddError
+    from schedkit.service import run_daemon
+
+    del app
+    options = _parser().parse_args(argv)
+    file = options.config or (settings.DEFAULT_FILE if settings.DEFAULT_FILE.exists() else None)
+    flags = {
+        key: value
+        for key, value in vars(options).items()
+        if key not in {"config", "check_config", "command"}
+    }
+    try:
+        found = config.load(
+            settings.Config, file=file, environ=os.environ, prefix=settings.PREFIX, flags=flags
+        )
+        found.check()
+        if options.check_config:
+            print(json.dumps(config.masked(found), indent=2, default=str))
+            return 0
+        logs.configure(found.log_level, found.log_format, "schedd")
+        if options.command == "migrate":
+            print(f"schema: {migrate(found)}")
+            return 0
+    except ScheddError as error:
+        sys.stderr.write(f"schedd: {error}\n")
+        return 2
+    return run_daemon(Daemon(found).run)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="schedd", description=__doc__)
+    parser.add_argument("command", nargs="?", choices=["migrate"], help="migrate: make the schema")
+    parser.add_argument("--config", type=Path, help="TOML file (default: /etc/schedd/schedd.toml)")
+    parser.add_argument("--check-config", action="store_true", help="check, print and exit")
+    for flag, key, text in (
+        ("--name", "name", "this member's name"),
+        ("--listen-grpc", "listen.grpc", "host:port for gRPC"),
+        ("--listen-http", "listen.http", "host:port for HTTP"),
+        ("--etcd-endpoints", "etcd.endpoints", "host:port,host:port"),
+        ("--postgres-dsn", "postgres.dsn", "URL of the database"),
+        ("--log-level", "log_level", "debug, info, warning or error"),
+        ("--log-format", "log_format", "text or json"),
+    ):
+        parser.add_argument(flag, dest=key, help=text)
+    return parser
+
+
+def run() -> NoReturn:
+    """For `python -m schedd`."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,115 @@
+"""The configuration of `schedd`: file, environment (`SCHEDD_…`) and flags into one value."""
+
+import socket
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, Literal
+
+from schedkit.channel import TLS, check_plaintext
+from schedkit.config import secret
+from schedkit.errors import Misconfigured
+
+DEFAULT_FILE: Final = Path("/etc/schedd/schedd.toml")
+PREFIX: Final = "SCHEDD_"
+SMALLEST_TTL: Final = timedelta(seconds=3)
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Where it listens: host:port each."""
+
+    grpc: str = "127.0.0.1:7420"
+    http: str = "127.0.0.1:7421"
+    advertise_grpc: str = ""
+    """host:port under which other hosts reach it; as `grpc` if empty."""
+    advertise_http: str = ""
+    insecure: bool = False
+    """Serve others than loopback in the clear."""
+
+
+@dataclass(frozen=True, slots=True)
+class Etcd:
+    """How etcd is reached."""
+
+    endpoints: tuple[str, ...] = ("127.0.0.1:2379",)
+    prefix: str = "schedd/"
+    user: str = ""
+    password: str = secret("")
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Postgres:
+    """How PostgreSQL is reached."""
+
+    dsn: str = secret("")
+    lanes: int = 3
+    """Threads with a connection each for the owner's transactions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM files for everything between members, workers and clients."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    def __post_init__(self) -> None:
+        given = [self.ca, self.cert, self.key]
+        if any(given) and not all(given):
+            raise ValueError("give ca, cert and key together, or none of them")
+
+    def files(self) -> TLS | None:
+        """The files; None: plaintext."""
+        if self.ca is None or self.cert is None or self.key is None:
+            return None
+        return TLS(self.ca, self.cert, self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that can be set."""
+
+    name: str = field(default_factory=socket.gethostname)
+    weight: int = 100
+    """Share of the shards; 0: serves calls and pages, owns none."""
+    member_ttl: timedelta = timedelta(seconds=5)
+    worker_ttl: timedelta = timedelta(seconds=15)
+    reflection: bool = False
+    """Serve gRPC reflection."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+    listen: Listen = Listen()
+    etcd: Etcd = Etcd()
+    postgres: Postgres = Postgres()
+    tls: Tls = Tls()
+
+    def __post_init__(self) -> None:
+        for ttl in (self.member_ttl, self.worker_ttl):
+            if ttl < SMALLEST_TTL:
+                raise ValueError("member_ttl and worker_ttl must be at least 3s")
+            if ttl % timedelta(seconds=1):
+                raise ValueError("member_ttl and worker_ttl must be whole seconds")
+        if not 0 <= self.weight <= 10_000:
+            raise ValueError("weight must be from 0 to 10000")
+        if not 1 <= self.postgres.lanes <= 64:
+            raise ValueError("postgres.lanes must be from 1 to 64")
+        if not self.name or "/" in self.name:
+            raise ValueError("name must not be empty and has no '/'")
+
+    def check(self) -> None:
+        """What a single field can't tell. Raises Misconfigured."""
+        if not self.postgres.dsn:
+            raise Misconfigured("postgres.dsn is missing: give SCHEDD_POSTGRES__DSN or the file")
+        if self.tls.files() is None:
+            check_plaintext(self.listen.grpc, self.listen.insecure)
+        check_plaintext(self.listen.http, self.listen.insecure)
+
+    @property
+    def call_deadline(self) -> float:
+        """Of one call to etcd, in seconds: a sixth of the TTL."""
+        return self.member_ttl.total_seconds() / 6

@@ -1,0 +1,121 @@
+"""The owner's loops, made anew for each tenure, and what moves them from outside.
+
+    tenure begins → board, transactor, fire, dispatch, rescue ── run in the tenure's TaskGroup
+    tenure ends   → they are cancelled with it; catalogue, workers and collect live on
+
+Nudges from calls and peers come in here; without a tenure they are nothing.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from schedd.core.events import Emit
+from schedd.core.ids import JobId, RunId, ShardId
+from schedd.owner.board import Board
+from schedd.owner.catalogue import Catalogue
+from schedd.owner.collect import Collect
+from schedd.owner.dispatch import Dispatch
+from schedd.owner.fire import Fire
+from schedd.owner.rescue import Rescue
+from schedd.owner.transact import Transactor
+from schedd.owner.watchers import Watchers
+from schedd.owner.worker_leases import WorkerLeases
+from schedd.owner.workers import Workers
+from schedd.ports import ClusterClock, Nudges, OwnerStore
+from schedd.tenure import LiveTenure, TenureLoop
+
+
+@dataclass(slots=True)
+class _Loops:
+    fire: Fire
+    dispatch: Dispatch
+    rescue: Rescue
+
+
+class Owner:
+    """Makes the loops of a tenure, and hands nudges to those that run."""
+
+    def __init__(
+        self,
+        *,
+        store: OwnerStore,
+        catalogue: Catalogue,
+        workers: Workers,
+        leases: WorkerLeases,
+        collect: Collect,
+        watchers: Watchers,
+        clock: ClusterClock,
+        emit: Emit,
+    ) -> None:
+        self._store = store
+        self._catalogue = catalogue
+        self._workers = workers
+        self._leases = leases
+        self._collect = collect
+        self._watchers = watchers
+        self._clock = clock
+        self._emit = emit
+        self._loops: _Loops | None = None
+        workers.on_slots_freed(self._slots_freed)
+
+    def loops(self, live: LiveTenure, nudges: Nudges) -> Sequence[TenureLoop]:
+        """The loops of this tenure. Those of an earlier one have ended by now."""
+        board = Board(live.ownership)
+        transactor = Transactor(live.ownership, self._emit)
+        fire = Fire(board, self._catalogue, self._store, transactor, self._clock, self._emit)
+        dispatch = Dispatch(
+            board,
+            self._catalogue,
+            self._workers,
+            self._store,
+            transactor,
+            self._clock,
+            nudges,
+            self._emit,
+        )
+        rescue = Rescue(
+            board,
+            self._catalogue,
+            self._workers,
+            self._leases,
+            self._store,
+            transactor,
+            self._clock,
+            nudges,
+            self._emit,
+        )
+        fire.on_ready(dispatch.wake)
+        rescue.on_ready(dispatch.wake)
+        self._collect.on_ready(dispatch.wake)
+        self._collect.board = board
+        self._loops = _Loops(fire, dispatch, rescue)
+        return fire.loop, dispatch.loop, rescue.loop
+
+    # -- nudges --
+
+    def jobs_changed(self, jobs: Iterable[JobId]) -> None:
+        """Timers of these jobs were written."""
+        changed = list(jobs)
+        if self._loops is not None and changed:
+            self._catalogue.forget(changed)
+            self._loops.fire.changed(changed)
+
+    def runs_ready(self, shards: Iterable[ShardId]) -> None:
+        """Runs of these shards were inserted or became ready."""
+        wanted = list(shards)
+        if self._loops is not None and wanted:
+            self._loops.rescue.look_at(wanted)
+            self._loops.dispatch.wake()
+
+    def runs_changed(self, runs: Iterable[RunId]) -> None:
+        """Somebody may watch these."""
+        self._watchers.changed(runs)
+
+    def workers_changed(self) -> None:
+        """A worker's key came or went in etcd."""
+        if self._loops is not None:
+            self._loops.rescue.wake()
+
+    def _slots_freed(self) -> None:
+        if self._loops is not None:
+            self._loops.dispatch.wake()

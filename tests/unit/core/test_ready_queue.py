@@ -1,0 +1,62 @@
+"""The order in which runs get a slot."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.lifecycle import State
+from schedd.core.model import LiveRun, Priority, RunKey
+from schedd.core.ready_queue import ReadyQueue
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def run(number: int, priority: Priority, waited: float = 0, shard: int = 0) -> LiveRun:
+    ready = NOW - timedelta(seconds=waited)
+    key = RunKey(NOW, RunId(UUID(int=number)))
+    job = JobId(UUID(int=number))
+    return LiveRun(key, job, ShardId(shard), State.PENDING, priority, due_at=ready, ready_at=ready)
+
+
+def order(queue: ReadyQueue) -> list[int]:
+    found = []
+    while (one := queue.pop()) is not None:
+        found.append(one.key.run_id.int)
+    return found
+
+
+def test_high_goes_before_medium_before_low():
+    queue = ReadyQueue()
+    queue.add([run(1, Priority.LOW), run(2, Priority.HIGH), run(3, Priority.MEDIUM)])
+    assert order(queue) == [2, 3, 1]
+
+
+def test_within_a_priority_the_oldest_goes_first():
+    queue = ReadyQueue()
+    queue.add([run(1, Priority.HIGH, 1), run(2, Priority.HIGH, 3), run(3, Priority.HIGH, 2)])
+    assert order(queue) == [2, 3, 1]
+
+
+def test_a_low_run_overtakes_fresh_high_ones_after_two_steps_and_no_sooner():
+    queue = ReadyQueue()
+    queue.add([run(1, Priority.LOW, waited=119), run(2, Priority.HIGH)])
+    assert order(queue) == [2, 1]
+    queue.add([run(1, Priority.LOW, waited=121), run(2, Priority.HIGH)])
+    assert order(queue) == [1, 2]
+
+
+def test_a_run_waits_at_most_once():
+    queue = ReadyQueue()
+    queue.add([run(1, Priority.LOW)])
+    queue.add([replace(run(1, Priority.LOW), priority=Priority.HIGH), run(2, Priority.MEDIUM)])
+    assert len(queue) == 2
+    assert order(queue) == [1, 2]
+
+
+def test_what_was_taken_out_never_comes_up():
+    queue = ReadyQueue()
+    queue.add([run(1, Priority.HIGH), run(2, Priority.HIGH, shard=9), run(3, Priority.LOW)])
+    queue.discard(RunId(UUID(int=1)))
+    queue.drop_shards([ShardId(9)])
+    assert order(queue) == [3]

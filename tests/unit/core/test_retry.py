@@ -1,0 +1,115 @@
+"""What follows an attempt."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.lifecycle import Reason, State
+from schedd.core.model import Definition, Delivery, LiveRun, Priority, RetryPolicy, RunKey
+from schedd.core.retry import MAX_LOSSES, Outcome, after_attempt, after_loss, fingerprint, wait
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+RUN = RunId(UUID(int=7))
+JOB = Definition(JobId(UUID(int=1)), 1, "default", "etl", action="shell")
+
+
+def running(attempt: int = 1, losses: int = 0) -> LiveRun:
+    return LiveRun(
+        RunKey(NOW, RUN),
+        JOB.job_id,
+        ShardId(3),
+        State.RUNNING,
+        Priority.MEDIUM,
+        due_at=NOW,
+        ready_at=NOW,
+        attempt=attempt,
+        losses=losses,
+    )
+
+
+def test_waits_grow_by_the_factor_up_to_the_maximum_within_the_jitter():
+    policy = RetryPolicy(backoff=timedelta(seconds=10), factor=2, maximum=timedelta(seconds=60))
+    for attempt, plain in ((1, 10), (2, 20), (3, 40), (4, 60), (9, 60)):
+        length = wait(policy, RUN, attempt).total_seconds()
+        assert plain * 0.9 <= length < plain * 1.1
+
+
+def test_a_wait_is_the_same_on_every_member_and_differs_between_runs():
+    policy = RetryPolicy()
+    assert wait(policy, RUN, 1) == wait(policy, RUN, 1)
+    assert len({wait(policy, RunId(UUID(int=n)), 1) for n in range(50)}) > 40
+
+
+def test_without_jitter_the_wait_is_the_formula_to_the_millisecond():
+    policy = RetryPolicy(backoff=timedelta(seconds=3), factor=1.5, jitter=0)
+    assert wait(policy, RUN, 3) == timedelta(seconds=6.75)
+
+
+def test_a_failed_attempt_is_retried_until_the_last_one_is_a_dead_letter():
+    four = replace(JOB, retry=RetryPolicy(max_attempts=4))
+    for attempt in (1, 2, 3):
+        sequel = after_attempt(Outcome.FAILED, Reason.EXIT_CODE, running(attempt), four, NOW)
+        assert (sequel.state, sequel.dead) == (State.RETRYING, False)
+        assert sequel.retry_at is not None
+        assert sequel.retry_at > NOW
+    last = after_attempt(Outcome.FAILED, Reason.EXIT_CODE, running(4), four, NOW)
+    assert (last.state, last.reason, last.dead) == (State.FAILED, Reason.EXIT_CODE, True)
+
+
+def test_a_job_that_says_dont_retry_fails_at_once():
+    sequel = after_attempt(Outcome.FAILED, Reason.DONT_RETRY, running(1), JOB, NOW)
+    assert (sequel.state, sequel.dead) == (State.FAILED, True)
+
+
+def test_retry_after_lengthens_the_wait_and_never_shortens_it():
+    later = after_attempt(
+        Outcome.FAILED, Reason.HTTP_STATUS, running(), JOB, NOW, timedelta(minutes=5)
+    )
+    assert later.retry_at == NOW + timedelta(minutes=5)
+    sooner = after_attempt(
+        Outcome.FAILED, Reason.HTTP_STATUS, running(), JOB, NOW, timedelta(seconds=1)
+    )
+    assert sooner.retry_at is not None
+    assert sooner.retry_at > NOW + timedelta(seconds=8)
+
+
+def test_what_a_worker_gives_back_costs_no_attempt_and_goes_whence_it_came():
+    first = after_attempt(Outcome.RETURNED, None, running(1), JOB, NOW)
+    assert (first.state, first.counts) == (State.PENDING, False)
+    second = after_attempt(Outcome.RETURNED, None, running(2), JOB, NOW)
+    assert (second.state, second.counts) == (State.RETRYING, False)
+
+
+def test_a_cancelled_run_isnt_retried_whatever_its_attempt_did():
+    cancelling = replace(running(), cancelling=True)
+    sequel = after_attempt(Outcome.FAILED, Reason.SIGNAL, cancelling, JOB, NOW)
+    assert (sequel.state, sequel.reason) == (State.CANCELLED, Reason.BY_USER)
+
+
+def test_a_lost_worker_costs_no_attempt_up_to_a_bound():
+    once = after_loss(running(losses=0), JOB)
+    assert (once.state, once.counts) == (State.RETRYING, False)
+    last = after_loss(running(losses=MAX_LOSSES - 1), JOB)
+    assert (last.state, last.reason, last.dead) == (State.FAILED, Reason.TOO_MANY_LOSSES, True)
+
+
+def test_at_most_once_fails_rather_than_runs_again():
+    job = replace(JOB, delivery=Delivery.AT_MOST_ONCE)
+    sequel = after_loss(running(), job)
+    assert (sequel.state, sequel.reason, sequel.dead) == (State.FAILED, Reason.WORKER_LOST, True)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("no such file: /tmp/a-17", "no such file: /tmp/a-4711"),
+        ("at 0x7f00 it broke", "at 0xdead it broke"),
+        (f"order {UUID(int=5)} is gone", f"order {UUID(int=10**30)} is gone"),
+    ],
+)
+def test_errors_that_differ_in_numbers_alone_are_of_one_kind(one: str, other: str):
+    assert fingerprint(Reason.EXIT_CODE, 1, one) == fingerprint(Reason.EXIT_CODE, 1, other)
+    assert fingerprint(Reason.EXIT_CODE, 1, one) != fingerprint(Reason.EXIT_CODE, 2, one)
