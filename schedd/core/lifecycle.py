@@ -5,8 +5,8 @@
     RETRYING → RUNNING | FAILED | CANCELLED
 
 A pair that is not in the table is a bug. Terminal states never change (S12): a redrive is a new
-run. A run that was given back goes whence it came: PENDING before its first counted attempt, RETRYING
-after it.
+run. A run that was given back goes whence it came: PENDING before its first counted attempt,
+RETRYING after it.
 """
 
 from enum import StrEnum
