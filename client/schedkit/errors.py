@@ -2,6 +2,7 @@
 
     ScheddError
     ├── Unavailable     the world: etcd, PostgreSQL or a peer is away. Loops alone retry it
+    │   └── OutcomeUnknown   a write without an answer: read back before acting on it
     ├── Misconfigured   the operator: told all at once (`config.ConfigErrors`), exit code 2
     └── Fault           ourselves: a bug. Nobody catches it; the process restarts clean
 
@@ -21,6 +22,13 @@ class Unavailable(ScheddError):
     """Something outside this process is away, or may be: the outcome of the call is unknown.
 
     Trying again later is right; acting as if nothing had happened is not.
+    """
+
+
+class OutcomeUnknown(Unavailable):
+    """A write went out and no answer came: it may have been applied, now or a little later.
+
+    Read back under the same lock before deciding anything on it.
     """
 
 

@@ -1,0 +1,182 @@
+"""Assign: hand runs out under new tokens, judged on committed rows by the statement that writes.
+
+    draw tokens ─→ lock run rows in order ─→ one statement: who goes, who is skipped, who waits
+
+Invariants (PROTOCOL 1, 3)
+- Called under the locks of the drafts' shards; tokens are drawn there, and a run's only grows.
+- The timer is joined: its generation is the draft's, and it isn't paused (but for what a person
+  triggered).
+- A run is *admitted* once it has had a token and hasn't ended: at most `overlap_limit` of a job,
+  the statement's own included; an admitted one isn't asked again.
+- `attempt` counts tries, the present one included; the one before moves to `attempts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection
+
+from schedd.core.ids import RunId, ShardId, TenureId, Token
+from schedd.core.lifecycle import State
+from schedd.core.model import Draft, LiveRun, Priority, RunKey
+from schedd.store import arrays
+from schedd.store.keys import key_arguments, lock_runs
+
+LIVE = "('PENDING', 'RUNNING', 'RETRYING')"
+
+ASSIGN = f"""
+WITH b AS (
+    SELECT * FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(jobs)s::uuid[],
+        %(shards)s::int[], %(generations)s::int[], %(tokens)s::bigint[], %(workers)s::text[],
+        %(incarnations)s::uuid[], %(limits)s::int[], %(skips)s::bool[], %(patience)s::float8[])
+      WITH ORDINALITY AS b(scheduled_at, run_id, job_id, shard, generation, next_token, next_worker,
+        next_incarnation, overlap_limit, skip, patience, n)
+), c AS (
+    SELECT b.*, r.token, r.attempt, r.generation AS made_from, r.state, r.reason, r.worker,
+        r.incarnation, r.assigned_at, r.start_by, r.started_at, r.finished_at, r.exit_code,
+        r.error, r.digest
+    FROM b
+    JOIN runs r ON r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+    JOIN timers t ON t.job_id = r.job_id
+    WHERE r.scheduled_at BETWEEN %(first)s AND %(last)s
+      AND r.state IN ('PENDING', 'RETRYING') AND r.token < b.next_token AND r.job_id = b.job_id
+      AND t.shard = b.shard AND t.generation = b.generation
+      AND (NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
+), busy AS (
+    SELECT l.job_id, count(*) AS admitted
+    FROM (SELECT DISTINCT shard, job_id FROM c WHERE token = 0 AND overlap_limit > 0) d
+    JOIN live l ON l.shard = d.shard AND l.job_id = d.job_id
+    JOIN runs x ON x.scheduled_at = l.scheduled_at AND x.run_id = l.run_id
+    WHERE x.token > 0 AND x.state IN {LIVE}
+      AND NOT EXISTS (SELECT FROM c WHERE c.run_id = l.run_id AND c.token = 0)
+    GROUP BY l.job_id
+), d AS (
+    SELECT c.*, c.token > 0 OR c.overlap_limit = 0
+        OR COALESCE(busy.admitted, 0)
+           + row_number() OVER (PARTITION BY c.job_id, c.token = 0 ORDER BY c.n)
+           <= c.overlap_limit AS goes
+    FROM c LEFT JOIN busy USING (job_id)
+), before AS (
+    INSERT INTO attempts (run_id, token, scheduled_at, attempt, generation, state, reason, worker,
+        incarnation, assigned_at, start_by, started_at, finished_at, exit_code, error, digest)
+    SELECT run_id, token, scheduled_at, attempt, made_from,
+        CASE WHEN digest IS NOT NULL AND state = 'RETRYING' THEN 'FAILED' ELSE state END,
+        reason, worker, incarnation, assigned_at, start_by, started_at, finished_at, exit_code,
+        error, digest
+    FROM d WHERE goes AND token > 0
+), assigned AS (
+    UPDATE runs r SET state = 'RUNNING', token = d.next_token, generation = d.generation,
+        attempt = r.attempt + 1, assignments = r.assignments + 1, worker = d.next_worker,
+        incarnation = d.next_incarnation, assigned_at = statement_timestamp(),
+        start_by = statement_timestamp() + d.patience * interval '1 s',
+        started_at = NULL, finished_at = NULL, exit_code = NULL, reason = NULL, error = '',
+        digest = NULL
+    FROM d WHERE d.goes AND r.scheduled_at = d.scheduled_at AND r.run_id = d.run_id
+      AND r.scheduled_at BETWEEN %(first)s AND %(last)s
+    RETURNING d.n, r.priority, r.due_at, r.ready_at, r.attempt, r.losses, r.start_by,
+        r.payload IS NOT NULL AS paid
+), skipped AS (
+    UPDATE runs r SET state = 'SKIPPED', reason = 'OVERLAP', fired_by = %(tenure)s,
+        finished_at = statement_timestamp()
+    FROM d WHERE NOT d.goes AND d.skip AND r.scheduled_at = d.scheduled_at AND r.run_id = d.run_id
+      AND r.scheduled_at BETWEEN %(first)s AND %(last)s AND r.state = 'PENDING'
+    RETURNING d.n, r.shard, r.job_id, r.run_id
+), gone AS (
+    DELETE FROM live l USING skipped s
+    WHERE l.shard = s.shard AND l.job_id = s.job_id AND l.run_id = s.run_id
+)
+SELECT n, true, priority, due_at, ready_at, attempt, losses, start_by, paid FROM assigned
+UNION ALL
+SELECT n, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM skipped
+"""
+
+PAYLOADS = """
+SELECT r.run_id, r.payload FROM runs r
+JOIN unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[]) b(scheduled_at, run_id)
+  ON r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+WHERE r.scheduled_at BETWEEN %(first)s AND %(last)s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of the drafts."""
+
+    assigned: list[tuple[LiveRun, bool]] = field(default_factory=list)
+    """With whether a payload of its own waits in the row."""
+    ended: list[RunKey] = field(default_factory=list)
+    waiting: list[RunKey] = field(default_factory=list)
+
+
+NOTHING = Outcome()
+
+
+def assign(
+    connection: Connection,
+    tenure: TenureId,
+    drafts: Sequence[Draft],
+    next_token: Callable[[ShardId], Token],
+) -> Outcome:
+    """Hand out what may be handed out, in the order of the drafts; a run stands there once."""
+    tokens = [next_token(draft.shard) for draft in drafts]
+    keys = key_arguments([draft.key for draft in drafts])
+    lock_runs(connection, keys)
+    outcome = Outcome()
+    told = set()
+    for n, goes, *columns in connection.exec_driver_sql(
+        ASSIGN, keys | _arguments(tenure, drafts, tokens)
+    ):
+        draft = drafts[n - 1]
+        told.add(draft.key)
+        if goes:
+            outcome.assigned.append((_assigned(draft, tokens[n - 1], columns), columns[-1]))
+        else:
+            outcome.ended.append(draft.key)
+    outcome.waiting.extend(draft.key for draft in drafts if draft.key not in told)
+    return outcome
+
+
+def payloads(connection: Connection, keys: Sequence[RunKey]) -> dict[RunId, bytes]:
+    """Payloads given with triggers. Read outside of any lock: they never change."""
+    rows = connection.exec_driver_sql(PAYLOADS, key_arguments(keys))
+    return {run_id: bytes(payload) for run_id, payload in rows if payload is not None}
+
+
+def _arguments(
+    tenure: TenureId, drafts: Sequence[Draft], tokens: Sequence[Token]
+) -> dict[str, object]:
+    return {
+        "tenure": tenure,
+        "jobs": arrays.ids(draft.job_id for draft in drafts),
+        "shards": arrays.numbers(draft.shard for draft in drafts),
+        "generations": arrays.numbers(draft.generation for draft in drafts),
+        "tokens": arrays.numbers(tokens),
+        "workers": arrays.texts(draft.worker for draft in drafts),
+        "incarnations": arrays.ids(draft.incarnation for draft in drafts),
+        "limits": arrays.numbers(draft.overlap_limit for draft in drafts),
+        "skips": arrays.flags(draft.skip for draft in drafts),
+        "patience": arrays.numbers(draft.start_by_after.total_seconds() for draft in drafts),
+    }
+
+
+def _assigned(draft: Draft, token: Token, columns: Sequence[Any]) -> LiveRun:
+    priority, due_at, ready_at, attempt, losses, start_by, _ = columns
+    return LiveRun(
+        draft.key,
+        draft.job_id,
+        draft.shard,
+        State.RUNNING,
+        Priority(priority),
+        due_at,
+        ready_at,
+        attempt,
+        losses,
+        token,
+        draft.worker,
+        draft.incarnation,
+        start_by,
+        generation=draft.generation,
+    )

@@ -1,0 +1,81 @@
+"""The audit: who did what to which object, and what came of it. Only ever appended to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, select
+
+from schedd.core.ids import RunId
+from schedd.core.model import AuditEntry
+from schedd.store import arrays
+from schedd.store.schema import audit
+
+WRITE = """
+INSERT INTO audit (at, actor, action, object, outcome, reason, run_id, token, worker, source)
+SELECT COALESCE(at, clock_timestamp()), actor, action, object, outcome, reason, run_id, token,
+    worker, source
+FROM unnest(%(at)s::timestamptz[], %(actors)s::text[], %(actions)s::text[], %(objects)s::text[],
+    %(outcomes)s::text[], %(reasons)s::text[], %(runs)s::uuid[], %(tokens)s::bigint[],
+    %(workers)s::text[], %(sources)s::text[])
+  AS b(at, actor, action, object, outcome, reason, run_id, token, worker, source)
+"""
+
+
+def write_all(connection: Connection, entries: Sequence[AuditEntry]) -> None:
+    """Append these, in order; `at` is the database's clock where it isn't given."""
+    if not entries:
+        return
+    connection.exec_driver_sql(
+        WRITE,
+        {
+            "at": arrays.instants(entry.at for entry in entries),
+            "actors": arrays.texts(entry.actor for entry in entries),
+            "actions": arrays.texts(entry.action for entry in entries),
+            "objects": arrays.texts(entry.object for entry in entries),
+            "outcomes": arrays.texts(entry.outcome for entry in entries),
+            "reasons": arrays.texts(entry.reason for entry in entries),
+            "runs": arrays.ids(entry.run_id for entry in entries),
+            "tokens": arrays.numbers(entry.token for entry in entries),
+            "workers": arrays.texts(entry.worker for entry in entries),
+            "sources": arrays.texts(entry.source for entry in entries),
+        },
+    )
+
+
+def list_audit(
+    connection: Connection,
+    action: str | None,
+    object_: str | None,
+    run_id: RunId | None,
+    before: int | None,
+    limit: int,
+) -> list[tuple[int, AuditEntry]]:
+    """Newest first, below the sequence number `before`."""
+    query = select(audit).order_by(audit.c.seq.desc()).limit(limit)
+    if action is not None:
+        query = query.where(audit.c.action == arrays.clean(action))
+    if object_ is not None:
+        query = query.where(audit.c.object == arrays.clean(object_))
+    if run_id is not None:
+        query = query.where(audit.c.run_id == run_id)
+    if before is not None:
+        query = query.where(audit.c.seq < before)
+    return [
+        (
+            row.seq,
+            AuditEntry(
+                row.actor,
+                row.action,
+                row.object,
+                row.outcome,
+                row.reason,
+                row.run_id,
+                row.token,
+                row.worker,
+                row.source,
+                row.at,
+            ),
+        )
+        for row in connection.execute(query)
+    ]

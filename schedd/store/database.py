@@ -1,0 +1,176 @@
+"""Connections, threads and tries: where a transaction's body runs, and what follows a failure.
+
+    async call ─→ lane s % n, one thread and one connection at a time   owners' transactions
+              └─→ small pool of threads                                 reads, results, user calls
+        each: BEGIN (with the first statement) · body(connection) · COMMIT, by itself
+
+Invariants
+- Two transactions of one owner never wait for each other's shard rows: a shard has one lane.
+- A body may run several times; it changes nothing but the database and what it returns.
+- After COMMIT was sent nothing is tried again: `OutcomeUnknown`.
+- There are as many connections as threads, so no thread waits for one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import URL, Connection, create_engine, event, make_url
+from sqlalchemy.exc import DBAPIError
+
+from schedd.store.errors import Remedy, judge
+from schedkit.errors import Misconfigured, Unavailable
+
+T = TypeVar("T")
+Body = Callable[[Connection], T]
+
+TRIES = 4
+"""How often a transaction that was rolled back is begun in all."""
+
+CONNECTION = {
+    "connect_timeout": 5,
+    "keepalives": 1,
+    "keepalives_idle": 3,
+    "keepalives_interval": 1,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 5000,
+}
+"""A peer that went silent is noticed within 5 s (RELIABILITY, Timings)."""
+
+
+class Refused(Exception):
+    """Raised by a body: roll back, and give this value as the call's answer."""
+
+    def __init__(self, answer: object) -> None:
+        super().__init__(answer)
+        self.answer = answer
+
+
+class StartOver(Exception):
+    """Raised by a body: what it locked isn't what it thought; roll back and begin anew."""
+
+
+def url_of(dsn: str) -> URL:
+    """The DSN with its driver named: a bare `postgresql://` means psycopg2.
+
+    Raises Misconfigured when it is no URL of PostgreSQL.
+    """
+    try:
+        url = make_url(dsn)
+    except Exception as error:
+        raise Misconfigured(f"not a PostgreSQL URL: {error}") from error
+    if url.drivername in {"postgresql", "postgres"}:
+        url = url.set(drivername="postgresql+psycopg2")
+    if url.drivername != "postgresql+psycopg2":
+        raise Misconfigured(f"not a PostgreSQL URL: it begins with {url.drivername}://")
+    return url
+
+
+class Database:
+    """One member's way to PostgreSQL. Blocking work happens in its own threads."""
+
+    def __init__(self, dsn: str, *, lanes: int = 2, readers: int = 4, name: str = "schedd") -> None:
+        self.name = name
+        self.lanes = lanes
+        self._engine = create_engine(
+            url_of(dsn),
+            pool_size=lanes + readers + 1,  # one for the watch over blockers
+            max_overflow=0,
+            pool_timeout=10,
+            connect_args=dict(CONNECTION),
+        )
+        event.listen(self._engine, "do_connect", self._name_connection)
+        event.listen(self._engine, "connect", _read_instants_as_utc)
+        self._lanes = [ThreadPoolExecutor(1, f"database-lane-{n}") for n in range(lanes)]
+        self._readers = ThreadPoolExecutor(readers, "database")
+        self._pause = threading.Event()
+
+    def rename(self, name: str) -> None:
+        """Connect under this `application_name` from now on; the fencer's guard reads it."""
+        self.name = name
+        self._engine.dispose()
+
+    def close(self) -> None:
+        """End the threads when their work is done, and close the connections."""
+        for executor in (*self._lanes, self._readers):
+            executor.shutdown(wait=True)
+        self._engine.dispose()
+
+    async def on_lane(self, shards: Iterable[int], body: Body[T]) -> T:
+        """Run an owner's transaction on the one lane of these shards."""
+        lanes = {shard % self.lanes for shard in shards} or {0}
+        assert len(lanes) == 1, f"a transaction of an owner keeps to one lane, not {sorted(lanes)}"
+        return await self._run(self._lanes[lanes.pop()], body)
+
+    async def call(self, body: Body[T]) -> T:
+        """Run a transaction on any free thread of the small pool."""
+        return await self._run(self._readers, body)
+
+    async def _run(self, executor: Executor, body: Body[T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(executor, self.transact, body)
+
+    def transact(self, body: Body[T]) -> T:
+        """One transaction, in this thread. Begun anew when it was rolled back by the world.
+
+        Raises:
+            Unavailable: the database is away, or busy past its timeouts; nothing was committed.
+            OutcomeUnknown: COMMIT was sent and not answered.
+            BrokenData: the database refuses a value.
+        """
+        left = TRIES
+        while True:
+            try:
+                return self._once(body)
+            except _Failed as failed:
+                left -= 2 if failed.remedy is Remedy.ONCE_MORE else 1
+                if failed.remedy is Remedy.NONE or left <= 0:
+                    raise failed.error from failed.__cause__
+                self._pause.wait(random.uniform(0.005, 0.05) * (TRIES - left))
+
+    def _once(self, body: Body[T]) -> T:
+        committing = False
+        try:
+            with self._engine.connect() as connection, connection.begin() as transaction:
+                try:
+                    answer = body(connection)
+                except Refused as refused:
+                    transaction.rollback()
+                    refusal: Any = refused.answer
+                    return refusal  # type: ignore[no-any-return]
+                committing = True
+                transaction.commit()
+                return answer
+        except StartOver as moved:
+            raise _Failed(Unavailable(f"PostgreSQL: {moved}"), Remedy.AT_ONCE) from moved
+        except DBAPIError as error:
+            raise _Failed(*judge(error, committing=committing)) from error
+
+    def _name_connection(self, *arguments: Any) -> None:
+        arguments[-1]["application_name"] = self.name
+
+
+class _Failed(Exception):
+    """One try failed; carries what that means."""
+
+    def __init__(self, error: Exception, remedy: Remedy) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.remedy = remedy
+
+
+def _read_instants_as_utc(connection: Any, _record: object) -> None:
+    """Give instants in UTC whatever the session's time zone (a pooler may lose a setting)."""
+    from psycopg2 import extensions
+
+    def cast(value: str | bytes | None, cursor: Any) -> datetime | None:
+        read: datetime | None = extensions.PYDATETIMETZ(value, cursor)
+        return read if read is None else read.astimezone(UTC)
+
+    instant = extensions.new_type((1184,), "UTC_INSTANT", cast)
+    extensions.register_type(instant, connection)

@@ -1,0 +1,190 @@
+"""Live runs: what an owner finds, takes back, gives up and ends.
+
+    PENDING, RETRYING ──assign──→ RUNNING ──give_back──→ whence it came, no attempt spent
+            └─end_waiting──→ the end  └────rescue─────→ RETRYING or FAILED, with lost_at
+
+Invariants (PROTOCOL 4, 6)
+- A run that never started, or was lost with its worker, gives its count of an attempt back.
+- Loss is a row, committed with what follows from it.
+- A run whose job is deleted meanwhile, or that somebody cancelled, goes nowhere but CANCELLED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import Connection
+
+from schedd.core.ids import JobId, ShardId
+from schedd.core.lifecycle import State
+from schedd.core.model import LiveRun, Loss, RunKey
+from schedd.ports import StoredDefinition, Unstarted
+from schedd.store import arrays
+from schedd.store.keys import key_arguments, lock_runs
+from schedd.store.rows import RUN_COLUMNS, live_run
+
+LIVE_RUNS = f"""
+SELECT {RUN_COLUMNS} FROM live l
+JOIN runs r ON r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id
+LEFT JOIN timers t ON t.job_id = l.job_id
+WHERE l.shard = ANY (%(shards)s::int[]) AND r.state = ANY (%(states)s::text[])
+  AND (r.state = 'RUNNING' OR NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
+"""
+
+DEFINITIONS = """
+SELECT j.job_id, j.generation, j.namespace, j.name, j.spec, COALESCE(t.paused, false),
+    j.deleted_at IS NOT NULL, j.ephemeral
+FROM unnest(%(jobs)s::uuid[]) b(job_id) JOIN jobs j USING (job_id) LEFT JOIN timers t USING (job_id)
+"""
+
+# A run whose job is deleted, or that somebody cancelled, has nowhere to go back to.
+_AFTER = """
+    CASE WHEN r.cancelling OR t.job_id IS NULL THEN 'CANCELLED' ELSE {state} END AS state,
+    CASE WHEN r.cancelling THEN 'BY_USER' WHEN t.job_id IS NULL THEN 'DELETED'
+         ELSE {reason} END AS reason"""
+
+GIVE_BACK = f"""
+WITH d AS (
+    SELECT r.scheduled_at, r.run_id, b.token, {
+    _AFTER.format(state="CASE WHEN r.attempt > 1 THEN 'RETRYING' ELSE 'PENDING' END", reason="NULL")
+}
+    FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(tokens)s::bigint[])
+      b(scheduled_at, run_id, token)
+    JOIN runs r ON r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+    LEFT JOIN timers t ON t.job_id = r.job_id
+    WHERE r.scheduled_at BETWEEN %(first)s AND %(last)s
+      AND (%(shards)s::int[] IS NULL OR r.shard = ANY (%(shards)s::int[]))
+), back AS (
+    UPDATE runs r SET state = d.state, reason = d.reason, attempt = r.attempt - 1,
+        started_at = NULL,
+        finished_at = CASE WHEN d.state = 'CANCELLED' THEN statement_timestamp() END
+    FROM d WHERE r.scheduled_at = d.scheduled_at AND r.run_id = d.run_id
+      AND r.scheduled_at BETWEEN %(first)s AND %(last)s
+      AND r.token = d.token AND r.state = 'RUNNING'
+    RETURNING {RUN_COLUMNS}
+), gone AS (
+    DELETE FROM live l USING back
+    WHERE back.state = 'CANCELLED' AND l.shard = back.shard AND l.job_id = back.job_id
+      AND l.run_id = back.run_id
+)
+SELECT * FROM back
+"""
+
+LOSE = """
+UPDATE incarnations SET lost_at = clock_timestamp()
+WHERE id IN (SELECT i.id FROM incarnations i WHERE i.id = ANY (%(ids)s::uuid[])
+             AND i.lost_at IS NULL ORDER BY i.id FOR NO KEY UPDATE)
+  AND lost_at IS NULL
+"""
+
+RESCUE = f"""
+WITH d AS (
+    SELECT r.scheduled_at, r.run_id, b.token, b.incarnation, b.fingerprint, b.dead,
+        {_AFTER.format(state="b.state", reason="b.reason")}
+    FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(tokens)s::bigint[],
+        %(incarnations)s::uuid[], %(states)s::text[], %(reasons)s::text[], %(dead)s::bool[],
+        %(fingerprints)s::text[])
+      b(scheduled_at, run_id, token, incarnation, state, reason, dead, fingerprint)
+    JOIN runs r ON r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+    LEFT JOIN timers t ON t.job_id = r.job_id
+    WHERE r.scheduled_at BETWEEN %(first)s AND %(last)s AND r.shard = ANY (%(shards)s::int[])
+), moved AS (
+    UPDATE runs r SET state = d.state, reason = d.reason, losses = r.losses + 1,
+        attempt = r.attempt - 1, ready_at = statement_timestamp(),
+        finished_at = statement_timestamp()
+    FROM d WHERE r.scheduled_at = d.scheduled_at AND r.run_id = d.run_id
+      AND r.scheduled_at BETWEEN %(first)s AND %(last)s
+      AND r.token = d.token AND r.state = 'RUNNING' AND r.incarnation = d.incarnation
+    RETURNING r.scheduled_at, r.run_id, r.job_id, r.shard, r.state, d.dead, d.fingerprint
+), gone AS (
+    DELETE FROM live l USING moved m
+    WHERE m.state <> 'RETRYING' AND l.shard = m.shard AND l.job_id = m.job_id
+      AND l.run_id = m.run_id
+), buried AS (
+    INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint)
+    SELECT run_id, scheduled_at, job_id, fingerprint FROM moved WHERE dead AND state = 'FAILED'
+    ON CONFLICT DO NOTHING
+)
+SELECT scheduled_at, run_id FROM moved
+"""
+
+END_WAITING = """
+WITH ended AS (
+    UPDATE runs r SET state = b.state, reason = b.reason, finished_at = statement_timestamp()
+    FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(states)s::text[],
+        %(reasons)s::text[]) b(scheduled_at, run_id, state, reason)
+    WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+      AND r.scheduled_at BETWEEN %(first)s AND %(last)s AND r.shard = ANY (%(shards)s::int[])
+      AND (r.state = 'PENDING' OR r.state = 'RETRYING' AND b.state IN ('FAILED', 'CANCELLED'))
+    RETURNING r.scheduled_at, r.run_id, r.job_id, r.shard
+), gone AS (
+    DELETE FROM live l USING ended e
+    WHERE l.shard = e.shard AND l.job_id = e.job_id AND l.run_id = e.run_id
+)
+SELECT scheduled_at, run_id FROM ended
+"""
+
+
+def live_runs(
+    connection: Connection, shards: Collection[ShardId], states: Collection[State]
+) -> list[LiveRun]:
+    """Runs of these shards in these states; waiting ones of a paused job if a person made them."""
+    arguments = {"shards": arrays.numbers(shards), "states": arrays.texts(states)}
+    return [live_run(row) for row in connection.exec_driver_sql(LIVE_RUNS, arguments)]
+
+
+def definitions(connection: Connection, jobs: Collection[JobId]) -> dict[JobId, StoredDefinition]:
+    """The present definitions, deleted jobs' too."""
+    rows = connection.exec_driver_sql(DEFINITIONS, {"jobs": arrays.ids(jobs)})
+    return {
+        job_id: StoredDefinition(job_id, generation, namespace, name, bytes(spec), *flags)
+        for job_id, generation, namespace, name, spec, *flags in rows
+    }
+
+
+def give_back(
+    connection: Connection, unstarted: Sequence[Unstarted], shards: Collection[ShardId] | None
+) -> list[LiveRun]:
+    """Assignments that never started go whence they came; `shards` None: the token is the guard."""
+    keys = key_arguments([each.key for each in unstarted])
+    lock_runs(connection, keys)
+    arguments = keys | {
+        "tokens": arrays.numbers(each.token for each in unstarted),
+        "shards": None if shards is None else arrays.numbers(shards),
+    }
+    return [live_run(row) for row in connection.exec_driver_sql(GIVE_BACK, arguments)]
+
+
+def rescue(
+    connection: Connection, losses: Sequence[Loss], shards: Collection[ShardId]
+) -> list[RunKey]:
+    """Mark the incarnations lost, the first mark stays, and move their runs on."""
+    keys = key_arguments([loss.key for loss in losses])
+    connection.exec_driver_sql(LOSE, {"ids": arrays.ids({loss.incarnation for loss in losses})})
+    lock_runs(connection, keys)
+    arguments = keys | {
+        "shards": arrays.numbers(shards),
+        "tokens": arrays.numbers(loss.token for loss in losses),
+        "incarnations": arrays.ids(loss.incarnation for loss in losses),
+        "states": arrays.texts(loss.state.value for loss in losses),
+        "reasons": arrays.texts(loss.reason and loss.reason.value for loss in losses),
+        "dead": arrays.flags(loss.dead for loss in losses),
+        "fingerprints": arrays.texts(loss.fingerprint for loss in losses),
+    }
+    return [RunKey(*row) for row in connection.exec_driver_sql(RESCUE, arguments)]
+
+
+def end_waiting(
+    connection: Connection,
+    ends: Sequence[tuple[RunKey, State, str]],
+    shards: Collection[ShardId],
+) -> list[RunKey]:
+    """End those that still wait and may end so."""
+    keys = key_arguments([key for key, _, _ in ends])
+    lock_runs(connection, keys)
+    arguments = keys | {
+        "shards": arrays.numbers(shards),
+        "states": arrays.texts(state.value for _, state, _ in ends),
+        "reasons": arrays.texts(reason for _, _, reason in ends),
+    }
+    return [RunKey(*row) for row in connection.exec_driver_sql(END_WAITING, arguments)]

@@ -1,0 +1,75 @@
+"""A caller's key: for 24 h the same key and body give what was made then.
+
+The row of the key is the lock: a second call with the key waits until the first has ended.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+from sqlalchemy import Connection, func, select
+from sqlalchemy.dialects.postgresql import insert
+
+from schedd.core.ids import JobId
+from schedd.ports import Conflict, Idempotency
+from schedd.store.arrays import clean
+from schedd.store.database import Refused
+from schedd.store.schema import idempotency_keys as keys
+
+LIFE = timedelta(hours=24)
+
+
+def claim(connection: Connection, wanted: Idempotency | None, makes: UUID) -> UUID | None:
+    """Take the key for what the call is about to make; the id made earlier, if it was taken.
+
+    Ends the transaction with a `Conflict` when the key stands for another body.
+    """
+    if wanted is None:
+        return None
+    key = {
+        "namespace": clean(wanted.namespace),
+        "call": clean(wanted.call),
+        "key": clean(wanted.key),
+    }
+    fresh = insert(keys).values(
+        **key, digest=wanted.digest, made=makes, created_at=func.clock_timestamp()
+    )
+    taken = connection.execute(
+        fresh.on_conflict_do_update(
+            index_elements=list(key),
+            set_={
+                "digest": fresh.excluded.digest,
+                "made": fresh.excluded.made,
+                "created_at": fresh.excluded.created_at,
+            },
+            where=keys.c.created_at < func.clock_timestamp() - LIFE,
+        ).returning(keys.c.made)
+    )
+    if taken.first() is not None:
+        return None
+    digest, made = connection.execute(
+        select(keys.c.digest, keys.c.made).where(*(keys.c[name] == key[name] for name in key))
+    ).one()
+    if bytes(digest) != wanted.digest:
+        raise Refused(Conflict("key", JobId(made)))
+    earlier: UUID = made
+    return earlier
+
+
+def forget_old(connection: Connection, limit: int = 5_000) -> int:
+    """Delete keys past their life, at most `limit`; how many."""
+    old = (
+        select(keys.c.namespace, keys.c.call, keys.c.key)
+        .where(keys.c.created_at < func.clock_timestamp() - LIFE)
+        .limit(limit)
+        .subquery()
+    )
+    done = connection.execute(
+        keys.delete().where(
+            keys.c.namespace == old.c.namespace,
+            keys.c.call == old.c.call,
+            keys.c.key == old.c.key,
+        )
+    )
+    return done.rowcount

@@ -1,0 +1,59 @@
+"""One run by itself: what a trigger, a submit or a resume writes beside the owner's batches."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, func
+from sqlalchemy.dialects.postgresql import insert
+
+from schedd.core.ids import JobId, ShardId
+from schedd.core.lifecycle import TERMINAL
+from schedd.core.model import NewRun, Priority, Trigger
+from schedd.store.schema import live, runs
+
+
+def insert_run_row(
+    connection: Connection,
+    job_id: JobId,
+    shard: ShardId,
+    generation: int,
+    run: NewRun,
+    trigger: Trigger,
+    priority: Priority,
+    payload: bytes | None = None,
+) -> bool:
+    """Insert it, and its live row if it hasn't ended; False when the key is there already."""
+    ended = run.state in TERMINAL
+    made = connection.execute(
+        insert(runs)
+        .values(
+            scheduled_at=run.key.scheduled_at,
+            run_id=run.key.run_id,
+            job_id=job_id,
+            due_at=run.due_at,
+            shard=shard,
+            priority=priority.value,
+            count=run.count,
+            scheduled_until=run.scheduled_until,
+            trigger=trigger.value,
+            state=run.state.value,
+            ready_at=run.due_at,
+            generation=generation,
+            reason=run.reason and run.reason.value,
+            finished_at=func.clock_timestamp() if ended else None,
+            payload=payload,
+        )
+        .on_conflict_do_nothing()
+        .returning(runs.c.run_id)
+    )
+    if made.first() is None:
+        return False
+    if not ended:
+        connection.execute(
+            live.insert().values(
+                shard=shard,
+                job_id=job_id,
+                run_id=run.key.run_id,
+                scheduled_at=run.key.scheduled_at,
+            )
+        )
+    return True

@@ -1,0 +1,292 @@
+"""Jobs: made, read, edited, paused, resumed, deleted (PROTOCOL 3).
+
+    lock the shard's row ─→ the job's ─→ its timer's ─→ its runs' ─→ write ─→ audit
+
+Invariants
+- A call that changes a job holds its shard's row first, so that no owner's batch is in flight
+  beside it; if the job has moved meanwhile, it starts over.
+- Definition and timer have the same generation, raised by every change of either.
+- No call ends a run that was inserted early, but delete: the unique key would swallow the instant.
+- A deleted job has no timer, and its name is free at once.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, Row, Select, func, select, tuple_
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import IntegrityError
+
+from schedd.core.ids import JobId, ShardId
+from schedd.core.model import AuditEntry, NewRun, Priority, Trigger
+from schedd.ports import Conflict, Idempotency, JobRecord, StoredDefinition
+from schedd.store import audit, idempotency
+from schedd.store.arrays import clean
+from schedd.store.database import Refused, StartOver
+from schedd.store.inserting import insert_run_row
+from schedd.store.schema import jobs, timers
+from schedd.store.waiting import cancel_waiting, skip_paused
+
+DueAndNominal = tuple[datetime | None, datetime | None]
+
+
+def create_job(
+    connection: Connection,
+    record: JobRecord,
+    first_run: NewRun | None,
+    wanted: Idempotency | None,
+    entry: AuditEntry,
+    trigger: Trigger,
+    priority: Priority,
+) -> JobRecord | Conflict:
+    """Store job and timer, with its first run if there is one."""
+    new = record.definition
+    earlier = idempotency.claim(connection, wanted, new.job_id)
+    if earlier is not None:
+        return _stored(connection, JobId(earlier))
+    _insert(connection, record)
+    if first_run is not None:
+        insert_run_row(
+            connection, new.job_id, record.shard, new.generation, first_run, trigger, priority
+        )
+    audit.write_all(connection, [entry])
+    return _stored(connection, new.job_id)
+
+
+def get_job(connection: Connection, namespace: str, job: str) -> JobRecord | None:
+    """By id or by name; a submit's own job by id alone. None for a deleted one."""
+    by_id = _uuid(job)
+    where = jobs.c.job_id == by_id if by_id else (jobs.c.name == clean(job)) & ~jobs.c.ephemeral
+    row = connection.execute(
+        _records().where(jobs.c.namespace == clean(namespace), jobs.c.deleted_at.is_(None), where)
+    ).first()
+    return None if row is None else _record(row)
+
+
+def list_jobs(
+    connection: Connection, namespace: str, after: tuple[datetime, JobId] | None, limit: int
+) -> list[JobRecord]:
+    """Newest first, past `after`."""
+    query = (
+        _records()
+        .where(jobs.c.namespace == clean(namespace), jobs.c.deleted_at.is_(None), ~jobs.c.ephemeral)
+        .order_by(jobs.c.created_at.desc(), jobs.c.job_id.desc())
+        .limit(limit)
+    )
+    if after is not None:
+        query = query.where(tuple_(jobs.c.created_at, jobs.c.job_id) < after)
+    return [_record(row) for row in connection.execute(query)]
+
+
+def update_job(
+    connection: Connection,
+    job_id: JobId,
+    seen_generation: int,
+    definition: StoredDefinition,
+    reset_timer: DueAndNominal | None,
+    entry: AuditEntry,
+) -> JobRecord | Conflict | None:
+    """Write a new generation, if the present one is the one seen."""
+    generation = lock_job(connection, job_id)
+    if generation is None:
+        return None
+    if generation != seen_generation:
+        return Conflict("etag", job_id)
+    try:
+        _change(connection, job_id, name=clean(definition.name), spec=definition.spec)
+    except IntegrityError as error:
+        raise Refused(Conflict("name")) from error
+    _set_timer(connection, job_id, reset_timer)
+    audit.write_all(connection, [entry])
+    return _stored(connection, job_id)
+
+
+def pause_job(
+    connection: Connection, job_id: JobId, note: str, actor: str, entry: AuditEntry
+) -> JobRecord | None:
+    """Nothing fires from the commit on; waiting runs wait. Pausing again changes the note."""
+    if lock_job(connection, job_id) is None:
+        return None
+    _change(
+        connection,
+        job_id,
+        pause_note=clean(note),
+        paused_by=clean(actor),
+        paused_at=func.coalesce(jobs.c.paused_at, func.clock_timestamp()),
+    )
+    _set_timer(connection, job_id, None, paused=True)
+    audit.write_all(connection, [entry])
+    return _stored(connection, job_id)
+
+
+def resume_job(
+    connection: Connection,
+    job_id: JobId,
+    timer: DueAndNominal,
+    skipped: NewRun | None,
+    entry: AuditEntry,
+) -> JobRecord | None:
+    """Let it fire again from `timer` on; what fell due in the pause is accounted for."""
+    generation = lock_job(connection, job_id)
+    if generation is None:
+        return None
+    shard = skip_paused(connection, job_id)
+    if skipped is not None:
+        insert_run_row(
+            connection,
+            job_id,
+            shard,
+            generation,
+            skipped,
+            Trigger.SCHEDULE,
+            Priority.MEDIUM,
+        )
+    _change(connection, job_id, pause_note="", paused_by="", paused_at=None)
+    _set_timer(connection, job_id, timer, paused=False)
+    audit.write_all(connection, [entry])
+    return _stored(connection, job_id)
+
+
+def delete_job(connection: Connection, job_id: JobId, entry: AuditEntry) -> bool:
+    """Delete it: waiting runs are cancelled, running ones finish. False: it wasn't there."""
+    if lock_job(connection, job_id) is None:
+        return False
+    _change(connection, job_id, deleted_at=func.clock_timestamp())
+    connection.execute(timers.delete().where(timers.c.job_id == job_id))
+    cancel_waiting(connection, job_id)
+    audit.write_all(connection, [entry])
+    return True
+
+
+def lock_job(connection: Connection, job_id: JobId) -> int | None:
+    """Lock the job's shard, then the job, then its timer; its generation, None if deleted."""
+    where = select(timers.c.shard).where(timers.c.job_id == job_id)
+    shard = connection.execute(where).scalar_one_or_none()
+    if shard is None:
+        return None
+    connection.exec_driver_sql("SELECT 1 FROM shards WHERE id = %s FOR NO KEY UPDATE", (shard,))
+    generation = connection.execute(
+        select(jobs.c.generation)
+        .where(jobs.c.job_id == job_id, jobs.c.deleted_at.is_(None))
+        .with_for_update(key_share=True)
+    ).scalar_one_or_none()
+    if generation is None:
+        return None
+    now_in = connection.execute(where.with_for_update(key_share=True)).scalar_one_or_none()
+    if now_in != shard:
+        raise StartOver(f"job {job_id} moved from shard {shard} to {now_in}")
+    return int(generation)
+
+
+def _change(connection: Connection, job_id: JobId, **values: Any) -> None:
+    connection.execute(
+        jobs.update()
+        .where(jobs.c.job_id == job_id)
+        .values(generation=jobs.c.generation + 1, updated_at=func.clock_timestamp(), **values)
+    )
+
+
+def _set_timer(
+    connection: Connection,
+    job_id: JobId,
+    reset: DueAndNominal | None,
+    *,
+    paused: bool | None = None,
+) -> None:
+    values: dict[str, Any] = {"generation": timers.c.generation + 1}
+    if reset is not None:
+        values["due_at"], values["nominal"] = reset
+    if paused is not None:
+        values["paused"] = paused
+    connection.execute(timers.update().where(timers.c.job_id == job_id).values(**values))
+
+
+def _insert(connection: Connection, record: JobRecord) -> None:
+    new = record.definition
+    made = connection.execute(
+        insert(jobs)
+        .values(
+            job_id=new.job_id,
+            namespace=clean(new.namespace),
+            name=clean(new.name),
+            shard=record.shard,
+            generation=new.generation,
+            spec=new.spec,
+            ephemeral=new.ephemeral,
+            created_at=record.created_at,
+            created_by=clean(record.created_by),
+            updated_at=record.updated_at,
+            pause_note=clean(record.pause_note),
+            paused_by=clean(record.paused_by),
+            paused_at=func.clock_timestamp() if new.paused else None,
+        )
+        .on_conflict_do_nothing(
+            index_elements=["namespace", "name"],
+            index_where=jobs.c.deleted_at.is_(None) & ~jobs.c.ephemeral,
+        )
+        .returning(jobs.c.job_id)
+    )
+    if made.first() is None:
+        raise Refused(Conflict("name", _named(connection, new)))
+    connection.execute(
+        timers.insert().values(
+            job_id=new.job_id,
+            shard=record.shard,
+            due_at=record.due_at,
+            nominal=record.nominal,
+            generation=new.generation,
+            paused=new.paused,
+        )
+    )
+
+
+def _named(connection: Connection, taken: StoredDefinition) -> JobId | None:
+    found = get_job(connection, taken.namespace, taken.name)
+    return None if found is None else found.definition.job_id
+
+
+def _stored(connection: Connection, job_id: JobId) -> JobRecord:
+    return _record(connection.execute(_records().where(jobs.c.job_id == job_id)).one())
+
+
+def _records() -> Select[Any]:
+    return select(
+        jobs,
+        timers.c.due_at,
+        timers.c.nominal,
+        func.coalesce(timers.c.paused, False).label("paused"),
+    ).select_from(jobs.outerjoin(timers, timers.c.job_id == jobs.c.job_id))
+
+
+def _record(row: Row[Any]) -> JobRecord:
+    definition = StoredDefinition(
+        JobId(row.job_id),
+        row.generation,
+        row.namespace,
+        row.name,
+        bytes(row.spec),
+        paused=row.paused,
+        deleted=row.deleted_at is not None,
+        ephemeral=row.ephemeral,
+    )
+    return JobRecord(
+        definition,
+        ShardId(row.shard),
+        row.due_at,
+        row.nominal,
+        row.pause_note,
+        row.paused_by,
+        row.created_at,
+        row.created_by,
+        row.updated_at,
+    )
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None

@@ -1,0 +1,148 @@
+"""Tenures, the leader's term, and who owns which shard at which epoch (PROTOCOL 2).
+
+    open_tenure ─→ take ─→ (owner's transactions) ─→ release
+                     ↑ free, one's own, or a fenced tenure's
+    raise_term ─→ fence
+
+Invariants
+- A tenure is the permission to take; the shard row is the fence of every write.
+- `epoch` and `term` only grow, by at least one, and past the seconds since 2024: a restore from a
+  backup can't make them repeat.
+- A shard is taken at the epoch that its taker saw, or not at all; each taking is in `shard_log`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection
+
+from schedd.core.ids import Epoch, ShardId, TenureId, Term, Timeline
+from schedd.core.model import Claim, ShardRow, Tenure
+from schedd.ports import Probe
+from schedd.store import arrays
+from schedd.store.fence import TIMELINE, lock_shards
+
+FLOOR = "extract(epoch FROM clock_timestamp())::bigint - 1704067200"
+"""Seconds since 2024: above whatever a restored backup can have counted."""
+
+PROBE = f"""
+SELECT clock_timestamp(), pg_is_in_recovery(),
+    CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint())
+         ELSE {TIMELINE} END
+"""
+
+TAKE = f"""
+WITH taken AS (
+    UPDATE shards s SET owner = %(tenure)s, timeline = %(timeline)s,
+        epoch = GREATEST(s.epoch + 1, {FLOOR})
+    FROM unnest(%(ids)s::int[], %(epochs)s::bigint[]) b(id, epoch)
+    WHERE s.id = b.id AND s.epoch = b.epoch AND %(timeline)s = (SELECT {TIMELINE})
+      AND (s.owner IS NULL OR s.owner = %(tenure)s
+           OR EXISTS (SELECT FROM tenures t WHERE t.id = s.owner AND t.fenced_at IS NOT NULL))
+    RETURNING s.id, s.epoch
+)
+INSERT INTO shard_log (shard, epoch, tenure)
+SELECT id, epoch, %(tenure)s FROM taken ORDER BY id
+RETURNING shard, epoch
+"""
+
+
+def probe(connection: Connection) -> Probe:
+    """The server's clock, timeline and role."""
+    now, in_recovery, timeline = connection.exec_driver_sql(PROBE).one()
+    return Probe(now, Timeline(timeline), in_recovery)
+
+
+def cluster_id(connection: Connection) -> str:
+    """The name that this database gave itself when it was made."""
+    return str(connection.exec_driver_sql("SELECT cluster_id FROM cluster").scalar_one())
+
+
+def open_tenure(connection: Connection, tenure: Tenure) -> None:
+    """Write the tenure's row; a repetition changes nothing."""
+    connection.exec_driver_sql(
+        "INSERT INTO tenures (id, member, opened_at) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
+        (tenure.id, arrays.clean(tenure.member), tenure.opened_at),
+    )
+
+
+def unfenced_tenures(connection: Connection) -> list[Tenure]:
+    """All that may still take shards."""
+    rows = connection.exec_driver_sql(
+        "SELECT id, member, opened_at FROM tenures WHERE fenced_at IS NULL ORDER BY id"
+    )
+    return [Tenure(*row) for row in rows]
+
+
+def fence(connection: Connection, tenures: Sequence[TenureId]) -> None:
+    """Fence these, ids ascending; one that is fenced keeps its first instant."""
+    ids = {"ids": arrays.ids(tenures)}
+    connection.exec_driver_sql(
+        "SELECT 1 FROM tenures WHERE id = ANY (%(ids)s::uuid[]) ORDER BY id FOR NO KEY UPDATE", ids
+    )
+    connection.exec_driver_sql(
+        "UPDATE tenures SET fenced_at = clock_timestamp()"
+        " WHERE id = ANY (%(ids)s::uuid[]) AND fenced_at IS NULL",
+        ids,
+    )
+
+
+def holds_term(connection: Connection, term: Term) -> bool:
+    """Whether this is still the term; holds it so until the transaction ends."""
+    rows = connection.exec_driver_sql("SELECT 1 FROM term WHERE term = %s FOR SHARE", (term,))
+    return rows.first() is not None
+
+
+def read_term(connection: Connection) -> Term:
+    """The present term; 0 before the first."""
+    return Term(connection.exec_driver_sql("SELECT term FROM term").scalar_one())
+
+
+def raise_term(connection: Connection, seen: Term, leader: TenureId) -> Term | None:
+    """Compare and set."""
+    raised = connection.exec_driver_sql(
+        f"UPDATE term SET term = GREATEST(term + 1, {FLOOR}), leader = %s"
+        " WHERE term = %s RETURNING term",
+        (leader, seen),
+    ).scalar_one_or_none()
+    return None if raised is None else Term(raised)
+
+
+def read_shards(connection: Connection) -> list[ShardRow]:
+    """All of them, ids ascending."""
+    rows = connection.exec_driver_sql("SELECT id, owner, epoch, timeline FROM shards ORDER BY id")
+    return [ShardRow(*row) for row in rows]
+
+
+def take(
+    connection: Connection, tenure: TenureId, timeline: Timeline, seen: dict[ShardId, Epoch]
+) -> dict[ShardId, Epoch]:
+    """Take what may be taken; nothing for a fenced tenure, or under another timeline."""
+    unfenced = connection.exec_driver_sql(
+        "SELECT 1 FROM tenures WHERE id = %s AND fenced_at IS NULL FOR SHARE", (tenure,)
+    )
+    if unfenced.first() is None:
+        return {}
+    ids = arrays.numbers(seen)
+    connection.exec_driver_sql(
+        "SELECT 1 FROM shards WHERE id = ANY (%s::int[]) ORDER BY id FOR NO KEY UPDATE", (ids,)
+    )
+    rows = connection.exec_driver_sql(
+        TAKE,
+        {
+            "tenure": tenure,
+            "timeline": timeline,
+            "ids": ids,
+            "epochs": arrays.numbers(seen.values()),
+        },
+    )
+    return {ShardId(shard): Epoch(epoch) for shard, epoch in rows}
+
+
+def release(connection: Connection, claim: Claim) -> None:
+    """Let go of those that are still the claim's; waits for its transactions in flight."""
+    owned = lock_shards(connection, claim)
+    connection.exec_driver_sql(
+        "UPDATE shards SET owner = NULL WHERE id = ANY (%s::int[])", (arrays.numbers(owned),)
+    )

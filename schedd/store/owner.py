@@ -1,0 +1,155 @@
+"""The owner's store: each call one transaction on the lane of its shards, fenced by their rows.
+
+lock shard rows, alone ─→ the items whose shards are still owned ─→ body ─→ COMMIT
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol, TypeVar
+
+from sqlalchemy import Connection
+
+from schedd.core.ids import JobId, ShardId, Token
+from schedd.core.lifecycle import State
+from schedd.core.model import Assigned, Claim, Draft, Firing, LiveRun, Loss, RunKey, Timer
+from schedd.ports import Assignments, Fired, StoredDefinition, Unstarted
+from schedd.store import assigning, dispatch, firing
+from schedd.store.database import Database
+from schedd.store.fence import lock_shards
+from schedd.store.halving import halved
+
+HORIZON = timedelta(seconds=5)
+"""How early the database lets a timer be fired, by its own clock."""
+
+T = TypeVar("T")
+
+
+class OfShard(Protocol):
+    """Whatever belongs to a shard."""
+
+    @property
+    def shard(self) -> ShardId: ...
+
+
+S = TypeVar("S", bound=OfShard)
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresOwnerStore:
+    """`schedd.ports.OwnerStore` over PostgreSQL."""
+
+    database: Database
+    horizon: timedelta = HORIZON
+
+    async def due_timers(
+        self, shards: Sequence[ShardId], until: datetime, limit: int
+    ) -> list[Timer]:
+        """Timers due by `until`, soonest first, paused ones left out."""
+        return await self.database.call(lambda c: firing.due_timers(c, shards, until, limit))
+
+    async def timers(self, jobs: Sequence[JobId]) -> list[Timer]:
+        """The timers of these jobs; none for a deleted one."""
+        return await self.database.call(lambda c: firing.timers(c, jobs))
+
+    async def live_runs(self, shards: Sequence[ShardId], states: Sequence[State]) -> list[LiveRun]:
+        """Runs that haven't ended, in these states."""
+        return await self.database.call(lambda c: dispatch.live_runs(c, shards, states))
+
+    async def definitions(self, jobs: Sequence[JobId]) -> dict[JobId, StoredDefinition]:
+        """The present definitions."""
+        return await self.database.call(lambda c: dispatch.definitions(c, jobs))
+
+    async def fire(self, claim: Claim, firings: Sequence[Firing]) -> Fired:
+        """Advance timers and insert the runs of those that advanced."""
+
+        def body(
+            connection: Connection, mine: Sequence[Firing]
+        ) -> tuple[list[LiveRun], list[JobId]]:
+            return firing.fire(connection, claim.tenure, mine, self.horizon)
+
+        async def write(batch: Sequence[Firing]) -> Fired:
+            lost, answer = await self._fenced(claim, batch, body)
+            return Fired(*(answer or ([], [])), lost)
+
+        answers, broken = await halved(firings, write) if firings else ([], [])
+        return Fired(
+            [run for _, each in answers for run in each.runs],
+            [job for _, each in answers for job in each.refused],
+            frozenset().union(*(each.lost for _, each in answers)),
+            [each.job_id for each in broken],
+        )
+
+    async def assign(
+        self,
+        claim: Claim,
+        drafts: Sequence[Draft],
+        next_token: Callable[[ShardId], Token],
+    ) -> Assignments:
+        """Hand out what may be handed out. Raises `OutcomeUnknown` too when the assignments are
+        committed but their payloads can't be read: they are taken back as never started.
+        """
+
+        def body(connection: Connection, mine: Sequence[Draft]) -> assigning.Outcome:
+            return assigning.assign(connection, claim.tenure, mine, next_token)
+
+        async def write(batch: Sequence[Draft]) -> tuple[frozenset[ShardId], assigning.Outcome]:
+            lost, answer = await self._fenced(claim, batch, body)
+            return lost, answer or assigning.NOTHING
+
+        distinct = list({draft.key: draft for draft in drafts}.values())
+        answers, broken = await halved(distinct, write) if distinct else ([], [])
+        outcomes = [outcome for _, (_, outcome) in answers]
+        handed = [each for outcome in outcomes for each in outcome.assigned]
+        paid = [run.key for run, paid in handed if paid]
+        payloads = await self.database.call(lambda c: assigning.payloads(c, paid)) if paid else {}
+        return Assignments(
+            [Assigned(run, payloads.get(run.key.run_id)) for run, _ in handed],
+            [key for outcome in outcomes for key in outcome.ended],
+            [key for outcome in outcomes for key in outcome.waiting],
+            frozenset().union(*(lost for _, (lost, _) in answers)),
+            [draft.key for draft in broken],
+        )
+
+    async def give_back(self, claim: Claim, unstarted: Sequence[Unstarted]) -> list[LiveRun]:
+        """Assignments that never started go whence they came."""
+        _, answer = await self._fenced(
+            claim, unstarted, lambda c, mine: dispatch.give_back(c, mine, _shards(mine))
+        )
+        return answer or []
+
+    async def rescue(self, claim: Claim, losses: Sequence[Loss]) -> list[RunKey]:
+        """Write the losses down and move the runs on."""
+        _, answer = await self._fenced(
+            claim, losses, lambda c, mine: dispatch.rescue(c, mine, _shards(mine))
+        )
+        return answer or []
+
+    async def end_waiting(
+        self, claim: Claim, runs: Sequence[tuple[RunKey, State, str]]
+    ) -> list[RunKey]:
+        """End waiting runs of the claim's shards."""
+
+        def body(connection: Connection) -> list[RunKey]:
+            owned = lock_shards(connection, claim)
+            return dispatch.end_waiting(connection, runs, owned) if owned else []
+
+        return await self.database.on_lane(claim.epochs, body) if runs else []
+
+    async def _fenced(
+        self, claim: Claim, items: Sequence[S], body: Callable[[Connection, Sequence[S]], T]
+    ) -> tuple[frozenset[ShardId], T | None]:
+        """The shards found lost, and the body's answer for the items of the others (None: none)."""
+
+        def transaction(connection: Connection) -> tuple[frozenset[ShardId], T | None]:
+            owned = lock_shards(connection, claim)
+            mine = [item for item in items if item.shard in owned]
+            return frozenset(claim.epochs) - owned, body(connection, mine) if mine else None
+
+        return await self.database.on_lane(claim.epochs, transaction)
+
+
+def _shards(items: Sequence[OfShard]) -> set[ShardId]:
+    return {item.shard for item in items}

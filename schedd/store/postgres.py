@@ -1,0 +1,213 @@
+"""All stores over one database, made ready for one member."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from schedd.core.ids import Epoch, IncarnationId, ShardId, TenureId, Term, Timeline, Token
+from schedd.core.model import (
+    Claim,
+    Incarnation,
+    LiveRun,
+    Report,
+    RunKey,
+    ShardRow,
+    Tenure,
+    Verdict,
+)
+from schedd.ports import Probe, Unstarted
+from schedd.store import dispatch, membership, migrate, partitions, results, workers
+from schedd.store.database import Database
+from schedd.store.fence import application_name, ending_blockers
+from schedd.store.halving import halved
+from schedd.store.owner import HORIZON, PostgresOwnerStore
+from schedd.store.users import PostgresUserStore
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresMembershipStore:
+    """`schedd.ports.MembershipStore` over PostgreSQL."""
+
+    database: Database
+
+    async def probe(self) -> Probe:
+        """The server's clock, timeline and role."""
+        return await self.database.call(membership.probe)
+
+    async def cluster_id(self) -> str:
+        """The name that this database gave itself when it was made."""
+        return await self.database.call(membership.cluster_id)
+
+    async def open_tenure(self, tenure: Tenure) -> None:
+        """Write the row, and connect under the tenure's name from here on."""
+        self.database.rename(application_name(tenure.id))
+        await self.database.call(lambda c: membership.open_tenure(c, tenure))
+
+    async def unfenced_tenures(self) -> list[Tenure]:
+        """All that may still take shards."""
+        return await self.database.call(membership.unfenced_tenures)
+
+    async def fence_own(self, tenure: TenureId) -> None:
+        """A goodbye."""
+        await self.database.call(lambda c: membership.fence(c, [tenure]))
+
+    async def fence(self, tenures: Sequence[TenureId], term: Term) -> bool:
+        """Fence these if the term is still this one, past backends that sleep on their locks."""
+
+        def body(connection: Connection) -> bool:
+            if not membership.holds_term(connection, term):
+                return False
+            with ending_blockers(self.database, connection, tenures):
+                membership.fence(connection, tenures)
+            return True
+
+        return await self.database.call(body)
+
+    async def read_term(self) -> Term:
+        """The present term; 0 before the first."""
+        return await self.database.call(membership.read_term)
+
+    async def raise_term(self, seen: Term, leader: TenureId) -> Term | None:
+        """Compare and set."""
+        return await self.database.call(lambda c: membership.raise_term(c, seen, leader))
+
+    async def read_shards(self) -> list[ShardRow]:
+        """All of them, ids ascending."""
+        return await self.database.call(membership.read_shards)
+
+    async def take(
+        self, tenure: TenureId, timeline: Timeline, seen: dict[ShardId, Epoch]
+    ) -> dict[ShardId, Epoch]:
+        """Take what may be taken, past sleeping backends of fenced tenures."""
+
+        def body(connection: Connection) -> dict[ShardId, Epoch]:
+            with ending_blockers(self.database, connection):
+                return membership.take(connection, tenure, timeline, seen)
+
+        return await self.database.call(body) if seen else {}
+
+    async def release(self, claim: Claim) -> None:
+        """Let go of what is still the claim's."""
+        if claim.epochs:
+            await self.database.call(lambda c: membership.release(c, claim))
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresResultStore:
+    """`schedd.ports.ResultStore` over PostgreSQL."""
+
+    database: Database
+
+    async def reported_runs(self, keys: Sequence[RunKey]) -> dict[RunKey, LiveRun]:
+        """The runs as they stand."""
+        if not keys:
+            return {}
+        return await self.database.call(lambda c: results.reported_runs(c, keys))
+
+    async def accept(self, reports: Sequence[Report]) -> list[Verdict]:
+        """A verdict each, in order. What the database can't hold of a report is left out of it."""
+
+        async def write(batch: Sequence[Report]) -> list[Verdict]:
+            return await self.database.call(lambda c: results.accept(c, batch))
+
+        answers, broken = await halved(reports, write) if reports else ([], [])
+        verdicts = {
+            id(report): verdict
+            for batch, told in answers
+            for report, verdict in zip(batch, told, strict=True)
+        }
+        for report in broken:
+            [verdicts[id(report)]] = await write([_bare(report)])
+        return [verdicts[id(report)] for report in reports]
+
+    async def refuse(self, unstarted: Sequence[Unstarted]) -> list[RunKey]:
+        """Assignments that their worker didn't take go whence they came; the token is the guard."""
+        if not unstarted:
+            return []
+        back = await self.database.call(lambda c: dispatch.give_back(c, unstarted, None))
+        return [run.key for run in back]
+
+    async def started(self, starts: Sequence[tuple[RunKey, Token, datetime]]) -> None:
+        """Write down starts, where the token still runs."""
+        if starts:
+            await self.database.call(lambda c: results.started(c, starts))
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresWorkerStore:
+    """`schedd.ports.WorkerStore` over PostgreSQL."""
+
+    database: Database
+
+    async def register(self, incarnation: Incarnation) -> Incarnation:
+        """Insert it if it is new; gives the stored row."""
+        return await self.database.call(lambda c: workers.register(c, incarnation))
+
+    async def incarnations(self, ids: Sequence[IncarnationId]) -> list[Incarnation]:
+        """Those that are known, lost ones too."""
+        return await self.database.call(lambda c: workers.incarnations(c, ids))
+
+    async def of_worker(self, worker: str) -> list[Incarnation]:
+        """Those of this worker that aren't lost, newest first."""
+        return await self.database.call(lambda c: workers.of_worker(c, worker))
+
+    async def mark_lost(self, incarnation: IncarnationId) -> None:
+        """For good; the first mark stays."""
+        await self.database.call(lambda c: workers.mark_lost(c, incarnation))
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresStore:
+    """What `app.py` ties to the ports."""
+
+    database: Database
+    horizon: timedelta = HORIZON
+    membership: PostgresMembershipStore = field(init=False)
+    owner: PostgresOwnerStore = field(init=False)
+    results: PostgresResultStore = field(init=False)
+    workers: PostgresWorkerStore = field(init=False)
+    users: PostgresUserStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        stores = {
+            "membership": PostgresMembershipStore(self.database),
+            "owner": PostgresOwnerStore(self.database, self.horizon),
+            "results": PostgresResultStore(self.database),
+            "workers": PostgresWorkerStore(self.database),
+            "users": PostgresUserStore(self.database),
+        }
+        for name, store in stores.items():
+            object.__setattr__(self, name, store)
+
+    async def check(self) -> None:
+        """At start: refuse a schema that isn't ours, warn of missing timeouts.
+
+        Raises `SchemaMismatch`, or `Unavailable` when the database is away.
+        """
+        await self.database.call(migrate.check_schema)
+        await self.database.call(migrate.check_timeouts)
+
+    async def ensure_partitions(self, days: int = partitions.DAYS_AHEAD) -> int:
+        """Make the partitions of `runs` from yesterday to `days` ahead; how many were missing."""
+        missing = await self.database.call(lambda c: partitions.missing_days(c, days))
+        made = [await self.database.call(partitions.making(day)) for day in missing]
+        return sum(made)
+
+    def close(self) -> None:
+        """End its threads and connections."""
+        self.database.close()
+
+
+def _bare(report: Report) -> Report:
+    """The report with what decides, without what people and workers wrote into it."""
+    return replace(
+        report,
+        error="what the worker wrote about this run can't be stored",
+        exit_code=None,
+        result=None,
+        output=None,
+    )

@@ -1,0 +1,311 @@
+"""What workers say about runs: any member writes it, the token alone protects it (PROTOCOL 5).
+
+    lock the runs' rows in order ─→ judge each report against its row ─→ one statement writes
+        RUNNING under this token and sender   → ACCEPTED
+        this token, digest and sender stored  → REPEATED   in the row, or among earlier attempts
+        anything else                         → STALE      the audit alone changes
+
+Invariants
+- State, attempt, retry time, output, result and dead letter are one transaction.
+- The UPDATE itself compares token and state; what was read before only decides what it writes.
+- A run that somebody cancelled ends CANCELLED whatever its worker says; one whose job was deleted
+  is not retried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from schedd.core import lifecycle
+from schedd.core.ids import IncarnationId, Token
+from schedd.core.lifecycle import Reason, State
+from schedd.core.model import AuditEntry, LiveRun, Report, RunKey, Verdict
+from schedd.store import arrays
+from schedd.store.audit import write_all
+from schedd.store.keys import key_arguments, lock_runs
+from schedd.store.rows import RUN_COLUMNS, live_run
+
+REPORTED = f"""
+SELECT {RUN_COLUMNS} FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[])
+  b(scheduled_at, run_id)
+JOIN runs r ON r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+WHERE r.scheduled_at BETWEEN %(first)s AND %(last)s
+"""
+
+LOCK = """
+SELECT b.n, r.state, r.token, r.incarnation, r.digest, r.cancelling, r.job_id
+FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[]) WITH ORDINALITY
+  b(scheduled_at, run_id, n)
+JOIN runs r ON r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+WHERE r.scheduled_at BETWEEN %(first)s AND %(last)s
+ORDER BY r.scheduled_at, r.run_id FOR NO KEY UPDATE OF r
+"""
+
+ACCEPT = """
+WITH accepted AS (
+    UPDATE runs r SET state = b.state, reason = b.reason, error = b.error, exit_code = b.exit_code,
+        started_at = COALESCE(b.started_at, r.started_at),
+        finished_at = COALESCE(b.finished_at, statement_timestamp()), digest = b.digest,
+        ready_at = COALESCE(b.retry_at, r.ready_at), attempt = r.attempt - b.free
+    FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(tokens)s::bigint[],
+        %(senders)s::uuid[], %(states)s::text[], %(reasons)s::text[], %(errors)s::text[],
+        %(exit_codes)s::int[], %(started)s::timestamptz[], %(finished)s::timestamptz[],
+        %(digests)s::bytea[], %(retries)s::timestamptz[], %(free)s::int[]) WITH ORDINALITY
+      AS b(scheduled_at, run_id, token, sender, state, reason, error, exit_code, started_at,
+        finished_at, digest, retry_at, free, n)
+    WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+      AND r.scheduled_at BETWEEN %(first)s AND %(last)s
+      AND r.token = b.token AND r.incarnation = b.sender AND r.state = 'RUNNING'
+    RETURNING b.n, r.shard, r.job_id, r.run_id, r.state
+), gone AS (
+    DELETE FROM live l USING accepted a
+    WHERE a.state NOT IN ('PENDING', 'RETRYING')
+      AND l.shard = a.shard AND l.job_id = a.job_id AND l.run_id = a.run_id
+)
+SELECT n, job_id FROM accepted
+"""
+
+STORED = """
+SELECT b.n FROM unnest(%(runs)s::uuid[], %(tokens)s::bigint[], %(digests)s::bytea[],
+    %(senders)s::uuid[]) WITH ORDINALITY b(run_id, token, digest, sender, n)
+JOIN attempts a ON a.run_id = b.run_id AND a.token = b.token
+WHERE a.digest = b.digest AND a.incarnation = b.sender
+"""
+
+OUTPUTS = """
+INSERT INTO outputs (run_id, token, scheduled_at, pieces)
+SELECT * FROM unnest(%(runs)s::uuid[], %(tokens)s::bigint[], %(scheduled)s::timestamptz[],
+    %(values)s::bytea[]) ON CONFLICT DO NOTHING
+"""
+
+RESULTS = """
+INSERT INTO results (run_id, token, scheduled_at, payload)
+SELECT * FROM unnest(%(runs)s::uuid[], %(tokens)s::bigint[], %(scheduled)s::timestamptz[],
+    %(values)s::bytea[])
+ON CONFLICT (run_id) DO UPDATE SET token = EXCLUDED.token, payload = EXCLUDED.payload
+"""
+
+DEAD = """
+INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint)
+SELECT * FROM unnest(%(runs)s::uuid[], %(scheduled)s::timestamptz[], %(jobs)s::uuid[],
+    %(fingerprints)s::text[]) ON CONFLICT DO NOTHING
+"""
+
+DELETED = """
+SELECT b.job_id FROM unnest(%(jobs)s::uuid[]) b(job_id)
+WHERE NOT EXISTS (SELECT FROM timers t WHERE t.job_id = b.job_id)
+"""
+
+STARTED = """
+UPDATE runs r SET started_at = b.started_at
+FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(tokens)s::bigint[],
+    %(started)s::timestamptz[]) b(scheduled_at, run_id, token, started_at)
+WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+  AND r.scheduled_at BETWEEN %(first)s AND %(last)s
+  AND r.token = b.token AND r.state = 'RUNNING' AND r.started_at IS NULL
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A run's row as its lock found it, as far as a verdict needs."""
+
+    state: State
+    token: Token
+    incarnation: IncarnationId | None
+    digest: bytes | None
+    cancelling: bool
+    job_id: Any
+
+
+def reported_runs(connection: Connection, keys: Sequence[RunKey]) -> dict[RunKey, LiveRun]:
+    """The runs as they stand."""
+    found = map(live_run, connection.exec_driver_sql(REPORTED, key_arguments(keys)))
+    return {run.key: run for run in found}
+
+
+def started(connection: Connection, starts: Sequence[tuple[RunKey, Token, datetime]]) -> None:
+    """Write down starts, where the token still runs."""
+    keys = key_arguments([key for key, _, _ in starts])
+    lock_runs(connection, keys)
+    connection.exec_driver_sql(
+        STARTED,
+        keys
+        | {
+            "tokens": arrays.numbers(token for _, token, _ in starts),
+            "started": arrays.instants(at for _, _, at in starts),
+        },
+    )
+
+
+def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
+    """A verdict for each report, in order; accepted ones are written, stale ones audited."""
+    rows = connection.exec_driver_sql(LOCK, key_arguments([report.key for report in reports]))
+    standing = {
+        reports[n - 1].key: Standing(
+            State(state), token, incarnation, _bytes(digest), cancelling, job_id
+        )
+        for n, state, token, incarnation, digest, cancelling, job_id in rows
+    }
+    verdicts: list[Verdict | None] = [None] * len(reports)
+    fresh: dict[RunKey, int] = {}
+    for index, report in enumerate(reports):
+        row = standing.get(report.key)
+        if report.key in fresh:
+            verdicts[index] = _again(report, reports[fresh[report.key]])
+        elif row is not None and _runs_under(row, report):
+            fresh[report.key] = index
+        elif row is not None and _stored_in(row, report):
+            verdicts[index] = Verdict.REPEATED
+    if fresh:
+        written = _write(connection, [reports[index] for index in fresh.values()], standing)
+        for index in fresh.values():
+            verdicts[index] = Verdict.ACCEPTED if reports[index].key in written else None
+    doubtful = [index for index, verdict in enumerate(verdicts) if verdict is None]
+    if doubtful:
+        stored = _among_attempts(connection, [reports[index] for index in doubtful])
+        for place, index in enumerate(doubtful):
+            verdicts[index] = Verdict.REPEATED if place in stored else Verdict.STALE
+    told = [verdict or Verdict.STALE for verdict in verdicts]
+    stale = [report for report, each in zip(reports, told, strict=True) if each is Verdict.STALE]
+    write_all(connection, [_refusal(report) for report in stale])
+    return told
+
+
+def _runs_under(row: Standing, report: Report) -> bool:
+    return (
+        row.state is State.RUNNING
+        and row.token == report.token
+        and row.incarnation == report.sender
+    )
+
+
+def _stored_in(row: Standing, report: Report) -> bool:
+    return (row.token, row.digest, row.incarnation) == (
+        report.token,
+        report.digest,
+        report.sender,
+    )
+
+
+def _again(report: Report, first: Report) -> Verdict:
+    same = (report.token, report.digest, report.sender) == (
+        first.token,
+        first.digest,
+        first.sender,
+    )
+    return Verdict.REPEATED if same else Verdict.STALE
+
+
+def _write(
+    connection: Connection, reports: Sequence[Report], standing: dict[RunKey, Standing]
+) -> set[RunKey]:
+    deleted = _deleted(connection, reports, standing)
+    final = [
+        _settled(report, standing[report.key], standing[report.key].job_id in deleted)
+        for report in reports
+    ]
+    rows = connection.exec_driver_sql(ACCEPT, _arguments(final)).all()
+    jobs = {final[n - 1].key: job for n, job in rows}
+    written = [report for report in final if report.key in jobs]
+    outputs = [report for report in written if report.output is not None]
+    results = [report for report in written if report.result is not None]
+    dead = [report for report in written if report.dead and report.state is State.FAILED]
+    if outputs:
+        values = arrays.blobs(report.output for report in outputs)
+        connection.exec_driver_sql(OUTPUTS, _keys(outputs) | {"values": values})
+    if results:
+        values = arrays.blobs(report.result for report in results)
+        connection.exec_driver_sql(RESULTS, _keys(results) | {"values": values})
+    if dead:
+        columns = {
+            "jobs": arrays.ids(jobs[report.key] for report in dead),
+            "fingerprints": arrays.texts(report.fingerprint for report in dead),
+        }
+        connection.exec_driver_sql(DEAD, _keys(dead) | columns)
+    return set(jobs)
+
+
+def _settled(report: Report, row: Standing, deleted: bool) -> Report:
+    """The report with the state that the run really goes to."""
+    if row.cancelling:
+        return _cancelled(report, Reason.BY_USER)
+    if deleted and report.state in (State.PENDING, State.RETRYING):
+        return _cancelled(report, Reason.DELETED)
+    lifecycle.check(State.RUNNING, report.state)
+    return report
+
+
+def _cancelled(report: Report, reason: Reason) -> Report:
+    return replace(
+        report, state=State.CANCELLED, reason=reason, retry_at=None, counts=True, dead=False
+    )
+
+
+def _deleted(
+    connection: Connection, reports: Sequence[Report], standing: dict[RunKey, Standing]
+) -> set[object]:
+    """Jobs, of those whose runs would wait again, that are no more. Read under the runs' locks."""
+    jobs = [
+        standing[report.key].job_id
+        for report in reports
+        if report.state in (State.PENDING, State.RETRYING)
+    ]
+    if not jobs:
+        return set()
+    return {row[0] for row in connection.exec_driver_sql(DELETED, {"jobs": arrays.ids(jobs)})}
+
+
+def _among_attempts(connection: Connection, reports: Sequence[Report]) -> set[int]:
+    arguments = {
+        "runs": arrays.ids(report.key.run_id for report in reports),
+        "tokens": arrays.numbers(report.token for report in reports),
+        "digests": arrays.blobs(report.digest for report in reports),
+        "senders": arrays.ids(report.sender for report in reports),
+    }
+    return {row[0] - 1 for row in connection.exec_driver_sql(STORED, arguments)}
+
+
+def _arguments(reports: Sequence[Report]) -> dict[str, object]:
+    return key_arguments([report.key for report in reports]) | {
+        "tokens": arrays.numbers(report.token for report in reports),
+        "senders": arrays.ids(report.sender for report in reports),
+        "states": arrays.texts(report.state.value for report in reports),
+        "reasons": arrays.texts(report.reason and report.reason.value for report in reports),
+        "errors": arrays.texts(report.error for report in reports),
+        "exit_codes": arrays.numbers(report.exit_code for report in reports),
+        "started": arrays.instants(report.started_at for report in reports),
+        "finished": arrays.instants(report.finished_at for report in reports),
+        "digests": arrays.blobs(report.digest for report in reports),
+        "retries": arrays.instants(report.retry_at for report in reports),
+        "free": arrays.numbers(0 if report.counts else 1 for report in reports),
+    }
+
+
+def _keys(reports: Sequence[Report]) -> dict[str, object]:
+    return key_arguments([report.key for report in reports]) | {
+        "tokens": arrays.numbers(report.token for report in reports)
+    }
+
+
+def _refusal(report: Report) -> AuditEntry:
+    return AuditEntry(
+        actor=f"worker/{report.worker}",
+        action="result",
+        object=f"run/{report.key.run_id}",
+        outcome="refused",
+        reason=Verdict.STALE.value,
+        run_id=report.key.run_id,
+        token=report.token,
+        worker=report.worker,
+        source=str(report.sender),
+    )
+
+
+def _bytes(value: Any) -> bytes | None:
+    return None if value is None else bytes(value)

@@ -1,0 +1,304 @@
+"""Runs as people see them: read, triggered, cancelled.
+
+Invariants
+- A trigger locks the job's timer FOR SHARE: no such row means that the job is deleted.
+- A cancel changes what waits at once; what runs is marked, and its worker must be told.
+- Lists go newest first by (scheduled_at, run_id), the partitions' own order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, Row, Select, func, select, tuple_
+
+from schedd.core.ids import JobId, RunId, Token
+from schedd.core.lifecycle import LIVE, Reason, State
+from schedd.core.model import AuditEntry, LiveRun, NewRun, Priority, RunKey, Trigger
+from schedd.ports import AttemptRecord, DeadLetterRecord, Idempotency, RunRecord
+from schedd.store import audit, idempotency
+from schedd.store.arrays import clean
+from schedd.store.inserting import insert_run_row
+from schedd.store.schema import attempts, dead_letters, jobs, live, outputs, results, runs, timers
+
+ATTEMPT = (
+    attempts.c.attempt,
+    attempts.c.token,
+    attempts.c.generation,
+    attempts.c.worker,
+    attempts.c.assigned_at,
+    attempts.c.started_at,
+    attempts.c.finished_at,
+    attempts.c.state,
+    attempts.c.reason,
+    attempts.c.exit_code,
+    attempts.c.error,
+    attempts.c.digest,
+)
+"""What an attempt is, whether it stands here or in the run's own row."""
+
+
+def insert_run(
+    connection: Connection,
+    job_id: JobId,
+    run: NewRun,
+    trigger: Trigger,
+    priority: Priority,
+    payload: bytes | None,
+    wanted: Idempotency | None,
+    entry: AuditEntry,
+) -> RunRecord | None:
+    """Insert a run of a job that isn't deleted; with a key used before, the run of then."""
+    earlier = idempotency.claim(connection, wanted, run.key.run_id)
+    if earlier is not None:
+        return get_run(connection, RunId(earlier))
+    timer = connection.execute(
+        select(timers.c.shard, timers.c.generation)
+        .where(timers.c.job_id == job_id)
+        .with_for_update(read=True)
+    ).first()
+    if timer is None:
+        return None
+    insert_run_row(
+        connection, job_id, timer.shard, timer.generation, run, trigger, priority, payload
+    )
+    audit.write_all(connection, [entry])
+    return get_run(connection, run.key.run_id)
+
+
+def get_run(connection: Connection, run_id: RunId) -> RunRecord | None:
+    """One run, whatever its state."""
+    return next(iter(get_runs(connection, [run_id])), None)
+
+
+def get_runs(connection: Connection, run_ids: Collection[RunId]) -> list[RunRecord]:
+    """Those that exist."""
+    query = records().where(runs.c.run_id.in_(run_ids))
+    return [record(row) for row in connection.execute(query)]
+
+
+def list_runs(
+    connection: Connection,
+    namespace: str,
+    job: str | None,
+    states: Sequence[State],
+    worker: str | None,
+    since: datetime | None,
+    before: datetime | None,
+    after: tuple[datetime, RunId] | None,
+    limit: int,
+) -> list[RunRecord]:
+    """Newest first, past `after`; `job` is an id or a name, a deleted job's too."""
+    query = _newest_first(limit).where(jobs.c.namespace == clean(namespace))
+    if job is not None:
+        query = query.where(of_job(namespace, job))
+    if states:
+        query = query.where(runs.c.state.in_([state.value for state in states]))
+        if LIVE.issuperset(states):
+            query = query.where(runs.c.run_id.in_(select(live.c.run_id)))
+    if worker is not None:
+        query = query.where(runs.c.worker == clean(worker))
+    if since is not None:
+        query = query.where(runs.c.scheduled_at >= since)
+    if before is not None:
+        query = query.where(runs.c.scheduled_at < before)
+    if after is not None:
+        query = query.where(tuple_(runs.c.scheduled_at, runs.c.run_id) < after)
+    return [record(row) for row in connection.execute(query)]
+
+
+def cancel_run(connection: Connection, run_id: RunId, entry: AuditEntry) -> RunRecord | None:
+    """Cancel it, or mark it; a run that has ended stays as it is."""
+    row = connection.execute(
+        select(runs.c.state, runs.c.cancelling)
+        .where(runs.c.run_id == run_id)
+        .with_for_update(key_share=True)
+    ).first()
+    if row is None:
+        return None
+    if row.state in (State.PENDING, State.RETRYING):
+        ended = connection.execute(
+            runs.update()
+            .where(runs.c.run_id == run_id)
+            .values(
+                state=State.CANCELLED.value,
+                reason=Reason.BY_USER.value,
+                cancelling=True,
+                finished_at=func.clock_timestamp(),
+            )
+            .returning(runs.c.shard, runs.c.job_id)
+        ).one()
+        connection.execute(
+            live.delete().where(
+                live.c.shard == ended.shard,
+                live.c.job_id == ended.job_id,
+                live.c.run_id == run_id,
+            )
+        )
+    elif row.state == State.RUNNING:
+        connection.execute(runs.update().where(runs.c.run_id == run_id).values(cancelling=True))
+    audit.write_all(connection, [entry])
+    return get_run(connection, run_id)
+
+
+def attempts_of(connection: Connection, run_id: RunId) -> list[AttemptRecord]:
+    """Every handing out, oldest first; the latest stands in the run's own row."""
+    earlier = select(*ATTEMPT).where(attempts.c.run_id == run_id)
+    latest = select(*(runs.c[column.name] for column in ATTEMPT)).where(
+        runs.c.run_id == run_id, runs.c.token > 0
+    )
+    rows = connection.execute(earlier.union_all(latest).order_by("token"))
+    return [_attempt(row) for row in rows]
+
+
+def unstarted_attempts(connection: Connection, job_id: JobId, now: datetime) -> list[LiveRun]:
+    """RUNNING runs of the job, a deleted one too, that may still start."""
+    query = (
+        records()
+        .join(
+            live,
+            (live.c.run_id == runs.c.run_id) & (live.c.scheduled_at == runs.c.scheduled_at),
+        )
+        .where(
+            jobs.c.job_id == job_id,
+            live.c.job_id == job_id,
+            live.c.shard == jobs.c.shard,
+            runs.c.state == State.RUNNING.value,
+            runs.c.start_by > now,
+            runs.c.started_at.is_(None),
+        )
+    )
+    return [record(row).run for row in connection.execute(query)]
+
+
+def output(connection: Connection, run_id: RunId, token: Token | None) -> bytes | None:
+    """The log's pieces of one assignment; of the newest that has any when `token` is None."""
+    query = select(outputs.c.pieces).where(outputs.c.run_id == run_id)
+    if token is not None:
+        query = query.where(outputs.c.token == token)
+    found = connection.execute(query.order_by(outputs.c.token.desc()).limit(1)).scalar()
+    return None if found is None else bytes(found)
+
+
+def result(connection: Connection, run_id: RunId) -> bytes | None:
+    """What the run gave back."""
+    query = select(results.c.payload).where(results.c.run_id == run_id)
+    found = connection.execute(query).scalar()
+    return None if found is None else bytes(found)
+
+
+def list_dead_letters(
+    connection: Connection,
+    namespace: str,
+    job: str | None,
+    after: tuple[datetime, RunId] | None,
+    limit: int,
+) -> list[DeadLetterRecord]:
+    """Newest first, past `after`."""
+    query = (
+        _newest_first(limit)
+        .add_columns(dead_letters.c.fingerprint, dead_letters.c.died_at)
+        .join(
+            dead_letters,
+            (dead_letters.c.run_id == runs.c.run_id)
+            & (dead_letters.c.scheduled_at == runs.c.scheduled_at),
+        )
+        .where(jobs.c.namespace == clean(namespace))
+    )
+    if job is not None:
+        query = query.where(of_job(namespace, job))
+    if after is not None:
+        query = query.where(tuple_(runs.c.scheduled_at, runs.c.run_id) < after)
+    return [
+        DeadLetterRecord(record(row), row.fingerprint, row.died_at)
+        for row in connection.execute(query)
+    ]
+
+
+def records() -> Select[Any]:
+    """Runs with what their jobs say."""
+    return select(
+        *(column for column in runs.c if column.name not in {"count", "digest", "payload"}),
+        runs.c.count.label("instants"),  # a row has a method of its name
+        jobs.c.namespace,
+        jobs.c.name,
+        jobs.c.ephemeral,
+        func.coalesce(timers.c.paused, False).label("paused"),
+    ).select_from(
+        runs.join(jobs, jobs.c.job_id == runs.c.job_id).outerjoin(
+            timers, timers.c.job_id == runs.c.job_id
+        )
+    )
+
+
+def record(row: Row[Any]) -> RunRecord:
+    """From a row of `records`."""
+    run = LiveRun(
+        RunKey(row.scheduled_at, RunId(row.run_id)),
+        JobId(row.job_id),
+        row.shard,
+        State(row.state),
+        Priority(row.priority),
+        row.due_at,
+        row.ready_at,
+        row.attempt,
+        row.losses,
+        Token(row.token),
+        row.worker,
+        row.incarnation,
+        row.start_by,
+        row.started_at,
+        row.generation,
+        row.cancelling,
+    )
+    return RunRecord(
+        run,
+        row.namespace,
+        row.name,
+        row.ephemeral,
+        Trigger(row.trigger),
+        row.reason,
+        row.assignments,
+        row.instants,
+        row.scheduled_until,
+        row.finished_at if run.state not in LIVE else None,
+        row.exit_code,
+        row.error,
+        row.ready_at if run.state is State.RETRYING else None,
+        row.paused,
+    )
+
+
+def of_job(namespace: str, job: str) -> Any:
+    """The condition that a run is of this job, by id or by name."""
+    try:
+        return runs.c.job_id == UUID(job)
+    except ValueError:
+        named = select(jobs.c.job_id).where(
+            jobs.c.namespace == clean(namespace), jobs.c.name == clean(job)
+        )
+        return runs.c.job_id.in_(named)
+
+
+def _newest_first(limit: int) -> Select[Any]:
+    return records().order_by(runs.c.scheduled_at.desc(), runs.c.run_id.desc()).limit(limit)
+
+
+def _attempt(row: Any) -> AttemptRecord:
+    failed = row.state == State.RETRYING and row.digest is not None
+    return AttemptRecord(
+        row.attempt,
+        Token(row.token),
+        row.generation,
+        row.worker,
+        row.assigned_at,
+        row.started_at,
+        row.finished_at,
+        State.FAILED if failed else State(row.state),
+        row.reason,
+        row.exit_code,
+        row.error,
+    )

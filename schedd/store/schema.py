@@ -1,0 +1,191 @@
+"""The tables that user calls are built from. The truth of the schema are the migrations; a test
+compares the two.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    Uuid,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+metadata = MetaData()
+
+INSTANT = DateTime(timezone=True)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("job_id", Uuid, primary_key=True),
+    Column("namespace", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("shard", Integer, nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("spec", LargeBinary, nullable=False),
+    Column("ephemeral", Boolean, nullable=False),
+    Column("created_at", INSTANT, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("updated_at", INSTANT, nullable=False),
+    Column("pause_note", Text, nullable=False),
+    Column("paused_by", Text, nullable=False),
+    Column("paused_at", INSTANT),
+    Column("deleted_at", INSTANT),
+)
+
+timers = Table(
+    "timers",
+    metadata,
+    Column("job_id", Uuid, primary_key=True),
+    Column("shard", Integer, nullable=False),
+    Column("due_at", INSTANT),
+    Column("nominal", INSTANT),
+    Column("generation", Integer, nullable=False),
+    Column("paused", Boolean, nullable=False),
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("scheduled_at", INSTANT, primary_key=True),
+    Column("run_id", Uuid, primary_key=True),
+    Column("job_id", Uuid, nullable=False),
+    Column("due_at", INSTANT, nullable=False),
+    Column("created_at", INSTANT, nullable=False),
+    Column("shard", Integer, nullable=False),
+    Column("priority", SmallInteger, nullable=False),
+    Column("count", Integer, nullable=False),
+    Column("scheduled_until", INSTANT),
+    Column("fired_by", Uuid),
+    Column("trigger", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("ready_at", INSTANT, nullable=False),
+    Column("token", BigInteger, nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("losses", Integer, nullable=False),
+    Column("assignments", Integer, nullable=False),
+    Column("cancelling", Boolean, nullable=False),
+    Column("worker", Text),
+    Column("incarnation", Uuid),
+    Column("assigned_at", INSTANT),
+    Column("start_by", INSTANT),
+    Column("started_at", INSTANT),
+    Column("finished_at", INSTANT),
+    Column("exit_code", Integer),
+    Column("reason", Text),
+    Column("digest", LargeBinary),
+    Column("error", Text, nullable=False),
+    Column("payload", LargeBinary),
+)
+
+live = Table(
+    "live",
+    metadata,
+    Column("shard", Integer, primary_key=True),
+    Column("job_id", Uuid, primary_key=True),
+    Column("run_id", Uuid, primary_key=True),
+    Column("scheduled_at", INSTANT, nullable=False),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("run_id", Uuid, primary_key=True),
+    Column("token", BigInteger, primary_key=True),
+    Column("scheduled_at", INSTANT, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("reason", Text),
+    Column("worker", Text, nullable=False),
+    Column("incarnation", Uuid, nullable=False),
+    Column("assigned_at", INSTANT, nullable=False),
+    Column("start_by", INSTANT, nullable=False),
+    Column("started_at", INSTANT),
+    Column("finished_at", INSTANT),
+    Column("exit_code", Integer),
+    Column("error", Text, nullable=False),
+    Column("digest", LargeBinary),
+)
+
+outputs = Table(
+    "outputs",
+    metadata,
+    Column("run_id", Uuid, primary_key=True),
+    Column("token", BigInteger, primary_key=True),
+    Column("scheduled_at", INSTANT, nullable=False),
+    Column("pieces", LargeBinary, nullable=False),
+)
+
+results = Table(
+    "results",
+    metadata,
+    Column("run_id", Uuid, primary_key=True),
+    Column("token", BigInteger, nullable=False),
+    Column("scheduled_at", INSTANT, nullable=False),
+    Column("payload", LargeBinary, nullable=False),
+)
+
+dead_letters = Table(
+    "dead_letters",
+    metadata,
+    Column("run_id", Uuid, primary_key=True),
+    Column("scheduled_at", INSTANT, nullable=False),
+    Column("job_id", Uuid, nullable=False),
+    Column("fingerprint", Text, nullable=False),
+    Column("died_at", INSTANT, nullable=False),
+)
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("namespace", Text, primary_key=True),
+    Column("call", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("digest", LargeBinary, nullable=False),
+    Column("made", Uuid, nullable=False),
+    Column("created_at", INSTANT, nullable=False),
+)
+
+incarnations = Table(
+    "incarnations",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("worker", Text, nullable=False),
+    Column("spool_id", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("slots", Integer, nullable=False),
+    Column("labels", JSONB, nullable=False),
+    Column("handlers", ARRAY(Text), nullable=False),
+    Column("actions", ARRAY(Text), nullable=False),
+    Column("started_at", INSTANT, nullable=False),
+    Column("lost_at", INSTANT),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("seq", BigInteger, primary_key=True),
+    Column("at", INSTANT, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("object", Text, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("run_id", Uuid),
+    Column("token", BigInteger, nullable=False),
+    Column("worker", Text, nullable=False),
+    Column("source", Text, nullable=False),
+)

@@ -1,0 +1,182 @@
+"""The store of user calls: each call one transaction on the small pool, with its audit line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from schedd.core.ids import JobId, RunId, Token
+from schedd.core.lifecycle import State
+from schedd.core.model import AuditEntry, LiveRun, NewRun, Priority, Trigger
+from schedd.ports import (
+    AttemptRecord,
+    Conflict,
+    Counts,
+    DeadLetterRecord,
+    Idempotency,
+    JobRecord,
+    RunRecord,
+    StoredDefinition,
+)
+from schedd.store import audit, counting, jobs, runs
+from schedd.store.database import Database
+from schedd.store.jobs import DueAndNominal
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresUserStore:
+    """`schedd.ports.UserStore` over PostgreSQL."""
+
+    database: Database
+
+    async def create_job(
+        self,
+        record: JobRecord,
+        first_run: NewRun | None,
+        idempotency: Idempotency | None,
+        audit: AuditEntry,
+        trigger: Trigger = Trigger.SCHEDULE,
+        priority: Priority = Priority.MEDIUM,
+    ) -> JobRecord | Conflict:
+        """Store job and timer, with the run of a submit."""
+        return await self.database.call(
+            lambda c: jobs.create_job(c, record, first_run, idempotency, audit, trigger, priority)
+        )
+
+    async def get_job(self, namespace: str, job: str) -> JobRecord | None:
+        """By id or by name."""
+        return await self.database.call(lambda c: jobs.get_job(c, namespace, job))
+
+    async def list_jobs(
+        self, namespace: str, after: tuple[datetime, JobId] | None, limit: int
+    ) -> list[JobRecord]:
+        """Newest first, past `after`."""
+        return await self.database.call(lambda c: jobs.list_jobs(c, namespace, after, limit))
+
+    async def update_job(
+        self,
+        job_id: JobId,
+        seen_generation: int,
+        definition: StoredDefinition,
+        reset_timer: DueAndNominal | None,
+        audit: AuditEntry,
+    ) -> JobRecord | Conflict | None:
+        """Write a new generation."""
+        return await self.database.call(
+            lambda c: jobs.update_job(c, job_id, seen_generation, definition, reset_timer, audit)
+        )
+
+    async def pause_job(
+        self, job_id: JobId, note: str, actor: str, audit: AuditEntry
+    ) -> JobRecord | None:
+        """Nothing fires from the commit on."""
+        return await self.database.call(lambda c: jobs.pause_job(c, job_id, note, actor, audit))
+
+    async def resume_job(
+        self,
+        job_id: JobId,
+        timer: DueAndNominal,
+        skipped: NewRun | None,
+        audit: AuditEntry,
+    ) -> JobRecord | None:
+        """Let it fire again from `timer` on."""
+        return await self.database.call(lambda c: jobs.resume_job(c, job_id, timer, skipped, audit))
+
+    async def delete_job(self, job_id: JobId, audit: AuditEntry) -> bool:
+        """False: it wasn't there."""
+        return await self.database.call(lambda c: jobs.delete_job(c, job_id, audit))
+
+    async def insert_run(
+        self,
+        job_id: JobId,
+        run: NewRun,
+        trigger: Trigger,
+        priority: Priority,
+        payload: bytes | None,
+        idempotency: Idempotency | None,
+        audit: AuditEntry,
+    ) -> RunRecord | Conflict | None:
+        """A trigger; None: the job is deleted."""
+        return await self.database.call(
+            lambda c: runs.insert_run(
+                c, job_id, run, trigger, priority, payload, idempotency, audit
+            )
+        )
+
+    async def get_run(self, run_id: RunId) -> RunRecord | None:
+        """One run, whatever its state."""
+        return await self.database.call(lambda c: runs.get_run(c, run_id))
+
+    async def get_runs(self, run_ids: Sequence[RunId]) -> list[RunRecord]:
+        """Those that exist."""
+        return await self.database.call(lambda c: runs.get_runs(c, run_ids)) if run_ids else []
+
+    async def list_runs(
+        self,
+        namespace: str,
+        job: str | None,
+        states: Sequence[State],
+        worker: str | None,
+        since: datetime | None,
+        before: datetime | None,
+        after: tuple[datetime, RunId] | None,
+        limit: int,
+    ) -> list[RunRecord]:
+        """Newest first, past `after`."""
+        return await self.database.call(
+            lambda c: runs.list_runs(c, namespace, job, states, worker, since, before, after, limit)
+        )
+
+    async def cancel_run(self, run_id: RunId, audit: AuditEntry) -> RunRecord | None:
+        """Cancel what waits, mark what runs."""
+        return await self.database.call(lambda c: runs.cancel_run(c, run_id, audit))
+
+    async def attempts(self, run_id: RunId) -> list[AttemptRecord]:
+        """Every handing out, oldest first."""
+        return await self.database.call(lambda c: runs.attempts_of(c, run_id))
+
+    async def unstarted_attempts(self, job_id: JobId, now: datetime) -> list[LiveRun]:
+        """RUNNING runs of the job that may still start."""
+        return await self.database.call(lambda c: runs.unstarted_attempts(c, job_id, now))
+
+    async def output(self, run_id: RunId, token: Token | None) -> bytes | None:
+        """The log's pieces."""
+        return await self.database.call(lambda c: runs.output(c, run_id, token))
+
+    async def result(self, run_id: RunId) -> bytes | None:
+        """What the run gave back."""
+        return await self.database.call(lambda c: runs.result(c, run_id))
+
+    async def list_dead_letters(
+        self,
+        namespace: str,
+        job: str | None,
+        after: tuple[datetime, RunId] | None,
+        limit: int,
+    ) -> list[DeadLetterRecord]:
+        """Newest first, past `after`."""
+        return await self.database.call(
+            lambda c: runs.list_dead_letters(c, namespace, job, after, limit)
+        )
+
+    async def list_audit(
+        self,
+        action: str | None,
+        object_: str | None,
+        run_id: RunId | None,
+        before: int | None,
+        limit: int,
+    ) -> list[tuple[int, AuditEntry]]:
+        """Newest first with their sequence numbers."""
+        return await self.database.call(
+            lambda c: audit.list_audit(c, action, object_, run_id, before, limit)
+        )
+
+    async def audit(self, entry: AuditEntry) -> None:
+        """Append one line."""
+        await self.database.call(lambda c: audit.write_all(c, [entry]))
+
+    async def counts(self) -> Counts:
+        """The live work at a glance."""
+        return await self.database.call(counting.counts)

@@ -1,0 +1,62 @@
+"""What a call on a job does to the runs that wait for it: cancelled at delete, skipped at resume.
+
+The job's live runs are locked first, in order; the change is a statement of its own after that, so
+that it sees what accepts and assignments committed meanwhile.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+from schedd.core.ids import JobId, ShardId
+
+LOCK_RUNS = """
+SELECT 1 FROM live l
+JOIN runs r ON r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id
+WHERE l.shard = %(shard)s AND l.job_id = %(job)s
+ORDER BY r.scheduled_at, r.run_id FOR NO KEY UPDATE OF r
+"""
+
+END = """
+WITH ended AS (
+    UPDATE runs r SET state = %(state)s, reason = %(reason)s, finished_at = clock_timestamp()
+    FROM live l
+    WHERE l.shard = %(shard)s AND l.job_id = %(job)s
+      AND r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id
+      AND r.state IN ('PENDING', 'RETRYING') AND {which}
+    RETURNING r.run_id
+)
+DELETE FROM live l USING ended e
+WHERE l.shard = %(shard)s AND l.job_id = %(job)s AND l.run_id = e.run_id
+"""
+
+CANCEL = END.format(which="true")
+
+SKIP = END.format(
+    which="""r.state = 'PENDING' AND r.token = 0 AND r.trigger = 'SCHEDULE'
+      AND r.scheduled_at <= clock_timestamp()
+      AND r.scheduled_at > (SELECT paused_at FROM jobs WHERE job_id = %(job)s)"""
+)
+
+
+def cancel_waiting(connection: Connection, job_id: JobId) -> None:
+    """The job is deleted: PENDING and RETRYING become CANCELLED (DELETED)."""
+    _end(connection, CANCEL, job_id, "CANCELLED", "DELETED")
+
+
+def skip_paused(connection: Connection, job_id: JobId) -> ShardId:
+    """The job is resumed: what was inserted early and fell due in the pause is SKIPPED (PAUSED).
+
+    Gives the job's shard.
+    """
+    return _end(connection, SKIP, job_id, "SKIPPED", "PAUSED")
+
+
+def _end(connection: Connection, statement: str, job_id: JobId, state: str, reason: str) -> ShardId:
+    shard = connection.exec_driver_sql(
+        "SELECT shard FROM jobs WHERE job_id = %s", (job_id,)
+    ).scalar_one()
+    arguments = {"job": job_id, "shard": shard, "state": state, "reason": reason}
+    connection.exec_driver_sql(LOCK_RUNS, arguments)
+    connection.exec_driver_sql(statement, arguments)
+    return ShardId(shard)

@@ -1,0 +1,69 @@
+"""Incarnations of workers: registered once, lost once and for good (PROTOCOL 6)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+
+from sqlalchemy import Connection
+
+from schedd.core.ids import IncarnationId
+from schedd.core.model import Incarnation
+from schedd.store import arrays
+from schedd.store.rows import INCARNATION_COLUMNS, incarnation
+
+REGISTER = f"""
+INSERT INTO incarnations ({INCARNATION_COLUMNS})
+VALUES (%(id)s, %(worker)s, %(spool_id)s, %(host)s, %(version)s, %(slots)s, %(labels)s::jsonb,
+    %(handlers)s::text[], %(actions)s::text[], %(started_at)s, NULL)
+ON CONFLICT (id) DO NOTHING
+"""
+
+BY_ID = f"SELECT {INCARNATION_COLUMNS} FROM incarnations WHERE id = ANY (%(ids)s::uuid[])"
+
+OF_WORKER = f"""
+SELECT {INCARNATION_COLUMNS} FROM incarnations
+WHERE worker = %(worker)s AND lost_at IS NULL ORDER BY started_at DESC, id DESC
+"""
+
+
+def register(connection: Connection, new: Incarnation) -> Incarnation:
+    """Insert it if it is new; the stored row wins."""
+    connection.exec_driver_sql(
+        REGISTER,
+        {
+            "id": new.id,
+            "worker": arrays.clean(new.worker),
+            "spool_id": arrays.clean(new.spool_id),
+            "host": arrays.clean(new.host),
+            "version": arrays.clean(new.version),
+            "slots": new.slots,
+            "labels": json.dumps(
+                {arrays.clean(key): arrays.clean(value) for key, value in new.labels.items()}
+            ),
+            "handlers": arrays.texts(new.handlers),
+            "actions": arrays.texts(new.actions),
+            "started_at": new.started_at,
+        },
+    )
+    [stored] = incarnations(connection, [new.id])
+    return stored
+
+
+def incarnations(connection: Connection, ids: Collection[IncarnationId]) -> list[Incarnation]:
+    """Those that are known, lost ones too."""
+    return [incarnation(row) for row in connection.exec_driver_sql(BY_ID, {"ids": arrays.ids(ids)})]
+
+
+def of_worker(connection: Connection, worker: str) -> list[Incarnation]:
+    """Those of this worker that aren't lost, newest first."""
+    rows = connection.exec_driver_sql(OF_WORKER, {"worker": arrays.clean(worker)})
+    return [incarnation(row) for row in rows]
+
+
+def mark_lost(connection: Connection, lost: IncarnationId) -> None:
+    """Write the loss down; the first one stays."""
+    connection.exec_driver_sql(
+        "UPDATE incarnations SET lost_at = clock_timestamp() WHERE id = %s AND lost_at IS NULL",
+        (lost,),
+    )

@@ -1,0 +1,243 @@
+"""Fire (PROTOCOL 3): one statement inserts from the timers that advanced, and from no other."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Connection
+
+from schedd.core.ids import ShardId
+from schedd.core.lifecycle import Reason, State
+from support.store import MINUTE, START, World, firing, new_run, ok
+
+
+async def test_a_firing_advances_its_timer_and_inserts_its_run(world: World) -> None:
+    me = await world.member()
+    job = await world.job(shard=5)
+
+    fired = await me.fire(firing(job))
+
+    [run] = fired.runs
+    assert (fired.refused, fired.lost) == ([], frozenset())
+    [timer] = await me.store.owner.timers([job.definition.job_id])
+    assert (timer.due_at, timer.nominal) == (START + MINUTE, START + MINUTE)
+    assert await me.store.owner.live_runs([ShardId(5)], [State.PENDING]) == [run]
+
+
+async def test_fire_twice_advances_once(world: World) -> None:
+    me = await world.member()
+    job = await world.job()
+    step = firing(job)
+
+    first = await me.fire(step)
+    again = await me.fire(step)
+
+    assert len(first.runs) == 1
+    assert (again.runs, again.refused) == ([], [job.definition.job_id])
+    assert await world.sql("SELECT count(*) FROM runs") == [(1,)]
+
+
+async def test_a_step_ahead_of_the_databases_clock_is_refused(world: World) -> None:
+    me = await world.member(horizon=timedelta(seconds=5))
+    soon = datetime.now(UTC) + timedelta(seconds=60)
+    job = await world.job(due=soon)
+
+    fired = await me.fire(firing(job))
+
+    assert (fired.runs, fired.refused) == ([], [job.definition.job_id])
+    assert await world.sql("SELECT count(*) FROM runs") == [(0,)]
+
+
+async def test_a_step_within_the_horizon_is_made_early(world: World) -> None:
+    me = await world.member(horizon=timedelta(seconds=30))
+    job = await world.job(due=datetime.now(UTC) + timedelta(seconds=20))
+
+    assert len((await me.fire(firing(job))).runs) == 1
+
+
+async def test_an_edited_paused_or_moved_timer_leaves_no_run(world: World) -> None:
+    me = await world.member()
+    edited, paused, moved, deleted = [await world.job() for _ in range(4)]
+    steps = [firing(job) for job in (edited, paused, moved, deleted)]
+    await me.store.users.update_job(
+        edited.definition.job_id, 1, edited.definition, None, ok("update")
+    )
+    await world.sql("UPDATE timers SET paused = true WHERE job_id = %s", paused.definition.job_id)
+    await world.sql("UPDATE timers SET shard = 9 WHERE job_id = %s", moved.definition.job_id)
+    await me.store.users.delete_job(deleted.definition.job_id, ok("delete"))
+
+    fired = await me.fire(*steps)
+
+    assert fired.runs == []
+    assert set(fired.refused) == {step.job_id for step in steps}
+    assert await world.sql("SELECT count(*) FROM runs") == [(0,)]
+
+
+async def test_pause_during_fire_lets_nothing_of_the_job_through(world: World) -> None:
+    """The pause holds the shard's row when the fire comes; the fire waits and finds it paused."""
+    me = await world.member()
+    user = await world.member(take=False)
+    job = await world.job()
+    paused = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def pause_slowly(connection: Connection) -> None:
+        from schedd.store import jobs
+
+        jobs.pause_job(connection, job.definition.job_id, "", "ann", ok("pause"))
+        loop.call_soon_threadsafe(paused.set)
+        wait_for_waiter(connection)
+
+    pausing = asyncio.create_task(user.store.database.call(pause_slowly), name="pause")
+    await paused.wait()
+    fired = await me.fire(firing(job))
+    await pausing
+
+    assert (fired.runs, fired.refused) == ([], [job.definition.job_id])
+
+
+def wait_for_waiter(connection: Connection) -> None:
+    """Return when another backend waits for a lock of this one."""
+    from support.wait import wait_until
+
+    def waited_for() -> bool:
+        return bool(
+            connection.exec_driver_sql(
+                "SELECT 1 FROM pg_stat_activity"
+                " WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid))"
+            ).first()
+        )
+
+    wait_until(waited_for, 2, "a backend that waits for us")
+
+
+async def test_folds_select_from_the_timers_that_advanced_too(world: World) -> None:
+    me = await world.member()
+    good, stale = await world.job(), await world.job()
+
+    def folded(job, **changes):
+        fold = new_run(
+            job,
+            START,
+            state=State.COALESCED,
+            reason=Reason.WINDOW,
+            count=4,
+            scheduled_until=START + 3 * MINUTE,
+        )
+        run = new_run(job, START + 4 * MINUTE)
+        return firing(job, runs=(fold, run), next_due_at=START + 5 * MINUTE, **changes)
+
+    fired = await me.fire(folded(good), folded(stale, generation=9))
+
+    assert [run.key.scheduled_at for run in fired.runs] == [START + 4 * MINUTE]
+    rows = await world.sql("SELECT job_id, state, count, reason FROM runs ORDER BY scheduled_at")
+    assert rows == [
+        (good.definition.job_id, "COALESCED", 4, "WINDOW"),
+        (good.definition.job_id, "PENDING", 1, None),
+    ]
+    assert await world.sql("SELECT count(*) FROM live") == [(1,)]
+
+
+async def test_a_kept_row_of_an_instant_is_left_as_it_is(world: World) -> None:
+    """After an edit the timer may come by an instant whose run was inserted early."""
+    me = await world.member()
+    job = await world.job()
+    await me.fire(firing(job))
+    await world.sql("UPDATE timers SET due_at = %s, nominal = %s", START, START)
+
+    fired = await me.fire(firing(job))
+
+    assert (fired.runs, fired.refused) == ([], [])
+    assert await world.sql("SELECT count(*) FROM runs") == [(1,)]
+    assert await world.sql("SELECT count(*) FROM live") == [(1,)]
+
+
+async def test_a_batch_of_a_released_owner_writes_nothing(world: World) -> None:
+    me = await world.member()
+    job = await world.job()
+    claim = me.claim(0)
+    await me.store.membership.release(claim)
+
+    fired = await me.store.owner.fire(claim, [firing(job)])
+
+    assert (fired.runs, fired.refused, fired.lost) == ([], [], frozenset({0}))
+    assert await world.sql("SELECT count(*) FROM runs") == [(0,)]
+
+
+async def test_a_batch_writes_for_the_shards_that_are_still_its_own_alone(world: World) -> None:
+    me = await world.member()
+    kept, lost = await world.job(shard=2), await world.job(shard=4)
+    claim = me.claim(2, 4)
+    await me.store.membership.release(me.claim(4))
+
+    fired = await me.store.owner.fire(claim, [firing(kept), firing(lost)])
+
+    assert [run.job_id for run in fired.runs] == [kept.definition.job_id]
+    assert fired.lost == {4}
+
+
+async def test_an_old_epoch_of_the_same_owner_writes_nothing(world: World) -> None:
+    me = await world.member()
+    job = await world.job()
+    old = me.claim(0)
+    await me.take(0)
+
+    fired = await me.store.owner.fire(old, [firing(job)])
+
+    assert (fired.runs, fired.lost) == ([], frozenset({0}))
+
+
+async def test_after_a_change_of_timeline_no_claim_holds(world: World) -> None:
+    me = await world.member()
+    job = await world.job()
+    await world.sql("UPDATE shards SET timeline = timeline + 1")
+    claim = me.claim(0)
+
+    as_taken = await me.store.owner.fire(claim, [firing(job)])
+    as_stored = await me.store.owner.fire(
+        replace(claim, timeline=claim.timeline + 1), [firing(job)]
+    )
+
+    assert as_taken.lost == as_stored.lost == {0}
+    assert await world.sql("SELECT count(*) FROM runs") == [(0,)]
+
+
+async def test_due_timers_come_soonest_first_from_minus_infinity(world: World) -> None:
+    me = await world.member()
+    late = await world.job(due=START + MINUTE)
+    ancient = await world.job(due=START - timedelta(days=900))
+    await world.job(due=datetime.now(UTC) + timedelta(hours=1))
+    await world.job(shard=1)
+
+    due = await me.store.owner.due_timers([ShardId(0)], datetime.now(UTC), 10)
+
+    assert [timer.job_id for timer in due] == [
+        ancient.definition.job_id,
+        late.definition.job_id,
+    ]
+
+
+async def test_one_broken_row_is_set_aside_and_the_others_fire(world: World) -> None:
+    me = await world.member()
+    jobs = [await world.job() for _ in range(7)]
+    steps = [firing(job) for job in jobs]
+    broken = replace(steps[3].runs[0], count=2**40)
+    steps[3] = replace(steps[3], runs=(broken,))
+
+    fired = await me.fire(*steps)
+
+    assert fired.broken == [jobs[3].definition.job_id]
+    assert len(fired.runs) == 6
+
+
+async def test_a_transaction_holds_shards_of_one_lane_only(world: World) -> None:
+    me = await world.member()
+    jobs = [await world.job(shard=0), await world.job(shard=1)]
+    raised = None
+    try:
+        await me.fire(*map(firing, jobs))
+    except AssertionError as error:
+        raised = error
+    assert "one lane" in str(raised)

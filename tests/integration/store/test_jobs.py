@@ -1,0 +1,271 @@
+"""Jobs on a real PostgreSQL: made once, found by id and name, locked through their shard."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+from schedd.core.ids import JobId
+from schedd.core.lifecycle import State
+from schedd.core.model import Priority, Trigger
+from schedd.ports import Conflict, Idempotency, JobRecord
+from support.store import MINUTE, START, World, draft, firing, job_record, manual_run, new_run, ok
+
+
+async def test_a_job_is_found_by_its_id_and_by_its_name(world: World) -> None:
+    await world.member()
+    job = await world.job(name="nightly")
+
+    by_name = await world.store.users.get_job("default", "nightly")
+    by_id = await world.store.users.get_job("default", str(job.definition.job_id))
+
+    assert by_name == by_id == job
+    assert await world.store.users.get_job("other", "nightly") is None
+
+
+async def test_every_job_has_a_timer_on_demand_ones_too(world: World) -> None:
+    me = await world.member()
+    job = await world.job(due=None, shard=7)
+
+    [timer] = await me.store.owner.timers([job.definition.job_id])
+
+    assert (timer.shard, timer.generation, timer.due_at, timer.paused) == (7, 1, None, False)
+
+
+async def test_a_name_is_taken_once_and_nothing_of_the_second_is_stored(world: World) -> None:
+    await world.member()
+    first = await world.job(name="nightly")
+    second = job_record(name="nightly")
+    key = Idempotency("default", "k", "CreateJob", b"digest")
+
+    answer = await world.store.users.create_job(second, None, key, ok("create"))
+
+    assert answer == Conflict("name", first.definition.job_id)
+    assert await world.sql("SELECT count(*) FROM timers") == [(1,)]
+    assert await world.sql("SELECT count(*) FROM idempotency_keys") == [(0,)]
+    assert await world.sql("SELECT count(*) FROM audit") == [(1,)]
+
+
+async def test_a_deleted_jobs_name_is_free_at_once(world: World) -> None:
+    me = await world.member()
+    job = await world.job(name="nightly")
+
+    assert await me.store.users.delete_job(job.definition.job_id, ok("delete"))
+    again = await world.job(name="nightly")
+
+    assert again.definition.job_id != job.definition.job_id
+    assert not await me.store.users.delete_job(job.definition.job_id, ok("delete"))
+    definitions = await me.store.owner.definitions([job.definition.job_id])
+    assert definitions[job.definition.job_id].deleted
+
+
+async def test_the_same_idempotency_key_and_body_give_the_same_job(world: World) -> None:
+    await world.member()
+    key = Idempotency("default", "k", "CreateJob", b"digest")
+
+    first = await world.store.users.create_job(job_record(), None, key, ok("create"))
+    again = await world.store.users.create_job(job_record(), None, key, ok("create"))
+    other = await world.store.users.create_job(
+        job_record(), None, replace(key, digest=b"other"), ok("create")
+    )
+
+    assert isinstance(first, JobRecord)
+    assert again == first
+    assert other == Conflict("key", first.definition.job_id)
+    assert await world.sql("SELECT count(*) FROM jobs") == [(1,)]
+
+
+async def test_an_idempotency_key_ends_after_a_day(world: World) -> None:
+    await world.member()
+    key = Idempotency("default", "k", "CreateJob", b"digest")
+    first = await world.store.users.create_job(job_record(), None, key, ok("create"))
+    await world.sql("UPDATE idempotency_keys SET created_at = created_at - interval '25 h'")
+
+    again = await world.store.users.create_job(job_record(), None, key, ok("create"))
+
+    assert isinstance(first, JobRecord)
+    assert isinstance(again, JobRecord)
+    assert again.definition.job_id != first.definition.job_id
+
+
+async def test_a_submit_stores_job_and_run_in_one_transaction(world: World) -> None:
+    me = await world.member()
+    record = job_record(shard=3, due=None, ephemeral=True)
+    run = manual_run()
+
+    await me.store.users.create_job(record, run, None, ok("submit"), Trigger.SUBMIT, Priority.HIGH)
+
+    [live] = await me.store.owner.live_runs([record.shard], [State.PENDING])
+    assert (live.key, live.priority) == (run.key, Priority.HIGH)
+    stored = await me.store.users.get_run(run.key.run_id)
+    assert stored is not None
+    assert (stored.trigger, stored.ephemeral) == (Trigger.SUBMIT, True)
+    assert await me.store.users.list_jobs("default", None, 10) == []
+
+
+async def test_jobs_are_listed_newest_first_page_by_page(world: World) -> None:
+    await world.member()
+    made = [await world.job(name=f"job-{n}") for n in range(5)]
+
+    first = await world.store.users.list_jobs("default", None, 3)
+    last = first[-1]
+    rest = await world.store.users.list_jobs(
+        "default", (last.created_at, last.definition.job_id), 3
+    )
+
+    assert [job.definition.name for job in first + rest] == [
+        job.definition.name for job in reversed(made)
+    ]
+
+
+async def test_an_edit_needs_the_generation_that_was_seen(world: World) -> None:
+    me = await world.member()
+    job = await world.job()
+    new = replace(job.definition, spec=b"new")
+    later = START + timedelta(hours=1)
+
+    edited = await me.store.users.update_job(
+        job.definition.job_id, 1, new, (later, later), ok("update")
+    )
+    stale = await me.store.users.update_job(job.definition.job_id, 1, new, None, ok("update"))
+
+    assert isinstance(edited, JobRecord)
+    assert (edited.definition.generation, edited.definition.spec) == (2, b"new")
+    assert (edited.due_at, edited.nominal) == (later, later)
+    assert stale == Conflict("etag", job.definition.job_id)
+    assert await me.store.users.update_job(JobId(uuid4()), 1, new, None, ok("update")) is None
+
+
+async def test_an_edit_that_leaves_the_schedule_alone_keeps_the_due_instant(world: World) -> None:
+    me = await world.member()
+    job = await world.job()
+
+    edited = await me.store.users.update_job(
+        job.definition.job_id, 1, job.definition, None, ok("update")
+    )
+
+    assert isinstance(edited, JobRecord)
+    assert (edited.due_at, edited.nominal) == (job.due_at, job.nominal)
+    assert (await me.store.owner.timers([job.definition.job_id]))[0].generation == 2
+
+
+async def test_an_edit_to_a_name_that_is_taken_changes_nothing(world: World) -> None:
+    me = await world.member()
+    await world.job(name="taken")
+    job = await world.job(name="mine")
+
+    answer = await me.store.users.update_job(
+        job.definition.job_id, 1, replace(job.definition, name="taken"), None, ok("update")
+    )
+
+    assert answer == Conflict("name")
+    assert await me.store.users.get_job("default", "mine") == job
+
+
+async def test_a_paused_job_isnt_due_and_its_waiting_runs_wait(world: World) -> None:
+    me = await world.member()
+    job = await world.job()
+    [run] = (await me.fire(firing(job))).runs
+
+    paused = await me.store.users.pause_job(job.definition.job_id, "holiday", "ann", ok("pause"))
+
+    assert paused is not None
+    assert (paused.definition.paused, paused.pause_note, paused.paused_by) == (
+        True,
+        "holiday",
+        "ann",
+    )
+    now = datetime.now(UTC)
+    assert await me.store.owner.due_timers([job.shard], now, 10) == []
+    assert await me.store.owner.live_runs([job.shard], [State.PENDING]) == []
+    answer = await me.assign(draft(run, generation=paused.definition.generation))
+    assert answer.waiting == [run.key]
+
+
+async def test_a_triggered_run_of_a_paused_job_works(world: World) -> None:
+    me = await world.member()
+    job = await world.job()
+    paused = await me.store.users.pause_job(job.definition.job_id, "", "ann", ok("pause"))
+    assert paused is not None
+
+    made = await me.store.users.insert_run(
+        job.definition.job_id,
+        manual_run(),
+        Trigger.MANUAL,
+        Priority.HIGH,
+        b"payload",
+        None,
+        ok("trigger"),
+    )
+
+    [live] = await me.store.owner.live_runs([job.shard], [State.PENDING])
+    answer = await me.assign(draft(live, generation=paused.definition.generation))
+    assert [each.payload for each in answer.assigned] == [b"payload"]
+    assert made is not None
+
+
+async def test_resume_skips_what_was_inserted_early_and_fell_due_in_the_pause(
+    world: World,
+) -> None:
+    me = await world.member()
+    job = await world.job()
+    before = (await me.fire(firing(job))).runs
+    await me.store.users.pause_job(job.definition.job_id, "", "ann", ok("pause"))
+    inside = datetime.now(UTC)
+    await world.sql("UPDATE jobs SET paused_at = %s", inside - MINUTE)
+    await world.sql(
+        "UPDATE timers SET paused = false, due_at = %s, generation = 1", inside - MINUTE / 2
+    )
+    early = (await me.fire(firing(job, at=inside - MINUTE / 2))).runs
+    await world.sql("UPDATE timers SET paused = true")
+    fold = new_run(job, inside - MINUTE / 4, state=State.SKIPPED, count=3, scheduled_until=inside)
+
+    resumed = await me.store.users.resume_job(
+        job.definition.job_id, (inside + MINUTE, inside + MINUTE), fold, ok("resume")
+    )
+
+    assert resumed is not None
+    assert not resumed.definition.paused
+    assert resumed.due_at == inside + MINUTE
+    skipped = await world.run_row(early[0].key.run_id)
+    assert (skipped["state"], skipped["reason"]) == ("SKIPPED", "PAUSED")
+    assert not await world.is_live(early[0].key.run_id)
+    assert (await world.run_row(before[0].key.run_id))["state"] == "PENDING"
+    assert (await world.run_row(fold.key.run_id))["count"] == 3
+
+
+async def test_delete_cancels_what_waits_and_lets_finish_what_runs(world: World) -> None:
+    me = await world.member()
+    job = await world.job()
+    [first] = (await me.fire(firing(job))).runs
+    [second] = (await me.fire(firing(job, at=START + MINUTE))).runs
+    await me.assigned(draft(first))
+
+    await me.store.users.delete_job(job.definition.job_id, ok("delete"))
+
+    waiting = await world.run_row(second.key.run_id)
+    assert (waiting["state"], waiting["reason"]) == ("CANCELLED", "DELETED")
+    assert not await world.is_live(second.key.run_id)
+    assert (await world.run_row(first.key.run_id))["state"] == "RUNNING"
+    [running] = await me.store.owner.live_runs([job.shard], [State.RUNNING])
+    assert running.key == first.key
+
+
+async def test_a_trigger_of_a_deleted_job_inserts_nothing(world: World) -> None:
+    me = await world.member()
+    job = await world.job()
+    await me.store.users.delete_job(job.definition.job_id, ok("delete"))
+
+    made = await me.store.users.insert_run(
+        job.definition.job_id,
+        manual_run(),
+        Trigger.MANUAL,
+        Priority.MEDIUM,
+        None,
+        None,
+        ok("trigger"),
+    )
+
+    assert made is None
+    assert await world.sql("SELECT count(*) FROM runs") == [(0,)]

@@ -1,0 +1,286 @@
+"""Worlds in a line for tests of the store: members, jobs, runs, and what workers say.
+
+async with World.at(dsn) as world:
+    me = await world.member()             # a tenure that owns every shard
+    job = await world.job()
+    [run] = await world.fired(me, job)
+    assigned = await me.assign(run)
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import Connection
+
+from schedd.core.ids import (
+    Epoch,
+    IncarnationId,
+    JobId,
+    RunId,
+    ShardId,
+    TenureId,
+    Timeline,
+    Token,
+    scheduled_run_id,
+    token_of,
+)
+from schedd.core.lifecycle import State
+from schedd.core.model import (
+    AuditEntry,
+    Claim,
+    Draft,
+    Firing,
+    Incarnation,
+    LiveRun,
+    NewRun,
+    Priority,
+    Report,
+    RunKey,
+    Tenure,
+)
+from schedd.ports import Assignments, Fired, JobRecord, StoredDefinition
+from schedd.store.database import Database
+from schedd.store.postgres import PostgresStore
+
+START = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
+"""A Monday noon, long past: everything due then is due."""
+
+MINUTE = timedelta(minutes=1)
+
+LANES = 2
+
+
+@dataclass
+class Member:
+    """One member of the cluster: its own connections, tenure and shards."""
+
+    store: PostgresStore
+    tenure: TenureId
+    timeline: Timeline
+    epochs: dict[ShardId, Epoch] = field(default_factory=dict)
+    _sequence: Iterable[int] = field(default_factory=lambda: itertools.count(1))
+
+    async def take(self, *shards: int) -> dict[ShardId, Epoch]:
+        """Take these shards (all, if none is named) at the epochs that they have now."""
+        rows = await self.store.membership.read_shards()
+        seen = {row.id: row.epoch for row in rows if not shards or row.id in shards}
+        taken = await self.store.membership.take(self.tenure, self.timeline, seen)
+        self.epochs.update(taken)
+        return taken
+
+    def claim(self, *shards: int) -> Claim:
+        """What this member believes to own of these shards."""
+        return Claim(
+            self.tenure, self.timeline, {ShardId(s): self.epochs[ShardId(s)] for s in shards}
+        )
+
+    def next_token(self, shard: ShardId) -> Token:
+        return token_of(self.epochs[shard], next(iter(self._sequence)))
+
+    async def fire(self, *firings: Firing) -> Fired:
+        return await self.store.owner.fire(self.claim(*{f.shard for f in firings}), firings)
+
+    async def assign(self, *drafts: Draft) -> Assignments:
+        claim = self.claim(*{draft.shard for draft in drafts})
+        return await self.store.owner.assign(claim, drafts, self.next_token)
+
+    async def assigned(self, *drafts: Draft) -> list[LiveRun]:
+        """Assign, and expect every one to be."""
+        answer = await self.assign(*drafts)
+        assert len(answer.assigned) == len(drafts), answer
+        return [each.run for each in answer.assigned]
+
+
+@dataclass
+class World:
+    """A database with members in it."""
+
+    dsn: str
+    members: list[Member] = field(default_factory=list)
+
+    @classmethod
+    @asynccontextmanager
+    async def at(cls, dsn: str) -> AsyncIterator[World]:
+        world = cls(dsn)
+        try:
+            yield world
+        finally:
+            for member in world.members:
+                member.store.close()
+
+    async def member(self, *, take: bool = True, **options: Any) -> Member:
+        """A new member with an open tenure; it takes all shards unless told not to."""
+        store = PostgresStore(Database(self.dsn, lanes=LANES), **options)
+        probe = await store.membership.probe()
+        member = Member(store, TenureId(uuid4()), probe.timeline)
+        self.members.append(member)
+        await store.membership.open_tenure(
+            Tenure(member.tenure, f"member-{len(self.members)}", probe.now)
+        )
+        if take:
+            await member.take()
+        return member
+
+    @property
+    def store(self) -> PostgresStore:
+        """Any member's."""
+        return self.members[0].store
+
+    async def sql(self, statement: str, *arguments: Any) -> list[tuple[Any, ...]]:
+        """Run one statement as the daemons' role; its rows."""
+
+        def body(connection: Connection) -> list[tuple[Any, ...]]:
+            done = connection.exec_driver_sql(statement, arguments)
+            return [tuple(row) for row in done] if done.returns_rows else []
+
+        return await self.store.database.call(body)
+
+    async def job(
+        self, *, shard: int = 0, due: datetime | None = START, **changes: Any
+    ) -> JobRecord:
+        """A stored job whose timer is due at START unless told otherwise."""
+        record = job_record(shard=shard, due=due, **changes)
+        stored = await self.store.users.create_job(record, None, None, ok("create"))
+        assert isinstance(stored, JobRecord), stored
+        return stored
+
+    async def run_row(self, run_id: RunId) -> dict[str, Any]:
+        """The run's row as a dictionary."""
+
+        def body(connection: Connection) -> dict[str, Any]:
+            found = connection.exec_driver_sql("SELECT * FROM runs WHERE run_id = %s", (run_id,))
+            return dict(found.mappings().one())
+
+        return await self.store.database.call(body)
+
+    async def is_live(self, run_id: RunId) -> bool:
+        return bool(await self.sql("SELECT 1 FROM live WHERE run_id = %s", run_id))
+
+
+def ok(action: str, object_: str = "job/default/test") -> AuditEntry:
+    return AuditEntry("tester", action, object_, "ok", source="test")
+
+
+def job_record(
+    *,
+    shard: int = 0,
+    due: datetime | None = START,
+    name: str | None = None,
+    namespace: str = "default",
+    ephemeral: bool = False,
+) -> JobRecord:
+    job_id = JobId(uuid4())
+    now = datetime.now(UTC)
+    return JobRecord(
+        StoredDefinition(
+            job_id,
+            1,
+            namespace,
+            name or f"job-{job_id}",
+            b"spec",
+            paused=False,
+            ephemeral=ephemeral,
+        ),
+        ShardId(shard),
+        due,
+        due,
+        "",
+        "",
+        now,
+        "tester",
+        now,
+    )
+
+
+def firing(job: JobRecord, *, at: datetime | None = None, **changes: Any) -> Firing:
+    """The step of this job's timer from `at` (its due instant) to a minute later: one run."""
+    at = at or job.due_at
+    assert at is not None
+    step = Firing(
+        job_id=job.definition.job_id,
+        shard=job.shard,
+        generation=job.definition.generation,
+        due_at=at,
+        next_due_at=at + MINUTE,
+        next_nominal=at + MINUTE,
+        last_instant=at,
+        priority=Priority.MEDIUM,
+        runs=(new_run(job, at),),
+    )
+    return replace(step, **changes)
+
+
+def new_run(job: JobRecord, at: datetime, **changes: Any) -> NewRun:
+    """The run of one instant."""
+    run = NewRun(RunKey(at, scheduled_run_id(job.definition.job_id, at)), at)
+    return replace(run, **changes)
+
+
+def manual_run(at: datetime = START) -> NewRun:
+    """A run that a person triggers."""
+    return NewRun(RunKey(at, RunId(uuid4())), at)
+
+
+def draft(run: LiveRun, **changes: Any) -> Draft:
+    """The wish to give this run to a worker."""
+    made = Draft(
+        key=run.key,
+        job_id=run.job_id,
+        shard=run.shard,
+        generation=max(run.generation, 1),
+        worker="worker-1",
+        incarnation=INCARNATION,
+        overlap_limit=1,
+        skip=True,
+    )
+    return replace(made, **changes)
+
+
+def report(run: LiveRun, **changes: Any) -> Report:
+    """The result of an assigned run: it succeeded."""
+    assert run.worker is not None
+    assert run.incarnation is not None
+    made = Report(
+        key=run.key,
+        token=run.token,
+        worker=run.worker,
+        sender=run.incarnation,
+        digest=b"digest of the result",
+        state=State.SUCCEEDED,
+        reason=None,
+        error="",
+        exit_code=0,
+        started_at=START,
+        finished_at=START + timedelta(seconds=1),
+    )
+    return replace(made, **changes)
+
+
+INCARNATION = IncarnationId(uuid4())
+
+
+def incarnation(**changes: Any) -> Incarnation:
+    made = Incarnation(
+        IncarnationId(uuid4()),
+        "worker-1",
+        "spool-1",
+        "host",
+        "0.1",
+        10,
+        {"zone": "a"},
+        ("mod:fn",),
+        ("shell", "python"),
+        START,
+    )
+    return replace(made, **changes)
+
+
+def keys(runs: Sequence[LiveRun]) -> list[RunKey]:
+    return [run.key for run in runs]
