@@ -1,0 +1,115 @@
+"""Elections: one wins, and no doubt counts as a victory."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from schedd.core.coordination import Delete, Put
+from schedd.core.ids import TenureId, Term
+from schedd.core.membership import LEADER, encode_leader
+from schedd.leader.elect import Mandate, campaign, holds, withdraw
+from schedd.leader.term import TermOver, open_term
+from schedkit.errors import Unavailable
+from support.twins import TwinCoordination, TwinDatabase, TwinEtcd, TwinMembershipStore
+
+A, B = TenureId(UUID(int=1)), TenureId(UUID(int=2))
+
+
+@pytest.fixture
+def etcd() -> TwinCoordination:
+    return TwinCoordination(TwinEtcd())
+
+
+@pytest.fixture
+def store() -> TwinMembershipStore:
+    return TwinMembershipStore(TwinDatabase())
+
+
+async def elect(etcd: TwinCoordination, tenure: TenureId) -> Mandate:
+    mandate = await campaign(etcd, tenure, (await etcd.grant(5)).id)
+    assert mandate is not None
+    return mandate
+
+
+async def test_one_of_two_is_elected(etcd: TwinCoordination) -> None:
+    mandate = await elect(etcd, A)
+    assert await holds(etcd, mandate)
+    assert await campaign(etcd, B, (await etcd.grant(5)).id) is None
+
+
+async def test_the_key_goes_with_the_lease(etcd: TwinCoordination) -> None:
+    lease = await etcd.grant(5)
+    mandate = await campaign(etcd, A, lease.id)
+    assert mandate is not None
+    await etcd.revoke(lease.id)
+    assert not await holds(etcd, mandate)
+    assert await campaign(etcd, B, (await etcd.grant(5)).id)
+
+
+async def test_an_answer_that_was_lost_is_a_defeat_and_the_key_is_given_back(
+    etcd: TwinCoordination,
+) -> None:
+    etcd.loses_answers = 1
+    with pytest.raises(Unavailable):
+        await campaign(etcd, A, (await etcd.grant(5)).id)
+    assert await etcd.get(LEADER)
+    await withdraw(etcd, A)
+    assert await etcd.get(LEADER) is None
+
+
+async def test_nobody_gives_back_anothers_key(etcd: TwinCoordination) -> None:
+    mandate = await elect(etcd, A)
+    await withdraw(etcd, B)
+    assert await holds(etcd, mandate)
+
+
+async def test_a_key_that_was_made_anew_is_no_mandate_even_with_the_same_value(
+    etcd: TwinCoordination,
+) -> None:
+    mandate = await elect(etcd, A)
+    await etcd.txn((), [Delete(LEADER)])
+    await etcd.txn((), [Put(LEADER, encode_leader(A))])
+    assert not await holds(etcd, mandate)
+
+
+async def test_each_leadership_has_a_higher_term(
+    etcd: TwinCoordination, store: TwinMembershipStore
+) -> None:
+    first = await open_term(etcd, store, await elect(etcd, A), lambda: True)
+    await withdraw(etcd, A)
+    second = await open_term(etcd, store, await elect(etcd, B), lambda: True)
+    assert second.term > first.term
+
+
+async def test_no_term_begins_when_the_key_has_gone_after_the_term_was_read(
+    etcd: TwinCoordination, store: TwinMembershipStore
+) -> None:
+    mandate = await elect(etcd, A)
+    await etcd.txn((), [Delete(LEADER)])
+    with pytest.raises(TermOver):
+        await open_term(etcd, store, mandate, lambda: True)
+    assert store.rows.term == Term(0)
+
+
+async def test_no_term_begins_without_trust(
+    etcd: TwinCoordination, store: TwinMembershipStore
+) -> None:
+    with pytest.raises(TermOver):
+        await open_term(etcd, store, await elect(etcd, A), lambda: False)
+    assert store.rows.term == Term(0)
+
+
+async def test_a_term_that_another_raised_meanwhile_isnt_raised_again(
+    etcd: TwinCoordination, store: TwinMembershipStore
+) -> None:
+    mandate = await elect(etcd, A)
+
+    def slept() -> bool:
+        store.rows.term = Term(7)
+        return True
+
+    with pytest.raises(TermOver):
+        await open_term(etcd, store, mandate, slept)
+    assert store.rows.term == Term(7)

@@ -1,0 +1,177 @@
+"""What a leader does: fence who has gone, give shards to who is left, write that down once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID, uuid4
+
+import pytest
+
+from schedd.core.coordination import Delete, Put
+from schedd.core.ids import SHARDS, TenureId, Term
+from schedd.core.membership import (
+    LEADER,
+    MAP,
+    MemberView,
+    encode_member,
+    member_key,
+)
+from schedd.core.model import Tenure
+from schedd.core.shard_map import ShardMap, decode
+from schedd.leader.assign import assign, publish
+from schedd.leader.elect import campaign
+from schedd.leader.fence import fence_departed
+from schedd.leader.term import Leadership, TermOver, open_term
+from schedkit.clock import utcnow
+from support.twins import TwinCoordination, TwinDatabase, TwinEtcd, TwinMembershipStore
+
+
+def a_member(
+    name: str, *, weight: int = 100, draining: bool = False, attached: bool = False
+) -> MemberView:
+    return MemberView(
+        name=name,
+        tenure=TenureId(uuid4()),
+        grpc=f"{name}:7420",
+        http=f"{name}:7421",
+        weight=weight,
+        version="",
+        tzdata="",
+        draining=draining,
+        attached=attached,
+    )
+
+
+def owners(members: Sequence[MemberView]) -> set[str]:
+    names = {member.tenure: member.name for member in members}
+    assigned = assign(members)
+    assert len(assigned) in (0, SHARDS)
+    return {names[tenure] for tenure in assigned.values()}
+
+
+def test_shards_go_to_all_who_may_own_them() -> None:
+    assert owners([a_member("a"), a_member("b"), a_member("c", weight=0)]) == {"a", "b"}
+
+
+def test_a_member_that_drains_gets_none() -> None:
+    assert owners([a_member("a", draining=True), a_member("b")]) == {"b"}
+
+
+def test_unless_all_drain() -> None:
+    assert owners([a_member("a", draining=True), a_member("b", draining=True)]) == {"a", "b"}
+
+
+def test_a_member_without_a_worker_gets_none_while_another_has_one() -> None:
+    assert owners([a_member("a", attached=True), a_member("b")]) == {"a"}
+
+
+def test_a_worker_at_a_member_that_drains_counts_for_nothing() -> None:
+    assert owners([a_member("a", attached=True, draining=True), a_member("b")]) == {"b"}
+
+
+def test_nobody_owns_anything_where_nobody_may() -> None:
+    assert owners([a_member("a", weight=0)]) == set()
+    assert owners([]) == set()
+
+
+class Throne:
+    """A leader over twins."""
+
+    def __init__(self) -> None:
+        self.etcd = TwinCoordination(TwinEtcd())
+        self.store = TwinMembershipStore(TwinDatabase())
+        self.trusted = True
+
+    async def reign(self) -> Leadership:
+        mandate = await campaign(self.etcd, TenureId(UUID(int=1)), (await self.etcd.grant(5)).id)
+        assert mandate is not None
+        return await open_term(self.etcd, self.store, mandate, lambda: self.trusted)
+
+    async def put_key(self, member: MemberView) -> None:
+        await self.etcd.txn((), [Put(member_key(member.name), encode_member(member))])
+
+    async def put_row(self, member: MemberView) -> None:
+        await self.store.open_tenure(Tenure(member.tenure, member.name, utcnow()))
+
+
+@pytest.fixture
+def throne() -> Throne:
+    return Throne()
+
+
+async def test_a_tenure_without_a_key_is_fenced(throne: Throne) -> None:
+    leadership, here, gone = await throne.reign(), a_member("here"), a_member("gone")
+    await throne.put_key(here)
+    await throne.put_row(here)
+    await throne.put_row(gone)
+    assert await fence_departed(throne.etcd, throne.store, leadership) == [here]
+    assert throne.store.rows.fenced(gone.tenure)
+    assert not throne.store.rows.fenced(here.tenure)
+
+
+async def test_a_member_without_a_row_stands_not_yet(throne: Throne) -> None:
+    leadership, joining = await throne.reign(), a_member("joining")
+    await throne.put_key(joining)
+    assert await fence_departed(throne.etcd, throne.store, leadership) == []
+
+
+async def test_an_earlier_life_of_a_name_is_fenced(throne: Throne) -> None:
+    leadership, before, after = await throne.reign(), a_member("m"), a_member("m")
+    await throne.put_row(before)
+    await throne.put_row(after)
+    await throne.put_key(after)
+    assert await fence_departed(throne.etcd, throne.store, leadership) == [after]
+    assert throne.store.rows.fenced(before.tenure)
+
+
+async def test_a_leader_of_an_earlier_term_fences_nobody(throne: Throne) -> None:
+    leadership, gone = await throne.reign(), a_member("gone")
+    await throne.put_row(gone)
+    throne.store.rows.term = Term(leadership.term + 1)
+    with pytest.raises(TermOver):
+        await fence_departed(throne.etcd, throne.store, leadership)
+    assert not throne.store.rows.fenced(gone.tenure)
+
+
+async def test_a_leader_without_trust_fences_nobody_and_writes_no_map(throne: Throne) -> None:
+    leadership, gone = await throne.reign(), a_member("gone")
+    await throne.put_row(gone)
+    throne.trusted = False
+    with pytest.raises(TermOver):
+        await fence_departed(throne.etcd, throne.store, leadership)
+    with pytest.raises(TermOver):
+        await publish(throne.etcd, leadership, ShardMap(leadership.term))
+    assert not throne.store.rows.fenced(gone.tenure)
+    assert await throne.etcd.get(MAP) is None
+
+
+async def test_an_unchanged_map_isnt_written_again(throne: Throne) -> None:
+    leadership = await throne.reign()
+    shard_map = ShardMap(leadership.term, assign([a_member("a"), a_member("b")]))
+    assert await publish(throne.etcd, leadership, shard_map)
+    revision = throne.etcd.etcd.revision
+    assert not await publish(throne.etcd, leadership, shard_map)
+    assert throne.etcd.etcd.revision == revision
+
+
+async def test_each_term_writes_its_own_map(throne: Throne) -> None:
+    first = await throne.reign()
+    shards = assign([a_member("a")])
+    await publish(throne.etcd, first, ShardMap(first.term, shards))
+    await throne.etcd.txn((), [Delete(LEADER)])
+    second = await throne.reign()
+    assert await publish(throne.etcd, second, ShardMap(second.term, shards))
+    entry = await throne.etcd.get(MAP)
+    assert entry is not None
+    assert decode(entry.value).term == second.term
+
+
+async def test_a_leader_that_was_replaced_cant_overwrite_the_map(throne: Throne) -> None:
+    first = await throne.reign()
+    await throne.etcd.txn((), [Delete(LEADER)])
+    second = await throne.reign()
+    await publish(throne.etcd, second, ShardMap(second.term, assign([a_member("b")])))
+    before = await throne.etcd.get(MAP)
+    with pytest.raises(TermOver):
+        await publish(throne.etcd, first, ShardMap(first.term, assign([a_member("a")])))
+    assert await throne.etcd.get(MAP) == before

@@ -1,0 +1,253 @@
+"""A member's life over twins: joining, leading, losing, coming back, leaving."""
+
+from __future__ import annotations
+
+import asyncio
+
+from schedd.core.coordination import Delete, Put
+from schedd.core.ids import SHARDS, ShardId, Term, Timeline
+from schedd.core.membership import LEADER, MAP, decode_member, member_key
+from schedd.core.shard_map import ShardMap, decode, encode
+from support.members import TwinCluster
+from support.wait import wait_until_async
+
+
+async def test_three_members_own_every_shard_exactly_once() -> None:
+    async with TwinCluster("a", "b", "c") as cluster:
+        await cluster.settled()
+        owned = [shard for name in "abc" for shard in cluster[name].owned]
+        assert sorted(owned) == list(range(SHARDS))
+        assert cluster.leader() in {"a", "b", "c"}
+
+
+async def test_a_member_of_weight_0_leads_perhaps_and_owns_nothing() -> None:
+    async with TwinCluster("a", idle=0) as cluster:
+        await cluster.settled("a")
+        assert not cluster["idle"].owned
+
+
+async def test_a_newcomer_gets_its_share_and_nothing_else_moves() -> None:
+    async with TwinCluster("a", "b") as cluster:
+        await cluster.settled()
+        before = {name: cluster[name].owned for name in "ab"}
+        cluster.start("c")
+        await cluster.settled()
+        assert all(cluster[name].owned < before[name] for name in "ab")
+
+
+async def test_a_killed_members_shards_move_when_its_lease_ends() -> None:
+    async with TwinCluster("a", "b", "c") as cluster:
+        await cluster.settled()
+        tenure, lease = cluster["a"].tenure, cluster["a"].leases.kept[-1].lease
+        cluster.kill("a")
+        cluster.etcd.expire(lease.id)
+        await cluster.settled("b", "c", timeout=2)
+        assert tenure is not None
+        assert cluster.rows.fenced(tenure)
+
+
+async def test_the_leaders_death_makes_another_lead_under_a_higher_term() -> None:
+    async with TwinCluster("a", "b", "c") as cluster:
+        await cluster.settled()
+        leader, term = cluster.leader(), cluster.rows.term
+        assert leader is not None
+        lease = cluster[leader].leases.kept[-1].lease
+        cluster.kill(leader)
+        cluster.etcd.expire(lease.id)
+        await cluster.settled(timeout=2)
+        assert cluster.leader() not in (None, leader)
+        assert cluster.rows.term > term
+
+
+async def test_a_member_that_lost_its_lease_comes_back_under_a_new_tenure() -> None:
+    async with TwinCluster("a", "b") as cluster:
+        await cluster.settled()
+        tenure = cluster["a"].tenure
+        cluster["a"].leases.kept[-1].lost.set()
+        await wait_until_async(lambda: cluster["a"].tenure not in (None, tenure), 3, "a new tenure")
+        assert tenure is not None
+        assert cluster.rows.fenced(tenure)
+        await cluster.settled()
+
+
+async def test_a_member_whose_key_was_deleted_gives_its_tenure_up() -> None:
+    async with TwinCluster("a", "b") as cluster:
+        await cluster.settled()
+        tenure = cluster["a"].tenure
+        await cluster["b"].client.txn((), [Delete(member_key("a"))])
+        await wait_until_async(lambda: cluster["a"].tenure not in (None, tenure), 3, "a new tenure")
+        await cluster.settled()
+
+
+async def test_a_leader_whose_key_was_deleted_makes_room_for_an_honest_election() -> None:
+    async with TwinCluster("a") as cluster:
+        await cluster.settled()
+        term = cluster.rows.term
+        await cluster["a"].client.txn((), [Delete(LEADER)])
+        await wait_until_async(lambda: cluster.rows.term > term, 4, "another term")
+        await cluster.settled()
+
+
+async def test_a_drained_member_hands_over_and_leaves_nothing() -> None:
+    async with TwinCluster("a", "b", "c") as cluster:
+        await cluster.settled()
+        leader = cluster.leader()
+        assert leader is not None
+        others = {"a", "b", "c"} - {leader}
+        tenure = cluster[leader].tenure
+        gone = cluster[leader]
+        gone.draining.set()
+        await gone.ended()
+        await cluster.settled(*others, timeout=1)
+        assert tenure is not None
+        assert cluster.rows.fenced(tenure)
+        assert member_key(leader) not in cluster.etcd.entries
+        await wait_until_async(lambda: cluster.leader() in others, 1, "another leader")
+
+
+async def test_a_draining_leader_gives_its_shards_away_before_it_goes() -> None:
+    async with TwinCluster("a", "b") as cluster:
+        await cluster.settled()
+        leader = cluster.leader()
+        assert leader is not None
+        [other] = {"a", "b"} - {leader}
+        before = len(cluster.rows.takings)
+        cluster[leader].draining.set()
+        await cluster[leader].ended()
+        takers = {tenure for _, _, tenure in cluster.rows.takings[before:]}
+        assert takers == {cluster[other].tenure}
+
+
+async def test_the_last_member_leaves_without_waiting_for_anyone() -> None:
+    async with TwinCluster("a") as cluster:
+        await cluster.settled()
+        cluster["a"].draining.set()
+        async with asyncio.timeout(1):
+            await cluster["a"].ended()
+        assert set(cluster.etcd.entries) == {MAP}
+
+
+async def test_two_daemons_of_one_name_are_never_both_members() -> None:
+    async with TwinCluster("a") as cluster:
+        await cluster.settled()
+        entry = cluster.etcd.entries[member_key("a")]
+        second = cluster.start("second", identity="a")
+        await wait_until_async(
+            lambda: second.member.cluster.view().members, 2, "the second to look around"
+        )
+        await cluster.settled("a")
+        assert second.tenure is None
+        assert cluster.etcd.entries[member_key("a")] == entry
+        cluster["a"].draining.set()
+        await cluster["a"].ended()
+        await cluster.settled("second")
+
+
+async def test_a_map_of_a_lower_term_moves_nothing() -> None:
+    async with TwinCluster("a", "b") as cluster:
+        await cluster.settled()
+        a = cluster["a"]
+        assert a.tenure is not None
+        stale = ShardMap(Term(0), {ShardId(at): a.tenure for at in range(SHARDS)})
+        takings = len(cluster.rows.takings)
+        await a.client.txn((), [Put(MAP, encode(stale))])
+        entries = cluster.etcd.entries
+        await wait_until_async(
+            lambda: decode(entries[MAP].value).term == cluster.rows.term, 3, "the leader's map"
+        )
+        assert len(cluster.rows.takings) == takings
+        await cluster.settled()
+
+
+async def test_a_registration_whose_answer_was_lost_is_undone_and_tried_again() -> None:
+    async with TwinCluster() as cluster:
+        daemon = cluster.start("a")
+        daemon.client.loses_answers = 1
+        await cluster.settled()
+        assert len(cluster.etcd.leases) == 1
+
+
+async def test_a_shard_that_a_transaction_found_lost_is_taken_anew() -> None:
+    async with TwinCluster("a") as cluster:
+        await cluster.settled()
+        a = cluster["a"]
+        epoch = a.member.cluster.owned()[ShardId(7)]
+        row = cluster.rows.shards[ShardId(7)]
+        # A job moved in: the row's epoch was raised.
+        cluster.rows.shards[ShardId(7)] = type(row)(row.id, row.owner, row.epoch + 5, row.timeline)
+        await wait_until_async(
+            lambda: a.member.cluster.owned().get(ShardId(7), 0) > epoch + 5, 3, "a new epoch"
+        )
+
+
+async def test_a_new_timeline_of_the_database_makes_everyone_take_anew() -> None:
+    async with TwinCluster("a", "b") as cluster:
+        await cluster.settled()
+        before = {name: cluster[name].tenure for name in "ab"}
+        cluster.rows.timeline = Timeline(2)
+        await wait_until_async(
+            lambda: all(cluster[name].tenure not in (None, before[name]) for name in "ab"),
+            6,
+            "new tenures",
+        )
+        await cluster.settled()
+        assert {row.timeline for row in cluster.rows.shards.values()} == {2}
+
+
+async def test_what_a_member_owns_without_knowing_is_set_right() -> None:
+    async with TwinCluster("a", "b") as cluster:
+        await cluster.settled()
+        shard = min(cluster["b"].owned)
+        row = cluster.rows.shards[shard]
+        # As after a taking whose answer was lost, and a map that has changed meanwhile.
+        cluster.rows.shards[shard] = type(row)(shard, cluster["a"].tenure, row.epoch, row.timeline)
+        await wait_until_async(
+            lambda: cluster.rows.shards[shard].owner == cluster["b"].tenure, 5, "b to have it again"
+        )
+        await cluster.settled()
+
+
+async def test_a_member_cut_from_the_database_alone_leaves_its_shards_to_the_others() -> None:
+    async with TwinCluster("a", "b", "c") as cluster:
+        await cluster.settled()
+        leader = cluster.leader()
+        assert leader is not None
+        cluster.cut(leader, etcd=False, database=True)
+        others = {"a", "b", "c"} - {leader}
+        await cluster.settled(*others, timeout=9)
+        assert cluster[leader].tenure is None
+        cluster.cut(leader, etcd=False, database=False)
+        await cluster.settled()
+
+
+async def test_an_outage_of_the_database_for_all_ends_no_tenure() -> None:
+    async with TwinCluster("a", "b") as cluster:
+        await cluster.settled()
+        before = {name: cluster[name].tenure for name in "ab"}
+        term = cluster.rows.term
+        for name in "ab":
+            cluster.cut(name, etcd=False, database=True)
+        entries = cluster.etcd.entries
+        await wait_until_async(
+            lambda: not any(decode_member(entries[member_key(name)]).database for name in "ab"),
+            5,
+            "both to say so",
+        )
+        for name in "ab":
+            cluster.cut(name, etcd=False, database=False)
+        await wait_until_async(
+            lambda: all(decode_member(entries[member_key(name)]).database for name in "ab"),
+            5,
+            "both to have it again",
+        )
+        assert {name: cluster[name].tenure for name in "ab"} == before
+        assert cluster.rows.term == term
+
+
+async def test_shards_go_where_workers_are() -> None:
+    async with TwinCluster("a", "b") as cluster:
+        await cluster.settled()
+        cluster["a"].member.attached(True)
+        await cluster.settled("a")
+        cluster["b"].member.attached(True)
+        await cluster.settled()
