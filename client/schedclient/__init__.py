@@ -1,0 +1,101 @@
+"""The SDK of schedd: talk to a cluster from Python, and write handlers for its workers.
+
+    from schedclient import Client
+
+    async with Client("host:7420,host2:7420") as c:
+        await c.jobs.create("ping", every="30s", http={"url": "https://example.com/ping"})
+
+`SyncClient` is the same without an event loop. Everything public is listed in `__all__`.
+"""
+
+from schedclient.client import Client
+from schedclient.errors import (
+    AlreadyExists,
+    ApiError,
+    ClusterError,
+    ClusterUnavailable,
+    Conflict,
+    DeadlineExceeded,
+    FailedPrecondition,
+    InternalError,
+    InvalidArgument,
+    NotBuilt,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    RequestError,
+    Unauthenticated,
+    Violation,
+)
+from schedclient.handlers import Context, DontRetry, RetryAfter, handler
+from schedclient.specs import Http, JobSpec, Retry, Shell, Work
+from schedclient.sync import SyncClient
+from schedclient.values import (
+    Attempt,
+    AuditEntry,
+    Check,
+    Cluster,
+    DeadLetter,
+    Explanation,
+    Instant,
+    Job,
+    LogPiece,
+    Member,
+    Result,
+    Run,
+    RunState,
+    Shard,
+    Value,
+    Worker,
+)
+from schedkit.channel import TLS
+from schedkit.errors import Misconfigured, ScheddError
+
+__all__ = [
+    "TLS",
+    "AlreadyExists",
+    "ApiError",
+    "Attempt",
+    "AuditEntry",
+    "Check",
+    "Client",
+    "Cluster",
+    "ClusterError",
+    "ClusterUnavailable",
+    "Conflict",
+    "Context",
+    "DeadLetter",
+    "DeadlineExceeded",
+    "DontRetry",
+    "Explanation",
+    "FailedPrecondition",
+    "Http",
+    "Instant",
+    "InternalError",
+    "InvalidArgument",
+    "Job",
+    "JobSpec",
+    "LogPiece",
+    "Member",
+    "Misconfigured",
+    "NotBuilt",
+    "NotFound",
+    "Overloaded",
+    "PermissionDenied",
+    "RequestError",
+    "Result",
+    "Retry",
+    "RetryAfter",
+    "Run",
+    "RunState",
+    "ScheddError",
+    "Shard",
+    "Shell",
+    "SyncClient",
+    "Unauthenticated",
+    "Value",
+    "Violation",
+    "Work",
+    "Worker",
+    "handler",
+]

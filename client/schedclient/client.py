@@ -1,0 +1,124 @@
+"""The client: one object for a cluster, whichever of its members are alive.
+
+async with Client("host:7420,host2:7420") as c:
+    run = await c.submit(shell={"argv": ["/bin/echo", "hi"]})
+    run = await c.runs.wait(run)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Self, Unpack
+from uuid import uuid4
+
+from schedclient import methods
+from schedclient.cluster import Audit, ClusterCalls, DeadLetters, Workers
+from schedclient.errors import ApiError
+from schedclient.jobs import Jobs
+from schedclient.runs import Runs
+from schedclient.specs import Form, Length, Work, job_message, length_message
+from schedclient.transport import Settings, Transport, split_endpoints
+from schedclient.values import Run, value_of
+from schedkit.channel import TLS
+from schedproto.v1 import job_pb2
+from schedproto.v1 import run_service_pb2 as wire
+
+
+class Client:
+    """A cluster's calls. Use it as an async context manager, in one event loop.
+
+    Args:
+        endpoints: `host:port` of members, in a comma list or a sequence; some may be dead.
+        tls: the files of mutual TLS; None talks in the clear.
+        token: sent with each call; refused over a plain connection that leaves the host.
+        namespace: of every name in every call.
+        timeout: seconds a call may take that says nothing else.
+
+    Raises:
+        Misconfigured: an argument can't be.
+    """
+
+    def __init__(
+        self,
+        endpoints: str | Sequence[str] = "127.0.0.1:7420",
+        *,
+        tls: TLS | None = None,
+        token: str | None = None,
+        namespace: str = "default",
+        timeout: float | timedelta = 20.0,
+    ) -> None:
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        self.namespace = namespace
+        self._transport = Transport(Settings(split_endpoints(endpoints), tls, token, seconds))
+        self.jobs = Jobs(self._transport, namespace)
+        self.runs = Runs(self._transport, namespace)
+        self.cluster = ClusterCalls(self._transport)
+        self.workers = Workers(self._transport)
+        self.audit = Audit(self._transport)
+        self.dead_letters = DeadLetters(self._transport, namespace)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._transport.close()
+
+    async def submit(
+        self,
+        /,
+        spec: Form | job_pb2.Job | None = None,
+        *,
+        name: str = "",
+        delay: Length | None = None,
+        idempotency_key: str | None = None,
+        deadline: float | None = None,
+        **work: Unpack[Work],
+    ) -> Run:
+        """One-time work without a stored job: its fields as keywords, mapping or message.
+
+        A key is made when none is given, so that a lost answer starts nothing twice.
+        """
+        request = wire.SubmitRunRequest(
+            namespace=self.namespace,
+            name=name,
+            spec=job_message(work if spec is None else spec),
+            delay=length_message(delay),
+            idempotency_key=idempotency_key or str(uuid4()),
+        )
+        return value_of(Run, await self._transport.call(methods.SUBMIT_RUN, request, deadline))
+
+    async def submit_many(
+        self,
+        specs: Iterable[Form],
+        *,
+        name: str = "",
+        concurrency: int = 32,
+        deadline: float | None = None,
+    ) -> list[Run | ApiError]:
+        """Submit each; an answer for each in the same order, so that one refusal hides no other."""
+        todo = iter(enumerate(specs))
+        answers: dict[int, Run | ApiError] = {}
+
+        async def work_off() -> None:
+            for position, spec in todo:
+                try:
+                    answers[position] = await self.submit(spec, name=name, deadline=deadline)
+                except ApiError as error:
+                    answers[position] = error
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(concurrency):
+                group.create_task(work_off(), name=f"submit-{number}")
+        return [answers[position] for position in sorted(answers)]

@@ -1,0 +1,112 @@
+"""Calls on the cluster itself: who is in it, what was done, what has died."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from google.protobuf.message import Message
+
+from schedclient import methods, paging
+from schedclient.transport import Transport
+from schedclient.values import AuditEntry, Cluster, DeadLetter, Member, Shard, Worker, value_of
+from schedproto.v1 import cluster_service_pb2 as wire
+from schedproto.v1 import run_service_pb2 as runs
+
+
+class ClusterCalls:
+    """`client.cluster`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._call = transport.call
+
+    async def status(self, *, deadline: float | None = None) -> Cluster:
+        """Leader, shards, and what is under way."""
+        return value_of(
+            Cluster, await self._call(methods.GET_CLUSTER, wire.GetClusterRequest(), deadline)
+        )
+
+    async def members(self, *, deadline: float | None = None) -> tuple[Member, ...]:
+        """Every schedd process."""
+        answer = await self._call(methods.LIST_MEMBERS, wire.ListMembersRequest(), deadline)
+        return tuple(value_of(Member, one) for one in answer.members)
+
+    async def shards(self, *, deadline: float | None = None) -> tuple[Shard, ...]:
+        """Every partition of the jobs, with its owner."""
+        answer = await self._call(methods.LIST_SHARDS, wire.ListShardsRequest(), deadline)
+        return tuple(value_of(Shard, one) for one in answer.shards)
+
+
+class Workers:
+    """`client.workers`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._call = transport.call
+
+    async def list(
+        self, *, limit: int | None = None, deadline: float | None = None
+    ) -> AsyncIterator[Worker]:
+        """Yield every workerd."""
+
+        async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
+            request = wire.ListWorkersRequest(page_size=size, page_token=token)
+            page = await self._call(methods.LIST_WORKERS, request, deadline)
+            return page.workers, page.next_page_token
+
+        async for worker in paging.paged(Worker, read, limit):
+            yield worker
+
+    async def get(self, worker: str, *, deadline: float | None = None) -> Worker:
+        """One workerd by its name."""
+        request = wire.GetWorkerRequest(worker=worker)
+        return value_of(Worker, await self._call(methods.GET_WORKER, request, deadline))
+
+
+class Audit:
+    """`client.audit`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._call = transport.call
+
+    async def list(
+        self,
+        *,
+        action: str = "",
+        of: str = "",
+        run_id: str = "",
+        limit: int | None = None,
+        deadline: float | None = None,
+    ) -> AsyncIterator[AuditEntry]:
+        """Yield what was done and refused, newest first; `of` names an object."""
+
+        async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
+            request = wire.ListAuditRequest(
+                page_size=size, page_token=token, action=action, object=of, run_id=run_id
+            )
+            page = await self._call(methods.LIST_AUDIT, request, deadline)
+            return page.entries, page.next_page_token
+
+        async for entry in paging.paged(AuditEntry, read, limit):
+            yield entry
+
+
+class DeadLetters:
+    """`client.dead_letters`."""
+
+    def __init__(self, transport: Transport, namespace: str) -> None:
+        self._call = transport.call
+        self._namespace = namespace
+
+    async def list(
+        self, *, job: str = "", limit: int | None = None, deadline: float | None = None
+    ) -> AsyncIterator[DeadLetter]:
+        """Yield runs that failed for good, newest first."""
+
+        async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
+            request = runs.ListDeadLettersRequest(
+                namespace=self._namespace, job=job, page_size=size, page_token=token
+            )
+            page = await self._call(methods.LIST_DEAD, request, deadline)
+            return page.dead_letters, page.next_page_token
+
+        async for letter in paging.paged(DeadLetter, read, limit):
+            yield letter

@@ -1,0 +1,225 @@
+"""What a call can end in, sorted by who is at fault.
+
+    ScheddError (schedkit.errors)
+    └── ApiError                  what, status, reason, remedy, violations
+        ├── RequestError          the caller: sending it again as it is won't help
+        │   ├── InvalidArgument       a field is wrong; `violations` says which
+        │   ├── NotBuilt              this version can't do it (UNIMPLEMENTED)
+        │   ├── NotFound
+        │   ├── AlreadyExists         the name, or the idempotency key with another body
+        │   ├── Conflict              somebody else changed it meanwhile (ABORTED)
+        │   ├── FailedPrecondition    it isn't in a state that allows this
+        │   ├── Unauthenticated
+        │   └── PermissionDenied
+        ├── ClusterError          the cluster: later, or elsewhere, it may work
+        │   ├── ClusterUnavailable    no endpoint answers, or the cluster can't act now
+        │   ├── Overloaded            RESOURCE_EXHAUSTED
+        │   └── InternalError         a bug of the cluster's
+        └── DeadlineExceeded      nobody: no answer in time; it may have happened
+
+A wrong setting of the client itself (no endpoint, a token over a plain connection) is
+`schedkit.errors.Misconfigured`; a wrong spec is `InvalidArgument`, found before anything is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
+from google.rpc.status_pb2 import Status
+
+from schedkit.errors import ScheddError
+from schedkit.jsonform import FormErrors
+
+DETAILS: Final = "grpc-status-details-bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One field that is wrong: its path as in the request, what is wrong, and a suggestion."""
+
+    field: str
+    problem: str
+
+
+class ApiError(ScheddError):
+    """A call that did not succeed.
+
+    `what` is one sentence; `status` the gRPC status's name; `reason` an UPPER_CASE word that
+    programs may look at (empty if none was sent); `remedy` what to do about it (may be empty);
+    `metadata` the rest of ErrorInfo; `endpoint` who said so (empty: nobody could be asked).
+    """
+
+    status = "UNKNOWN"
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        status: str = "",
+        reason: str = "",
+        remedy: str = "",
+        violations: Sequence[Violation] = (),
+        metadata: Mapping[str, str] | None = None,
+        endpoint: str = "",
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.status = status or type(self).status
+        self.reason = reason
+        self.remedy = remedy
+        self.violations = tuple(violations)
+        self.metadata = dict(metadata or {})
+        self.endpoint = endpoint
+
+
+class RequestError(ApiError):
+    """The caller's fault."""
+
+
+class InvalidArgument(RequestError):
+    """A field is wrong."""
+
+    status = "INVALID_ARGUMENT"
+
+
+class NotBuilt(RequestError):
+    """This version of the cluster can't do it."""
+
+    status = "UNIMPLEMENTED"
+
+
+class NotFound(RequestError):
+    """There is no such thing."""
+
+    status = "NOT_FOUND"
+
+
+class AlreadyExists(RequestError):
+    """The name is taken, or the idempotency key was used with another body."""
+
+    status = "ALREADY_EXISTS"
+
+
+class Conflict(RequestError):
+    """Somebody else changed it meanwhile: the etag is old."""
+
+    status = "ABORTED"
+
+
+class FailedPrecondition(RequestError):
+    """It isn't in a state that allows this."""
+
+    status = "FAILED_PRECONDITION"
+
+
+class Unauthenticated(RequestError):
+    """The cluster doesn't know who is asking."""
+
+    status = "UNAUTHENTICATED"
+
+
+class PermissionDenied(RequestError):
+    """The cluster knows, and doesn't allow it."""
+
+    status = "PERMISSION_DENIED"
+
+
+class ClusterError(ApiError):
+    """The cluster's fault."""
+
+
+class ClusterUnavailable(ClusterError):
+    """No endpoint answers, or the one that does can't act now."""
+
+    status = "UNAVAILABLE"
+
+
+class Overloaded(ClusterError):
+    """Too much is asked of it."""
+
+    status = "RESOURCE_EXHAUSTED"
+
+
+class InternalError(ClusterError):
+    """A bug in the cluster."""
+
+    status = "INTERNAL"
+
+
+class DeadlineExceeded(ApiError):
+    """No answer in time: a change may have happened."""
+
+    status = "DEADLINE_EXCEEDED"
+
+
+_BY_STATUS: Final[dict[str, type[ApiError]]] = {
+    **{
+        cls.status: cls
+        for cls in (
+            InvalidArgument,
+            NotBuilt,
+            NotFound,
+            AlreadyExists,
+            Conflict,
+            FailedPrecondition,
+            Unauthenticated,
+            PermissionDenied,
+            ClusterUnavailable,
+            Overloaded,
+            DeadlineExceeded,
+        )
+    },
+    "OUT_OF_RANGE": InvalidArgument,
+}
+
+
+def from_rpc(error: grpc.aio.AioRpcError, endpoint: str) -> ApiError:
+    """The error of a call that reached gRPC, with all that its details say."""
+    status = error.code().name
+    info, bad = _details(error.trailing_metadata())
+    metadata = dict(info.metadata)
+    return _BY_STATUS.get(status, InternalError)(
+        error.details() or status,
+        status=status,
+        reason=info.reason,
+        remedy=metadata.pop("remedy", ""),
+        violations=[Violation(one.field, one.description) for one in bad.field_violations],
+        metadata=metadata,
+        endpoint=endpoint,
+    )
+
+
+def from_form(error: FormErrors) -> InvalidArgument:
+    """A spec that can't be read, as the cluster would have said it."""
+    first, *others = error.problems
+    more = f" (and {len(others)} more)" if others else ""
+    return InvalidArgument(
+        f"{first}{more}",
+        reason="INVALID_FORM",
+        remedy="mend the field; nothing was sent",
+        violations=[
+            Violation(one.where, f"{one.message} {one.suggestion}".strip())
+            for one in error.problems
+        ],
+    )
+
+
+def _details(trailing: grpc.aio.Metadata | None) -> tuple[ErrorInfo, BadRequest]:
+    """ErrorInfo and BadRequest of the trailing metadata; blank ones where nothing was sent."""
+    info, bad, status = ErrorInfo(), BadRequest(), Status()
+    for key, value in trailing or ():
+        if key != DETAILS or not isinstance(value, bytes):
+            continue
+        try:
+            status.ParseFromString(value)
+            for detail in status.details:
+                _ = detail.Unpack(info) or detail.Unpack(bad)
+        except DecodeError:
+            continue  # details are a courtesy; the status itself stands
+    return info, bad

@@ -1,0 +1,173 @@
+"""Calls on jobs. In all of them `job` is an id or a name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Unpack
+from uuid import uuid4
+
+from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.message import Message
+
+from schedclient import methods, paging
+from schedclient.specs import (
+    Form,
+    JobSpec,
+    Length,
+    When,
+    enum_number,
+    job_message,
+    length_message,
+    payload_message,
+    when_message,
+)
+from schedclient.transport import Transport
+from schedclient.values import Instant, Job, Run, value_of
+from schedkit.jsonform import named_fields
+from schedproto.v1 import common_pb2, job_pb2
+from schedproto.v1 import job_service_pb2 as wire
+
+
+class Jobs:
+    """`client.jobs`. Every call raises `ApiError`; `deadline` is in seconds."""
+
+    def __init__(self, transport: Transport, namespace: str) -> None:
+        self._call = transport.call
+        self._namespace = namespace
+
+    async def create(
+        self,
+        /,
+        name: str,
+        spec: Form | job_pb2.Job | None = None,
+        *,
+        idempotency_key: str | None = None,
+        validate_only: bool = False,
+        deadline: float | None = None,
+        **fields: Unpack[JobSpec],
+    ) -> Job:
+        """Store a job: its fields as keywords, as a mapping, or as the wire's message.
+
+        A key is made when none is given, so that a lost answer makes no second job.
+        """
+        request = wire.CreateJobRequest(
+            job=job_message(fields if spec is None else spec, name=name, namespace=self._namespace),
+            idempotency_key="" if validate_only else idempotency_key or str(uuid4()),
+            validate_only=validate_only,
+        )
+        return value_of(Job, await self._call(methods.CREATE_JOB, request, deadline))
+
+    async def get(self, job: str, *, deadline: float | None = None) -> Job:
+        """One job."""
+        request = wire.GetJobRequest(namespace=self._namespace, job=job)
+        return value_of(Job, await self._call(methods.GET_JOB, request, deadline))
+
+    async def list(
+        self, *, where: str = "", limit: int | None = None, deadline: float | None = None
+    ) -> AsyncIterator[Job]:
+        """Yield jobs, newest first; `deadline` holds for each page."""
+
+        async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
+            request = wire.ListJobsRequest(
+                namespace=self._namespace, page_size=size, page_token=token, filter=where
+            )
+            page = await self._call(methods.LIST_JOBS, request, deadline)
+            return page.jobs, page.next_page_token
+
+        async for job in paging.paged(Job, read, limit):
+            yield job
+
+    async def update(
+        self,
+        /,
+        job: str,
+        spec: Form | job_pb2.Job | None = None,
+        *,
+        mask: Sequence[str] | None = None,
+        etag: str = "",
+        validate_only: bool = False,
+        deadline: float | None = None,
+        **fields: Unpack[JobSpec],
+    ) -> Job:
+        """Change the fields that are named; `mask=["*"]` replaces all that a person may set.
+
+        None clears a field. With `etag` a job that somebody else has changed stays (`Conflict`).
+        A wire message needs its mask.
+        """
+        written: Form | job_pb2.Job = fields if spec is None else spec
+        message = job_message(written, name=job, namespace=self._namespace)
+        if mask is None:
+            if isinstance(written, Message):
+                raise TypeError(
+                    "update: a message says nothing of which fields to change: give mask"
+                )
+            mask = named_fields(written, job_pb2.Job)
+        request = wire.UpdateJobRequest(
+            job=message,
+            update_mask=FieldMask(paths=mask),
+            etag=etag,
+            validate_only=validate_only,
+        )
+        return value_of(Job, await self._call(methods.UPDATE_JOB, request, deadline))
+
+    async def delete(self, job: str, *, etag: str = "", deadline: float | None = None) -> None:
+        """Delete a job. When it returns, nothing of it starts any more; what runs, finishes."""
+        request = wire.DeleteJobRequest(namespace=self._namespace, job=job, etag=etag)
+        await self._call(methods.DELETE_JOB, request, deadline)
+
+    async def pause(
+        self,
+        job: str,
+        note: str = "",
+        *,
+        until: When | None = None,
+        deadline: float | None = None,
+    ) -> Job:
+        """Fire no instant until `resume`, or `until`; none is replayed afterwards."""
+        request = wire.PauseJobRequest(
+            namespace=self._namespace, job=job, note=note, until=when_message(until)
+        )
+        return value_of(Job, await self._call(methods.PAUSE_JOB, request, deadline))
+
+    async def resume(self, job: str, *, deadline: float | None = None) -> Job:
+        """Let a paused job fire again."""
+        request = wire.ResumeJobRequest(namespace=self._namespace, job=job)
+        return value_of(Job, await self._call(methods.RESUME_JOB, request, deadline))
+
+    async def trigger(
+        self,
+        job: str,
+        payload: object = None,
+        *,
+        priority: str | None = None,
+        overlap: str | None = None,
+        delay: Length | None = None,
+        idempotency_key: str | None = None,
+        deadline: float | None = None,
+    ) -> Run:
+        """Start a run now, or after `delay`, whatever the schedule says."""
+        request = wire.TriggerJobRequest(
+            namespace=self._namespace,
+            job=job,
+            payload=payload_message(payload),
+            idempotency_key=idempotency_key or str(uuid4()),
+            overlap=job_pb2.Overlap.ValueType(enum_number("overlap", overlap)),
+            priority=common_pb2.Priority.ValueType(enum_number("priority", priority)),
+            delay=length_message(delay),
+        )
+        return value_of(Run, await self._call(methods.TRIGGER_JOB, request, deadline))
+
+    async def next(
+        self,
+        job: str,
+        *,
+        after: When | None = None,
+        count: int = 10,
+        deadline: float | None = None,
+    ) -> tuple[Instant, ...]:
+        """The coming instants of a job, after `after` (exclusive; now if None)."""
+        request = wire.ListNextInstantsRequest(
+            namespace=self._namespace, job=job, after=when_message(after), count=count
+        )
+        answer = await self._call(methods.LIST_NEXT, request, deadline)
+        return tuple(value_of(Instant, one) for one in answer.instants)

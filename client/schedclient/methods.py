@@ -1,0 +1,125 @@
+"""The calls of the wire, each with what it takes, what it gives, and how safe a second try is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, Generic, TypeVar
+
+from google.protobuf.message import Message
+
+from schedproto.v1 import cluster_service_pb2 as cluster
+from schedproto.v1 import job_pb2, run_pb2
+from schedproto.v1 import job_service_pb2 as jobs
+from schedproto.v1 import run_service_pb2 as runs
+
+Req_contra = TypeVar("Req_contra", bound=Message, contravariant=True)
+Res_co = TypeVar("Res_co", bound=Message, covariant=True)
+
+
+class Again(Enum):
+    """When a call may be sent a second time."""
+
+    ALWAYS = "a read, or a change that carries its key or is the same twice"
+    UNSENT = "only if the first one surely never left"
+
+
+@dataclass(frozen=True)  # no slots: a parametrised Generic writes __orig_class__
+class Method(Generic[Req_contra, Res_co]):
+    """One call. `patience` is how many seconds one try may take while others could be made."""
+
+    path: str
+    read: Callable[[bytes], Res_co]
+    again: Again = Again.ALWAYS
+    patience: float = 5.0
+
+    def write(self, request: Req_contra) -> bytes:
+        """The request's bytes."""
+        return request.SerializeToString()
+
+
+JOBS: Final = "/schedd.v1.JobService/"
+RUNS: Final = "/schedd.v1.RunService/"
+CLUSTER: Final = "/schedd.v1.ClusterService/"
+SETTLING: Final = 12.0
+"""Patience for calls that wait until nothing of a job starts any more (a start_by is 5 s)."""
+
+CREATE_JOB: Final = Method[jobs.CreateJobRequest, job_pb2.Job](
+    JOBS + "CreateJob", job_pb2.Job.FromString
+)
+GET_JOB: Final = Method[jobs.GetJobRequest, job_pb2.Job](JOBS + "GetJob", job_pb2.Job.FromString)
+LIST_JOBS: Final = Method[jobs.ListJobsRequest, jobs.ListJobsResponse](
+    JOBS + "ListJobs", jobs.ListJobsResponse.FromString
+)
+UPDATE_JOB: Final = Method[jobs.UpdateJobRequest, job_pb2.Job](
+    JOBS + "UpdateJob", job_pb2.Job.FromString, Again.UNSENT, SETTLING
+)
+DELETE_JOB: Final = Method[jobs.DeleteJobRequest, jobs.DeleteJobResponse](
+    JOBS + "DeleteJob", jobs.DeleteJobResponse.FromString, Again.UNSENT, SETTLING
+)
+PAUSE_JOB: Final = Method[jobs.PauseJobRequest, job_pb2.Job](
+    JOBS + "PauseJob", job_pb2.Job.FromString, Again.ALWAYS, SETTLING
+)
+RESUME_JOB: Final = Method[jobs.ResumeJobRequest, job_pb2.Job](
+    JOBS + "ResumeJob", job_pb2.Job.FromString, Again.ALWAYS, SETTLING
+)
+TRIGGER_JOB: Final = Method[jobs.TriggerJobRequest, run_pb2.Run](
+    JOBS + "TriggerJob", run_pb2.Run.FromString
+)
+LIST_NEXT: Final = Method[jobs.ListNextInstantsRequest, jobs.ListNextInstantsResponse](
+    JOBS + "ListNextInstants", jobs.ListNextInstantsResponse.FromString
+)
+
+SUBMIT_RUN: Final = Method[runs.SubmitRunRequest, run_pb2.Run](
+    RUNS + "SubmitRun", run_pb2.Run.FromString
+)
+GET_RUN: Final = Method[runs.GetRunRequest, run_pb2.Run](RUNS + "GetRun", run_pb2.Run.FromString)
+LIST_RUNS: Final = Method[runs.ListRunsRequest, runs.ListRunsResponse](
+    RUNS + "ListRuns", runs.ListRunsResponse.FromString
+)
+WATCH_RUNS: Final = Method[runs.WatchRunsRequest, runs.RunEvent](
+    RUNS + "WatchRuns", runs.RunEvent.FromString
+)
+CANCEL_RUN: Final = Method[runs.CancelRunRequest, run_pb2.Run](
+    RUNS + "CancelRun", run_pb2.Run.FromString
+)
+LIST_ATTEMPTS: Final = Method[runs.ListAttemptsRequest, runs.ListAttemptsResponse](
+    RUNS + "ListAttempts", runs.ListAttemptsResponse.FromString
+)
+GET_RESULT: Final = Method[runs.GetRunResultRequest, run_pb2.RunResult](
+    RUNS + "GetRunResult", run_pb2.RunResult.FromString
+)
+READ_LOGS: Final = Method[runs.ReadLogsRequest, run_pb2.LogPiece](
+    RUNS + "ReadLogs", run_pb2.LogPiece.FromString
+)
+EXPLAIN_RUN: Final = Method[runs.ExplainRunRequest, runs.ExplainRunResponse](
+    RUNS + "ExplainRun", runs.ExplainRunResponse.FromString
+)
+LIST_DEAD: Final = Method[runs.ListDeadLettersRequest, runs.ListDeadLettersResponse](
+    RUNS + "ListDeadLetters", runs.ListDeadLettersResponse.FromString
+)
+
+GET_CLUSTER: Final = Method[cluster.GetClusterRequest, cluster.Cluster](
+    CLUSTER + "GetCluster", cluster.Cluster.FromString
+)
+LIST_MEMBERS: Final = Method[cluster.ListMembersRequest, cluster.ListMembersResponse](
+    CLUSTER + "ListMembers", cluster.ListMembersResponse.FromString
+)
+LIST_SHARDS: Final = Method[cluster.ListShardsRequest, cluster.ListShardsResponse](
+    CLUSTER + "ListShards", cluster.ListShardsResponse.FromString
+)
+LIST_WORKERS: Final = Method[cluster.ListWorkersRequest, cluster.ListWorkersResponse](
+    CLUSTER + "ListWorkers", cluster.ListWorkersResponse.FromString
+)
+GET_WORKER: Final = Method[cluster.GetWorkerRequest, cluster.Worker](
+    CLUSTER + "GetWorker", cluster.Worker.FromString
+)
+LIST_AUDIT: Final = Method[cluster.ListAuditRequest, cluster.ListAuditResponse](
+    CLUSTER + "ListAudit", cluster.ListAuditResponse.FromString
+)
+
+ALL: Final[tuple[Method[Any, Any], ...]] = tuple(
+    value for value in list(globals().values()) if isinstance(value, Method)
+)
+"""Every call, for a test that holds them against the wire's own descriptors."""

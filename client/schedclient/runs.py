@@ -1,0 +1,180 @@
+"""Calls on runs: what became of the work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
+
+from google.protobuf.message import Message
+
+from schedclient import methods, paging
+from schedclient.errors import ClusterUnavailable, DeadlineExceeded, from_form
+from schedclient.specs import When, when_message
+from schedclient.transport import Transport
+from schedclient.values import Attempt, Explanation, LogPiece, Result, Run, value_of
+from schedkit.backoff import Backoff
+from schedkit.jsonform import FormErrors, from_json
+from schedproto.v1 import run_pb2
+from schedproto.v1 import run_service_pb2 as wire
+
+
+class Runs:
+    """`client.runs`. Every call raises `ApiError`; `deadline` is in seconds."""
+
+    def __init__(self, transport: Transport, namespace: str) -> None:
+        self._transport = transport
+        self._call = transport.call
+        self._namespace = namespace
+
+    async def get(self, run_id: str, *, deadline: float | None = None) -> Run:
+        """One run."""
+        request = wire.GetRunRequest(run_id=run_id)
+        return value_of(Run, await self._call(methods.GET_RUN, request, deadline))
+
+    async def list(
+        self,
+        *,
+        job: str = "",
+        states: Iterable[str] = (),
+        worker: str = "",
+        after: When | None = None,
+        before: When | None = None,
+        limit: int | None = None,
+        deadline: float | None = None,
+    ) -> AsyncIterator[Run]:
+        """Yield runs, newest first; `after` and `before` are of the nominal instant."""
+        filters = wire.ListRunsRequest(
+            namespace=self._namespace,
+            job=job,
+            worker=worker,
+            states=_states(states),
+            scheduled_after=when_message(after),
+            scheduled_before=when_message(before),
+        )
+
+        async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
+            request = wire.ListRunsRequest(page_size=size, page_token=token)
+            request.MergeFrom(filters)
+            page = await self._call(methods.LIST_RUNS, request, deadline)
+            return page.runs, page.next_page_token
+
+        async for run in paging.paged(Run, read, limit):
+            yield run
+
+    async def watch(
+        self, *run_ids: str, job: str = "", deadline: float | None = None
+    ) -> AsyncIterator[Run]:
+        """Yield each change of these runs, from how they stand now, until all have ended.
+
+        With `job` instead: of all runs of that job, until the caller leaves. A broken stream is
+        taken up again at another member; a state that was seen is not told twice.
+        """
+        request = wire.WatchRunsRequest(run_ids=run_ids, namespace=self._namespace, job=job)
+        seen: dict[str, run_pb2.Run] = {}
+        backoff = Backoff(0.1, 2.0)
+        while True:
+            try:
+                stream = self._transport.stream(methods.WATCH_RUNS, request, deadline)
+                async for event in stream:
+                    backoff.reset()
+                    if seen.get(event.run.run_id) == event.run:
+                        continue
+                    seen[event.run.run_id] = event.run
+                    run = value_of(Run, event.run)
+                    if job and run.ended:
+                        del seen[run.run_id]
+                    yield run
+            except ClusterUnavailable as failure:
+                if failure.reason == "NO_ENDPOINT":
+                    raise
+            else:
+                if not job and all(_ended(seen.get(run_id)) for run_id in run_ids):
+                    return
+            await asyncio.sleep(backoff.next())
+
+    async def wait(self, run: Run | str, *, timeout: float | None = None) -> Run:
+        """Return the run when it has ended; it is left alone if `timeout` seconds pass first.
+
+        Raises:
+            DeadlineExceeded: it hasn't ended by then.
+        """
+        run_id = run if isinstance(run, str) else run.run_id
+        last: Run | None = None
+        try:
+            async with asyncio.timeout(timeout):
+                async for last in self.watch(run_id):
+                    if last.ended:
+                        return last
+        except TimeoutError:
+            pass
+        state = f"is {last.state}" if last else "was not seen"
+        raise DeadlineExceeded(
+            f"run {run_id} {state} after {timeout:g} s",
+            reason="STILL_RUNNING",
+            remedy=f"it goes on; wait again, or ask: schedctl run why {run_id}",
+        )
+
+    async def cancel(self, run_id: str, reason: str = "", *, deadline: float | None = None) -> Run:
+        """End a run: at once if it waits, else by terminate and kill. Twice is fine."""
+        request = wire.CancelRunRequest(run_id=run_id, reason=reason)
+        return value_of(Run, await self._call(methods.CANCEL_RUN, request, deadline))
+
+    async def logs(
+        self,
+        run_id: str,
+        *,
+        fencing_token: int = 0,
+        follow: bool = False,
+        deadline: float | None = None,
+    ) -> AsyncIterator[LogPiece]:
+        """Yield the output of the latest attempt, or of the one with this token.
+
+        A broken stream is taken up again where it broke.
+        """
+        request = wire.ReadLogsRequest(run_id=run_id, fencing_token=fencing_token, follow=follow)
+        reached: dict[int, int] = {}
+        backoff = Backoff(0.1, 2.0)
+        limit = self._transport.settings.timeout if deadline is None and not follow else deadline
+        while True:
+            try:
+                async for piece in self._transport.stream(methods.READ_LOGS, request, limit):
+                    backoff.reset()
+                    end = piece.offset + len(piece.data)
+                    if piece.data and end <= reached.get(piece.stream, 0):
+                        continue
+                    reached[piece.stream] = end
+                    yield value_of(LogPiece, piece)
+            except ClusterUnavailable as failure:
+                if failure.reason == "NO_ENDPOINT":
+                    raise
+                await asyncio.sleep(backoff.next())
+            else:
+                return
+
+    async def attempts(self, run_id: str, *, deadline: float | None = None) -> tuple[Attempt, ...]:
+        """Every try and every handing out that was lost."""
+        request = wire.ListAttemptsRequest(run_id=run_id)
+        answer = await self._call(methods.LIST_ATTEMPTS, request, deadline)
+        return tuple(value_of(Attempt, one) for one in answer.attempts)
+
+    async def why(self, run_id: str, *, deadline: float | None = None) -> Explanation:
+        """Why it waits, or why it ended so."""
+        request = wire.ExplainRunRequest(run_id=run_id)
+        return value_of(Explanation, await self._call(methods.EXPLAIN_RUN, request, deadline))
+
+    async def result(self, run_id: str, *, deadline: float | None = None) -> Result:
+        """What it returned."""
+        request = wire.GetRunResultRequest(run_id=run_id)
+        return value_of(Result, await self._call(methods.GET_RESULT, request, deadline))
+
+
+def _states(words: Iterable[str]) -> Any:
+    try:
+        return from_json({"states": list(words)}, wire.ListRunsRequest).states
+    except FormErrors as error:
+        raise from_form(error) from None
+
+
+def _ended(run: run_pb2.Run | None) -> bool:
+    return run is not None and value_of(Run, run).ended

@@ -1,0 +1,176 @@
+"""What a program writes to describe work: typed keywords, read by One JSON's own reader.
+
+Instants are aware datetimes (or RFC 3339 texts), lengths timedeltas (or `"90s"`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias, TypedDict
+
+from google.protobuf.message import Message
+
+from schedclient.errors import InvalidArgument, from_form
+from schedkit.jsonform import FormErrors, from_json
+from schedproto.v1 import common_pb2, job_pb2
+
+Length: TypeAlias = timedelta | str
+When: TypeAlias = datetime | str
+Form: TypeAlias = Mapping[str, Any]
+
+
+class Retry(TypedDict, total=False):
+    """How often, and how long between: see SEMANTICS, "Retry"."""
+
+    max_attempts: int
+    backoff: Length
+    factor: float
+    max: Length
+    jitter: float
+    retry_on: Sequence[str]
+    fail_on: Sequence[str]
+
+
+class Shell(TypedDict, total=False):
+    """A program and its arguments, or a script with its interpreter."""
+
+    argv: Sequence[str]
+    script: str
+    interpreter: Sequence[str]
+    user: str
+    cwd: str
+    env: Mapping[str, str]
+    env_from: Sequence[str]
+    stdin: str
+    stdin_text: str
+    success_codes: Sequence[int]
+    limits: Form
+    umask: int
+
+
+class Http(TypedDict, total=False):
+    """An HTTP call."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    json: Any
+    body: str
+    success_statuses: Sequence[int]
+    success_pattern: str
+    follow_redirects: bool
+    signing_key: str
+
+
+class Work(TypedDict, total=False):
+    """What to run, how often, how long, where. Exactly one of shell, http, grpc, python."""
+
+    shell: Shell
+    http: Http
+    grpc: Form
+    python: Form
+    payload: Any
+    priority: str
+    pool: str
+    slots: int
+    require: Mapping[str, str | Sequence[str]]
+    prefer: Mapping[str, str | Sequence[str]]
+    placement: str
+    retry: Retry
+    delivery: str
+    on_lease_lost: str
+    timeout: Length
+    start_deadline: Length
+    run_timeout: Length
+    heartbeat_timeout: Length
+    kill_after: Length
+
+
+class JobSpec(Work, total=False):
+    """A job: work, and when. Exactly one of cron, every, at, on_demand."""
+
+    labels: Mapping[str, str]
+    cron: str | Sequence[str]
+    every: Length
+    phase: Length
+    at: When
+    on_demand: bool
+    time_zone: str
+    start: When
+    end: When
+    max_runs: int
+    jitter: Length
+    exclude: Form
+    dst: Form
+    catch_up: Form
+    overlap: str | Mapping[str, int]
+    overlap_limit: int
+    pause_after_failures: int
+    after: Form
+    on_failure: Form
+    on_recovery: Form
+    on_dead_letter: Form
+    on_late: Form
+    retention: Length
+    paused: bool
+    pause_note: str
+
+
+def job_message(spec: Form | job_pb2.Job, *, name: str = "", namespace: str = "") -> job_pb2.Job:
+    """The wire's Job of a spec.
+
+    Raises:
+        InvalidArgument: with every problem of it.
+    """
+    job = job_pb2.Job()
+    if isinstance(spec, Message):
+        job.CopyFrom(spec)
+    else:
+        try:
+            job = from_json(spec, job_pb2.Job)
+        except FormErrors as error:
+            raise from_form(error) from None
+    job.name = name or job.name
+    job.namespace = job.namespace or namespace
+    return job
+
+
+def payload_message(value: Any) -> common_pb2.Payload | None:
+    """The wire's Payload of a JSON value or bytes; None for None."""
+    if value is None or isinstance(value, common_pb2.Payload):
+        return value
+    return job_message({"payload": value}).payload
+
+
+def length_message(value: Length | None) -> Any:
+    """The wire's Duration, or None."""
+    return None if value is None else job_message({"every": value}).every
+
+
+def when_message(value: When | None) -> Any:
+    """The wire's Timestamp, or None."""
+    return None if value is None else job_message({"at": value}).at
+
+
+def enum_number(field: str, value: str | None) -> int:
+    """The number of an enum's word that the Job's `field` takes; 0 for None."""
+    return 0 if value is None else int(getattr(job_message({field: value}), field))
+
+
+__all__ = [
+    "Form",
+    "Http",
+    "InvalidArgument",
+    "JobSpec",
+    "Length",
+    "Retry",
+    "Shell",
+    "When",
+    "Work",
+    "enum_number",
+    "job_message",
+    "length_message",
+    "payload_message",
+    "when_message",
+]

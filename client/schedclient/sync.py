@@ -1,0 +1,193 @@
+"""The same client for programs without an event loop: each method wraps the async one.
+
+A private thread runs one event loop; a call is handed to it and waited for. Nothing is written
+twice: `_blocking` and `_iterating` keep the types of what they wrap, and a test walks both faces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from datetime import timedelta
+from functools import update_wrapper
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+
+from schedclient.client import Client
+from schedclient.cluster import Audit, ClusterCalls, DeadLetters, Workers
+from schedclient.jobs import Jobs
+from schedclient.runs import Runs
+from schedkit.channel import TLS
+
+A = TypeVar("A")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Loop:
+    """An event loop on a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="schedclient", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+    def wait_for(self, work: Awaitable[T]) -> T:
+        """Run it there; cancelled there if the caller is interrupted here."""
+        future = asyncio.run_coroutine_threadsafe(_awaited(work), self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
+
+
+class _Face(Generic[A]):
+    """Blocking methods over an async object."""
+
+    def __init__(self, loop: _Loop, wrapped: A) -> None:
+        self.loop = loop
+        self.wrapped = wrapped
+
+
+def _blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    def call(face: _Face[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return face.loop.wait_for(method(face.wrapped, *args, **kwargs))
+
+    return update_wrapper(call, method)
+
+
+def _iterating(
+    method: Callable[Concatenate[Any, P], AsyncIterator[T]],
+) -> Callable[Concatenate[Any, P], Iterator[T]]:
+    def iterate(face: _Face[Any], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        stream = method(face.wrapped, *args, **kwargs)
+        try:
+            while True:
+                try:
+                    yield face.loop.wait_for(anext(stream))
+                except StopAsyncIteration:
+                    return
+        finally:
+            face.loop.wait_for(cast("Any", stream).aclose())
+
+    return update_wrapper(iterate, method)
+
+
+class SyncJobs(_Face[Jobs]):
+    """`client.jobs`, blocking."""
+
+    create = _blocking(Jobs.create)
+    get = _blocking(Jobs.get)
+    list = _iterating(Jobs.list)
+    update = _blocking(Jobs.update)
+    delete = _blocking(Jobs.delete)
+    pause = _blocking(Jobs.pause)
+    resume = _blocking(Jobs.resume)
+    trigger = _blocking(Jobs.trigger)
+    next = _blocking(Jobs.next)
+
+
+class SyncRuns(_Face[Runs]):
+    """`client.runs`, blocking."""
+
+    get = _blocking(Runs.get)
+    list = _iterating(Runs.list)
+    watch = _iterating(Runs.watch)
+    wait = _blocking(Runs.wait)
+    cancel = _blocking(Runs.cancel)
+    logs = _iterating(Runs.logs)
+    attempts = _blocking(Runs.attempts)
+    why = _blocking(Runs.why)
+    result = _blocking(Runs.result)
+
+
+class SyncClusterCalls(_Face[ClusterCalls]):
+    """`client.cluster`, blocking."""
+
+    status = _blocking(ClusterCalls.status)
+    members = _blocking(ClusterCalls.members)
+    shards = _blocking(ClusterCalls.shards)
+
+
+class SyncWorkers(_Face[Workers]):
+    """`client.workers`, blocking."""
+
+    list = _iterating(Workers.list)
+    get = _blocking(Workers.get)
+
+
+class SyncAudit(_Face[Audit]):
+    """`client.audit`, blocking."""
+
+    list = _iterating(Audit.list)
+
+
+class SyncDeadLetters(_Face[DeadLetters]):
+    """`client.dead_letters`, blocking."""
+
+    list = _iterating(DeadLetters.list)
+
+
+class SyncClient(_Face[Client]):
+    """`Client` for programs without an event loop; safe to use from several threads.
+
+    with SyncClient("host:7420") as c: run = c.runs.wait(c.submit(shell={"argv": ["date"]}))
+    """
+
+    def __init__(
+        self,
+        endpoints: str | Sequence[str] = "127.0.0.1:7420",
+        *,
+        tls: TLS | None = None,
+        token: str | None = None,
+        namespace: str = "default",
+        timeout: float | timedelta = 20.0,
+    ) -> None:
+        client = Client(endpoints, tls=tls, token=token, namespace=namespace, timeout=timeout)
+        loop = _Loop()
+        super().__init__(loop, client)
+        self.namespace = namespace
+        self.jobs = SyncJobs(loop, client.jobs)
+        self.runs = SyncRuns(loop, client.runs)
+        self.cluster = SyncClusterCalls(loop, client.cluster)
+        self.workers = SyncWorkers(loop, client.workers)
+        self.audit = SyncAudit(loop, client.audit)
+        self.dead_letters = SyncDeadLetters(loop, client.dead_letters)
+
+    submit = _blocking(Client.submit)
+    submit_many = _blocking(Client.submit_many)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection and end the thread."""
+        self.loop.wait_for(self.wrapped.close())
+        self.loop.stop()

@@ -1,0 +1,219 @@
+"""Calls over any of several members: the dead are passed by, what is safe is tried again.
+
+    call ──▶ an endpoint that is connected ──▶ answer
+                │ none is yet: try the next    │ UNAVAILABLE, or out of patience: back off, go on
+                ╰──────────── until the deadline of the call ──────────╯
+
+Invariants
+- Each call has a deadline; no wait or try goes past it. Streams have one only if asked for.
+- A call that may not be made twice (`Again.UNSENT`) is sent once at most: trying another
+  endpoint is allowed only before a connection stands.
+- The endpoint that answered last is asked first again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, cast
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from schedclient.errors import ApiError, ClusterUnavailable, DeadlineExceeded, from_rpc
+from schedclient.methods import Again, Method
+from schedkit.backoff import Backoff
+from schedkit.channel import TLS, check_plaintext, connect, split_address
+from schedkit.errors import Misconfigured
+
+Req = TypeVar("Req", bound=Message)
+Res = TypeVar("Res", bound=Message)
+
+CONNECTING: Final = 1.5
+"""Seconds that connecting to one endpoint may take before the next is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to reach a cluster. `timeout` in seconds holds for each call without its own."""
+
+    endpoints: tuple[str, ...]
+    tls: TLS | None = None
+    token: str | None = None
+    timeout: float = 20.0
+
+    def __post_init__(self) -> None:
+        if not self.endpoints:
+            raise Misconfigured("no endpoint given; write host:port,host:port")
+        for endpoint in self.endpoints:
+            try:
+                split_address(endpoint)
+                if self.tls is None and self.token:
+                    check_plaintext(endpoint, insecure=False)
+            except ValueError as error:
+                raise Misconfigured(str(error)) from None
+
+
+def split_endpoints(endpoints: str | Sequence[str]) -> tuple[str, ...]:
+    """`host:port,host:port` or a sequence of such, as a tuple without repetitions."""
+    written = [endpoints] if isinstance(endpoints, str) else endpoints
+    parts = [part.strip() for one in written for part in one.split(",")]
+    return tuple(dict.fromkeys(part for part in parts if part))
+
+
+class Transport:
+    """Channels to all endpoints, opened when first needed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._order = list(settings.endpoints)
+        random.shuffle(self._order)  # many clients with one list spread over its members
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._callables: dict[tuple[str, str], Any] = {}
+        token = settings.token
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+
+    async def close(self) -> None:
+        """Close every channel; calls that are still under way end."""
+        channels, self._channels = list(self._channels.values()), {}
+        self._callables.clear()
+        await asyncio.gather(*(channel.close() for channel in channels))
+
+    async def call(
+        self, method: Method[Req, Res], request: Req, timeout: float | None = None
+    ) -> Res:
+        """Make a call and return its answer.
+
+        Raises:
+            ApiError: see `schedclient.errors`.
+        """
+        deadline = _Deadline(self.settings.timeout if timeout is None else timeout)
+        backoff = Backoff(0.05, 1.0)
+        while True:
+            endpoint = await self._connected(deadline)
+            answer: grpc.aio.UnaryUnaryCall[Req, Res] = self._callable(endpoint, method)(
+                request, timeout=self._try_for(method, deadline), metadata=self._metadata
+            )
+            try:
+                return await answer
+            except grpc.aio.AioRpcError as error:
+                failure = from_rpc(error, endpoint)
+                self._demote(endpoint, failure)
+                wait = backoff.next()
+                if not _worth_another(failure, method) or deadline.left() <= wait:
+                    raise failure from error
+            await asyncio.sleep(wait)
+
+    async def stream(
+        self, method: Method[Req, Res], request: Req, timeout: float | None = None
+    ) -> AsyncIterator[Res]:
+        """Yield what one stream brings, from one endpoint. The caller goes on where it broke.
+
+        Raises:
+            ApiError: see `schedclient.errors`; `ClusterUnavailable` when the stream broke.
+        """
+        settling = self.settings.timeout if timeout is None else min(timeout, self.settings.timeout)
+        endpoint = await self._connected(_Deadline(settling))
+        pieces: grpc.aio.UnaryStreamCall[Req, Res] = self._callable(endpoint, method, stream=True)(
+            request, timeout=timeout, metadata=self._metadata
+        )
+        try:
+            async for piece in pieces:
+                yield piece
+        except grpc.aio.AioRpcError as error:
+            failure = from_rpc(error, endpoint)
+            self._demote(endpoint, failure)
+            raise failure from error
+        finally:
+            pieces.cancel()
+
+    # -- Endpoints --
+
+    async def _connected(self, deadline: _Deadline) -> str:
+        """An endpoint with a connection: the first in order that gets one in time."""
+        backoff = Backoff(0.05, 1.0)
+        while True:
+            for endpoint in tuple(self._order):
+                if await self._connects(endpoint, min(CONNECTING, deadline.left())):
+                    return endpoint
+                self._to_the_end(endpoint)
+            wait = backoff.next()
+            if deadline.left() <= wait:
+                told = ", ".join(self.settings.endpoints)
+                raise ClusterUnavailable(
+                    f"no endpoint answers: {told}",
+                    reason="NO_ENDPOINT",
+                    remedy="check the endpoints, and that the members run",
+                )
+            await asyncio.sleep(wait)
+
+    async def _connects(self, endpoint: str, within: float) -> bool:
+        channel = self._channel(endpoint)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(within, 0.0)):
+                state = channel.get_state(try_to_connect=True)
+                while state is not grpc.ChannelConnectivity.READY:
+                    if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                        return False
+                    await channel.wait_for_state_change(state)
+                    state = channel.get_state(try_to_connect=True)
+                return True
+        return False
+
+    def _demote(self, endpoint: str, failure: ApiError) -> None:
+        """Ask another first the next time, if this one can't answer."""
+        if isinstance(failure, ClusterUnavailable | DeadlineExceeded):
+            self._to_the_end(endpoint)
+
+    def _to_the_end(self, endpoint: str) -> None:
+        self._order.remove(endpoint)
+        self._order.append(endpoint)
+
+    def _try_for(self, method: Method[Any, Any], deadline: _Deadline) -> float:
+        """Seconds for one try: with others to ask, not all that is left on one that may hang."""
+        left = deadline.left()
+        if method.again is Again.UNSENT or len(self._order) == 1:
+            return left
+        return min(left, method.patience)
+
+    # -- Channels --
+
+    def _channel(self, endpoint: str) -> grpc.aio.Channel:
+        channel = self._channels.get(endpoint)
+        if channel is None:
+            channel = self._channels[endpoint] = connect(endpoint, tls=self.settings.tls)
+        return channel
+
+    def _callable(self, endpoint: str, method: Method[Req, Res], *, stream: bool = False) -> Any:
+        key = (endpoint, method.path)
+        if key not in self._callables:
+            channel = self._channel(endpoint)
+            make = channel.unary_stream if stream else channel.unary_unary
+            self._callables[key] = cast("Any", make)(
+                method.path,
+                request_serializer=method.write,
+                response_deserializer=method.read,
+            )
+        return self._callables[key]
+
+
+class _Deadline:
+    """When a call must have ended, on the event loop's clock."""
+
+    def __init__(self, seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._at = self._loop.time() + seconds
+
+    def left(self) -> float:
+        """Seconds that are left, never less than zero."""
+        return max(0.0, self._at - self._loop.time())
+
+
+def _worth_another(failure: ApiError, method: Method[Any, Any]) -> bool:
+    if method.again is Again.UNSENT:
+        return False
+    return isinstance(failure, ClusterUnavailable | DeadlineExceeded)
