@@ -37,6 +37,8 @@ class CronInstants:
     dst: Dst
 
     def next_after(self, instant: datetime) -> datetime | None:
+        if len(self.expressions) == 1:
+            return self.expressions[0].next_after(instant, self.dst)
         found = [expression.next_after(instant, self.dst) for expression in self.expressions]
         return min((nominal for nominal in found if nominal is not None), default=None)
 

@@ -30,6 +30,10 @@ _BLOCK_BITS: Final = 25
 _PROBE: Final = 1 << 18
 _FOREVER: Final = 1 << 40
 
+FIRST: Final = -(1 << 33)
+LAST: Final = 253_000_000_000
+"""The instants that zones tell apart, in seconds since 1970: the years 1697 to 9987."""
+
 
 class UnknownZone(ValueError):
     """No zone of that name in tzdata. `suggestion` is the closest name, or None."""
@@ -57,7 +61,10 @@ class Segment:
 
 
 class Zone:
-    """One time zone. Get it from `zone(name)`."""
+    """One time zone. Get it from `zone(name)`.
+
+    Any thread may ask: a block that two of them cut at once comes out the same.
+    """
 
     __slots__ = ("_blocks", "info", "name")
 
@@ -88,7 +95,7 @@ class Zone:
     def offset(self, second: int) -> int:
         """Seconds that local time is ahead of UTC at this instant."""
         # Asked of the zone directly, since a block is built from this.
-        delta = datetime.fromtimestamp(second, self.info).utcoffset()
+        delta = datetime.fromtimestamp(min(max(second, FIRST), LAST), self.info).utcoffset()
         assert delta is not None
         return delta.days * 86400 + delta.seconds
 

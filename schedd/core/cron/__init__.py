@@ -16,8 +16,8 @@ from schedd.core.cron.words import describe
 __all__ = [
     "DEBIAN",
     "DIALECT",
-    "CronError",
     "EPOCH",
+    "CronError",
     "CronExpression",
     "Dst",
     "Explanation",

@@ -248,7 +248,8 @@ def _hashed(spec: FieldSpec, term: str, found: re.Match[str], seed: str) -> str:
     if high < low:
         raise CronError(spec.name, f"{term.upper()} wraps around", "H chooses from a growing range")
     if found[3] is None:
-        return _canonical(spec, chosen := low + _hash(spec, seed, high - low + 1), chosen, 1)
+        chosen = low + _hash(spec, seed, high - low + 1)
+        return _canonical(spec, chosen, chosen, 1)
     step = _step(spec, term, found[3])
     first = low + _hash(spec, seed, min(step, high - low + 1))
     return _canonical(spec, first, high, step)

@@ -23,7 +23,7 @@ from schedd.core.cron.dialect import is_hashed, translate
 from schedd.core.cron.errors import CronError
 from schedd.core.cron.expand import build
 from schedd.core.cron.masks import Masks
-from schedd.core.zones import Segment, UnknownZone, Zone
+from schedd.core.zones import FIRST, LAST, Segment, UnknownZone, Zone
 from schedd.core.zones import zone as zone_of
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -75,7 +75,7 @@ class CronExpression:
     every: int = 0
 
     def next_after(self, instant: datetime, dst: Dst = DEBIAN) -> datetime | None:
-        """The first instant strictly after `instant` (aware), in UTC; None past the year 9990."""
+        """The first instant strictly after `instant` (aware), in UTC; None past the year 9987."""
         found = self.next_second((instant - EPOCH) // SECOND, dst)
         return None if found is None else EPOCH + timedelta(seconds=found)
 
@@ -83,7 +83,10 @@ class CronExpression:
         """`next_after` in whole seconds since 1970 UTC."""
         if self.masks is None:
             return (second // self.every + 1) * self.every
-        return _first_from(second + 1, self.masks, zone_of(self.zone), self.wildcard, dst)
+        if second >= LAST:
+            return None
+        start = max(second, FIRST) + 1
+        return _first_from(start, self.masks, zone_of(self.zone), self.wildcard, dst)
 
     def seconds(self, after: int, until: int, dst: Dst = DEBIAN) -> Iterator[int]:
         """Every instant in (after, until], growing, in whole seconds since 1970 UTC."""

@@ -1,6 +1,6 @@
 """What happens to expressions on the days when clocks change, as tables of local times."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -185,3 +185,13 @@ def test_microseconds_are_past_their_second() -> None:
     parsed = cron.parse("* * * * * *", seed="")
     at = datetime.fromisoformat("2026-01-01T00:00:00.999999+00:00")
     assert parsed.next_after(at) == datetime.fromisoformat("2026-01-01T00:00:01+00:00")
+
+
+@pytest.mark.parametrize("zone", ["UTC", BERLIN, "Pacific/Apia"])
+def test_the_ends_of_the_calendar_are_no_trap(zone: str) -> None:
+    parsed = cron.parse("0 0 * * *", zone=zone, seed="")
+    assert parsed.next_after(datetime.max.replace(tzinfo=UTC)) is None
+    assert parsed.next_after(datetime(9999, 12, 31, tzinfo=UTC)) is None
+    assert parsed.next_after(datetime.min.replace(tzinfo=UTC)) is not None
+    told = cron.explain("0 0 * * *", zone, after=datetime(9987, 1, 1, tzinfo=UTC), count=400)
+    assert len(told.instants) < 400
