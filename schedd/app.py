@@ -263,8 +263,9 @@ def _reflect(server: grpc.aio.Server) -> None:
 def _access(config: Config) -> etcd_access.Access:
     etcd = config.etcd
     tls = etcd_access.Tls(etcd.ca, etcd.cert, etcd.key) if etcd.ca or etcd.cert else None
-    user = etcd_access.User(etcd.user, etcd.password) if etcd.user else None
-    return etcd_access.Access(etcd.endpoints, tls=tls, user=user)
+    return etcd_access.Access(
+        etcd.endpoints, tls=tls, user=etcd.user or None, password=etcd.password or None
+    )
 
 
 def _identity(config: Config, grpc_port: int, http_port: int) -> Identity:

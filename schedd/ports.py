@@ -79,8 +79,8 @@ class LeaseKeeper(Protocol):
         """Whether the lease may be acted on now; once False, False for ever. Cheap."""
         ...
 
-    async def run(self) -> enum.Enum:
-        """Beat until the lease is lost; returns the moment trust ends. The value says why."""
+    async def until_lost(self) -> enum.Enum:
+        """Return the moment trust ends. The value says why."""
         ...
 
 

@@ -1,5 +1,7 @@
 """The user calls over gRPC: one generic handler a method, from the table in `api/calls.py`."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, NoReturn
