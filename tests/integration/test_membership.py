@@ -1,0 +1,232 @@
+"""Members as processes, on a real etcd and a real PostgreSQL: who owns what, whatever happens."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from schedd.core.coordination import Put
+from schedd.core.ids import SHARDS, Epoch, ShardId, TenureId, Term
+from schedd.core.membership import MAP, ClusterView, member_key, view_of
+from schedd.core.shard_map import ShardMap, encode
+from schedd.etcd.access import Access
+from schedd.etcd.client import EtcdClient, connect
+from schedd.store import migrate
+from schedd.store.database import Database
+from schedd.store.postgres import PostgresStore
+from support.etcd import EtcdCluster
+from support.member_process import MemberProcesses
+from support.postgres import ScratchServer, scratch_postgres
+from support.wait import wait_until_async
+
+TTL = 3
+FAIL_OVER = TTL + 2.0
+"""Seconds in which a lost member's shards are to be owned again."""
+
+_roots = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def etcd() -> Iterator[EtcdCluster]:
+    with EtcdCluster(1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ScratchServer]:
+    with scratch_postgres() as scratch:
+        migrate.upgrade(scratch.create_database("membership_template"))
+        yield scratch
+
+
+@dataclass
+class World:
+    """A cluster from outside: its processes, its keys, its rows."""
+
+    members: MemberProcesses
+    etcd: EtcdClient
+    store: PostgresStore
+
+    async def view(self) -> ClusterView:
+        """What stands in etcd."""
+        return view_of(await self.etcd.list(""))
+
+    async def tenures(self) -> dict[TenureId, str]:
+        """The unfenced ones, with their members."""
+        return {row.id: row.member for row in await self.store.membership.unfenced_tenures()}
+
+    async def tenure(self, name: str) -> TenureId | None:
+        """A member's unfenced tenure."""
+        found = [tenure for tenure, member in (await self.tenures()).items() if member == name]
+        return found[0] if found else None
+
+    async def epochs(self) -> dict[ShardId, Epoch]:
+        return {row.id: row.epoch for row in await self.store.membership.read_shards()}
+
+    async def owners(self) -> Counter[str]:
+        """How many shards each member owns under an unfenced tenure; "" for the rest."""
+        tenures = await self.tenures()
+        rows = await self.store.membership.read_shards()
+        return Counter(tenures.get(row.owner, "") if row.owner else "" for row in rows)
+
+    async def leader(self) -> str:
+        """The member that leads; waits for one."""
+        view = await wait_until_async(self._led, FAIL_OVER, "a leader")
+        member = view.member(view.leader)
+        assert member is not None
+        return member.name
+
+    async def _led(self) -> ClusterView | None:
+        view = await self.view()
+        return view if view.member(view.leader) else None
+
+    async def settled(self, *names: str, timeout: float = 10.0) -> float:
+        """Wait until exactly these own all shards; the seconds it took."""
+        began = time.monotonic()
+
+        async def settled() -> bool:
+            return set(await self.owners()) == set(names)
+
+        await wait_until_async(settled, timeout, f"{names} to own all shards")
+        return time.monotonic() - began
+
+    async def three(self) -> None:
+        """Three members that share all shards."""
+        for name in "abc":
+            self.members.start(name)
+        await self.settled("a", "b", "c", timeout=20)
+
+
+@pytest.fixture
+async def world(etcd: EtcdCluster, server: ScratchServer, tmp_path: Path) -> AsyncIterator[World]:
+    root = f"members-{os.getpid()}-{next(_roots)}/"
+    dsn = server.create_database(template="membership_template")
+    store = PostgresStore(Database(dsn))
+    async with connect(Access(etcd.endpoints), deadline=0.5, root=root) as client:
+        with MemberProcesses(etcd.endpoints, dsn, tmp_path, root=root, ttl=TTL) as members:
+            yield World(members, client, store)
+    store.database.close()
+    server.drop_database(dsn)
+
+
+async def test_three_members_own_every_shard_exactly_once(world: World) -> None:
+    await world.three()
+    owners = await world.owners()
+    assert sum(owners.values()) == SHARDS
+    assert all(60 <= count <= 110 for count in owners.values()), owners
+    view = await world.view()
+    rows = await world.store.membership.read_shards()
+    assert {row.id: row.owner for row in rows} == view.assigned
+    assert view.term == await world.store.membership.read_term()
+
+
+async def test_a_killed_member_is_fenced_and_its_shards_are_taken_in_time(world: World) -> None:
+    await world.three()
+    leader = await world.leader()
+    [victim, other] = {"a", "b", "c"} - {leader}
+    tenure, before = await world.tenure(victim), await world.epochs()
+    world.members[victim].send(signal.SIGKILL)
+    assert await world.settled(leader, other, timeout=FAIL_OVER) <= FAIL_OVER
+    assert tenure not in await world.tenures()
+    after = await world.epochs()
+    assert all(after[shard] >= before[shard] for shard in before)
+
+
+async def test_a_killed_leader_is_followed_by_another_in_time(world: World) -> None:
+    await world.three()
+    leader, term = await world.leader(), await world.store.membership.read_term()
+    world.members[leader].send(signal.SIGKILL)
+    others = {"a", "b", "c"} - {leader}
+    await world.settled(*others, timeout=FAIL_OVER)
+    assert await world.leader() in others
+    assert await world.store.membership.read_term() > term
+
+
+async def test_a_leader_that_is_asked_to_end_hands_over_within_a_second(world: World) -> None:
+    await world.three()
+    leader = await world.leader()
+    others = {"a", "b", "c"} - {leader}
+    world.members[leader].send(signal.SIGTERM)
+    assert await world.settled(*others, timeout=1.0) < 1.0
+    assert await wait_until_async(lambda: not world.members[leader].alive(), 5, f"{leader} to end")
+    assert await world.leader() in others
+    assert await world.etcd.get(member_key(leader)) is None
+    assert leader not in (await world.tenures()).values()
+
+
+async def test_a_member_stopped_past_its_lease_is_replaced_and_comes_back_anew(
+    world: World,
+) -> None:
+    await world.three()
+    leader = await world.leader()
+    others = {"a", "b", "c"} - {leader}
+    tenure = await world.tenure(leader)
+    world.members[leader].send(signal.SIGSTOP)
+    await world.settled(*others, timeout=FAIL_OVER)
+    epochs = await world.epochs()
+    world.members[leader].send(signal.SIGCONT)
+    await world.settled("a", "b", "c")
+    assert await world.tenure(leader) not in (None, tenure)
+    after = await world.epochs()
+    assert all(after[shard] >= epochs[shard] for shard in epochs)
+
+
+async def test_a_member_whose_lease_is_revoked_comes_back_under_a_new_tenure(
+    world: World,
+) -> None:
+    await world.three()
+    tenure = await world.tenure("a")
+    entry = await world.etcd.get(member_key("a"))
+    assert entry is not None
+    await world.etcd.revoke(entry.lease)
+
+    async def back() -> bool:
+        return await world.tenure("a") not in (None, tenure)
+
+    await wait_until_async(back, 10, "a to come back")
+    await world.settled("a", "b", "c")
+
+
+async def test_a_second_daemon_of_a_name_waits_and_says_so(world: World) -> None:
+    world.members.start("a")
+    await world.settled("a")
+    tenure = await world.tenure("a")
+    second = world.members.start("second", identity="a")
+    await wait_until_async(
+        lambda: "registered already" in world.members.log("second").read_text(),
+        15,
+        "the second to say so",
+    )
+    assert second.alive()
+    assert await world.tenure("a") == tenure
+    assert list((await world.tenures()).values()) == ["a"]
+    world.members["a"].send(signal.SIGTERM)
+
+    async def followed() -> bool:
+        return await world.tenure("a") not in (None, tenure)
+
+    await wait_until_async(followed, 5, "the second to serve")
+    await world.settled("a")
+
+
+async def test_a_map_of_a_lower_term_is_ignored_and_replaced(world: World) -> None:
+    await world.three()
+    tenure, epochs = await world.tenure("a"), await world.epochs()
+    assert tenure is not None
+    stale = ShardMap(Term(1), {ShardId(at): tenure for at in range(SHARDS)})
+    await world.etcd.txn((), [Put(MAP, encode(stale))])
+    term = await world.store.membership.read_term()
+
+    async def replaced() -> bool:
+        return (await world.view()).term == term
+
+    await wait_until_async(replaced, 3, "the leader to write its map again")
+    assert await world.epochs() == epochs
