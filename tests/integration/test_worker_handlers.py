@@ -1,0 +1,191 @@
+"""Python handlers, in a real worker."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from schedproto.v1 import common_pb2, job_pb2
+from schedproto.v1 import worker_service_pb2 as pb
+from support.fake_member import FakeMember, Stream
+from support.wait import wait_until_async
+from support.worker_process import WorkerProcess, cluster
+
+MODULE = """
+import asyncio, threading, time
+from schedclient.handlers import Context, DontRetry, RetryAfter, handler
+
+@handler
+async def greet(payload, ctx: Context):
+    return {"hello": payload["name"], "run": ctx.run_id, "token": ctx.fencing_token,
+            "attempt": ctx.attempt, "job": ctx.job, "key": ctx.idempotency_key,
+            "thread": threading.current_thread() is threading.main_thread()}
+
+@handler("in-thread")
+def in_thread(payload, ctx):
+    return threading.current_thread() is threading.main_thread()
+
+@handler
+async def nothing(payload, ctx):
+    return None
+
+@handler
+def raw(payload, ctx):
+    return payload[::-1]
+
+@handler
+async def broken(payload, ctx):
+    raise RuntimeError("oh no")
+
+@handler
+def hopeless(payload, ctx):
+    raise DontRetry("bad input")
+
+@handler
+async def later(payload, ctx):
+    raise RetryAfter(90)
+
+@handler
+async def huge(payload, ctx):
+    return "x" * 70_000
+
+@handler
+async def no_json(payload, ctx):
+    return object()
+
+@handler
+async def forever(payload, ctx):
+    try:
+        await asyncio.sleep(300)
+    finally:
+        open(payload, "w").write("cleaned up")
+
+@handler
+def patient(payload, ctx):
+    ctx.cancel.wait(300)
+
+@handler
+def stubborn(payload, ctx):
+    while True:
+        time.sleep(0.1)
+"""
+
+
+@contextlib.asynccontextmanager
+async def shop(home: Path, **how: str) -> AsyncIterator[tuple[FakeMember, WorkerProcess, Stream]]:
+    (home / "shop_tasks.py").write_text(MODULE)
+    environ = {"PYTHONPATH": str(home)}
+    async with cluster(home, environ=environ, handlers="shop_tasks", **how) as (member, worker):
+        yield member, worker, await member.attached()
+
+
+async def call(stream: Stream, name: str, payload: object = None, **how: float) -> pb.Result:
+    given = payload if isinstance(payload, bytes) else json.dumps(payload)
+    action = job_pb2.PythonAction(handler=name)
+    return await stream.result_of(await stream.assign(python=action, payload=given, **how))
+
+
+async def test_a_coroutine_gets_its_payload_and_context_and_returns_json(tmp_path: Path) -> None:
+    async with shop(tmp_path) as (_, _, stream):
+        result = await call(stream, "greet", {"name": "Ada"})
+        assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
+        assert json.loads(result.result.json) == {
+            "hello": "Ada", "run": result.key.run_id, "token": result.key.fencing_token,
+            "attempt": 1, "job": "probe", "key": result.key.run_id, "thread": True,
+        }  # fmt: skip
+
+
+async def test_a_function_runs_in_a_thread(tmp_path: Path) -> None:
+    async with shop(tmp_path) as (_, _, stream):
+        assert (await call(stream, "in-thread")).result.json == "false"
+
+
+async def test_the_hello_names_all_handlers_by_name_and_by_path(tmp_path: Path) -> None:
+    async with shop(tmp_path) as (_, _, stream):
+        assert {"greet", "shop_tasks.greet", "in-thread"} <= {*stream.hello.handlers}
+        assert (await call(stream, "shop_tasks.nothing")).outcome == pb.Result.OUTCOME_SUCCEEDED
+
+
+async def test_bytes_go_in_and_out_as_they_are(tmp_path: Path) -> None:
+    async with shop(tmp_path) as (_, _, stream):
+        assert (await call(stream, "raw", b"\x00\xff")).result.raw == b"\xff\x00"
+
+
+async def test_an_exception_fails_the_attempt_with_its_traceback(tmp_path: Path) -> None:
+    async with shop(tmp_path) as (_, _, stream):
+        result = await call(stream, "broken")
+        assert result.reason == common_pb2.REASON_EXCEPTION
+        assert result.error == "RuntimeError: oh no"
+        assert b"shop_tasks.py" in result.output[0].data
+
+
+async def test_dont_retry_and_retry_after_are_told(tmp_path: Path) -> None:
+    async with shop(tmp_path) as (_, _, stream):
+        assert (await call(stream, "hopeless")).reason == common_pb2.REASON_DONT_RETRY
+        later = await call(stream, "later")
+        assert later.reason == common_pb2.REASON_EXCEPTION
+        assert later.retry_after.ToTimedelta().total_seconds() == 90
+
+
+async def test_a_result_too_large_or_not_json_fails_for_good(tmp_path: Path) -> None:
+    async with shop(tmp_path) as (_, _, stream):
+        for name in ("huge", "no_json"):
+            assert (await call(stream, name)).reason == common_pb2.REASON_DONT_RETRY
+
+
+async def test_a_payload_that_is_not_json_never_reaches_the_handler(tmp_path: Path) -> None:
+    async with shop(tmp_path) as (_, _, stream):
+        action = job_pb2.PythonAction(handler="greet")
+        result = await stream.result_of(await stream.assign(python=action, payload="{"))
+        assert result.reason == common_pb2.REASON_DONT_RETRY
+
+
+async def test_a_timeout_cancels_a_coroutine_which_may_clean_up(tmp_path: Path) -> None:
+    async with shop(tmp_path) as (_, _, stream):
+        mark = tmp_path / "mark"
+        result = await call(stream, "forever", str(mark), timeout=0.3)
+        assert result.reason == common_pb2.REASON_TIMEOUT
+        assert mark.read_text() == "cleaned up"
+
+
+async def test_a_thread_is_asked_to_end_and_left_behind_when_it_does_not(tmp_path: Path) -> None:
+    async with shop(tmp_path) as (_, worker, stream):
+        asked = await call(stream, "patient", timeout=0.2, kill_after=60)
+        assert asked.reason == common_pb2.REASON_TIMEOUT
+        left = await call(stream, "stubborn", timeout=0.2, kill_after=0.2)
+        assert left.reason == common_pb2.REASON_TIMEOUT
+        worker.signal(15)
+        assert await worker.ended(5.0) == 0, "a thread can't keep a worker alive"
+
+
+async def test_an_unknown_handler_is_refused(tmp_path: Path) -> None:
+    async with shop(tmp_path) as (_, _, stream):
+        key = await stream.assign(python=job_pb2.PythonAction(handler="nobody"))
+        refusal = await stream.refusal_of(key)
+        assert refusal.why == pb.Refusal.WHY_UNABLE
+        assert "nobody" in refusal.detail
+
+
+async def test_a_module_that_cannot_be_imported_is_an_error_at_start(tmp_path: Path) -> None:
+    worker = WorkerProcess(tmp_path, ["127.0.0.1:1"], handlers="no_such_module")
+    worker.start()
+    assert await worker.ended() == 2
+    assert "no_such_module" in worker.log.read_text()
+
+
+async def test_a_thousand_small_runs_all_report_once(tmp_path: Path) -> None:
+    async with shop(tmp_path, slots="1000") as (member, worker, stream):
+        await stream.granted_at_least(1000)
+        action = job_pb2.PythonAction(handler="nothing")
+        assignments = [
+            member.assignment(incarnation=stream.hello.incarnation, python=action)
+            for _ in range(1000)
+        ]
+        for at in range(0, 1000, 100):
+            await stream.send(assignments=assignments[at : at + 100])
+        await stream.until(lambda: len(stream.results) >= 1000 or None, "all results", timeout=20)
+        assert len({each.key.run_id for each in stream.results}) == 1000
+        await stream.until(lambda: stream.granted.slots == 1000 or None, "all slots granted again")
+        await wait_until_async(lambda: not [*worker.spool.glob("*.results")], 5.0, "an empty spool")

@@ -1,0 +1,163 @@
+"""HTTP jobs against a real server on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from schedproto.v1 import common_pb2, job_pb2
+from schedproto.v1 import worker_service_pb2 as pb
+from support.fake_member import Stream
+from support.worker_process import cluster
+
+ALLOWED = "allow_loopback = true\n"
+
+
+class Target:
+    """A server that keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str, Mapping[str, str], bytes]] = []
+        self.port = 0
+
+    def url(self, path: str = "/ok") -> str:
+        return f"http://127.0.0.1:{self.port}{path}"
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        self.requests.append((request.method, request.path, dict(request.headers), body))
+        match request.path:
+            case "/ok":
+                return web.json_response({"fine": True})
+            case "/broken":
+                return web.Response(status=500, text="oh no")
+            case "/busy":
+                return web.Response(status=503, headers={"Retry-After": "42"})
+            case "/large":
+                return web.Response(body=b"x" * 200_000)
+            case "/away":
+                return web.Response(status=307, headers={"Location": "/ok"})
+            case "/inside":
+                return web.Response(status=302, headers={"Location": "http://169.254.169.254/"})
+            case _:
+                return web.Response(status=404)
+
+
+@contextlib.asynccontextmanager
+async def target() -> AsyncIterator[Target]:
+    served = Target()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", served.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    served.port = runner.addresses[0][1]
+    try:
+        yield served
+    finally:
+        await runner.cleanup()
+
+
+async def request(stream: Stream, payload: str | None = None, **action: Any) -> pb.Result:
+    key = await stream.assign(http=job_pb2.HttpAction(**action), payload=payload, timeout=10)
+    return await stream.result_of(key)
+
+
+async def test_a_request_carries_who_it_is_and_its_answer_is_the_result(tmp_path: Path) -> None:
+    async with target() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+        stream = await member.attached()
+        result = await request(stream, '{"a":1}', url=server.url(), headers={"X-Own": "yes"})
+        assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
+        assert json.loads(result.result.json) == {"fine": True}
+        ((method, _, headers, body),) = server.requests
+        assert (method, body) == ("POST", b'{"a":1}')
+        assert headers["Schedd-Run-Id"] == result.key.run_id
+        assert headers["Schedd-Fencing-Token"] == str(result.key.fencing_token)
+        assert headers["Schedd-Idempotency-Key"] == result.key.run_id
+        assert headers["Content-Type"] == "application/json"
+        assert headers["X-Own"] == "yes"
+
+
+async def test_the_body_may_be_json_or_a_text_of_the_jobs_own(tmp_path: Path) -> None:
+    async with target() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+        stream = await member.attached()
+        own = common_pb2.Payload(json='{"b":2}')
+        await request(stream, '{"a":1}', method="put", url=server.url(), json=own)
+        await request(stream, '{"a":1}', url=server.url(), body="plain")
+        assert [(method, body) for method, _, _, body in server.requests] == [
+            ("PUT", b'{"b":2}'),
+            ("POST", b"plain"),
+        ]
+
+
+async def test_a_status_other_than_2xx_fails_and_says_so(tmp_path: Path) -> None:
+    async with target() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+        stream = await member.attached()
+        broken = await request(stream, url=server.url("/broken"))
+        assert broken.outcome == pb.Result.OUTCOME_FAILED
+        assert broken.reason == common_pb2.REASON_HTTP_STATUS
+        assert broken.error == "HTTP 500 Internal Server Error"
+        assert broken.output[0].data == b"oh no"
+        busy = await request(stream, url=server.url("/busy"))
+        assert busy.retry_after.seconds == 42
+        listed = await request(stream, url=server.url("/broken"), success_statuses=[500])
+        assert listed.outcome == pb.Result.OUTCOME_SUCCEEDED
+
+
+async def test_a_pattern_must_be_found_in_the_body(tmp_path: Path) -> None:
+    async with target() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+        stream = await member.attached()
+        found = await request(stream, url=server.url(), success_pattern="fi.e")
+        assert found.outcome == pb.Result.OUTCOME_SUCCEEDED
+        missed = await request(stream, url=server.url(), success_pattern="no such")
+        assert missed.reason == common_pb2.REASON_HTTP_STATUS
+        wrong = await request(stream, url=server.url(), success_pattern="(")
+        assert wrong.reason == common_pb2.REASON_DONT_RETRY
+
+
+async def test_64_kib_of_a_large_answer_are_kept(tmp_path: Path) -> None:
+    async with target() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+        stream = await member.attached()
+        result = await request(stream, url=server.url("/large"))
+        assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
+        assert not result.HasField("result")
+        assert len(result.output[0].data) == 64 * 1024
+
+
+async def test_redirects_are_followed_only_when_asked_and_checked_on_the_way(
+    tmp_path: Path,
+) -> None:
+    async with target() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+        stream = await member.attached()
+        kept = await request(stream, url=server.url("/away"))
+        assert kept.error.startswith("HTTP 307")
+        followed = await request(stream, url=server.url("/away"), follow_redirects=True)
+        assert followed.outcome == pb.Result.OUTCOME_SUCCEEDED
+        inside = await request(stream, url=server.url("/inside"), follow_redirects=True)
+        assert inside.reason == common_pb2.REASON_DONT_RETRY
+        assert "169.254.169.254" in inside.error
+
+
+async def test_this_host_is_no_target_unless_allowed(tmp_path: Path) -> None:
+    async with target() as server, cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "10.0.0.1", "169.254.169.254"):
+            result = await request(stream, url=f"http://{host}:{server.port}/ok")
+            assert result.reason == common_pb2.REASON_DONT_RETRY, host
+            assert "may not call" in result.error, host
+        assert not server.requests
+
+
+async def test_a_target_that_is_away_is_an_exception_to_be_retried(tmp_path: Path) -> None:
+    async with cluster(tmp_path, config=ALLOWED) as (member, _):
+        stream = await member.attached()
+        result = await request(stream, url="http://127.0.0.1:1/")
+        assert result.reason == common_pb2.REASON_EXCEPTION
+        odd = await request(stream, url="ftp://example.com/")
+        assert odd.reason == common_pb2.REASON_DONT_RETRY

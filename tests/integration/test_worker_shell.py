@@ -1,0 +1,231 @@
+"""What a program sees, what is kept of it, and how it is ended."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from schedproto.v1 import common_pb2, job_pb2, run_pb2
+from schedproto.v1 import worker_service_pb2 as pb
+from support.worker_process import cluster, gone, pid_in
+
+KIB = 1024
+
+
+def text(result: pb.Result, stream: int = run_pb2.LogPiece.STREAM_STDOUT) -> str:
+    return b"".join(each.data for each in result.output if each.stream == stream).decode()
+
+
+async def test_a_program_runs_and_its_end_is_reported(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        key = await stream.assign(argv=["sh", "-c", "echo out; echo err >&2; exit 3"])
+        result = await stream.result_of(key)
+        assert result.outcome == pb.Result.OUTCOME_FAILED
+        assert result.reason == common_pb2.REASON_EXIT_CODE
+        assert result.exit_code == 3
+        assert result.worker == "w1"
+        assert result.incarnation == stream.hello.incarnation
+        assert len(result.digest) == 32
+        assert text(result) == "out\n"
+        assert text(result, run_pb2.LogPiece.STREAM_STDERR) == "err\n"
+        assert result.started_at.ToNanoseconds() <= result.finished_at.ToNanoseconds()
+
+
+async def test_exit_code_100_asks_for_no_retry(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        result = await stream.result_of(await stream.assign(argv=["sh", "-c", "exit 100"]))
+        assert result.reason == common_pb2.REASON_DONT_RETRY
+
+
+async def test_a_listed_exit_code_is_a_success(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        shell = job_pb2.ShellAction(argv=["sh", "-c", "exit 7"], success_codes=[0, 7])
+        result = await stream.result_of(await stream.assign(shell=shell))
+        assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
+        assert result.exit_code == 7
+
+
+async def test_a_program_that_dies_of_a_signal_says_which(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        result = await stream.result_of(await stream.assign(argv=["sh", "-c", "kill -SEGV $$"]))
+        assert result.reason == common_pb2.REASON_SIGNAL
+        assert "SIGSEGV" in result.error
+
+
+async def test_what_cannot_be_started_fails_with_its_reason(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        missing = await stream.result_of(await stream.assign(argv=["no-such-program"]))
+        assert (missing.exit_code, "no-such-program" in missing.error) == (127, True)
+        shell = job_pb2.ShellAction(argv=["true"], cwd="/no/such/folder")
+        nowhere = await stream.result_of(await stream.assign(shell=shell))
+        assert "/no/such/folder" in nowhere.error
+        shell = job_pb2.ShellAction(argv=["true"], user="no-such-user")
+        nobody = await stream.result_of(await stream.assign(shell=shell))
+        assert "no-such-user" in nobody.error
+
+
+async def test_a_job_is_told_who_it_is_and_sees_nothing_of_the_worker(tmp_path: Path) -> None:
+    async with cluster(tmp_path, environ={"WORKERS_SECRET": "x"}) as (member, _):
+        stream = await member.attached()
+        shell = job_pb2.ShellAction(argv=["env"], env={"MODE": "full"})
+        key = await stream.assign(shell=shell, traceparent="00-ab-cd-01", timeout=60)
+        environ = dict(
+            line.split("=", 1) for line in text(await stream.result_of(key)).splitlines()
+        )
+        assert environ["SCHEDD_RUN_ID"] == environ["SCHEDD_IDEMPOTENCY_KEY"] == key.run_id
+        assert environ["SCHEDD_FENCING_TOKEN"] == str(key.fencing_token)
+        assert environ["SCHEDD_JOB"] == "probe"
+        assert environ["SCHEDD_NAMESPACE"] == "default"
+        assert environ["SCHEDD_ATTEMPT"] == "1"
+        assert environ["SCHEDD_WORKER"] == "w1"
+        assert environ["SCHEDD_SCHEDULED_AT"].endswith("Z")
+        assert environ["SCHEDD_DEADLINE"] > environ["SCHEDD_SCHEDULED_AT"]
+        assert environ["TRACEPARENT"] == "00-ab-cd-01"
+        assert environ["MODE"] == "full"
+        assert "WORKERS_SECRET" not in environ
+
+
+async def test_the_payload_comes_on_standard_input_and_in_a_file(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, worker):
+        stream = await member.attached()
+        script = 'cat; echo; cat "$SCHEDD_PAYLOAD_FILE"'
+        key = await stream.assign(argv=["sh", "-c", script], payload='{"a":1}')
+        assert text(await stream.result_of(key)) == '{"a":1}\n{"a":1}'
+        assert [*(worker.spool / "scratch").iterdir()] == []
+
+
+async def test_standard_input_may_be_a_text_or_nothing(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        told = job_pb2.ShellAction(
+            argv=["cat"], stdin=job_pb2.ShellAction.STDIN_TEXT, stdin_text="x"
+        )
+        none = job_pb2.ShellAction(argv=["cat"], stdin=job_pb2.ShellAction.STDIN_NONE)
+        assert text(await stream.result_of(await stream.assign(shell=told, payload='"p"'))) == "x"
+        assert text(await stream.result_of(await stream.assign(shell=none, payload='"p"'))) == ""
+
+
+async def test_a_script_runs_in_its_interpreter(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        script = "import json, sys; print(json.load(sys.stdin)['n'] * 2)"
+        shell = job_pb2.ShellAction(script=script, interpreter=[sys.executable])
+        key = await stream.assign(shell=shell, payload='{"n": 21}')
+        assert text(await stream.result_of(key)) == "42\n"
+
+
+async def test_the_first_and_last_64_kib_are_kept_and_the_rest_is_counted(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, worker):
+        stream = await member.attached()
+        program = (
+            "import sys\n"
+            "for n in range(1024): sys.stdout.write(chr(97 + n % 26) * 65536)\n"
+            "sys.stdout.write('THE END')\n"
+        )
+        before = resident(worker.pid)
+        key = await stream.assign(argv=[sys.executable, "-c", program])
+        first, last = (await stream.result_of(key, timeout=30)).output
+        total = 64 * KIB * KIB + len("THE END")
+        assert (first.offset, first.data, first.omitted) == (0, b"a" * 64 * KIB, 0)
+        assert len(last.data) == 64 * KIB
+        assert last.data.endswith(b"THE END")
+        assert last.offset == total - 64 * KIB
+        assert last.omitted == total - 128 * KIB
+        assert resident(worker.pid) - before < 32 * KIB, "memory must stay flat"
+
+
+async def test_output_that_is_not_text_is_kept_as_it_is(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        key = await stream.assign(argv=["printf", r"\377\000\200"])
+        assert (await stream.result_of(key)).output[0].data == b"\xff\x00\x80"
+
+
+async def test_a_timeout_ends_the_whole_group(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        mark = tmp_path / "grandchild"
+        script = f"sleep 300 & echo $! > {mark}; wait"
+        key = await stream.assign(argv=["sh", "-c", script], timeout=0.5, kill_after=5)
+        result = await stream.result_of(key)
+        assert result.outcome == pb.Result.OUTCOME_FAILED
+        assert result.reason == common_pb2.REASON_TIMEOUT
+        await gone(await pid_in(mark), within=1.0)
+
+
+async def test_what_ignores_the_asking_is_killed_after_a_while(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        mark = tmp_path / "stubborn"
+        script = f"trap '' TERM; (trap '' TERM; echo $$ > {mark}; while :; do sleep 1; done)"
+        began = time.monotonic()
+        key = await stream.assign(argv=["sh", "-c", script], timeout=0.3, kill_after=0.5)
+        result = await stream.result_of(key)
+        assert result.reason == common_pb2.REASON_TIMEOUT
+        assert time.monotonic() - began >= 0.8
+        await gone(await pid_in(mark), within=1.0)
+
+
+async def test_a_background_process_ends_with_its_attempt(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        mark = tmp_path / "background"
+        began = time.monotonic()
+        key = await stream.assign(argv=["sh", "-c", f"sleep 300 & echo $! > {mark}; echo done"])
+        result = await stream.result_of(key)
+        assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
+        assert text(result) == "done\n"
+        assert time.monotonic() - began < 3.0, "whoever holds the pipe must not hold the attempt"
+        await gone(await pid_in(mark), within=1.0)
+
+
+async def test_a_child_in_a_group_of_its_own_that_holds_the_pipe_ends_too(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        mark = tmp_path / "other-group"
+        script = f"set -m; sh -c 'echo $$ > {mark}; exec sleep 300' & echo done"
+        began = time.monotonic()
+        key = await stream.assign(argv=["bash", "-c", script])
+        assert text(await stream.result_of(key)) == "done\n"
+        assert time.monotonic() - began < 3.0
+        await gone(await pid_in(mark), within=1.0)
+
+
+async def test_a_cancel_terminates_and_a_kill_does_not_wait(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        mark = tmp_path / "started"
+        gentle = await stream.assign(argv=["sleep", "300"])
+        script = f"trap '' TERM; echo $$ > {mark}; while :; do sleep 0.1; done"
+        stubborn = await stream.assign(argv=["sh", "-c", script], kill_after=300)
+        await pid_in(mark)
+        await stream.holds(gentle, pb.Holding.STATE_RUNNING)
+        await stream.send(cancels=[pb.Cancel(key=gentle), pb.Cancel(key=stubborn, kill=True)])
+        for key in (gentle, stubborn):
+            result = await stream.result_of(key)
+            assert result.outcome == pb.Result.OUTCOME_CANCELLED
+            assert result.reason == common_pb2.REASON_BY_USER
+
+
+async def test_a_field_that_is_not_built_yet_is_refused_and_not_ignored(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        limits = job_pb2.ShellAction.Limits(memory_bytes=1)
+        key = await stream.assign(shell=job_pb2.ShellAction(argv=["true"], limits=limits))
+        refusal = await stream.refusal_of(key)
+        assert refusal.why == pb.Refusal.WHY_UNABLE
+        assert "limits" in refusal.detail
+        grpc = await stream.assign(grpc=job_pb2.GrpcAction(endpoint="x:1"))
+        assert (await stream.refusal_of(grpc)).why == pb.Refusal.WHY_UNABLE
+
+
+def resident(pid: int) -> int:
+    """KiB in memory."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1])

@@ -1,0 +1,201 @@
+"""Deaths and ends of a worker: kill -9, a lost keeper, restarts with a full spool, drains."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+from schedproto.v1 import common_pb2
+from schedproto.v1 import worker_service_pb2 as pb
+from support.fake_member import FakeMember
+from support.wait import wait_until_async
+from support.worker_process import WorkerProcess, alive, cluster, gone, pid_in
+from workerd import procs
+
+
+def spooled(worker: WorkerProcess) -> list[Path]:
+    return [*worker.spool.glob("*.results")]
+
+
+async def test_kill_minus_9_leaves_no_process_of_its_jobs(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, worker):
+        stream = await member.attached()
+        child, deaf, daemon = tmp_path / "child", tmp_path / "deaf", tmp_path / "daemon"
+        script = (
+            f"sh -c 'echo $$ > {child}; exec sleep 300' & "
+            f"sh -c 'trap \"\" TERM HUP; echo $$ > {deaf}; while :; do sleep 1; done' & "
+            f"setsid -f sh -c 'echo $$ > {daemon}; exec sleep 300'; wait"
+        )
+        await stream.assign(argv=["sh", "-c", script])
+        pids = [await pid_in(mark) for mark in (child, deaf, daemon)]
+        worker.kill()
+        for pid in pids:
+            await gone(pid, within=2.0)
+
+
+async def test_a_job_killed_with_its_worker_at_birth_is_not_left(tmp_path: Path) -> None:
+    """A worker killed while it starts jobs: whichever were born are gone soon after."""
+    async with cluster(tmp_path, slots="64") as (member, worker):
+        stream = await member.attached()
+        assignments = [
+            member.assignment(
+                incarnation=stream.hello.incarnation,
+                argv=["sh", "-c", f"echo $$ > {tmp_path}/born-{n}; exec sleep 300"],
+            )
+            for n in range(40)
+        ]
+        await stream.send(assignments=assignments)
+        await wait_until_async(lambda: [*tmp_path.glob("born-*")], 5.0, "the first birth", every=0)
+        worker.kill()
+        await wait_until_async(lambda: not born(tmp_path), 2.0, "the end of all that were born")
+
+
+def born(folder: Path) -> list[str]:
+    """Command lines that run and name this folder."""
+    lines = []
+    for process in procs.everyone():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            lines.append(Path(f"/proc/{process.pid}/cmdline").read_bytes().decode())
+    return [line for line in lines if f"{folder}/born" in line]
+
+
+async def test_a_lost_keeper_is_replaced(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, worker):
+        stream = await member.attached()
+        first = worker.keeper_pid()
+        os.kill(first, signal.SIGKILL)
+        await wait_until_async(
+            lambda: worker.log.read_text().count("keeper process is gone"), 3.0, "a new keeper"
+        )
+        mark = tmp_path / "job"
+        await stream.assign(argv=["sh", "-c", f"echo $$ > {mark}; exec sleep 300"])
+        pid = await pid_in(mark)
+        worker.kill()
+        await gone(pid, within=2.0)
+
+
+async def test_a_restarted_worker_kills_what_a_worker_without_keeper_left(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, worker):
+        stream = await member.attached()
+        mark = tmp_path / "job"
+        await stream.assign(argv=["sh", "-c", f"echo $$ > {mark}; exec sleep 300"])
+        pid = await pid_in(mark)
+        keeper = worker.keeper_pid()
+        os.kill(keeper, signal.SIGSTOP)
+        worker.kill()
+        os.kill(keeper, signal.SIGKILL)
+        assert alive(pid)
+        worker.start()
+        again = await member.attached(2)
+        assert not alive(pid), "leftovers are killed before the hello"
+        assert again.hello.incarnation != stream.hello.incarnation
+        assert not again.hello.running
+
+
+async def test_a_result_survives_kill_minus_9_and_is_sent_by_the_next_process(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path) as (member, worker):
+        member.acknowledge_results = False
+        old = await member.attached()
+        key = await old.assign(argv=["sh", "-c", "echo precious; exit 3"])
+        sent = await old.result_of(key)
+        worker.kill()
+        worker.start()
+        new = await member.attached(2)
+        assert [*new.hello.spooled] == [key]
+        assert new.hello.incarnation != old.hello.incarnation
+        again = await new.result_of(key)
+        assert again == sent
+        assert again.incarnation == old.hello.incarnation
+        await new.holds(key, pb.Holding.STATE_SPOOLED)
+        await new.acknowledge(key)
+        await wait_until_async(lambda: not spooled(worker), 3.0, "an empty spool")
+
+
+async def test_a_result_is_on_disk_before_it_is_sent(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, worker):
+        member.acknowledge_results = False
+        stream = await member.attached()
+        key = await stream.assign(argv=["true"])
+        await stream.result_of(key)
+        (file,) = spooled(worker)
+        assert [each.key for each in pb.WorkerFrame.FromString(file.read_bytes()).results] == [key]
+
+
+async def test_a_damaged_spool_file_is_set_aside_and_the_rest_is_sent(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, worker):
+        member.acknowledge_results = False
+        old = await member.attached()
+        first = await old.assign(argv=["true"])
+        await old.result_of(first)
+        second = await old.assign(argv=["true"])
+        await old.result_of(second)
+        worker.kill()
+        min(spooled(worker)).write_bytes(b"\xff" * 20)
+        worker.start()
+        new = await member.attached(2)
+        assert [*new.hello.spooled] == [second]
+        assert [*worker.spool.glob("*.damaged")]
+
+
+async def test_one_spool_serves_one_worker(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, worker):
+        other = WorkerProcess(tmp_path / "other", [member.address], spool=str(worker.spool))
+        other.start()
+        assert await other.ended() == 2
+        assert "in use by another worker" in other.log.read_text()
+
+
+async def test_a_drain_finishes_what_runs_and_gives_back_what_waits(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, worker):
+        stream = await member.attached()
+        running = await stream.assign(argv=["sh", "-c", "sleep 0.7; echo done"])
+        waiting = await stream.assign(argv=["true"], start_in=60)
+        await stream.holds(running, pb.Holding.STATE_RUNNING)
+        worker.signal(signal.SIGTERM)
+        assert (await stream.refusal_of(waiting)).why == pb.Refusal.WHY_DRAINING
+        await stream.until(lambda: stream.heartbeats[-1].draining or None, "a draining heartbeat")
+        late = await stream.assign(argv=["true"])
+        assert (await stream.refusal_of(late)).why == pb.Refusal.WHY_DRAINING
+        assert (await stream.result_of(running)).outcome == pb.Result.OUTCOME_SUCCEEDED
+        assert await worker.ended() == 0
+        assert stream.goodbye
+        assert stream.granted.slots == 0
+        assert not spooled(worker)
+        assert not [*worker.spool.glob("*.journal")]
+
+
+async def test_what_outlasts_the_drain_is_handed_back(tmp_path: Path) -> None:
+    async with cluster(tmp_path, drain_timeout="300ms") as (member, worker):
+        stream = await member.attached()
+        mark = tmp_path / "job"
+        key = await stream.assign(argv=["sh", "-c", f"echo $$ > {mark}; exec sleep 300"])
+        pid = await pid_in(mark)
+        worker.signal(signal.SIGTERM)
+        result = await stream.result_of(key)
+        assert result.outcome == pb.Result.OUTCOME_RETURNED
+        assert result.reason == common_pb2.REASON_UNSPECIFIED
+        assert await worker.ended() == 0
+        assert stream.goodbye
+        assert not alive(pid)
+
+
+async def test_a_worker_without_members_drains_at_once(tmp_path: Path) -> None:
+    async with FakeMember() as member:
+        address = member.address
+    worker = WorkerProcess(tmp_path, [address])
+    worker.start()
+    await worker.http_port()
+    worker.signal(signal.SIGTERM)
+    assert await worker.ended(3.0) == 0
+
+
+async def test_the_keeper_ends_with_its_worker(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (_, worker):
+        keeper = worker.keeper_pid()
+        worker.signal(signal.SIGTERM)
+        assert await worker.ended() == 0
+        await gone(keeper, within=1.0)

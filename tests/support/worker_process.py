@@ -1,0 +1,162 @@
+"""A real `python -m workerd`, and the members it attaches to.
+
+async with cluster(tmp_path) as (member, worker):
+    stream = await member.attached()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from support.fake_member import FakeMember
+from support.wait import wait_until_async
+
+ENDING = 10.0
+
+
+class WorkerProcess:
+    """One worker daemon with a spool and a log of its own."""
+
+    def __init__(self, home: Path, endpoints: Sequence[str], name: str = "w1", **how: str) -> None:
+        """`how` are further flags, such as `slots="2"`."""
+        self.home = home
+        self.spool = home / "spool"
+        self.log = home / "worker.log"
+        self.flags = {
+            "name": name,
+            "endpoints": ",".join(endpoints),
+            "spool": str(self.spool),
+            "listen_http": "127.0.0.1:0",
+            "log_level": "debug",
+        } | how
+        self.config = ""
+        """TOML for what has no flag."""
+        self.environ: dict[str, str] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it; returns before it is attached."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        file = self.home / "workerd.toml"
+        file.write_text(self.config)
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in self.flags.items()]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "workerd", f"--config={file}", *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.environ},
+            )
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, and reap."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    async def ended(self, timeout: float = ENDING) -> int:
+        """Its exit code."""
+        process = self._process
+        assert process is not None
+        await wait_until_async(lambda: process.poll() is not None, timeout, "the worker's end")
+        assert process.returncode is not None
+        return process.returncode
+
+    async def stop(self) -> None:
+        """End it, by force if it must be."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            await self.ended(3.0)
+        except AssertionError:
+            self.kill()
+
+    async def http_port(self) -> int:
+        """Where it serves health and metrics."""
+
+        def told() -> re.Match[str] | None:
+            return re.search(r"listens on port (\d+)", self.log.read_text())
+
+        return int((await wait_until_async(told, ENDING, "the worker's port"))[1])
+
+    def keeper_pid(self) -> int:
+        """Its keeper process."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        for child in map(int, children):
+            if b"workerd.keeper" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return child
+        raise AssertionError("no keeper")
+
+
+@contextlib.asynccontextmanager
+async def cluster(
+    home: Path, *, config: str = "", environ: dict[str, str] | None = None, **how: str
+) -> AsyncIterator[tuple[FakeMember, WorkerProcess]]:
+    """A member that acknowledges results, and a worker that is attached and has slots granted."""
+    async with FakeMember() as member:
+        member.acknowledge_results = True
+        worker = WorkerProcess(home, [member.address], **how)
+        worker.config = config
+        worker.environ = environ or {}
+        worker.start()
+        try:
+            await (await member.attached()).granted_at_least(1)
+            yield member, worker
+        except BaseException:
+            sys.stderr.write(worker.log.read_text())
+            raise
+        finally:
+            member.acknowledge_results = True
+            await worker.stop()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie doesn't)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+async def pid_in(file: Path) -> int:
+    """The process id that a job writes to a file."""
+    text = await wait_until_async(
+        lambda: file.exists() and file.read_text().strip(), 10.0, f"a pid in {file.name}"
+    )
+    return int(str(text))
+
+
+async def gone(pid: int, within: float) -> None:
+    """Return when the process has ended."""
+    await wait_until_async(lambda: not alive(pid), within, f"the end of process {pid}")
+
+
+async def http_get(port: int, path: str) -> tuple[int, str]:
+    """A plain request to this host."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    answer = (await reader.read()).decode()
+    writer.close()
+    head, _, body = answer.partition("\r\n\r\n")
+    return int(head.split()[1]), body
