@@ -1,0 +1,65 @@
+"""Everything that a member serves over HTTP, in one app.
+
+    /healthz /readyz   health.py        /          the overview, live by /events   overview.py
+    /metrics           telemetry.py     /api/…     REST: every call of the table   rest.py
+                                        /static    one stylesheet, one script
+
+Invariants
+- No page runs or loads anything that isn't served from here (POLICY); no script or style is inline.
+- A request that changes something isn't taken from another site's page (`SameOrigin`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
+
+from schedd.api.services import Services
+from schedd.telemetry import Telemetry
+from schedd.web import health, problems
+from schedd.web.guard import SameOrigin, SecurityHeaders
+from schedd.web.health import Readiness
+from schedd.web.rest import Rest
+
+
+def build(services: Services, telemetry: Telemetry, readiness: Readiness) -> Starlette:
+    """The app, for `server.serve`. `readiness` tells why this member isn't ready."""
+    closing = asyncio.Event()
+    app = Starlette(
+        routes=_routes(services, telemetry, readiness, closing),
+        middleware=[Middleware(SecurityHeaders), Middleware(SameOrigin)],
+        exception_handlers={Exception: _bug},
+    )
+    app.state.closing = closing
+    return app
+
+
+def _routes(
+    services: Services, telemetry: Telemetry, readiness: Readiness, closing: asyncio.Event
+) -> list[BaseRoute]:
+    async def metrics(request: Request) -> Response:
+        content, media_type = telemetry.exposition(request.headers.get("accept", ""))
+        return Response(content, headers={"content-type": media_type, "cache-control": "no-store"})
+
+    return [
+        *health.routes(readiness),
+        Route("/metrics", metrics),
+        Mount("/api", Rest(services, closing)),
+    ]
+
+
+async def _bug(_: Request, error: Exception) -> Response:
+    """The answer to a request that met a bug; the error itself goes on to the log."""
+    return problems.answer(
+        problems.problem(
+            "INTERNAL",
+            f"a bug of ours: {type(error).__name__}",
+            reason="BUG",
+            remedy="look for its traceback in this member's log",
+        )
+    )

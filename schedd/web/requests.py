@@ -1,0 +1,249 @@
+"""From an HTTP request to the message of its call, by the route's rule; nothing is ignored.
+
+    path variables ─┐
+    query           ├─ each a field, named once ──▶ message
+    body            ┘
+    If-Match, Idempotency-Key ──▶ `etag`, `idempotency_key`, where the call has them
+
+Invariants
+- Every key, parameter and body either reaches the message or is refused by name.
+- A field that is named twice (in the path and in the body, say) must say the same.
+- A PATCH without `updateMask` changes the fields that its body names.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NoReturn, cast
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from starlette.requests import Request
+
+from schedd.api.errors import Violation
+from schedd.web import problems
+from schedd.web.problems import Refusal
+from schedd.web.rules import WHOLE, Found
+from schedkit.jsonform import FormErrors, from_json, named_fields
+
+MOST_BYTES: Final = 4 * 1024 * 1024
+
+HEADERS: Final = {"if-match": "etag", "idempotency-key": "idempotency_key"}
+"""Header → the field of the request that it stands for."""
+
+MASK: Final = "update_mask"
+IDENTITY: Final = frozenset({"name", "namespace", "job_id", "etag"})
+"""Fields of a job that say which one is meant; naming them in a body changes nothing."""
+
+
+async def read(request: Request, found: Found) -> Message:
+    """The message that this request stands for.
+
+    Raises:
+        Refusal: it can't be one; the body says all that is wrong.
+    """
+    body = await _body(request, expected=bool(found.route.body))
+    try:
+        return message_of(found, list(request.query_params.multi_items()), body, request.headers)
+    except FormErrors as errors:
+        raise Refusal(problems.of_form(errors)) from errors
+    except UnicodeError as error:
+        raise _wrong("the request holds half a surrogate pair: it is no text") from error
+    except RecursionError as error:
+        raise _wrong("the body is nested too deeply") from error
+
+
+def message_of(
+    found: Found,
+    query: Iterable[tuple[str, str]],
+    body: Mapping[str, Any] | None,
+    headers: Mapping[str, str],
+) -> Message:
+    """The message of a request whose body was parsed. Raises Refusal, FormErrors. Pure."""
+    cls = GetMessageClass(found.route.method.input_type)
+    message = _of_body(cls, found, body)
+    _put(message, _of_query(cls, found, query), "query")
+    _put(message, _of_path(cls, found), "path")
+    _put(message, _of_headers(cls, headers), "header")
+    _set_mask(message, found, body)
+    return message
+
+
+def _of_body(cls: type[Message], found: Found, body: Mapping[str, Any] | None) -> Message:
+    field = found.route.body
+    if not field or body is None:
+        return cls()
+    if field == WHOLE:
+        return from_json(body, cls)
+    message = cls()
+    inner = getattr(message, field)
+    inner.CopyFrom(from_json(body, type(inner)))
+    return message
+
+
+def _of_query(cls: type[Message], found: Found, query: Iterable[tuple[str, str]]) -> Message:
+    """The fields that parameters name, dotted where they lie deeper."""
+    form: dict[str, Any] = {}
+    unknown: list[Violation] = []
+    for key, value in query:
+        field = _field(cls, key)
+        if field is None:
+            unknown.append(Violation(key, "unknown parameter"))
+        elif found.route.body in (WHOLE, field.name):
+            unknown.append(Violation(key, "belongs into the body"))
+        else:
+            _enter(form, key, value, field)
+    if unknown:
+        raise _wrong(
+            "; ".join(f"{one.field}: {one.problem}" for one in unknown), violations=unknown
+        )
+    return from_json(form, cls, strings=True)
+
+
+def _field(cls: type[Message], key: str) -> FieldDescriptor | None:
+    """The top-level field that a parameter's first word names."""
+    first = key.partition(".")[0]
+    fields = cast("Sequence[FieldDescriptor]", cls.DESCRIPTOR.fields)  # upb's class is its twin
+    return next((field for field in fields if first in (field.name, field.json_name)), None)
+
+
+def _enter(form: dict[str, Any], key: str, value: str, field: FieldDescriptor) -> None:
+    if field.message_type is not None and field.message_type.name == "FieldMask":
+        form[key] = {"paths": [_snake(path) for path in value.split(",") if path]}
+    elif field.is_repeated:
+        form.setdefault(key, []).append(value)
+    elif key in form:
+        raise _wrong(f"{key}: is given twice", violations=[Violation(key, "is given twice")])
+    else:
+        _nest(form, key.split("."), value)
+
+
+def _snake(path: str) -> str:
+    """A mask's path as the proto has it: `retry.maxAttempts` is `retry.max_attempts`."""
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", path).lower()
+
+
+def _nest(form: dict[str, Any], path: list[str], value: Any) -> None:
+    for step in path[:-1]:
+        form = form.setdefault(step, {})
+    form[path[-1]] = value
+
+
+def _of_path(cls: type[Message], found: Found) -> Message:
+    form: dict[str, Any] = {}
+    for variable, value in found.variables.items():
+        _nest(form, variable.split("."), value)
+    return from_json(form, cls, strings=True)
+
+
+def _of_headers(cls: type[Message], headers: Mapping[str, str]) -> Message:
+    given = {field: headers[header] for header, field in HEADERS.items() if header in headers}
+    for field in given:
+        if field not in cls.DESCRIPTOR.fields_by_name:
+            raise _wrong(f"this call takes no {field}; leave its header out")
+    if given.get("etag") == "*":
+        del given["etag"]
+    return from_json(given, cls)
+
+
+def _put(message: Message, part: Message, whence: str, at: str = "") -> None:
+    """Merge a part into the message; where both say something they must agree."""
+    for field, value in part.ListFields():
+        here = f"{at}.{field.json_name}" if at else field.json_name
+        own = getattr(message, field.name)
+        if field.message_type is not None and not field.is_repeated:
+            _put(own, value, whence, here)
+        elif not field.is_repeated and own and own != value:
+            raise _wrong(
+                f"{here}: the {whence} says {value!r}, another part of the request {own!r}",
+                violations=[Violation(here, f"differs from the {whence}")],
+            )
+    message.MergeFrom(part)
+
+
+def _set_mask(message: Message, found: Found, body: Mapping[str, Any] | None) -> None:
+    if found.route.verb != "PATCH" or body is None or MASK not in message.DESCRIPTOR.fields_by_name:
+        return
+    mask = getattr(message, MASK)
+    if not mask.paths:
+        named = named_fields(body, type(getattr(message, found.route.body)))
+        mask.paths.extend(name for name in named if name not in IDENTITY)
+
+
+async def _body(request: Request, *, expected: bool) -> Mapping[str, Any] | None:
+    """The body as an object; None when there is none."""
+    content = await _content(request)
+    if not content.strip():
+        return {} if expected else None
+    if not expected:
+        raise _wrong("this call takes no body")
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise Refusal(
+            problems.problem(
+                "UNSUPPORTED_MEDIA_TYPE",
+                f"content-type is {kind or 'missing'}",
+                reason="NOT_JSON",
+                remedy="send JSON with content-type: application/json",
+            )
+        )
+    return _parsed(content)
+
+
+async def _content(request: Request) -> bytes:
+    """All bytes of the body, never more than are allowed."""
+    content = bytearray()
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > MOST_BYTES:
+            raise Refusal(
+                problems.problem(
+                    "CONTENT_TOO_LARGE",
+                    f"the body has more than {MOST_BYTES:,} bytes",
+                    reason="REQUEST_TOO_LARGE",
+                    remedy="store large payloads elsewhere and hand on where they are",
+                ),
+                {"connection": "close"},
+            )
+    return bytes(content)
+
+
+def _parsed(content: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(content, object_pairs_hook=_once, parse_constant=_no_constant)
+    except RecursionError as error:
+        raise _wrong("the body is nested too deeply") from error
+    except ValueError as error:
+        raise _wrong(f"the body is no JSON: {error}", reason="MALFORMED_JSON") from error
+    if not isinstance(found, Mapping):
+        raise _wrong(f"the body must be an object, not {json.dumps(found)[:40]}")
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice = next(key for key in found if sum(key == other for other, _ in pairs) > 1)
+        raise ValueError(f"{twice!r} is given twice")
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _wrong(
+    detail: str, *, reason: str = "INVALID_REQUEST", violations: Iterable[Violation] = ()
+) -> Refusal:
+    return Refusal(
+        problems.problem(
+            "INVALID_ARGUMENT",
+            detail,
+            reason=reason,
+            remedy="mend the request and send it again; nothing was stored",
+            violations=violations,
+        )
+    )

@@ -1,0 +1,154 @@
+"""REST: every call of the one table, asked for as its HTTP rule says, answered in One JSON.
+
+    request ─rules─▶ route ─requests─▶ message ─api/calls─▶ answer ─jsonform─▶ JSON, or events
+                                                   └─CallError─▶ problems
+
+Nothing here knows a single call but for the status of those that make something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any, Final
+from urllib.parse import quote
+
+from google.protobuf.message import Message
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from schedd.api.calls import STREAMING, UNARY, methods
+from schedd.api.errors import Aborted, CallError, Unbuilt
+from schedd.api.services import Caller, Services
+from schedd.web import problems, requests
+from schedd.web.problems import Refusal
+from schedd.web.rules import Found, Routes
+from schedd.web.streams import Event, EventStream
+from schedkit.errors import Unavailable
+from schedkit.jsonform import to_json
+from schedproto.v1 import job_pb2
+
+log = logging.getLogger(__name__)
+
+DEADLINE: Final = 30.0
+"""Seconds that a call may take; HTTP callers don't say."""
+
+STATUSES: Final[dict[str, int]] = {
+    "schedd.v1.JobService.CreateJob": 201,
+    "schedd.v1.JobService.TriggerJob": 202,
+    "schedd.v1.RunService.SubmitRun": 202,
+}
+"""Calls whose success isn't 200."""
+
+
+class Rest:
+    """An ASGI app that answers everything under `/api/`."""
+
+    def __init__(self, services: Services, closing: asyncio.Event) -> None:
+        self.routes: Final = Routes(methods())
+        self._services = services
+        self._closing = closing
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        request = Request(scope, receive)
+        try:
+            response = await self._answer(request)
+        except Refusal as refusal:
+            response = problems.answer(refusal.body, refusal.headers)
+        except CallError as error:
+            response = problems.answer(_problem(error, request))
+        except Unavailable as error:
+            log.warning("a call found the world away: %s", error)
+            response = problems.answer(problems.of(error))
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> ASGIApp:
+        found = self._find(request)
+        name = found.route.method.full_name
+        if name not in UNARY and name not in STREAMING:
+            raise Unbuilt(found.route.method.name)
+        message = await requests.read(request, found)
+        if name in STREAMING:
+            answers = STREAMING[name](self._services, _caller(request), message)
+            return EventStream(await _events(answers), self._closing)
+        answer = await UNARY[name](self._services, _caller(request), message)
+        return _response(answer, STATUSES.get(name, 200))
+
+    def _find(self, request: Request) -> Found:
+        found = self.routes.find(request.method, _raw_path(request.scope))
+        if isinstance(found, Found):
+            return found
+        if not found:
+            raise Refusal(
+                problems.problem(
+                    "NOT_FOUND",
+                    f"there is nothing at {request.url.path}",
+                    reason="NO_SUCH_PATH",
+                    remedy="paths begin with /api/v1/, such as /api/v1/jobs",
+                )
+            )
+        allowed = ", ".join(sorted(found))
+        raise Refusal(
+            problems.problem(
+                "METHOD_NOT_ALLOWED",
+                f"{request.url.path} knows {allowed}",
+                reason="METHOD_NOT_ALLOWED",
+            ),
+            {"allow": allowed},
+        )
+
+
+def _raw_path(scope: Scope) -> str:
+    """The path before `%2F` and `%3A` become signs of their own."""
+    raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+    return raw.partition(b"?")[0].decode("ascii", "replace")
+
+
+def _caller(request: Request) -> Caller:
+    """Who calls. Without TLS and tokens everybody on the host is `anonymous`."""
+    peer = request.client
+    source = f"http:{peer.host}:{peer.port}" if peer else "http"
+    return Caller(actor="anonymous", source=source, deadline=DEADLINE)
+
+
+def _response(answer: Message, status: int) -> Response:
+    headers = {"cache-control": "no-store"}
+    if isinstance(answer, job_pb2.Job):
+        headers["etag"] = answer.etag
+        if status == 201:
+            headers["location"] = f"/api/v1/jobs/{quote(answer.name, safe='')}"
+    return Response(_json(to_json(answer)), status, headers, "application/json")
+
+
+async def _events(answers: AsyncIterator[Message]) -> AsyncIterator[Event]:
+    """The answers as events. What goes wrong before the first of them is raised, here and now."""
+    first = await anext(answers, None)
+
+    async def events() -> AsyncIterator[Event]:
+        try:
+            if first is not None:
+                yield Event(_json(to_json(first)))
+            async for answer in answers:
+                yield Event(_json(to_json(answer)))
+            yield Event("{}", name="end")
+        except (CallError, Unavailable) as error:
+            yield Event(_json(problems.of(error)), name="error")
+
+    return events()
+
+
+def _problem(error: CallError, request: Request) -> dict[str, Any]:
+    """Its problem; an etag that came as a precondition fails as one."""
+    body = problems.of(error)
+    if isinstance(error, Aborted) and "if-match" in request.headers:
+        status, title = problems.STATUSES["PRECONDITION_FAILED"]
+        body |= {"status": status, "title": title}
+    return body
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,103 @@
+"""Server-sent events: one response that goes on, ends with its reader, and never holds a shutdown.
+
+    items ──▶ "id, event, data" as lines ──▶ reader   a comment every 15 s keeps it alive
+
+Invariants
+- The response ends when the reader leaves, the items end, or the server closes, whichever is first;
+  nothing of it runs after that.
+- What raises among the items is told as an event `error` by the one who makes the items; here it
+  only ends the response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.types import Receive, Scope, Send
+
+KEEPALIVE: Final = 15.0
+"""Seconds of silence after which a comment is sent, so that no proxy ends the stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event: `data` is text, of as many lines as it has."""
+
+    data: str
+    name: str = ""
+    id: str = ""
+
+    def encoded(self) -> bytes:
+        """As it goes over the wire."""
+        lines = [f"id: {self.id}"] if self.id else []
+        lines += [f"event: {self.name}"] if self.name else []
+        lines += [f"data: {line}" for line in self.data.splitlines() or [""]]
+        return ("\n".join(lines) + "\n\n").encode()
+
+
+class EventStream:
+    """An ASGI response that sends the events of `events` until it ends."""
+
+    def __init__(self, events: AsyncIterator[Event], closing: asyncio.Event) -> None:
+        self._events = events
+        self._closing = closing
+        self._sending = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the first of: no more events, the reader has left, the server closes."""
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [
+                    (b"content-type", b"text/event-stream; charset=utf-8"),
+                    (b"cache-control", b"no-store"),
+                    (b"x-accel-buffering", b"no"),
+                ],
+            }
+        )
+        if scope["method"] != "HEAD":
+            await self._stream(receive, send)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _stream(self, receive: Receive, send: Send) -> None:
+        async with asyncio.TaskGroup() as group:
+            tasks: list[asyncio.Task[None]] = []
+
+            def until(step: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+                async def run() -> None:
+                    await step()
+                    for task in tasks:
+                        if task is not asyncio.current_task():
+                            task.cancel()
+
+                tasks.append(group.create_task(run(), name=f"event stream: {name}"))
+
+            until(lambda: self._send_all(send), "events")
+            until(lambda: self._keep_alive(send), "keepalive")
+            until(lambda: _left(receive), "reader")
+            until(self._closed, "closing")
+
+    async def _send_all(self, send: Send) -> None:
+        async for event in self._events:
+            await self._send(send, event.encoded())
+
+    async def _keep_alive(self, send: Send) -> None:
+        while True:
+            await self._send(send, b": here\n\n")
+            await asyncio.sleep(KEEPALIVE)
+
+    async def _closed(self) -> None:
+        await self._closing.wait()
+
+    async def _send(self, send: Send, body: bytes) -> None:
+        async with self._sending:
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue
