@@ -75,7 +75,8 @@ class Telemetry:
     """Counts what happens and says what matters; `emit` is the `Emit` of the loops."""
 
     def __init__(self, cluster: Cluster, version: str) -> None:
-        disable_created_metrics()  # a series beside each counter that nobody looks at
+        # A series beside each counter that nobody looks at.
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # theirs has no types
         self.registry: Final = CollectorRegistry()
         self._metrics = _Metrics(self.registry)
         self._attached: set[IncarnationId] = set()
