@@ -132,7 +132,7 @@ class Member:
         self._loops = loops
         self._duties = duties
         self._name = Name(coordination, identity.name)
-        self._backoff = Backoff(initial=0.2, maximum=5.0)
+        self._backoff = Backoff(initial=0.2, maximum=2.0)
         self._attached_until = -math.inf
 
     def attached(self, some: bool) -> None:
@@ -286,7 +286,7 @@ class Member:
 
 
 async def _trust(keeper: LeaseKeeper) -> NoReturn:
-    loss = await keeper.run()
+    loss = await keeper.until_lost()
     raise TenureOver(f"the lease is lost: {loss.value}")
 
 

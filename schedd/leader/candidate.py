@@ -19,7 +19,7 @@ from schedd.core.membership import ClusterView
 from schedd.core.shard_map import ShardMap
 from schedd.leader.assign import assign, publish
 from schedd.leader.elect import campaign, withdraw
-from schedd.leader.fence import fence_departed
+from schedd.leader.fence import Census, fence_departed
 from schedd.leader.term import Duty, Leadership, TermOver, lead, open_term
 from schedd.ports import Coordination, MembershipStore
 from schedkit.backoff import Backoff
@@ -63,12 +63,15 @@ class Candidate:
         self._able = able
         self._duties = duties
         self._reconciling: Loop | None = None
+        self._soon = Backoff(initial=0.02, maximum=RECONCILE_EVERY)
+        self._zones: dict[str, str] = {}
         self.leadership: Leadership | None = None
         backoff = Backoff(initial=0.1, maximum=1.0)
         self.loop = Loop("candidate", self.step, interval=LOOK_EVERY, backoff=backoff)
 
     def wake(self) -> None:
         """Something has changed: look at it now."""
+        self._soon.reset()
         (self._reconciling or self.loop).wake()
 
     async def step(self) -> None:
@@ -97,8 +100,8 @@ class Candidate:
         await withdraw(self._coordination, self._tenure)
 
     async def _lead(self, leadership: Leadership) -> None:
-        async def reconcile() -> None:
-            await self._reconcile(leadership)
+        async def reconcile() -> float | None:
+            return await self._reconcile(leadership)
 
         backoff = Backoff(initial=0.05, maximum=RECONCILE_EVERY)
         reconciling = Loop("reconcile", reconcile, interval=RECONCILE_EVERY, backoff=backoff)
@@ -108,7 +111,17 @@ class Candidate:
         finally:
             self.leadership = self._reconciling = None
 
-    async def _reconcile(self, leadership: Leadership) -> None:
-        standing = await fence_departed(self._coordination, self._store, leadership)
-        shard_map = ShardMap(leadership.term, assign(standing), self._timeline())
+    async def _reconcile(self, leadership: Leadership) -> float | None:
+        """Once; the seconds until the next look if somebody is about to join."""
+        census = await fence_departed(self._coordination, self._store, leadership)
+        self._compare_zones(census)
+        shard_map = ShardMap(leadership.term, assign(census.standing), self._timeline())
         await publish(self._coordination, leadership, shard_map)
+        return self._soon.next() if census.joining else None
+
+    def _compare_zones(self, census: Census) -> None:
+        """Members with other time zone rules fire at other instants: somebody has to know."""
+        zones = {member.name: member.tzdata for member in census.standing}
+        if zones != self._zones and len(set(zones.values())) > 1:
+            log.warning("members differ in their time zone data (tzdata): %s", zones)
+        self._zones = zones

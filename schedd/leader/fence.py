@@ -11,6 +11,7 @@ joined between the two would be fenced at once.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from schedd.core.membership import MEMBERS, MemberView, members_of
 from schedd.leader.term import Leadership, TermOver
@@ -19,10 +20,18 @@ from schedd.ports import Coordination, MembershipStore
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Census:
+    """Who was found. `standing`: with row and key. `joining`: with a key, and no row yet."""
+
+    standing: tuple[MemberView, ...]
+    joining: tuple[MemberView, ...]
+
+
 async def fence_departed(
     coordination: Coordination, store: MembershipStore, leadership: Leadership
-) -> list[MemberView]:
-    """Fence the tenures that have gone; the members that stand, with row and key.
+) -> Census:
+    """Fence the tenures that have gone; the members that are here.
 
     Raises:
         TermOver: the term was raised meanwhile, or trust has passed.
@@ -36,4 +45,8 @@ async def fence_departed(
             raise TermOver("the term was raised by another leader")
         for tenure in departed:
             log.info("fenced tenure %s of member %s", tenure.id, tenure.member)
-    return [members[tenure.id] for tenure in tenures if tenure.id in members]
+    rows = {tenure.id for tenure in tenures}
+    return Census(
+        standing=tuple(member for member in members.values() if member.tenure in rows),
+        joining=tuple(member for member in members.values() if member.tenure not in rows),
+    )

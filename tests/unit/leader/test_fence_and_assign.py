@@ -20,7 +20,7 @@ from schedd.core.model import Tenure
 from schedd.core.shard_map import ShardMap, decode
 from schedd.leader.assign import assign, publish
 from schedd.leader.elect import campaign
-from schedd.leader.fence import fence_departed
+from schedd.leader.fence import Census, fence_departed
 from schedd.leader.term import Leadership, TermOver, open_term
 from schedkit.clock import utcnow
 from support.twins import TwinCoordination, TwinDatabase, TwinEtcd, TwinMembershipStore
@@ -104,7 +104,8 @@ async def test_a_tenure_without_a_key_is_fenced(throne: Throne) -> None:
     await throne.put_key(here)
     await throne.put_row(here)
     await throne.put_row(gone)
-    assert await fence_departed(throne.etcd, throne.store, leadership) == [here]
+    census = await fence_departed(throne.etcd, throne.store, leadership)
+    assert census == Census(standing=(here,), joining=())
     assert throne.store.rows.fenced(gone.tenure)
     assert not throne.store.rows.fenced(here.tenure)
 
@@ -112,7 +113,8 @@ async def test_a_tenure_without_a_key_is_fenced(throne: Throne) -> None:
 async def test_a_member_without_a_row_stands_not_yet(throne: Throne) -> None:
     leadership, joining = await throne.reign(), a_member("joining")
     await throne.put_key(joining)
-    assert await fence_departed(throne.etcd, throne.store, leadership) == []
+    census = await fence_departed(throne.etcd, throne.store, leadership)
+    assert census == Census(standing=(), joining=(joining,))
 
 
 async def test_an_earlier_life_of_a_name_is_fenced(throne: Throne) -> None:
@@ -120,7 +122,8 @@ async def test_an_earlier_life_of_a_name_is_fenced(throne: Throne) -> None:
     await throne.put_row(before)
     await throne.put_row(after)
     await throne.put_key(after)
-    assert await fence_departed(throne.etcd, throne.store, leadership) == [after]
+    census = await fence_departed(throne.etcd, throne.store, leadership)
+    assert census == Census(standing=(after,), joining=())
     assert throne.store.rows.fenced(before.tenure)
 
 

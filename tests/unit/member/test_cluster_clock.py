@@ -1,0 +1,101 @@
+"""Cluster time from probes, and which servers count as the database."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from schedd.cluster_clock import DatabaseClock
+from schedd.core.ids import Timeline
+from schedd.ports import Probe
+from schedkit.errors import Unavailable
+
+START = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+class Server:
+    """A database whose clock runs with ours, and that may be replaced."""
+
+    def __init__(self) -> None:
+        self.at = 100.0
+        self.timeline = Timeline(1)
+        self.in_recovery = False
+        self.away = False
+        self.clock = DatabaseClock(self.probe, lambda: self.at)
+
+    async def probe(self) -> Probe:
+        self.at += 0.001
+        if self.away:
+            raise Unavailable("away")
+        now = START + timedelta(seconds=self.at)
+        self.at += 0.001
+        return Probe(now, self.timeline, self.in_recovery)
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+async def test_there_is_no_time_before_the_database_was_reached(server: Server) -> None:
+    assert not server.clock.known
+    with pytest.raises(Unavailable):
+        server.clock.now()
+
+
+async def test_time_is_the_databases_not_the_hosts(server: Server) -> None:
+    await server.clock.step()
+    server.at += 10
+    expected = START + timedelta(seconds=server.at)
+    assert abs(server.clock.now() - expected) < timedelta(milliseconds=2)
+    assert server.clock.uncertainty == pytest.approx(0.001)
+
+
+async def test_time_goes_on_while_the_database_is_away(server: Server) -> None:
+    await server.clock.step()
+    server.away = True
+    before = server.clock.now()
+    server.at += 5
+    with pytest.raises(Unavailable):
+        await server.clock.step()
+    assert server.clock.now() - before > timedelta(seconds=5)
+    assert server.clock.away_for() == pytest.approx(5, abs=0.01)
+
+
+async def test_a_standby_is_no_database(server: Server) -> None:
+    server.in_recovery = True
+    with pytest.raises(Unavailable):
+        await server.clock.step()
+    assert not server.clock.known
+
+
+async def test_a_server_that_was_replaced_is_no_database(server: Server) -> None:
+    server.timeline = Timeline(3)
+    await server.clock.step()
+    server.timeline = Timeline(2)
+    with pytest.raises(Unavailable, match="replaced"):
+        await server.clock.step()
+    assert server.clock.timeline == 3
+
+
+async def test_a_timeline_that_others_have_seen_counts_too(server: Server) -> None:
+    server.clock.expect(Timeline(2))
+    with pytest.raises(Unavailable, match="replaced"):
+        await server.clock.step()
+
+
+async def test_a_promotion_is_noticed(server: Server) -> None:
+    await server.clock.step()
+    server.timeline = Timeline(2)
+    await server.clock.step()
+    assert server.clock.timeline == 2
+
+
+async def test_a_wrong_wall_clock_is_told_once(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    await server.clock.step()
+    await server.clock.step()
+    told = [record for record in caplog.records if "wall clock" in record.getMessage()]
+    assert len(told) == 1
