@@ -146,12 +146,14 @@ class Admission:
     ) -> Taken | Known | Refused:
         """Judge an assignment just received. `unable` says why no executor here can run it."""
         key = offer.key
+        if (state := self.state(key)) is not None:
+            return Known(state)
         seen = self._seen.get(key.run)
         if seen is not None and key.token <= seen.token:
             if key.token < seen.token:
                 return Refused(Why.GREATER_TOKEN_SEEN, seen.token)
             if seen.taken:
-                return Known(self.state(key))
+                return Known(None)
             return Refused(Why.REVOKED, seen.token)
         why = self._objection(offer, at, trusted)
         if why is None and unable:

@@ -1,0 +1,235 @@
+"""What is taken, started and refused, as pure decisions."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from workerd.core.admission import (
+    GRACE,
+    UNKNOWN_FOR,
+    Admission,
+    Known,
+    NotYet,
+    Offer,
+    Refused,
+    Started,
+    State,
+    Taken,
+    Why,
+)
+from workerd.core.ids import Incarnation, Key, RunId, Token
+
+ME = Incarnation("me")
+
+
+def key(token: int = 1, run: str = "r") -> Key:
+    return Key(RunId(run), Token(token))
+
+
+def offer(
+    token: int = 1,
+    *,
+    run: str = "r",
+    slots: int = 1,
+    start_by: float = 5.0,
+    not_before: float | None = None,
+    incarnation: Incarnation = ME,
+) -> Offer:
+    return Offer(key(token, run), incarnation, slots, start_by, not_before)
+
+
+def worker(slots: int = 4) -> Admission:
+    return Admission(slots, ME)
+
+
+def test_an_offer_is_taken_started_ended_and_acknowledged() -> None:
+    admission = worker(2)
+    assert admission.offer(offer(), 0.0, trusted=True) == Taken()
+    assert admission.free == 1
+    assert admission.start(key(), 0.0, trusted=True) == Started()
+    admission.ended(key())
+    assert (admission.free, admission.state(key())) == (2, State.ENDED)
+    admission.acknowledged(key())
+    assert admission.state(key()) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "known"),
+    [(0, State.HELD), (1, State.RUNNING), (2, State.ENDED), (3, None)],
+)
+def test_the_same_token_is_answered_as_before_wherever_it_stands(
+    state: int, known: State | None
+) -> None:
+    admission = worker(1)
+    admission.offer(offer(), 0.0, trusted=True)
+    if state > 0:
+        admission.start(key(), 0.0, trusted=True)
+    if state > 1:
+        admission.ended(key())
+    if state > 2:
+        admission.acknowledged(key())
+    # Not trusted, too late, draining: none of it matters for what was taken before.
+    admission.draining = True
+    assert admission.offer(offer(), 9.0, trusted=False) == Known(known)
+
+
+def test_it_starts_once() -> None:
+    admission = worker()
+    admission.offer(offer(), 0.0, trusted=True)
+    admission.start(key(), 0.0, trusted=True)
+    with pytest.raises(ValueError, match="starts once"):
+        admission.start(key(), 0.0, trusted=True)
+
+
+def test_a_token_below_the_greatest_seen_is_refused_by_name() -> None:
+    admission = worker()
+    admission.offer(offer(9), 0.0, trusted=True)
+    assert admission.offer(offer(8), 0.0, trusted=True) == Refused(Why.GREATER_TOKEN_SEEN, Token(9))
+
+
+def test_a_greater_token_is_a_new_assignment_beside_the_old_one() -> None:
+    admission = worker()
+    admission.offer(offer(1), 0.0, trusted=True)
+    admission.start(key(1), 0.0, trusted=True)
+    assert admission.offer(offer(2), 0.0, trusted=True) == Taken()
+    assert admission.free == 2
+
+
+@pytest.mark.parametrize(
+    ("why", "how"),
+    [
+        (Why.OTHER_INCARNATION, {"incarnation": Incarnation("you")}),
+        (Why.TOO_LATE, {"start_by": -1.0}),
+        (Why.NO_SLOT, {"slots": 5}),
+    ],
+)
+def test_a_refused_token_stays_refused(why: Why, how: dict[str, object]) -> None:
+    admission = worker()
+    first = admission.offer(offer(**how), 0.0, trusted=True)  # type: ignore[arg-type] # a table
+    assert isinstance(first, Refused)
+    assert first.why is why
+    again = admission.offer(offer(), 0.0, trusted=True)
+    assert isinstance(again, Refused)
+    assert again.why is Why.REVOKED
+    assert admission.free == 4
+
+
+def test_without_trust_while_draining_or_unable_nothing_is_taken() -> None:
+    admission = worker()
+    lost = admission.offer(offer(run="a"), 0.0, trusted=False)
+    unable = admission.offer(offer(run="b"), 0.0, trusted=True, unable="no such handler")
+    admission.draining = True
+    draining = admission.offer(offer(run="c"), 0.0, trusted=True)
+    assert [each.why for each in (lost, unable, draining) if isinstance(each, Refused)] == [
+        Why.TOO_LATE, Why.UNABLE, Why.DRAINING,
+    ]  # fmt: skip
+
+
+def test_an_armed_one_waits_for_its_instant() -> None:
+    admission = worker()
+    admission.offer(offer(not_before=3.0, start_by=8.0), 0.0, trusted=True)
+    assert admission.state(key()) is State.ARMED
+    assert admission.start(key(), 2.9, trusted=True) == NotYet(3.0)
+    assert admission.start(key(), 3.0, trusted=True) == Started()
+
+
+@pytest.mark.parametrize("case", ["late", "untrusted", "draining"])
+def test_what_may_start_is_judged_when_it_starts(case: str) -> None:
+    admission = worker()
+    admission.offer(offer(not_before=3.0, start_by=8.0), 0.0, trusted=True)
+    admission.draining = case == "draining"
+    at = 8.1 if case == "late" else 3.0
+    verdict = admission.start(key(), at, trusted=case != "untrusted")
+    assert isinstance(verdict, Refused)
+    assert admission.free == 4
+    assert admission.state(key()) is None
+
+
+def test_a_new_incarnation_drops_what_waits_and_keeps_what_runs() -> None:
+    admission = worker()
+    admission.offer(offer(run="waits", not_before=9.0, start_by=14.0), 0.0, trusted=True)
+    admission.offer(offer(run="runs"), 0.0, trusted=True)
+    admission.start(key(run="runs"), 0.0, trusted=True)
+    dropped = admission.renew(Incarnation("new"))
+    assert [(each.run, refused.why) for each, refused in dropped] == [
+        ("waits", Why.OTHER_INCARNATION)
+    ]
+    assert [each.run for each, _ in admission.holdings()] == ["runs"]
+    again = admission.offer(offer(run="x"), 0.0, trusted=True)
+    assert isinstance(again, Refused)
+
+
+def test_a_revoke_before_the_start_holds_and_after_it_does_not() -> None:
+    admission = worker()
+    admission.offer(offer(not_before=3.0), 0.0, trusted=True)
+    assert admission.revoke(key(), 1.0)
+    assert admission.free == 4
+    assert admission.revoke(key(), 1.0), "asked twice, answered alike"
+    admission.offer(offer(2), 1.0, trusted=True)
+    admission.start(key(2), 1.0, trusted=True)
+    assert not admission.revoke(key(2), 1.0)
+    admission.ended(key(2))
+    admission.acknowledged(key(2))
+    assert not admission.revoke(key(2), 1.0), "it did start, though nothing is left of it"
+
+
+def test_a_revoke_that_overtakes_its_assignment_is_remembered() -> None:
+    admission = worker()
+    assert admission.revoke(key(7), 0.0)
+    verdict = admission.offer(offer(7), 1.0, trusted=True)
+    assert isinstance(verdict, Refused)
+    admission.forget(UNKNOWN_FOR + 1)
+    assert admission.offer(offer(7, start_by=9999.0), 1000.0, trusted=True) == Taken()
+
+
+def test_an_entry_is_forgotten_after_its_start_by_and_no_sooner() -> None:
+    admission = worker()
+    admission.offer(offer(start_by=5.0), 0.0, trusted=True)
+    admission.start(key(), 0.0, trusted=True)
+    admission.forget(5.0 + GRACE)
+    assert admission.offer(offer(), 6.0, trusted=True) == Known(State.RUNNING), "it still runs"
+    admission.ended(key())
+    admission.acknowledged(key())
+    admission.forget(5.0 + 2 * GRACE)
+    verdict = admission.offer(offer(start_by=5.0), 26.0, trusted=True)
+    assert isinstance(verdict, Refused)
+    assert verdict.why is Why.TOO_LATE, "forgotten, and too late to start"
+
+
+def test_whatever_comes_in_whatever_order_each_token_starts_at_most_once() -> None:
+    for seed in range(300):
+        chance = random.Random(seed)
+        admission = worker(3)
+        started: list[Key] = []
+        start_by: dict[Key, float] = {}
+        """Resends keep it."""
+        now = 0.0
+        for _ in range(120):
+            now += chance.random()
+            each = key(chance.randint(1, 6), chance.choice("abc"))
+            match chance.randint(0, 6):
+                case 0 | 1:
+                    by = start_by.setdefault(each, now + chance.random() * 5)
+                    admission.offer(
+                        offer(each.token, run=each.run, start_by=by),
+                        now,
+                        trusted=chance.random() > 0.1,
+                    )
+                case 2 | 3 if admission.state(each) in (State.HELD, State.ARMED):
+                    verdict = admission.start(each, now, trusted=chance.random() > 0.1)
+                    if verdict == Started():
+                        started.append(each)
+                case 4:
+                    revoked = admission.revoke(each, now)
+                    assert not (revoked and each in started and now < start_by[each])
+                case 5 if admission.state(each) is State.RUNNING:
+                    admission.ended(each)
+                    admission.acknowledged(each)
+                case 6:
+                    admission.forget(now)
+            assert 0 <= admission.free <= 3
+            running = [k for k, s in admission.holdings() if s is not State.ENDED]
+            assert admission.used == len(running)
+        assert len(started) == len({*started})

@@ -1,0 +1,187 @@
+"""Grants, trust, cluster time, capture and outcomes: the other pure decisions."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+
+import pytest
+
+from workerd.core.capture import KEEP, Capture
+from workerd.core.cluster_time import ClusterTime, RoundTrip
+from workerd.core.grants import Head, deal
+from workerd.core.ids import Address, Key, RunId, Token
+from workerd.core.outcome import Cause, Content, Outcome, Reason, Verdict, digest, exited, stopped
+from workerd.core.trust import Trust
+
+A, B, C = Address("a:1"), Address("b:1"), Address("c:1")
+LOW, MEDIUM, HIGH = 1, 2, 3
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+# -- Grants --
+
+
+def test_unasked_slots_are_split_evenly_and_the_remainder_stays_where_it_was() -> None:
+    assert deal(7, {A: [], B: [], C: []}, {C: 3}) == {A: 2, B: 2, C: 3}
+
+
+def test_the_best_head_is_served_first_whoever_has_it() -> None:
+    heads = {A: [Head(LOW, 100.0, 5)], B: [Head(HIGH, 100.0, 2)], C: []}
+    assert deal(4, heads, {}) == {A: 2, B: 2, C: 0}
+
+
+def test_waiting_lifts_a_head_by_one_class_a_minute() -> None:
+    def winner(waiting: float) -> Address:
+        heads = {A: [Head(LOW, 1000.0 - waiting, 1)], B: [Head(HIGH, 1000.0, 1)]}
+        granted = deal(1, heads, {})
+        return max(granted, key=lambda each: granted[each])
+
+    assert winner(119.0) == B
+    assert winner(121.0) == A
+
+
+def test_never_more_is_granted_than_is_free() -> None:
+    chance = random.Random(1)
+    for _ in range(500):
+        members = [Address(f"m{n}:1") for n in range(chance.randint(0, 5))]
+        demands = {
+            each: [
+                Head(chance.randint(1, 3), chance.random() * 500, chance.randint(0, 30))
+                for _ in range(chance.randint(0, 3))
+            ]
+            for each in members
+        }
+        free = chance.randint(-1, 40)
+        granted = deal(free, demands, {})
+        assert granted.keys() == demands.keys()
+        assert sum(granted.values()) == (max(free, 0) if members else 0)
+        assert all(slots >= 0 for slots in granted.values())
+
+
+# -- Trust --
+
+
+def test_trust_runs_from_the_sending_and_ends_a_margin_before_the_ttl() -> None:
+    trust = Trust(ttl=15.0)
+    assert not trust.holds(0.0)
+    trust.refreshed(100.0)
+    assert trust.holds(111.9)
+    assert not trust.holds(112.0)
+    assert Trust(3.0, 100.0).until == 102.0, "the margin is a second at least"
+
+
+def test_an_answer_that_comes_late_takes_no_trust_away() -> None:
+    trust = Trust(ttl=15.0)
+    trust.refreshed(100.0)
+    trust.refreshed(95.0)
+    assert trust.until == 112.0
+
+
+def test_a_lease_never_refreshed_is_told_as_a_whole_ttl_old() -> None:
+    assert Trust(15.0).since(3.0) == 15.0
+    assert Trust(15.0, 1.0).since(3.0) == 2.0
+
+
+# -- Cluster time --
+
+
+def test_nothing_is_thought_reached_before_it_is_nor_within_when_it_is_past() -> None:
+    chance = random.Random(2)
+    for _ in range(200):
+        offset = chance.uniform(-1e6, 1e6)
+        time = ClusterTime()
+        boot = 50.0
+        for _ in range(chance.randint(1, 20)):
+            sent = boot + chance.random()
+            read = sent + chance.random() * 0.3
+            received = read + chance.random() * 0.3
+            time.observe(RoundTrip(sent, received, read + offset))
+            boot = received
+        instant = boot + offset + 10.0
+        assert time.surely_reached(instant) >= boot + 10.0 - 1e-6
+        assert time.surely_within(instant) <= boot + 10.0 + 1e-6
+        assert abs(time.at(boot) - (boot + offset)) <= 0.3 + 1e-6
+
+
+def test_the_tightest_of_the_last_eight_round_trips_counts() -> None:
+    time = ClusterTime()
+    time.observe(RoundTrip(0.0, 0.001, 1000.0))
+    for n in range(8):
+        time.observe(RoundTrip(10.0 + n, 10.5 + n, 1010.0 + n))
+    assert time.surely_reached(2000.0) - time.surely_within(2000.0) == pytest.approx(0.5)
+
+
+# -- Capture --
+
+
+@pytest.mark.parametrize("total", [0, 1, KEEP, KEEP + 1, 2 * KEEP, 2 * KEEP + 1, 10 * KEEP + 77])
+@pytest.mark.parametrize("chunk", [1 << 20, 4096, 777])
+def test_what_is_kept_is_the_first_and_the_last_of_the_stream(total: int, chunk: int) -> None:
+    stream = random.Random(total).randbytes(total)
+    capture = Capture(stderr=False)
+    for at in range(0, total, chunk):
+        capture.feed(stream[at : at + chunk], NOW)
+    pieces = capture.pieces()
+    assert sum(len(piece.data) + piece.omitted for piece in pieces) == total
+    for piece in pieces:
+        assert piece.data == stream[piece.offset : piece.offset + len(piece.data)]
+    if total > 2 * KEEP:
+        assert [len(piece.data) for piece in pieces] == [KEEP, KEEP]
+    elif total:
+        assert sum(piece.omitted for piece in pieces) == 0
+
+
+# -- Outcomes --
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict", "reason", "shown"),
+    [
+        (0, Verdict.SUCCEEDED, Reason.NONE, 0),
+        (1, Verdict.FAILED, Reason.EXIT_CODE, 1),
+        (100, Verdict.FAILED, Reason.DONT_RETRY, 100),
+        (-9, Verdict.FAILED, Reason.SIGNAL, 137),
+    ],
+)
+def test_an_exit_code_says_how_it_ended(
+    code: int, verdict: Verdict, reason: Reason, shown: int
+) -> None:
+    outcome = exited(code, ())
+    assert (outcome.verdict, outcome.reason, outcome.exit_code) == (verdict, reason, shown)
+
+
+@pytest.mark.parametrize(
+    ("cause", "verdict", "reason"),
+    [
+        (Cause.TIMEOUT, Verdict.FAILED, Reason.TIMEOUT),
+        (Cause.CANCEL, Verdict.CANCELLED, Reason.BY_USER),
+        (Cause.DRAIN, Verdict.RETURNED, Reason.NONE),
+        (Cause.LEASE_LOST, Verdict.RETURNED, Reason.WORKER_LOST),
+    ],
+)
+def test_whoever_stopped_it_is_the_reason(cause: Cause, verdict: Verdict, reason: Reason) -> None:
+    outcome = stopped(cause)
+    assert (outcome.verdict, outcome.reason) == (verdict, reason)
+
+
+def test_the_digest_tells_a_repetition_from_a_contradiction() -> None:
+    key = Key(RunId("r"), Token(1))
+    one = Outcome(Verdict.SUCCEEDED, result=Content(b"1", json=True))
+    assert digest(key, one) == digest(key, Outcome(Verdict.SUCCEEDED, result=one.result))
+    others = [
+        digest(Key(RunId("r"), Token(2)), one),
+        digest(key, Outcome(Verdict.SUCCEEDED, result=Content(b"1", json=False))),
+        digest(key, Outcome(Verdict.SUCCEEDED)),
+        digest(key, Outcome(Verdict.FAILED, result=one.result)),
+        digest(key, Outcome(Verdict.SUCCEEDED, exit_code=0, result=one.result)),
+    ]
+    assert len({digest(key, one), *others}) == 6
+
+
+def test_the_digest_is_the_same_for_ever() -> None:
+    """A spool written by an older version is sent by a newer one."""
+    outcome = Outcome(Verdict.FAILED, Reason.EXIT_CODE, "exit code 3", exit_code=3)
+    assert digest(Key(RunId("r"), Token(1)), outcome).hex() == (
+        "ab69404c2ae8edff1530efc945e2306ee3d50bbd2cf3655766a6c359b297fb0c"
+    )

@@ -1,0 +1,84 @@
+"""What is written down of running sessions, and read by another process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from support.wait import wait_until
+from workerd import journal, procs
+from workerd.keeper import sweep_leftovers
+
+
+def test_a_journal_lists_what_began_and_has_not_ended(tmp_path: Path) -> None:
+    written = journal.Journal(tmp_path, "mark")
+    written.began(10, 111)
+    written.began(20, 222)
+    written.ended(10)
+    left = journal.read(written.path)
+    assert left == journal.Left("mark", {20: 222})
+    written.close()
+    assert journal.read(written.path) is None
+
+
+def test_a_long_journal_is_rewritten_and_says_the_same(tmp_path: Path) -> None:
+    written = journal.Journal(tmp_path, "mark")
+    written.began(1, 5)
+    for session in range(2, 20_000):
+        written.began(session, 7)
+        written.ended(session)
+    assert written.path.stat().st_size < 300 * 1024
+    assert journal.read(written.path) == journal.Left("mark", {1: 5})
+
+
+def test_a_journal_of_another_boot_or_a_cut_line_is_no_reason_to_kill(tmp_path: Path) -> None:
+    path = tmp_path / f"x{journal.SUFFIX}"
+    path.write_text("boot another\nmark m\n+ 1 2\n")
+    assert journal.read(path) is None
+    path.write_text(f"boot {journal.boot_id()}\nmark m\n+ 10 111\n+ 2")
+    assert journal.read(path) == journal.Left("m", {10: 111})
+
+
+def sleeper(mark: str = "") -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(300)"],
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        env={**os.environ, procs.MARK: mark} if mark else None,
+    )
+
+
+def test_a_session_is_killed_by_number_and_start_time_together(tmp_path: Path) -> None:
+    ours, reused = sleeper(), sleeper()
+    try:
+        born = procs.look(ours.pid)
+        other = procs.look(reused.pid)
+        assert born is not None
+        assert other is not None
+        written = journal.Journal(tmp_path, "no-such-mark")
+        written.began(ours.pid, born.start)
+        written.began(reused.pid, other.start - 1)
+        assert sweep_leftovers(tmp_path) >= 1
+        assert wait_until(lambda: ours.poll() == -signal.SIGKILL, 2.0, "the end of ours")
+        assert reused.poll() is None, "a number that was given to another is left in peace"
+        assert not [*tmp_path.glob(f"*{journal.SUFFIX}")]
+    finally:
+        for each in (ours, reused):
+            each.kill()
+            each.communicate()
+
+
+def test_what_carries_the_mark_is_killed_without_being_written_down(tmp_path: Path) -> None:
+    marked = sleeper("this-mark")
+    try:
+        assert marked.stdout is not None
+        marked.stdout.readline()
+        journal.Journal(tmp_path, "this-mark")
+        assert sweep_leftovers(tmp_path) == 1
+        assert wait_until(lambda: marked.poll() == -signal.SIGKILL, 2.0, "its end")
+    finally:
+        marked.kill()
+        marked.communicate()

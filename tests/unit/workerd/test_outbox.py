@@ -1,0 +1,48 @@
+"""Frames as batches."""
+
+from __future__ import annotations
+
+from schedproto.v1 import worker_service_pb2 as pb
+from workerd.outbox import MAX_BYTES, MAX_ITEMS, Outbox
+
+
+def result(size: int = 0) -> pb.Result:
+    return pb.Result(error="x" * size)
+
+
+async def test_what_waits_goes_together_in_bounded_frames() -> None:
+    outbox = Outbox()
+    for _ in range(MAX_ITEMS + 1):
+        outbox.result(result())
+    outbox.refuse(pb.Refusal())
+    first = outbox.take()
+    assert (len(first.refusals), len(first.results)) == (1, MAX_ITEMS - 1)
+    await outbox.wait()
+    assert len(outbox.take().results) == 2
+
+
+async def test_large_results_are_spread_over_frames() -> None:
+    outbox = Outbox()
+    for _ in range(4):
+        outbox.result(result(MAX_BYTES // 2))
+    assert len(outbox.take().results) == 2
+    assert len(outbox.take().results) == 2
+
+
+async def test_only_the_newest_grant_is_sent() -> None:
+    outbox = Outbox()
+    outbox.grant(pb.Granted(slots=1, received=0))
+    outbox.grant(pb.Granted(slots=4, received=2))
+    assert outbox.take().granted == pb.Granted(slots=4, received=2)
+    assert not outbox.take().HasField("granted")
+
+
+async def test_the_end_comes_after_all_that_waits() -> None:
+    outbox = Outbox()
+    outbox.end(pb.WorkerFrame(goodbye=pb.Goodbye()))
+    for _ in range(MAX_ITEMS + 1):
+        outbox.result(result())
+    assert not outbox.take().HasField("goodbye")
+    assert not outbox.over
+    assert outbox.take().HasField("goodbye")
+    assert outbox.over
