@@ -74,15 +74,18 @@ OTHER: Final = "other"
 class Telemetry:
     """Counts what happens and says what matters; `emit` is the `Emit` of the loops."""
 
-    def __init__(self, cluster: Cluster, version: str) -> None:
+    def __init__(self) -> None:
         # A series beside each counter that nobody looks at.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # theirs has no types
         self.registry: Final = CollectorRegistry()
         self._metrics = _Metrics(self.registry)
         self._attached: set[IncarnationId] = set()
-        Info("schedd_build", "What runs here.", registry=self.registry).info({"version": version})
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
+
+    def observe(self, cluster: Cluster, version: str) -> None:
+        """Ask this view of the cluster at each scrape, and say what runs here. Once."""
+        Info("schedd_build", "What runs here.", registry=self.registry).info({"version": version})
         self.registry.register(ClusterGauges(cluster))
 
     def exposition(self, accept: str) -> tuple[bytes, str]:

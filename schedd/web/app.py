@@ -28,7 +28,8 @@ from schedd.web.rest import Rest
 
 
 def build(services: Services, telemetry: Telemetry, readiness: Readiness) -> Starlette:
-    """The app, for `server.serve`. `readiness` tells why this member isn't ready."""
+    """The app, for `server.Bound.serve`. `readiness` tells why this member isn't ready."""
+    telemetry.observe(services.cluster, services.version)
     closing = asyncio.Event()
     app = Starlette(
         routes=_routes(services, telemetry, readiness, closing),

@@ -1,7 +1,7 @@
 """The HTTP server inside the daemon's own loop: bound first, served until cancelled.
 
-    listener = bind("127.0.0.1:7421")          connections queue from here on
-    group.create_task(serve(app, listener))    until cancelled; then finishes what is being answered
+    async with bound("127.0.0.1:7421") as http:    connections queue from here on
+        group.create_task(http.serve(app))         until cancelled; finishes what is being answered
 
 Signals are the daemon's; uvicorn gets none of them.
 """
@@ -9,14 +9,15 @@ Signals are the daemon's; uvicorn gets none of them.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final, NoReturn
 
 import uvicorn
 from starlette.applications import Starlette
 
+from schedkit.channel import split_address
 from schedkit.errors import Fault, Misconfigured
 
 GRACE: Final = 3
@@ -25,18 +26,69 @@ GRACE: Final = 3
 BACKLOG: Final = 512
 
 
-def bind(address: str) -> socket.socket:
-    """A listening socket at host:port (port 0: any that is free).
+class Bound:
+    """An address that is had: connections queue until `serve` takes them."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        host, port = listener.getsockname()[:2]
+        self.host: Final[str] = host
+        self.port: Final[int] = port
+
+    @property
+    def address(self) -> str:
+        """host:port"""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    async def serve(self, app: Starlette) -> NoReturn:
+        """Serve until cancelled. Then event streams end at once, and what is being answered gets
+        GRACE seconds. `app.state.closing` is the event that ends the streams.
+        """
+        server = _Server(
+            uvicorn.Config(
+                app,
+                access_log=False,
+                log_config=None,
+                lifespan="off",
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=GRACE,
+            )
+        )
+        running = asyncio.create_task(server.serve(sockets=[self._listener]), name="http server")
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            app.state.closing.set()
+            server.should_exit = True
+            await asyncio.wait([running])
+            raise
+        raise Fault("the HTTP server ended by itself")
+
+    def close(self) -> None:
+        """Give the address back."""
+        self._listener.close()
+
+
+@asynccontextmanager
+async def bound(address: str) -> AsyncIterator[Bound]:
+    """Listen at host:port (port 0: any that is free) for the time of the block.
 
     Raises:
         Misconfigured: the address can't be read, or can't be had.
     """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise Misconfigured(f"listen.http: {address!r} is no host:port")
+    found = Bound(_listener(address))
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def _listener(address: str) -> socket.socket:
+    host, port = split_address(address)
     try:
         family, kind, _, _, where = socket.getaddrinfo(
-            host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind)
         try:
@@ -52,42 +104,10 @@ def bind(address: str) -> socket.socket:
     return listener
 
 
-def address_of(listener: socket.socket) -> str:
-    """Where it listens, as host:port."""
-    host, port = listener.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-async def serve(app: Starlette, listener: socket.socket) -> NoReturn:
-    """Serve until cancelled. Then event streams end at once, and what is being answered gets
-    GRACE seconds. `app.state.closing` is the event that ends the streams.
-    """
-    server = _Server(
-        uvicorn.Config(
-            app,
-            access_log=False,
-            log_config=None,
-            lifespan="off",
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=GRACE,
-            h11_max_incomplete_event_size=64 * 1024,
-        )
-    )
-    running = asyncio.create_task(server.serve(sockets=[listener]), name="http server")
-    try:
-        await asyncio.shield(running)
-    except asyncio.CancelledError:
-        app.state.closing.set()
-        server.should_exit = True
-        await asyncio.wait([running])
-        raise
-    raise Fault("the HTTP server ended by itself")
-
-
 class _Server(uvicorn.Server):
     """Without signal handlers: the daemon's own decide."""
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take none."""
         yield
