@@ -1,0 +1,244 @@
+"""The demo from its first line to its last.
+
+    up → apply → watch, until its time is over or Ctrl-C → let what is due end → judge → down
+
+The first Ctrl-C ends the watching and goes on to the verdict; the second goes straight down.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+
+from schedclient import ApiError, Client, Job, NotFound, Run
+from schedproto.v1 import job_pb2
+from showcase.cluster import HERE, MEMBERS, WORKERS, Addresses, Cluster, CommandFailed, schedctl
+from showcase.receiver import Receiver, receiver
+from showcase.screen import Screen
+from showcase.verdict import Expected, Row, judge
+from showcase.watch import Watch, due_instants, runs_seen
+
+SETTLE_WITHIN = 30.0
+"""Seconds that runs have to end in after the last one was due."""
+ONCE = "welcome"
+"""The one-shot job; the others stand in the manifests."""
+INTERRUPTED = 130
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says. `seconds` None: until Ctrl-C."""
+
+    seconds: float | None
+    folder: Path | None
+    keep: bool
+
+
+def main() -> int:
+    """Run the demo; its exit code: 0 when all was in order, else 1 (130 when broken off)."""
+    options, screen, code = _options(), Screen(), 1
+    try:
+        code = asyncio.run(_demo(options, screen))
+    except* (ApiError, CommandFailed) as errors:
+        for error in _each(errors):
+            screen.say(f"✗ {error}", "red")
+    except* asyncio.CancelledError:
+        screen.say("broken off", "yellow")
+        code = INTERRUPTED
+    return code
+
+
+def _each(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        yield from _each(error) if isinstance(error, BaseExceptionGroup) else (error,)
+
+
+def _options() -> Options:
+    parser = argparse.ArgumentParser(prog="deploy/demo/run", description=__doc__.split("\n")[0])
+    parser.add_argument("--seconds", type=float, metavar="S", help="end by itself after S seconds")
+    parser.add_argument("--dir", type=Path, metavar="D", help="the cluster's folder, kept")
+    parser.add_argument("--keep", action="store_true", help="leave the cluster running at the end")
+    given = parser.parse_args()
+    return Options(given.seconds, given.dir.absolute() if given.dir else None, given.keep)
+
+
+async def _demo(options: Options, screen: Screen) -> int:
+    with _ending() as ending:
+        folder = options.folder or Path(tempfile.mkdtemp(prefix="schedd-demo-"))
+        cluster = Cluster(folder, ours=options.folder is None and not options.keep)
+        async with _running(cluster, options, screen) as addresses:
+            with receiver() as arrivals:
+                rows = await _show(addresses, arrivals, options, screen, ending)
+            good = not any(row.faults for row in rows)
+            screen.summary(rows)
+            screen.faults(rows)
+            screen.dashboard(f"{addresses.dashboard}/")
+        verdict = "every run that was due ran once, on time, and ended as it should"
+        screen.say(f"✓ {verdict}" if good else "✗ not all was in order", "green" if good else "red")
+        return 0 if good else 1
+
+
+@contextmanager
+def _ending() -> Iterator[asyncio.Event]:
+    """An event for the first wish to end; the second cancels the demo."""
+    loop, demo, ending = asyncio.get_running_loop(), asyncio.current_task(), asyncio.Event()
+
+    def asked() -> None:
+        if ending.is_set() and demo is not None:
+            demo.cancel()
+        ending.set()
+
+    for number in _ENDINGS:
+        loop.add_signal_handler(number, asked)
+    try:
+        yield ending
+    finally:
+        for number in _ENDINGS:
+            loop.remove_signal_handler(number)
+
+
+@asynccontextmanager
+async def _running(cluster: Cluster, options: Options, screen: Screen) -> AsyncIterator[Addresses]:
+    screen.say(f"starting etcd, PostgreSQL, {MEMBERS} schedd and {WORKERS} workerd …")
+    began = time.monotonic()
+    kept = False
+    try:
+        addresses = await cluster.up()
+        screen.say(f"up in {time.monotonic() - began:.1f} s, in {cluster.folder}")
+        screen.dashboard(f"{addresses.dashboard}/")
+        yield addresses
+        kept = options.keep
+    finally:
+        if kept:
+            cluster.keep()
+            screen.say(f"still running; stop it: schedctl dev down --dir {cluster.folder}")
+        else:
+            screen.say("stopping …", "dim")
+            await asyncio.to_thread(cluster.down)
+            if options.folder is None:
+                shutil.rmtree(cluster.folder, ignore_errors=True)
+
+
+async def _show(
+    addresses: Addresses,
+    arrivals: Receiver,
+    options: Options,
+    screen: Screen,
+    ending: asyncio.Event,
+) -> list[Row]:
+    """Give the cluster its jobs, show what happens, and judge it."""
+    async with Client(addresses.endpoints) as client:
+        names = [*_names(), ONCE]
+        if options.folder is not None:
+            await _forget(client, names)
+        await _apply(addresses, {"RECEIVER": arrivals.url})
+        jobs = [await client.jobs.get(name) for name in names]
+        screen.jobs(jobs)
+        watch = Watch(client, screen.run)
+        async with asyncio.TaskGroup() as group:
+            watching = [group.create_task(watch.follow(job), name=job.name) for job in jobs]
+            await _time_is_over(options.seconds, ending)
+            until = watch.until = await _between_instants()
+            rows = await _verdicts(client, jobs, watch, until, arrivals)
+            for one in watching:
+                one.cancel()
+        return rows
+
+
+async def _verdicts(
+    client: Client, jobs: Sequence[Job], watch: Watch, until: datetime, arrivals: Receiver
+) -> list[Row]:
+    async def verdict(job: Job) -> Row:
+        expected = _expected(job, await due_instants(client, job, until))
+        try:
+            async with asyncio.timeout(SETTLE_WITHIN):
+                await watch.settled(expected)
+        except TimeoutError:
+            pass  # the verdict names what hasn't ended
+        await client.jobs.pause(job.job_id, "the demo is over")
+        runs, seen = await runs_seen(client, job, until)
+        row = judge(expected, seen)
+        return _arrived(row, runs, arrivals) if job.name == "orders" else row
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(verdict(job), name=f"verdict {job.name}") for job in jobs]
+    return [task.result() for task in tasks]
+
+
+def _expected(job: Job, due: tuple[datetime, ...]) -> Expected:
+    assert isinstance(job.message, job_pb2.Job)
+    attempts = job.message.retry.max_attempts or 4
+    return Expected(job.name, due, job.labels.get("ends") == "dead-letter", attempts)
+
+
+def _arrived(row: Row, runs: Sequence[Run], arrivals: Receiver) -> Row:
+    """The receiver's own count, against what the cluster says."""
+    lost = [run.run_id for run in runs if run.succeeded and not arrivals.arrived[run.run_id]]
+    faults = [f"run {run_id} succeeded, and its request never arrived" for run_id in lost]
+    return replace(row, faults=(*row.faults, *faults))
+
+
+async def _time_is_over(seconds: float | None, ending: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await ending.wait()
+    except TimeoutError:
+        return
+
+
+async def _between_instants() -> datetime:
+    """An instant in the middle of a second, now: all schedules here fire on whole ones."""
+    await asyncio.sleep((0.5 - time.time()) % 1.0)
+    return datetime.now(UTC)
+
+
+# ---- jobs ----
+
+
+def _manifests() -> list[Path]:
+    return sorted(HERE.glob("*.yaml"))
+
+
+def _names() -> list[str]:
+    texts = [path.read_text(encoding="utf-8") for path in _manifests()]
+    return [job["name"] for text in texts for job in yaml.load_all(text, yaml.BaseLoader)]
+
+
+async def _apply(addresses: Addresses, values: Mapping[str, str]) -> None:
+    """Apply the manifests, and make the one-shot."""
+    env = {"SCHEDCTL_ENDPOINTS": ",".join(addresses.endpoints)}
+    with tempfile.TemporaryDirectory(prefix="schedd-demo-jobs-") as folder:
+        _fill_in(Path(folder), {"DASHBOARD": addresses.dashboard, "FOLDER": str(HERE), **values})
+        await schedctl("apply", "-f", folder, env=env)
+    words = ("sh", "-c", "echo welcome to schedd")
+    await schedctl("job", "create", ONCE, "--at", "+5s", "--", *words, env=env)
+
+
+def _fill_in(folder: Path, values: Mapping[str, str]) -> None:
+    """Copy the manifests with `${DASHBOARD}` and the like filled in; other variables stay."""
+    for path in _manifests():
+        text = path.read_text(encoding="utf-8")
+        filled = re.sub(r"\$\{(\w+)\}", lambda word: values.get(word[1], word[0]), text)
+        (folder / path.name).write_text(filled, encoding="utf-8")
+
+
+async def _forget(client: Client, names: Sequence[str]) -> None:
+    """Delete what an earlier demo left in the same folder."""
+    for name in names:
+        try:
+            await client.jobs.delete(name)
+        except NotFound:
+            continue

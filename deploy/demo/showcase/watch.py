@@ -1,0 +1,95 @@
+"""What became of the jobs: each run as it happens, and all of them for the verdict.
+
+Watching is for people and for knowing when all has ended; the verdict reads the runs anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from schedclient import Client, Job, Run
+from showcase.verdict import Expected, Seen, Try
+
+PAGE = 1000
+
+
+class Watch:
+    """The newest state of every run of some jobs, by job name and instant."""
+
+    def __init__(self, client: Client, show: Callable[[Run], None]) -> None:
+        self._client = client
+        self._show = show
+        self._told: set[tuple[str, str, int]] = set()
+        self._ended: dict[str, set[datetime]] = {}
+        self._changed = asyncio.Event()
+        self.until: datetime | None = None
+        """Runs of later instants are not shown."""
+
+    async def follow(self, job: Job) -> None:
+        """Take in every change of this job's runs, until cancelled."""
+        ended = self._ended.setdefault(job.name, set())
+        async for run in self._client.runs.watch(job=job.job_id):
+            if run.scheduled_at is None:
+                continue
+            if run.ended:
+                ended.add(run.scheduled_at)
+                self._changed.set()
+            told = (run.run_id, run.state, run.attempt)
+            if told not in self._told and (self.until is None or run.scheduled_at <= self.until):
+                self._told.add(told)
+                self._show(run)
+
+    async def settled(self, expected: Expected) -> None:
+        """Return when every instant that was due has ended, however it did."""
+        while not self._ended[expected.job].issuperset(expected.due):
+            self._changed.clear()
+            await self._changed.wait()
+
+
+async def due_instants(client: Client, job: Job, until: datetime) -> tuple[datetime, ...]:
+    """The job's nominal instants since it was made, up to `until`, counted from its schedule."""
+    found: list[datetime] = []
+    after = job.created_at
+    while True:
+        page = await client.jobs.next(job.job_id, after=after, count=PAGE)
+        found += [instant.scheduled_at for instant in page if instant.scheduled_at <= until]
+        if len(page) < PAGE or page[-1].scheduled_at > until:
+            return tuple(found)
+        after = page[-1].scheduled_at
+
+
+async def runs_seen(client: Client, job: Job, until: datetime) -> tuple[list[Run], list[Seen]]:
+    """All runs of the job's instants up to `until`, as they are and as the verdict wants them."""
+    dead = {letter.run.run_id async for letter in client.dead_letters.list(job=job.job_id)}
+    runs = [
+        run
+        async for run in client.runs.list(job=job.job_id)
+        if run.scheduled_at is not None and run.scheduled_at <= until
+    ]
+    tries = {run.run_id: await _tries(client, run) for run in runs}
+    return runs, [_seen(run, tries, run.run_id in dead) for run in runs]
+
+
+async def _tries(client: Client, run: Run) -> tuple[Try, ...]:
+    if run.assignments <= 1:
+        return (Try(run.started_at, run.finished_at),) if run.started_at else ()
+    attempts = await client.runs.attempts(run.run_id)
+    started = [one for one in attempts if one.started_at is not None]
+    started.sort(key=lambda one: one.fencing_token)
+    return tuple(Try(one.started_at, one.finished_at) for one in started)
+
+
+def _seen(run: Run, tries: Mapping[str, tuple[Try, ...]], dead: bool) -> Seen:
+    assert run.scheduled_at is not None
+    return Seen(
+        scheduled_at=run.scheduled_at,
+        due_at=run.due_at or run.scheduled_at,
+        state=run.state,
+        reason=run.reason,
+        ended=run.ended,
+        dead=dead,
+        attempt=run.attempt,
+        tries=tries[run.run_id],
+    )
