@@ -91,6 +91,7 @@ WITH b AS (
 SELECT n, true, priority, due_at, ready_at, attempt, losses, start_by, paid FROM assigned
 UNION ALL
 SELECT n, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM skipped
+ORDER BY n
 """
 
 PAYLOADS = """

@@ -37,6 +37,9 @@ class Remedy(enum.Enum):
 _CONFLICTS = {"40P01", "40001"}
 _WAITED = {"55P03", "57014"}
 _BROKEN = ("22", "23", "54")
+_REFUSED_AT_THE_DOOR = ("does not exist", "authentication failed", "no pg_hba.conf entry")
+"""A connection that is refused carries no code, only the server's words."""
+
 _AWAY = (
     "08",  # connection
     "25006",  # read-only: a standby
@@ -58,6 +61,8 @@ def judge(error: DBAPIError, *, committing: bool) -> tuple[Exception, Remedy]:
     told = f"PostgreSQL: {_first_line(error)}"
     if code in _CONFLICTS:
         return Unavailable(told), Remedy.AT_ONCE
+    if not code and any(words in told for words in _REFUSED_AT_THE_DOOR):
+        return Misconfigured(told), Remedy.NONE
     lost = error.connection_invalidated or not code or code.startswith(_AWAY) or code in _WAITED
     if committing and lost:
         return OutcomeUnknown(f"{told} (COMMIT was sent: it may stand)"), Remedy.NONE

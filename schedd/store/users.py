@@ -19,7 +19,7 @@ from schedd.ports import (
     RunRecord,
     StoredDefinition,
 )
-from schedd.store import audit, counting, jobs, runs
+from schedd.store import audit, counting, dispatch, jobs, runs
 from schedd.store.database import Database
 from schedd.store.jobs import DueAndNominal
 
@@ -47,6 +47,11 @@ class PostgresUserStore:
     async def get_job(self, namespace: str, job: str) -> JobRecord | None:
         """By id or by name."""
         return await self.database.call(lambda c: jobs.get_job(c, namespace, job))
+
+    async def definition(self, job_id: JobId) -> StoredDefinition | None:
+        """By id alone; of deleted and one-time jobs too."""
+        found = await self.database.call(lambda c: dispatch.definitions(c, [job_id]))
+        return found.get(job_id)
 
     async def list_jobs(
         self, namespace: str, after: tuple[datetime, JobId] | None, limit: int

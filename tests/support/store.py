@@ -48,6 +48,7 @@ from schedd.core.model import (
 from schedd.ports import Assignments, Fired, JobRecord, StoredDefinition
 from schedd.store.database import Database
 from schedd.store.postgres import PostgresStore
+from support.wait import wait_until
 
 START = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 """A Monday noon, long past: everything due then is due."""
@@ -284,3 +285,16 @@ def incarnation(**changes: Any) -> Incarnation:
 
 def keys(runs: Sequence[LiveRun]) -> list[RunKey]:
     return [run.key for run in runs]
+
+
+def wait_for_waiter(connection: Connection) -> None:
+    """Return when another backend waits for a lock that this one holds."""
+
+    def waited_for() -> bool:
+        waiting = connection.exec_driver_sql(
+            "SELECT 1 FROM pg_locks WHERE NOT granted"
+            " AND pg_backend_pid() = ANY (pg_blocking_pids(pid))"
+        )
+        return waiting.first() is not None
+
+    wait_until(waited_for, 2, "a backend that waits for us")

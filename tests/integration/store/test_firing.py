@@ -10,7 +10,8 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import ShardId
 from schedd.core.lifecycle import Reason, State
-from support.store import MINUTE, START, World, firing, new_run, ok
+from schedd.store import jobs as jobs_store
+from support.store import MINUTE, START, World, firing, new_run, ok, wait_for_waiter
 
 
 async def test_a_firing_advances_its_timer_and_inserts_its_run(world: World) -> None:
@@ -84,9 +85,7 @@ async def test_pause_during_fire_lets_nothing_of_the_job_through(world: World) -
     loop = asyncio.get_running_loop()
 
     def pause_slowly(connection: Connection) -> None:
-        from schedd.store import jobs
-
-        jobs.pause_job(connection, job.definition.job_id, "", "ann", ok("pause"))
+        jobs_store.pause_job(connection, job.definition.job_id, "", "ann", ok("pause"))
         loop.call_soon_threadsafe(paused.set)
         wait_for_waiter(connection)
 
@@ -96,21 +95,6 @@ async def test_pause_during_fire_lets_nothing_of_the_job_through(world: World) -
     await pausing
 
     assert (fired.runs, fired.refused) == ([], [job.definition.job_id])
-
-
-def wait_for_waiter(connection: Connection) -> None:
-    """Return when another backend waits for a lock of this one."""
-    from support.wait import wait_until
-
-    def waited_for() -> bool:
-        return bool(
-            connection.exec_driver_sql(
-                "SELECT 1 FROM pg_stat_activity"
-                " WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid))"
-            ).first()
-        )
-
-    wait_until(waited_for, 2, "a backend that waits for us")
 
 
 async def test_folds_select_from_the_timers_that_advanced_too(world: World) -> None:

@@ -1,0 +1,427 @@
+"""Assign (PROTOCOL 1, 3): tokens under the lock, overlap judged on rows, one attempt at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from schedd.core.ids import ShardId, Token
+from schedd.core.lifecycle import Reason, State
+from schedd.core.model import LiveRun, Priority, Trigger
+from schedd.ports import JobRecord, Unstarted
+from support.store import (
+    INCARNATION,
+    MINUTE,
+    START,
+    Member,
+    World,
+    draft,
+    firing,
+    manual_run,
+    new_run,
+    ok,
+    report,
+    wait_for_waiter,
+)
+
+
+async def fired(me: Member, job: JobRecord, count: int = 1) -> list[LiveRun]:
+    """The job's first `count` runs, a minute apart."""
+    runs = []
+    for n in range(count):
+        runs += (await me.fire(firing(job, at=START + n * MINUTE))).runs
+    return runs
+
+
+async def retrying(me: Member, run: LiveRun, **changes) -> LiveRun:
+    """The run after a failed attempt."""
+    [assigned] = await me.assigned(draft(run))
+    await me.store.results.accept([report(assigned, state=State.RETRYING, retry_at=START)])
+    [waiting] = await me.store.owner.live_runs([run.shard], [State.RETRYING])
+    return waiting
+
+
+async def test_an_assigned_run_is_running_under_its_token(world: World) -> None:
+    me = await world.member()
+    [run] = await fired(me, await world.job(shard=6))
+    asked = datetime.now(UTC)
+
+    [assigned] = (await me.assign(draft(run))).assigned
+
+    row = await world.run_row(run.key.run_id)
+    assert (row["state"], row["token"], row["worker"]) == (
+        "RUNNING",
+        assigned.run.token,
+        "worker-1",
+    )
+    assert assigned.run.token >> 32 == me.epochs[ShardId(6)]
+    assert (assigned.run.attempt, row["assignments"], assigned.payload) == (1, 1, None)
+    assert assigned.run.incarnation == INCARNATION
+    assert assigned.run.start_by is not None
+    assert timedelta(seconds=4) < assigned.run.start_by - asked < timedelta(seconds=7)
+    assert await me.store.owner.live_runs([run.shard], [State.RUNNING]) == [assigned.run]
+
+
+async def test_tokens_are_drawn_after_the_shard_rows_are_locked(world: World) -> None:
+    """Another transaction holds the shard: nobody may have drawn a token while waiting for it."""
+    me = await world.member()
+    user = await world.member(take=False)
+    [run] = await fired(me, await world.job())
+    drawn: list[ShardId] = []
+    held = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def hold(connection):
+        connection.exec_driver_sql("SELECT 1 FROM shards WHERE id = 0 FOR NO KEY UPDATE")
+        loop.call_soon_threadsafe(held.set)
+        wait_for_waiter(connection)
+        return list(drawn)
+
+    def next_token(shard: ShardId) -> Token:
+        drawn.append(shard)
+        return me.next_token(shard)
+
+    holding = asyncio.create_task(user.store.database.call(hold), name="hold")
+    await held.wait()
+    answer = await me.store.owner.assign(me.claim(0), [draft(run)], next_token)
+
+    assert await holding == []
+    assert len(answer.assigned) == len(drawn) == 1
+
+
+async def test_a_batch_of_a_released_owner_assigns_nothing_and_draws_no_token(
+    world: World,
+) -> None:
+    me = await world.member()
+    [run] = await fired(me, await world.job())
+    claim = me.claim(0)
+    await me.store.membership.release(claim)
+
+    def never(shard: ShardId) -> Token:
+        raise AssertionError(f"a token was drawn for shard {shard}")
+
+    answer = await me.store.owner.assign(claim, [draft(run)], never)
+
+    assert (answer.assigned, answer.lost) == ([], {0})
+    assert (await world.run_row(run.key.run_id))["state"] == "PENDING"
+
+
+async def test_a_draft_of_another_generation_waits(world: World) -> None:
+    me = await world.member()
+    job = await world.job()
+    [run] = await fired(me, job)
+    await me.store.users.update_job(job.definition.job_id, 1, job.definition, None, ok("update"))
+
+    old = await me.assign(draft(run, generation=1))
+    [new] = await me.assigned(draft(run, generation=2))
+
+    assert (old.assigned, old.waiting) == ([], [run.key])
+    assert new.generation == (await world.run_row(run.key.run_id))["generation"] == 2
+
+
+async def test_a_draft_of_a_job_that_moved_or_was_deleted_waits(world: World) -> None:
+    me = await world.member()
+    moved, deleted = await world.job(), await world.job()
+    runs = [*await fired(me, moved), *await fired(me, deleted)]
+    await world.sql("UPDATE timers SET shard = 9 WHERE job_id = %s", moved.definition.job_id)
+    await world.sql("DELETE FROM timers WHERE job_id = %s", deleted.definition.job_id)
+
+    answer = await me.assign(*map(draft, runs))
+
+    assert answer.assigned == []
+    assert set(answer.waiting) == {run.key for run in runs}
+
+
+async def test_a_running_run_isnt_assigned_again(world: World) -> None:
+    me = await world.member()
+    [run] = await fired(me, await world.job())
+    [first] = await me.assigned(draft(run))
+
+    again = await me.assign(draft(run))
+
+    assert (again.assigned, again.waiting) == ([], [run.key])
+    assert (await world.run_row(run.key.run_id))["token"] == first.token
+
+
+async def test_overlap_skip_ends_the_next_run_while_one_is_admitted(world: World) -> None:
+    me = await world.member()
+    first, second = await fired(me, await world.job(), 2)
+    await me.assigned(draft(first))
+
+    answer = await me.assign(draft(second))
+
+    assert (answer.assigned, answer.ended, answer.waiting) == ([], [second.key], [])
+    row = await world.run_row(second.key.run_id)
+    assert (row["state"], row["reason"], row["fired_by"]) == ("SKIPPED", "OVERLAP", me.tenure)
+    assert row["finished_at"] is not None
+    assert not await world.is_live(second.key.run_id)
+
+
+async def test_overlap_of_two_runs_in_one_statement_admits_one(world: World) -> None:
+    me = await world.member()
+    first, second, third = await fired(me, await world.job(), 3)
+
+    answer = await me.assign(draft(second), draft(first), draft(third))
+
+    assert [each.run.key for each in answer.assigned] == [second.key]
+    assert set(answer.ended) == {first.key, third.key}
+
+
+async def test_an_ended_run_gives_its_place_to_the_next(world: World) -> None:
+    me = await world.member()
+    first, second = await fired(me, await world.job(), 2)
+    [running] = await me.assigned(draft(first))
+    await me.store.results.accept([report(running)])
+
+    assert len(await me.assigned(draft(second))) == 1
+
+
+async def test_past_the_limit_a_run_that_isnt_to_be_skipped_waits(world: World) -> None:
+    me = await world.member()
+    runs = await fired(me, await world.job(), 4)
+
+    answer = await me.assign(*(draft(run, overlap_limit=2, skip=False) for run in runs))
+
+    assert [each.run.key for each in answer.assigned] == [run.key for run in runs[:2]]
+    assert answer.waiting == [run.key for run in runs[2:]]
+    more = await me.assign(draft(runs[2], overlap_limit=3, skip=False))
+    assert len(more.assigned) == 1
+
+
+async def test_allow_has_no_limit(world: World) -> None:
+    me = await world.member()
+    runs = await fired(me, await world.job(), 4)
+
+    assert len(await me.assigned(*(draft(run, overlap_limit=0) for run in runs))) == 4
+
+
+async def test_an_admitted_run_isnt_asked_again(world: World) -> None:
+    """Admitted under a wider policy, both retry under a narrow one and don't block each other."""
+    me = await world.member()
+    runs = await fired(me, await world.job(), 2)
+    running = await me.assigned(*(draft(run, overlap_limit=2) for run in runs))
+    await me.store.results.accept(
+        [report(run, state=State.RETRYING, retry_at=START) for run in running]
+    )
+
+    waiting = await me.store.owner.live_runs([ShardId(0)], [State.RETRYING])
+    answer = await me.assign(*map(draft, waiting))
+
+    assert len(answer.assigned) == 2
+
+
+async def test_a_retrying_run_keeps_a_new_one_of_its_job_out(world: World) -> None:
+    me = await world.member()
+    job = await world.job()
+    first, second = await fired(me, job, 2)
+    waiting = await retrying(me, first)
+
+    answer = await me.assign(draft(second), draft(waiting))
+
+    assert [each.run.key for each in answer.assigned] == [first.key]
+    assert answer.ended == [second.key]
+
+
+async def test_a_triggered_run_may_end_as_skipped_too(world: World) -> None:
+    me = await world.member()
+    job = await world.job()
+    [first] = await fired(me, job)
+    await me.assigned(draft(first))
+    made = await me.store.users.insert_run(
+        job.definition.job_id,
+        manual_run(),
+        Trigger.MANUAL,
+        Priority.HIGH,
+        None,
+        None,
+        ok("trigger"),
+    )
+    assert made is not None
+
+    answer = await me.assign(draft(made.run))
+
+    assert answer.ended == [made.run.key]
+
+
+async def test_the_attempt_before_moves_to_attempts(world: World) -> None:
+    me = await world.member()
+    [run] = await fired(me, await world.job())
+    [first] = await me.assigned(draft(run))
+    await me.store.results.accept(
+        [
+            report(
+                first,
+                state=State.RETRYING,
+                reason=Reason.EXIT_CODE,
+                exit_code=3,
+                error="boom",
+                retry_at=START + MINUTE,
+            )
+        ]
+    )
+    [waiting] = await me.store.owner.live_runs([run.shard], [State.RETRYING])
+    assert waiting.ready_at == START + MINUTE
+
+    [second] = await me.assigned(draft(waiting, worker="worker-2"))
+
+    earlier, latest = await me.store.users.attempts(run.key.run_id)
+    assert (earlier.attempt, earlier.token, earlier.worker) == (1, first.token, "worker-1")
+    assert (earlier.state, earlier.reason, earlier.exit_code, earlier.error) == (
+        State.FAILED,
+        "EXIT_CODE",
+        3,
+        "boom",
+    )
+    assert (latest.attempt, latest.token, latest.worker) == (2, second.token, "worker-2")
+    assert (latest.state, latest.exit_code, latest.error) == (State.RUNNING, None, "")
+    assert second.token > first.token
+
+
+async def test_a_token_that_isnt_greater_assigns_nothing(world: World) -> None:
+    me = await world.member()
+    [run] = await fired(me, await world.job())
+    waiting = await retrying(me, run)
+
+    answer = await me.store.owner.assign(me.claim(0), [draft(waiting)], lambda _: waiting.token)
+
+    assert (answer.assigned, answer.waiting) == ([], [run.key])
+
+
+async def test_one_run_twice_in_a_batch_is_assigned_once(world: World) -> None:
+    me = await world.member()
+    [run] = await fired(me, await world.job())
+
+    answer = await me.assign(draft(run), draft(run))
+
+    assert len(answer.assigned) == 1
+    assert (answer.ended, answer.waiting) == ([], [])
+
+
+async def test_one_broken_draft_is_set_aside_and_the_others_go(world: World) -> None:
+    me = await world.member()
+    runs = [(await fired(me, await world.job()))[0] for _ in range(5)]
+    drafts = [draft(run) for run in runs]
+    drafts[2] = draft(runs[2], generation=2**40)
+
+    answer = await me.assign(*drafts)
+
+    assert answer.broken == [runs[2].key]
+    assert len(answer.assigned) == 4
+
+
+async def test_what_never_started_goes_back_whence_it_came(world: World) -> None:
+    me = await world.member()
+    fresh = (await fired(me, await world.job()))[0]
+    retried = await retrying(me, (await fired(me, await world.job()))[0])
+    running = await me.assigned(draft(fresh), draft(retried))
+
+    back = await me.store.owner.give_back(
+        me.claim(0), [Unstarted(run.key, run.shard, run.token) for run in running]
+    )
+
+    by_key = {run.key: run for run in back}
+    assert (by_key[fresh.key].state, by_key[fresh.key].attempt) == (State.PENDING, 0)
+    assert (by_key[retried.key].state, by_key[retried.key].attempt) == (State.RETRYING, 1)
+    assert by_key[fresh.key].losses == 0
+
+
+@pytest.mark.parametrize("change", ["token", "state", "owner"])
+async def test_give_back_compares_token_state_and_owner(world: World, change: str) -> None:
+    me = await world.member()
+    [run] = await fired(me, await world.job())
+    [running] = await me.assigned(draft(run))
+    unstarted = Unstarted(run.key, run.shard, running.token)
+    claim = me.claim(0)
+    if change == "token":
+        unstarted = Unstarted(run.key, run.shard, Token(running.token - 1))
+    elif change == "state":
+        await me.store.results.accept([report(running)])
+    else:
+        await me.store.membership.release(claim)
+    before = await world.run_row(run.key.run_id)
+
+    assert await me.store.owner.give_back(claim, [unstarted]) == []
+    assert await world.run_row(run.key.run_id) == before
+
+
+async def test_a_refusal_needs_no_claim_but_the_token(world: World) -> None:
+    me = await world.member()
+    other = await world.member(take=False)
+    [run] = await fired(me, await world.job())
+    [running] = await me.assigned(draft(run))
+    stale = Unstarted(run.key, run.shard, Token(running.token - 1))
+
+    assert await other.store.results.refuse([stale]) == []
+    assert await other.store.results.refuse([Unstarted(run.key, run.shard, running.token)]) == [
+        run.key
+    ]
+    assert (await world.run_row(run.key.run_id))["state"] == "PENDING"
+
+
+async def test_what_goes_back_after_a_cancel_or_a_delete_is_cancelled(world: World) -> None:
+    me = await world.member()
+    cancelled, deleted = await world.job(), await world.job()
+    runs = [*await fired(me, cancelled), *await fired(me, deleted)]
+    running = await me.assigned(*map(draft, runs))
+    await me.store.users.cancel_run(running[0].key.run_id, ok("cancel"))
+    await me.store.users.delete_job(deleted.definition.job_id, ok("delete"))
+
+    await me.store.owner.give_back(
+        me.claim(0), [Unstarted(run.key, run.shard, run.token) for run in running]
+    )
+
+    rows = [await world.run_row(run.key.run_id) for run in running]
+    assert [(row["state"], row["reason"]) for row in rows] == [
+        ("CANCELLED", "BY_USER"),
+        ("CANCELLED", "DELETED"),
+    ]
+    assert await world.sql("SELECT count(*) FROM live") == [(0,)]
+
+
+async def test_waiting_runs_end_as_told_if_they_still_wait(world: World) -> None:
+    me = await world.member()
+    job = await world.job()
+    missed, running, retried = [
+        (await fired(me, each))[0] for each in (job, await world.job(), await world.job())
+    ]
+    await me.assigned(draft(running))
+    retried = await retrying(me, retried)
+
+    ended = await me.store.owner.end_waiting(
+        me.claim(0),
+        [
+            (missed.key, State.MISSED, Reason.START_DEADLINE),
+            (running.key, State.MISSED, Reason.START_DEADLINE),
+            (retried.key, State.FAILED, Reason.RUN_TIMEOUT),
+        ],
+    )
+
+    assert set(ended) == {missed.key, retried.key}
+    row = await world.run_row(missed.key.run_id)
+    assert (row["state"], row["reason"]) == ("MISSED", "START_DEADLINE")
+    assert await world.sql("SELECT count(*) FROM live") == [(1,)]
+
+
+async def test_waiting_runs_of_a_lost_shard_dont_end(world: World) -> None:
+    me = await world.member()
+    [run] = await fired(me, await world.job())
+    claim = me.claim(0)
+    await me.store.membership.release(claim)
+
+    ended = await me.store.owner.end_waiting(
+        claim, [(run.key, State.MISSED, Reason.START_DEADLINE)]
+    )
+
+    assert ended == []
+
+
+async def test_live_runs_carry_the_shard_their_job_is_in(world: World) -> None:
+    me = await world.member()
+    job = await world.job(shard=200)
+    await me.fire(firing(job, runs=(new_run(job, START), new_run(job, START + MINUTE / 2))))
+
+    live = await me.store.owner.live_runs([ShardId(200), ShardId(3)], list(State))
+
+    assert [run.shard for run in live] == [200, 200]

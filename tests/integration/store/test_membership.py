@@ -1,0 +1,294 @@
+"""Tenures, terms and shards (PROTOCOL 2): who may take, and what ends a right."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from sqlalchemy import Connection
+
+from schedd.core.ids import ShardId, TenureId, Term, Timeline
+from schedd.core.model import Tenure
+from support.store import START, World, firing
+from support.wait import wait_until_async
+
+HEAD_START = 1704067200
+
+
+async def test_a_taken_shard_has_its_owner_timeline_and_an_epoch_past_the_clocks_floor(
+    world: World,
+) -> None:
+    me = await world.member(take=False)
+
+    taken = await me.take()
+
+    assert len(taken) == 256
+    rows = await me.store.membership.read_shards()
+    assert {row.id: row.epoch for row in rows} == taken
+    assert {(row.owner, row.timeline) for row in rows} == {(me.tenure, me.timeline)}
+    assert min(taken.values()) > time.time() - HEAD_START - 60
+
+
+async def test_epochs_grow_by_at_least_one_where_the_clock_is_behind(world: World) -> None:
+    me = await world.member(take=False)
+    await world.sql("UPDATE shards SET epoch = %s WHERE id = 3", 2**31)
+
+    assert (await me.take(3))[ShardId(3)] == 2**31 + 1
+
+
+async def test_the_old_owners_own_taking_raises_the_epoch_too(world: World) -> None:
+    me = await world.member()
+    before = me.epochs[ShardId(0)]
+
+    assert (await me.take(0))[ShardId(0)] > before
+
+
+async def test_of_two_takers_one_takes(world: World) -> None:
+    one = await world.member(take=False)
+    two = await world.member(take=False)
+    seen = {row.id: row.epoch for row in await one.store.membership.read_shards()}
+
+    first, second = await asyncio.gather(
+        *(each.store.membership.take(each.tenure, each.timeline, seen) for each in (one, two))
+    )
+
+    assert not first.keys() & second.keys()
+    assert first.keys() | second.keys() == seen.keys()
+
+
+async def test_a_shard_is_taken_at_the_epoch_that_was_seen_or_not_at_all(world: World) -> None:
+    """The compare-and-set is needed: one's own row may have been taken anew meanwhile."""
+    me = await world.member()
+    seen = dict(me.epochs)
+    await me.take(0)
+
+    again = await me.store.membership.take(me.tenure, me.timeline, seen)
+
+    assert ShardId(0) not in again
+    assert len(again) == 255
+
+
+async def test_a_live_owners_shards_cant_be_taken_a_fenced_ones_can(world: World) -> None:
+    me = await world.member()
+    other = await world.member(take=False)
+
+    assert await other.take() == {}
+    await me.store.membership.fence_own(me.tenure)
+    assert len(await other.take()) == 256
+
+
+async def test_a_released_shard_is_free(world: World) -> None:
+    me = await world.member()
+    other = await world.member(take=False)
+
+    await me.store.membership.release(me.claim(1, 2))
+
+    assert set(await other.take()) == {1, 2}
+
+
+async def test_a_release_lets_go_of_what_is_still_its_own_alone(world: World) -> None:
+    me = await world.member()
+    old = me.claim(1)
+    await me.take(1)
+
+    await me.store.membership.release(old)
+
+    [row] = [row for row in await me.store.membership.read_shards() if row.id == 1]
+    assert row.owner == me.tenure
+
+
+async def test_a_release_waits_for_the_owners_batch_in_flight(world: World) -> None:
+    me = await world.member()
+    held, through = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+    ended: list[str] = []
+
+    def batch(connection: Connection) -> None:
+        from schedd.store.fence import lock_shards
+
+        lock_shards(connection, me.claim(0))
+        loop.call_soon_threadsafe(held.set)
+        through.wait(10)
+        ended.append("batch")
+
+    flying = asyncio.create_task(me.store.database.on_lane([0], batch), name="batch")
+    await held.wait()
+    releasing = asyncio.create_task(me.store.membership.release(me.claim(0)), name="release")
+    await wait_until_async(lambda: blocked(world), 5, "the release to wait")
+    through.set()
+    await releasing
+    ended.append("release")
+    await flying
+
+    assert ended == ["batch", "release"]
+
+
+async def test_a_fenced_tenure_takes_nothing(world: World) -> None:
+    me = await world.member(take=False)
+    await me.store.membership.fence_own(me.tenure)
+
+    assert await me.take() == {}
+    assert await me.store.membership.unfenced_tenures() == []
+
+
+async def test_nothing_is_taken_under_another_timeline_than_the_servers(world: World) -> None:
+    me = await world.member(take=False)
+    me.timeline = Timeline(me.timeline + 1)
+
+    assert await me.take() == {}
+
+
+async def test_each_taking_is_in_the_log(world: World) -> None:
+    me = await world.member(take=False)
+    first = await me.take(7)
+    second = await me.take(7)
+
+    rows = await world.sql("SELECT shard, epoch, tenure FROM shard_log ORDER BY seq")
+    assert rows == [
+        (7, first[ShardId(7)], me.tenure),
+        (7, second[ShardId(7)], me.tenure),
+    ]
+
+
+async def test_a_term_is_raised_by_the_one_who_saw_it(world: World) -> None:
+    one, two = await world.member(take=False), await world.member(take=False)
+    seen = await one.store.membership.read_term()
+
+    term = await one.store.membership.raise_term(seen, one.tenure)
+    late = await two.store.membership.raise_term(seen, two.tenure)
+
+    assert term is not None
+    assert term > time.time() - HEAD_START - 60
+    assert late is None
+    assert await two.store.membership.read_term() == term
+    next_term = await two.store.membership.raise_term(term, two.tenure)
+    assert next_term is not None
+    assert next_term > term
+
+
+async def test_a_leader_whose_term_is_over_fences_nobody(world: World) -> None:
+    me, leader = await world.member(), await world.member(take=False)
+    term = await leader.store.membership.raise_term(Term(0), leader.tenure)
+    assert term is not None
+
+    assert not await leader.store.membership.fence([me.tenure], Term(term - 1))
+    assert len(await leader.store.membership.unfenced_tenures()) == 2
+    assert await leader.store.membership.fence([me.tenure], term)
+    assert [t.id for t in await leader.store.membership.unfenced_tenures()] == [leader.tenure]
+
+
+async def test_fencing_twice_keeps_the_first_instant(world: World) -> None:
+    me = await world.member()
+    await me.store.membership.fence_own(me.tenure)
+    first = await world.sql("SELECT fenced_at FROM tenures")
+    await me.store.membership.fence_own(me.tenure)
+
+    assert await world.sql("SELECT fenced_at FROM tenures") == first
+
+
+async def test_a_taker_gets_past_a_fenced_owner_that_sleeps_inside_a_transaction(
+    world: World,
+) -> None:
+    """Long before the sleeper's own timeouts would end it."""
+    sleeper = await world.member()
+    taker = await world.member(take=False)
+    asleep, woken = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def sleep_inside(connection: Connection) -> None:
+        from schedd.store.fence import lock_shards
+
+        connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+        lock_shards(connection, sleeper.claim(0, 2))
+        loop.call_soon_threadsafe(asleep.set)
+        woken.wait(30)
+
+    sleeping = asyncio.create_task(sleeper.store.database.on_lane([0], sleep_inside), name="s")
+    await asleep.wait()
+    await taker.store.membership.fence_own(sleeper.tenure)
+    started = time.monotonic()
+
+    taken = await taker.take()
+
+    assert len(taken) == 256
+    assert 0.4 < time.monotonic() - started < 1.9
+    woken.set()
+    [outcome] = await asyncio.gather(sleeping, return_exceptions=True)
+    assert isinstance(outcome, Exception)
+
+
+async def test_the_fencer_ends_no_backend_of_another_tenure(world: World) -> None:
+    holder = await world.member()
+    fencer = await world.member(take=False)
+    term = await fencer.store.membership.raise_term(Term(0), fencer.tenure)
+    assert term is not None
+    victim = await world.member(take=False)
+    holding, woken = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def hold(connection: Connection) -> str:
+        connection.exec_driver_sql(
+            "SELECT 1 FROM tenures WHERE id = %s FOR UPDATE", (victim.tenure,)
+        )
+        loop.call_soon_threadsafe(holding.set)
+        woken.wait(30)
+        return "alive"
+
+    held = asyncio.create_task(holder.store.database.call(hold), name="hold")
+    await holding.wait()
+    fencing = asyncio.create_task(
+        fencer.store.membership.fence([victim.tenure], term), name="fence"
+    )
+    await wait_until_async(lambda: blocked(world), 5, "the fence to wait")
+    done, _ = await asyncio.wait([fencing], timeout=1.2)
+    assert not done
+    woken.set()
+
+    assert await held == "alive"
+    assert await fencing
+
+
+async def test_the_probe_tells_clock_timeline_and_role(world: World) -> None:
+    me = await world.member(take=False)
+
+    probe = await me.store.membership.probe()
+
+    assert abs((probe.now - datetime.now(UTC)).total_seconds()) < 5
+    assert probe.now.tzinfo is UTC
+    assert (probe.timeline, probe.in_recovery) == (1, False)
+
+
+async def test_the_cluster_has_one_id(world: World) -> None:
+    me, other = await world.member(take=False), await world.member(take=False)
+    assert await me.store.membership.cluster_id() == await other.store.membership.cluster_id()
+
+
+async def test_connections_carry_the_name_of_their_tenure(world: World) -> None:
+    me = await world.member()
+    await me.fire(firing(await world.job()))
+
+    names = await world.sql(
+        "SELECT DISTINCT application_name FROM pg_stat_activity"
+        " WHERE datname = current_database() AND backend_type = 'client backend'"
+    )
+
+    assert names == [(f"schedd/{me.tenure}",)]
+
+
+async def test_opening_a_tenure_twice_changes_nothing(world: World) -> None:
+    me = await world.member(take=False)
+    tenure = Tenure(TenureId(uuid4()), "twice", START)
+
+    await me.store.membership.open_tenure(tenure)
+    await me.store.membership.open_tenure(tenure)
+
+    assert tenure in await me.store.membership.unfenced_tenures()
+
+
+async def blocked(world: World) -> bool:
+    """Whether some backend waits for another's lock."""
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0"
+    return bool(await world.sql(waiting))

@@ -1,0 +1,129 @@
+"""The schema: made once, checked at start, and the same as the tables that calls are built from."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection
+
+from schedd.store import migrate, partitions
+from schedd.store.errors import SchemaMismatch
+from schedd.store.schema import metadata
+from support.postgres import ScratchServer
+from support.store import World, firing
+
+UNSEEN = {"alembic_version", "cluster", "term", "tenures", "shards", "shard_log"}
+"""Tables that no builder needs."""
+
+
+async def test_the_tables_of_the_builders_are_those_of_the_migrations(world: World) -> None:
+    await world.member(take=False)
+
+    def differences(connection: Connection) -> list[object]:
+        context = MigrationContext.configure(
+            connection, opts={"compare_type": True, "include_object": seen}
+        )
+        return compare_metadata(context, metadata)
+
+    def seen(item: object, name: str, kind: str, *_: object) -> bool:
+        return kind != "index" and name not in UNSEEN and not name.startswith("runs_")
+
+    assert await world.store.database.call(differences) == []
+
+
+async def test_migrating_again_changes_nothing(world: World, dsn: str) -> None:
+    await world.member(take=False)
+    await world.job()
+
+    assert migrate.upgrade(dsn) == migrate.head()
+    assert await world.sql("SELECT count(*) FROM jobs") == [(1,)]
+
+
+async def test_an_empty_database_is_refused_at_start(server: ScratchServer) -> None:
+    async with World.at(server.create_database()) as world:
+        with pytest.raises(SchemaMismatch, match="schedd migrate"):
+            await world.member()
+
+
+async def test_a_schema_of_another_age_is_refused_with_what_to_do(world: World, dsn: str) -> None:
+    me = await world.member(take=False)
+    await me.store.check()
+    await world.sql("UPDATE alembic_version SET version_num = '9999'")
+
+    with pytest.raises(SchemaMismatch, match=r"too new.*Upgrade schedd"):
+        await me.store.check()
+    with pytest.raises(SchemaMismatch, match="too new"):
+        migrate.upgrade(dsn)
+    await world.sql("DELETE FROM alembic_version")
+    with pytest.raises(SchemaMismatch, match="Run `schedd migrate`"):
+        await me.store.check()
+
+
+async def test_timeouts_that_the_role_lacks_are_warned_of(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    me = await world.member(take=False)
+    await me.store.check()
+    assert not caplog.records
+
+    def without(connection: Connection) -> list[str]:
+        connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
+        return migrate.check_timeouts(connection)
+
+    with caplog.at_level(logging.WARNING):
+        assert await me.store.database.call(without) == ["lock_timeout"]
+    assert "ALTER ROLE" in caplog.text
+
+
+async def test_the_coming_days_have_partitions_of_their_own(world: World) -> None:
+    me = await world.member(horizon=timedelta(days=90))
+    today = datetime.now(UTC)
+    job = await world.job(due=today)
+
+    await me.fire(firing(job))
+
+    [(table,)] = await world.sql("SELECT tableoid::regclass::text FROM runs")
+    assert table == partitions.name_of(today.date())
+    assert await me.store.ensure_partitions() == 0
+    assert await me.store.ensure_partitions(partitions.DAYS_AHEAD + 2) == 2
+
+
+async def test_a_day_that_is_in_the_default_partition_stays_there(world: World) -> None:
+    me = await world.member(horizon=timedelta(days=90))
+    far = datetime.now(UTC) + timedelta(days=partitions.DAYS_AHEAD + 2)
+    await me.fire(firing(await world.job(due=far)))
+
+    assert await me.store.ensure_partitions(partitions.DAYS_AHEAD + 3) == 2
+    assert await world.sql("SELECT tableoid::regclass::text FROM runs") == [("runs_default",)]
+
+
+async def test_every_partition_leaves_room_for_hot_updates(world: World) -> None:
+    await world.member(take=False)
+    await world.store.ensure_partitions(partitions.DAYS_AHEAD + 1)
+
+    options = await world.sql(
+        "SELECT DISTINCT c.reloptions FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
+        " WHERE i.inhparent = 'runs'::regclass"
+    )
+
+    assert options == [(["fillfactor=50"],)]
+
+
+async def test_no_index_of_runs_names_what_a_completion_changes(world: World) -> None:
+    await world.member(take=False)
+    fixed = {"scheduled_at", "run_id", "job_id"}
+
+    named = await world.sql(
+        "SELECT a.attname FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid"
+        " AND a.attnum = ANY (i.indkey) WHERE i.indrelid = 'runs'::regclass"
+    )
+    partial = await world.sql(
+        "SELECT 1 FROM pg_index WHERE indrelid = 'runs'::regclass AND indpred IS NOT NULL"
+    )
+
+    assert {name for (name,) in named} <= fixed
+    assert partial == []
