@@ -36,6 +36,8 @@ from workerd.journal import Journal
 from workerd.keeper import Keeper, sweep_leftovers
 from workerd.listener import Listener
 from workerd.metrics import Metrics
+from workerd.orphans import Orphans
+from workerd.sessions import Sessions
 from workerd.spool import Spool
 from workerd.work import Work
 
@@ -43,8 +45,8 @@ log = logging.getLogger(__name__)
 
 SETTLE_WITHIN = 10.0
 """Seconds that a worker which has drained waits for its last results to be stored."""
-_KILL_MARGIN = 15.0
-"""Seconds beyond its asking that an attempt may take to end; `kill_after` is 10 by default."""
+_KILL_WITHIN = 12.0
+"""Seconds that attempts have to end when asked, whatever their `kill_after`; by default 10 s."""
 _KEEPER_LOOK = 0.5
 
 
@@ -64,8 +66,9 @@ class App:
             log.warning("killed %d processes that an earlier worker left", killed)
         scratch.clear(spool.scratch)
         self._journal = Journal(spool.directory, str(uuid.uuid4()))
+        self._orphans = Orphans(self._journal.mark)
         self._metrics = Metrics()
-        table = executors(config, self._journal, spool.scratch)
+        table = executors(config, Sessions(self._journal, self._orphans), spool.scratch)
         identity = Identity(
             worker=config.name,
             spool_id=spool.id,
@@ -111,6 +114,7 @@ class App:
             "attach": self._attach.run,
             "http": self._listener.serve,
             "keeper": self._keep_keeper,
+            "orphans": self._orphans.watch,
         }
         async with self._table, asyncio.TaskGroup() as group:
             tasks = [
@@ -132,7 +136,9 @@ class App:
         if not await _within(patience, self._work.idle()):
             log.warning("drain_timeout is over: handing back what still runs")
             self._work.stop_all(Cause.DRAIN)
-            await _within(_KILL_MARGIN, self._work.idle())
+            if not await _within(_KILL_WITHIN, self._work.idle()):
+                self._work.stop_all(Cause.DRAIN, kill=True)
+                await _within(_KILL_WITHIN, self._work.idle())
         if not await _within(SETTLE_WITHIN, self._courier.settled()):
             log.warning("%d results stay in the spool for the next start", len(self._courier))
         else:

@@ -117,11 +117,12 @@ class Attach:
     def _deal(self) -> None:
         self._redeal_due = False
         able = self.trusted() and not self._admission.draining and self._courier.healthy
-        demands = {address: link.demand for address, link in self._links.items()}
-        previous = {each: link.promised - link.received for each, link in self._links.items()}
+        awake = {address: link for address, link in self._links.items() if not link.silent}
+        demands = {address: link.demand for address, link in awake.items()}
+        previous = {each: link.promised - link.received for each, link in awake.items()}
         granted = deal(self._admission.free if able else 0, demands, previous)
-        for address, slots in granted.items():
-            self._links[address].grant(slots)
+        for address, link in self._links.items():
+            link.grant(granted.get(address, 0))
 
     # -- What links ask of their host --
 

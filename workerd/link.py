@@ -101,6 +101,12 @@ class Link:
         self._sent: OrderedDict[int, float] = OrderedDict()
         self._dropped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+    @property
+    def silent(self) -> bool:
+        """Heartbeats stay unanswered: slots kept free for this member would lie idle."""
+        oldest = next(iter(self._sent.values()), None)
+        return oldest is not None and boottime() - oldest > 2 * self._interval + 1
+
     # -- Queueing --
 
     def send_result(self, result: pb.Result) -> None:
@@ -208,8 +214,10 @@ class Link:
 
     def _answered(self, answer: pb.HeartbeatAnswer) -> bool:
         """Whether this incarnation is lost."""
-        sent = self._sent.pop(answer.sequence, None)
+        sent = self._sent.get(answer.sequence)
         if sent is not None:
+            while self._sent and next(iter(self._sent)) <= answer.sequence:
+                self._sent.popitem(last=False)
             self.time.observe(RoundTrip(sent, boottime(), wire.seconds(answer.cluster_time)))
             if answer.refreshed and not answer.lost:
                 self._host.refreshed(sent)

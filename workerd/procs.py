@@ -55,13 +55,19 @@ def everyone() -> Iterator[Process]:
                 yield process
 
 
-def marked(pid: int, mark: str) -> bool:
-    """Whether the process was started with this mark, by itself or by whoever it comes from."""
+def environment(pid: int) -> dict[str, str]:
+    """What the process was started with; empty when it is gone, or not ours to look at."""
     try:
         environ = (_PROC / str(pid) / "environ").read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return False
-    return f"{MARK}={mark}".encode() in environ.split(b"\0")
+        return {}
+    pairs = (each.partition("=") for each in environ.decode(errors="replace").split("\0"))
+    return {name: value for name, _, value in pairs}
+
+
+def marked(pid: int, mark: str) -> bool:
+    """Whether the process was started with this mark, by itself or by whoever it comes from."""
+    return environment(pid).get(MARK) == mark
 
 
 def kill(pid: int) -> None:

@@ -155,10 +155,10 @@ class Work:
             self._withdraw(self._admission.withdraw_all(Why.DRAINING))
         self.on_change()
 
-    def stop_all(self, cause: Cause) -> None:
-        """Ask everything that runs to end."""
+    def stop_all(self, cause: Cause, *, kill: bool = False) -> None:
+        """Ask everything that runs to end; with `kill` at once."""
         for item in self._items.values():
-            item.stop.ask(cause)
+            item.stop.ask(cause, kill=kill)
 
     async def idle(self) -> None:
         """Return when nothing is held or runs."""

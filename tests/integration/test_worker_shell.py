@@ -8,7 +8,8 @@ from pathlib import Path
 
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
-from support.worker_process import cluster, gone, pid_in
+from support.wait import wait_until_async
+from support.worker_process import alive, cluster, gone, pid_in
 
 KIB = 1024
 
@@ -229,3 +230,32 @@ def resident(pid: int) -> int:
     """KiB in memory."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmRSS")).split()[1])
+
+
+async def test_a_daemon_that_left_its_session_ends_with_its_attempt(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        mark, other = tmp_path / "daemon", tmp_path / "other"
+        neighbour = await stream.assign(
+            argv=["sh", "-c", f"setsid -f sh -c 'echo $$ > {other}; exec sleep 300'; sleep 300"]
+        )
+        script = f"setsid -f sh -c 'echo $$ > {mark}; exec sleep 300' >/dev/null 2>&1; sleep 0.2"
+        key = await stream.assign(argv=["sh", "-c", script])
+        daemon, neighbours = await pid_in(mark), await pid_in(other)
+        assert (await stream.result_of(key)).outcome == pb.Result.OUTCOME_SUCCEEDED
+        await gone(daemon, within=1.0)
+        assert alive(neighbours), "an attempt that runs keeps its own"
+        await stream.send(cancels=[pb.Cancel(key=neighbour)])
+        await gone(neighbours, within=2.0)
+
+
+async def test_no_dead_process_is_left_unreaped(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, worker):
+        stream = await member.attached()
+        children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children")
+        for _ in range(3):
+            key = await stream.assign(argv=["sh", "-c", "(sleep 0.1 & sleep 300 &) & sleep 0.3"])
+            await stream.result_of(key)
+        await wait_until_async(
+            lambda: children.read_text().split() == [str(worker.keeper_pid())], 3.0, "one child"
+        )

@@ -124,15 +124,19 @@ async def until_stopped(work: Coroutine[object, object, T], stop: Stop) -> T | N
     assert me is not None
     stop.listen(lambda _kill: me.cancel())
     try:
-        return await work
+        answer = await work
     except asyncio.CancelledError:
         if stop.cause is None:
             raise
-        me.uncancel()
-        return None
+        answer = None
     finally:
         stop.deafen()
         work.close()
+    if stop.cause is None:
+        return answer
+    while me.cancelling():  # ours, delivered by now; whoever swallowed it, it is over
+        me.uncancel()
+    return None
 
 
 def payload_bytes(payload: common_pb2.Payload) -> bytes:

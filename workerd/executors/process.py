@@ -26,7 +26,8 @@ from typing import BinaryIO
 from schedkit.clock import utcnow
 from workerd import procs
 from workerd.core.capture import Capture, Piece
-from workerd.journal import Journal
+from workerd.core.ids import Key
+from workerd.sessions import Sessions
 
 GRACE = 1.0
 """Seconds that output may stay open after its process has ended."""
@@ -50,18 +51,18 @@ class Program:
 class Child:
     """A running program. Belongs to the event loop that spawned it."""
 
-    def __init__(self, program: Program, journal: Journal) -> None:
+    def __init__(self, program: Program, key: Key, sessions: Sessions) -> None:
         """Start it.
 
         Raises:
             OSError: it can't be started; nothing runs then.
             ValueError: an argument or a variable can't be passed on, such as one with a zero byte.
         """
-        self._journal = journal
+        self._sessions = sessions
         self._loop = asyncio.get_running_loop()
         pipes = [os.pipe(), os.pipe()]
         try:
-            self._process = _popen(program, journal.mark, pipes[0][1], pipes[1][1])
+            self._process = _popen(program, sessions.mark, pipes[0][1], pipes[1][1])
         except (OSError, ValueError):
             for reading, _ in pipes:
                 os.close(reading)
@@ -70,9 +71,7 @@ class Child:
             for _, writing in pipes:
                 os.close(writing)
         self.pid = self._process.pid
-        born = procs.look(self.pid)
-        assert born is not None, "a child not reaped has an entry"
-        journal.began(self.pid, born.start)
+        sessions.began(self.pid, key)
         self._exited = self._loop.create_future()
         self._pidfd = os.pidfd_open(self.pid)
         self._loop.add_reader(self._pidfd, self._gone)
@@ -129,7 +128,7 @@ class Child:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._exited.set_result(code)
-        self._journal.ended(self.pid)
+        self._sessions.ended(self.pid)
 
 
 def _popen(program: Program, mark: str, out: int, err: int) -> subprocess.Popen[bytes]:

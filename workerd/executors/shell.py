@@ -27,7 +27,7 @@ from workerd.core.outcome import Outcome, Reason, Verdict, exited, stopped
 from workerd.executors.base import Attempt, Stop
 from workerd.executors.process import Child, Program
 from workerd.executors.scratch import Scratch
-from workerd.journal import Journal
+from workerd.sessions import Sessions
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 NOT_FOUND = 127
@@ -41,8 +41,8 @@ _OURS_TO_BEAR = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFIL
 class Shell:
     """The executor of `shell`."""
 
-    def __init__(self, journal: Journal, scratch: Path) -> None:
-        self._journal = journal
+    def __init__(self, sessions: Sessions, scratch: Path) -> None:
+        self._sessions = sessions
         self._scratch = scratch
 
     def objection(self, assignment: pb.Assignment) -> str:
@@ -63,7 +63,7 @@ class Shell:
         try:
             with Scratch(self._scratch, attempt.key, user) as scratch:
                 with _program(attempt, user, scratch) as program:
-                    child = Child(program, self._journal)
+                    child = Child(program, attempt.key, self._sessions)
                 return await _stay(child, attempt, stop)
         except FileNotFoundError as error:
             return _not_started(f"{error.strerror}: {error.filename}", NOT_FOUND)

@@ -15,7 +15,7 @@ from workerd.executors.base import Executor
 from workerd.executors.http import Http
 from workerd.executors.python import Python
 from workerd.executors.shell import Shell
-from workerd.journal import Journal
+from workerd.sessions import Sessions
 
 
 class Table:
@@ -38,14 +38,14 @@ class Table:
         await self._http.close()
 
 
-def executors(config: Config, journal: Journal, scratch: Path) -> Table:
+def executors(config: Config, sessions: Sessions, scratch: Path) -> Table:
     """All of them.
 
     Raises:
         Misconfigured: a module of handlers can't be imported.
     """
     return Table(
-        Shell(journal, scratch),
+        Shell(sessions, scratch),
         Http(allow_loopback=config.allow_loopback),
         Python.of_modules(config.handlers),
     )

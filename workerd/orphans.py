@@ -1,0 +1,110 @@
+"""What a job leaves behind comes to this worker: it is found, ended and reaped.
+
+A process whose parent died becomes a child of its nearest subreaper. So a job's double-forked
+daemon, in whatever session, shows up in one small file: the list of this process's children.
+
+Invariants
+- Only what carries the worker's mark is touched: a handler's own child processes are its own.
+- An orphan of an attempt that still runs is left to it; of any other it is killed.
+- A dead child without an environment to look at is reaped only when it was known, or after
+  `UNKNOWN_AFTER` seconds: whoever started it should have done so by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+from collections import deque
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import NoReturn
+
+from schedkit.clock import boottime
+from workerd import procs
+
+UNKNOWN_AFTER = 60.0
+_REMEMBERED = 256
+_LOOK = 1.0
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Orphans:
+    """Belongs to the main thread, whose children orphans become."""
+
+    def __init__(self, mark: str) -> None:
+        """From here on orphans come to this process. An old kernel leaves them to init."""
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self._mark = mark
+        self._children = Path(f"/proc/self/task/{os.getpid()}/children")
+        self._session = os.getsid(0)
+        self._jobs: dict[int, tuple[str, str]] = {}
+        """First processes of attempts that run → run id and token."""
+        self._over: deque[int] = deque(maxlen=_REMEMBERED)
+        """The sessions of the last attempts that ended."""
+        self._known: set[int] = set()
+        self._dead: dict[int, float] = {}
+
+    def began(self, pid: int, run: str, token: int) -> None:
+        """An attempt's first process runs; it is reaped by whoever started it."""
+        self._jobs[pid] = (run, str(token))
+
+    def ended(self, pid: int) -> None:
+        """That attempt is over, and so is whatever it left."""
+        del self._jobs[pid]
+        self._over.append(pid)
+        self.look()
+
+    async def watch(self) -> NoReturn:
+        """Look again and again: the killed leave children, which come here in turn."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            self.look()
+
+    def look(self) -> int:
+        """End and reap what belongs to no running attempt; how many were killed."""
+        try:
+            children = {int(pid) for pid in self._children.read_text("ascii").split()}
+        except FileNotFoundError:  # a kernel without this list
+            return 0
+        self._known &= children
+        self._dead = {pid: since for pid, since in self._dead.items() if pid in children}
+        return sum(self._settle(pid) for pid in children - self._jobs.keys())
+
+    def _settle(self, pid: int) -> bool:
+        process = procs.look(pid)
+        if process is None:
+            return False
+        if process.zombie:
+            if pid in self._known or self._of_a_job(process) or self._long_dead(process):
+                self._reap(pid)
+            return False
+        if not self._stray(process, {*self._jobs.values()}):
+            return False
+        self._known.add(pid)
+        procs.kill(pid)
+        return True
+
+    def _stray(self, process: procs.Process, running: AbstractSet[tuple[str, str]]) -> bool:
+        if process.session == self._session or process.session in self._jobs:
+            return False
+        if process.session in self._over:
+            return True
+        environ = procs.environment(process.pid)
+        if environ.get(procs.MARK) != self._mark:
+            return False
+        return (environ.get("SCHEDD_RUN_ID"), environ.get("SCHEDD_FENCING_TOKEN")) not in running
+
+    def _of_a_job(self, process: procs.Process) -> bool:
+        return process.session in self._jobs or process.session in self._over
+
+    def _long_dead(self, process: procs.Process) -> bool:
+        if process.session == self._session:
+            return False
+        now = boottime()
+        return now - self._dead.setdefault(process.pid, now) > UNKNOWN_AFTER
+
+    def _reap(self, pid: int) -> None:
+        os.waitpid(pid, os.WNOHANG)
+        self._known.discard(pid)
+        self._dead.pop(pid, None)
