@@ -29,6 +29,7 @@ from schedd.core.membership import ClusterView
 from schedd.core.model import ShardRow
 from schedd.owner.ownership import Ownership
 from schedd.ports import MembershipStore
+from schedd.tenure import TenureOver
 from schedkit.backoff import Backoff
 from schedkit.tasks import Loop
 
@@ -92,7 +93,11 @@ class Shards:
         self.loop.wake()
 
     async def step(self) -> float | None:
-        """Follow the map once; the seconds until the next try if a shard isn't to be had yet."""
+        """Follow the map once; the seconds until the next try if a shard isn't to be had yet.
+
+        Raises:
+            TenureOver: the tenure may take no shards any more.
+        """
         ownership = self._ownership
         rows = await self._store.read_shards()
         if not self._trusted():
@@ -101,10 +106,18 @@ class Shards:
         todo = plan(ownership.tenure, rows, mine, ownership.epochs)
         ownership.drop(todo.lost)
         await self._release(todo.leaving)
-        if todo.wanted and await self._take(todo.wanted) < len(todo.wanted):
+        taken = await self._take(todo.wanted) if todo.wanted else 0
+        await self._check_tenure()
+        if taken < len(todo.wanted):
             return self._asking.next()
         self._asking.reset()
         return None
+
+    async def _check_tenure(self) -> None:
+        """A key without a row, or with a fenced one, would stand there for ever and do nothing."""
+        tenures = await self._store.unfenced_tenures()
+        if all(tenure.id != self._ownership.tenure for tenure in tenures):
+            raise TenureOver("its row is fenced, or gone")
 
     def _changed(self, _gained: frozenset[ShardId], dropped: frozenset[ShardId]) -> None:
         if dropped:

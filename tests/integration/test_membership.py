@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from schedd.store.database import Database
 from schedd.store.postgres import PostgresStore
 from support.etcd import EtcdCluster
 from support.member_process import MemberProcesses
-from support.postgres import ScratchServer, scratch_postgres
+from support.postgres import ScratchServer, private_postgres, restart, scratch_postgres
 from support.wait import wait_until_async
 
 TTL = 3
@@ -98,6 +99,13 @@ class World:
         await wait_until_async(settled, timeout, f"{names} to own all shards")
         return time.monotonic() - began
 
+    async def said(self, words: str, timeout: float) -> None:
+        """Wait until each of the three has said this."""
+        logs = [self.members.log(name) for name in "abc"]
+        await wait_until_async(
+            lambda: all(words in log.read_text() for log in logs), timeout, f"all to say {words!r}"
+        )
+
     async def three(self) -> None:
         """Three members that share all shards."""
         for name in "abc":
@@ -105,16 +113,23 @@ class World:
         await self.settled("a", "b", "c", timeout=20)
 
 
-@pytest.fixture
-async def world(etcd: EtcdCluster, server: ScratchServer, tmp_path: Path) -> AsyncIterator[World]:
+@asynccontextmanager
+async def a_world(etcd: EtcdCluster, server: ScratchServer, folder: Path) -> AsyncIterator[World]:
+    """A database and a root of keys of their own."""
     root = f"members-{os.getpid()}-{next(_roots)}/"
     dsn = server.create_database(template="membership_template")
     store = PostgresStore(Database(dsn))
     async with connect(Access(etcd.endpoints), deadline=0.5, root=root) as client:
-        with MemberProcesses(etcd.endpoints, dsn, tmp_path, root=root, ttl=TTL) as members:
+        with MemberProcesses(etcd.endpoints, dsn, folder, root=root, ttl=TTL) as members:
             yield World(members, client, store)
     store.database.close()
     server.drop_database(dsn)
+
+
+@pytest.fixture
+async def world(etcd: EtcdCluster, server: ScratchServer, tmp_path: Path) -> AsyncIterator[World]:
+    async with a_world(etcd, server, tmp_path) as made:
+        yield made
 
 
 async def test_three_members_own_every_shard_exactly_once(world: World) -> None:
@@ -215,6 +230,36 @@ async def test_a_second_daemon_of_a_name_waits_and_says_so(world: World) -> None
 
     await wait_until_async(followed, 5, "the second to serve")
     await world.settled("a")
+
+
+async def test_an_outage_of_etcd_ends_the_tenures_and_all_come_back(
+    server: ScratchServer, tmp_path: Path
+) -> None:
+    with EtcdCluster(1) as etcd:
+        async with a_world(etcd, server, tmp_path) as world:
+            await world.three()
+            before = set(await world.tenures())
+            etcd.members[0].kill()
+            await world.said("the lease is lost", timeout=TTL)
+            etcd.members[0].restart()
+            await world.settled("a", "b", "c", timeout=2 * FAIL_OVER)
+            assert not before & set(await world.tenures())
+
+
+async def test_a_restart_of_the_database_ends_no_tenure_and_no_term(
+    etcd: EtcdCluster, tmp_path: Path
+) -> None:
+    with private_postgres(synchronous_commit="on") as server:
+        migrate.upgrade(server.create_database("membership_template"))
+        async with a_world(etcd, server, tmp_path) as world:
+            await world.three()
+            before = await world.tenures(), await world.store.membership.read_term()
+            server.process.send(signal.SIGKILL)
+            await world.said("trying again", timeout=10)
+            restart(server)
+            await world.said("available again", timeout=10)
+            await world.settled("a", "b", "c")
+            assert (await world.tenures(), await world.store.membership.read_term()) == before
 
 
 async def test_a_map_of_a_lower_term_is_ignored_and_replaced(world: World) -> None:

@@ -79,6 +79,16 @@ async def test_a_member_whose_key_was_deleted_gives_its_tenure_up() -> None:
         await cluster.settled()
 
 
+async def test_a_member_whose_row_was_fenced_comes_back_under_a_new_tenure() -> None:
+    async with TwinCluster("a", "b") as cluster:
+        await cluster.settled()
+        tenure = cluster["a"].tenure
+        assert tenure is not None
+        cluster.rows.fence([tenure])
+        await wait_until_async(lambda: cluster["a"].tenure not in (None, tenure), 3, "a new tenure")
+        await cluster.settled()
+
+
 async def test_a_leader_whose_key_was_deleted_makes_room_for_an_honest_election() -> None:
     async with TwinCluster("a") as cluster:
         await cluster.settled()
