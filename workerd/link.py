@@ -254,6 +254,7 @@ class Link:
         heartbeat = self._host.heartbeat()
         heartbeat.sequence = self._sequence
         heartbeat.worker_time_ns = int(now * 1e9)
+        heartbeat.judged_time.FromNanoseconds(int(self.time.surely_at(now) * 1e9))
         return heartbeat
 
     async def _pace(self) -> NoReturn:

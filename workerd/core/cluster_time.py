@@ -55,6 +55,12 @@ class ClusterTime:
         """Boot time until which the cluster's time is surely not past `instant`."""
         return instant - (self._bounds.cluster - self._bounds.sent)
 
+    def surely_at(self, boot: float) -> float:
+        """Cluster time that is surely reached at boot time `boot`: what a heartbeat is stamped
+        with. Past an assignment's `start_by` by this measure, it is too late by every other.
+        """
+        return self._bounds.cluster + boot - self._bounds.received
+
     def at(self, boot: float) -> float:
         """The likeliest cluster time at boot time `boot`, in seconds of the epoch."""
         return self._bounds.cluster + boot - (self._bounds.sent + self._bounds.received) / 2
