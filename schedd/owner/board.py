@@ -43,8 +43,11 @@ class Board:
         fresh = 0
         for run in runs:
             run_id = run.key.run_id
+            at_hand = self.running.get(run_id)
             if run.shard not in self.ownership.epochs:
                 self.forget(run_id)
+            elif at_hand is not None and at_hand.token > run.token:
+                continue  # read before it was handed out
             elif run.state is State.RUNNING:
                 self.forget(run_id)
                 self.running[run_id] = run

@@ -8,7 +8,6 @@ whose COMMIT is in doubt is found by the scan, and goes back by itself when it n
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
@@ -111,15 +110,18 @@ class Dispatch:
         known = {run.key.run_id: entry for run, entry, _ in chosen}
         runs = {run.key.run_id: run for run, _, _ in chosen}
         drafts = [_draft(run, entry.definition, offer) for run, entry, offer in chosen]
-        for answer in await self._transactor.by_lane(drafts, self._write):
+        answers = await self._transactor.by_lane(drafts, self._write)
+        for answer in answers:
+            if not isinstance(answer, Failed):
+                self._push(answer, known, runs)
+        for answer in answers:
             if isinstance(answer, Failed):
-                # Nothing happened, or it is in doubt: the scan reads the rows before anything else.
-                self._board.ready.add(replace(runs[draft.key.run_id]) for draft in answer.items)
+                # It didn't happen, or is in doubt: either way the statement judges them again.
+                self._board.ready.add(runs[draft.key.run_id] for draft in answer.items)
                 raise answer.error
-            self._push(answer, known, runs)
 
     async def _write(self, claim: Claim, drafts: Sequence[Draft]) -> Assignments:
-        return await self._store.assign(claim, drafts, self._transactor.ownership.next_token)
+        return await self._store.assign(claim, drafts, self._transactor.ownership.sequencer(claim))
 
     def _push(
         self, answer: Assignments, known: dict[RunId, Known], runs: dict[RunId, LiveRun]

@@ -124,12 +124,13 @@ class Fire:
         except BaseException:
             self._board.put_timers(due)
             raise
-        for answer in answers:
-            if isinstance(answer, Failed):
-                # In doubt or undone: their rows say which.
-                self._changed.update(firing.job_id for firing in answer.items)
-                raise answer.error
-        self._advance(firings, timers, [a for a in answers if isinstance(a, Fired)])
+        failed = [answer for answer in answers if isinstance(answer, Failed)]
+        in_doubt = {firing.job_id for answer in failed for firing in answer.items}
+        done = [firing for firing in firings if firing.job_id not in in_doubt]
+        self._advance(done, timers, [a for a in answers if isinstance(a, Fired)])
+        if failed:
+            self._changed |= in_doubt  # their rows say what happened
+            raise failed[0].error
 
     async def _store_fire(self, claim: Claim, firings: Sequence[Firing]) -> Fired:
         return await self._store.fire(claim, firings)

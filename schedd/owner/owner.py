@@ -61,7 +61,7 @@ class Owner:
     def loops(self, live: LiveTenure, nudges: Nudges) -> Sequence[TenureLoop]:
         """The loops of this tenure. Those of an earlier one have ended by now."""
         board = Board(live.ownership)
-        transactor = Transactor(live.ownership, self._emit)
+        transactor = Transactor(live.ownership, live.trusted, self._emit)
         fire = Fire(board, self._catalogue, self._store, transactor, self._clock, self._emit)
         dispatch = Dispatch(
             board,

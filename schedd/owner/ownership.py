@@ -28,7 +28,7 @@ class Ownership:
         self.timeline = timeline
         self.lanes = lanes
         self._epochs: dict[ShardId, Epoch] = {}
-        self._sequences: Counter[ShardId] = Counter()
+        self._sequences: Counter[tuple[ShardId, Epoch]] = Counter()
         self._in_flight: Counter[int] = Counter()
         self._ended = asyncio.Event()
         self._listeners: list[Callable[[frozenset[ShardId], frozenset[ShardId]], None]] = []
@@ -45,8 +45,6 @@ class Ownership:
     def gain(self, taken: Mapping[ShardId, Epoch]) -> None:
         """These shards were taken, with these new epochs."""
         self._epochs.update(taken)
-        for shard in taken:
-            self._sequences[shard] = 0
         self._tell(frozenset(taken), frozenset())
 
     def drop(self, shards: Iterable[ShardId]) -> None:
@@ -72,18 +70,23 @@ class Ownership:
         owned = {shard: self._epochs[shard] for shard in sorted(set(shards) & set(self._epochs))}
         return Claim(self.tenure, self.timeline, owned)
 
-    def next_token(self, shard: ShardId) -> Token:
-        """The next fencing token of an owned shard.
+    def sequencer(self, claim: Claim) -> Callable[[ShardId], Token]:
+        """What gives the next fencing token of each shard of a claim.
 
-        Called under the shard's row lock, from a lane's thread; one lane a shard, so no two calls
-        for one shard overlap. Raises KeyError when the shard is no longer owned, ExhaustedEpoch
-        when its epoch has no sequence numbers left.
+        To be called under the shards' row locks, from their lane's thread: the rows prove that the
+        claim's epochs are still the present ones, whatever was gained or dropped here meanwhile,
+        and one lane a shard means that no two calls for one shard overlap. Raises ExhaustedEpoch
+        when an epoch has no sequence numbers left.
         """
-        epoch = self._epochs[shard]
-        if self._sequences[shard] >= SEQUENCES:
-            raise ExhaustedEpoch(shard)
-        self._sequences[shard] += 1
-        return token_of(epoch, self._sequences[shard])
+
+        def next_token(shard: ShardId) -> Token:
+            at = (shard, claim.epochs[shard])
+            if self._sequences[at] >= SEQUENCES:
+                raise ExhaustedEpoch(shard)
+            self._sequences[at] += 1
+            return token_of(at[1], self._sequences[at])
+
+        return next_token
 
     @contextmanager
     def in_flight(self, lane: int) -> Iterator[None]:

@@ -3,7 +3,8 @@
     items ──group by lane──→ one transaction a lane, all lanes at once ──→ answers
 
 An owner's transaction holds shards of one lane only (see `Ownership`); shards that it finds gone
-are dropped here, so that no loop has to.
+are dropped here, so that no loop has to. After any wait the trust window is looked at before the
+first effect; what would slip through between look and COMMIT is stopped at the shard rows.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 from schedd.core.events import Emit, ShardsLost
 from schedd.core.ids import ShardId
 from schedd.core.model import Claim
-from schedd.owner.ownership import Ownership
+from schedd.owner.ownership import ExhaustedEpoch, Ownership
 from schedkit.errors import Unavailable
 
 
@@ -41,8 +42,9 @@ class Failed(Generic[T]):
 class Transactor:
     """Runs the transactions of one tenure."""
 
-    def __init__(self, ownership: Ownership, emit: Emit) -> None:
+    def __init__(self, ownership: Ownership, trusted: Callable[[], bool], emit: Emit) -> None:
         self.ownership = ownership
+        self._trusted = trusted
         self._emit = emit
 
     async def by_lane(
@@ -92,8 +94,13 @@ class Transactor:
         batch: list[T],
         write: Callable[[Claim, Sequence[T]], Awaitable[A]],
     ) -> A | Failed[T]:
+        if not self._trusted():
+            return Failed(batch, Unavailable("the trust window of this tenure has passed"))
         with self.ownership.in_flight(lane):
             try:
                 return await write(self.ownership.claim(item.shard for item in batch), batch)
             except Unavailable as error:
                 return Failed(batch, error)
+            except ExhaustedEpoch as exhausted:
+                self.lost(frozenset({exhausted.shard}), "sequence numbers")
+                return Failed(batch, Unavailable(str(exhausted)))

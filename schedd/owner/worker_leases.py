@@ -10,16 +10,20 @@ Loss is a row in PostgreSQL and final; this module never re-creates the key of a
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
-from schedd.core.coordination import Compare, Delete, LeaseId, Put
+from schedd.core.coordination import Compare, Delete, LeaseId, Listing, Put
 from schedd.core.ids import IncarnationId
 from schedd.core.model import Incarnation
 from schedd.ports import Coordination, WorkerStore
 from schedkit.backoff import Backoff
+from schedkit.clock import boottime
 from schedkit.errors import Unavailable
+
+log = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 3
 
@@ -41,6 +45,8 @@ class WorkerLeases:
         self.ttl = ttl
         self._designated = designated
         self._held: dict[IncarnationId, LeaseId] = {}
+        self._seen: tuple[int, int] = (0, 0)
+        self._doubted_until = 0.0
         self._busy: dict[IncarnationId, asyncio.Lock] = {}
 
     def key(self, worker: str, incarnation: IncarnationId) -> str:
@@ -53,8 +59,15 @@ class WorkerLeases:
             await self._ensure(incarnation)
 
     async def live(self) -> frozenset[IncarnationId]:
-        """The incarnations that have a key, by a linearizable list."""
+        """The incarnations that have a key, by a linearizable list.
+
+        Raises Unavailable for one TTL after etcd was restored: its revisions went back, or its
+        cluster id changed. Keys may be missing then that heartbeats are about to re-create.
+        """
         listing = await self._etcd.list(self._prefix)
+        self._look_for_restore(listing)
+        if boottime() < self._doubted_until:
+            raise Unavailable("etcd was restored: waiting for the workers' heartbeats")
         return frozenset(incarnation_of(entry.key) for entry in listing)
 
     async def others_live(self, incarnation: Incarnation) -> frozenset[IncarnationId]:
@@ -88,6 +101,13 @@ class WorkerLeases:
         """Its stream to this member is gone; the lease lives on with the others."""
         self._held.pop(incarnation, None)
         self._busy.pop(incarnation, None)
+
+    def _look_for_restore(self, listing: Listing) -> None:
+        cluster_id, revision = self._seen
+        if cluster_id not in {0, listing.cluster_id} or listing.revision < revision:
+            log.warning("etcd was restored; no worker is written off for %.0f s", self.ttl)
+            self._doubted_until = boottime() + self.ttl
+        self._seen = (listing.cluster_id, listing.revision)
 
     def _lock(self, incarnation: IncarnationId) -> asyncio.Lock:
         return self._busy.setdefault(incarnation, asyncio.Lock())
