@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import importlib.util
 import signal
 import time
@@ -14,6 +13,7 @@ from typing import ParamSpec, TypeVar
 
 import click
 
+from schedctl import contexts
 from schedctl.dev import cluster
 from schedctl.dev.errors import DevError, MissingProgram, NotReady, NotUp
 from schedctl.dev.plan import Wishes
@@ -193,19 +193,11 @@ def _announce(state: State, *, own_context: bool) -> None:
         return
     endpoints = [member.address("grpc") for member in members]
     _say(f"dashboard: http://{members[0].address('http')}/")
-    if own_context and _save_context(endpoints):
+    if own_context:
+        contexts.save("dev", endpoints, select=True)
         _say("schedctl now talks to it (context dev)")
     else:
         click.echo(f"export SCHEDCTL_ENDPOINTS={','.join(endpoints)}")
-
-
-def _save_context(endpoints: list[str]) -> bool:
-    try:
-        contexts = importlib.import_module("schedctl.contexts")
-    except ModuleNotFoundError:
-        return False
-    contexts.save("dev", endpoints, select=True)
-    return True
 
 
 def _watch(folder: Folder) -> None:

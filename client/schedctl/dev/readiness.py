@@ -1,12 +1,14 @@
-"""Is the cluster ready? One question, answered by the members over HTTP.
+"""Is the cluster ready? One question, answered by its daemons over HTTP.
 
-Ready means: every member says so itself (`/readyz`), and any of them, asked for `/api/v1/cluster`,
-names a leader, every shard owned, and every worker attached.
+Ready means: every daemon says so itself (`/readyz`); every member, asked for `/api/v1/cluster`,
+names a leader and every shard owned; every worker is attached to every member, as its metrics tell.
+A count of workers by their leases would not do: one that was just killed still counts.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,18 +18,21 @@ from schedctl.dev.records import Kind, State
 
 def lacking(state: State) -> str | None:
     """What still keeps the cluster from being ready, in words; None when nothing does."""
-    members = state.of(Kind.MEMBER)
-    for member in members:
-        answer = fetch(f"http://{member.address('http')}/readyz")
+    members, workers = state.of(Kind.MEMBER), state.of(Kind.WORKER)
+    for part in (*members, *workers):
+        answer = fetch(f"http://{part.address('http')}/readyz")
         if answer is None:
-            return f"{member.name} does not answer at {member.address('http')}"
+            return f"{part.name} does not answer at {part.address('http')}"
         if answer.status != 200:
-            return f"{member.name} is not ready: {_line(answer.body)}"
+            return f"{part.name} is not ready: {_line(answer.body)}"
     for member in members:
         if (view := cluster_view(member.address("http"))) is None:
             return f"{member.name} does not tell the state of the cluster"
-        if (lack := _lacking_in(view, len(state.of(Kind.WORKER)))) is not None:
+        if (lack := _lacking_in(view)) is not None:
             return f"{lack}, says {member.name}"
+    for worker in workers:
+        if (attached := _members_attached(worker.address("http"))) < len(members):
+            return f"{worker.name} is attached to {attached} of {len(members)} members"
     return None
 
 
@@ -49,14 +54,18 @@ def leader(state: State) -> str | None:
     return None
 
 
-def _lacking_in(view: Mapping[str, Any], workers: int) -> str | None:
+def _lacking_in(view: Mapping[str, Any]) -> str | None:
     if not view.get("leader"):
         return "there is no leader"
     owned, shards = view.get("owned") or 0, view.get("shards") or 0
-    if not shards or owned != shards:
-        return f"{owned} of {shards} shards have an owner"
-    live = view.get("workers") or 0
-    return f"{live} of {workers} workers are attached" if live < workers else None
+    return None if shards and owned == shards else f"{owned} of {shards} shards have an owner"
+
+
+def _members_attached(http: str) -> int:
+    answer = fetch(f"http://{http}/metrics")
+    metrics = answer.body.decode() if answer is not None else ""
+    found = re.search(r"^workerd_members_attached (\d+)", metrics, re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 def _line(body: bytes) -> str:
