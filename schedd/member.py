@@ -183,6 +183,7 @@ class Member:
             await self._live(live, registration, draining)
         finally:
             self.cluster.lives(None)
+            self._name.ended(live.tenure)
             await self._leave(live)
 
     def _new(self, keeper: LeaseKeeper) -> LiveTenure:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from schedd.core.coordination import Compare, Entry, LeaseId, Put, Revision
+from schedd.core.ids import TenureId
 from schedd.core.membership import (
     MemberView,
     decode_member,
@@ -39,16 +40,25 @@ class Name:
     def __init__(self, coordination: Coordination, name: str) -> None:
         self._coordination = coordination
         self._name = name
+        self._past: set[TenureId] = set()
         self._told: Revision | None = None
+
+    def ended(self, tenure: TenureId) -> None:
+        """This process lived that tenure, and nothing of it runs any more."""
+        self._past.add(tenure)
 
     async def free(self) -> bool:
         """Whether nobody is registered under it. Says who is, once each.
 
-        After a crash that is one's own last life, until its lease ends; else it is another daemon
-        of the same name, and this one must not serve.
+        A tenure of this process whose lease outlived it (etcd was away) is ended on the spot.
+        After a crash one's last life has to run out; else it is another daemon of the same name,
+        and this one must not serve.
         """
         entry = await self._coordination.get(member_key(self._name))
         if entry is None:
+            return True
+        if _tenure_of(entry) in self._past:
+            await self._coordination.revoke(entry.lease)
             return True
         if entry.create_revision != self._told:
             self._told = entry.create_revision
@@ -59,6 +69,13 @@ class Name:
                 _describe(entry),
             )
         return False
+
+
+def _tenure_of(entry: Entry) -> TenureId | None:
+    try:
+        return decode_member(entry).tenure
+    except Unreadable:
+        return None
 
 
 def _describe(entry: Entry) -> str:

@@ -89,6 +89,20 @@ async def test_a_member_whose_row_was_fenced_comes_back_under_a_new_tenure() -> 
         await cluster.settled()
 
 
+async def test_a_lease_that_outlived_its_tenure_in_an_outage_doesnt_delay_the_next() -> None:
+    async with TwinCluster("a") as cluster:
+        await cluster.settled()
+        tenure, lease = cluster["a"].tenure, cluster["a"].leases.kept[-1].lease
+        cluster.cut("a", database=False)
+        cluster["a"].leases.kept[-1].lost.set()
+        await wait_until_async(lambda: cluster["a"].tenure is None, 2, "the tenure to end")
+        cluster.cut("a", etcd=False, database=False)
+        assert lease.id in cluster.etcd.leases
+        await wait_until_async(lambda: cluster["a"].tenure not in (None, tenure), 3, "a new tenure")
+        await cluster.settled()
+        assert lease.id not in cluster.etcd.leases
+
+
 async def test_a_leader_whose_key_was_deleted_makes_room_for_an_honest_election() -> None:
     async with TwinCluster("a") as cluster:
         await cluster.settled()
