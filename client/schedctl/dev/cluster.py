@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from schedctl.dev import binaries, daemons, etcd, plan, postgres, readiness
 from schedctl.dev.errors import DevError, NotReady, NotUp
+from schedctl.dev.overrides import parse
 from schedctl.dev.processes import POLL, end, tail
 from schedctl.dev.records import Folder, Kind, Part, State
 
@@ -35,6 +36,8 @@ def up(folder: Folder, wishes: plan.Wishes, *, timeout: float, say: Say) -> Stat
         DevError: a program is missing, a port is taken, a setting doesn't fit.
     """
     deadline = time.monotonic() + timeout
+    for text in wishes.overrides:
+        parse(text)
     folder.root.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         before = folder.load()
@@ -208,16 +211,16 @@ def _wait_ready(folder: Folder, state: State, deadline: float) -> None:
     while True:
         if dead := [part for part in parts if not part.alive()]:
             names = ", ".join(part.name for part in dead)
-            raise NotReady(f"{names} ended; the log says{_tails(folder, dead)}")
+            raise NotReady(f"{names} ended", evidence=_tails(folder, dead))
         if not parts or (lack := readiness.lacking(state)) is None:
             return
         if time.monotonic() >= deadline:
-            raise NotReady(f"the cluster is not ready: {lack}{_tails(folder, parts)}")
+            raise NotReady(f"the cluster is not ready: {lack}", evidence=_tails(folder, parts))
         time.sleep(5 * POLL)
 
 
 def _tails(folder: Folder, parts: list[Part]) -> str:
-    return "".join(f"\n  {part.name}.log:\n{tail(folder.log(part.name), 8)}" for part in parts)
+    return "\n".join(f"{part.name}.log:\n{tail(folder.log(part.name), 8)}" for part in parts)
 
 
 def _left(deadline: float) -> float:

@@ -19,6 +19,7 @@ from schedctl.dev.errors import DevError, MissingProgram, NotReady, NotUp
 from schedctl.dev.plan import Wishes
 from schedctl.dev.processes import Process
 from schedctl.dev.records import Folder, Kind, Part, State
+from schedctl.failure import Trouble, show
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,10 +37,10 @@ def _told(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except DevError as error:
-            _say(f"error: {error.what}")
-            if error.hint:
-                _say(f"  try: {error.hint}")
-            click.get_current_context().exit(error.exit_code)
+            if error.evidence:
+                _say(error.evidence)
+            trouble = Trouble(error.what, error.status, error.reason, remedy=error.hint)
+            click.get_current_context().exit(show(trouble))
 
     return wrapped
 
@@ -103,7 +104,7 @@ def up(
             state = cluster.up(folder, wishes, timeout=timeout, say=_say)
         except NotReady as error:
             left = "what did start still runs, to be looked at; schedctl dev down stops it"
-            raise NotReady(error.what, left) from error
+            raise NotReady(error.what, left, evidence=error.evidence) from error
         _announce(state, own_context=directory is None)
         return
     try:

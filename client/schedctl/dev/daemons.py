@@ -62,7 +62,7 @@ def migrate(folder: Folder, member: Part, timeout: float) -> None:
     except subprocess.TimeoutExpired as late:
         raise NotReady(f"schedd migrate did not end within {timeout:.0f} s") from late
     if done.returncode != 0:
-        raise DevError(f"schedd migrate failed:\n{(done.stderr or done.stdout).strip()}")
+        raise DevError("schedd migrate failed", evidence=(done.stderr or done.stdout).strip())
 
 
 def start(folder: Folder, part: Part) -> Process:

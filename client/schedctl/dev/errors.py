@@ -1,41 +1,49 @@
 """What can go wrong while a development cluster is brought up or down.
 
-DevError                a sentence for the person at the terminal, and what to do about it
-├── MissingProgram      neither etcd nor PostgreSQL is anywhere to be found (exit 5)
-├── BadOverride         a `--set` that cannot be read (exit 2)
-├── NotUp               the command needs a running cluster, and there is none (exit 5)
-└── NotReady            it did not come up in time; carries the tails of the logs (exit 7)
+DevError              FAILED_PRECONDITION: a sentence for the person at the terminal
+├── MissingProgram    FAILED_PRECONDITION: etcd or PostgreSQL is nowhere to be found
+├── NotUp             FAILED_PRECONDITION: what was asked for does not run
+├── BadOverride       INVALID_ARGUMENT: a `--set` that cannot be followed
+└── NotReady          DEADLINE_EXCEEDED: it did not come up in time, or ended
 """
 
 from __future__ import annotations
 
 
 class DevError(Exception):
-    """Something a person can act on; `hint` says how. `exit_code` as INTERFACE lists them."""
+    """Something a person can act on: `what` in a line, `hint` how, `evidence` from the logs."""
 
-    exit_code = 5
+    status = "FAILED_PRECONDITION"
+    reason = "DEV_CLUSTER"
 
-    def __init__(self, what: str, hint: str | None = None) -> None:
+    def __init__(self, what: str, hint: str = "", *, evidence: str = "") -> None:
         super().__init__(what)
         self.what = what
         self.hint = hint
+        self.evidence = evidence
 
 
 class MissingProgram(DevError):
     """A program that the cluster needs is not installed."""
 
-
-class BadOverride(DevError):
-    """A `--set` that is not `schedd.KEY=VALUE` or `workerd.KEY=VALUE`."""
-
-    exit_code = 2
+    reason = "MISSING_PROGRAM"
 
 
 class NotUp(DevError):
     """There is no running cluster, or not the part of it that was asked for."""
 
+    reason = "NOT_UP"
+
+
+class BadOverride(DevError):
+    """A `--set` of another form than TARGET.KEY=VALUE, or for something that can't be set."""
+
+    status = "INVALID_ARGUMENT"
+    reason = "BAD_SETTING"
+
 
 class NotReady(DevError):
-    """The deadline passed before the cluster, or one part of it, was ready."""
+    """The deadline passed before the cluster, or one part of it, was ready; or it ended."""
 
-    exit_code = 7
+    status = "DEADLINE_EXCEEDED"
+    reason = "NOT_READY"

@@ -45,7 +45,7 @@ def wait_ready(server: Process, client: int, log: Path, timeout: float) -> None:
     if wait_for(lambda: _healthy(client) or not server.alive(), timeout) and server.alive():
         return
     state = "is not ready yet" if server.alive() else "ended"
-    raise NotReady(f"etcd {state}; its log says\n{tail(log)}")
+    raise NotReady(f"etcd {state}", f"look into {log}", evidence=tail(log))
 
 
 def _healthy(client: int) -> bool:

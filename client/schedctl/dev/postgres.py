@@ -95,7 +95,7 @@ def initialise(
         check=False,
     )
     if made.returncode != 0:
-        raise DevError(f"initdb failed: {made.stderr.strip() or made.stdout.strip()}")
+        raise DevError("initdb failed", evidence=made.stderr.strip() or made.stdout.strip())
     with (draft / "postgresql.conf").open("a", encoding="utf-8") as conf:
         conf.write("\n# schedctl dev\n")
         conf.writelines(f"{name} = {value}\n" for name, value in settings.items())
@@ -129,7 +129,7 @@ def wait_ready(server: Process, port: int, log: Path, timeout: float) -> None:
     if wait_for(lambda: _answers(port) or not server.alive(), timeout) and server.alive():
         return
     state = "is not ready yet" if server.alive() else "ended"
-    raise NotReady(f"PostgreSQL {state}; its log says\n{tail(log)}")
+    raise NotReady(f"PostgreSQL {state}", f"look into {log}", evidence=tail(log))
 
 
 def prepare(port: int, *, database: str = ROLE, template: str | None = None) -> str:
