@@ -91,15 +91,23 @@ async def _demo(options: Options, screen: Screen) -> int:
         return 0 if good else 1
 
 
+@dataclass(slots=True)
+class Ending:
+    """The wish to end: Ctrl-C, or a signal that means the same."""
+
+    asked: asyncio.Event
+    gently: bool = False
+    """There is something to judge: the first wish ends the watching. Else it cancels the demo."""
+
+
 @contextmanager
-def _ending() -> Iterator[asyncio.Event]:
-    """An event for the first wish to end; the second cancels the demo."""
-    loop, demo, ending = asyncio.get_running_loop(), asyncio.current_task(), asyncio.Event()
+def _ending() -> Iterator[Ending]:
+    loop, demo, ending = asyncio.get_running_loop(), asyncio.current_task(), Ending(asyncio.Event())
 
     def asked() -> None:
-        if ending.is_set() and demo is not None:
+        if demo is not None and (ending.asked.is_set() or not ending.gently):
             demo.cancel()
-        ending.set()
+        ending.asked.set()
 
     for number in _ENDINGS:
         loop.add_signal_handler(number, asked)
@@ -137,7 +145,7 @@ async def _show(
     arrivals: Receiver,
     options: Options,
     screen: Screen,
-    ending: asyncio.Event,
+    ending: Ending,
 ) -> list[Row]:
     """Give the cluster its jobs, show what happens, and judge it."""
     async with Client(addresses.endpoints) as client:
@@ -149,12 +157,12 @@ async def _show(
         screen.jobs(jobs)
         watch = Watch(client, screen.run)
         async with asyncio.TaskGroup() as group:
-            watching = [group.create_task(watch.follow(job), name=job.name) for job in jobs]
-            await _time_is_over(options.seconds, ending)
+            watching = group.create_task(watch.follow(jobs), name="watch")
+            ending.gently = True
+            await _time_is_over(options.seconds, ending.asked)
             until = watch.until = await _between_instants()
             rows = await _verdicts(client, jobs, watch, until, arrivals)
-            for one in watching:
-                one.cancel()
+            watching.cancel()
         return rows
 
 
@@ -191,10 +199,10 @@ def _arrived(row: Row, runs: Sequence[Run], arrivals: Receiver) -> Row:
     return replace(row, faults=(*row.faults, *faults))
 
 
-async def _time_is_over(seconds: float | None, ending: asyncio.Event) -> None:
+async def _time_is_over(seconds: float | None, asked: asyncio.Event) -> None:
     try:
         async with asyncio.timeout(seconds):
-            await ending.wait()
+            await asked.wait()
     except TimeoutError:
         return
 

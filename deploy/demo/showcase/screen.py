@@ -115,7 +115,7 @@ class Screen:
 
 
 def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
@@ -140,9 +140,8 @@ def _next(job: Job) -> str:
 
 
 def _remark(run: Run) -> str:
-    if run.state == "RETRYING" and run.retry_at and run.finished_at:
-        wait = (run.retry_at - run.finished_at).total_seconds()
-        return f"  {run.reason}, again in {wait:.1f} s"
+    if run.state == "RETRYING" and run.retry_at:
+        return f"  {run.reason}, again at {_clock(run.retry_at)}"
     if run.state == "FAILED":
         return f"  {run.reason}, a dead letter"
     return f"  {run.reason}" if run.reason else ""

@@ -1,51 +1,76 @@
 """What became of the jobs: each run as it happens, and all of them for the verdict.
 
+    follow ──each 0.3 s, runs newer than the oldest that hasn't ended──→ show, settled
+
 Watching is for people and for knowing when all has ended; the verdict reads the runs anew.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from datetime import datetime
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime, timedelta
+from typing import NoReturn
 
 from schedclient import Client, Job, Run
 from showcase.verdict import Expected, Seen, Try
 
 PAGE = 1000
+LOOK_EVERY = 0.3
+LOOK_BACK = timedelta(seconds=20)
+"""How far behind the newest run others may still turn up."""
 
 
 class Watch:
-    """The newest state of every run of some jobs, by job name and instant."""
+    """What is known of every run of some jobs."""
 
     def __init__(self, client: Client, show: Callable[[Run], None]) -> None:
         self._client = client
         self._show = show
         self._told: set[tuple[str, str, int]] = set()
+        self._live: dict[str, datetime] = {}
         self._ended: dict[str, set[datetime]] = {}
+        self._newest: datetime | None = None
         self._changed = asyncio.Event()
         self.until: datetime | None = None
         """Runs of later instants are not shown."""
 
-    async def follow(self, job: Job) -> None:
-        """Take in every change of this job's runs, until cancelled."""
-        ended = self._ended.setdefault(job.name, set())
-        async for run in self._client.runs.watch(job=job.job_id):
-            if run.scheduled_at is None:
-                continue
-            if run.ended:
-                ended.add(run.scheduled_at)
-                self._changed.set()
-            told = (run.run_id, run.state, run.attempt)
-            if told not in self._told and (self.until is None or run.scheduled_at <= self.until):
-                self._told.add(told)
-                self._show(run)
+    async def follow(self, jobs: Collection[Job]) -> NoReturn:
+        """Take in every change of these jobs' runs, until cancelled."""
+        self._newest = min(job.created_at for job in jobs if job.created_at)
+        ours = {job.job_id for job in jobs}
+        while True:
+            runs = [run async for run in self._client.runs.list(after=self._mark())]
+            for run in reversed(runs):
+                if run.job_id in ours:
+                    self._take(run)
+            self._changed.set()
+            await asyncio.sleep(LOOK_EVERY)
 
     async def settled(self, expected: Expected) -> None:
         """Return when every instant that was due has ended, however it did."""
-        while not self._ended[expected.job].issuperset(expected.due):
+        while not self._ended.get(expected.job, set()).issuperset(expected.due):
             self._changed.clear()
             await self._changed.wait()
+
+    def _mark(self) -> datetime:
+        assert self._newest is not None
+        return min([*self._live.values(), self._newest - LOOK_BACK]) - timedelta(milliseconds=1)
+
+    def _take(self, run: Run) -> None:
+        at = run.scheduled_at
+        assert at is not None, "every run has a nominal instant"
+        assert self._newest is not None
+        self._newest = max(self._newest, at)
+        if run.ended:
+            self._live.pop(run.run_id, None)
+            self._ended.setdefault(run.job or "", set()).add(at)
+        else:
+            self._live[run.run_id] = at
+        told = (run.run_id, run.state, run.attempt)
+        if told not in self._told and (self.until is None or at <= self.until):
+            self._told.add(told)
+            self._show(run)
 
 
 async def due_instants(client: Client, job: Job, until: datetime) -> tuple[datetime, ...]:
