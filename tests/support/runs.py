@@ -1,0 +1,112 @@
+"""Runs, workers and claims in a line, for tests of the owner's parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from schedd.core.ids import (
+    NO_TOKEN,
+    Epoch,
+    IncarnationId,
+    JobId,
+    RunId,
+    ShardId,
+    TenureId,
+    Timeline,
+    Token,
+)
+from schedd.core.lifecycle import State
+from schedd.core.model import Assigned, Incarnation, LiveRun, Priority, RunKey
+from schedd.owner.catalogue import Known
+from schedd.owner.ownership import Ownership
+from schedd.owner.workers import Head
+
+NOW = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
+
+
+def run(number: int, *, shard: int = 0, state: State = State.PENDING, **changes: Any) -> LiveRun:
+    values: dict[str, Any] = {
+        "key": RunKey(NOW, RunId(UUID(int=number))),
+        "job_id": JobId(UUID(int=1000 + number)),
+        "shard": ShardId(shard),
+        "state": state,
+        "priority": Priority.MEDIUM,
+        "due_at": NOW,
+        "ready_at": NOW,
+        "token": NO_TOKEN,
+        **changes,
+    }
+    return LiveRun(**values)
+
+
+def running(number: int, worker: Incarnation, *, shard: int = 0, token: int = 7) -> LiveRun:
+    return run(
+        number,
+        shard=shard,
+        state=State.RUNNING,
+        token=Token(token),
+        worker=worker.worker,
+        incarnation=worker.id,
+        attempt=1,
+        start_by=NOW + timedelta(seconds=5),
+    )
+
+
+def worker(number: int = 1, *, name: str = "", spool: str = "", slots: int = 4) -> Incarnation:
+    return Incarnation(
+        id=IncarnationId(UUID(int=number)),
+        worker=name or f"w{number}",
+        spool_id=spool or f"spool-{number}",
+        host="host",
+        version="1",
+        slots=slots,
+        labels={},
+        handlers=(),
+        actions=("shell",),
+        started_at=NOW,
+    )
+
+
+def owning(*shards: int, epoch: int = 5, lanes: int = 2) -> Ownership:
+    ownership = Ownership(TenureId(UUID(int=99)), Timeline(1), lanes)
+    ownership.gain({ShardId(shard): Epoch(epoch) for shard in shards})
+    return ownership
+
+
+class RecordingLine:
+    """A worker's stream that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.assigned: list[LiveRun] = []
+        self.revoked: list[tuple[RunId, Token]] = []
+        self.cancelled: list[RunId] = []
+        self.demanded: list[list[Head]] = []
+        self.acknowledged: list[tuple[RunId, Token, bool]] = []
+
+    def assign(self, assigned: Assigned, known: Known) -> None:
+        self.assigned.append(assigned.run)
+
+    def revoke(self, key: RunKey, token: Token) -> None:
+        self.revoked.append((key.run_id, token))
+
+    def cancel(self, key: RunKey, token: Token, *, kill: bool) -> None:
+        self.cancelled.append(key.run_id)
+
+    def demand(self, heads: Sequence[Head]) -> None:
+        self.demanded.append(list(heads))
+
+    def acknowledge(self, key: RunKey, token: Token, *, stale: bool) -> None:
+        self.acknowledged.append((key.run_id, token, stale))
+
+
+class SetClock:
+    """Cluster time as the test sets it."""
+
+    def __init__(self, now: datetime = NOW) -> None:
+        self.time = now
+
+    def now(self) -> datetime:
+        return self.time

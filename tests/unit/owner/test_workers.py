@@ -1,0 +1,133 @@
+"""The workers attached to a member: grants, pushes, revocations."""
+
+import asyncio
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from schedd.core import schedule
+from schedd.core.ids import JobId, Token
+from schedd.core.model import Assigned, Definition, Priority
+from schedd.owner.catalogue import Known
+from schedd.owner.workers import Head, Workers
+from schedproto.v1 import job_pb2
+from support.runs import NOW, RecordingLine, SetClock, running, worker
+
+
+def known(slots: int = 1) -> Known:
+    job = JobId(UUID(int=1))
+    compiled = schedule.compile(schedule.OnDemand(), "default/j", job)
+    definition = Definition(job, 1, "default", "j", action="shell", slots=slots)
+    return Known(definition, compiled, job_pb2.Job())
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock()
+
+
+@pytest.fixture
+def workers(clock: SetClock) -> Workers:
+    return Workers(clock, lambda _event: None)
+
+
+def test_what_was_pushed_and_not_yet_received_is_taken_off_the_grant(workers: Workers):
+    one, line = worker(), RecordingLine()
+    attached = workers.attach(one, line)
+    workers.granted(attached, slots=3, received=0)
+    workers.push(Assigned(running(1, one), None), known())
+    assert [offer.slots for offer in workers.offers()] == [2]
+    # The worker has it and keeps two more free: the same two, told anew.
+    workers.granted(attached, slots=2, received=1)
+    assert [offer.slots for offer in workers.offers()] == [2]
+
+
+def test_a_wide_run_takes_its_slots_off_the_grant(workers: Workers):
+    one = worker()
+    workers.granted(workers.attach(one, RecordingLine()), slots=4, received=0)
+    workers.push(Assigned(running(1, one), None), known(slots=3))
+    assert [offer.slots for offer in workers.offers()] == [1]
+
+
+def test_a_grant_lowered_below_what_is_on_its_way_offers_nothing(workers: Workers):
+    one = worker()
+    attached = workers.attach(one, RecordingLine())
+    workers.granted(attached, slots=2, received=0)
+    workers.push(Assigned(running(1, one), None), known())
+    workers.granted(attached, slots=0, received=0)
+    assert workers.offers() == []
+
+
+def test_a_worker_that_drains_offers_nothing(workers: Workers):
+    one = worker()
+    attached = workers.attach(one, RecordingLine())
+    workers.granted(attached, slots=2, received=0)
+    workers.heard(attached, NOW, [], free=2, since_refresh=0, draining=True)
+    assert workers.offers() == []
+
+
+def test_a_run_of_a_worker_that_is_gone_is_pushed_to_nobody(workers: Workers):
+    one = worker()
+    attached = workers.attach(one, RecordingLine())
+    workers.detach(attached)
+    assert not workers.push(Assigned(running(1, one), None), known())
+
+
+def test_an_old_stream_that_ends_late_doesnt_detach_the_new_one(workers: Workers):
+    one, line = worker(), RecordingLine()
+    old = workers.attach(one, RecordingLine())
+    workers.granted(workers.attach(one, line), slots=1, received=0)
+    workers.detach(old)
+    assert workers.push(Assigned(running(1, one), None), known())
+    assert len(line.assigned) == 1
+
+
+def test_demand_is_told_when_it_changes_and_to_whoever_comes_later(workers: Workers):
+    first, late = RecordingLine(), RecordingLine()
+    workers.attach(worker(1), first)
+    head = Head(Priority.HIGH, NOW, 3)
+    workers.demand([head])
+    workers.demand([head])
+    workers.attach(worker(2), late)
+    assert first.demanded == [[head]]
+    assert late.demanded == [[head]]
+
+
+def test_never_started_needs_a_heartbeat_stamped_after_start_by(workers: Workers):
+    one = worker()
+    attached = workers.attach(one, RecordingLine())
+    out = running(1, one, token=7)
+    assert out.start_by is not None
+    assert not workers.never_started(out)
+    workers.heard(attached, out.start_by, [], free=1, since_refresh=0, draining=False)
+    assert not workers.never_started(out)
+    after = out.start_by + timedelta(milliseconds=1)
+    holds = [(out.key.run_id, Token(7))]
+    workers.heard(attached, after, holds, free=1, since_refresh=0, draining=False)
+    assert not workers.never_started(out)
+    another = [(out.key.run_id, Token(6))]
+    workers.heard(attached, after, another, free=1, since_refresh=0, draining=False)
+    assert workers.never_started(out)
+
+
+async def test_ok_waits_until_the_worker_has_answered(workers: Workers):
+    one, line = worker(), RecordingLine()
+    workers.attach(one, line)
+    out = running(1, one)
+    waiting = asyncio.create_task(workers.revoke([out]))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert line.revoked == [(out.key.run_id, out.token)]
+    assert not waiting.done()
+    workers.revoke_answered(out.key.run_id, out.token)
+    async with asyncio.timeout(1):
+        await waiting
+
+
+async def test_ok_waits_no_longer_than_start_by(workers: Workers, clock: SetClock):
+    out = running(1, worker())  # attached nowhere
+    assert out.start_by is not None
+    clock.time = out.start_by - timedelta(milliseconds=20)
+    async with asyncio.timeout(1):
+        await workers.revoke([out])
