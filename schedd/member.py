@@ -23,16 +23,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 from uuid import uuid4
 
 from schedd.cluster_clock import DatabaseClock
-from schedd.core.ids import ShardId, TenureId
+from schedd.core.ids import TenureId
 from schedd.core.membership import ClusterView, MemberView
 from schedd.core.model import Tenure
 from schedd.database_watch import AWAY_AFTER, DatabaseWatch
+from schedd.hand_over import hand_over
 from schedd.leader.candidate import Candidate, Duties
 from schedd.leader.term import Duty, Leadership
 from schedd.observer import Observer
@@ -52,11 +53,6 @@ LOOK_AGAIN: Final = 0.2
 """Seconds between two looks whether one may join."""
 
 HEALTH_EVERY: Final = 0.5
-
-HAND_OVER_WITHIN: Final = 2.0
-"""Seconds that a draining member waits for others to take its shards."""
-
-HAND_OVER_LOOK: Final = 0.02
 
 GOODBYE_WITHIN: Final = 1.0
 """Seconds to fence one's own row; if they don't do, the leader will."""
@@ -216,7 +212,7 @@ class Member:
                 ]
                 await draining.wait()
                 registration.draining()
-                await self._hand_over(live)
+                await hand_over(self._store, live)
                 for task in tasks:
                     task.cancel()
         except* TenureOver as over:
@@ -256,27 +252,6 @@ class Member:
 
         return Loop("health", step, interval=HEALTH_EVERY)
 
-    async def _hand_over(self, live: LiveTenure) -> None:
-        """Wait until others own what this member owned; not for ever, and not alone."""
-        given = frozenset(live.owned())
-        if not any(_takes_shards(member, live.tenure) for member in live.view().members):
-            return
-        try:
-            async with asyncio.timeout(HAND_OVER_WITHIN):
-                await self._taken_by_others(given, live.tenure)
-        except TimeoutError:
-            log.warning("not all shards were taken within %.0f s; leaving", HAND_OVER_WITHIN)
-        except Unavailable as error:
-            log.warning("leaving without having handed over: %s", error)
-
-    async def _taken_by_others(self, given: Collection[ShardId], me: TenureId) -> None:
-        while True:
-            rows = await self._store.read_shards()
-            owners = {row.id: row.owner for row in rows}
-            if me not in owners.values() and all(owners.get(shard) for shard in given):
-                return
-            await asyncio.sleep(HAND_OVER_LOOK)
-
     async def _leave(self, live: LiveTenure) -> None:
         """Nothing of the tenure runs any more: fence it, so that its shards are free at once."""
         try:
@@ -289,10 +264,6 @@ class Member:
 async def _trust(keeper: LeaseKeeper) -> NoReturn:
     loss = await keeper.until_lost()
     raise TenureOver(f"the lease is lost: {loss.value}")
-
-
-def _takes_shards(member: MemberView, me: TenureId) -> bool:
-    return member.tenure != me and member.weight > 0 and not member.draining
 
 
 async def _pause(seconds: float, draining: asyncio.Event) -> None:

@@ -205,7 +205,7 @@ class TwinKeeper:
         """Whether no test has ended it."""
         return not self.lost.is_set()
 
-    async def run(self) -> enum.Enum:
+    async def until_lost(self) -> enum.Enum:
         """Wait for the end of trust."""
         await self.lost.wait()
         return Loss.TOLD
