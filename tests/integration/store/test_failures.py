@@ -16,6 +16,7 @@ from schedd.store.database import Database, url_of
 from schedkit.errors import Fault, Misconfigured, OutcomeUnknown, Unavailable
 from support.postgres import ScratchServer, private_postgres, restart
 from support.store import LANES, START, World, draft, firing, report, wait_for_waiter
+from support.wait import wait_until
 
 
 async def test_a_lost_connection_is_tried_again_before_anything_was_committed(
@@ -133,13 +134,14 @@ async def test_a_bug_in_a_statement_is_a_fault(world: World) -> None:
 
 
 async def test_a_server_that_is_away_is_unavailable_and_comes_back() -> None:
-    with private_postgres() as server:
+    with private_postgres(synchronous_commit="on") as server:
         dsn = server.create_database()
         migrate.upgrade(dsn)
         async with World.at(dsn) as world:
             me = await world.member()
             job = await world.job()
-            server.process.send(signal.SIGKILL)
+            server.process.send(signal.SIGQUIT)  # at once, as in a crash
+            wait_until(lambda: not server.process.alive(), 10, "the server's end")
             with pytest.raises(Unavailable):
                 await me.fire(firing(job))
             restart(server)

@@ -1,0 +1,154 @@
+"""Hot statements keep to their indexes, at 20,000 runs in several partitions."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import Connection, event
+
+from schedd.core.ids import IncarnationId, ShardId
+from schedd.core.lifecycle import Reason, State
+from schedd.core.model import LiveRun, Loss
+from schedd.ports import Unstarted
+from support.store import World, draft, firing, report
+
+BATCH = 500
+
+FILL = """
+INSERT INTO jobs (job_id, namespace, name, shard, generation, spec, created_at, created_by,
+    updated_at)
+SELECT gen_random_uuid(), 'default', 'filler-' || n, n %% 256, 1, '', now(), '', now()
+FROM generate_series(1, 20000) n;
+INSERT INTO timers (job_id, shard, due_at, nominal, generation)
+SELECT job_id, shard, now() + interval '1 day', now() + interval '1 day', 1 FROM jobs;
+INSERT INTO runs (scheduled_at, run_id, job_id, due_at, shard, priority, trigger, state, ready_at)
+SELECT now() - n * interval '1 minute' / 10, gen_random_uuid(), job_id, now(), shard, 2, 'SCHEDULE',
+    'SUCCEEDED', now()
+FROM (SELECT job_id, shard, row_number() OVER () n FROM jobs) j;
+"""
+
+
+async def filled(world: World) -> None:
+    me = world.members[0]
+
+    def fill(connection: Connection) -> None:
+        connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+        connection.exec_driver_sql(FILL)
+
+    await me.store.database.call(fill)
+    # Outside a transaction: VACUUM keeps the visibility map and the statistics as they are live.
+    raw = me.store.database._engine.raw_connection()
+    raw.driver_connection.autocommit = True
+    with raw.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE")
+    raw.driver_connection.autocommit = False
+    raw.close()
+
+
+def explain(world: World) -> dict[str, list[dict[str, Any]]]:
+    """From here on, plans of the batches' statements, under their first words."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    engine = world.members[0].store.database._engine
+
+    def look(conn, cursor, statement, parameters, context, executemany):
+        if "unnest" in statement or "live l" in statement or "timers t" in statement:
+            cursor.execute("EXPLAIN (FORMAT JSON) " + statement, parameters)
+            [(plan,)] = cursor.fetchall()
+            plan = json.loads(plan) if isinstance(plan, str) else plan
+            found.setdefault(" ".join(statement.split()[:6]), []).append(plan[0]["Plan"])
+
+    event.listen(engine, "before_cursor_execute", look)
+    return found
+
+
+def scans(plan: dict[str, Any], *, pruned: bool = False) -> Iterator[tuple[str, str]]:
+    """(relation, node type) of each scan of a plan, partitions under their own names.
+
+    `pruned`: only of the runs that the batch itself names.
+    """
+    others = plan.get("Alias", "").startswith("x")  # other runs of the job, of any day
+    if "Relation Name" in plan and "Scan" in plan["Node Type"] and not (others and pruned):
+        yield plan["Relation Name"], plan["Node Type"]
+    for child in plan.get("Plans", ()):
+        yield from scans(child, pruned=pruned)
+
+
+async def test_hot_statements_never_scan_a_big_table(world: World) -> None:
+    me = await world.member()
+    await filled(world)
+    now = datetime.now(UTC)
+    # Even shards: one lane.
+    jobs = [await world.job(shard=2 * (n % 128), due=now - timedelta(minutes=1)) for n in range(60)]
+    found = explain(world)
+
+    await me.store.owner.due_timers(sorted(me.epochs), now, BATCH)
+    runs = (await me.fire(*map(firing, jobs))).runs
+    assert len(runs) == len(jobs)
+    await me.store.owner.definitions([run.job_id for run in runs])
+    await me.store.owner.timers([run.job_id for run in runs])
+    running = await me.assigned(*map(draft, runs))
+    await me.store.owner.live_runs([ShardId(0), ShardId(2)], [State.RUNNING, State.PENDING])
+    await me.store.results.reported_runs([run.key for run in running])
+    await me.store.results.started([(run.key, run.token, now) for run in running])
+    back, lost, done = running[:5], running[5:10], running[10:]
+    await me.store.owner.give_back(
+        me.claim(*{run.shard for run in back}),
+        [Unstarted(run.key, run.shard, run.token) for run in back],
+    )
+    await me.store.owner.rescue(me.claim(*{run.shard for run in lost}), list(map(loss, lost)))
+    await me.store.owner.end_waiting(
+        me.claim(*{run.shard for run in back}),
+        [(run.key, State.MISSED, Reason.START_DEADLINE) for run in back],
+    )
+    await me.store.results.accept([report(run) for run in done])
+
+    assert len(found) >= 10, sorted(found)
+    big = {
+        name for (name,) in await world.sql("SELECT relname FROM pg_class WHERE reltuples > 999")
+    }
+    assert big >= {"timers", "jobs"}
+    assert [name for name in big if re.fullmatch(r"runs_\d+", name)]
+    walked = {
+        (name, relation, node)
+        for name, plans in found.items()
+        for plan in plans
+        for relation, node in scans(plan)
+        if node == "Seq Scan" and relation in big
+    }
+    assert walked == set()
+
+
+async def test_a_batch_plans_for_the_partitions_of_its_own_days(world: World) -> None:
+    me = await world.member()
+    job = await world.job(due=datetime.now(UTC) - timedelta(minutes=1))
+    found = explain(world)
+
+    [run] = (await me.fire(firing(job))).runs
+    [running] = await me.assigned(draft(run))
+    await me.store.results.accept([report(running)])
+
+    partitions = {
+        relation
+        for plans in found.values()
+        for plan in plans
+        for relation, _ in scans(plan, pruned=True)
+        if relation.startswith("runs_")
+    }
+    assert partitions <= {f"runs_{run.key.scheduled_at:%Y%m%d}", "runs_default"}
+
+
+def loss(run: LiveRun) -> Loss:
+    assert run.incarnation is not None
+    return Loss(
+        run.key,
+        run.shard,
+        run.token,
+        IncarnationId(run.incarnation or uuid4()),
+        State.RETRYING,
+        Reason.WORKER_LOST,
+    )
