@@ -1,0 +1,58 @@
+"""Two clusters of real processes: `calm`, where nothing is broken, and `rough`, where all may be.
+
+Both have the shortest leases there are, so that a loss is seen within seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from schedclient import SyncClient
+from schedctl.dev.processes import find
+from support.cluster import DevCluster, dev_cluster
+
+TTL = 3.0
+"""Seconds that the leases of members and workers live."""
+
+SHORT_LEASES = [f"schedd.member_ttl={TTL:g}s", f"schedd.worker_ttl={TTL:g}s"]
+
+CALM_SLOTS = 4
+
+
+@pytest.fixture(scope="session")
+def calm(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
+    """Three members and two workers of four slots; leave it as it was."""
+    options = {"members": 3, "workers": 2, "slots": CALM_SLOTS, "overrides": SHORT_LEASES}
+    with dev_cluster(request.session, **options) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def calm_client(calm: DevCluster) -> Iterator[SyncClient]:
+    with SyncClient(calm.endpoints) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def rough_cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
+    options = {"members": 3, "workers": 3, "slots": 16, "overrides": SHORT_LEASES}
+    with dev_cluster(request.session, **options) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def rough(rough_cluster: DevCluster) -> Iterator[DevCluster]:
+    """Three members and three workers; what a test killed is there again before the next."""
+    rough_cluster.up()
+    yield rough_cluster
+    for name in ("etcd", "w1", "w2", "w3"):
+        if (process := find(rough_cluster.entry(name)["pid"])) is not None and process.paused():
+            rough_cluster.resume(name)
+
+
+@pytest.fixture
+def client(rough: DevCluster) -> Iterator[SyncClient]:
+    with SyncClient(rough.endpoints) as client:
+        yield client

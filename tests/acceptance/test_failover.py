@@ -1,0 +1,180 @@
+"""A leader dies, a worker dies, a worker sleeps too long: the work goes on, and nothing twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from acceptance.conftest import TTL
+from schedclient import Run, SyncClient
+from schedctl.dev.processes import find
+from support.cluster import DevCluster
+from support.ledger import covered, every_instant
+from support.probe import Probe, Start
+from support.wait import wait_until
+
+FAILOVER = TTL + 2.0
+"""Seconds within which firing goes on after a leader's death."""
+RESCUED = TTL + 3.0
+"""Seconds within which a lost worker's run is handed out again."""
+NOTHING_LEFT = 2.0
+"""Seconds after which nothing of a killed worker's jobs runs any more."""
+
+
+# ── kill -9 of the leader ────────────────────────────────────────────────────────────────────────
+
+
+def test_firing_goes_on_when_the_leader_is_killed_and_each_second_is_accounted_for_once(
+    rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
+) -> None:
+    leader = wait_until(rough.leader, 10, "a leader")
+    probes = owned_by_all(client, tmp_path, rough)
+    wait_until(lambda: all(len(p.starts()) >= 3 for p in probes.values()), 15, "firing to begin")
+
+    rough.kill(leader)
+    killed = time.time()
+    gaps = {job: killed_to_next(probe, killed) for job, probe in probes.items()}
+    enough = killed + FAILOVER + 5.0
+    wait_until(
+        lambda: all(p.starts()[-1].scheduled_at.timestamp() > enough for p in probes.values()),
+        FAILOVER + 15,
+        "each job to have fired for a while under the new leader",
+        every=0.25,
+    )
+    for job in probes:
+        client.jobs.pause(job)
+    assert rough.leader() not in (None, leader)
+    rough.up()
+
+    figure(f"leader killed: the next start of its jobs came after {max(gaps.values()):.2f} s")
+    for job, probe in probes.items():
+        assert gaps[job] <= FAILOVER, job
+        rows = wait_until(lambda job=job: all_ended(client, job), 20, f"the end of all of {job}")
+        coverage = covered(rows)
+        assert coverage == every_instant(min(coverage), max(coverage)), job
+        assert_each_ran_once([row for row in rows if row.state == "SUCCEEDED"], probe.starts())
+        assert {row.state for row in rows} <= {"SUCCEEDED", "COALESCED"}, job
+
+
+def owned_by_all(client: SyncClient, folder: Path, cluster: DevCluster) -> dict[str, Probe]:
+    """Each-second jobs, made until every member owns one of them, the leader too."""
+    owners = {shard.shard: shard.owner for shard in client.cluster.shards()}
+    assert set(owners.values()) == {member["name"] for member in cluster.record["members"]}
+    probes: dict[str, Probe] = {}
+    missing = set(owners.values())
+    while missing:
+        job = f"tick-{len(probes)}"
+        probes[job] = Probe(folder / job)
+        made = client.jobs.create(job, cron="* * * * * *", shell=probes[job].shell())
+        ((shard,),) = cluster.sql("SELECT shard FROM timers WHERE job_id = %s", made.job_id)
+        missing.discard(owners[shard])
+    return probes
+
+
+def killed_to_next(probe: Probe, killed: float) -> float:
+    """Seconds from the death to the first start of an instant after it, as the job wrote it."""
+
+    def later() -> Start | None:
+        late = (one for one in probe.starts() if one.scheduled_at.timestamp() > killed)
+        return next(late, None)
+
+    return wait_until(later, FAILOVER + 10, "the first start after the death").at - killed
+
+
+def all_ended(client: SyncClient, job: str) -> list[Run]:
+    rows = list(client.runs.list(job=job))
+    return rows if all(row.ended for row in rows) else []
+
+
+def assert_each_ran_once(runs: list[Run], starts: list[Start]) -> None:
+    """The starts are those of the runs, one each, under the token that was accepted."""
+    assert sorted((run.run_id, run.fencing_token) for run in runs) == sorted(
+        (start.run_id, start.token) for start in starts
+    )
+
+
+# ── kill -9 of a worker ──────────────────────────────────────────────────────────────────────────
+
+
+def test_a_killed_workers_run_goes_on_elsewhere_with_a_greater_token_and_leaves_no_process(
+    rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
+) -> None:
+    probe = Probe(tmp_path / "starts")
+    # Its first try is long, and has children: one of its session, one that left it.
+    first = "sleep 20 & setsid sleep 20 & sleep 20; wait"
+    run = client.submit(
+        name="long", shell=probe.shell(f'[ "$(wc -l <"$PROBE")" -gt 1 ] || {{ {first}; }}')
+    )
+    before = wait_until(lambda: probe.starts(run.run_id), 10, "its start")[0]
+    marker = f"SCHEDD_FENCING_TOKEN={before.token}"
+    wait_until(lambda: len(processes_with(marker)) >= 4, 5, "its children")
+
+    rough.kill(before.worker)
+    killed = time.time()
+    wait_until(
+        lambda: not processes_with(marker), NOTHING_LEFT, "the end of the killed worker's job"
+    )
+    figure(f"worker killed: the last process of its job ended within {time.time() - killed:.2f} s")
+    assert find(before.pid) is None
+
+    done = client.runs.wait(run, timeout=RESCUED + 15)
+    assert done.succeeded
+    (_, after) = probe.starts(run.run_id)
+    figure(f"worker killed: its run started elsewhere after {after.at - killed:.2f} s")
+    assert after.at - killed <= RESCUED
+    assert after.worker != before.worker
+    assert after.token > before.token
+    assert done.fencing_token == after.token
+    assert (done.worker, done.attempt, done.assignments) == (after.worker, 1, 2)
+    lost, accepted = client.runs.attempts(run.run_id)
+    assert (lost.fencing_token, lost.reason) == (before.token, "WORKER_LOST")
+    assert (accepted.fencing_token, accepted.state) == (after.token, "SUCCEEDED")
+
+
+def processes_with(marker: str) -> list[int]:
+    """The living processes that have this variable in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and find(int(entry.name)) is not None:
+            try:
+                environ = (entry / "environ").read_bytes()
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+            if marker.encode() in environ.split(b"\0"):
+                found.append(int(entry.name))
+    return found
+
+
+# ── SIGSTOP of a worker past its lease ───────────────────────────────────────────────────────────
+
+
+def test_a_worker_stopped_past_its_lease_has_its_late_result_refused_as_stale(
+    rough: DevCluster, client: SyncClient, tmp_path: Path
+) -> None:
+    probe = Probe(tmp_path / "starts")
+    run = client.submit(name="stalled", shell=probe.shell("sleep 1; echo done by $SCHEDD_WORKER"))
+    before = wait_until(lambda: probe.starts(run.run_id), 10, "its start")[0]
+    rough.pause(before.worker)
+
+    done = client.runs.wait(run, timeout=RESCUED + 15)
+    assert done.succeeded
+    assert done.worker != before.worker
+    assert done.fencing_token > before.token
+    assert [one for one in client.audit.list(run_id=run.run_id) if one.action == "result"] == []
+
+    rough.resume(before.worker)
+    entry = wait_until(
+        lambda: next((e for e in client.audit.list(run_id=run.run_id, action="result")), None),
+        15,
+        "the late result to be refused",
+    )
+    assert (entry.action, entry.outcome, entry.reason) == ("result", "refused", "STALE")
+    assert (entry.fencing_token, entry.worker) == (before.token, before.worker)
+    assert client.runs.get(run.run_id) == done, "the refused result changed nothing"
+    assert [start.token for start in probe.starts(run.run_id)] == [before.token, done.fencing_token]
+    wait_until(
+        lambda: client.workers.get(before.worker).state == "LIVE", 15, "it to be served again"
+    )
+    again = client.submit(name="again", shell=probe.shell())
+    assert client.runs.wait(again, timeout=10).succeeded
