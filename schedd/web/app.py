@@ -21,7 +21,7 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from schedd.api.services import Services
 from schedd.telemetry import Telemetry
-from schedd.web import health, problems
+from schedd.web import health, overview, pages, problems
 from schedd.web.guard import SameOrigin, SecurityHeaders
 from schedd.web.health import Readiness
 from schedd.web.rest import Rest
@@ -50,6 +50,8 @@ def _routes(
     return [
         *health.routes(readiness),
         Route("/metrics", metrics),
+        *overview.routes(services, closing),
+        *pages.assets(),
         Mount("/api", Rest(services, closing)),
     ]
 

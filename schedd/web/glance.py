@@ -1,0 +1,342 @@
+"""The cluster at a glance: all that the overview shows, read in one go into one frozen value.
+
+    ports, calls ──read──▶ Stored ─┐
+    Cluster.view() ────────────────┴─glance──▶ Glance ──templates──▶ page
+
+`glance` is pure. What the database said may be older than the view: while it is away the last
+reading stays, and `away` says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from statistics import median
+from typing import Final
+
+from schedd.api.calls import UNARY
+from schedd.api.services import Caller, Services
+from schedd.core.ids import SHARDS, TenureId
+from schedd.ports import ClusterView, Counts
+from schedd.web import words
+from schedd.web.words import LOOKS, Look
+from schedproto.v1 import cluster_service_pb2 as cluster_pb
+from schedproto.v1 import common_pb2, job_pb2, job_service_pb2, run_pb2, run_service_pb2
+
+RECENT: Final = 100
+"""Runs that the figures and the strip are made of."""
+SHOWN_RUNS: Final = 16
+SHOWN_JOBS: Final = 12
+JOBS_READ: Final = 200
+COLOURS: Final = 6
+"""Members have so many colours; the seventh has the first's."""
+
+_NOBODY: Final = Caller(actor="page", source="page")
+
+
+NOTHING: Final = Counts(jobs=0, pending=0, running=0, retrying=0, dead_letters=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the database says."""
+
+    counts: Counts = NOTHING
+    shards: Sequence[cluster_pb.Shard] = ()
+    workers: Sequence[cluster_pb.Worker] = ()
+    runs: Sequence[run_pb2.Run] = ()
+    jobs: Sequence[job_pb2.Job] = ()
+    read: bool = False
+    """False: it hasn't been read yet."""
+
+
+async def read(services: Services) -> Stored:
+    """One set of queries. Raises Unavailable."""
+    listed = run_service_pb2.ListRunsRequest(page_size=RECENT)
+    runs = await UNARY["schedd.v1.RunService.ListRuns"](services, _NOBODY, listed)
+    jobs = await UNARY["schedd.v1.JobService.ListJobs"](
+        services, _NOBODY, job_service_pb2.ListJobsRequest(page_size=JOBS_READ)
+    )
+    shards = await UNARY["schedd.v1.ClusterService.ListShards"](
+        services, _NOBODY, cluster_pb.ListShardsRequest()
+    )
+    workers = await UNARY["schedd.v1.ClusterService.ListWorkers"](
+        services, _NOBODY, cluster_pb.ListWorkersRequest()
+    )
+    assert isinstance(runs, run_service_pb2.ListRunsResponse)
+    assert isinstance(jobs, job_service_pb2.ListJobsResponse)
+    assert isinstance(shards, cluster_pb.ListShardsResponse)
+    assert isinstance(workers, cluster_pb.ListWorkersResponse)
+    return Stored(
+        counts=await services.store.counts(),
+        shards=tuple(shards.shards),
+        workers=tuple(workers.workers),
+        runs=tuple(runs.runs),
+        jobs=tuple(jobs.jobs),
+        read=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLine:
+    """A member, and its part of the shards."""
+
+    name: str
+    colour: int
+    leads: bool
+    here: bool
+    draining: bool
+    shards: int
+    http: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLine:
+    """A worker, and how busy it is."""
+
+    name: str
+    slots: int
+    busy: int
+    draining: bool
+    version: str
+
+    @property
+    def share(self) -> float:
+        """Of its slots that are taken, 0 to 1."""
+        return min(1.0, self.busy / self.slots) if self.slots else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """A run as a row."""
+
+    run_id: str
+    job: str
+    look: Look
+    reason: str
+    at: datetime
+    lateness: timedelta | None
+    started: datetime | None
+    took: timedelta | None
+    attempt: int
+    worker: str
+    retry_at: datetime | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobLine:
+    """A job as a row."""
+
+    name: str
+    schedule: str
+    expression: str
+    next_at: datetime | None
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A run in the strip: 0 to 1 high by the logarithm of its lateness."""
+
+    look: Look
+    height: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """All that the overview shows."""
+
+    here: str
+    leader: str
+    term: int
+    troubles: tuple[str, ...]
+    hints: tuple[str, ...]
+    counts: Counts
+    members: tuple[MemberLine, ...]
+    workers: tuple[WorkerLine, ...]
+    shards: tuple[tuple[int, str], ...]
+    """Colour of an owner (-1: none) → an SVG path over its cells."""
+    runs: tuple[RunLine, ...]
+    strip: tuple[Bar, ...]
+    jobs: tuple[JobLine, ...]
+    more_jobs: int
+    typical: timedelta | None
+    worst: timedelta | None
+    away: bool
+    read: bool
+    states: tuple[tuple[Look, int], ...] = field(default=())
+
+    @property
+    def slots(self) -> int:
+        """Of all workers."""
+        return sum(worker.slots for worker in self.workers)
+
+    @property
+    def busy(self) -> int:
+        """Slots that are taken."""
+        return sum(worker.busy for worker in self.workers)
+
+
+def glance(
+    stored: Stored, view: ClusterView, me: TenureId | None, *, trusted: bool, away: bool
+) -> Glance:
+    """Put together what was read. Pure."""
+    members = _members(stored, view, me)
+    latenesses = [run.lateness_ms for run in stored.runs if run.HasField("lateness_ms")]
+    leader = view.member(view.leader)
+    own = view.member(me)
+    by_state = Counter(run.state for run in stored.runs)
+    looks = {state: LOOKS[_bare(state)] for state in by_state}
+    return Glance(
+        here=own.name if own else "",
+        leader=leader.name if leader else "",
+        term=view.term,
+        troubles=tuple(_troubles(stored, view, trusted=trusted, away=away)),
+        hints=tuple(_hints(stored, members)),
+        counts=stored.counts,
+        members=members,
+        workers=tuple(_worker(worker) for worker in stored.workers),
+        shards=_shards(stored.shards, {member.name: member.colour for member in members}),
+        runs=tuple(_run(run) for run in stored.runs[:SHOWN_RUNS]),
+        strip=tuple(_bar(run) for run in reversed(stored.runs)),
+        jobs=tuple(_job(job) for job in _soonest(stored.jobs)[:SHOWN_JOBS]),
+        more_jobs=max(0, stored.counts.jobs - min(SHOWN_JOBS, len(stored.jobs))),
+        typical=timedelta(milliseconds=median(latenesses)) if latenesses else None,
+        worst=timedelta(milliseconds=max(latenesses)) if latenesses else None,
+        away=away,
+        read=stored.read,
+        states=tuple(sorted(((looks[s], n) for s, n in by_state.items()), key=lambda one: -one[1])),
+    )
+
+
+def _troubles(stored: Stored, view: ClusterView, *, trusted: bool, away: bool) -> Iterable[str]:
+    """What keeps runs from being on time."""
+    if away:
+        yield "the database doesn't answer; what is shown was read before"
+    if view.member(view.leader) is None:
+        yield "there is no leader"
+    if stored.read and (orphans := sum(not shard.owner for shard in stored.shards)):
+        yield f"{orphans} of {SHARDS} shards have no live owner"
+    if stored.read and not stored.workers:
+        yield "no worker is there to run anything"
+    if not trusted:
+        yield "this member has no lease that it may act on"
+
+
+def _hints(stored: Stored, members: Iterable[MemberLine]) -> Iterable[str]:
+    """What somebody may want to look at, in good time."""
+    if dead := stored.counts.dead_letters:
+        yield "a dead letter waits for a person" if dead == 1 else f"{dead} dead letters wait"
+    for member in members:
+        if member.draining:
+            yield f"{member.name} is draining"
+
+
+def _members(stored: Stored, view: ClusterView, me: TenureId | None) -> tuple[MemberLine, ...]:
+    owned = Counter(shard.owner for shard in stored.shards)
+    ordered = sorted(view.members, key=lambda member: member.name)
+    return tuple(
+        MemberLine(
+            name=member.name,
+            colour=at % COLOURS,
+            leads=member.tenure == view.leader,
+            here=member.tenure == me,
+            draining=member.draining,
+            shards=owned[member.name],
+            http=member.http,
+            version=member.version,
+        )
+        for at, member in enumerate(ordered)
+    )
+
+
+def _worker(worker: cluster_pb.Worker) -> WorkerLine:
+    return WorkerLine(
+        name=worker.name,
+        slots=worker.slots,
+        busy=worker.running,
+        draining=worker.state == cluster_pb.Worker.STATE_DRAINING,
+        version=worker.version,
+    )
+
+
+def _shards(
+    shards: Sequence[cluster_pb.Shard], colours: dict[str, int]
+) -> tuple[tuple[int, str], ...]:
+    """The cells of each owner in a grid of 32 columns, as one path of unit squares."""
+    paths: dict[int, list[str]] = {}
+    for shard in shards:
+        row, column = divmod(shard.shard, 32)
+        cell = f"M{column} {row}h.84v.84h-.84z"
+        paths.setdefault(colours.get(shard.owner, -1), []).append(cell)
+    return tuple((colour, "".join(cells)) for colour, cells in sorted(paths.items()))
+
+
+def _run(run: run_pb2.Run) -> RunLine:
+    started = words.instant(run.started_at) if run.HasField("started_at") else None
+    finished = words.instant(run.finished_at) if run.HasField("finished_at") else None
+    return RunLine(
+        run_id=run.run_id,
+        job=run.job,
+        look=LOOKS[_bare(run.state)],
+        reason=_reason(run),
+        at=words.instant(run.scheduled_at),
+        lateness=timedelta(milliseconds=run.lateness_ms) if run.HasField("lateness_ms") else None,
+        started=started,
+        took=finished - started if started and finished else None,
+        attempt=run.attempt,
+        worker=run.worker,
+        retry_at=words.instant(run.retry_at) if run.HasField("retry_at") else None,
+        count=run.count,
+    )
+
+
+def _reason(run: run_pb2.Run) -> str:
+    if not run.reason:
+        return ""
+    word = common_pb2.Reason.Name(run.reason).removeprefix("REASON_").lower().replace("_", " ")
+    return f"exit {run.exit_code}" if word == "exit code" and run.exit_code else word
+
+
+def _bar(run: run_pb2.Run) -> Bar:
+    look = LOOKS[_bare(run.state)]
+    name = run.job or "submitted"
+    if not run.HasField("lateness_ms"):
+        return Bar(look, 0.0, f"{name}: {look.word}")
+    late = max(1, run.lateness_ms)
+    height = min(1.0, math.log10(late) / 4)
+    shown = words.span(timedelta(milliseconds=run.lateness_ms))
+    return Bar(look, round(height, 3), f"{name}: {look.word}, {shown} late")
+
+
+def _job(job: job_pb2.Job) -> JobLine:
+    return JobLine(
+        name=job.name,
+        schedule=words.schedule(job),
+        expression=words.expression(job),
+        next_at=words.instant(job.next_run_at) if job.HasField("next_run_at") else None,
+        paused=job.paused,
+    )
+
+
+def _soonest(jobs: Iterable[job_pb2.Job]) -> list[job_pb2.Job]:
+    """By their next run; those without one last."""
+    return sorted(
+        jobs,
+        key=lambda job: (
+            not job.HasField("next_run_at"),
+            job.next_run_at.seconds,
+            job.next_run_at.nanos,
+            job.name,
+        ),
+    )
+
+
+def _bare(state: int) -> str:
+    return common_pb2.RunState.Name(common_pb2.RunState.ValueType(state)).removeprefix("RUN_STATE_")

@@ -1,0 +1,66 @@
+"""Templates and what they stand on. Everything is escaped but what was rendered here itself."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.routing import BaseRoute, Mount
+from starlette.staticfiles import StaticFiles
+
+from schedd.web import words
+
+HERE: Final = Path(__file__).parent
+STATIC: Final = HERE / "static"
+
+_environment: Final = Environment(
+    loader=FileSystemLoader(HERE / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+def render(template: str, **values: Any) -> str:
+    """A template of `templates/` with these values."""
+    return _environment.get_template(template).render(**values)
+
+
+def assets() -> list[BaseRoute]:
+    """Where the stylesheet and the script are served."""
+    return [Mount("/static", StaticFiles(directory=STATIC))]
+
+
+@cache
+def _asset(name: str) -> str:
+    """The address of a file in `static/`: it changes with the file, so it may be kept for ever."""
+    digest = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
+    return f"/static/{name}?{digest}"
+
+
+def _moment(at: datetime, now: datetime) -> Markup:
+    """An instant for people, with the exact one for machines and under the mouse."""
+    exact = words.iso(at)
+    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(exact, words.clock(at, now))
+
+
+def _span(length: timedelta | None) -> str:
+    return "–" if length is None else words.span(length)
+
+
+def _capitalised(text: str) -> str:
+    """The first letter great, the rest as it is."""
+    return text[:1].upper() + text[1:]
+
+
+_environment.globals["asset"] = _asset
+_environment.globals["moment"] = _moment
+_environment.filters["span"] = _span
+_environment.filters["iso"] = words.iso
+_environment.filters["capitalised"] = _capitalised
