@@ -1,0 +1,22 @@
+"""The command `schedctl`: says which extra is missing, where one is."""
+
+import sys
+
+NEEDS = "schedctl needs its extra: pip install 'schedd[cli]' (missing: {module})\n"
+OURS = frozenset({"schedctl", "schedclient", "schedkit", "schedproto", "schedd"})
+
+
+def main() -> int:
+    """Run what the command line says; the process's exit code."""
+    try:
+        from schedctl import app
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in OURS:
+            raise
+        sys.stderr.write(NEEDS.format(module=error.name))
+        return 2
+    return app.run(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

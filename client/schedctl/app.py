@@ -1,0 +1,101 @@
+"""The root command: what there is, and how every ending becomes an exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+from schedclient import ApiError, Misconfigured, NotFound
+from schedctl import failure
+from schedctl.failure import Failure, Trouble
+from schedctl.flags import Group, with_globals
+from schedctl.session import Session
+from schedkit.jsonform.problems import did_you_mean
+
+COMMANDS: Final = {
+    "apply": "schedctl.commands.apply:apply",
+    "audit": "schedctl.commands.cluster:audit",
+    "cluster": "schedctl.commands.cluster:cluster",
+    "config": "schedctl.commands.config:config",
+    "cron": "schedctl.commands.cron:cron",
+    "dev": "schedctl.dev.commands:group",
+    "dlq": "schedctl.commands.dlq:dlq",
+    "job": "schedctl.commands.job:job",
+    "run": "schedctl.commands.run:run",
+    "submit": "schedctl.commands.submit:submit",
+    "version": "schedctl.commands.version:version",
+    "worker": "schedctl.commands.cluster:worker",
+}
+
+PROGRAM: Final = "schedctl"
+
+
+@with_globals
+@click.group(cls=Group, lazy=COMMANDS, context_settings={"auto_envvar_prefix": "SCHEDCTL"})
+def root() -> None:
+    """Talk to a schedd cluster.
+
+    Every flag can be set as a variable: SCHEDCTL_ENDPOINTS=host:port,host:port. Exit codes: 0 ok,
+    1 the run failed, 2 usage, 3 not found, 4 not allowed, 5 conflict, 6 unavailable, 7 deadline,
+    70 a bug, 130 interrupted.
+    """
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; the exit code."""
+    session = Session()
+    try:
+        code = root.main(list(arguments), PROGRAM, standalone_mode=False, obj=session)
+        return code if isinstance(code, int) else 0
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except BrokenPipeError:
+        failure.close_stdout()
+        return 0
+    except click.exceptions.Exit as left:
+        return left.exit_code
+    except click.ClickException as error:
+        return failure.show(_usage(error))
+    except Failure as error:
+        return failure.show(error.trouble)
+    except Misconfigured as error:
+        remedy = "schedctl config contexts shows what is configured"
+        return failure.show(Trouble(str(error), "INVALID_ARGUMENT", "CONFIGURATION", (), remedy))
+    except ApiError as error:
+        return failure.show(_refused(error, session))
+    except Exception as error:  # noqa: BLE001 - the outermost edge: a bug is told, with 70
+        return failure.show_bug(error)
+
+
+def _usage(error: click.ClickException) -> Trouble:
+    command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else ""
+    remedy = f"{command or PROGRAM} --help"
+    if isinstance(error, click.NoSuchOption) and error.ctx:
+        known = [name for param in error.ctx.command.params for name in param.opts]
+        wrong = error.option_name
+        remedy = f"{did_you_mean(wrong, known)} {remedy}".strip()
+        return Trouble(f"no such option: {wrong}", "INVALID_ARGUMENT", "USAGE", (), remedy)
+    return Trouble(error.format_message(), "INVALID_ARGUMENT", "USAGE", (), remedy)
+
+
+def _refused(error: ApiError, session: Session) -> Trouble:
+    told = [f"{one.field}: {one.problem}" for one in error.violations]
+    details = tuple(one for one in told if one not in error.what)
+    remedy = error.remedy
+    if isinstance(error, NotFound) and (hint := _near_job(session)):
+        remedy = f"{hint} {remedy}".strip()
+    return Trouble(error.what, error.status, error.reason, details, remedy)
+
+
+def _near_job(session: Session) -> str:
+    """A job whose name is near the one that wasn't found."""
+    name = session.given.get("asked_job")
+    if not name:
+        return ""
+    try:
+        jobs = session.collect(lambda client: client.jobs.list(limit=1000))
+    except ApiError:
+        return ""  # a courtesy: the first refusal stands
+    return did_you_mean(str(name), [job.name for job in jobs])

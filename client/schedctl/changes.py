@@ -1,0 +1,92 @@
+"""What an edit changes, shown field by field, with the next instant before and after."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+from schedclient import Job
+from schedctl.output import instant
+from schedctl.session import Session
+from schedproto.v1 import job_pb2
+
+SET_BY_CLUSTER: Final = frozenset(
+    {
+        "job_id",
+        "generation",
+        "etag",
+        "paused_by",
+        "next_run_at",
+        "created_at",
+        "updated_at",
+        "created_by",
+    }
+)
+STANDING: Final = frozenset({"paused", "pause_note", "paused_until"})
+"""How a job stands: `job pause` and `resume` change it, never an edit."""
+
+IN_TABLE: Final = frozenset(
+    {"name", "cron", "every", "at", "on_demand", "time_zone", "priority", "labels"}
+)
+
+
+def between(session: Session, before: Job, after: Job) -> list[str]:
+    """A line for each field that differs; none means there is no difference."""
+    old, new = before.to_json(snake=True), after.to_json(snake=True)
+    lines = [
+        f"  {field}: {_told(old[field])} → {_told(new[field])}"
+        for field in old
+        if field not in SET_BY_CLUSTER and old[field] != new[field]
+    ]
+    if lines and before.next_run_at != after.next_run_at:
+        told = [instant(session, one.next_run_at) or "never" for one in (before, after)]
+        lines.append(f"  next run: {told[0]} → {told[1]}")
+    return lines
+
+
+def merged(before: Job, spec: job_pb2.Job, named: Sequence[str]) -> job_pb2.Job:
+    """The spec, with what is left of a nested field as it was where only a part was named.
+
+    `--backoff 5s` changes the back-off and keeps max_attempts; `--env A=b` adds a variable.
+    """
+    full = job_pb2.Job()
+    full.CopyFrom(spec)
+    old = cast("job_pb2.Job", before.message)
+    if "retry" in named:
+        full.retry.CopyFrom(old.retry)
+        full.retry.MergeFrom(spec.retry)
+    if "catch_up" in named:
+        full.catch_up.CopyFrom(old.catch_up)
+        full.catch_up.MergeFrom(spec.catch_up)
+    if "shell" in named and old.HasField("shell"):
+        full.shell.CopyFrom(old.shell)
+        if spec.shell.argv:
+            full.shell.ClearField("argv")
+            full.shell.ClearField("script")
+            full.shell.ClearField("interpreter")
+        full.shell.MergeFrom(spec.shell)
+    if "http" in named and old.HasField("http"):
+        full.http.CopyFrom(old.http)
+        full.http.MergeFrom(spec.http)
+    return full
+
+
+def remaining(told: Mapping[str, Any], action: str | None) -> list[tuple[str, Any]]:
+    """What a table doesn't show of a job, as names and texts; empty ones left out."""
+    fields = [
+        (field, value)
+        for field, value in told.items()
+        if value not in (None, [], {}, 0, False)
+        and field not in IN_TABLE | {"job_id", "generation", "next_run_at", action}
+    ]
+    if action:
+        inner = {key: one for key, one in told[action].items() if one not in (None, [], {}, 0)}
+        fields.insert(0, (action, inner))
+    return [(field.replace("_", " ").capitalize(), _told(value)) for field, value in fields]
+
+
+def _told(value: Any) -> str:
+    if value is None or value in ([], {}):
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,141 @@
+"""What tables show of each kind of thing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from schedclient import Attempt, AuditEntry, DeadLetter, Instant, Job, Member, Run, Shard, Worker
+from schedctl.output import Column
+from schedkit import duration
+
+
+def schedule_of(job: Job) -> str:
+    """When it fires, in a few words."""
+    if job.cron:
+        return " | ".join(job.cron)
+    if job.every is not None:
+        return f"every {written(job.every)}"
+    return "at " + job.at.isoformat().replace("+00:00", "Z") if job.at else "on demand"
+
+
+def written(length: timedelta) -> str:
+    """A length as one would write it."""
+    return duration.render(length)
+
+
+def state_of(job: Job) -> str:
+    """A job is active or paused."""
+    return "PAUSED" if job.paused else "active"
+
+
+def lateness(run: Run) -> str:
+    """Milliseconds from due to start."""
+    return "" if run.lateness_ms is None else f"{run.lateness_ms} ms"
+
+
+JOBS: Final[Sequence[Column[Job]]] = (
+    Column("NAME", lambda job: job.name),
+    Column("SCHEDULE", schedule_of),
+    Column("ZONE", lambda job: job.time_zone or "UTC", wide=True),
+    Column("ACTION", lambda job: job.action),
+    Column("PRIORITY", lambda job: job.priority or "MEDIUM"),
+    Column("STATE", state_of),
+    Column("NEXT", lambda job: job.next_run_at),
+    Column("GENERATION", lambda job: job.generation, wide=True),
+    Column("LABELS", lambda job: job.labels, wide=True),
+    Column("ID", lambda job: job.job_id, wide=True),
+)
+RUNS: Final[Sequence[Column[Run]]] = (
+    Column("RUN", lambda run: run.run_id),
+    Column("JOB", lambda run: run.job),
+    Column("STATE", lambda run: run.state),
+    Column("REASON", lambda run: run.reason),
+    Column("PRIORITY", lambda run: run.priority, wide=True),
+    Column("SCHEDULED", lambda run: run.scheduled_at),
+    Column("STARTED", lambda run: run.started_at, wide=True),
+    Column("FINISHED", lambda run: run.finished_at, wide=True),
+    Column("ATTEMPT", lambda run: run.attempt),
+    Column("ASSIGNMENTS", lambda run: run.assignments, wide=True),
+    Column("WORKER", lambda run: run.worker),
+    Column("EXIT", lambda run: run.exit_code),
+    Column("LATE", lateness),
+    Column("COUNT", lambda run: run.count, wide=True),
+    Column("TOKEN", lambda run: run.fencing_token or "", wide=True),
+)
+ATTEMPTS: Final[Sequence[Column[Attempt]]] = (
+    Column("ATTEMPT", lambda one: one.attempt),
+    Column("STATE", lambda one: one.state),
+    Column("REASON", lambda one: one.reason),
+    Column("WORKER", lambda one: one.worker),
+    Column("TOKEN", lambda one: one.fencing_token),
+    Column("ASSIGNED", lambda one: one.assigned_at),
+    Column("STARTED", lambda one: one.started_at),
+    Column("FINISHED", lambda one: one.finished_at),
+    Column("EXIT", lambda one: one.exit_code),
+    Column("ERROR", lambda one: one.error),
+)
+DEAD: Final[Sequence[Column[DeadLetter]]] = (
+    Column("RUN", lambda one: one.run.run_id),
+    Column("JOB", lambda one: one.run.job),
+    Column("REASON", lambda one: one.run.reason),
+    Column("ATTEMPT", lambda one: one.run.attempt),
+    Column("DIED", lambda one: one.died_at),
+    Column("FINGERPRINT", lambda one: one.fingerprint),
+    Column("ERROR", lambda one: one.run.error, wide=True),
+)
+MEMBERS: Final[Sequence[Column[Member]]] = (
+    Column("NAME", lambda one: one.name),
+    Column("ROLE", lambda one: one.role),
+    Column("STATE", lambda one: one.state),
+    Column("SHARDS", lambda one: one.shards),
+    Column("WEIGHT", lambda one: one.weight),
+    Column("GRPC", lambda one: one.grpc),
+    Column("HTTP", lambda one: one.http),
+    Column("VERSION", lambda one: one.version),
+    Column("TENURE", lambda one: one.tenure, wide=True),
+)
+SHARDS: Final[Sequence[Column[Shard]]] = (
+    Column("SHARD", lambda one: one.shard),
+    Column("OWNER", lambda one: one.owner),
+    Column("ASSIGNED", lambda one: one.assigned),
+    Column("EPOCH", lambda one: one.epoch),
+    Column("TENURE", lambda one: one.tenure, wide=True),
+)
+WORKERS: Final[Sequence[Column[Worker]]] = (
+    Column("NAME", lambda one: one.name),
+    Column("STATE", lambda one: one.state),
+    Column("SLOTS", lambda one: one.slots),
+    Column("FREE", lambda one: one.free),
+    Column("RUNNING", lambda one: one.running),
+    Column("LABELS", lambda one: one.labels),
+    Column("LEASE AGE", lambda one: one.lease_age),
+    Column("HOST", lambda one: one.host, wide=True),
+    Column("STARTED", lambda one: one.started_at, wide=True),
+    Column("HANDLERS", lambda one: one.handlers, wide=True),
+    Column("VERSION", lambda one: one.version, wide=True),
+    Column("INCARNATION", lambda one: one.incarnation, wide=True),
+)
+AUDIT: Final[Sequence[Column[AuditEntry]]] = (
+    Column("AT", lambda one: one.at),
+    Column("ACTOR", lambda one: one.actor),
+    Column("ACTION", lambda one: one.action),
+    Column("OBJECT", lambda one: one.object),
+    Column("OUTCOME", lambda one: one.outcome),
+    Column("REASON", lambda one: one.reason),
+    Column("RUN", lambda one: one.run_id, wide=True),
+    Column("TOKEN", lambda one: one.fencing_token or "", wide=True),
+    Column("WORKER", lambda one: one.worker, wide=True),
+    Column("SOURCE", lambda one: one.source, wide=True),
+)
+
+INSTANTS: Final[Sequence[Column[Instant]]] = (
+    Column("SCHEDULED", lambda one: one.scheduled_at),
+    Column("DUE", lambda one: one.due_at),
+)
+
+
+def facts(columns: Sequence[Column[Any]], value: Any) -> list[tuple[str, Any]]:
+    """Every column of one value, as names and values below each other."""
+    return [(one.head.capitalize(), one.cell(value)) for one in columns]

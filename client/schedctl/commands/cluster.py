@@ -1,0 +1,106 @@
+"""`schedctl cluster`, `worker`, `audit`: who is there, and what was done."""
+
+from __future__ import annotations
+
+import click
+
+from schedctl.columns import AUDIT, MEMBERS, SHARDS, WORKERS, facts
+from schedctl.flags import Group, pass_session
+from schedctl.output import show_facts, show_list, show_one
+from schedctl.session import Session
+
+
+@click.group(cls=Group)
+def cluster() -> None:
+    """The cluster: its leader, members and shards."""
+
+
+@cluster.command()
+@pass_session
+def status(session: Session) -> None:
+    """Who leads, and what is under way."""
+    found = session.run(lambda client: client.cluster.status())
+    if not session.tabular:
+        show_one(session, found, (), lambda one: one.cluster_id)
+        return
+    show_facts(
+        session,
+        [
+            ("Cluster", found.cluster_id),
+            ("Leader", found.leader or "none"),
+            ("Term", found.term),
+            ("Members", found.members),
+            ("Workers", found.workers),
+            ("Shards", f"{found.owned} of {found.shards} owned"),
+            ("Jobs", found.jobs),
+            (
+                "Runs",
+                f"{found.pending} pending, {found.running} running, {found.retrying} retrying",
+            ),
+            ("Dead letters", found.dead_letters),
+            ("Version", found.version),
+        ],
+    )
+
+
+@cluster.command()
+@pass_session
+def members(session: Session) -> None:
+    """Every schedd process."""
+    found = session.run(lambda client: client.cluster.members())
+    show_list(session, found, MEMBERS, lambda one: one.name)
+
+
+@cluster.command()
+@pass_session
+def shards(session: Session) -> None:
+    """Every partition of the jobs, and who owns it."""
+    found = session.run(lambda client: client.cluster.shards())
+    show_list(session, found, SHARDS, lambda one: str(one.shard))
+
+
+@click.group(cls=Group)
+def worker() -> None:
+    """Workers: the workerd processes that run the work."""
+
+
+@worker.command("list")
+@click.option("--limit", type=click.IntRange(min=1), help="[default: 50 for tables, else all]")
+@pass_session
+def list_workers(session: Session, limit: int | None) -> None:
+    """Every worker."""
+    found = session.collect(lambda client: client.workers.list(limit=session.limit(limit)))
+    show_list(session, found, WORKERS, lambda one: one.name)
+
+
+@worker.command()
+@click.argument("name")
+@pass_session
+def describe(session: Session, name: str) -> None:
+    """One worker."""
+    found = session.run(lambda client: client.workers.get(name))
+    if session.tabular:
+        show_facts(session, facts(WORKERS, found))
+    else:
+        show_one(session, found, WORKERS, lambda one: one.name)
+
+
+@click.group(cls=Group)
+def audit() -> None:
+    """The audit: what was done, what was refused."""
+
+
+@audit.command("list")
+@click.option("--action", default="", help="Of this kind, such as create or result.")
+@click.option("--object", "of", default="", help="On this object, such as job/default/etl.")
+@click.option("--run", "run_id", default="", metavar="RUN", help="About this run.")
+@click.option("--limit", type=click.IntRange(min=1), help="[default: 50 for tables, else all]")
+@pass_session
+def list_audit(session: Session, action: str, of: str, run_id: str, limit: int | None) -> None:
+    """Entries, newest first."""
+    found = session.collect(
+        lambda client: client.audit.list(
+            action=action, of=of, run_id=run_id, limit=session.limit(limit)
+        )
+    )
+    show_list(session, found, AUDIT, lambda one: one.object)

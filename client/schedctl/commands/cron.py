@@ -1,0 +1,92 @@
+"""`schedctl cron`: what an expression means. Works without a cluster."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import click
+
+from schedctl.failure import Failure
+from schedctl.flags import Group, pass_session
+from schedctl.output import show_data
+from schedctl.session import Session
+from schedkit.clock import utcnow
+
+
+@click.group(cls=Group)
+def cron() -> None:
+    """Cron expressions."""
+
+
+@cron.command()
+@click.argument("expression")
+@click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="IANA name.")
+@click.option("--after", metavar="INSTANT", help="Exclusive.  [default: now]")
+@click.option("--next", "count", default=10, show_default=True, type=click.IntRange(0, 1000))
+@click.option("--job", default="", metavar="NAME", help="Whose `H` it is.")
+@click.option(
+    "--dst-gap",
+    type=click.Choice(("run_after", "skip")),
+    default="run_after",
+    help="A fixed time that the clocks jump over.",
+)
+@click.option(
+    "--dst-overlap",
+    type=click.Choice(("first", "second", "both")),
+    default="first",
+    help="A fixed time that comes twice.",
+)
+@pass_session
+def explain(
+    session: Session,
+    expression: str,
+    tz: str,
+    after: str | None,
+    count: int,
+    job: str,
+    dst_gap: str,
+    dst_overlap: str,
+) -> None:
+    """What an expression means, when it is next, and what changes of the clock do to it."""
+    from schedd.core.cron import CronError, Dst, Gap, Pass
+    from schedd.core.cron import explain as explained
+
+    try:
+        told = explained(
+            expression,
+            tz,
+            after=_instant(after),
+            count=count,
+            seed=f"{session.namespace}/{job}" if job else "",
+            dst=Dst(Gap[dst_gap.upper()], Pass[dst_overlap.upper()]),
+        )
+    except CronError as error:
+        raise Failure(
+            f"{error.field}: {error.problem}",
+            reason="WRONG_EXPRESSION",
+            remedy=error.hint or "schedctl cron explain '*/5 * * * *'",
+        ) from None
+    if not session.tabular:
+        show_data(
+            session,
+            {
+                "expression": told.expression,
+                "timeZone": told.time_zone,
+                "description": told.description,
+                "next": [at.isoformat() for at in told.instants],
+                "notes": list(told.notes),
+            },
+        )
+        return
+    click.echo(told.description)
+    for at in told.instants:
+        click.echo(f"  {at.isoformat(sep=' ')}  {at:%a}")
+    for note in told.notes:
+        click.echo(f"note: {note}")
+
+
+def _instant(text: str | None) -> datetime:
+    from schedclient.specs import when_message
+
+    stamp = when_message(text)
+    return utcnow() if stamp is None else stamp.ToDatetime(tzinfo=UTC)

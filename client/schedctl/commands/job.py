@@ -1,0 +1,252 @@
+"""`schedctl job`: definitions, and what to do with them. NAME is an id or a name everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import click
+
+from schedclient import Client, Instant, Job, Run
+from schedctl import changes, following
+from schedctl.columns import INSTANTS, JOBS, RUNS, facts
+from schedctl.failure import Failure
+from schedctl.flags import Group, pass_session
+from schedctl.output import message, show_facts, show_list, show_one
+from schedctl.session import Session
+from schedctl.work import job_of, need_action, read_payload, schedule_options, work_options
+
+
+@click.group(cls=Group)
+def job() -> None:
+    """Jobs: what to run, when, and how."""
+
+
+def _name(one: Job) -> str:
+    return one.name
+
+
+def _about(session: Session, name: str) -> None:
+    """Remember which job was meant, for a suggestion when there is none of that name."""
+    session.given["asked_job"] = name
+
+
+@job.command()
+@click.argument("name")
+@click.option("--idempotency-key", metavar="KEY", help="The same key makes nothing twice.")
+@click.option("--dry-run", is_flag=True, help="Check only; nothing is stored.")
+@schedule_options
+@work_options
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED)
+@pass_session
+def create(
+    session: Session,
+    name: str,
+    idempotency_key: str | None,
+    dry_run: bool,
+    argv: tuple[str, ...],
+    **flags: Any,
+) -> None:
+    """Store a job: `job create NAME --cron '0 2 * * *' -- /opt/etl --full`."""
+    spec, _ = job_of(flags, argv)
+    need_action(spec)
+    made = session.run(
+        lambda client: client.jobs.create(
+            name, spec, idempotency_key=idempotency_key, validate_only=dry_run
+        )
+    )
+    show_one(session, made, JOBS, _name)
+    if dry_run:
+        message("checked; nothing was stored")
+
+
+@job.command("list")
+@click.option("--limit", type=click.IntRange(min=1), help="[default: 50 for tables, else all]")
+@click.option("--filter", "where", default="", metavar="'FIELD:VALUE …'")
+@pass_session
+def list_jobs(session: Session, limit: int | None, where: str) -> None:
+    """Jobs, newest first."""
+    jobs = session.collect(lambda client: client.jobs.list(where=where, limit=session.limit(limit)))
+    show_list(session, jobs, JOBS, _name)
+
+
+@job.command()
+@click.argument("name")
+@pass_session
+def get(session: Session, name: str) -> None:
+    """One job."""
+    _about(session, name)
+    show_one(session, session.run(lambda client: client.jobs.get(name)), JOBS, _name)
+
+
+@job.command()
+@click.argument("name")
+@pass_session
+def describe(session: Session, name: str) -> None:
+    """One job in full, with its next instants and its latest runs."""
+    _about(session, name)
+
+    async def work(client: Client) -> tuple[Job, tuple[Instant, ...], list[Run]]:
+        found = await client.jobs.get(name)
+        coming = () if found.paused else await client.jobs.next(name, count=5)
+        runs = [one async for one in client.runs.list(job=name, limit=5)]
+        return found, coming, runs
+
+    found, coming, runs = session.run(work)
+    if not session.tabular:
+        show_one(session, found, JOBS, _name)
+        return
+    show_facts(session, facts(JOBS, found))
+    told = found.to_json(snake=True)
+    show_facts(session, changes.remaining(told, found.action))
+    if coming:
+        message("next:")
+        show_list(session, coming, INSTANTS, lambda one: one.scheduled_at.isoformat())
+    if runs:
+        message("latest runs:")
+        show_list(session, runs, RUNS, lambda one: one.run_id)
+
+
+@job.command()
+@click.argument("name")
+@click.option("--dry-run", is_flag=True, help="Show the change; store nothing. Exit 1 if one.")
+@click.option("--etag", default="", help="Only if the job is still the one with this etag.")
+@schedule_options
+@work_options
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED)
+@pass_session
+def patch(
+    session: Session, name: str, dry_run: bool, etag: str, argv: tuple[str, ...], **flags: Any
+) -> None:
+    """Change what is named and nothing else; the change is shown first."""
+    _about(session, name)
+    spec, named = job_of(flags, argv)
+    if not named:
+        raise Failure(
+            "nothing to change", reason="NO_CHANGE", remedy="name a field: --timeout 5m, --cron …"
+        )
+
+    async def work(client: Client) -> tuple[Job, bool]:
+        before = await client.jobs.get(name)
+        merged = changes.merged(before, spec, named)
+        mask = [field for field in named if field not in changes.STANDING]
+        after = await client.jobs.update(
+            before.name, merged, mask=mask, etag=etag, validate_only=True
+        )
+        told = changes.between(session, before, after)
+        for line in told:
+            message(line)
+        if dry_run or not told:
+            return after, bool(told)
+        return await client.jobs.update(
+            before.name, merged, mask=mask, etag=etag or before.etag
+        ), False
+
+    after, differs = session.run(work)
+    show_one(session, after, JOBS, _name)
+    if differs:
+        message("nothing was stored")
+        click.get_current_context().exit(1)
+
+
+@job.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME…")
+@pass_session
+def delete(session: Session, names: tuple[str, ...]) -> None:
+    """Delete jobs: nothing of them starts any more; what runs, finishes."""
+    for name in names:
+        session.confirm("delete", name)
+
+    async def work(client: Client) -> None:
+        for name in names:
+            _about(session, name)
+            await client.jobs.delete(name)
+            message(f"deleted {name}")
+
+    session.run(work)
+
+
+@job.command()
+@click.argument("name")
+@click.option("--note", default="", help="Why.")
+@click.option("--until", metavar="INSTANT", help="Resume by itself then.")
+@pass_session
+def pause(session: Session, name: str, note: str, until: str | None) -> None:
+    """Fire no instant until `resume`; none is replayed afterwards. Triggers still work."""
+    _change(session, name, lambda client: client.jobs.pause(name, note, until=until))
+    message(f"paused {name}")
+
+
+@job.command()
+@click.argument("name")
+@pass_session
+def resume(session: Session, name: str) -> None:
+    """Let a paused job fire again."""
+    _change(session, name, lambda client: client.jobs.resume(name))
+    message(f"resumed {name}")
+
+
+def _change(session: Session, name: str, call: Callable[[Client], Awaitable[Job]]) -> None:
+    _about(session, name)
+    changed = session.run(call)
+    if not session.tabular:
+        show_one(session, changed, JOBS, _name)
+
+
+@job.command()
+@click.argument("name")
+@click.option("--payload", metavar="JSON|@FILE|-", help="Instead of the job's own.")
+@click.option("--priority", metavar="high|medium|low", help="Instead of the job's own.")
+@click.option("--overlap", metavar="skip|allow|…", help="Instead of the job's own.")
+@click.option("--delay", metavar="5s", help="Not before this has passed.")
+@click.option("--idempotency-key", metavar="KEY", help="The same key starts nothing twice.")
+@click.option("--wait", is_flag=True, help="Stay until it has ended; print what it wrote.")
+@pass_session
+def trigger(
+    session: Session,
+    name: str,
+    payload: str | None,
+    priority: str | None,
+    overlap: str | None,
+    delay: str | None,
+    idempotency_key: str | None,
+    wait: bool,
+) -> None:
+    """Start a run now, whatever the schedule says; also while the job is paused."""
+    _about(session, name)
+    given = read_payload(payload) if payload is not None else None
+
+    async def work(client: Client) -> Run:
+        run = await client.jobs.trigger(
+            name,
+            given,
+            priority=priority,
+            overlap=overlap,
+            delay=delay,
+            idempotency_key=idempotency_key,
+        )
+        if wait:
+            run = await following.wait(session, client, run)
+            if session.tabular:
+                await following.print_logs(client, run.run_id)
+        return run
+
+    run = session.run(work)
+    if wait and session.tabular:
+        message(following.outcome(run))
+    else:
+        show_one(session, run, RUNS, lambda one: one.run_id)
+    if wait:
+        click.get_current_context().exit(following.exit_code(run, passed_on=False))
+
+
+@job.command("next")
+@click.argument("name")
+@click.option("--after", metavar="INSTANT", help="Exclusive.  [default: now]")
+@click.option("--count", default=10, show_default=True, type=click.IntRange(1, 1000))
+@pass_session
+def next_instants(session: Session, name: str, after: str | None, count: int) -> None:
+    """The coming instants of a job."""
+    _about(session, name)
+    coming = session.run(lambda client: client.jobs.next(name, after=after, count=count))
+    show_list(session, coming, INSTANTS, lambda one: one.scheduled_at.isoformat())

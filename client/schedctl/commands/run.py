@@ -1,0 +1,210 @@
+"""`schedctl run`: what became of the work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from schedclient import Client, DeadlineExceeded, Run
+from schedctl import following
+from schedctl.columns import ATTEMPTS, RUNS, facts
+from schedctl.flags import Group, pass_session
+from schedctl.output import (
+    event,
+    message,
+    show_data,
+    show_facts,
+    show_list,
+    show_one,
+)
+from schedctl.session import Session
+
+
+@click.group(cls=Group)
+def run() -> None:
+    """Runs: one for each occurrence of a job, and for each submitted work."""
+
+
+def _id(one: Run) -> str:
+    return one.run_id
+
+
+@run.command("list")
+@click.option("--job", default="", help="Of this job (id or name).")
+@click.option("--state", multiple=True, metavar="STATE", help="In this state; repeatable.")
+@click.option("--worker", default="", help="Handed to this worker.")
+@click.option("--after", metavar="INSTANT", help="Scheduled after.")
+@click.option("--before", metavar="INSTANT", help="Scheduled before.")
+@click.option("--limit", type=click.IntRange(min=1), help="[default: 50 for tables, else all]")
+@pass_session
+def list_runs(
+    session: Session,
+    job: str,
+    state: tuple[str, ...],
+    worker: str,
+    after: str | None,
+    before: str | None,
+    limit: int | None,
+) -> None:
+    """Runs, newest first."""
+    states = [word for one in state for word in one.split(",")]
+    runs = session.collect(
+        lambda client: client.runs.list(
+            job=job,
+            states=states,
+            worker=worker,
+            after=after,
+            before=before,
+            limit=session.limit(limit),
+        )
+    )
+    show_list(session, runs, RUNS, _id)
+
+
+@run.command()
+@click.argument("run_id")
+@pass_session
+def get(session: Session, run_id: str) -> None:
+    """One run."""
+    found = session.run(lambda client: client.runs.get(run_id))
+    if not session.tabular:
+        show_one(session, found, RUNS, _id)
+        return
+    show_facts(
+        session,
+        [
+            *facts(RUNS, found),
+            ("Due", found.due_at),
+            ("Retry", found.retry_at),
+            ("Trigger", found.trigger),
+            ("Until", found.scheduled_until),
+            ("Error", found.error),
+        ],
+    )
+
+
+@run.command()
+@click.argument("run_ids", nargs=-1, metavar="RUN…")
+@click.option("--job", default="", help="All runs of this job, until Ctrl-C.")
+@pass_session
+def watch(session: Session, run_ids: tuple[str, ...], job: str) -> None:
+    """Each change of runs as it happens, until all have ended. JSON: an object a line."""
+    if bool(run_ids) == bool(job):
+        raise click.UsageError("name the runs to watch, or --job", click.get_current_context())
+
+    async def work(client: Client) -> None:
+        async for one in client.runs.watch(*run_ids, job=job):
+            event(session, one, following.outcome)
+
+    session.run(work)
+
+
+@run.command()
+@click.argument("run_ids", nargs=-1, required=True, metavar="RUN…")
+@click.option("--exit-status", is_flag=True, help="Leave with the job's own exit code.")
+@pass_session
+def wait(session: Session, run_ids: tuple[str, ...], exit_status: bool) -> None:
+    """Stay until runs have ended; exit 1 if one failed, 7 if `--timeout` passed first."""
+    runs = session.run(lambda client: _all_ended(session, client, run_ids))
+    if session.tabular:
+        for one in runs:
+            message(following.outcome(one))
+    elif len(runs) == 1:
+        show_one(session, runs[0], RUNS, _id)
+    else:
+        show_list(session, runs, RUNS, _id)
+    codes = [following.exit_code(one, passed_on=exit_status) for one in runs]
+    click.get_current_context().exit(next((code for code in codes if code), 0))
+
+
+async def _all_ended(session: Session, client: Client, run_ids: Sequence[str]) -> list[Run]:
+    import asyncio
+
+    ended: dict[str, Run] = {}
+    try:
+        async with asyncio.timeout(session.timeout):
+            async for one in client.runs.watch(*run_ids):
+                if one.ended:
+                    ended[one.run_id] = one
+    except TimeoutError:
+        left = [run_id for run_id in run_ids if run_id not in ended]
+        raise DeadlineExceeded(
+            f"{len(left)} of {len(run_ids)} runs haven't ended after {session.timeout:g} s",
+            reason="STILL_RUNNING",
+            remedy=f"they go on; schedctl run why {left[0]}" if left else "",
+        ) from None
+    return [ended[run_id] for run_id in run_ids]
+
+
+@run.command()
+@click.argument("run_id")
+@click.option("-f", "--follow", is_flag=True, help="Stay until it has ended.")
+@click.option("--token", type=int, default=0, help="Of the attempt with this token.")
+@pass_session
+def logs(session: Session, run_id: str, follow: bool, token: int) -> None:
+    """What it wrote, byte for byte: its stdout on stdout, its stderr on stderr."""
+
+    async def work(client: Client) -> None:
+        if session.tabular:
+            await following.print_logs(client, run_id, token=token, follow=follow)
+            return
+        pieces = [
+            piece async for piece in client.runs.logs(run_id, fencing_token=token, follow=follow)
+        ]
+        show_list(session, pieces, (), lambda piece: piece.stream)
+
+    session.run(work)
+
+
+@run.command()
+@click.argument("run_id")
+@click.option("--reason", default="", help="For the audit.")
+@pass_session
+def cancel(session: Session, run_id: str, reason: str) -> None:
+    """End a run: at once if it waits, else by terminate and kill. Twice is fine."""
+    ended = session.run(lambda client: client.runs.cancel(run_id, reason))
+    if not session.tabular:
+        show_one(session, ended, RUNS, _id)
+    message(f"cancelled {run_id}" if ended.ended else f"cancelling {run_id}: its worker was told")
+
+
+@run.command()
+@click.argument("run_id")
+@pass_session
+def attempts(session: Session, run_id: str) -> None:
+    """Every try of a run, and every handing out that was lost."""
+    tries = session.run(lambda client: client.runs.attempts(run_id))
+    show_list(session, tries, ATTEMPTS, lambda one: str(one.fencing_token))
+
+
+@run.command()
+@click.argument("run_id")
+@pass_session
+def result(session: Session, run_id: str) -> None:
+    """What a run returned: JSON, or the bytes themselves."""
+    import json
+    import sys
+
+    found = session.run(lambda client: client.runs.result(run_id))
+    if not session.tabular:
+        show_data(session, found.to_json(snake=session.output == "yaml"))
+    elif isinstance(found.value, bytes):
+        sys.stdout.buffer.write(found.value)
+    else:
+        click.echo(json.dumps(found.value, ensure_ascii=False, indent=2))
+
+
+@run.command()
+@click.argument("run_id")
+@pass_session
+def why(session: Session, run_id: str) -> None:
+    """Why it waits, or why it ended so; and what helps."""
+    found = session.run(lambda client: client.runs.why(run_id))
+    if not session.tabular:
+        show_data(session, found.to_json(snake=session.output == "yaml"))
+        return
+    click.echo(found.answer)
+    for check in found.checks:
+        remedy = f"  → {check.remedy}" if check.remedy else ""
+        click.echo(f"  {check.question} {check.answer}{remedy}")

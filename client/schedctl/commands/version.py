@@ -1,0 +1,26 @@
+"""`schedctl version`."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
+
+import click
+
+from schedctl.flags import Command, pass_session
+from schedctl.output import show_data
+from schedctl.session import Session
+
+
+@click.command(cls=Command)
+@pass_session
+def version(session: Session) -> None:
+    """This program's version; asks no cluster."""
+    try:
+        found = installed("schedd")
+    except PackageNotFoundError:
+        found = "unknown"
+    if session.tabular or session.output == "name":
+        click.echo(f"schedctl {found}")
+    else:
+        show_data(session, {"version": found})

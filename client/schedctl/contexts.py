@@ -1,0 +1,173 @@
+"""Contexts: clusters by name, in `~/.config/schedctl/config.toml`.
+
+    current = "dev"
+
+    [contexts.dev]
+    endpoints = ["127.0.0.1:7420"]
+    namespace = "default"            # the rest is optional
+    tls = {ca = "…", cert = "…", key = "…"}
+    token_file = "…"
+    protected = true
+
+A file is written whole to a neighbour and renamed, so that a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from schedkit.channel import TLS
+from schedkit.errors import Misconfigured
+from schedkit.jsonform.problems import did_you_mean
+
+KEYS: Final = frozenset({"endpoints", "namespace", "tls", "token_file", "protected"})
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """How to reach one cluster."""
+
+    name: str
+    endpoints: tuple[str, ...]
+    namespace: str | None = None
+    tls: TLS | None = None
+    token_file: Path | None = None
+    protected: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """All of them, and the one in use."""
+
+    current: str | None = None
+    known: Mapping[str, Context] = field(default_factory=dict)
+
+
+def path() -> Path:
+    """Where they are kept: `$XDG_CONFIG_HOME/schedctl/config.toml`."""
+    home = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(home) if home else Path.home() / ".config") / "schedctl" / "config.toml"
+
+
+def load() -> Contexts:
+    """All contexts; none if there is no file.
+
+    Raises:
+        Misconfigured: the file can't be read; the message names what is wrong.
+    """
+    file = path()
+    try:
+        text = file.read_text()
+    except FileNotFoundError:
+        return Contexts()
+    except OSError as error:
+        raise Misconfigured(f"{file} can't be read: {error.strerror}") from error
+    try:
+        told = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise Misconfigured(f"{file}: {error}") from None
+    known = told.get("contexts", {})
+    if not isinstance(known, dict):
+        raise Misconfigured(f"{file}: contexts must be a table")
+    return Contexts(
+        current=told.get("current"),
+        known={name: _context(file, name, entry) for name, entry in known.items()},
+    )
+
+
+def current() -> Context | None:
+    """The context in use, if there is one.
+
+    Raises:
+        Misconfigured: the file can't be read, or it names a context that isn't there.
+    """
+    all_of_them = load()
+    return named(all_of_them.current, all_of_them) if all_of_them.current else None
+
+
+def named(name: str, contexts: Contexts | None = None) -> Context:
+    """One context.
+
+    Raises:
+        Misconfigured: there is none of that name; with a suggestion.
+    """
+    contexts = contexts or load()
+    if name not in contexts.known:
+        hint = did_you_mean(name, contexts.known)
+        raise Misconfigured(
+            f'there is no context "{name}" in {path()}' + (f"; {hint}" * bool(hint))
+        )
+    return contexts.known[name]
+
+
+def save(name: str, endpoints: Sequence[str], select: bool = True) -> None:
+    """Write a context's endpoints, keeping what else it says; `select` puts it to use."""
+    contexts = load()
+    before = contexts.known.get(name, Context(name, ()))
+    known = {**contexts.known, name: replace(before, endpoints=tuple(endpoints))}
+    _write(Contexts(name if select else contexts.current, known))
+
+
+def use(name: str) -> None:
+    """Put a context to use."""
+    contexts = load()
+    named(name, contexts)
+    _write(replace(contexts, current=name))
+
+
+def _context(file: Path, name: str, entry: Any) -> Context:
+    def wrong(what: str) -> Misconfigured:
+        return Misconfigured(f"{file}: contexts.{name}{what}")
+
+    if not isinstance(entry, dict):
+        raise wrong(" must be a table")
+    for key in entry:
+        if key not in KEYS:
+            raise wrong(f".{key} is unknown {did_you_mean(key, KEYS)}".rstrip())
+    endpoints = entry.get("endpoints", [])
+    if not isinstance(endpoints, list) or not all(isinstance(one, str) for one in endpoints):
+        raise wrong(".endpoints must be a list of host:port")
+    tls = entry.get("tls")
+    if tls is not None and (not isinstance(tls, dict) or set(tls) != {"ca", "cert", "key"}):
+        raise wrong(".tls must have ca, cert and key")
+    token_file = entry.get("token_file")
+    return Context(
+        name=name,
+        endpoints=tuple(endpoints),
+        namespace=entry.get("namespace"),
+        tls=TLS(**{part: Path(where).expanduser() for part, where in tls.items()}) if tls else None,
+        token_file=Path(token_file).expanduser() if token_file else None,
+        protected=entry.get("protected") is True,
+    )
+
+
+def _write(contexts: Contexts) -> None:
+    lines = [f"current = {_quoted(contexts.current)}"] if contexts.current else []
+    for name, context in contexts.known.items():
+        lines += ["", f"[contexts.{_quoted(name)}]"]
+        lines.append(f"endpoints = [{', '.join(_quoted(one) for one in context.endpoints)}]")
+        if context.namespace:
+            lines.append(f"namespace = {_quoted(context.namespace)}")
+        if context.tls:
+            parts = ("ca", "cert", "key")
+            inner = (f"{part} = {_quoted(str(getattr(context.tls, part)))}" for part in parts)
+            lines.append(f"tls = {{{', '.join(inner)}}}")
+        if context.token_file:
+            lines.append(f"token_file = {_quoted(str(context.token_file))}")
+        if context.protected:
+            lines.append("protected = true")
+    file = path()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    neighbour = file.with_name(f"{file.name}.{os.getpid()}")
+    neighbour.write_text("\n".join(lines) + "\n")
+    neighbour.replace(file)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)  # a JSON text is a TOML basic string

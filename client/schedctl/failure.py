@@ -1,0 +1,122 @@
+"""How a command fails: three lines on stderr (what, why, what to do) and an exit code.
+
+error: there is no job "etl"
+  why: NOT_FOUND, NO_SUCH_JOB
+  try: did you mean "elt"? schedctl job list
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import click
+
+EXIT_CODES: Final = {
+    "OK": 0,
+    "RUN_FAILED": 1,
+    "INVALID_ARGUMENT": 2,
+    "OUT_OF_RANGE": 2,
+    "UNIMPLEMENTED": 2,
+    "NOT_FOUND": 3,
+    "UNAUTHENTICATED": 4,
+    "PERMISSION_DENIED": 4,
+    "ALREADY_EXISTS": 5,
+    "ABORTED": 5,
+    "FAILED_PRECONDITION": 5,
+    "UNAVAILABLE": 6,
+    "RESOURCE_EXHAUSTED": 6,
+    "DEADLINE_EXCEEDED": 7,
+    "INTERNAL": 70,
+    "INTERRUPTED": 130,
+}
+"""Statuses to exit codes; every other status is a bug, 70."""
+
+BUG: Final = 70
+REPORT: Final = "report it with the lines above, please"
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What went wrong, as it is told."""
+
+    what: str
+    status: str
+    reason: str = ""
+    details: tuple[str, ...] = ()
+    remedy: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        """As INTERFACE lists them."""
+        return EXIT_CODES.get(self.status, BUG)
+
+    def lines(self) -> tuple[str, str, str]:
+        """What, why, what to do."""
+        why = ", ".join(part for part in (self.status, self.reason) if part)
+        why += "".join(f"; {detail}" for detail in self.details)
+        do = self.remedy or _REMEDIES.get(self.status, "schedctl --help")
+        return f"error: {_line(self.what)}", f"  why: {_line(why)}", f"  try: {_line(do)}"
+
+
+_REMEDIES: Final = {
+    "UNAVAILABLE": "check --endpoints, and that the members run: schedctl cluster status",
+    "DEADLINE_EXCEEDED": "it may have happened: look first, or give a longer --timeout",
+    "INTERNAL": "look into the member's log, and report it",
+    "UNAUTHENTICATED": "give a token, or choose another --context",
+    "PERMISSION_DENIED": "ask for the right, or choose another --context",
+    "RESOURCE_EXHAUSTED": "try again later",
+}
+
+
+class Failure(Exception):
+    """A command that can't go on; `app.run` shows it and leaves with its exit code."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        status: str = "INVALID_ARGUMENT",
+        reason: str = "USAGE",
+        remedy: str = "",
+        details: Iterable[str] = (),
+    ) -> None:
+        super().__init__(what)
+        self.trouble = Trouble(what, status, reason, tuple(details), remedy)
+
+
+class NotBuilt(Failure):
+    """Something that INTERFACE names and this version hasn't."""
+
+    def __init__(self, what: str, remedy: str = "schedctl --help shows what there is") -> None:
+        super().__init__(
+            f"{what} isn't built yet", status="UNIMPLEMENTED", reason="NOT_BUILT", remedy=remedy
+        )
+
+
+def show(trouble: Trouble) -> int:
+    """Tell it on stderr; its exit code."""
+    for line in trouble.lines():
+        click.echo(line, err=True)
+    return trouble.exit_code
+
+
+def show_bug(error: BaseException) -> int:
+    """A bug of ours: the traceback, then three lines like any other."""
+    traceback.print_exception(error)
+    return show(
+        Trouble(f"a bug in schedctl: {error!r}", "INTERNAL", type(error).__name__, remedy=REPORT)
+    )
+
+
+def close_stdout() -> None:
+    """The reader of our output has gone: say nothing more to it, at exit either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

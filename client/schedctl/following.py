@@ -1,0 +1,52 @@
+"""A run to its end: its output as it was written, one line of what became of it, an exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from schedclient import Client, Run
+from schedctl.output import MARKS, length, message
+from schedctl.session import Session
+
+RUN_FAILED: Final = 1
+
+
+async def wait(session: Session, client: Client, run: Run) -> Run:
+    """Until it has ended, or `--timeout` passes; the run itself is left alone."""
+    return await client.runs.wait(run, timeout=session.timeout)
+
+
+async def print_logs(client: Client, run_id: str, *, token: int = 0, follow: bool = False) -> None:
+    """Its stdout on ours, its stderr on ours, byte for byte."""
+    async for piece in client.runs.logs(run_id, fencing_token=token, follow=follow):
+        stream = sys.stderr if piece.stream == "STDERR" else sys.stdout
+        if piece.omitted:
+            stream.flush()
+            message(f"… {piece.omitted:,} bytes left out …")
+        stream.buffer.write(piece.data)
+        stream.flush()
+
+
+def outcome(run: Run) -> str:
+    """One line: `✓ SUCCEEDED etl 0198… in 1.2s on w1 (attempt 1, exit 0)`."""
+    mark, _ = MARKS.get(run.state, ("•", ""))
+    took = (
+        f" in {length(run.finished_at - run.started_at)}"
+        if run.finished_at and run.started_at
+        else ""
+    )
+    where = f" on {run.worker}" if run.worker else ""
+    facts = [f"attempt {run.attempt}"] if run.attempt else []
+    facts += [run.reason] if run.reason else []
+    facts += [f"exit {run.exit_code}"] if run.exit_code is not None else []
+    told = f" ({', '.join(facts)})" if facts else ""
+    why = f": {run.error}" if run.error and not run.succeeded else ""
+    return f"{mark} {run.state} {run.job or 'run'} {run.run_id}{took}{where}{told}{why}"
+
+
+def exit_code(run: Run, *, passed_on: bool) -> int:
+    """0 when it succeeded; else 1, or the job's own code where that is `passed_on`."""
+    if passed_on and run.exit_code is not None and (run.exit_code or run.succeeded):
+        return run.exit_code & 0xFF
+    return 0 if run.succeeded else RUN_FAILED

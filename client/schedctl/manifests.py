@@ -1,0 +1,184 @@
+"""Manifests: YAML documents that become jobs, with every problem at its line.
+
+    text ──compose──▶ nodes with marks ──▶ plain values (all texts) ──One JSON──▶ Job
+                                      ╰──▶ path → line, for what is wrong
+
+No scalar is guessed at: types come from the model, so `on`, `010` and `22:30` stay what they say.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from schedkit.jsonform import FormErrors, Plain, from_json
+from schedkit.jsonform import Path as FieldPath
+from schedkit.jsonform.problems import did_you_mean
+from schedproto.v1 import job_pb2
+
+KINDS: Final = ("job", "pool", "calendar")
+SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
+QUOTE: Final = 'quote it: "*/5 * * * *" (in YAML a * begins an alias)'
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with a manifest, and where: `jobs.yaml:12`."""
+
+    where: str
+    problem: str
+    hint: str = ""
+    unbuilt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One document: where it begins, and the job it describes."""
+
+    where: str
+    job: job_pb2.Job
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All documents that could be read, and all that is wrong."""
+
+    manifests: tuple[Manifest, ...]
+    faults: tuple[Fault, ...]
+
+
+def read(files: Sequence[str]) -> Reading:
+    """Read files, folders (their *.yaml, *.yml, *.json) and `-`.
+
+    Raises:
+        OSError: a file can't be read.
+    """
+    manifests: list[Manifest] = []
+    faults: list[Fault] = []
+    for name, text in _texts(files):
+        for one in parse(name, text):
+            (manifests if isinstance(one, Manifest) else faults).append(one)  # type: ignore[arg-type]  # each to its own
+    faults.extend(_doubles(manifests))
+    return Reading(tuple(manifests), tuple(faults))
+
+
+def parse(name: str, text: str) -> Iterator[Manifest | Fault]:
+    """The documents of one text, `name` being where it is from."""
+    try:
+        documents = list(yaml.compose_all(text, Loader=yaml.BaseLoader))
+    except yaml.YAMLError as error:
+        yield _syntax(name, text, error)
+        return
+    for node in documents:
+        if node is not None and not (isinstance(node, yaml.ScalarNode) and not node.value):
+            yield from _document(name, node)
+
+
+def _document(name: str, node: yaml.Node) -> Iterator[Manifest | Fault]:
+    start = f"{name}:{node.start_mark.line + 1}"
+    lines: dict[FieldPath, int] = {}
+    doubles: list[Fault] = []
+    value = _plain(node, (), lines, doubles, name)
+    yield from doubles
+    if not isinstance(value, dict):
+        yield Fault(start, "a manifest is an object with keys")
+        return
+    kind = value.pop("kind", "job")
+    if kind != "job":
+        where = f"{name}:{lines.get(('kind',), node.start_mark.line) + 1}"
+        if kind in KINDS:
+            yield Fault(where, f"kind: {kind} isn't built yet", "leave the document out", True)
+        else:
+            yield Fault(where, f"kind: {kind!r} is unknown", did_you_mean(str(kind), KINDS))
+        return
+    try:
+        job = from_json(value, job_pb2.Job, strings=True)
+    except FormErrors as errors:
+        for problem in errors.problems:
+            line = _line(lines, problem.path, node.start_mark.line)
+            told = f"{problem.where}: {problem.message}" if problem.path else problem.message
+            yield Fault(f"{name}:{line + 1}", told, problem.suggestion)
+        return
+    if not job.name:
+        yield Fault(start, "name is missing", "give the job a name")
+        return
+    if not doubles:
+        yield Manifest(start, job)
+
+
+def _plain(
+    node: yaml.Node,
+    path: FieldPath,
+    lines: dict[FieldPath, int],
+    doubles: list[Fault],
+    name: str,
+) -> Any:
+    """The node as dicts, lists and texts, the line of each path written down."""
+    lines.setdefault(path, node.start_mark.line)
+    if isinstance(node, yaml.MappingNode):
+        found: dict[str, Any] = {}
+        for key, inner in node.value:
+            word = str(key.value)
+            here = (*path, word)
+            if word in found:
+                doubles.append(Fault(f"{name}:{key.start_mark.line + 1}", f"{word} is given twice"))
+            lines[here] = key.start_mark.line
+            found[word] = _plain(inner, here, lines, doubles, name)
+        return found
+    if isinstance(node, yaml.SequenceNode):
+        return [
+            _plain(inner, (*path, at), lines, doubles, name) for at, inner in enumerate(node.value)
+        ]
+    assert isinstance(node, yaml.ScalarNode), "compose resolves aliases"
+    if node.style is None and node.value in ("", "~", "null"):
+        return None
+    return Plain(node.value) if node.style is None else node.value
+
+
+def _line(lines: dict[FieldPath, int], path: FieldPath, default: int) -> int:
+    """The line of the path, or of the nearest one above it."""
+    while path and path not in lines:
+        path = path[:-1]
+    return lines.get(path, default)
+
+
+def _syntax(name: str, text: str, error: yaml.YAMLError) -> Fault:
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return Fault(name, f"is no YAML: {error}")
+    number = error.problem_mark.line
+    written = text.splitlines()[number] if number < len(text.splitlines()) else ""
+    starred = "*" in written and error.context in (
+        "while scanning an alias",
+        "while parsing a block mapping",
+        None,
+    )
+    return Fault(f"{name}:{number + 1}", f"is no YAML: {error.problem}", QUOTE if starred else "")
+
+
+def _doubles(manifests: Sequence[Manifest]) -> Iterator[Fault]:
+    seen: dict[tuple[str, str], str] = {}
+    for one in manifests:
+        key = (one.job.namespace, one.job.name)
+        if key in seen:
+            yield Fault(one.where, f"{one.job.name} stands in {seen[key]} too")
+        seen.setdefault(key, one.where)
+
+
+def _texts(files: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for name in files:
+        if name == "-":
+            yield "stdin", sys.stdin.read()
+            continue
+        path = Path(name)
+        inner = (
+            sorted(one for one in path.rglob("*") if one.suffix in SUFFIXES)
+            if path.is_dir()
+            else [path]
+        )
+        for file in inner:
+            yield str(file), file.read_text()

@@ -1,0 +1,202 @@
+"""Data on stdout, in the form that was asked for: table, wide, json, jsonl, yaml, name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Generic, TypeVar
+
+import click
+
+from schedclient import Value
+from schedctl.session import Session
+
+V = TypeVar("V", bound=Value)
+
+MARKS: Final = {
+    "PENDING": ("○", "cyan"),
+    "RUNNING": ("▶", "blue"),
+    "RETRYING": ("↻", "yellow"),
+    "SUCCEEDED": ("✓", "green"),
+    "FAILED": ("✗", "red"),
+    "CANCELLED": ("⊘", "bright_black"),
+    "SKIPPED": ("→", "bright_black"),
+    "MISSED": ("!", "magenta"),
+    "COALESCED": ("⊕", "bright_black"),
+    "LIVE": ("●", "green"),
+    "DRAINING": ("◐", "yellow"),
+    "FENCED": ("✗", "red"),
+    "LOST": ("✗", "red"),
+    "LEADER": ("★", "green"),
+    "PAUSED": ("‖", "yellow"),
+    "refused": ("✗", "red"),
+}
+"""The symbol and the colour that stand beside a word, where there are colours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[V]):
+    """A column of a table: its head, its cell, and whether only `-o wide` shows it."""
+
+    head: str
+    cell: Callable[[V], Any]
+    wide: bool = False
+
+
+def show_list(
+    session: Session,
+    values: Sequence[V],
+    columns: Sequence[Column[V]],
+    name: Callable[[V], str],
+) -> None:
+    """Print a list."""
+    form = session.output
+    if form == "json":
+        _echo(_json([value.to_json() for value in values]))
+    elif form == "jsonl":
+        for value in values:
+            _echo(_json_line(value.to_json()))
+    elif form == "yaml":
+        _echo("---\n".join(_yaml(value.to_json(snake=True)) for value in values), end="")
+    elif form == "name":
+        for value in values:
+            _echo(name(value))
+    else:
+        shown = [one for one in columns if form == "wide" or not one.wide]
+        rows = [[_cell(session, one.cell(value)) for one in shown] for value in values]
+        _table(session, [one.head for one in shown], rows)
+
+
+def show_one(
+    session: Session, value: V, columns: Sequence[Column[V]], name: Callable[[V], str]
+) -> None:
+    """Print one value: an object, a document, or a table of one line."""
+    form = session.output
+    if form in ("json", "jsonl"):
+        _echo(_json(value.to_json()) if form == "json" else _json_line(value.to_json()))
+    elif form == "yaml":
+        _echo(_yaml(value.to_json(snake=True)), end="")
+    else:
+        show_list(session, [value], columns, name)
+
+
+def show_data(session: Session, data: dict[str, Any]) -> None:
+    """Print an object that is no message: json, jsonl or yaml."""
+    if session.output == "yaml":
+        _echo(_yaml(data), end="")
+    else:
+        _echo(_json_line(data) if session.output == "jsonl" else _json(data))
+
+
+def show_facts(session: Session, facts: Iterable[tuple[str, Any]]) -> None:
+    """Print names and values below each other; what is unknown is left out."""
+    told = [(head, _cell(session, value)) for head, value in facts if value not in (None, "", {})]
+    width = max((len(head) for head, _ in told), default=0)
+    for head, cell in told:
+        _echo(f"{head + ':':<{width + 1}} {_coloured(session, cell)}")
+
+
+def event(session: Session, value: V, line: Callable[[V], str]) -> None:
+    """Print one of many as it happens: an object a line, or a line of text."""
+    _echo(line(value) if session.tabular else _json_line(value.to_json()))
+
+
+def message(text: str) -> None:
+    """Say something to the person, not to the program that reads our data."""
+    click.echo(text, err=True)
+
+
+def instant(session: Session, at: datetime | None) -> str:
+    """A time as asked for; empty when unknown."""
+    if at is None:
+        return ""
+    if not session.relative:
+        return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    away = at - datetime.now(UTC)
+    return f"in {length(away)}" if away > timedelta(0) else f"{length(-away)} ago"
+
+
+def length(span: timedelta | None) -> str:
+    """A length in its two greatest units, or in tenths of a second: `2h 5m`, `0.3s`."""
+    if span is None:
+        return ""
+    seconds = span.total_seconds()
+    if seconds < 60:
+        return f"{seconds:.1f}".removesuffix(".0") + "s"
+    parts = []
+    left = int(seconds)
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts[:2])
+
+
+def _cell(session: Session, value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return instant(session, value)
+    if isinstance(value, timedelta):
+        return length(value)
+    if isinstance(value, dict):
+        return ",".join(f"{key}={one}" for key, one in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(_cell(session, one) for one in value)
+    return str(value)
+
+
+def _table(session: Session, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    if session.colour:
+        _rich_table(session, heads, rows)
+        return
+    lines = [list(heads), *map(list, rows)] if session.headers else [list(row) for row in rows]
+    widths = [max((len(line[at]) for line in lines), default=0) for at in range(len(heads))]
+    for line in lines:
+        cells = (f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True))
+        _echo("  ".join(cells).rstrip())
+
+
+def _rich_table(session: Session, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_header=session.headers, header_style="bold")
+    for head in heads:
+        table.add_column(head, overflow="fold")
+    for row in rows:
+        cells = []
+        for cell in row:
+            mark, colour = MARKS.get(cell, ("", ""))
+            cells.append(Text(f"{mark} {cell}", style=colour) if mark else Text(cell))
+        table.add_row(*cells)
+    Console(force_terminal=True, highlight=False).print(table)
+
+
+def _coloured(session: Session, cell: str) -> str:
+    mark, colour = MARKS.get(cell, ("", ""))
+    return click.style(f"{mark} {cell}", fg=colour) if mark and session.colour else cell
+
+
+def _echo(text: str, *, end: str = "\n") -> None:
+    click.echo(text + end, nl=False, color=True)
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, indent=2, ensure_ascii=False)
+
+
+def _json_line(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+
+
+def _yaml(data: Any) -> str:
+    import yaml
+
+    text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
+    return text

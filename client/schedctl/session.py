@@ -1,0 +1,157 @@
+"""One invocation: what was asked for on the command line, and the calls it makes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import click
+
+from schedclient import Client, Misconfigured
+from schedctl import contexts
+from schedctl.contexts import Context
+from schedkit import duration
+
+T = TypeVar("T")
+
+LOCAL: Final = "127.0.0.1:7420"
+TABLE_LIMIT: Final = 50
+OUTPUTS: Final = ("table", "wide", "json", "jsonl", "yaml", "name")
+
+
+@dataclass(slots=True)
+class Session:
+    """The global flags, as given before or after the subcommand; the later one holds."""
+
+    given: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def output(self) -> str:
+        """One of OUTPUTS."""
+        return str(self.given.get("output") or "table")
+
+    @property
+    def tabular(self) -> bool:
+        """Whether people read it, rather than programs."""
+        return self.output in ("table", "wide")
+
+    @property
+    def headers(self) -> bool:
+        """Whether tables have a first line of names."""
+        return not self.given.get("no_headers")
+
+    @property
+    def colour(self) -> bool:
+        """Colours on stdout: `--color`, then NO_COLOR, then whether it is a terminal."""
+        wish = self.given.get("color") or "auto"
+        if wish != "auto":
+            return bool(wish == "always")
+        return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+    @property
+    def relative(self) -> bool:
+        """Times as `3m ago`; by default on a terminal alone."""
+        wish = self.given.get("time_format")
+        return sys.stdout.isatty() if wish is None else bool(wish == "relative")
+
+    @property
+    def namespace(self) -> str:
+        """Of all names."""
+        context = self._context()
+        return self.given.get("namespace") or (context and context.namespace) or "default"
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds, where `--timeout` was given."""
+        wish: float | None = self.given.get("timeout")
+        return wish
+
+    def limit(self, asked: int | None) -> int | None:
+        """How many entries of a list: `--limit`, else 50 for tables and all for programs."""
+        return asked if asked is not None else TABLE_LIMIT if self.tabular else None
+
+    def run(self, work: Callable[[Client], Awaitable[T]]) -> T:
+        """Do the calls of a command in an event loop of their own."""
+
+        async def connected() -> T:
+            async with self.client() as client:
+                return await work(client)
+
+        return asyncio.run(connected())
+
+    def collect(self, listing: Callable[[Client], AsyncIterator[T]]) -> list[T]:
+        """Read a list to its end."""
+
+        async def read(client: Client) -> list[T]:
+            return [entry async for entry in listing(client)]
+
+        return self.run(read)
+
+    def client(self) -> Client:
+        """A client for the endpoints in use: `--endpoints`, `--context`, the current, this host."""
+        context = self._context()
+        endpoints = self.given.get("endpoints") or (context and context.endpoints) or LOCAL
+        return Client(
+            endpoints,
+            tls=context.tls if context else None,
+            token=_token(context),
+            namespace=self.namespace,
+            timeout=self.timeout or 20.0,
+        )
+
+    def confirm(self, what: str, name: str) -> None:
+        """Before something is destroyed in a protected context: ask for its name."""
+        context = self._context()
+        if self.given.get("yes") or not (context and context.protected):
+            return
+        if self.given.get("no_input") or not sys.stdin.isatty():
+            raise Misconfigured(
+                f'context "{context.name}" is protected: give --yes to {what} {name}'
+            )
+        click.echo(f'context "{context.name}" is protected: {what} {name}', err=True)
+        if click.prompt("type its name to go on", err=True) != name:
+            raise click.Abort
+
+    def _context(self) -> Context | None:
+        if name := self.given.get("context"):
+            return contexts.named(str(name))
+        if self.given.get("endpoints"):
+            return None  # endpoints alone: nothing of another cluster's settings
+        return contexts.current()
+
+
+def _token(context: Context | None) -> str | None:
+    if context is None or context.token_file is None:
+        return None
+    try:
+        return context.token_file.read_text().strip()
+    except OSError as error:
+        raise Misconfigured(f"token file can't be read: {error}") from error
+
+
+class Seconds(click.ParamType[float]):
+    """A time as `30s` or `2m`; a bare number is seconds."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Seconds, more than none."""
+        text = f"{value:g}s" if isinstance(value, float) else str(value)
+        try:
+            if text.replace(".", "", 1).isdigit():
+                seconds = float(text)
+            elif text.endswith("s") and text[:-1].replace(".", "", 1).isdigit():
+                seconds = float(text[:-1])
+            else:
+                seconds = duration.parse(text).total_seconds()
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if seconds <= 0:
+            self.fail("must be more than 0", param, ctx)
+        return seconds

@@ -1,0 +1,278 @@
+"""Flags that describe work and when it is done, and the job that they make.
+
+Values stay texts and are read by One JSON's own reader, so that a flag, a manifest and REST mean
+the same; a problem names the flag it came from.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from schedctl.failure import Failure
+from schedkit import duration
+from schedkit.clock import utcnow
+from schedkit.jsonform import FormErrors, Problem, from_json
+from schedproto.v1 import common_pb2, job_pb2
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PLAIN: Final = {
+    "priority": "priority",
+    "timeout": "timeout",
+    "kill_after": "kill_after",
+    "run_timeout": "run_timeout",
+    "start_deadline": "start_deadline",
+    "delivery": "delivery",
+    "on_lease_lost": "on_lease_lost",
+    "slots": "slots",
+    "pool": "pool",
+    "every": "every",
+    "phase": "phase",
+    "tz": "time_zone",
+    "start": "start",
+    "end": "end",
+    "jitter": "jitter",
+    "max_runs": "max_runs",
+}
+"""Flags (as parameters) whose text is a field of the job."""
+
+FLAG_OF: Final = {field: f"--{flag.replace('_', '-')}" for flag, field in PLAIN.items()} | {
+    "retry.max_attempts": "--max-attempts",
+    "retry.backoff": "--backoff",
+    "on_demand": "--on-demand",
+    "at": "--at",
+    "overlap": "--overlap",
+    "shell.argv": "-- ARGV",
+    "http.url": "--http",
+    "http.method": "--method",
+    "python.handler": "--python",
+    "retry": "--retry",
+    "require": "--require",
+    "prefer": "--prefer",
+    "labels": "--label",
+}
+"""Fields to the flags that set them."""
+
+
+def work_options(command: F) -> F:
+    """What to run, how often, how long, where."""
+    for option in reversed(
+        [
+            click.option("--http", metavar="URL", help="Call this URL."),
+            click.option("--method", help="HTTP method.  [default: POST]"),
+            click.option("--header", multiple=True, metavar="'NAME: VALUE'", help="HTTP header."),
+            click.option("--body", help="HTTP body; the payload if not given."),
+            click.option("--python", metavar="HANDLER", help="Run a worker's Python handler."),
+            click.option("--env", multiple=True, metavar="KEY=VALUE", help="For the command."),
+            click.option("--cwd", metavar="DIR", help="Where the command runs."),
+            click.option("--user", metavar="NAME", help="As whom the command runs."),
+            click.option("--payload", metavar="JSON|@FILE|-", help="What the work is given."),
+            click.option("--priority", metavar="high|medium|low", help="[default: medium]"),
+            click.option("--retry", metavar="KEY=VALUE,…", help="max_attempts=4,backoff=10s,…"),
+            click.option("--max-attempts", metavar="N", help="Tries in all.  [default: 4]"),
+            click.option("--backoff", metavar="10s", help="Wait before the second try."),
+            click.option("--timeout", metavar="1h", help="Of one attempt.  [default: 1h]"),
+            click.option("--kill-after", metavar="10s", help="From terminate to kill."),
+            click.option("--run-timeout", metavar="DURATION", help="Over all attempts."),
+            click.option("--start-deadline", metavar="DURATION", help="Missed if it waits longer."),
+            click.option("--delivery", metavar="at-least-once|at-most-once"),
+            click.option("--on-lease-lost", metavar="finish|kill"),
+            click.option("--slots", metavar="N", help="Slots a run takes.  [default: 1]"),
+            click.option("--pool", metavar="NAME", help="Whose limits it shares."),
+            click.option("--require", multiple=True, metavar="KEY=VALUE", help="Worker's label."),
+            click.option("--prefer", multiple=True, metavar="KEY=VALUE", help="Worker's label."),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def schedule_options(command: F) -> F:
+    """When: exactly one of cron, every, at, on-demand; and what bends it."""
+    for option in reversed(
+        [
+            click.option("--cron", multiple=True, metavar="EXPR", help="Repeatable: their union."),
+            click.option("--every", metavar="30s", help="Aligned to the epoch."),
+            click.option("--phase", metavar="DURATION", help="Moves --every."),
+            click.option("--at", metavar="INSTANT|+3s", help="Once: RFC 3339, or from now."),
+            click.option("--on-demand", is_flag=True, help="Only when triggered."),
+            click.option("--tz", metavar="ZONE", help="IANA name.  [default: UTC]"),
+            click.option("--start", metavar="INSTANT", help="Not before."),
+            click.option("--end", metavar="INSTANT", help="Not after."),
+            click.option("--max-runs", metavar="N"),
+            click.option("--jitter", metavar="DURATION", help="Each instant moves by less."),
+            click.option("--overlap", metavar="skip|allow|allow:N|…", help="[default: skip]"),
+            click.option("--catch-up", metavar="latest|all|none", help="[default: latest]"),
+            click.option("--catch-up-window", metavar="1h"),
+            click.option("--label", multiple=True, metavar="KEY=VALUE"),
+            click.option("--paused", is_flag=True, help="Stored, and not fired until resumed."),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def job_of(flags: Mapping[str, Any], argv: Sequence[str]) -> tuple[job_pb2.Job, list[str]]:
+    """The job that the flags describe, and the names of the fields they set.
+
+    Raises:
+        Failure: with every problem, each by its flag.
+    """
+    form = _form(flags, argv)
+    try:
+        job = from_json(form, job_pb2.Job, strings=True)
+    except FormErrors as errors:
+        told = [_by_flag(problem) for problem in errors.problems]
+        raise Failure(told[0], reason="WRONG_FLAG", details=told[1:]) from None
+    if flags.get("payload") is not None:
+        job.payload.CopyFrom(read_payload(flags["payload"]))
+    named = [*form, *(["payload"] if flags.get("payload") is not None else [])]
+    if "overlap" in named:
+        named.append("overlap_limit")
+    return job, named
+
+
+def need_action(job: job_pb2.Job) -> None:
+    """Refuse work that says nothing of what to do."""
+    if job.WhichOneof("action") is None:
+        raise Failure(
+            "nothing to run",
+            reason="NO_ACTION",
+            remedy="give one of: -- COMMAND ARG…, --http URL, --python HANDLER",
+        )
+
+
+def read_payload(given: str) -> common_pb2.Payload:
+    """`-` is standard input, `@file` a file (both may be any bytes), else JSON itself."""
+    if given != "-" and not given.startswith("@"):
+        return _inline(given)
+    try:
+        content = sys.stdin.buffer.read() if given == "-" else Path(given[1:]).read_bytes()
+    except OSError as error:
+        raise Failure(
+            f"payload can't be read: {error}", reason="NO_FILE", remedy="check the file's name"
+        ) from error
+    try:
+        return _json_payload(content.decode())
+    except ValueError:
+        return common_pb2.Payload(raw=content)
+
+
+def _inline(text: str) -> common_pb2.Payload:
+    try:
+        return _json_payload(text)
+    except ValueError as error:
+        raise Failure(
+            f"--payload is no JSON: {error}",
+            reason="WRONG_FLAG",
+            remedy="""write '"text"' for a text, @FILE for a file, - for standard input""",
+        ) from None
+
+
+def _json_payload(text: str) -> common_pb2.Payload:
+    import json
+
+    json.loads(text)  # checked, and kept to the byte
+    return common_pb2.Payload(json=text)
+
+
+def _form(flags: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:
+    form: dict[str, Any] = {
+        field: flags[flag] for flag, field in PLAIN.items() if flags.get(flag) is not None
+    }
+    form |= {
+        field: value
+        for field, value in (
+            ("cron", list(flags.get("cron") or ())),
+            ("at", _at(flags.get("at"))),
+            ("on_demand", bool(flags.get("on_demand"))),
+            ("paused", bool(flags.get("paused"))),
+            ("overlap", _overlap(flags.get("overlap"))),
+            ("retry", _retry(flags)),
+            ("catch_up", _catch_up(flags)),
+            ("labels", _pairs("--label", flags.get("label"))),
+            ("require", _pairs("--require", flags.get("require"))),
+            ("prefer", _pairs("--prefer", flags.get("prefer"))),
+            ("shell", _shell(flags, argv)),
+            ("http", _http(flags)),
+            ("python", {"handler": flags["python"]} if flags.get("python") is not None else None),
+        )
+        if value
+    }
+    return form
+
+
+def _shell(flags: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:
+    own = {
+        "env": _pairs("--env", flags.get("env")),
+        "cwd": flags.get("cwd"),
+        "user": flags.get("user"),
+    }
+    shell = {key: value for key, value in own.items() if value}
+    return {"argv": list(argv), **shell} if argv else shell
+
+
+def _http(flags: Mapping[str, Any]) -> dict[str, Any]:
+    own = {
+        "url": flags.get("http"),
+        "method": flags.get("method"),
+        "headers": _pairs("--header", flags.get("header"), ":"),
+        "body": flags.get("body"),
+    }
+    return {key: value for key, value in own.items() if value is not None and value != {}}
+
+
+def _retry(flags: Mapping[str, Any]) -> dict[str, Any]:
+    written = [part for part in (flags.get("retry") or "").split(",") if part]
+    retry: dict[str, Any] = _pairs("--retry", written)
+    for flag in ("max_attempts", "backoff"):
+        if flags.get(flag) is not None:
+            retry[flag] = flags[flag]
+    return retry
+
+
+def _catch_up(flags: Mapping[str, Any]) -> dict[str, Any]:
+    own = {"policy": flags.get("catch_up"), "window": flags.get("catch_up_window")}
+    return {key: value for key, value in own.items() if value is not None}
+
+
+def _overlap(text: str | None) -> Any:
+    """`allow:3` is `{allow: 3}`."""
+    word, colon, limit = (text or "").partition(":")
+    return {word: limit.strip()} if colon else text
+
+
+def _at(text: str | None) -> Any:
+    if text is None or not text.startswith("+"):
+        return text
+    try:
+        return utcnow() + timedelta(seconds=duration.parse(text[1:]).total_seconds())
+    except ValueError as error:
+        raise Failure(f"--at: {error}", reason="WRONG_FLAG", remedy="write --at +3s") from None
+
+
+def _pairs(flag: str, written: Sequence[str] | None, sign: str = "=") -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for one in written or ():
+        key, found, value = one.partition(sign)
+        if not found or not key:
+            raise Failure(
+                f"{flag} {one!r} is no KEY{sign}VALUE",
+                reason="WRONG_FLAG",
+                remedy=f"write {flag} KEY{sign}VALUE",
+            )
+        pairs[key.strip()] = value.strip() if sign == ":" else value
+    return pairs
+
+
+def _by_flag(problem: Problem) -> str:
+    flag = FLAG_OF.get(problem.where) or FLAG_OF.get(str(problem.path[0]) if problem.path else "")
+    hint = f" ({problem.suggestion})" if problem.suggestion else ""
+    inner = "" if problem.where in FLAG_OF or flag is None else f" {problem.where}"
+    return f"{flag or problem.where}{inner}: {problem.message}{hint}"
