@@ -4,5 +4,7 @@
     definitions  the wire's Job ⇄ what decisions need, with every check on the way
     unbuilt      what the wire has and this version hasn't: refused by name
     views        stored records as people see them
-    errors       how a call is refused; faces turn these into statuses
+    errors       how a call is refused
+
+The faces turn a refusal into a status of theirs; a call knows neither.
 """
