@@ -1,0 +1,187 @@
+"""The lives of workers at a member: identity, leases, loss (PROTOCOL 6). Real etcd, PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from uuid import uuid4
+
+import pytest
+
+from schedd.core.ids import IncarnationId
+from schedd.core.model import Incarnation
+from schedd.etcd.access import Access
+from schedd.etcd.client import EtcdClient, connect
+from schedd.owner.greeting import Greeting, Turned
+from schedd.owner.worker_leases import WorkerLeases
+from schedd.owner.workers import Workers
+from schedd.store import migrate
+from schedkit.clock import utcnow
+from support.etcd import EtcdCluster
+from support.postgres import scratch_postgres
+from support.runs import RecordingLine, SetClock, worker
+from support.store import World, draft, firing, report
+from support.wait import wait_until_async
+
+TTL = 2.0
+
+
+@dataclass
+class Place:
+    """One member's part in the lives of workers."""
+
+    etcd: EtcdClient
+    world: World
+    workers: Workers
+    leases: WorkerLeases
+    greeting: Greeting
+
+    async def live(self) -> set[IncarnationId]:
+        return set(await self.leases.live())
+
+    async def refusals(self) -> int:
+        rows = await self.world.sql("SELECT 1 FROM audit WHERE reason = 'SECOND_IDENTITY'")
+        return len(rows)
+
+
+@pytest.fixture(scope="module")
+def etcd() -> Iterator[EtcdCluster]:
+    with EtcdCluster(1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def place(etcd: EtcdCluster) -> AsyncIterator[Place]:
+    with scratch_postgres() as server:
+        dsn = server.create_database()
+        migrate.upgrade(dsn)
+        async with (
+            World.at(dsn) as world,
+            connect(Access(etcd.endpoints), deadline=1.0, root=f"{uuid4()}/") as client,
+        ):
+            await world.member()
+            store = world.store
+            workers = Workers(SetClock(), lambda _event: None)
+            leases = WorkerLeases(client, store.workers, "", TTL, lambda _incarnation: True)
+            greeting = Greeting(workers, leases, store.workers, store.results, store.users)
+            yield Place(client, world, workers, leases, greeting)
+
+
+def newcomer(of: Incarnation, **changes: object) -> Incarnation:
+    return replace(of, id=IncarnationId(uuid4()), started_at=utcnow(), **changes)  # type: ignore[arg-type]  # fields by name
+
+
+def someone(name: str = "w") -> Incarnation:
+    return replace(worker(name=name, spool="here"), id=IncarnationId(uuid4()))
+
+
+async def test_a_worker_that_is_welcome_has_a_key_under_a_lease(place: Place):
+    one = someone()
+    assert await place.greeting.greet(one, []) is None
+    assert await place.live() == {one.id}
+    entry = await place.etcd.get(f"workers/w/{one.id}")
+    assert entry is not None
+    assert entry.lease != 0
+
+
+async def test_a_second_member_finds_the_lease_and_makes_no_other(place: Place):
+    one = someone()
+    await place.greeting.greet(one, [])
+    before = await place.etcd.get(f"workers/w/{one.id}")
+    await place.greeting.greet(one, [])
+    assert await place.etcd.get(f"workers/w/{one.id}") == before
+
+
+async def test_a_newcomer_from_the_same_spool_ends_the_earlier_incarnation_at_once(place: Place):
+    first = someone()
+    second = newcomer(first)
+    await place.greeting.greet(first, [])
+    assert await place.greeting.greet(second, []) is None
+    assert await place.live() == {second.id}
+
+
+async def test_a_newcomer_from_another_spool_is_turned_away_while_the_first_lives(place: Place):
+    first = someone()
+    twin = newcomer(first, spool_id="elsewhere")
+    await place.greeting.greet(first, [])
+    turned = await place.greeting.greet(twin, [])
+    assert isinstance(turned, Turned)
+    assert (turned.status, turned.reason) == ("ALREADY_EXISTS", "SECOND_IDENTITY")
+    assert await place.live() == {first.id}
+    assert await place.refusals() == 1
+    await place.leases.end("w", first.id)
+    assert await place.greeting.greet(newcomer(twin), []) is None
+
+
+async def test_an_earlier_incarnation_lives_on_until_its_spooled_results_are_settled(place: Place):
+    first = someone()
+    await place.greeting.greet(first, [])
+    [me] = place.world.members
+    job = await place.world.job()
+    [run] = (await me.fire(firing(job))).runs
+    [out] = await me.assigned(draft(run, worker="w", incarnation=first.id))
+    second = newcomer(first)
+    await place.greeting.greet(second, [(out.key, out.token)])
+    await place.greeting._look_after()
+    assert await place.live() == {first.id, second.id}
+    await place.world.store.results.accept([report(out)])
+    await place.greeting._look_after()
+    assert await place.live() == {second.id}
+
+
+async def test_a_lost_incarnation_is_told_and_never_comes_back(place: Place):
+    one = someone()
+    await place.greeting.greet(one, [])
+    place.workers.attach(one, RecordingLine())
+    await place.world.store.workers.mark_lost(one.id)
+    await place.greeting._look_after()
+    assert await place.live() == set()
+    answers: list[tuple[bool, bool]] = []
+    place.greeting.heard(one, TTL, lambda *, refreshed, lost: answers.append((refreshed, lost)))
+    assert answers == [(False, True)]
+    turned = await place.greeting.greet(one, [])
+    assert isinstance(turned, Turned)
+    assert turned.reason == "INCARNATION_LOST"
+    assert await place.live() == set()
+
+
+async def test_a_lease_that_nobody_refreshes_ends_and_a_heartbeat_brings_the_key_back(place: Place):
+    one = someone()
+    await place.greeting.greet(one, [])
+
+    async def gone() -> bool:
+        return await place.live() == set()
+
+    await wait_until_async(gone, 10, "the key of a worker that nobody hears to go")
+    assert await place.leases.heard(one)
+    assert await place.live() == {one.id}
+
+
+async def test_heartbeats_keep_the_lease_for_longer_than_its_ttl(place: Place):
+    one = someone()
+    await place.greeting.greet(one, [])
+    loop = asyncio.get_running_loop()
+    until = loop.time() + 3 * TTL
+    while loop.time() < until:
+        assert await place.leases.heard(one)
+        assert await place.live() == {one.id}
+        await asyncio.sleep(TTL / 4)
+
+
+async def test_the_designated_member_refreshes_first_and_another_steps_in(place: Place):
+    one = someone()
+    other = WorkerLeases(place.etcd, place.world.store.workers, "", TTL, lambda _incarnation: False)
+    assert not place.leases.due(one.id, TTL * 0.3)
+    assert place.leases.due(one.id, TTL * 0.34)
+    assert not other.due(one.id, TTL * 0.34)
+    assert other.due(one.id, TTL * 0.51)
+
+
+async def test_a_goodbye_takes_key_and_incarnation_away(place: Place):
+    one = someone()
+    await place.greeting.greet(one, [])
+    await place.greeting.goodbye(one)
+    assert await place.live() == set()
+    [stored] = await place.world.store.workers.incarnations([one.id])
+    assert stored.lost_at is not None
