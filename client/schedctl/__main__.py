@@ -1,5 +1,6 @@
 """The command `schedctl`: says which extra is missing, where one is."""
 
+import os
 import sys
 
 NEEDS = "schedctl needs its extra: pip install 'schedd[cli]' (missing: {module})\n"
@@ -8,14 +9,16 @@ OURS = frozenset({"schedctl", "schedclient", "schedkit", "schedproto", "schedd"}
 
 def main() -> int:
     """Run what the command line says; the process's exit code."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # stderr is for our own three lines
     try:
         from schedctl import app
+
+        return app.run(sys.argv[1:])
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in OURS:
             raise
         sys.stderr.write(NEEDS.format(module=error.name))
         return 2
-    return app.run(sys.argv[1:])
 
 
 if __name__ == "__main__":

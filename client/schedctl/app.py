@@ -47,10 +47,13 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line; the exit code."""
     session = Session()
     try:
-        code = root.main(list(arguments), PROGRAM, standalone_mode=False, obj=session)
-        return code if isinstance(code, int) else 0
+        with root.make_context(PROGRAM, list(arguments), obj=session) as ctx:
+            root.invoke(ctx)
+        return 0
     except (KeyboardInterrupt, click.Abort):
         return 130
+    except ModuleNotFoundError:
+        raise  # an extra: `__main__` names it
     except BrokenPipeError:
         failure.close_stdout()
         return 0

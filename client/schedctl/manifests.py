@@ -135,8 +135,9 @@ def _plain(
             _plain(inner, (*path, at), lines, doubles, name) for at, inner in enumerate(node.value)
         ]
     assert isinstance(node, yaml.ScalarNode), "compose resolves aliases"
-    if node.style is None and node.value in ("", "~", "null"):
-        return None
+    beside_key = not path or isinstance(path[-1], str)
+    if node.style is None and beside_key and node.value in ("", "~", "null"):
+        return None  # as if the key weren't there; in a list a word is a word
     return Plain(node.value) if node.style is None else node.value
 
 

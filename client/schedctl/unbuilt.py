@@ -66,7 +66,7 @@ COMMANDS: Final[frozenset[tuple[str, ...]]] = frozenset(
 FLAGS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("job", "create"): ("--grpc",),
     ("job", "list"): ("--watch",),
-    ("job", "trigger"): ("--follow", "--exit-status"),
+    ("job", "trigger"): ("--follow",),
     ("submit",): ("--follow", "--grpc"),
     ("run", "list"): ("--watch",),
     ("run", "logs"): ("--failed",),

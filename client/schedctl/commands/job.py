@@ -201,6 +201,7 @@ def _change(session: Session, name: str, call: Callable[[Client], Awaitable[Job]
 @click.option("--delay", metavar="5s", help="Not before this has passed.")
 @click.option("--idempotency-key", metavar="KEY", help="The same key starts nothing twice.")
 @click.option("--wait", is_flag=True, help="Stay until it has ended; print what it wrote.")
+@click.option("--exit-status", is_flag=True, help="Wait; leave with the job's own exit code.")
 @pass_session
 def trigger(
     session: Session,
@@ -211,10 +212,12 @@ def trigger(
     delay: str | None,
     idempotency_key: str | None,
     wait: bool,
+    exit_status: bool,
 ) -> None:
     """Start a run now, whatever the schedule says; also while the job is paused."""
     _about(session, name)
     given = read_payload(payload) if payload is not None else None
+    wait = wait or exit_status
 
     async def work(client: Client) -> Run:
         run = await client.jobs.trigger(
@@ -237,7 +240,7 @@ def trigger(
     else:
         show_one(session, run, RUNS, lambda one: one.run_id)
     if wait:
-        click.get_current_context().exit(following.exit_code(run, passed_on=False))
+        click.get_current_context().exit(following.exit_code(run, passed_on=exit_status))
 
 
 @job.command("next")

@@ -1,0 +1,453 @@
+"""Each command against a real server that answers as told: what is asked, what is shown."""
+
+import asyncio
+import json
+import shlex
+from datetime import UTC, datetime
+
+import pytest
+
+from schedctl import app
+from schedproto.v1 import cluster_service_pb2 as cluster
+from schedproto.v1 import common_pb2, job_pb2, run_pb2
+from schedproto.v1 import job_service_pb2 as jobs
+from schedproto.v1 import run_service_pb2 as runs
+from support.scripted import Refusal
+
+
+def run_of(state: int = common_pb2.RUN_STATE_SUCCEEDED, **fields: object) -> run_pb2.Run:
+    run = run_pb2.Run(run_id="r1", namespace="default", state=state, attempt=1, **fields)
+    run.scheduled_at.FromDatetime(datetime(2026, 1, 1, tzinfo=UTC))
+    return run
+
+
+def says_of(*runs_: run_pb2.Run) -> list[runs.RunEvent]:
+    return [runs.RunEvent(run=run) for run in runs_]
+
+
+def piece(data: bytes, stream: int = run_pb2.LogPiece.STREAM_STDOUT) -> run_pb2.LogPiece:
+    return run_pb2.LogPiece(stream=stream, data=data)
+
+
+ETL = job_pb2.Job(
+    job_id="id1", namespace="default", name="etl", cron=["0 2 * * *"], generation=3, etag="e3"
+)
+ETL.shell.argv.extend(["/bin/etl"])
+
+
+async def test_a_job_is_created_from_flags(ctl, member):
+    member.say("CreateJob", lambda request: request.job)
+    ended = await ctl(
+        *shlex.split("job create etl --cron"),
+        "0 2 * * *",
+        *[
+            "--tz",
+            "Europe/Riga",
+            "--priority",
+            "high",
+            "--retry",
+            "max_attempts=2,backoff=3s",
+            "--timeout",
+            "5m",
+        ],
+        *[
+            "--jitter",
+            "10s",
+            "--overlap",
+            "allow:3",
+            "--label",
+            "team=data",
+            "--env",
+            "A=b",
+            "-o",
+            "json",
+        ],
+        "--payload",
+        '{"a": 1.10}',
+        "--",
+        "sh",
+        "-c",
+        "echo hi",
+    )
+    assert ended.code == 0, ended.err
+    sent = member.heard("CreateJob")[0].job
+    assert list(sent.shell.argv) == ["sh", "-c", "echo hi"]
+    assert (sent.name, sent.time_zone, sent.retry.max_attempts) == ("etl", "Europe/Riga", 2)
+    assert (sent.timeout.seconds, sent.jitter.seconds, sent.retry.backoff.seconds) == (300, 10, 3)
+    assert (sent.overlap, sent.overlap_limit) == (job_pb2.OVERLAP_ALLOW, 3)
+    assert sent.payload.json == '{"a": 1.10}'
+    assert dict(sent.labels) == {"team": "data"}
+    assert dict(sent.shell.env) == {"A": "b"}
+    assert ended.data["priority"] == "HIGH"
+
+
+@pytest.mark.parametrize(
+    ("flags", "action"),
+    [
+        (["--http", "http://x/", "--method", "PUT", "--header", "A: b: c"], "http"),
+        (["--python", "greet"], "python"),
+    ],
+)
+async def test_other_actions_are_flags(ctl, member, flags, action):
+    member.say("CreateJob", lambda request: request.job)
+    ended = await ctl("job", "create", "x", "--every", "30s", *flags)
+    assert ended.code == 0, ended.err
+    sent = member.heard("CreateJob")[0].job
+    assert sent.WhichOneof("action") == action
+    if action == "http":
+        assert dict(sent.http.headers) == {"A": "b: c"}
+
+
+async def test_at_may_be_counted_from_now(ctl, member):
+    member.say("CreateJob", lambda request: request.job)
+    before = datetime.now(UTC)
+    await ctl("job", "create", "x", "--at", "+3s", "--", "date")
+    at = member.heard("CreateJob")[0].job.at.ToDatetime(tzinfo=UTC)
+    assert 3 <= (at - before).total_seconds() < 6
+
+
+async def test_wrong_flags_are_told_at_once_by_their_names_and_nothing_is_sent(ctl, member):
+    ended = await ctl(
+        *[
+            "job",
+            "create",
+            "x",
+            "--every",
+            "30",
+            "--priority",
+            "hihg",
+            "--retry",
+            "max_attempt=3",
+            "--",
+            "date",
+        ]
+    )
+    assert ended.code == 2
+    lines = ended.err.splitlines()
+    assert len(lines) == 3
+    assert "--priority" in lines[0]
+    assert 'did you mean "high"' in lines[0]
+    assert "--every" in lines[1]
+    assert 'did you mean "max_attempts"' in lines[1]
+    assert member.requests == []
+
+
+@pytest.mark.parametrize("words", [["submit"], ["job", "create", "x", "--every", "5s"]])
+async def test_work_without_anything_to_do_is_refused_here(ctl, member, words):
+    ended = await ctl(*words)
+    assert ended.code == 2
+    assert "-- COMMAND" in ended.err
+    assert member.requests == []
+
+
+async def test_jobs_are_listed_in_every_form(ctl, member):
+    member.say("ListJobs", jobs.ListJobsResponse(jobs=[ETL]))
+    table = await ctl("job", "list")
+    assert table.lines[0].split()[:3] == ["NAME", "SCHEDULE", "ACTION"]
+    assert "0 2 * * *" in table.lines[1]
+    assert "id1" not in table.out
+    assert "id1" in (await ctl("job", "list", "-o", "wide")).out
+    assert [one["name"] for one in (await ctl("job", "list", "-o", "json")).data] == ["etl"]
+    assert json.loads((await ctl("-o", "jsonl", "job", "list")).lines[0])["jobId"] == "id1"
+    assert (await ctl("job", "list", "-o", "name")).out == "etl\n"
+    assert "job_id: id1" in (await ctl("job", "list", "-o", "yaml")).out
+    assert len((await ctl("job", "list", "--no-headers")).lines) == 1
+
+
+async def test_the_later_of_two_output_flags_holds(ctl, member):
+    member.say("ListJobs", jobs.ListJobsResponse(jobs=[ETL]))
+    assert (await ctl("-o", "json", "job", "list", "-o", "name")).out == "etl\n"
+
+
+async def test_tables_end_at_fifty_and_programs_get_all(ctl, member):
+    def page(request):
+        count = min(request.page_size, 120)
+        return jobs.ListJobsResponse(jobs=[job_pb2.Job(name=f"j{n}") for n in range(count)])
+
+    member.say("ListJobs", page)
+    assert len((await ctl("job", "list", "--no-headers")).lines) == 50
+    assert len((await ctl("job", "list", "-o", "json")).data) == 120
+    assert len((await ctl("job", "list", "-o", "jsonl", "--limit", "7")).lines) == 7
+
+
+async def test_an_empty_list_is_an_empty_array(ctl, member):
+    member.say("ListRuns", runs.ListRunsResponse())
+    assert (await ctl("run", "list", "-o", "json")).data == []
+
+
+async def test_describe_shows_definition_next_and_latest(ctl, member):
+    member.say("GetJob", ETL)
+    instant = jobs.ListNextInstantsResponse.Instant()
+    instant.scheduled_at.FromDatetime(datetime(2026, 1, 2, tzinfo=UTC))
+    instant.due_at.FromDatetime(datetime(2026, 1, 2, tzinfo=UTC))
+    member.say("ListNextInstants", jobs.ListNextInstantsResponse(instants=[instant]))
+    member.say("ListRuns", runs.ListRunsResponse(runs=[run_of(job="etl")]))
+    ended = await ctl("job", "describe", "etl")
+    assert ended.code == 0, ended.err
+    assert "/bin/etl" in ended.out
+    assert "2026-01-02T00:00:00.000Z" in ended.out
+    assert "SUCCEEDED" in ended.out
+
+
+async def test_patch_sends_only_what_is_named_and_shows_it_first(ctl, member):
+    member.say("GetJob", ETL)
+
+    def answer(request):
+        job = job_pb2.Job()
+        job.CopyFrom(ETL)
+        job.timeout.seconds = 300
+        job.generation = 4
+        return job
+
+    member.say("UpdateJob", answer)
+    ended = await ctl("job", "patch", "etl", "--timeout", "5m", "-o", "json")
+    assert ended.code == 0, ended.err
+    assert "timeout: none → 300s" in ended.err
+    checked, stored = member.heard("UpdateJob")
+    assert (checked.validate_only, stored.validate_only, stored.etag) == (True, False, "e3")
+    assert list(stored.update_mask.paths) == ["timeout"]
+    assert ended.data["generation"] == 4
+
+
+async def test_a_dry_patch_stores_nothing_and_says_so_with_1(ctl, member):
+    member.say("GetJob", ETL)
+    member.say("UpdateJob", job_pb2.Job(name="etl", generation=4))
+    ended = await ctl("job", "patch", "etl", "--cron", "0 3 * * *", "--dry-run")
+    assert ended.code == 1
+    assert [one.validate_only for one in member.heard("UpdateJob")] == [True]
+
+
+async def test_a_patched_back_off_keeps_the_other_retry_settings(ctl, member):
+    before = job_pb2.Job(name="etl", retry=job_pb2.RetryPolicy(max_attempts=7))
+    member.say("GetJob", before)
+    member.say("UpdateJob", lambda request: request.job)
+    await ctl("job", "patch", "etl", "--backoff", "5s")
+    sent = member.heard("UpdateJob")[-1].job
+    assert (sent.retry.max_attempts, sent.retry.backoff.seconds) == (7, 5)
+
+
+async def test_pause_resume_delete_next_trigger(ctl, member):
+    member.say("PauseJob", ETL)
+    member.say("ResumeJob", ETL)
+    member.say("DeleteJob", jobs.DeleteJobResponse(deleted=True))
+    member.say("TriggerJob", run_of(common_pb2.RUN_STATE_PENDING))
+    member.say("ListNextInstants", jobs.ListNextInstantsResponse())
+    assert (await ctl("job", "pause", "etl", "--note", "why")).err == "paused etl\n"
+    assert (await ctl("job", "resume", "etl", "-o", "json")).data["name"] == "etl"
+    assert (await ctl("job", "trigger", "etl", "-o", "name", "--delay", "5s")).out == "r1\n"
+    assert (await ctl("job", "next", "etl", "--count", "3", "-o", "json")).data == []
+    assert (await ctl("job", "delete", "etl")).err == "deleted etl\n"
+    assert member.heard("PauseJob")[0].note == "why"
+    assert member.heard("TriggerJob")[0].delay.seconds == 5
+    assert member.heard("TriggerJob")[0].idempotency_key
+
+
+async def test_submit_and_wait_prints_what_the_job_wrote(ctl, member):
+    member.say("SubmitRun", run_of(common_pb2.RUN_STATE_PENDING))
+    member.say("WatchRuns", says_of(run_of(common_pb2.RUN_STATE_RUNNING), run_of(exit_code=0)))
+    member.say("ReadLogs", [piece(b"hi\n"), piece(b"hm\n", run_pb2.LogPiece.STREAM_STDERR)])
+    ended = await ctl("submit", "--wait", "--", "sh", "-c", "echo hi")
+    assert (ended.code, ended.out) == (0, "hi\n")
+    assert ended.err.startswith("hm\n✓ SUCCEEDED")
+    assert len(ended.err.splitlines()) == 2
+    assert list(member.heard("SubmitRun")[0].spec.shell.argv) == ["sh", "-c", "echo hi"]
+
+
+@pytest.mark.parametrize(("flags", "code"), [(["--wait"], 1), (["--exit-status"], 3)])
+async def test_a_failed_run_is_1_or_its_own_code(ctl, member, flags, code):
+    failed = run_of(common_pb2.RUN_STATE_FAILED, exit_code=3)
+    member.say("SubmitRun", failed)
+    member.say("WatchRuns", says_of(failed))
+    member.say("ReadLogs", [])
+    assert (await ctl("submit", *flags, "--", "false")).code == code
+
+
+async def test_submit_and_wait_as_json_is_the_run_alone(ctl, member):
+    member.say("SubmitRun", run_of(common_pb2.RUN_STATE_PENDING))
+    member.say("WatchRuns", says_of(run_of(exit_code=0)))
+    ended = await ctl("submit", "--wait", "-o", "json", "--", "date")
+    assert ended.data["state"] == "SUCCEEDED"
+    assert ended.err == ""
+
+
+async def test_submit_without_waiting_prints_the_run(ctl, member):
+    member.say("SubmitRun", run_of(common_pb2.RUN_STATE_PENDING))
+    ended = await ctl("submit", "--name", "n", "--delay", "5s", "-o", "name", "--", "date", "-u")
+    assert (ended.code, ended.out) == (0, "r1\n")
+    sent = member.heard("SubmitRun")[0]
+    assert (sent.name, sent.delay.seconds, list(sent.spec.shell.argv)) == (
+        "n",
+        5,
+        ["date", "-u"],
+    )
+
+
+async def test_waiting_too_long_is_7(ctl, member):
+    running = run_of(common_pb2.RUN_STATE_RUNNING)
+    member.say("WatchRuns", [*says_of(running), asyncio.Event()])
+    ended = await ctl("run", "wait", "r1", "--timeout", "0.2")
+    assert ended.code == 7
+    assert "DEADLINE_EXCEEDED" in ended.err
+    assert "run why r1" in ended.err
+
+
+async def test_run_wait_tells_the_outcome(ctl, member):
+    member.say("WatchRuns", says_of(run_of(common_pb2.RUN_STATE_FAILED, exit_code=2)))
+    ended = await ctl("run", "wait", "r1")
+    assert (ended.code, ended.out) == (1, "")
+    assert "✗ FAILED" in ended.err
+
+
+async def test_run_watch_tells_each_change(ctl, member):
+    member.say("WatchRuns", says_of(run_of(common_pb2.RUN_STATE_RUNNING), run_of()))
+    ended = await ctl("run", "watch", "r1", "-o", "jsonl")
+    assert [json.loads(line)["state"] for line in ended.lines] == ["RUNNING", "SUCCEEDED"]
+    assert (await ctl("run", "watch")).code == 2
+
+
+async def test_runs_are_filtered_by_the_cluster(ctl, member):
+    member.say("ListRuns", runs.ListRunsResponse(runs=[run_of(fencing_token=1 << 60)]))
+    ended = await ctl(
+        *[
+            "run",
+            "list",
+            "--job",
+            "etl",
+            "--state",
+            "failed,running",
+            "--worker",
+            "w1",
+            "-o",
+            "json",
+        ],
+        "--after",
+        "2026-01-01T00:00:00Z",
+    )
+    assert ended.data[0]["fencingToken"] == str(1 << 60)
+    sent = member.heard("ListRuns")[0]
+    assert list(sent.states) == [5, 2]
+    assert (sent.job, sent.worker, sent.scheduled_after.seconds) == ("etl", "w1", 1767225600)
+
+
+async def test_an_unknown_state_names_the_near_one(ctl, member):
+    ended = await ctl("run", "list", "--state", "fialed")
+    assert ended.code == 2
+    assert 'did you mean "failed"' in ended.err
+
+
+async def test_a_run_and_all_about_it(ctl, member):
+    member.say("GetRun", run_of(worker="w1"))
+    member.say(
+        "ListAttempts",
+        runs.ListAttemptsResponse(attempts=[run_pb2.Attempt(attempt=1, fencing_token=5)]),
+    )
+    check = runs.ExplainRunResponse.Check(question="paused?", answer="yes", remedy="resume it")
+    member.say("ExplainRun", runs.ExplainRunResponse(answer="it is paused", checks=[check]))
+    member.say("GetRunResult", run_pb2.RunResult(result=common_pb2.Payload(json='{"a":1}')))
+    member.say("CancelRun", run_of(common_pb2.RUN_STATE_CANCELLED))
+    member.say("ReadLogs", [piece(b"\xff\x00\n")])
+    assert "w1" in (await ctl("run", "get", "r1")).out
+    assert (await ctl("run", "get", "r1", "-o", "json")).data["worker"] == "w1"
+    assert (await ctl("run", "attempts", "r1", "-o", "json")).data[0]["fencingToken"] == "5"
+    why = await ctl("run", "why", "r1")
+    assert "it is paused" in why.out
+    assert "resume it" in why.out
+    assert (await ctl("run", "why", "r1", "-o", "json")).data["answer"] == "it is paused"
+    assert (await ctl("run", "result", "r1")).data == {"a": 1}
+    assert (await ctl("run", "result", "r1", "-o", "json")).data["result"] == {"a": 1}
+    assert (await ctl("run", "cancel", "r1")).err == "cancelled r1\n"
+
+
+async def test_logs_are_passed_on_byte_for_byte(member, capfdbinary, monkeypatch):
+    monkeypatch.setenv("SCHEDCTL_ENDPOINTS", member.address)
+    member.say("ReadLogs", [piece(b"\xff\x00\n")])
+    await asyncio.to_thread(app.run, ["run", "logs", "r1"])
+    assert capfdbinary.readouterr().out == b"\xff\x00\n"
+
+
+async def test_the_cluster_its_workers_audit_and_dead_letters(ctl, member):
+    member.say("GetCluster", cluster.Cluster(leader="m1", shards=256, owned=255))
+    leader = cluster.Member(name="m1", role=cluster.Member.ROLE_LEADER)
+    member.say("ListMembers", cluster.ListMembersResponse(members=[leader]))
+    member.say("ListShards", cluster.ListShardsResponse(shards=[cluster.Shard(shard=7)]))
+    worker = cluster.Worker(name="w1", slots=16, labels={"disk": "ssd"})
+    member.say("ListWorkers", cluster.ListWorkersResponse(workers=[worker]))
+    member.say("GetWorker", worker)
+    entry = cluster.AuditEntry(action="result", outcome="refused", reason="STALE")
+    member.say("ListAudit", cluster.ListAuditResponse(entries=[entry]))
+    letter = run_pb2.DeadLetter(run=run_of(common_pb2.RUN_STATE_FAILED), fingerprint="f1")
+    member.say("ListDeadLetters", runs.ListDeadLettersResponse(dead_letters=[letter]))
+    assert "255 of 256" in (await ctl("cluster", "status")).out
+    assert (await ctl("cluster", "status", "-o", "json")).data["leader"] == "m1"
+    assert (await ctl("cluster", "members", "-o", "json")).data[0]["role"] == "LEADER"
+    assert (await ctl("cluster", "shards", "-o", "name")).out == "7\n"
+    assert "disk=ssd" in (await ctl("worker", "list")).out
+    assert "disk=ssd" in (await ctl("worker", "describe", "w1")).out
+    audit = await ctl("audit", "list", "--action", "result", "--run", "r1", "-o", "json")
+    assert (audit.data[0]["outcome"], audit.data[0]["reason"]) == ("refused", "STALE")
+    assert member.heard("ListAudit")[0].run_id == "r1"
+    assert "f1" in (await ctl("dlq", "list")).out
+
+
+async def test_a_misspelt_job_gets_the_near_name(ctl, member):
+    member.say("GetJob", Refusal("NOT_FOUND", 'there is no job "elt"', "NO_SUCH_JOB"))
+    member.say("ListJobs", jobs.ListJobsResponse(jobs=[ETL]))
+    ended = await ctl("job", "get", "elt")
+    assert ended.code == 3
+    assert ended.err.splitlines() == [
+        'error: there is no job "elt"',
+        "  why: NOT_FOUND, NO_SUCH_JOB",
+        '  try: did you mean "etl"?',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        ("INVALID_ARGUMENT", 2),
+        ("OUT_OF_RANGE", 2),
+        ("UNIMPLEMENTED", 2),
+        ("NOT_FOUND", 3),
+        ("UNAUTHENTICATED", 4),
+        ("PERMISSION_DENIED", 4),
+        ("ALREADY_EXISTS", 5),
+        ("ABORTED", 5),
+        ("FAILED_PRECONDITION", 5),
+        ("UNAVAILABLE", 6),
+        ("RESOURCE_EXHAUSTED", 6),
+        ("DEADLINE_EXCEEDED", 7),
+        ("INTERNAL", 70),
+        ("UNKNOWN", 70),
+    ],
+)
+async def test_every_status_has_its_exit_code_and_three_lines(ctl, member, status, code):
+    member.say("GetRun", Refusal(status, "no", remedy="do this", fields=[("f", "is wrong")]))
+    ended = await ctl("run", "get", "r1", "--timeout", "1")
+    assert ended.code == code
+    assert ended.err.splitlines() == [
+        "error: no",
+        f"  why: {status}, SCRIPTED; f: is wrong",
+        "  try: do this",
+    ]
+
+
+async def test_nobody_there_is_6(ctl, member):
+    await member.stop()
+    ended = await ctl("--timeout", "0.5", "cluster", "status")
+    assert ended.code == 6
+    assert len(ended.err.splitlines()) == 3
+
+
+async def test_colours_only_where_asked_with_a_symbol_beside(ctl, member):
+    member.say("ListRuns", runs.ListRunsResponse(runs=[run_of()]))
+    plain = await ctl("run", "list")
+    assert "\x1b" not in plain.out
+    coloured = await ctl("run", "list", "--color", "always")
+    assert "\x1b" in coloured.out
+    assert "✓ SUCCEEDED" in coloured.out
+
+
+async def test_times_are_shown_as_asked(ctl, member):
+    member.say("ListRuns", runs.ListRunsResponse(runs=[run_of()]))
+    assert "2026-01-01T00:00:00.000Z" in (await ctl("run", "list")).out
+    assert " ago" in (await ctl("run", "list", "--time-format", "relative")).out

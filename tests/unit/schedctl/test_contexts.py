@@ -1,0 +1,97 @@
+"""Contexts: clusters by name, and which one a command talks to."""
+
+import pytest
+
+from schedctl import contexts
+from schedkit.errors import Misconfigured
+from schedproto.v1 import cluster_service_pb2 as cluster
+
+
+def test_without_a_file_there_are_none(home):
+    assert contexts.load() == contexts.Contexts()
+    assert contexts.current() is None
+
+
+def test_a_saved_context_is_in_use(home):
+    contexts.save("dev", ["127.0.0.1:1", "127.0.0.1:2"])
+    assert contexts.current() == contexts.Context("dev", ("127.0.0.1:1", "127.0.0.1:2"))
+
+
+def test_saving_again_keeps_what_else_was_said(home):
+    contexts.path().parent.mkdir(parents=True)
+    contexts.path().write_text(
+        'current = "prod"\n[contexts."prod"]\nendpoints = ["a:1"]\nnamespace = "n \\"q\\""\n'
+        'tls = {ca = "/ca", cert = "/c", key = "/k"}\ntoken_file = "/t"\nprotected = true\n'
+    )
+    before = contexts.load().known["prod"]
+    contexts.save("prod", ["b:2"], select=False)
+    after = contexts.load().known["prod"]
+    assert after.endpoints == ("b:2",)
+    assert (after.namespace, after.tls, after.token_file, after.protected) == (
+        before.namespace,
+        before.tls,
+        before.token_file,
+        True,
+    )
+    assert contexts.load().current == "prod"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("current = ", "config.toml"),
+        ("[contexts.a]\nendpoint = []", "endpoint is unknown"),
+        ('[contexts.a]\nendpoints = "x"', "list of host:port"),
+        ("[contexts.a]\ntls = {}", "ca, cert and key"),
+        ('current = "b"\n[contexts.bb]\nendpoints = []', 'did you mean "bb"'),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_told_by_name(home, text, said, offline):
+    contexts.path().parent.mkdir(parents=True)
+    contexts.path().write_text(text)
+    with pytest.raises(Misconfigured, match=said):
+        contexts.current()
+    ended = offline("cluster", "status")
+    assert ended.code == 2
+    assert len(ended.err.splitlines()) == 3
+
+
+def test_contexts_are_listed_and_put_to_use(offline):
+    contexts.save("a", ["127.0.0.1:1"])
+    contexts.save("b", ["127.0.0.1:2"])
+    assert offline("config", "contexts").lines == ["  a  127.0.0.1:1", "* b  127.0.0.1:2"]
+    assert offline("config", "use", "a").code == 0
+    assert "Context:" in offline("config", "view").out
+    assert contexts.load().current == "a"
+    assert offline("config", "use", "c").code == 2
+
+
+async def test_flags_go_over_variables_over_the_context(ctl, member, monkeypatch):
+    member.say("GetCluster", cluster.Cluster(leader="m1"))
+    contexts.save("dead", ["127.0.0.1:1"])
+    contexts.save("here", [member.address], select=False)
+    assert (await ctl("cluster", "status")).code == 0  # SCHEDCTL_ENDPOINTS
+    monkeypatch.delenv("SCHEDCTL_ENDPOINTS")
+    assert (await ctl("--timeout", "0.3", "cluster", "status")).code == 6
+    assert (await ctl("cluster", "status", "--context", "here")).code == 0
+    assert (await ctl("cluster", "status", "--endpoints", member.address)).code == 0
+
+
+async def test_variables_set_every_flag(ctl, member, monkeypatch):
+    member.say("GetCluster", cluster.Cluster(leader="m1"))
+    monkeypatch.setenv("SCHEDCTL_OUTPUT", "json")
+    assert (await ctl("cluster", "status")).data["leader"] == "m1"
+
+
+async def test_a_protected_context_asks_before_it_destroys(ctl, member, monkeypatch):
+    from schedproto.v1 import job_service_pb2 as jobs
+
+    contexts.save("prod", [member.address])
+    contexts.path().write_text(contexts.path().read_text() + "protected = true\n")
+    monkeypatch.delenv("SCHEDCTL_ENDPOINTS")
+    member.say("DeleteJob", jobs.DeleteJobResponse(deleted=True))
+    ended = await ctl("job", "delete", "etl", "--no-input")
+    assert ended.code == 2
+    assert "--yes" in ended.err
+    assert member.requests == []
+    assert (await ctl("job", "delete", "etl", "--yes")).code == 0

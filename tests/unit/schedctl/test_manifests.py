@@ -1,0 +1,244 @@
+"""Manifests: what they mean, and every mistake at its line. Then apply, against a real server."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from schedctl.manifests import Fault, Manifest, parse
+from schedproto.v1 import common_pb2, job_pb2
+from support.scripted import Refusal
+
+INTERFACE = """\
+kind: job            # job (default), pool, calendar
+name: nightly-etl
+labels: {team: data}
+cron: "H 2 * * *"
+time_zone: Europe/Berlin
+overlap: skip
+retry: {max_attempts: 4, backoff: 30s, max: 10m}
+timeout: 2h
+priority: high
+require: {disk: ssd}
+shell: {argv: ["/opt/etl/run", "--full"], user: etl, env: {MODE: full}}
+on_failure: {webhook: "https://ops.example.com/hook"}
+---
+name: ping
+every: 30s
+http: {method: POST, url: "https://api.example.com/ping", json: {from: schedd}}
+"""
+
+
+def jobs_of(text: str) -> list[job_pb2.Job]:
+    found = list(parse("m.yaml", text))
+    assert all(isinstance(one, Manifest) for one in found), found
+    return [one.job for one in found if isinstance(one, Manifest)]
+
+
+def faults_of(text: str) -> list[tuple[str, str, str]]:
+    return [
+        (one.where, one.problem, one.hint)
+        for one in parse("m.yaml", text)
+        if isinstance(one, Fault)
+    ]
+
+
+def test_the_example_of_the_interface_means_what_it_says():
+    etl, ping = jobs_of(INTERFACE)
+    assert (etl.name, list(etl.cron), etl.timeout.seconds) == ("nightly-etl", ["H 2 * * *"], 7200)
+    assert (etl.priority, etl.overlap) == (common_pb2.PRIORITY_HIGH, job_pb2.OVERLAP_SKIP)
+    assert (etl.retry.max_attempts, etl.retry.max.seconds) == (4, 600)
+    assert dict(etl.shell.env) == {"MODE": "full"}
+    assert etl.on_failure.webhook == "https://ops.example.com/hook"
+    assert (ping.every.seconds, ping.http.json.json) == (30, '{"from":"schedd"}')
+
+
+def test_nothing_is_guessed_where_the_model_says_text():
+    [job] = jobs_of(
+        "name: on\nlabels: {a: yes, b: 010, c: 22:30, d: 1.0}\nshell: {argv: [echo, 5, true, null]}"
+    )
+    assert job.name == "on"
+    assert dict(job.labels) == {"a": "yes", "b": "010", "c": "22:30", "d": "1.0"}
+
+
+def test_a_payload_takes_plain_literals_as_json_and_quoted_ones_as_texts():
+    [job] = jobs_of('name: x\npayload: {n: 5, s: "5", t: true, z: ~, w: yes, l: [1.5, a]}')
+    assert json.loads(job.payload.json) == {
+        "n": 5,
+        "s": "5",
+        "t": True,
+        "z": None,
+        "w": "yes",
+        "l": [1.5, "a"],
+    }
+
+
+def test_an_empty_value_is_as_if_absent_and_empty_documents_are_no_jobs():
+    [job] = jobs_of("---\n---\nname: x\ntimeout:\n---\n")
+    assert not job.HasField("timeout")
+
+
+def test_json_is_yaml():
+    [job] = jobs_of('{"name": "x", "maxRuns": 3, "onDemand": true}')
+    assert (job.max_runs, job.on_demand) == (3, True)
+
+
+def test_anchors_are_followed():
+    one, two = jobs_of(
+        "name: a\nretry: &r {max_attempts: 2}\n---\nname: b\nretry: {max_attempts: 2}"
+    )
+    assert one.retry == two.retry
+
+
+def test_every_mistake_of_every_document_is_told_at_its_line():
+    faults = faults_of(
+        "name: a\ncrno: x\nretry:\n  max_attempts: 4\n  backof: 5s\n---\nname: b\npriority: hihg\n"
+        "shell:\n  argv:\n    - ls\n  success_codes:\n    - 0\n    - one\n"
+    )
+    assert [where for where, _, _ in faults] == ["m.yaml:2", "m.yaml:5", "m.yaml:8", "m.yaml:14"]
+    assert faults[0] == ("m.yaml:2", "crno: unknown field", 'did you mean "cron"?')
+    assert faults[1] == ("m.yaml:5", "retry.backof: unknown field", 'did you mean "backoff"?')
+    assert 'did you mean "high"' in faults[2][1]
+    assert faults[3][1].startswith("shell.success_codes[1]: must be a whole number")
+
+
+@pytest.mark.parametrize("line", ["cron: */5 * * * *", "cron: [*/5 * * * *]", "cron: * * * * *"])
+def test_an_unquoted_star_gets_the_hint_to_quote_it(line):
+    [(where, problem, hint)] = faults_of(f"name: x\n{line}\n")
+    assert where == "m.yaml:2"
+    assert "YAML" in problem
+    assert hint.startswith("quote it")
+
+
+def test_yaml_that_is_none_is_told_at_its_line():
+    [(where, problem, hint)] = faults_of("name: x\nfoo: {a: [}\n")
+    assert where == "m.yaml:2"
+    assert "YAML" in problem
+    assert hint == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- a\n", "an object with keys"),
+        ("labels: {a: b}\n", "name is missing"),
+        ("kind: jbo\nname: x\n", "'jbo' is unknown"),
+        ("kind: pool\nname: x\n", "kind: pool isn't built yet"),
+        ("kind: calendar\nname: x\n", "kind: calendar isn't built yet"),
+        ("name: x\nname: y\n", "name is given twice"),
+        ("name: x\ntimeout: 90\n", "needs a unit"),
+        ("name: x\non_demand: yes\n", "true or false"),
+    ],
+)
+def test_what_else_can_be_wrong(text, said):
+    [(_, problem, _)] = faults_of(text)
+    assert said in problem
+
+
+@pytest.fixture
+def manifest(home):
+    def write(text: str, name: str = "m.yaml") -> str:
+        file = home / "manifests" / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+        return str(file)
+
+    return write
+
+
+def unknown(request):
+    return Refusal("NOT_FOUND", f"there is no job {request.job}")
+
+
+async def test_apply_creates_what_is_not_there(ctl, member, manifest):
+    member.say("GetJob", unknown)
+    member.say("CreateJob", lambda request: request.job)
+    ended = await ctl("apply", "-f", manifest(INTERFACE))
+    assert ended.code == 0, ended.err
+    assert ended.lines == ["job nightly-etl created", "job ping created"]
+    sent = [(one.job.name, one.validate_only) for one in member.heard("CreateJob")]
+    assert sent == [("nightly-etl", True), ("ping", True), ("nightly-etl", False), ("ping", False)]
+
+
+def edit(generation: int):
+    def answer(request):
+        job = job_pb2.Job()
+        job.CopyFrom(request.job)
+        job.generation = generation
+        return job
+
+    return answer
+
+
+async def test_apply_updates_what_differs_and_leaves_the_rest(ctl, member, manifest):
+    member.say("GetJob", lambda request: job_pb2.Job(name=request.job, generation=2, etag="e"))
+    member.say("UpdateJob", lambda r: edit(3 if r.job.name == "a" else 2)(r))
+    ended = await ctl("apply", "-f", manifest("name: a\ntimeout: 5s\n---\nname: b\n"))
+    assert ended.lines == ["job a updated", "job b unchanged"]
+    assert "timeout: none → 5s" in ended.err
+    stored = [one for one in member.heard("UpdateJob") if not one.validate_only]
+    assert [(one.job.name, one.etag, list(one.update_mask.paths)) for one in stored] == [
+        ("a", "e", ["*"])
+    ]
+
+
+async def test_a_dry_run_stores_nothing_and_says_1_where_something_would_change(
+    ctl, member, manifest
+):
+    member.say("GetJob", unknown)
+    member.say("CreateJob", lambda request: request.job)
+    ended = await ctl("apply", "--dry-run", "-f", manifest("name: a\n"))
+    assert (ended.code, ended.lines) == (1, ["job a would be created"])
+    assert all(one.validate_only for one in member.heard("CreateJob"))
+
+
+async def test_one_wrong_document_and_nothing_is_asked(ctl, member, manifest):
+    ended = await ctl("apply", "-f", manifest("name: a\n---\nname: b\ncrno: x\nevry: 5s\n"))
+    assert ended.code == 2
+    lines = ended.err.splitlines()
+    assert len(lines) == 3
+    assert "m.yaml:4: crno: unknown field" in lines[0]
+    assert "m.yaml:5: evry: unknown field" in lines[1]
+    assert 'did you mean "cron"?' in lines[2]
+    assert member.requests == []
+
+
+async def test_one_refused_document_and_nothing_is_stored(ctl, member, manifest):
+    member.say("GetJob", unknown)
+    member.say(
+        "CreateJob",
+        lambda r: Refusal("INVALID_ARGUMENT", "no zone") if r.job.name == "b" else r.job,
+    )
+    ended = await ctl("apply", "-f", manifest("name: a\n---\nname: b\n"))
+    assert ended.code == 2
+    assert "m.yaml:3: b: no zone" in ended.err
+    assert all(one.validate_only for one in member.heard("CreateJob"))
+
+
+async def test_an_unbuilt_kind_is_unimplemented(ctl, member, manifest):
+    ended = await ctl("apply", "-f", manifest("kind: pool\nname: p\n"))
+    assert ended.code == 2
+    assert "UNIMPLEMENTED, NOT_BUILT" in ended.err
+
+
+async def test_the_same_name_twice_is_refused(ctl, member, manifest):
+    ended = await ctl("apply", "-f", manifest("name: a\n---\nname: a\n"))
+    assert ended.code == 2
+    assert "a stands in" in ended.err
+
+
+async def test_a_folder_is_all_its_manifests(ctl, member, manifest, home):
+    member.say("GetJob", unknown)
+    member.say("CreateJob", lambda request: request.job)
+    manifest("name: a\n", "a.yaml")
+    manifest("name: b\n", "b.yml")
+    manifest("no manifest", "README.md")
+    ended = await ctl("apply", "-f", str(home / "manifests"), "-o", "name")
+    assert ended.lines == ["a", "b"]
+
+
+async def test_a_file_that_is_not_there_is_2(ctl, member):
+    ended = await ctl("apply", "-f", "/nowhere/m.yaml")
+    assert ended.code == 2
+    assert "/nowhere/m.yaml" in ended.err

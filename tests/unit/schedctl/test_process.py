@@ -1,0 +1,74 @@
+"""schedctl as people start it: a process, with signals, pipes and missing extras."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from schedproto.v1 import common_pb2, job_pb2, run_pb2
+from schedproto.v1 import job_service_pb2 as jobs
+from schedproto.v1 import run_service_pb2 as runs
+from support.scripted import Scripted
+from support.wait import wait_until_async
+
+SCHEDCTL = [sys.executable, "-m", "schedctl"]
+
+
+async def start(member: Scripted, *arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *SCHEDCTL,
+        *arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "SCHEDCTL_ENDPOINTS": member.address},
+    )
+
+
+async def test_ctrl_c_is_130_and_leaves_the_run_alone(member):
+    running = run_pb2.Run(run_id="r1", state=common_pb2.RUN_STATE_RUNNING)
+    member.say("SubmitRun", running)
+    member.say("WatchRuns", [runs.RunEvent(run=running), asyncio.Event()])
+    process = await start(member, "submit", "--wait", "--", "sleep", "60")
+    await wait_until_async(lambda: member.heard("WatchRuns"), 20, "the command to wait")
+    process.send_signal(signal.SIGINT)
+    out, err = await process.communicate()
+    assert process.returncode == 130
+    assert out == b""
+    assert b"Traceback" not in err
+    assert member.heard("CancelRun") == []
+
+
+async def test_the_reader_of_its_output_may_leave(member):
+    many = [job_pb2.Job(name=f"j{n}" * 20) for n in range(1000)]
+    member.say("ListJobs", jobs.ListJobsResponse(jobs=many))
+    shell = await asyncio.create_subprocess_shell(
+        f"{' '.join(SCHEDCTL)} job list -o wide | head -1; echo ${{PIPESTATUS[0]}}",
+        executable="/bin/bash",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "SCHEDCTL_ENDPOINTS": member.address},
+    )
+    out, err = await shell.communicate()
+    assert out.splitlines()[-1] == b"0"
+    assert err == b""
+
+
+@pytest.mark.parametrize("module", ["click", "yaml"])
+def test_a_missing_extra_is_named(module, tmp_path: Path, home):
+    (tmp_path / f"{module}.py").write_text(f"raise ModuleNotFoundError(name={module!r})")
+    (tmp_path / "m.yaml").write_text("name: x\n")
+    ended = subprocess.run(
+        [*SCHEDCTL, "apply", "-f", str(tmp_path / "m.yaml")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert "pip install 'schedd[cli]'" in ended.stderr
+    assert "Traceback" not in ended.stderr
