@@ -17,7 +17,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from schedd.api.errors import InvalidArgument, Violation
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.core import schedule
-from schedd.core.cron import Dst, Gap, Pass, ScheduleError
+from schedd.core.cron import CronError, Dst, Gap, Pass, ScheduleError
 from schedd.core.ids import JobId
 from schedd.core.model import (
     CatchUp,
@@ -200,9 +200,18 @@ def _schedule_violations(job: job_pb2.Job, now: datetime) -> Iterator[Violation]
     try:
         definition = definition_of(job, JobId(_NO_ID), 1, job.namespace or "default", job.name)
         compiled(definition)
+    except CronError as wrong:
+        yield _cron_violation(" | ".join(job.cron), wrong)
     except ScheduleError as wrong:
         problem = wrong.problem + (f" ({wrong.hint})" if wrong.hint else "")
         yield Violation(wrong.field, problem)
+
+
+def _cron_violation(expressions: str, wrong: CronError) -> Violation:
+    """In the words of the caller's fields, with the expression: it may be one of many."""
+    if wrong.field == "time_zone":
+        return Violation("time_zone", f"{wrong.problem} ({wrong.hint})")
+    return Violation("cron", f"{expressions[:100]!r}: {wrong}")
 
 
 def _action_violations(job: job_pb2.Job) -> Iterator[Violation]:
