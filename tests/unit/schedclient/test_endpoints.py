@@ -1,0 +1,195 @@
+"""Several endpoints: the dead are passed by, what is safe is tried again, and nothing else."""
+
+import asyncio
+import socket
+import time
+
+import pytest
+
+from schedclient import (
+    Client,
+    ClusterUnavailable,
+    DeadlineExceeded,
+    InternalError,
+    InvalidArgument,
+    Misconfigured,
+    NotFound,
+)
+from schedproto.v1 import common_pb2, job_pb2, run_pb2
+from schedproto.v1 import job_service_pb2 as jobs
+from schedproto.v1 import run_service_pb2 as runs
+from support.scripted import Refusal, Scripted
+
+RUN = run_pb2.Run(run_id="r", state=common_pb2.RUN_STATE_SUCCEEDED)
+DELETED = jobs.DeleteJobResponse(deleted=True)
+
+
+def free_address() -> str:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+async def test_dead_endpoints_are_passed_by(member: Scripted):
+    member.say("GetRun", RUN)
+    dead = [free_address() for _ in range(3)]
+    async with Client([*dead, member.address], timeout=10) as client:
+        for _ in range(3):
+            assert (await client.runs.get("r")).run_id == "r"
+
+
+async def test_a_silent_endpoint_is_passed_by(member: Scripted):
+    member.say("GetRun", RUN)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        async with Client([address, member.address], timeout=10) as client:
+            assert (await client.runs.get("r")).run_id == "r"
+
+
+async def test_a_member_that_dies_between_two_calls_is_no_failure(
+    member: Scripted, other: Scripted
+):
+    for one in (member, other):
+        one.say("GetRun", RUN)
+    async with Client([member.address, other.address], timeout=10) as client:
+        await client.runs.get("r")
+        asked, spare = (member, other) if member.requests else (other, member)
+        await asked.stop()
+        assert (await client.runs.get("r")).run_id == "r"
+        assert spare.heard("GetRun")
+
+
+async def test_a_member_that_hangs_costs_its_patience_and_no_more(
+    member: Scripted, other: Scripted, monkeypatch: pytest.MonkeyPatch
+):
+    from dataclasses import replace
+
+    from schedclient import methods
+
+    monkeypatch.setattr(methods, "GET_RUN", replace(methods.GET_RUN, patience=0.2))
+
+    async def hang(_request: object) -> object:
+        await asyncio.Event().wait()
+        return RUN
+
+    member.say("GetRun", hang)
+    other.say("GetRun", RUN)
+    async with Client([member.address, other.address], timeout=10) as client:
+        for _ in range(2):
+            assert (await client.runs.get("r")).run_id == "r"
+    assert len(member.heard("GetRun")) <= 1
+
+
+async def test_unavailable_is_tried_again_within_the_deadline(client: Client, member: Scripted):
+    member.say("GetRun", Refusal("UNAVAILABLE"), Refusal("UNAVAILABLE"), RUN)
+    assert (await client.runs.get("r")).run_id == "r"
+    assert len(member.heard("GetRun")) == 3
+
+
+async def test_unavailable_for_ever_ends_at_the_deadline_as_what_it_is(member: Scripted):
+    member.say("GetRun", Refusal("UNAVAILABLE", "the database is away", "DATABASE_AWAY"))
+    async with Client(member.address, timeout=0.5) as client:
+        began = time.monotonic()
+        with pytest.raises(ClusterUnavailable, match="database is away") as caught:
+            await client.runs.get("r")
+        assert caught.value.reason == "DATABASE_AWAY"
+        assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("status", ["INVALID_ARGUMENT", "NOT_FOUND", "INTERNAL", "ABORTED"])
+async def test_an_answer_is_an_answer_and_never_asked_for_again(
+    client: Client, member: Scripted, status: str
+):
+    member.say("GetRun", Refusal(status), RUN)
+    with pytest.raises((InvalidArgument, NotFound, InternalError, Exception)) as caught:
+        await client.runs.get("r")
+    assert caught.value.status == status
+    assert len(member.heard("GetRun")) == 1
+
+
+async def test_what_is_made_twice_by_chance_carries_the_same_key(client: Client, member: Scripted):
+    member.say("SubmitRun", Refusal("UNAVAILABLE"), RUN)
+    member.say("TriggerJob", Refusal("UNAVAILABLE"), RUN)
+    member.say("CreateJob", Refusal("UNAVAILABLE"), job_pb2.Job(name="etl"))
+    await client.submit(shell={"argv": ["date"]})
+    await client.jobs.trigger("etl")
+    await client.jobs.create("etl", on_demand=True, shell={"argv": ["date"]})
+    for call in ("SubmitRun", "TriggerJob", "CreateJob"):
+        first, second = member.heard(call)
+        assert first.idempotency_key == second.idempotency_key != ""
+
+
+async def test_a_key_of_the_callers_own_is_kept(client: Client, member: Scripted):
+    member.say("SubmitRun", RUN)
+    await client.submit(shell={"argv": ["date"]}, idempotency_key="mine")
+    assert member.heard("SubmitRun")[0].idempotency_key == "mine"
+
+
+async def test_a_deletion_that_may_have_happened_is_not_sent_again(
+    client: Client, member: Scripted
+):
+    member.say("DeleteJob", Refusal("UNAVAILABLE"), DELETED)
+    with pytest.raises(ClusterUnavailable):
+        await client.jobs.delete("etl")
+    assert len(member.heard("DeleteJob")) == 1
+
+
+async def test_a_deletion_that_was_never_sent_goes_elsewhere(member: Scripted):
+    member.say("DeleteJob", DELETED)
+    async with Client([free_address(), free_address(), member.address], timeout=10) as client:
+        await client.jobs.delete("etl")
+
+
+async def test_no_answer_in_time_is_a_deadline(client: Client, member: Scripted):
+    async def hang(_request: object) -> object:
+        await asyncio.Event().wait()
+        return RUN
+
+    member.say("GetRun", hang)
+    with pytest.raises(DeadlineExceeded):
+        await client.runs.get("r", deadline=0.2)
+
+
+async def test_nobody_there_is_told_with_all_endpoints():
+    async with Client([free_address(), free_address()], timeout=0.5) as client:
+        with pytest.raises(ClusterUnavailable, match="no endpoint answers") as caught:
+            await client.cluster.status()
+    assert caught.value.reason == "NO_ENDPOINT"
+
+
+async def test_a_watch_goes_over_to_another_member(member: Scripted, other: Scripted):
+    running = run_pb2.Run(run_id="r", state=common_pb2.RUN_STATE_RUNNING)
+
+    def script(one: Scripted) -> None:
+        def answer(_request: object) -> list[object]:
+            done = bool(member.heard("WatchRuns")) and bool(other.heard("WatchRuns"))
+            end = runs.RunEvent(run=RUN) if done else Refusal("UNAVAILABLE", "going away")
+            return [runs.RunEvent(run=running), end]
+
+        one.say("WatchRuns", answer)
+
+    script(member)
+    script(other)
+    async with Client([member.address, other.address], timeout=5) as client:
+        states = [run.state async for run in client.runs.watch("r")]
+    assert states == ["RUNNING", "SUCCEEDED"]
+
+
+async def test_a_refusal_without_details_still_has_its_class(client: Client, member: Scripted):
+    member.say("GetRun", Refusal("NOT_FOUND", "gone", bare=True))
+    with pytest.raises(NotFound, match="gone") as caught:
+        await client.runs.get("r")
+    assert caught.value.reason == ""
+
+
+@pytest.mark.parametrize("endpoints", ["", ",", "host", "http://host:1", [], ["a:1", "b"]])
+def test_endpoints_that_are_none_are_refused_at_once(endpoints: object):
+    with pytest.raises(Misconfigured):
+        Client(endpoints)
+
+
+def test_a_token_never_leaves_the_host_in_the_clear():
+    with pytest.raises(Misconfigured, match="loopback"):
+        Client("example.com:7420", token="secret")

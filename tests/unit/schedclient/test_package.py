@@ -1,0 +1,60 @@
+"""What the SDK is as a package: light, typed, and whole in its names."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import schedclient
+
+OURS = {"schedclient", "schedkit", "schedproto"}
+ALLOWED = {"grpc", "google"}
+BROUGHT_BY_GRPC = {"typing_extensions", "cython_runtime", "grpc_health", "grpc_reflection"}
+"""Its own dependency, its runtime, and its siblings, which it imports where they are installed."""
+
+LOADED = """
+import json, sys, sysconfig
+before = set(sys.modules)
+import schedclient
+roots = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(json.dumps(sorted(roots - set(sys.stdlib_module_names))))
+"""
+
+
+def test_importing_it_imports_nothing_but_its_three_dependencies():
+    ended = subprocess.run(
+        [sys.executable, "-c", LOADED], capture_output=True, text=True, check=True
+    )
+    roots = {name for name in json.loads(ended.stdout) if not name.startswith("_")}
+    assert roots <= OURS | ALLOWED | BROUGHT_BY_GRPC, roots
+
+
+def test_its_sources_import_nothing_else():
+    folder = Path(schedclient.__file__).parent
+    for file in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            for name in names:
+                root = name.partition(".")[0]
+                assert root in OURS | ALLOWED | set(sys.stdlib_module_names), f"{file}: {name}"
+
+
+def test_every_exported_name_is_there_and_nothing_else_is_public():
+    exported = set(schedclient.__all__)
+    assert all(hasattr(schedclient, name) for name in exported)
+    here = {
+        name
+        for name, value in vars(schedclient).items()
+        if not name.startswith("_") and getattr(value, "__module__", "").split(".")[0] in OURS
+    }
+    assert here <= exported
+    assert sorted(schedclient.__all__) == sorted(set(schedclient.__all__))
+
+
+def test_it_says_that_it_is_typed():
+    assert (Path(schedclient.__file__).parent / "py.typed").exists()

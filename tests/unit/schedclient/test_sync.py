@@ -1,0 +1,118 @@
+"""The blocking face: the same calls, the same types, on a thread of its own."""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from schedclient import Client, NotFound, SyncClient
+from schedclient import sync as faces
+from schedclient.cluster import Audit, ClusterCalls, DeadLetters, Workers
+from schedclient.jobs import Jobs
+from schedclient.runs import Runs
+from schedproto.v1 import common_pb2, run_pb2
+from schedproto.v1 import run_service_pb2 as runs
+from support.scripted import Refusal, Scripted
+from support.wait import wait_until
+
+RUN = run_pb2.Run(run_id="r", state=common_pb2.RUN_STATE_SUCCEEDED)
+
+
+@pytest.fixture
+def member() -> Iterator[Scripted]:
+    """A member on a loop of its own, for tests that block."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    scripted = asyncio.run_coroutine_threadsafe(Scripted.start(), loop).result()
+    yield scripted
+    asyncio.run_coroutine_threadsafe(scripted.stop(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+@pytest.mark.parametrize(
+    ("face", "wrapped"),
+    [
+        (faces.SyncJobs, Jobs),
+        (faces.SyncRuns, Runs),
+        (faces.SyncClusterCalls, ClusterCalls),
+        (faces.SyncWorkers, Workers),
+        (faces.SyncAudit, Audit),
+        (faces.SyncDeadLetters, DeadLetters),
+        (faces.SyncClient, Client),
+    ],
+)
+def test_every_call_is_there_with_its_signature_and_docstring(face: type, wrapped: type):
+    calls = {
+        name: member
+        for name, member in vars(wrapped).items()
+        if inspect.isfunction(member) and not name.startswith("_")
+    }
+    assert calls
+    for name, call in calls.items():
+        blocking = vars(face).get(name)
+        assert blocking is not None, f"{face.__name__} lacks {name}"
+        if name != "close":
+            assert inspect.signature(blocking) == inspect.signature(call)
+            assert blocking.__doc__ == call.__doc__
+
+
+def test_the_same_nouns_are_on_both_clients():
+    client = Client("127.0.0.1:1")
+    with SyncClient("127.0.0.1:1") as blocking:
+        nouns = {name for name in vars(client) if not name.startswith("_")}
+        assert nouns <= set(vars(blocking))
+
+
+def test_calls_lists_and_waits_block(member: Scripted):
+    member.say("GetRun", RUN)
+    member.say("SubmitRun", RUN)
+    member.say("WatchRuns", [runs.RunEvent(run=RUN)])
+    member.say("ListRuns", runs.ListRunsResponse(runs=[RUN, RUN]))
+    with SyncClient(member.address, timeout=5) as client:
+        assert client.runs.get("r").run_id == "r"
+        assert client.runs.wait(client.submit(shell={"argv": ["date"]})).succeeded
+        assert [run.run_id for run in client.runs.list()] == ["r", "r"]
+        assert len(client.submit_many([{"shell": {"argv": ["date"]}}] * 3)) == 3
+
+
+def test_errors_are_the_same(member: Scripted):
+    member.say("GetRun", Refusal("NOT_FOUND"))
+    with SyncClient(member.address, timeout=5) as client, pytest.raises(NotFound):
+        client.runs.get("r")
+
+
+def test_a_list_may_be_left_in_the_middle(member: Scripted):
+    member.say("ListRuns", runs.ListRunsResponse(runs=[RUN] * 3))
+    with SyncClient(member.address, timeout=5) as client:
+        for run in client.runs.list():
+            assert run.run_id == "r"
+            break
+
+
+def test_closing_ends_the_thread():
+    def ours() -> list[threading.Thread]:
+        return [one for one in threading.enumerate() if one.name == "schedclient"]
+
+    before = len(ours())
+    SyncClient("127.0.0.1:1").close()
+    wait_until(lambda: len(ours()) == before, 5, "the thread's end")
+
+
+def test_threads_may_share_it(member: Scripted):
+    member.say("GetRun", RUN)
+    told: list[str] = []
+    with SyncClient(member.address, timeout=5) as client:
+        threads = [
+            threading.Thread(target=lambda: told.append(client.runs.get("r").run_id))
+            for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert told == ["r"] * 8
