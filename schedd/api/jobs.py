@@ -23,6 +23,7 @@ from schedd.api.errors import (
     OutcomeUnclear,
     Violation,
 )
+from schedd.api.masks import SCHEDULES, masked
 from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.core import catch_up
@@ -34,8 +35,6 @@ from schedd.core.schedule import CompiledSchedule, Occurrence
 from schedd.ports import Conflict, Idempotency, JobRecord, StoredDefinition
 from schedproto.v1 import job_pb2, job_service_pb2, run_pb2
 
-SCHEDULES: Final = ("cron", "every", "at", "on_demand")
-"""Kinds of schedule: a patch that gives one takes the others away."""
 WHEN: Final = frozenset({*SCHEDULES, "phase", "time_zone", "start", "end", "jitter", "dst"})
 """Fields whose edit sets the timer anew; any other keeps it."""
 MOST_NEXT: Final = 1000
@@ -102,7 +101,7 @@ async def update_job(
     if request.etag and request.etag != views.etag(stored.job_id, stored.generation):
         raise _old_etag(stored.name)
     old = job_pb2.Job.FromString(stored.spec)
-    new = _masked(old, request)
+    new = masked(old, request)
     new.namespace, new.name = stored.namespace, stored.name
     definitions.check(new, _edited_at(old, new, now))
     spec = definitions.spec_of(new)
@@ -381,63 +380,6 @@ def _after_pause(
         reason=fold.reason,
         count=fold.count,
         scheduled_until=fold.last,
-    )
-
-
-def _masked(old: job_pb2.Job, request: job_service_pb2.UpdateJobRequest) -> job_pb2.Job:
-    """The job with the named fields taken from the request."""
-    paths = list(request.update_mask.paths)
-    if not paths:
-        raise _bad_mask("update_mask is missing", 'name the fields to change, or "*" for all')
-    new = job_pb2.Job()
-    if paths == ["*"]:
-        new.CopyFrom(definitions.spec_of(request.job))
-        return new
-    unset = {*definitions.SET_BY_CLUSTER, *definitions.STANDING, "name", "namespace"}
-    for path in paths:
-        first = path.split(".")[0]
-        if first not in job_pb2.Job.DESCRIPTOR.fields_by_name:
-            raise _bad_mask(f"a job has no field {path!r}", "see `schedctl job get`")
-        if first in unset:
-            raise _bad_mask(f"{path!r} can't be edited", "pause and resume are calls of their own")
-    new.CopyFrom(old)
-    if any(path in SCHEDULES for path in paths):
-        plain: Message = new
-        for field in SCHEDULES:
-            plain.ClearField(field)
-    _copy(request.job, new, paths)
-    return new
-
-
-def _copy(source: Message, target: Message, paths: list[str]) -> None:
-    """Replace the fields that `paths` name, at any depth; an unset one is cleared."""
-    for path in paths:
-        from_, to = source, target
-        *parents, last = path.split(".")
-        for name in parents:
-            field = from_.DESCRIPTOR.fields_by_name.get(name)
-            if field is None or field.message_type is None or field.is_repeated:
-                raise _bad_mask(f"a job has no field {path!r}", "see `schedctl job get`")
-            from_, to = getattr(from_, name), getattr(to, name)
-        field = from_.DESCRIPTOR.fields_by_name.get(last)
-        if field is None:
-            raise _bad_mask(f"a job has no field {path!r}", "see `schedctl job get`")
-        to.ClearField(last)
-        if field.is_repeated:
-            getattr(to, last).MergeFrom(getattr(from_, last))
-        elif field.message_type is not None:
-            if from_.HasField(last):
-                getattr(to, last).CopyFrom(getattr(from_, last))
-        elif not field.has_presence or from_.HasField(last):
-            setattr(to, last, getattr(from_, last))
-
-
-def _bad_mask(message: str, remedy: str) -> InvalidArgument:
-    return InvalidArgument(
-        message,
-        reason="BAD_UPDATE_MASK",
-        remedy=remedy,
-        violations=[Violation("update_mask", message)],
     )
 
 

@@ -13,7 +13,8 @@ from schedd.api.errors import (
     NotFound,
     Violation,
 )
-from schedd.api.jobs import SCHEDULES, idempotency, namespace_of, new_record
+from schedd.api.jobs import idempotency, namespace_of, new_record
+from schedd.api.masks import SCHEDULES
 from schedd.api.services import Caller, Services
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.api.why import explain

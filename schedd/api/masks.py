@@ -1,0 +1,73 @@
+"""Update masks: which fields of a job an edit changes.
+
+`"*"` stands for everything that a person may set; otherwise each path names one field, at any
+depth. A patch that gives one kind of schedule takes the others away.
+"""
+
+from typing import Final
+
+from google.protobuf.message import Message
+
+from schedd.api import definitions
+from schedd.api.errors import InvalidArgument, Violation
+from schedproto.v1 import job_pb2, job_service_pb2
+
+SCHEDULES: Final = ("cron", "every", "at", "on_demand")
+"""Kinds of schedule; a job has one."""
+
+
+def masked(old: job_pb2.Job, request: job_service_pb2.UpdateJobRequest) -> job_pb2.Job:
+    """The job with the named fields taken from the request."""
+    paths = list(request.update_mask.paths)
+    if not paths:
+        raise _bad_mask("update_mask is missing", 'name the fields to change, or "*" for all')
+    new = job_pb2.Job()
+    if paths == ["*"]:
+        new.CopyFrom(definitions.spec_of(request.job))
+        return new
+    unset = {*definitions.SET_BY_CLUSTER, *definitions.STANDING, "name", "namespace"}
+    for path in paths:
+        first = path.split(".")[0]
+        if first not in job_pb2.Job.DESCRIPTOR.fields_by_name:
+            raise _bad_mask(f"a job has no field {path!r}", "see `schedctl job get`")
+        if first in unset:
+            raise _bad_mask(f"{path!r} can't be edited", "pause and resume are calls of their own")
+    new.CopyFrom(old)
+    if any(path in SCHEDULES for path in paths):
+        plain: Message = new
+        for field in SCHEDULES:
+            plain.ClearField(field)
+    _copy(request.job, new, paths)
+    return new
+
+
+def _copy(source: Message, target: Message, paths: list[str]) -> None:
+    """Replace the fields that `paths` name, at any depth; an unset one is cleared."""
+    for path in paths:
+        from_, to = source, target
+        *parents, last = path.split(".")
+        for name in parents:
+            field = from_.DESCRIPTOR.fields_by_name.get(name)
+            if field is None or field.message_type is None or field.is_repeated:
+                raise _bad_mask(f"a job has no field {path!r}", "see `schedctl job get`")
+            from_, to = getattr(from_, name), getattr(to, name)
+        field = from_.DESCRIPTOR.fields_by_name.get(last)
+        if field is None:
+            raise _bad_mask(f"a job has no field {path!r}", "see `schedctl job get`")
+        to.ClearField(last)
+        if field.is_repeated:
+            getattr(to, last).MergeFrom(getattr(from_, last))
+        elif field.message_type is not None:
+            if from_.HasField(last):
+                getattr(to, last).CopyFrom(getattr(from_, last))
+        elif not field.has_presence or from_.HasField(last):
+            setattr(to, last, getattr(from_, last))
+
+
+def _bad_mask(message: str, remedy: str) -> InvalidArgument:
+    return InvalidArgument(
+        message,
+        reason="BAD_UPDATE_MASK",
+        remedy=remedy,
+        violations=[Violation("update_mask", message)],
+    )
