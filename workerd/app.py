@@ -25,6 +25,7 @@ from schedkit.tasks import guard
 from workerd.attach import Attach
 from workerd.config import Config
 from workerd.core.admission import Admission
+from workerd.core.cluster_time import JudgingClock
 from workerd.core.ids import Address, Key
 from workerd.core.outcome import Cause
 from workerd.core.trust import Trust
@@ -82,12 +83,14 @@ class App:
         )
         self._admission = Admission(config.slots, identity.incarnation)
         self._trust = Trust()
+        clock = JudgingClock()
         self._courier = Courier(spool, self._settled)
         self._courier.load()
         self._work = Work(
             config.name,
             self._admission,
             self._trust,
+            clock,
             table.by_action,
             self._courier,
             self._metrics,
@@ -98,6 +101,7 @@ class App:
             config.tls,
             self._admission,
             self._trust,
+            clock,
             self._work,
             self._courier,
         )

@@ -26,6 +26,7 @@ from schedkit.tasks import Waker
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import wire
 from workerd.core.admission import Admission, State
+from workerd.core.cluster_time import JudgingClock, RoundTrip
 from workerd.core.grants import deal
 from workerd.core.ids import Address
 from workerd.core.trust import Trust
@@ -52,6 +53,7 @@ class Attach:
         tls: TLS | None,
         admission: Admission,
         trust: Trust,
+        clock: JudgingClock,
         work: Work,
         courier: Courier,
     ) -> None:
@@ -60,6 +62,7 @@ class Attach:
         self._tls = tls
         self._admission = admission
         self._trust = trust
+        self._clock = clock
         self._work = work
         self._courier = courier
         self._members: tuple[Address, ...] = ()
@@ -77,8 +80,8 @@ class Attach:
         return len(self._links)
 
     def trusted(self) -> bool:
-        """Whether the lease surely lives."""
-        return self._trust.holds(boottime())
+        """Whether the lease surely lives, and the members' time is known well enough."""
+        return self._trust.holds(boottime()) and self._clock.known
 
     async def run(self) -> NoReturn:
         """Keep a stream to each member until cancelled."""
@@ -147,7 +150,7 @@ class Attach:
         message.started_at.FromDatetime(who.started_at)
         return message
 
-    def heartbeat(self) -> pb.Heartbeat:
+    def heartbeat(self, at: float) -> pb.Heartbeat:
         """What is free, what is in hand, how old the lease is."""
         message = pb.Heartbeat(
             free=self._admission.free,
@@ -157,7 +160,9 @@ class Attach:
         message.holdings.extend(
             wire.holding(result.key, State.ENDED, None) for result in self._courier.results()
         )
-        message.since_refresh.FromNanoseconds(int(self._trust.since(boottime()) * 1e9))
+        message.since_refresh.FromNanoseconds(int(self._trust.since(at) * 1e9))
+        if self._clock.known:
+            message.judged_time.FromNanoseconds(int(self._clock.read(at) * 1e9))
         return message
 
     def welcomed(self, link: Link, welcome: pb.Welcome) -> None:
@@ -177,6 +182,10 @@ class Attach:
             self._revision = 0
         self._waker.wake()
         self.redeal()
+
+    def observed(self, trip: RoundTrip) -> None:
+        """A member's time was read."""
+        self._clock.observe(trip)
 
     def refreshed(self, sent: float) -> None:
         """The lease lives longer."""

@@ -20,6 +20,7 @@ from typing import Any, NoReturn, Protocol, cast
 
 import grpc
 import grpc.aio
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedkit.channel import TLS, connect
 from schedkit.clock import boottime
@@ -55,8 +56,8 @@ class Host(Protocol):
         """What to say first."""
         ...
 
-    def heartbeat(self) -> pb.Heartbeat:
-        """All but the sequence and the time, which are the link's."""
+    def heartbeat(self, at: float) -> pb.Heartbeat:
+        """All but the sequence and the boot time `at`, which are the link's."""
         ...
 
     def trusted(self) -> bool:
@@ -65,6 +66,10 @@ class Host(Protocol):
 
     def welcomed(self, link: Link, welcome: pb.Welcome) -> None:
         """The stream is open."""
+        ...
+
+    def observed(self, trip: RoundTrip) -> None:
+        """A member's time was read."""
         ...
 
     def refreshed(self, sent: float) -> None:
@@ -181,7 +186,7 @@ class Link:
         if not isinstance(frame, pb.MemberFrame) or not frame.HasField("welcome"):
             return None
         welcome = frame.welcome
-        self.time.observe(RoundTrip(sent, boottime(), wire.seconds(welcome.cluster_time)))
+        self._observe(sent, welcome.cluster_time)
         self.member, self.tenure = welcome.member, welcome.tenure
         self._interval = welcome.heartbeat_interval.ToTimedelta().total_seconds() or EAGER
         return welcome
@@ -218,10 +223,15 @@ class Link:
         if sent is not None:
             while self._sent and next(iter(self._sent)) <= answer.sequence:
                 self._sent.popitem(last=False)
-            self.time.observe(RoundTrip(sent, boottime(), wire.seconds(answer.cluster_time)))
+            self._observe(sent, answer.cluster_time)
             if answer.refreshed and not answer.lost:
                 self._host.refreshed(sent)
         return answer.lost
+
+    def _observe(self, sent: float, cluster_time: Timestamp) -> None:
+        trip = RoundTrip(sent, boottime(), wire.seconds(cluster_time))
+        self.time.observe(trip)
+        self._host.observed(trip)
 
     def _take(self, frame: pb.MemberFrame) -> None:
         self.received += sum(max(each.slots, 1) for each in frame.assignments)
@@ -251,10 +261,9 @@ class Link:
         self._sent[self._sequence] = now
         if len(self._sent) > _UNANSWERED:
             self._sent.popitem(last=False)
-        heartbeat = self._host.heartbeat()
+        heartbeat = self._host.heartbeat(now)
         heartbeat.sequence = self._sequence
         heartbeat.worker_time_ns = int(now * 1e9)
-        heartbeat.judged_time.FromNanoseconds(int(self.time.surely_at(now) * 1e9))
         return heartbeat
 
     async def _pace(self) -> NoReturn:

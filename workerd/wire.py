@@ -36,13 +36,13 @@ def seconds(instant: Timestamp) -> float:
 
 
 def offer_of(message: pb.Assignment, time: ClusterTime) -> Offer:
-    """An assignment as admission sees it, its instants on this host's boot clock."""
+    """An assignment as admission sees it; `time` is that of the member it came from."""
     armed = message.HasField("not_before")
     return Offer(
         key_of(message.key),
         Incarnation(message.incarnation),
         max(message.slots, 1),
-        time.surely_within(seconds(message.start_by)),
+        seconds(message.start_by),
         time.surely_reached(seconds(message.not_before)) if armed else None,
     )
 

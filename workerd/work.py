@@ -23,7 +23,7 @@ from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import wire
 from workerd.core.admission import Admission, Known, NotYet, Refused, Started, State, Taken, Why
-from workerd.core.cluster_time import ClusterTime
+from workerd.core.cluster_time import ClusterTime, JudgingClock
 from workerd.core.ids import Address, Incarnation, Key
 from workerd.core.outcome import Cause
 from workerd.core.trust import Trust
@@ -68,6 +68,7 @@ class Work:
         worker: str,
         admission: Admission,
         trust: Trust,
+        clock: JudgingClock,
         executors: Mapping[str, Executor],
         courier: Courier,
         metrics: Metrics,
@@ -75,6 +76,7 @@ class Work:
         self._worker = worker
         self._admission = admission
         self._trust = trust
+        self._clock = clock
         self._executors = executors
         self._courier = courier
         self._metrics = metrics
@@ -107,7 +109,10 @@ class Work:
         now = boottime()
         offer = wire.offer_of(assignment, time)
         verdict = self._admission.offer(
-            offer, now, trusted=self._trust.holds(now), unable=self._objection(assignment)
+            offer,
+            self._clock.read(now),
+            trusted=self._trusted(now),
+            unable=self._objection(assignment),
         )
         match verdict:
             case Taken():
@@ -123,7 +128,7 @@ class Work:
     def revoke(self, message: pb.AssignmentKey) -> pb.RevokeAnswer:
         """Never start this one, unless it has started."""
         key = wire.key_of(message)
-        revoked = self._admission.revoke(key, boottime())
+        revoked = self._admission.revoke(key, self._clock.read(boottime()))
         if revoked:
             self._drop(key)
         outcome = pb.RevokeAnswer.OUTCOME_REVOKED if revoked else pb.RevokeAnswer.OUTCOME_STARTED
@@ -133,7 +138,7 @@ class Work:
         """End this one; if it hasn't started, it never will."""
         key = wire.key_of(cancel.key)
         item = self._items.get(key)
-        if self._admission.revoke(key, boottime()):
+        if self._admission.revoke(key, self._clock.read(boottime())):
             self._drop(key)
             refused = Refused(Why.REVOKED, key.token, "cancelled before its start")
             self._refuse(cancel.key, refused, item.origin if item else origin)
@@ -180,7 +185,8 @@ class Work:
     def _begin(self, key: Key) -> None:
         now = boottime()
         item = self._items[key]
-        match verdict := self._admission.start(key, now, trusted=self._trust.holds(now)):
+        verdict = self._admission.start(key, now, self._clock.read(now), trusted=self._trusted(now))
+        match verdict:
             case NotYet(until):
                 loop = asyncio.get_running_loop()
                 item.timer = loop.call_later(until - now, self._begin, key)
@@ -227,7 +233,11 @@ class Work:
     async def _forget(self) -> NoReturn:
         while True:
             await asyncio.sleep(_FORGET_EVERY)
-            self._admission.forget(boottime())
+            if self._clock.known:
+                self._admission.forget(self._clock.read(boottime()))
+
+    def _trusted(self, now: float) -> bool:
+        return self._trust.holds(now) and self._clock.known
 
     def _objection(self, assignment: pb.Assignment) -> str:
         action = assignment.WhichOneof("action")

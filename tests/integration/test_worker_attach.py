@@ -369,3 +369,19 @@ async def test_metrics_tell_what_happened(tmp_path: Path) -> None:
         assert "workerd_slots 5.0" in series
         assert 'workerd_starts_total{action="shell"} 1.0' in series
         assert 'workerd_outcomes_total{outcome="FAILED",reason="EXIT_CODE"} 1.0' in series
+
+
+async def test_a_heartbeat_says_by_which_clock_start_by_is_judged(tmp_path: Path) -> None:
+    """What is late by the time that a heartbeat has told is never started."""
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        await stream.until(lambda: len(stream.heartbeats) >= 4 or None, "heartbeats")
+        told = [each.judged_time for each in stream.heartbeats if each.HasField("judged_time")]
+        nanos = [each.ToNanoseconds() for each in told]
+        assert nanos == sorted(nanos)
+        assert abs(nanos[-1] / 1e9 - time.time()) < 1.0
+        assignment = member.assignment(incarnation=stream.hello.incarnation, argv=["true"])
+        assignment.start_by.CopyFrom(told[-1])
+        assignment.start_by.nanos = max(assignment.start_by.nanos - 1, 0)
+        await stream.send(assignments=[assignment])
+        assert (await stream.refusal_of(assignment.key)).why == pb.Refusal.WHY_TOO_LATE

@@ -190,7 +190,10 @@ async def test_a_child_in_a_group_of_its_own_that_holds_the_pipe_ends_too(tmp_pa
     async with cluster(tmp_path) as (member, _):
         stream = await member.attached()
         mark = tmp_path / "other-group"
-        script = f"set -m; sh -c 'echo $$ > {mark}; exec sleep 300' & echo done"
+        script = (
+            f"set -m; sh -c 'echo $$ > {mark}; exec sleep 300' & "
+            f"until [ -s {mark} ]; do sleep 0.02; done; echo done"
+        )
         began = time.monotonic()
         key = await stream.assign(argv=["bash", "-c", script])
         assert text(await stream.result_of(key)) == "done\n"
@@ -239,7 +242,10 @@ async def test_a_daemon_that_left_its_session_ends_with_its_attempt(tmp_path: Pa
         neighbour = await stream.assign(
             argv=["sh", "-c", f"setsid -f sh -c 'echo $$ > {other}; exec sleep 300'; sleep 300"]
         )
-        script = f"setsid -f sh -c 'echo $$ > {mark}; exec sleep 300' >/dev/null 2>&1; sleep 0.2"
+        script = (
+            f"setsid -f sh -c 'echo $$ > {mark}; exec sleep 300' >/dev/null 2>&1; "
+            f"until [ -s {mark} ]; do sleep 0.02; done"
+        )
         key = await stream.assign(argv=["sh", "-c", script])
         daemon, neighbours = await pid_in(mark), await pid_in(other)
         assert (await stream.result_of(key)).outcome == pb.Result.OUTCOME_SUCCEEDED

@@ -13,7 +13,8 @@ Invariants (PROTOCOL 4)
 - A slot is free again when the execution has ended, not when its result is acknowledged.
 - An entry of `seen` is forgotten only after its `start_by`, when the start is refused anyway.
 
-Times are seconds of the boot clock.
+Two clocks come in: `at`, seconds of the boot clock, by which `not_before` is judged; and `judged`,
+seconds of the judging clock (cluster_time), by which `start_by` is, and entries are forgotten.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ class Offer:
     incarnation: Incarnation
     slots: int
     start_by: float
+    """On the judging clock."""
     not_before: float | None = None
+    """On the boot clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
-    """Ask again at `until`."""
+    """Ask again at boot time `until`."""
 
     until: float
 
@@ -142,7 +145,7 @@ class Admission:
         return holding.state if holding else None
 
     def offer(
-        self, offer: Offer, at: float, *, trusted: bool, unable: str = ""
+        self, offer: Offer, judged: float, *, trusted: bool, unable: str = ""
     ) -> Taken | Known | Refused:
         """Judge an assignment just received. `unable` says why no executor here can run it."""
         key = offer.key
@@ -155,12 +158,12 @@ class Admission:
             if seen.taken:
                 return Known(None)
             return Refused(Why.REVOKED, seen.token)
-        why = self._objection(offer, at, trusted)
+        why = self._objection(offer, judged, trusted)
         if why is None and unable:
             why = Why.UNABLE
         if why is None and offer.slots > self.free:
             why = Why.NO_SLOT
-        self._remember(key, taken=why is None, forget_at=max(offer.start_by, at) + GRACE)
+        self._remember(key, taken=why is None, forget_at=max(offer.start_by, judged) + GRACE)
         if why is not None:
             return Refused(why, key.token, unable if why is Why.UNABLE else "")
         state = State.HELD if offer.not_before is None else State.ARMED
@@ -168,7 +171,9 @@ class Admission:
         self._used += offer.slots
         return Taken()
 
-    def start(self, key: Key, at: float, *, trusted: bool) -> Started | NotYet | Refused:
+    def start(
+        self, key: Key, at: float, judged: float, *, trusted: bool
+    ) -> Started | NotYet | Refused:
         """Judge, at the very moment of its start, an assignment that is held or armed.
 
         Anything but `NotYet` is final: it runs from here on, or is no longer held.
@@ -180,7 +185,7 @@ class Admission:
         if holding.state not in (State.HELD, State.ARMED):
             raise ValueError(f"{key} is {holding.state.name}, and starts once")
         offer = holding.offer
-        why = self._objection(offer, at, trusted)
+        why = self._objection(offer, judged, trusted)
         if why is not None:
             return self._withdraw(key, why)
         if offer.not_before is not None and at < offer.not_before:
@@ -200,7 +205,7 @@ class Admission:
         if holding is not None and holding.state is State.ENDED:
             del self._holdings[key]
 
-    def revoke(self, key: Key, at: float) -> bool:
+    def revoke(self, key: Key, judged: float) -> bool:
         """Never start this one. True: it never started and never will; False: it had started."""
         holding = self._holdings.get(key)
         if holding is not None:
@@ -212,7 +217,7 @@ class Admission:
         if seen is not None and seen.token == key.token:
             return not seen.taken
         if seen is None or seen.token < key.token:
-            self._remember(key, taken=False, forget_at=at + UNKNOWN_FOR)
+            self._remember(key, taken=False, forget_at=judged + UNKNOWN_FOR)
         return True
 
     def withdraw_all(self, why: Why) -> list[tuple[Key, Refused]]:
@@ -225,25 +230,25 @@ class Admission:
         self._incarnation = incarnation
         return self.withdraw_all(Why.OTHER_INCARNATION)
 
-    def forget(self, at: float) -> None:
+    def forget(self, judged: float) -> None:
         """Let go of entries whose `start_by` has passed and that are not in hand."""
-        while self._oldest and self._oldest[0][0] <= at:
+        while self._oldest and self._oldest[0][0] <= judged:
             _, run = self._oldest.popleft()
             seen = self._seen.get(run)
-            if seen is None or seen.forget_at > at:
+            if seen is None or seen.forget_at > judged:
                 continue
             if Key(run, seen.token) in self._holdings:
-                seen.forget_at = at + GRACE
+                seen.forget_at = judged + GRACE
                 self._oldest.append((seen.forget_at, run))
             else:
                 del self._seen[run]
 
-    def _objection(self, offer: Offer, at: float, trusted: bool) -> Why | None:
+    def _objection(self, offer: Offer, judged: float, trusted: bool) -> Why | None:
         if offer.incarnation != self._incarnation:
             return Why.OTHER_INCARNATION
         if self.draining:
             return Why.DRAINING
-        if not trusted or at > offer.start_by:
+        if not trusted or judged > offer.start_by:
             return Why.TOO_LATE
         return None
 

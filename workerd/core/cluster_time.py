@@ -1,4 +1,4 @@
-"""The members' time, bounded from both sides, on this host's boot clock.
+"""The members' time on this host: two readings of it, each erring to its safe side.
 
     sent (boot) ──→ cluster time read ──→ received (boot)
 
@@ -6,10 +6,10 @@ Whenever the reading was made, it was between the two; so at boot time b the clu
 least `cluster + (b - received)` and at most `cluster + (b - sent)`.
 
 Invariants
-- "Not before" is judged by the lower bound, "start by" by the upper: an error of the measurement
-  never starts anything early, nor too late.
-- Bounds are turned into boot time once, when an assignment is received: that clock never goes
-  back, whatever later measurements say.
+- `not_before` is judged by the lower bound, of the stream that the assignment came by: an error
+  of the measurement never starts anything early.
+- `start_by` is judged by the upper bound, on one clock for the whole worker that never goes back:
+  what a heartbeat has said was past stays past, whatever later measurements say.
 - The tightest of the last 8 round trips counts; older ones would have drifted.
 """
 
@@ -19,6 +19,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 KEPT = 8
+TOLERATED = 1.0
+"""Seconds of uncertainty; more would take too much from the 5 s of a `start_by`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +53,43 @@ class ClusterTime:
         """Boot time from which on the cluster's time is surely at or past `instant`."""
         return instant - (self._bounds.cluster - self._bounds.received)
 
-    def surely_within(self, instant: float) -> float:
-        """Boot time until which the cluster's time is surely not past `instant`."""
-        return instant - (self._bounds.cluster - self._bounds.sent)
+    def latest(self, boot: float) -> float:
+        """The most that the cluster's time can be at boot time `boot`."""
+        return boot + self._bounds.cluster - self._bounds.sent
 
-    def surely_at(self, boot: float) -> float:
-        """Cluster time that is surely reached at boot time `boot`: what a heartbeat is stamped
-        with. Past an assignment's `start_by` by this measure, it is too late by every other.
-        """
-        return self._bounds.cluster + boot - self._bounds.received
-
-    def at(self, boot: float) -> float:
-        """The likeliest cluster time at boot time `boot`, in seconds of the epoch."""
-        return self._bounds.cluster + boot - (self._bounds.sent + self._bounds.received) / 2
+    @property
+    def width(self) -> float:
+        """The uncertainty in seconds; infinite without a reading."""
+        return float("inf") if self._best is None else self._best.width
 
     @property
     def _bounds(self) -> RoundTrip:
         if self._best is None:
             raise ValueError("no reading of cluster time yet")
         return self._best
+
+
+@dataclass(slots=True)
+class JudgingClock:
+    """By which `start_by` is judged. One for the worker, fed by the round trips of all streams."""
+
+    _time: ClusterTime = field(default_factory=ClusterTime)
+    _last: float = float("-inf")
+
+    def observe(self, trip: RoundTrip) -> None:
+        """Take in one more reading, of any member."""
+        self._time.observe(trip)
+
+    @property
+    def known(self) -> bool:
+        """Whether it is good enough to start anything by."""
+        return self._time.width <= TOLERATED
+
+    def read(self, boot: float) -> float:
+        """Seconds of the Unix epoch on cluster time at boot time `boot`; never less than before.
+
+        Raises:
+            ValueError: no reading has been taken in.
+        """
+        self._last = max(self._last, self._time.latest(boot))
+        return self._last

@@ -48,7 +48,7 @@ def test_an_offer_is_taken_started_ended_and_acknowledged() -> None:
     admission = worker(2)
     assert admission.offer(offer(), 0.0, trusted=True) == Taken()
     assert admission.free == 1
-    assert admission.start(key(), 0.0, trusted=True) == Started()
+    assert admission.start(key(), 0.0, 0.0, trusted=True) == Started()
     admission.ended(key())
     assert (admission.free, admission.state(key())) == (2, State.ENDED)
     admission.acknowledged(key())
@@ -65,7 +65,7 @@ def test_the_same_token_is_answered_as_before_wherever_it_stands(
     admission = worker(1)
     admission.offer(offer(), 0.0, trusted=True)
     if state > 0:
-        admission.start(key(), 0.0, trusted=True)
+        admission.start(key(), 0.0, 0.0, trusted=True)
     if state > 1:
         admission.ended(key())
     if state > 2:
@@ -78,9 +78,9 @@ def test_the_same_token_is_answered_as_before_wherever_it_stands(
 def test_it_starts_once() -> None:
     admission = worker()
     admission.offer(offer(), 0.0, trusted=True)
-    admission.start(key(), 0.0, trusted=True)
+    admission.start(key(), 0.0, 0.0, trusted=True)
     with pytest.raises(ValueError, match="starts once"):
-        admission.start(key(), 0.0, trusted=True)
+        admission.start(key(), 0.0, 0.0, trusted=True)
 
 
 def test_a_token_below_the_greatest_seen_is_refused_by_name() -> None:
@@ -92,7 +92,7 @@ def test_a_token_below_the_greatest_seen_is_refused_by_name() -> None:
 def test_a_greater_token_is_a_new_assignment_beside_the_old_one() -> None:
     admission = worker()
     admission.offer(offer(1), 0.0, trusted=True)
-    admission.start(key(1), 0.0, trusted=True)
+    admission.start(key(1), 0.0, 0.0, trusted=True)
     assert admission.offer(offer(2), 0.0, trusted=True) == Taken()
     assert admission.free == 2
 
@@ -131,8 +131,8 @@ def test_an_armed_one_waits_for_its_instant() -> None:
     admission = worker()
     admission.offer(offer(not_before=3.0, start_by=8.0), 0.0, trusted=True)
     assert admission.state(key()) is State.ARMED
-    assert admission.start(key(), 2.9, trusted=True) == NotYet(3.0)
-    assert admission.start(key(), 3.0, trusted=True) == Started()
+    assert admission.start(key(), 2.9, 2.9, trusted=True) == NotYet(3.0)
+    assert admission.start(key(), 3.0, 3.0, trusted=True) == Started()
 
 
 @pytest.mark.parametrize("case", ["late", "untrusted", "draining"])
@@ -141,7 +141,7 @@ def test_what_may_start_is_judged_when_it_starts(case: str) -> None:
     admission.offer(offer(not_before=3.0, start_by=8.0), 0.0, trusted=True)
     admission.draining = case == "draining"
     at = 8.1 if case == "late" else 3.0
-    verdict = admission.start(key(), at, trusted=case != "untrusted")
+    verdict = admission.start(key(), at, at, trusted=case != "untrusted")
     assert isinstance(verdict, Refused)
     assert admission.free == 4
     assert admission.state(key()) is None
@@ -151,7 +151,7 @@ def test_a_new_incarnation_drops_what_waits_and_keeps_what_runs() -> None:
     admission = worker()
     admission.offer(offer(run="waits", not_before=9.0, start_by=14.0), 0.0, trusted=True)
     admission.offer(offer(run="runs"), 0.0, trusted=True)
-    admission.start(key(run="runs"), 0.0, trusted=True)
+    admission.start(key(run="runs"), 0.0, 0.0, trusted=True)
     dropped = admission.renew(Incarnation("new"))
     assert [(each.run, refused.why) for each, refused in dropped] == [
         ("waits", Why.OTHER_INCARNATION)
@@ -168,7 +168,7 @@ def test_a_revoke_before_the_start_holds_and_after_it_does_not() -> None:
     assert admission.free == 4
     assert admission.revoke(key(), 1.0), "asked twice, answered alike"
     admission.offer(offer(2), 1.0, trusted=True)
-    admission.start(key(2), 1.0, trusted=True)
+    admission.start(key(2), 1.0, 1.0, trusted=True)
     assert not admission.revoke(key(2), 1.0)
     admission.ended(key(2))
     admission.acknowledged(key(2))
@@ -187,7 +187,7 @@ def test_a_revoke_that_overtakes_its_assignment_is_remembered() -> None:
 def test_an_entry_is_forgotten_after_its_start_by_and_no_sooner() -> None:
     admission = worker()
     admission.offer(offer(start_by=5.0), 0.0, trusted=True)
-    admission.start(key(), 0.0, trusted=True)
+    admission.start(key(), 0.0, 0.0, trusted=True)
     admission.forget(5.0 + GRACE)
     assert admission.offer(offer(), 6.0, trusted=True) == Known(State.RUNNING), "it still runs"
     admission.ended(key())
@@ -218,7 +218,7 @@ def test_whatever_comes_in_whatever_order_each_token_starts_at_most_once() -> No
                         trusted=chance.random() > 0.1,
                     )
                 case 2 | 3 if admission.state(each) in (State.HELD, State.ARMED):
-                    verdict = admission.start(each, now, trusted=chance.random() > 0.1)
+                    verdict = admission.start(each, now, now, trusted=chance.random() > 0.1)
                     if verdict == Started():
                         started.append(each)
                 case 4:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from workerd.core.capture import KEEP, Capture
-from workerd.core.cluster_time import ClusterTime, RoundTrip
+from workerd.core.cluster_time import ClusterTime, JudgingClock, RoundTrip
 from workerd.core.grants import Head, deal
 from workerd.core.ids import Address, Key, RunId, Token
 from workerd.core.outcome import Cause, Content, Outcome, Reason, Verdict, digest, exited, stopped
@@ -86,30 +86,59 @@ def test_a_lease_never_refreshed_is_told_as_a_whole_ttl_old() -> None:
 # -- Cluster time --
 
 
+def readings(chance: random.Random, offset: float) -> list[RoundTrip]:
+    """Round trips one after the other, of clocks that are `offset` apart."""
+    trips: list[RoundTrip] = []
+    boot = 50.0
+    for _ in range(chance.randint(1, 20)):
+        sent = boot + chance.random()
+        read = sent + chance.random() * 0.3
+        boot = read + chance.random() * 0.3
+        trips.append(RoundTrip(sent, boot, read + offset))
+    return trips
+
+
 def test_nothing_is_thought_reached_before_it_is_nor_within_when_it_is_past() -> None:
     chance = random.Random(2)
     for _ in range(200):
         offset = chance.uniform(-1e6, 1e6)
         time = ClusterTime()
-        boot = 50.0
-        for _ in range(chance.randint(1, 20)):
-            sent = boot + chance.random()
-            read = sent + chance.random() * 0.3
-            received = read + chance.random() * 0.3
-            time.observe(RoundTrip(sent, received, read + offset))
-            boot = received
-        instant = boot + offset + 10.0
-        assert time.surely_reached(instant) >= boot + 10.0 - 1e-6
-        assert time.surely_within(instant) <= boot + 10.0 + 1e-6
-        assert abs(time.at(boot) - (boot + offset)) <= 0.3 + 1e-6
+        for trip in readings(chance, offset):
+            time.observe(trip)
+        assert time.surely_reached(1000.0 + offset) >= 1000.0 - 1e-6
+        assert time.latest(1000.0) >= 1000.0 + offset - 1e-6
+        assert time.width <= 0.6
 
 
 def test_the_tightest_of_the_last_eight_round_trips_counts() -> None:
     time = ClusterTime()
     time.observe(RoundTrip(0.0, 0.001, 1000.0))
+    assert time.width == pytest.approx(0.001)
     for n in range(8):
         time.observe(RoundTrip(10.0 + n, 10.5 + n, 1010.0 + n))
-    assert time.surely_reached(2000.0) - time.surely_within(2000.0) == pytest.approx(0.5)
+    assert time.width == pytest.approx(0.5)
+
+
+def test_the_judging_clock_never_goes_back_and_is_never_behind() -> None:
+    chance = random.Random(3)
+    for _ in range(200):
+        offset = chance.uniform(-100, 100)
+        clock, last = JudgingClock(), float("-inf")
+        for trip in readings(chance, offset):
+            clock.observe(trip)
+            read = clock.read(trip.received)
+            assert read >= last
+            assert read >= trip.received + offset - 1e-6
+            last = read
+
+
+def test_a_clock_read_with_great_uncertainty_is_not_known() -> None:
+    clock = JudgingClock()
+    assert not clock.known
+    clock.observe(RoundTrip(0.0, 3.0, 1000.0))
+    assert not clock.known
+    clock.observe(RoundTrip(5.0, 5.01, 1005.0))
+    assert clock.known
 
 
 # -- Capture --
