@@ -149,19 +149,23 @@ def _of_headers(cls: type[Message], headers: Mapping[str, str]) -> Message:
     return from_json(given, cls)
 
 
-def _put(message: Message, part: Message, whence: str, at: str = "") -> None:
+def _put(message: Message, part: Message, whence: str) -> None:
     """Merge a part into the message; where both say something they must agree."""
+    _agree(message, part, whence)
+    message.MergeFrom(part)
+
+
+def _agree(message: Message, part: Message, whence: str, at: str = "") -> None:
     for field, value in part.ListFields():
         here = f"{at}.{field.json_name}" if at else field.json_name
         own = getattr(message, field.name)
         if field.message_type is not None and not field.is_repeated:
-            _put(own, value, whence, here)
+            _agree(own, value, whence, here)
         elif not field.is_repeated and own and own != value:
             raise _wrong(
                 f"{here}: the {whence} says {value!r}, another part of the request {own!r}",
                 violations=[Violation(here, f"differs from the {whence}")],
             )
-    message.MergeFrom(part)
 
 
 def _set_mask(message: Message, found: Found, body: Mapping[str, Any] | None) -> None:
@@ -190,7 +194,7 @@ async def _body(request: Request, *, expected: bool) -> Mapping[str, Any] | None
                 remedy="send JSON with content-type: application/json",
             )
         )
-    return _parsed(content)
+    return parsed(content)
 
 
 async def _content(request: Request) -> bytes:
@@ -211,7 +215,8 @@ async def _content(request: Request) -> bytes:
     return bytes(content)
 
 
-def _parsed(content: bytes) -> Mapping[str, Any]:
+def parsed(content: bytes) -> Mapping[str, Any]:
+    """The JSON object that a body is. Raises Refusal. Pure."""
     try:
         found = json.loads(content, object_pairs_hook=_once, parse_constant=_no_constant)
     except RecursionError as error:

@@ -1,0 +1,136 @@
+"""The overview page over a real database: what it shows, and what watching it costs."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import signal
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from schedd.store import migrate
+from schedd.web import overview
+from schedd.web.glance import Stored
+from support.postgres import ScratchServer, private_postgres, restart, scratch_postgres
+from support.wait import wait_until_async
+from support.web import Web, served
+
+JOB = {"name": "etl", "cron": "0 2 * * *", "shell": {"argv": ["true"]}}
+
+
+@pytest.fixture(scope="module")
+def template() -> Iterator[tuple[ScratchServer, str]]:
+    with scratch_postgres() as server:
+        dsn = server.create_database()
+        migrate.upgrade(dsn)
+        yield server, dsn.rpartition("/")[2]
+
+
+@pytest.fixture
+async def web(template: tuple[ScratchServer, str]) -> AsyncIterator[Web]:
+    server, name = template
+    dsn = server.create_database(template=name)
+    async with served(dsn) as face:
+        yield face
+    server.drop_database(dsn)
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When the database was read for the page."""
+    taken: list[float] = []
+    really = overview.read
+
+    async def counted(services: object) -> Stored:
+        taken.append(asyncio.get_running_loop().time())
+        return await really(services)
+
+    monkeypatch.setattr(overview, "read", counted)
+    return taken
+
+
+async def test_the_page_reads_without_a_script_and_loads_nothing_from_elsewhere(web: Web) -> None:
+    await web.post("/api/v1/jobs", JOB)
+    page = await web.get("/")
+    assert page.status == 200
+    assert "every day at 02:00" in page.text
+    assert "<b>m1</b> leads, term 7." in page.text
+    policy = page.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; style-src 'self'; script-src 'self';")
+    assert "unsafe" not in policy
+
+
+async def test_its_stylesheet_and_script_are_served(web: Web) -> None:
+    page = (await web.get("/")).text
+    for name, kind in (("schedd.css", "text/css"), ("schedd.js", "javascript")):
+        start = page.index(f"/static/{name}?")
+        answer = await web.get(page[start : page.index('"', start)])
+        assert answer.status == 200
+        assert kind in answer.headers["content-type"]
+
+
+async def test_a_watcher_is_told_of_what_changed_and_of_nothing_else(web: Web) -> None:
+    async with web.events("/events") as events:
+        first = await anext(events)
+        assert "etl" not in first.data
+        await web.post("/api/v1/jobs", JOB)
+        second = await anext(events)
+        assert "etl" in second.data
+        assert second.id != first.id
+
+
+async def test_a_watcher_that_comes_back_is_told_only_of_news(web: Web) -> None:
+    async with web.events("/events") as events:
+        seen = await anext(events)
+    async with web.events("/events", headers={"Last-Event-ID": seen.id}) as events:
+        await web.post("/api/v1/jobs", JOB)
+        assert (await anext(events)).id != seen.id
+
+
+async def test_many_watchers_cost_one_set_of_queries(web: Web, looks: list[float]) -> None:
+    watchers = 20
+    async with asyncio.TaskGroup() as group:
+        begun = asyncio.Barrier(watchers + 1)
+
+        async def watch() -> None:
+            async with web.events("/events") as events:
+                await anext(events)
+                await begun.wait()
+                assert "etl" in (await anext(events)).data
+
+        for _ in range(watchers):
+            group.create_task(watch())
+        await begun.wait()
+        await web.post("/api/v1/jobs", JOB)
+    assert len(looks) <= 4
+    gaps = [later - earlier for earlier, later in itertools.pairwise(looks)]
+    assert all(gap > overview.EVERY * 0.9 for gap in gaps), gaps
+
+
+async def test_nobody_watching_costs_nothing(web: Web, looks: list[float]) -> None:
+    async with web.events("/events") as events:
+        await anext(events)
+
+    async def quiet() -> bool:
+        before = len(looks)
+        await asyncio.sleep(overview.EVERY * 1.5)  # the silence itself is what is looked at
+        return len(looks) == before
+
+    await wait_until_async(quiet, 5, "the looking to end with its only watcher")
+
+
+async def test_an_outage_is_said_on_the_page_which_keeps_what_it_knew() -> None:
+    with private_postgres(synchronous_commit="on") as server:
+        dsn = server.create_database()
+        migrate.upgrade(dsn)
+        async with served(dsn) as web:
+            await web.post("/api/v1/jobs", JOB)
+            async with web.events("/events") as events:
+                assert "etl" in (await anext(events)).data
+                server.process.send(signal.SIGQUIT)  # at once, as in a crash
+                away = await anext(events)
+                assert "The database doesn&#39;t answer" in away.data
+                assert "etl" in away.data
+                await asyncio.to_thread(restart, server)
+                assert "answer" not in (await anext(events)).data

@@ -1,0 +1,264 @@
+"""REST over the real table of calls and the real store, by plain HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from schedd.api import calls, unbuilt
+from schedd.store import migrate
+from schedd.web.requests import MOST_BYTES
+from schedd.web.rules import routes_of
+from support.postgres import ScratchServer, private_postgres, restart, scratch_postgres
+from support.wait import wait_until_async
+from support.web import Web, served
+
+ETL = {"name": "etl", "cron": "0 2 * * *", "shell": {"argv": ["true"]}}
+SUBMITTED = {"name": "once", "spec": {"shell": {"argv": ["true"]}}, "delay": "1h"}
+
+
+@pytest.fixture(scope="module")
+def template() -> Iterator[tuple[ScratchServer, str]]:
+    with scratch_postgres() as server:
+        dsn = server.create_database()
+        migrate.upgrade(dsn)
+        yield server, dsn.rpartition("/")[2]
+
+
+@pytest.fixture
+async def web(template: tuple[ScratchServer, str]) -> AsyncIterator[Web]:
+    server, name = template
+    dsn = server.create_database(template=name)
+    async with served(dsn) as face:
+        yield face
+    server.drop_database(dsn)
+
+
+async def made(web: Web, **fields: Any) -> dict[str, Any]:
+    answer = await web.post("/api/v1/jobs", ETL | fields)
+    assert answer.status == 201, answer.text
+    return answer.json
+
+
+async def test_a_job_is_made_read_changed_and_deleted(web: Web) -> None:
+    answer = await web.post("/api/v1/jobs", ETL)
+    assert answer.status == 201
+    assert answer.headers["location"] == "/api/v1/jobs/etl"
+    assert answer.headers["etag"] == answer.json["etag"]
+    job = (await web.get("/api/v1/jobs/etl")).json
+    assert job == answer.json
+    assert job["cron"] == ["0 2 * * *"]
+    assert job["timeout"] is None
+
+    changed = await web.ask("PATCH", "/api/v1/jobs/etl", json={"timeout": "5m", "priority": "high"})
+    assert (changed.json["timeout"], changed.json["priority"]) == ("300s", "HIGH")
+    assert changed.json["generation"] == 2
+
+    by_id = await web.get(f"/api/v1/jobs/{job['jobId']}")
+    assert by_id.json == changed.json
+
+    gone = await web.ask("DELETE", "/api/v1/jobs/etl")
+    assert gone.json == {"deleted": True}
+    missing = await web.get("/api/v1/jobs/etl")
+    assert (missing.status, missing.json["reason"]) == (404, "NO_SUCH_JOB")
+    assert missing.headers["content-type"] == "application/problem+json"
+
+
+async def test_if_match_keeps_an_edit_from_going_over_another(web: Web) -> None:
+    seen = (await made(web))["etag"]
+    headers = {"If-Match": seen}
+    first = await web.ask("PATCH", "/api/v1/jobs/etl", json={"timeout": "1m"}, headers=headers)
+    assert first.status == 200
+    second = await web.ask("PATCH", "/api/v1/jobs/etl", json={"timeout": "2m"}, headers=headers)
+    assert (second.status, second.json["reason"]) == (412, "ETAG_MISMATCH")
+    assert (await web.get("/api/v1/jobs/etl")).json["timeout"] == "60s"
+
+
+async def test_the_same_idempotency_key_makes_one_job(web: Web) -> None:
+    headers = {"Idempotency-Key": "k"}
+    first = await web.post("/api/v1/jobs", ETL, headers=headers)
+    again = await web.post("/api/v1/jobs", ETL, headers=headers)
+    assert again.json["jobId"] == first.json["jobId"]
+    other = await web.post("/api/v1/jobs", ETL | {"name": "other"}, headers=headers)
+    assert (other.status, other.json["reason"]) == (409, "IDEMPOTENCY_KEY_REUSED")
+
+
+async def test_a_name_that_is_taken_is_a_conflict(web: Web) -> None:
+    await made(web)
+    again = await web.post("/api/v1/jobs", ETL)
+    assert (again.status, again.json["reason"]) == (409, "NAME_TAKEN")
+
+
+async def test_pages_go_on_where_the_last_one_ended(web: Web) -> None:
+    for name in ("a1", "b2", "c3"):
+        await made(web, name=name)
+    first = (await web.get("/api/v1/jobs?pageSize=2")).json
+    assert [job["name"] for job in first["jobs"]] == ["c3", "b2"]
+    rest = await web.get("/api/v1/jobs", params={"pageToken": first["nextPageToken"]})
+    assert [job["name"] for job in rest.json["jobs"]] == ["a1"]
+    assert rest.json["nextPageToken"] is None
+
+
+async def test_pause_and_resume_take_an_empty_body(web: Web) -> None:
+    await made(web)
+    paused = await web.ask("POST", "/api/v1/jobs/etl:pause")
+    assert paused.json["paused"] is True
+    resumed = await web.ask("POST", "/api/v1/jobs/etl:resume")
+    assert resumed.json["paused"] is False
+
+
+async def test_a_submit_is_accepted_with_its_run(web: Web) -> None:
+    answer = await web.post("/api/v1/runs", SUBMITTED)
+    assert answer.status == 202, answer.text
+    run = answer.json
+    assert (run["state"], run["job"], run["fencingToken"]) == ("PENDING", "once", None)
+    assert (await web.get(f"/api/v1/runs/{run['runId']}")).json == run
+    listed = (await web.get("/api/v1/runs?states=pending")).json["runs"]
+    assert [one["runId"] for one in listed] == [run["runId"]]
+
+
+async def test_a_watched_run_is_told_of_until_it_ends(web: Web) -> None:
+    run_id = (await web.post("/api/v1/runs", SUBMITTED)).json["runId"]
+    async with web.events(f"/api/v1/runs:watch?runIds={run_id}") as events:
+        assert json.loads((await anext(events)).data)["run"]["state"] == "PENDING"
+        cancelled = await web.post(f"/api/v1/runs/{run_id}:cancel", {})
+        assert cancelled.json["state"] == "CANCELLED"
+        assert json.loads((await anext(events)).data)["run"]["state"] == "CANCELLED"
+        assert (await anext(events)).name == "end"
+        with pytest.raises(StopAsyncIteration):
+            await anext(events)
+
+
+async def test_what_is_wrong_before_a_stream_begins_is_a_plain_problem(web: Web) -> None:
+    answer = await web.get("/api/v1/runs:watch")
+    assert (answer.status, answer.json["violations"][0]["field"]) == (400, "run_ids")
+
+
+async def test_every_unbuilt_call_says_so_by_name(web: Web) -> None:
+    for method in calls.methods():
+        if method.full_name not in unbuilt.CALLS:
+            continue
+        [route] = routes_of(method)
+        path = route.template.replace("{job}", "x").replace("{run_id}", "x")
+        answer = await web.ask(route.verb, path.replace("{worker}", "x"))
+        assert (answer.status, answer.json["reason"]) == (501, "NOT_BUILT")
+        assert method.name in answer.json["detail"]
+
+
+async def test_every_reading_call_answers_without_a_fault(web: Web) -> None:
+    await made(web)
+    run_id = (await web.post("/api/v1/runs", SUBMITTED)).json["runId"]
+    for method in calls.methods():
+        for route in routes_of(method):
+            if route.verb == "GET" and method.full_name not in unbuilt.CALLS:
+                path = route.template.replace("{job}", "etl").replace("{run_id}", run_id)
+                query = f"?runIds={run_id}" if path.endswith(":watch") else ""
+                async with web.session.get(web.url + path + query) as answer:
+                    assert answer.status in (200, 404), (path, await answer.text())
+
+
+async def test_the_cluster_answers_what_waits_for_it_to_be_ready_reads(web: Web) -> None:
+    cluster = (await web.get("/api/v1/cluster")).json
+    assert cluster["leader"] == "m1"
+    assert (cluster["shards"], cluster["members"], cluster["workers"]) == (256, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (b"{", {"content-type": "application/json"}, 400),
+        (b"{}", {"content-type": "text/plain"}, 415),
+        (b"{}", {}, 415),
+        (b" " * (MOST_BYTES + 1), {"content-type": "application/json"}, 413),
+        (b'{"name": "\\ud800"}', {"content-type": "application/json"}, 400),
+        (b'{"labels": ' + b'{"a":' * 50_000, {"content-type": "application/json"}, 400),
+        (json.dumps(ETL | {"name": "a\0b"}).encode(), {"content-type": "application/json"}, 400),
+    ],
+    ids=["malformed", "text", "no type", "too large", "surrogate", "deep", "nul"],
+)
+async def test_bad_bodies_are_refused_and_nothing_is_stored(
+    web: Web, body: bytes, headers: dict[str, str], status: int
+) -> None:
+    skip = {"skip_auto_headers": ["content-type"]} if not headers else {}
+    answer = await web.ask("POST", "/api/v1/jobs", data=body, headers=headers, **skip)
+    assert answer.status == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert (await web.get("/api/v1/jobs")).json["jobs"] == []
+
+
+async def test_a_page_of_another_site_changes_nothing(web: Web) -> None:
+    await made(web)
+    for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        refused = await web.ask("POST", "/api/v1/jobs/etl:pause", headers=headers)
+        assert (refused.status, refused.json["reason"]) == (403, "CROSS_ORIGIN")
+    own = await web.ask("POST", "/api/v1/jobs/etl:pause", headers={"Origin": web.url})
+    assert own.status == 200
+
+
+async def test_a_nul_in_a_text_is_no_bug_of_ours(web: Web) -> None:
+    await made(web)
+    answer = await web.post("/api/v1/jobs/etl:pause", {"note": "a\0b"})
+    assert answer.status < 500, answer.text
+
+
+async def test_unknown_paths_and_verbs_are_told_apart(web: Web) -> None:
+    missing = await web.get("/api/v1/nothing")
+    assert (missing.status, missing.json["reason"]) == (404, "NO_SUCH_PATH")
+    other = await web.ask("PUT", "/api/v1/jobs")
+    assert (other.status, other.headers["allow"]) == (405, "GET, POST")
+
+
+async def test_a_change_is_audited_with_where_it_came_from(web: Web) -> None:
+    await made(web)
+    [entry] = (await web.get("/api/v1/audit?action=create")).json["entries"]
+    assert entry["object"] == "job/default/etl"
+    assert entry["source"].startswith("http:127.0.0.1:")
+
+
+async def test_health_tells_alive_from_ready(web: Web) -> None:
+    assert (await web.get("/healthz")).status == 200
+    assert (await web.get("/readyz")).json == {"status": "ready", "reasons": []}
+    web.reasons.append("it has no tenure")
+    answer = await web.get("/readyz")
+    assert (answer.status, answer.json["reasons"]) == (503, ["it has no tenure"])
+    assert (await web.get("/healthz")).status == 200
+
+
+async def test_the_metrics_are_served(web: Web) -> None:
+    answer = await web.get("/metrics")
+    assert answer.status == 200
+    assert "schedd_leader 1.0" in answer.text.splitlines()
+
+
+async def test_an_outage_of_the_database_is_a_503_that_asks_to_come_back() -> None:
+    with private_postgres(synchronous_commit="on") as server:
+        dsn = server.create_database()
+        migrate.upgrade(dsn)
+        async with served(dsn) as web:
+            server.process.send(signal.SIGQUIT)  # at once, as in a crash
+            away = await web.get("/api/v1/jobs")
+            assert (away.status, away.json["reason"]) == (503, "UNAVAILABLE")
+            assert away.headers["retry-after"] == "1"
+            assert dsn.rpartition("@")[2] not in away.text
+            await asyncio.to_thread(restart, server)
+
+            async def back() -> bool:
+                return (await web.get("/api/v1/jobs")).status == 200
+
+            await wait_until_async(back, 20, "the database's return")
+
+
+async def test_the_server_ends_soon_though_somebody_watches(web: Web) -> None:
+    run_id = (await web.post("/api/v1/runs", SUBMITTED)).json["runId"]
+    async with web.events(f"/api/v1/runs:watch?runIds={run_id}") as events:
+        await anext(events)
+        web.server.cancel()
+        async with asyncio.timeout(1.5):
+            with pytest.raises(StopAsyncIteration):
+                await anext(events)
+            await asyncio.wait([web.server])

@@ -1,0 +1,181 @@
+"""A member's HTTP face on a real database, without the member: a view of the cluster as a value.
+
+    async with served(dsn) as web:
+        answer = await web.get("/api/v1/jobs")
+
+Store, clock, streams and nudges are the real ones; only who lives and who leads is told here
+(`web.cluster`), for that is what a test of pages wants to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import aiohttp
+from starlette.applications import Starlette
+
+from schedd.api.services import Services
+from schedd.cluster_clock import DatabaseClock
+from schedd.core.ids import SHARDS, Epoch, ShardId, TenureId, Term
+from schedd.core.membership import ClusterView, MemberView
+from schedd.owner.watchers import Watchers
+from schedd.owner.workers import Workers
+from schedd.rpc.peers import Peers
+from schedd.store.database import Database
+from schedd.store.postgres import PostgresStore
+from schedd.telemetry import Telemetry
+from schedd.web.app import build
+from schedd.web.server import bound
+
+
+def member(name: str, **changes: Any) -> MemberView:
+    """A live member of this name."""
+    values = {"grpc": f"{name}:7420", "http": f"{name}:7421", "weight": 100, "version": "0.1"}
+    return MemberView(
+        name=name, tenure=TenureId(uuid4()), tzdata="", draining=False, **(values | changes)
+    )
+
+
+@dataclass
+class ToldCluster:
+    """The port `Cluster`, as a test says it is: by default one member that leads and owns all."""
+
+    members: list[MemberView] = field(default_factory=lambda: [member("m1")])
+    leader: str | None = "m1"
+    term: int = 7
+    has_trust: bool = True
+
+    @property
+    def tenure(self) -> TenureId | None:
+        return self.members[0].tenure if self.members else None
+
+    def view(self) -> ClusterView:
+        leader = next((m.tenure for m in self.members if m.name == self.leader), None)
+        assigned = {ShardId(at): self.tenure for at in range(SHARDS)} if self.tenure else {}
+        return ClusterView(
+            tuple(self.members), leader, Term(self.term), assigned, frozenset(), revision=1
+        )
+
+    def owned(self) -> dict[ShardId, Epoch]:
+        return {ShardId(at): Epoch(1) for at in range(SHARDS)} if self.has_trust else {}
+
+    def trusted(self) -> bool:
+        return self.has_trust
+
+
+@dataclass
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: Any
+    text: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+
+@dataclass
+class Web:
+    """The served face, and what it stands on."""
+
+    url: str
+    session: aiohttp.ClientSession
+    cluster: ToldCluster
+    store: PostgresStore
+    services: Services
+    telemetry: Telemetry
+    app: Starlette
+    server: asyncio.Task[Any]
+    reasons: list[str]
+
+    async def ask(self, verb: str, path: str, **options: Any) -> Answer:
+        async with self.session.request(verb, self.url + path, **options) as response:
+            return Answer(response.status, response.headers, await response.text())
+
+    async def get(self, path: str, **options: Any) -> Answer:
+        return await self.ask("GET", path, **options)
+
+    async def post(self, path: str, body: Any = None, **options: Any) -> Answer:
+        return await self.ask("POST", path, json=body, **options)
+
+    @asynccontextmanager
+    async def events(self, path: str, **options: Any) -> AsyncIterator[AsyncIterator[Sent]]:
+        """The events of a stream as they come."""
+        async with self.session.get(self.url + path, **options) as response:
+            assert response.status == 200, await response.text()
+            assert response.headers["content-type"].startswith("text/event-stream")
+            yield _events(response.content)
+
+
+@dataclass
+class Sent:
+    """One event as it came over the wire."""
+
+    data: str
+    name: str
+    id: str
+
+
+async def _events(content: aiohttp.StreamReader) -> AsyncIterator[Sent]:
+    fields: dict[str, list[str]] = {}
+    async for line in content:
+        text = line.decode().rstrip("\n")
+        if text:
+            name, _, value = text.partition(": ")
+            fields.setdefault(name, []).append(value)
+        else:
+            if "data" in fields:
+                name, id_ = fields.get("event", [""])[0], fields.get("id", [""])[0]
+                yield Sent("\n".join(fields["data"]), name, id_)
+            fields = {}
+
+
+@asynccontextmanager
+async def served(dsn: str) -> AsyncIterator[Web]:
+    """A member's HTTP face over this migrated database."""
+    store = PostgresStore(Database(dsn, lanes=1))
+    cluster, telemetry, reasons = ToldCluster(), Telemetry(), []
+    clock = DatabaseClock(store.membership.probe)
+    await clock.step()
+    services = Services(
+        store=store.users,
+        membership=store.membership,
+        worker_store=store.workers,
+        clock=clock,
+        nudges=Peers(cluster, None),
+        lines=Workers(clock, telemetry.emit),
+        changes=Watchers(),
+        cluster=cluster,
+        version="0.1",
+        cluster_id="told",
+    )
+    app = build(services, telemetry, lambda: reasons)
+    try:
+        async with (
+            bound("127.0.0.1:0") as http,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as session,
+            asyncio.TaskGroup() as group,
+        ):
+            server = group.create_task(http.serve(app), name="http")
+            yield Web(
+                url=f"http://{http.address}",
+                session=session,
+                cluster=cluster,
+                store=store,
+                services=services,
+                telemetry=telemetry,
+                app=app,
+                server=server,
+                reasons=reasons,
+            )
+            server.cancel()
+    finally:
+        store.close()

@@ -1,0 +1,139 @@
+"""The overview from values: what it says, and that it keeps to its own rules."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from schedd.core.lifecycle import State
+from schedd.ports import Counts
+from schedd.web import pages, words
+from schedd.web.glance import Glance, Stored, glance
+from schedproto.v1 import cluster_service_pb2 as cluster_pb
+from schedproto.v1 import common_pb2, job_pb2, run_pb2
+from support.web import ToldCluster, member
+
+NOW = datetime(2026, 3, 4, 12, 0, 5, tzinfo=UTC)
+
+
+def stored(**changes: object) -> Stored:
+    shards = [cluster_pb.Shard(shard=at, owner=f"m{1 + at % 2}") for at in range(256)]
+    workers = [cluster_pb.Worker(name="w1", slots=4, running=1)]
+    return replace(Stored(shards=shards, workers=workers, read=True), **changes)
+
+
+def seen(told: Stored | None = None, *, trusted: bool = True, away: bool = False) -> Glance:
+    cluster = ToldCluster(members=[member("m1"), member("m2")])
+    return glance(told or stored(), cluster.view(), cluster.tenure, trusted=trusted, away=away)
+
+
+def html(found: Glance) -> str:
+    return pages.render("overview_body.html", glance=found, now=NOW)
+
+
+def run(state: State, **fields: object) -> run_pb2.Run:
+    made = run_pb2.Run(
+        run_id="r", job="etl", state=common_pb2.RunState.Value(f"RUN_STATE_{state}"), **fields
+    )
+    made.scheduled_at.FromDatetime(NOW)
+    return made
+
+
+def test_a_healthy_cluster_is_said_in_three_words() -> None:
+    assert seen().troubles == ()
+    assert "All is well." in html(seen())
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (seen(away=True), "the database doesn't answer"),
+        (seen(trusted=False), "no lease"),
+        (seen(stored(workers=())), "no worker"),
+        (seen(stored(shards=[cluster_pb.Shard(shard=3)])), "1 of 256 shards have no live owner"),
+    ],
+)
+def test_each_trouble_is_named_and_the_page_turns_red(found: Glance, said: str) -> None:
+    assert said in found.troubles[0]
+    assert 'class="verdict bad"' in html(found)
+
+
+def test_a_cluster_without_a_leader_says_so() -> None:
+    cluster = ToldCluster(leader=None)
+    found = glance(stored(), cluster.view(), cluster.tenure, trusted=True, away=False)
+    assert "there is no leader" in found.troubles
+
+
+def test_before_the_first_reading_nothing_is_claimed_to_be_missing() -> None:
+    found = seen(Stored(), away=True)
+    assert found.troubles == ("the database doesn't answer; what is shown was read before",)
+    assert "been read yet" in html(found)
+
+
+def test_dead_letters_are_a_hint_and_no_alarm() -> None:
+    found = seen(stored(counts=Counts(0, 0, 0, 0, dead_letters=3)))
+    assert found.troubles == ()
+    assert "3 dead letters wait" in html(found)
+
+
+def test_members_show_their_part_of_the_shards_and_who_leads() -> None:
+    first, second = seen().members
+    assert (first.name, first.shards, first.leads, first.here) == ("m1", 128, True, True)
+    assert (second.name, second.shards, second.leads, second.here) == ("m2", 128, False, False)
+    assert [colour for colour, _ in seen().shards] == [0, 1]
+
+
+def test_the_figures_are_of_runs_that_started() -> None:
+    runs = [
+        run(State.SUCCEEDED, lateness_ms=4),
+        run(State.SUCCEEDED, lateness_ms=1500),
+        run(State.SUCCEEDED, lateness_ms=10),
+        run(State.PENDING),
+    ]
+    found = seen(stored(runs=runs))
+    assert (words.span(found.typical), words.span(found.worst)) == ("10 ms", "1.5 s")
+    assert [round(bar.height, 2) for bar in found.strip] == [0, 0.25, 0.79, 0.15]
+
+
+def test_every_state_stands_with_its_symbol_its_word_and_its_colour() -> None:
+    page = html(seen(stored(runs=[run(state) for state in State])))
+    symbols = (pages.HERE / "templates/symbols.html").read_text()
+    css = (pages.STATIC / "schedd.css").read_text()
+    for look in words.LOOKS.values():
+        assert f"</svg>{look.word}</span>" in page
+        assert f'id="m-{look.style}"' in symbols
+        assert f".s-{look.style} " in css
+
+
+def test_jobs_come_in_the_order_of_their_next_run() -> None:
+    def job(name: str, seconds: int | None) -> job_pb2.Job:
+        made = job_pb2.Job(name=name, on_demand=True)
+        if seconds is not None:
+            made.next_run_at.seconds = seconds
+        return made
+
+    found = seen(stored(jobs=[job("never", None), job("later", 900), job("soon", 5)]))
+    assert [line.name for line in found.jobs] == ["soon", "later", "never"]
+
+
+def test_what_people_named_is_escaped() -> None:
+    page = html(seen(stored(runs=[run(State.FAILED, worker="<script>alert(1)</script>")])))
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_the_page_keeps_to_its_own_policy() -> None:
+    body = html(seen(stored(runs=[run(State.RUNNING)])))
+    page = pages.render("overview.html", body=body, glance=seen())
+    assert not re.search(r"\sstyle=|\son[a-z]+=|javascript:|<style", page)
+    assert not re.search(r"<script(?![^>]*\ssrc=)", page)
+    assert set(re.findall(r"(?:src|href)=\"(https?://[^/\"]+)", page)) <= {"http://m2:7421"}
+
+
+def test_all_assets_together_are_small() -> None:
+    sizes = [path.stat().st_size for path in Path(pages.STATIC).iterdir()]
+    assert sum(sizes) < 40_000

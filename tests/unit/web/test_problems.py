@@ -1,0 +1,52 @@
+"""Refusals as problem details."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from schedd.api import errors
+from schedd.api.errors import CallError, Violation
+from schedd.web import problems
+from schedkit.errors import Unavailable
+from schedkit.jsonform import FormErrors, Problem
+
+REFUSALS = [one for one in vars(errors).values() if isinstance(one, type)]
+CODES = {one.code for one in REFUSALS if issubclass(one, CallError)} - {"UNKNOWN"}
+
+
+@pytest.mark.parametrize("code", sorted(CODES))
+def test_every_code_of_a_refusal_has_a_status(code: str) -> None:
+    status, title = problems.STATUSES[code]
+    assert 400 <= status < 600
+    assert title
+
+
+def test_a_refusal_keeps_what_why_and_what_to_do() -> None:
+    refused = errors.NotFound("there is no job 'x'", reason="NO_SUCH_JOB", remedy="look")
+    assert problems.of(refused) == {
+        "type": "urn:schedd:problem:no-such-job",
+        "title": "There is no such thing",
+        "status": 404,
+        "detail": "there is no job 'x'",
+        "reason": "NO_SUCH_JOB",
+        "remedy": "look",
+        "violations": [],
+    }
+
+
+def test_what_is_wrong_with_fields_is_told_for_each() -> None:
+    wrong = errors.InvalidArgument("two", reason="BAD", violations=[Violation("cron[0]", "no")])
+    assert problems.of(wrong)["violations"] == [{"field": "cron[0]", "problem": "no"}]
+    form = FormErrors([Problem(("retry", "max"), "is no duration", "write 10m")])
+    body = problems.of_form(form)
+    assert body["violations"] == [{"field": "retry.max", "problem": "is no duration (write 10m)"}]
+
+
+def test_a_world_that_is_away_asks_to_come_back() -> None:
+    answer = problems.answer(problems.of(Unavailable("connection to 10.0.0.1 refused")))
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "1"
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert "10.0.0.1" not in json.dumps(answer.body.decode()), "addresses stay inside"

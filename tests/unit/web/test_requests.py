@@ -1,0 +1,151 @@
+"""From what stands in a request to the message of its call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from schedd.api import calls
+from schedd.web.problems import Refusal
+from schedd.web.requests import message_of, parsed
+from schedd.web.rules import Found, Routes
+from schedkit.jsonform import FormErrors
+
+ROUTES = Routes(calls.methods())
+
+
+def message(
+    verb: str,
+    path: str,
+    query: list[tuple[str, str]] | None = None,
+    body: dict[str, Any] | None = None,
+    headers: dict[str, str] | None = None,
+) -> Any:
+    found = ROUTES.find(verb, path)
+    assert isinstance(found, Found)
+    return message_of(found, query or [], body, headers or {})
+
+
+def test_a_body_that_is_a_field_fills_it_and_parameters_fill_the_rest() -> None:
+    request = message(
+        "POST",
+        "/api/v1/jobs",
+        [("validateOnly", "true"), ("request_id", "r1")],
+        {"name": "etl", "cron": "0 2 * * *", "timeout": "2h"},
+    )
+    assert (request.job.name, list(request.job.cron)) == ("etl", ["0 2 * * *"])
+    assert request.job.timeout.seconds == 7200
+    assert request.validate_only
+    assert request.request_id == "r1"
+
+
+def test_a_path_and_a_whole_body_make_one_request() -> None:
+    request = message("POST", "/api/v1/jobs/etl:pause", body={"note": "holiday"})
+    assert (request.job, request.note) == ("etl", "holiday")
+
+
+def test_a_body_may_repeat_what_the_path_says_but_not_differ_from_it() -> None:
+    assert message("POST", "/api/v1/jobs/etl:pause", body={"job": "etl"}).job == "etl"
+    with pytest.raises(Refusal) as refused:
+        message("POST", "/api/v1/jobs/etl:pause", body={"job": "other"})
+    assert refused.value.body["violations"] == [
+        {"field": "job", "problem": "differs from the path"}
+    ]
+
+
+def test_lists_numbers_and_instants_stand_in_the_query() -> None:
+    request = message(
+        "GET",
+        "/api/v1/runs",
+        [
+            ("states", "failed"),
+            ("states", "RUNNING"),
+            ("pageSize", "7"),
+            ("scheduledAfter", "2026-01-01T00:00:00Z"),
+        ],
+    )
+    assert [int(state) for state in request.states] == [5, 2]
+    assert request.page_size == 7
+    assert request.scheduled_after.seconds == 1767225600
+
+
+def test_every_unknown_parameter_is_named() -> None:
+    with pytest.raises(Refusal) as refused:
+        message("GET", "/api/v1/runs", [("stat", "x"), ("sort", "y")])
+    assert [one["field"] for one in refused.value.body["violations"]] == ["stat", "sort"]
+    assert refused.value.body["status"] == 400
+
+
+def test_a_parameter_of_a_call_with_a_whole_body_belongs_into_it() -> None:
+    with pytest.raises(Refusal, match="belongs into the body"):
+        message("POST", "/api/v1/jobs/etl:pause", [("note", "x")], {})
+
+
+def test_a_parameter_given_twice_is_refused() -> None:
+    with pytest.raises(Refusal, match="given twice"):
+        message("GET", "/api/v1/runs", [("job", "a"), ("job", "b")])
+
+
+def test_all_problems_of_a_body_come_at_once() -> None:
+    with pytest.raises(FormErrors) as errors:
+        message("POST", "/api/v1/jobs", body={"nam": "x", "every": 5})
+    assert [problem.where for problem in errors.value.problems] == ["nam", "every"]
+
+
+def test_a_patch_changes_the_fields_that_its_body_names_and_a_null_clears() -> None:
+    request = message("PATCH", "/api/v1/jobs/etl", body={"timeout": "5m", "labels": None})
+    assert list(request.update_mask.paths) == ["timeout", "labels"]
+    assert request.job.name == "etl"
+
+
+def test_a_patch_may_name_its_fields_itself() -> None:
+    request = message(
+        "PATCH",
+        "/api/v1/jobs/etl",
+        [("updateMask", "retry.maxAttempts,timeout")],
+        {"retry": {"maxAttempts": 3}},
+    )
+    assert list(request.update_mask.paths) == ["retry.max_attempts", "timeout"]
+
+
+def test_names_in_a_patch_say_which_job_is_meant_and_change_nothing() -> None:
+    request = message("PATCH", "/api/v1/jobs/etl", body={"name": "etl", "priority": "high"})
+    assert list(request.update_mask.paths) == ["priority"]
+    with pytest.raises(Refusal, match=r"job\.name"):
+        message("PATCH", "/api/v1/jobs/etl", body={"name": "renamed"})
+
+
+def test_if_match_is_the_etag_and_a_star_matches_any() -> None:
+    headers = {"if-match": '"abc-1"'}
+    assert message("DELETE", "/api/v1/jobs/etl", headers=headers).etag == '"abc-1"'
+    assert message("DELETE", "/api/v1/jobs/etl", headers={"if-match": "*"}).etag == ""
+
+
+def test_a_header_that_the_call_has_no_use_for_is_refused() -> None:
+    with pytest.raises(Refusal, match="takes no etag"):
+        message("POST", "/api/v1/jobs/etl:pause", body={}, headers={"if-match": '"a"'})
+
+
+def test_an_idempotency_key_may_come_as_a_header() -> None:
+    headers = {"idempotency-key": "k1"}
+    request = message("POST", "/api/v1/jobs/etl:trigger", body={}, headers=headers)
+    assert request.idempotency_key == "k1"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"{", "no JSON"),
+        (b"\xff", "no JSON"),
+        (b'{"a": NaN}', "NaN is no JSON"),
+        (b'{"a": 1, "a": 2}', "'a' is given twice"),
+        (b"[1]", "must be an object"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "no JSON"),
+    ],
+)
+def test_a_malformed_body_is_told_in_words(content: bytes, said: str) -> None:
+    with pytest.raises(Refusal, match=said) as refused:
+        parsed(content)
+    assert refused.value.body["status"] == 400

@@ -1,0 +1,65 @@
+"""How values read on a page."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from schedd.core.lifecycle import State
+from schedd.web import words
+from schedkit.jsonform import from_json
+from schedproto.v1 import job_pb2
+
+NOON = datetime(2026, 3, 4, 12, 0, 5, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (-1, "0 ms"),
+        (0.0124, "12 ms"),
+        (0.9996, "1.0 s"),
+        (3.44, "3.4 s"),
+        (59.96, "1 min"),
+        (125, "2 min 5 s"),
+        (3600, "1 h"),
+        (12_000, "3 h 20 min"),
+        (100 * 86_400 + 7200, "100 d 2 h"),
+    ],
+)
+def test_a_span_is_said_in_two_units_at_most(seconds: float, said: str) -> None:
+    assert words.span(timedelta(seconds=seconds)) == said
+
+
+@pytest.mark.parametrize(
+    ("at", "said"),
+    [
+        (NOON, "12:00:05"),
+        (NOON + timedelta(hours=13), "05 Mar 01:00"),
+        (NOON + timedelta(days=300), "29 Dec 2026"),
+    ],
+)
+def test_an_instant_says_its_day_when_it_is_another(at: datetime, said: str) -> None:
+    assert words.clock(at, NOON) == said
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ({"cron": "* * * * * *"}, "every second"),
+        ({"cron": "0 2 * * *", "timeZone": "Europe/Berlin"}, "every day at 02:00, Europe/Berlin"),
+        ({"every": "90s"}, "every 1m30s"),
+        ({"at": "2026-01-01T00:00:00Z"}, "once"),
+        ({"onDemand": True}, "on demand"),
+        ({"cron": "what later versions know"}, "what later versions know"),
+    ],
+)
+def test_a_schedule_is_said_in_words(form: dict[str, object], said: str) -> None:
+    assert words.schedule(from_json(form, job_pb2.Job)) == said
+
+
+def test_every_state_has_one_look_and_no_two_share_it() -> None:
+    assert set(words.LOOKS) == {state.value for state in State}
+    assert len({look.style for look in words.LOOKS.values()}) == len(State)
+    assert len({look.word for look in words.LOOKS.values()}) == len(State)
