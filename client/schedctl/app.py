@@ -9,7 +9,7 @@ import click
 
 from schedclient import ApiError, Misconfigured, NotFound
 from schedctl import failure
-from schedctl.failure import Failure, Trouble
+from schedctl.failure import Failure, Trouble, untold
 from schedctl.flags import Group, with_globals
 from schedctl.session import Session
 from schedkit.jsonform.problems import did_you_mean
@@ -78,18 +78,18 @@ def _usage(error: click.ClickException) -> Trouble:
     if isinstance(error, click.NoSuchOption) and error.ctx:
         known = [name for param in error.ctx.command.params for name in param.opts]
         wrong = error.option_name
+        if "argv" in {param.name for param in error.ctx.command.params}:
+            remedy = f"{remedy}; put -- before the command to run"
         remedy = f"{did_you_mean(wrong, known)} {remedy}".strip()
         return Trouble(f"no such option: {wrong}", "INVALID_ARGUMENT", "USAGE", (), remedy)
     return Trouble(error.format_message(), "INVALID_ARGUMENT", "USAGE", (), remedy)
 
 
 def _refused(error: ApiError, session: Session) -> Trouble:
-    told = [f"{one.field}: {one.problem}" for one in error.violations]
-    details = tuple(one for one in told if one not in error.what)
     remedy = error.remedy
     if isinstance(error, NotFound) and (hint := _near_job(session)):
         remedy = f"{hint} {remedy}".strip()
-    return Trouble(error.what, error.status, error.reason, details, remedy)
+    return Trouble(error.what, error.status, error.reason, untold(error), remedy)
 
 
 def _near_job(session: Session) -> str:

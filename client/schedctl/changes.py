@@ -33,16 +33,32 @@ IN_TABLE: Final = frozenset(
 
 def between(session: Session, before: Job, after: Job) -> list[str]:
     """A line for each field that differs; none means there is no difference."""
-    old, new = before.to_json(snake=True), after.to_json(snake=True)
+    old, new = _flat(before), _flat(after)
     lines = [
-        f"  {field}: {_told(old[field])} → {_told(new[field])}"
-        for field in old
-        if field not in SET_BY_CLUSTER and old[field] != new[field]
+        f"  {field}: {_told(old.get(field))} → {_told(new.get(field))}"
+        for field in dict.fromkeys([*old, *new])
+        if old.get(field) != new.get(field)
     ]
     if lines and before.next_run_at != after.next_run_at:
         told = [instant(session, one.next_run_at) or "never" for one in (before, after)]
         lines.append(f"  next run: {told[0]} → {told[1]}")
     return lines
+
+
+def _flat(job: Job) -> dict[str, Any]:
+    """What a person set, each field by its path: `retry.backoff`."""
+    flat: dict[str, Any] = {}
+
+    def walk(value: Mapping[str, Any], path: str) -> None:
+        for field, inner in value.items():
+            if isinstance(inner, dict) and field != "payload":
+                walk(inner, f"{path}{field}.")
+            elif inner not in (None, [], 0, False):
+                flat[path + field] = inner
+
+    told = job.to_json(snake=True)
+    walk({field: told[field] for field in told if field not in SET_BY_CLUSTER}, "")
+    return flat
 
 
 def merged(before: Job, spec: job_pb2.Job, named: Sequence[str]) -> job_pb2.Job:

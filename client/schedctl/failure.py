@@ -16,6 +16,8 @@ from typing import Final
 
 import click
 
+from schedclient import ApiError
+
 EXIT_CODES: Final = {
     "OK": 0,
     "RUN_FAILED": 1,
@@ -71,6 +73,15 @@ _REMEDIES: Final = {
     "PERMISSION_DENIED": "ask for the right, or choose another --context",
     "RESOURCE_EXHAUSTED": "try again later",
 }
+
+
+def untold(error: ApiError) -> tuple[str, ...]:
+    """The violations that the error's own sentence doesn't tell already."""
+    return tuple(
+        f"{one.field}: {one.problem}"
+        for one in error.violations
+        if one.field not in error.what or one.problem not in error.what
+    )
 
 
 class Failure(Exception):

@@ -75,7 +75,10 @@ def parse(name: str, text: str) -> Iterator[Manifest | Fault]:
         yield _syntax(name, text, error)
         return
     for node in documents:
-        if node is not None and not (isinstance(node, yaml.ScalarNode) and not node.value):
+        if isinstance(node, yaml.SequenceNode):  # what `job list -o json` prints
+            for one in node.value:
+                yield from _document(name, one)
+        elif node is not None and not (isinstance(node, yaml.ScalarNode) and not node.value):
             yield from _document(name, node)
 
 

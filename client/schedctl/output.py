@@ -119,10 +119,12 @@ def instant(session: Session, at: datetime | None) -> str:
 
 
 def length(span: timedelta | None) -> str:
-    """A length in its two greatest units, or in tenths of a second: `2h 5m`, `0.3s`."""
+    """A length in its two greatest units, finer when short: `2h 5m`, `1.3s`, `20ms`."""
     if span is None:
         return ""
     seconds = span.total_seconds()
+    if seconds < 1:
+        return f"{round(seconds * 1000)}ms"
     if seconds < 60:
         return f"{seconds:.1f}".removesuffix(".0") + "s"
     parts = []

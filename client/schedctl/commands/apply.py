@@ -12,7 +12,7 @@ import click
 from schedclient import ApiError, Client, Job, NotFound
 from schedctl import changes, manifests
 from schedctl.columns import JOBS
-from schedctl.failure import Failure
+from schedctl.failure import Failure, untold
 from schedctl.flags import Command, pass_session
 from schedctl.manifests import Fault, Manifest
 from schedctl.output import message, show_list
@@ -136,11 +136,10 @@ async def _store(client: Client, steps: Sequence[Step]) -> list[Step]:
 
 
 def _refused(error: ApiError, manifest: Manifest) -> Failure:
-    told = [f"{one.field}: {one.problem}" for one in error.violations]
     return Failure(
         f"{manifest.where}: {manifest.job.name}: {error.what}",
         status=error.status,
         reason=error.reason,
-        details=[one for one in told if one not in error.what],
+        details=untold(error),
         remedy=error.remedy,
     )

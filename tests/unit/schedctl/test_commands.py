@@ -226,6 +226,21 @@ async def test_a_patched_back_off_keeps_the_other_retry_settings(ctl, member):
     assert (sent.retry.max_attempts, sent.retry.backoff.seconds) == (7, 5)
 
 
+async def test_a_change_is_shown_field_by_field(ctl, member):
+    before = job_pb2.Job(name="etl", retry=job_pb2.RetryPolicy(max_attempts=7), labels={"a": "b"})
+    member.say("GetJob", before)
+    member.say("UpdateJob", lambda request: request.job)
+    ended = await ctl("job", "patch", "etl", "--backoff", "5s", "--dry-run")
+    assert "  retry.backoff: none → 5s" in ended.err.splitlines()
+    assert not any("max_attempts" in line for line in ended.err.splitlines())
+
+
+async def test_a_command_without_its_dashes_gets_the_hint(ctl, member):
+    ended = await ctl("job", "create", "x", "--every", "5s", "ls", "-l")
+    assert ended.code == 2
+    assert "put -- before the command" in ended.err
+
+
 async def test_pause_resume_delete_next_trigger(ctl, member):
     member.say("PauseJob", ETL)
     member.say("ResumeJob", ETL)

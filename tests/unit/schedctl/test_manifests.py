@@ -84,6 +84,10 @@ def test_json_is_yaml():
     assert (job.max_runs, job.on_demand) == (3, True)
 
 
+def test_a_list_is_as_many_manifests_as_it_has_entries():
+    assert [job.name for job in jobs_of('[{"name": "a"}, {"name": "b"}]')] == ["a", "b"]
+
+
 def test_anchors_are_followed():
     one, two = jobs_of(
         "name: a\nretry: &r {max_attempts: 2}\n---\nname: b\nretry: {max_attempts: 2}"
@@ -122,6 +126,7 @@ def test_yaml_that_is_none_is_told_at_its_line():
     ("text", "said"),
     [
         ("- a\n", "an object with keys"),
+        ("a\n", "an object with keys"),
         ("labels: {a: b}\n", "name is missing"),
         ("kind: jbo\nname: x\n", "'jbo' is unknown"),
         ("kind: pool\nname: x\n", "kind: pool isn't built yet"),
