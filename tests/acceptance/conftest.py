@@ -56,3 +56,10 @@ def rough(rough_cluster: DevCluster) -> Iterator[DevCluster]:
 def client(rough: DevCluster) -> Iterator[SyncClient]:
     with SyncClient(rough.endpoints) as client:
         yield client
+
+
+def pids(cluster: DevCluster) -> dict[str, int]:
+    """Who runs: a daemon that ended and was started anew has another pid."""
+    record = cluster.record
+    named = {part["name"]: part["pid"] for part in (*record["members"], *record["workers"])}
+    return named | {"etcd": record["etcd"][0]["pid"], "postgres": record["postgres"]["pid"]}

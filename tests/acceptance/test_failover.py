@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from acceptance.conftest import TTL
+from acceptance.conftest import TTL, pids
 from schedclient import Run, SyncClient
 from schedctl.dev.processes import find
 from support.cluster import DevCluster
@@ -152,6 +152,7 @@ def processes_with(marker: str) -> list[int]:
 def test_a_worker_stopped_past_its_lease_has_its_late_result_refused_as_stale(
     rough: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
+    daemons = pids(rough)
     probe = Probe(tmp_path / "starts")
     run = client.submit(name="stalled", shell=probe.shell("sleep 1; echo done by $SCHEDD_WORKER"))
     before = wait_until(lambda: probe.starts(run.run_id), 10, "its start")[0]
@@ -161,16 +162,17 @@ def test_a_worker_stopped_past_its_lease_has_its_late_result_refused_as_stale(
     assert done.succeeded
     assert done.worker != before.worker
     assert done.fencing_token > before.token
-    assert [one for one in client.audit.list(run_id=run.run_id) if one.action == "result"] == []
+    assert list(client.audit.list(run_id=run.run_id, action="result")) == []
 
     rough.resume(before.worker)
-    entry = wait_until(
-        lambda: next((e for e in client.audit.list(run_id=run.run_id, action="result")), None),
+    wait_until(
+        lambda: list(client.audit.list(run_id=run.run_id, action="result")),
         15,
         "the late result to be refused",
     )
-    assert (entry.action, entry.outcome, entry.reason) == ("result", "refused", "STALE")
-    assert (entry.fencing_token, entry.worker) == (before.token, before.worker)
+    (entry,) = rough.json("audit", "list", "--run", run.run_id, "--action", "result")
+    assert (entry["action"], entry["outcome"], entry["reason"]) == ("result", "refused", "STALE")
+    assert (entry["fencingToken"], entry["worker"]) == (str(before.token), before.worker)
     assert client.runs.get(run.run_id) == done, "the refused result changed nothing"
     assert [start.token for start in probe.starts(run.run_id)] == [before.token, done.fencing_token]
     wait_until(
@@ -178,3 +180,4 @@ def test_a_worker_stopped_past_its_lease_has_its_late_result_refused_as_stale(
     )
     again = client.submit(name="again", shell=probe.shell())
     assert client.runs.wait(again, timeout=10).succeeded
+    assert pids(rough) == daemons, "it came back by itself, without a restart"

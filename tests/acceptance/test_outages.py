@@ -1,0 +1,191 @@
+"""etcd stands still, PostgreSQL restarts: nothing due or acknowledged is lost, nothing doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from acceptance.conftest import TTL, pids
+from schedclient import Client, Run, SyncClient
+from support.cluster import DevCluster
+from support.ledger import covered, every_instant
+from support.probe import Probe
+from support.wait import wait_until, wait_until_async
+
+OUTAGE = 20.0
+"""Seconds that etcd stands still."""
+REJOINED = 10.0
+"""Seconds after which all fire again: a lease, an election, a taking, and back-offs on the way."""
+
+
+# ── etcd ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_outage_of_etcd_stops_firing_lets_jobs_end_and_leaves_no_instant_unaccounted_for(
+    rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
+) -> None:
+    before = pids(rough)
+    policies = ("latest", "all", "none")
+    probes = {policy: Probe(tmp_path / policy) for policy in policies}
+    for policy, probe in probes.items():
+        client.jobs.create(
+            policy,
+            cron="* * * * * *",
+            catch_up={"policy": policy},
+            overlap="allow",
+            shell=probe.shell(),
+        )
+    work = Probe(tmp_path / "work")
+    ends_within = client.submit(name="ends-within", shell=work.shell(f"sleep {TTL + 4:g}"))
+    outlives = client.submit(name="outlives", shell=work.shell(f"sleep {OUTAGE + 8:g}"))
+    wait_until(lambda: len(work.starts()) == 2, 10, "the long jobs to start")
+    wait_until(lambda: all(len(p.starts()) >= 3 for p in probes.values()), 15, "firing to begin")
+
+    rough.pause("etcd")
+    stopped = time.time()
+    wait_until(lambda: not any(ready(rough, m) for m in MEMBERS), TTL + 2, "all trust to end")
+    ended = client.runs.wait(ends_within, timeout=TTL + 8)
+    assert time.time() < stopped + OUTAGE, "it ended while etcd stood still"
+    assert ended.succeeded
+    wait_until(lambda: time.time() >= stopped + OUTAGE, OUTAGE, "the end of the outage")
+    rough.resume("etcd")
+    healed = time.time()
+
+    def fires_again() -> bool:
+        return all(
+            probe.starts()[-1].scheduled_at.timestamp() > healed for probe in probes.values()
+        )
+
+    wait_until(fires_again, REJOINED + 5, "all jobs to fire again")
+    figure(
+        f"etcd away for {OUTAGE:g} s: all fired again {time.time() - healed:.2f} s after it healed"
+    )
+    assert time.time() - healed <= REJOINED
+    for policy in policies:
+        client.jobs.pause(policy)
+
+    for policy, probe in probes.items():
+        assert not [s for s in probe.starts() if stopped + TTL < s.at < healed], "fired untrusted"
+        rows = wait_until(lambda job=policy: all_ended(client, job), 20, f"the end of {policy}")
+        coverage = covered(rows)
+        assert coverage == every_instant(min(coverage), max(coverage)), policy
+        ran = [row for row in rows if row.state == "SUCCEEDED"]
+        assert sorted((run.run_id, run.fencing_token) for run in ran) == sorted(
+            (start.run_id, start.token) for start in probe.starts()
+        )
+        expected = {"latest": ("COALESCED", None), "none": ("MISSED", "CATCH_UP_NONE")}
+        others = {(row.state, row.reason) for row in rows} - {("SUCCEEDED", None)}
+        assert others == ({expected[policy]} if policy in expected else set())
+        gap = [at for at in coverage if stopped + TTL < at.timestamp() < healed - 1]
+        assert len(gap) >= OUTAGE - TTL - 3, "the outage was real"
+
+    assert_once(client, ended, work)
+    outlived = client.runs.wait(outlives, timeout=OUTAGE + 20)
+    assert outlived.succeeded
+    accepted = [one for one in client.runs.attempts(outlived.run_id) if one.state == "SUCCEEDED"]
+    assert [one.fencing_token for one in accepted] == [outlived.fencing_token]
+    figure(
+        f"etcd away for {OUTAGE:g} s: assignments of a job that outlived it: {outlived.assignments}"
+    )
+    assert len(work.starts(outlived.run_id)) == outlived.assignments
+    assert pids(rough) == before, "no daemon ended"
+
+
+MEMBERS = ("m1", "m2", "m3")
+
+
+def ready(cluster: DevCluster, member: str) -> bool:
+    answer = cluster.get(member, "/readyz")
+    return answer is not None and answer.status == 200
+
+
+def all_ended(client: SyncClient, job: str) -> list[Run]:
+    rows = list(client.runs.list(job=job))
+    return rows if all(row.ended for row in rows) else []
+
+
+def assert_once(client: SyncClient, run: Run, probe: Probe) -> None:
+    assert (run.attempt, run.assignments) == (1, 1)
+    assert [start.token for start in probe.starts(run.run_id)] == [run.fencing_token]
+    assert client.runs.get(run.run_id) == run
+
+
+# ── PostgreSQL ───────────────────────────────────────────────────────────────────────────────────
+
+SUBMITTERS = 8
+SUBMITS = 200
+"""At least so many, before, while and after PostgreSQL is away."""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["restarted", "crashed"])
+async def test_every_submit_that_was_acknowledged_around_a_restart_of_postgresql_runs_once(
+    rough: DevCluster, tmp_path: Path, figure: Callable[[str], None], how: signal.Signals
+) -> None:
+    before = pids(rough)
+    probe = Probe(tmp_path / "starts")
+    load = Load(f"load-{how.name.lower()}", probe)
+    async with Client(rough.endpoints, timeout=40.0) as client, asyncio.TaskGroup() as group:
+        for number in range(SUBMITTERS):
+            group.create_task(load.submit(client), name=f"submitter {number}")
+        await wait_until_async(lambda: len(load.runs) >= SUBMITS // 4, 20, "the load to begin")
+        await asyncio.to_thread(rough.signal, "postgres", how)
+        down = time.time()
+        await asyncio.to_thread(rough.up)
+        figure(f"PostgreSQL {how.name}: away for {time.time() - down:.1f} s (with dev up's checks)")
+        enough = max(SUBMITS, len(load.runs) + SUBMITS // 4)
+        await wait_until_async(lambda: len(load.runs) >= enough, 30, "the load to go on")
+        load.over = True
+    assert load.slowest > 0.5, "some submits met the restart"
+
+    async with Client(rough.endpoints) as client:
+        rows = await wait_until_async(lambda: load.ended(client), 30, "all runs to end", every=0.5)
+        again = {key: await load.once(client, key) for key in list(load.runs)[:: SUBMITS // 20]}
+    assert Counter(row.run_id for row in rows) == Counter(load.runs.values())
+    assert {row.state for row in rows} == {"SUCCEEDED"}
+    assert Counter((s.run_id, s.token) for s in probe.starts()) == Counter(
+        (row.run_id, row.fencing_token) for row in rows
+    )
+    assert again.items() <= load.runs.items(), "the same key gives the same run"
+    figure(
+        f"PostgreSQL {how.name}: {len(rows)} submits, all ran once; the slowest answer took"
+        f" {load.slowest:.1f} s"
+    )
+    assert {name: pid for name, pid in pids(rough).items() if name != "postgres"} == {
+        name: pid for name, pid in before.items() if name != "postgres"
+    }, "no daemon ended"
+
+
+class Load:
+    """Submits under one name; `runs` holds what was acknowledged: key → run id."""
+
+    def __init__(self, name: str, probe: Probe) -> None:
+        self.name = name
+        self.probe = probe
+        self.runs: dict[str, str] = {}
+        self.over = False
+        self.slowest = 0.0
+        self._next = 0
+
+    async def submit(self, client: Client) -> None:
+        """One after the other until it is over. The client itself tries again where it may."""
+        while not self.over:
+            self._next += 1
+            key = f"{self.name}-{self._next}"
+            began = time.monotonic()
+            self.runs[key] = await self.once(client, key)
+            self.slowest = max(self.slowest, time.monotonic() - began)
+
+    async def once(self, client: Client, key: str) -> str:
+        run = await client.submit(name=self.name, idempotency_key=key, shell=self.probe.shell())
+        return run.run_id
+
+    async def ended(self, client: Client) -> list[Run]:
+        """All runs of this name, once none is live."""
+        rows = [run async for run in client.runs.list(job=self.name)]
+        return rows if all(run.ended for run in rows) else []
