@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -87,7 +86,7 @@ def test_a_setting_that_no_daemon_knows_is_told_and_not_remembered(cluster: DevC
     assert cluster.dev("up", "--detach").returncode == 0
 
 
-def test_down_ends_members_and_workers_gracefully(cluster: DevCluster, tmp_path: Path) -> None:
+def test_down_ends_members_and_workers_gracefully(cluster: DevCluster) -> None:
     names = ("m1", "m2", "m3", "w1", "w2", "etcd", "postgres")
     processes = [cluster.process(name) for name in names]
     cluster.pause("w2")

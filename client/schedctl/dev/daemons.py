@@ -17,6 +17,9 @@ from schedctl.dev.records import Folder, Kind, Part, State
 from schedkit import duration
 
 _MODULES = {Kind.MEMBER: "schedd", Kind.WORKER: "workerd"}
+_AFTERWARDS = {Kind.MEMBER: 5.0, Kind.WORKER: 30.0}
+"""Seconds beyond the drain: a worker ends what did not finish and hands its results over."""
+
 _NOT_INHERITED = ("SCHEDD_", "WORKERD_", "PG", "NOTIFY_SOCKET", "WATCHDOG_")
 """Variables that would override the files written here, or speak for another service."""
 
@@ -74,7 +77,10 @@ def start(folder: Folder, part: Part) -> Process:
 
 def patience(folder: Folder, parts: Iterable[Part]) -> float:
     """Seconds within which daemons that were told to end must have done so."""
-    return max((_drain_seconds(folder.config(part.name)) for part in parts), default=0.0) + 5.0
+    return max(
+        (_drain_seconds(folder.config(part.name)) + _AFTERWARDS[part.kind] for part in parts),
+        default=0.0,
+    )
 
 
 def environment() -> dict[str, str]:
