@@ -35,6 +35,8 @@ MARKS: Final = {
 }
 """The symbol and the colour that stand beside a word, where there are colours."""
 
+UNBOUNDED: Final = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[V]):
@@ -170,14 +172,15 @@ def _rich_table(session: Session, heads: Sequence[str], rows: Sequence[Sequence[
 
     table = Table(box=None, pad_edge=False, show_header=session.headers, header_style="bold")
     for head in heads:
-        table.add_column(head, overflow="fold")
+        table.add_column(head, no_wrap=True)
     for row in rows:
         cells = []
         for cell in row:
             mark, colour = MARKS.get(cell, ("", ""))
             cells.append(Text(f"{mark} {cell}", style=colour) if mark else Text(cell))
         table.add_row(*cells)
-    Console(force_terminal=True, highlight=False).print(table)
+    # as wide as it needs: a terminal breaks lines where ids can still be copied
+    Console(force_terminal=True, highlight=False, width=UNBOUNDED).print(table)
 
 
 def _coloured(session: Session, cell: str) -> str:
