@@ -58,8 +58,11 @@ class App:
         """Prepare everything; blocks for a moment.
 
         Raises:
-            Misconfigured: the address can't be bound, or a handler's module can't be imported.
+            Misconfigured: the address can't be bound, a TLS file can't be read, or a handler's
+                module can't be imported.
         """
+        if config.tls is not None:
+            config.tls.read()
         self._config = config
         self._spool = spool
         killed = sweep_leftovers(spool.directory)

@@ -44,8 +44,8 @@ class Journal:
 
     def began(self, session: int, start: int) -> None:
         """A job's first process runs, as leader of its session."""
-        self._open[session] = start
         self._append(f"+ {session} {start}\n")
+        self._open[session] = start
 
     def ended(self, session: int) -> None:
         """Nothing of that session is left."""

@@ -24,6 +24,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedkit.channel import TLS, connect
 from schedkit.clock import boottime
+from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
 from schedproto.v1.worker_service_pb2_grpc import WorkerServiceStub
 from workerd import wire
@@ -153,7 +154,11 @@ class Link:
 
     async def run(self) -> tuple[Ending, str]:
         """Attach, and stay until the stream ends; why it did, in code and in words."""
-        async with connect(self.address, tls=self._tls) as channel:
+        try:
+            channel = connect(self.address, tls=self._tls)
+        except Misconfigured as error:  # a certificate in the middle of its rotation
+            return Ending.AGAIN, str(error)
+        async with channel:
             # The generated types know only the calls of a blocking channel.
             attach = cast("_Method", WorkerServiceStub(channel).Attach)
             call = attach()

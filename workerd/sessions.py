@@ -7,10 +7,14 @@ Invariants
 
 from __future__ import annotations
 
+import logging
+
 from workerd import procs
 from workerd.core.ids import Key
 from workerd.journal import Journal
 from workerd.orphans import Orphans
+
+log = logging.getLogger(__name__)
 
 
 class Sessions:
@@ -26,7 +30,11 @@ class Sessions:
         return self._journal.mark
 
     def began(self, pid: int, key: Key) -> None:
-        """The first process of an attempt lives, as leader of its session."""
+        """The first process of an attempt lives, as leader of its session.
+
+        Raises:
+            OSError: it can't be written down; nothing is known of it then.
+        """
         process = procs.look(pid)
         assert process is not None, "a child that nobody has reaped has an entry"
         self._journal.began(pid, process.start)
@@ -34,5 +42,8 @@ class Sessions:
 
     def ended(self, pid: int) -> None:
         """It was reaped, and its group killed."""
-        self._journal.ended(pid)
         self._orphans.ended(pid)
+        try:
+            self._journal.ended(pid)
+        except OSError as error:  # a full disk: the entry stays, and names a process that is gone
+            log.warning("the end of session %d can't be written down: %s", pid, error)

@@ -23,7 +23,7 @@ from typing import Any, Self, TypeVar
 import grpc
 import grpc.aio
 
-from schedkit.channel import SERVER_OPTIONS
+from schedkit.channel import SERVER_OPTIONS, TLS, listen
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from schedproto.v1.worker_service_pb2_grpc import (
@@ -154,6 +154,7 @@ class FakeMember(WorkerServiceServicer):
         self.peers: Sequence[FakeMember] = (self,)
         self.revision = 1
         self.port = 0
+        self.tls: TLS | None = None
         self._tokens = itertools.count(1 << 32)
         self._server: grpc.aio.Server | None = None
 
@@ -177,7 +178,7 @@ class FakeMember(WorkerServiceServicer):
         """Serve; on the port it had before, if any."""
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         add_WorkerServiceServicer_to_server(self, self._server)
-        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
+        self.port = listen(self._server, self.address, self.tls)
         await self._server.start()
 
     async def stop(self) -> None:

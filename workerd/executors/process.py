@@ -71,7 +71,14 @@ class Child:
             for _, writing in pipes:
                 os.close(writing)
         self.pid = self._process.pid
-        sessions.began(self.pid, key)
+        try:
+            sessions.began(self.pid, key)
+        except OSError:  # a full disk: what can't be written down doesn't run
+            os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait()
+            for reading, _ in pipes:
+                os.close(reading)
+            raise
         self._exited = self._loop.create_future()
         self._pidfd = os.pidfd_open(self.pid)
         self._loop.add_reader(self._pidfd, self._gone)

@@ -1,0 +1,95 @@
+"""The command `workerd`: settings, mistakes in them, TLS."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from schedproto.v1 import worker_service_pb2 as pb
+from support.certs import Authority
+from support.fake_member import FakeMember
+from support.worker_process import WorkerProcess
+
+
+def run(*arguments: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "workerd", *arguments],
+        capture_output=True,
+        text=True,
+        env=environ,
+        timeout=20,
+        check=False,
+    )
+
+
+def test_a_checked_configuration_is_shown_with_flags_over_environment_over_file(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "workerd.toml"
+    file.write_text(
+        'name = "w9"\nendpoints = ["127.0.0.1:1"]\nspool = "/tmp/x"\nslots = 3\n'
+        'drain_timeout = "5s"\n[labels]\ndisk = "ssd"\n[listen]\nhttp = "127.0.0.1:1234"\n'
+    )
+    environ = {"WORKERD_SLOTS": "4", "WORKERD_DRAIN_TIMEOUT": "6s", "SCHEDD_JOB": "not mine"}
+    shown = run("--config", str(file), "--check-config", "--slots", "5", environ=environ)
+    assert shown.returncode == 0
+    lines = shown.stdout.splitlines()
+    assert "slots = 5" in lines
+    assert "drain_timeout = 0:00:06" in lines
+    assert "name = w9" in lines
+    assert "listen.http = 127.0.0.1:1234" in lines
+    assert "SCHEDD_JOB" not in shown.stderr
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "workerd.toml"
+    file.write_text('slot = 3\ndrain_timeout = 5\nendpoints = ["127.0.0.1:1"]\n')
+    told = run("--config", str(file), "--check-config", environ={})
+    assert told.returncode == 2
+    assert "did you mean 'slots'" in told.stderr
+    assert "drain_timeout" in told.stderr
+    assert "spool: is missing" in told.stderr
+
+
+def test_plaintext_leaves_this_host_only_when_asked() -> None:
+    flags = ("--endpoints", "10.0.0.1:7420", "--spool", "/tmp/x", "--check-config")
+    refused = run(*flags, environ={})
+    assert refused.returncode == 2
+    assert "insecure" in refused.stderr
+    assert run(*flags, environ={"WORKERD_INSECURE": "true"}).returncode == 0
+
+
+def test_a_missing_extra_is_named_with_the_remedy() -> None:
+    hidden = "import sys; sys.modules['aiohttp'] = None; sys.argv = ['workerd']; "
+    # A finder that knows no aiohttp, as on a machine where only the SDK is installed.
+    hide = (
+        "import importlib.util as u; real = u.find_spec; "
+        "u.find_spec = lambda name, *rest: None if name == 'aiohttp' else real(name, *rest); "
+        "from workerd.__main__ import main; sys.exit(main([]))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", hidden + hide], capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 2
+    assert "aiohttp" in told.stderr
+    assert "pip install 'schedd[worker]'" in told.stderr
+
+
+async def test_a_worker_attaches_over_mutual_tls(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path / "ca")
+    member = FakeMember()
+    member.tls = authority.issue("member")
+    mine = authority.issue("worker")
+    async with member:
+        worker = WorkerProcess(tmp_path, [member.address])
+        worker.config = f'[tls]\nca = "{mine.ca}"\ncert = "{mine.cert}"\nkey = "{mine.key}"\n'
+        worker.start()
+        try:
+            stream = await member.attached()
+            await stream.granted_at_least(1)
+            result = await stream.result_of(await stream.assign(argv=["true"]))
+            assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
+            await stream.acknowledge(result.key)
+        finally:
+            await worker.stop()
