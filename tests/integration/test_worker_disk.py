@@ -49,7 +49,7 @@ async def test_a_full_disk_stops_new_work_and_loses_no_result(tmp_path: Path) ->
             (tmp_path / "go").touch()
             await stream.until(lambda: stream.granted.slots == 0 or None, "no slots granted")
             await stream.holds(running, pb.Holding.STATE_SPOOLED)
-            other = await stream.assign(argv=["true"])
+            other = await stream.assign(argv=["true"], payload='"needs room"')
             await stream.holds(other, pb.Holding.STATE_SPOOLED)
             assert not stream.results, "nothing is sent before it is on disk"
             filler.unlink()
