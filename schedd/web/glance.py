@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from statistics import median
+from statistics import median_low
 from typing import Final
 
 from schedd.api.calls import UNARY
@@ -28,9 +28,11 @@ from schedproto.v1 import common_pb2, job_pb2, job_service_pb2, run_pb2, run_ser
 
 RECENT: Final = 100
 """Runs that the figures and the strip are made of."""
-SHOWN_RUNS: Final = 16
+SHOWN_RUNS: Final = 20
 SHOWN_JOBS: Final = 12
 JOBS_READ: Final = 200
+DECADES: Final = 4
+"""The strip goes from 1 ms to 10 s."""
 COLOURS: Final = 6
 """Members have so many colours; the seventh has the first's."""
 
@@ -188,7 +190,7 @@ def glance(
 ) -> Glance:
     """Put together what was read. Pure."""
     members = _members(stored, view, me)
-    latenesses = [run.lateness_ms for run in stored.runs if run.HasField("lateness_ms")]
+    latenesses = [late for run in stored.runs if (late := _lateness(run)) is not None]
     leader = view.member(view.leader)
     own = view.member(me)
     by_state = Counter(run.state for run in stored.runs)
@@ -207,8 +209,8 @@ def glance(
         strip=tuple(_bar(run) for run in reversed(stored.runs)),
         jobs=tuple(_job(job) for job in _soonest(stored.jobs)[:SHOWN_JOBS]),
         more_jobs=max(0, stored.counts.jobs - min(SHOWN_JOBS, len(stored.jobs))),
-        typical=timedelta(milliseconds=median(latenesses)) if latenesses else None,
-        worst=timedelta(milliseconds=max(latenesses)) if latenesses else None,
+        typical=median_low(latenesses) if latenesses else None,
+        worst=max(latenesses, default=None),
         away=away,
         read=stored.read,
         states=tuple(sorted(((looks[s], n) for s, n in by_state.items()), key=lambda one: -one[1])),
@@ -286,8 +288,8 @@ def _run(run: run_pb2.Run) -> RunLine:
         job=run.job,
         look=LOOKS[_bare(run.state)],
         reason=_reason(run),
-        at=words.instant(run.scheduled_at),
-        lateness=timedelta(milliseconds=run.lateness_ms) if run.HasField("lateness_ms") else None,
+        at=words.instant(run.due_at),
+        lateness=_lateness(run),
         started=started,
         took=finished - started if started and finished else None,
         attempt=run.attempt,
@@ -304,15 +306,21 @@ def _reason(run: run_pb2.Run) -> str:
     return f"exit {run.exit_code}" if word == "exit code" and run.exit_code else word
 
 
+def _lateness(run: run_pb2.Run) -> timedelta | None:
+    """Of the start; None when it hasn't started, or what is known is the start of a retry."""
+    if run.attempt > 1 or not run.HasField("lateness_ms"):
+        return None
+    return timedelta(milliseconds=run.lateness_ms)
+
+
 def _bar(run: run_pb2.Run) -> Bar:
     look = LOOKS[_bare(run.state)]
-    name = run.job or "submitted"
-    if not run.HasField("lateness_ms"):
-        return Bar(look, 0.0, f"{name}: {look.word}")
-    late = max(1, run.lateness_ms)
-    height = min(1.0, math.log10(late) / 4)
-    shown = words.span(timedelta(milliseconds=run.lateness_ms))
-    return Bar(look, round(height, 3), f"{name}: {look.word}, {shown} late")
+    told = f"{run.job or 'submitted'}: {look.word}"
+    lateness = _lateness(run)
+    if lateness is None:
+        return Bar(look, 0.0, told)
+    height = math.log10(max(1.0, lateness.total_seconds() * 1000)) / DECADES
+    return Bar(look, round(min(1.0, height), 3), f"{told}, {words.span(lateness)} late")
 
 
 def _job(job: job_pb2.Job) -> JobLine:

@@ -39,7 +39,7 @@ def run(state: State, **fields: object) -> run_pb2.Run:
     made = run_pb2.Run(
         run_id="r", job="etl", state=common_pb2.RunState.Value(f"RUN_STATE_{state}"), **fields
     )
-    made.scheduled_at.FromDatetime(NOW)
+    made.due_at.FromDatetime(NOW)
     return made
 
 
@@ -87,16 +87,17 @@ def test_members_show_their_part_of_the_shards_and_who_leads() -> None:
     assert [colour for colour, _ in seen().shards] == [0, 1]
 
 
-def test_the_figures_are_of_runs_that_started() -> None:
+def test_the_figures_are_of_first_starts_and_leave_out_retries() -> None:
     runs = [
         run(State.SUCCEEDED, lateness_ms=4),
         run(State.SUCCEEDED, lateness_ms=1500),
         run(State.SUCCEEDED, lateness_ms=10),
+        run(State.FAILED, lateness_ms=60_000, attempt=2),
         run(State.PENDING),
     ]
     found = seen(stored(runs=runs))
     assert (words.span(found.typical), words.span(found.worst)) == ("10 ms", "1.5 s")
-    assert [round(bar.height, 2) for bar in found.strip] == [0, 0.25, 0.79, 0.15]
+    assert [round(bar.height, 2) for bar in found.strip] == [0, 0, 0.25, 0.79, 0.15]
 
 
 def test_every_state_stands_with_its_symbol_its_word_and_its_colour() -> None:
