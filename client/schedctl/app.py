@@ -94,11 +94,10 @@ def _refused(error: ApiError, session: Session) -> Trouble:
 
 def _near_job(session: Session) -> str:
     """A job whose name is near the one that wasn't found."""
-    name = session.given.get("asked_job")
-    if not name:
+    if not session.asked_job:
         return ""
     try:
         jobs = session.collect(lambda client: client.jobs.list(limit=1000))
     except ApiError:
         return ""  # a courtesy: the first refusal stands
-    return did_you_mean(str(name), [job.name for job in jobs])
+    return did_you_mean(session.asked_job, [job.name for job in jobs])

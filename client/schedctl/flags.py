@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from schedctl import unbuilt
 from schedctl.failure import Failure, NotBuilt
@@ -18,8 +19,6 @@ from schedkit.jsonform.problems import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-OTHER_KINDS: Final = ("-o", "--output")
-
 
 def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     if value is None or value is False or value == ():
@@ -27,7 +26,10 @@ def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     session = ctx.find_root().obj
     if not isinstance(session, Session):
         session = ctx.find_root().obj = Session()
-    session.given[str(param.name)] = value
+    name = str(param.name)
+    session.given[name] = value
+    if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        session.typed.add(name)
 
 
 def _globals() -> list[click.Option]:
@@ -84,10 +86,8 @@ def _unbuilt_flag(path: Sequence[str], flag: str) -> click.Option:
         if value:
             raise NotBuilt(f"schedctl {' '.join(path)} {flag}", "leave the flag out")
 
-    names = (flag, *unbuilt.SHORT.get(flag, ()))
-    takes_value = flag in unbuilt.WITH_VALUE
-    more: dict[str, Any] = {} if takes_value else {"is_flag": True}
-    return click.Option(names, hidden=True, expose_value=False, callback=refuse, **more)
+    more: dict[str, Any] = {} if flag in unbuilt.WITH_VALUE else {"is_flag": True}
+    return click.Option([flag], hidden=True, expose_value=False, callback=refuse, **more)
 
 
 class Group(click.Group):

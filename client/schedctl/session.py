@@ -28,6 +28,10 @@ class Session:
     """The global flags, as given before or after the subcommand; the later one holds."""
 
     given: dict[str, Any] = field(default_factory=dict)
+    typed: set[str] = field(default_factory=set)
+    """Those that were typed; the others are variables of the environment."""
+    asked_job: str = ""
+    """Which job is meant: for a suggestion when there is none of that name."""
 
     @property
     def output(self) -> str:
@@ -94,7 +98,7 @@ class Session:
     def client(self) -> Client:
         """A client for the endpoints in use: `--endpoints`, `--context`, the current, this host."""
         context = self._context()
-        endpoints = self.given.get("endpoints") or (context and context.endpoints) or LOCAL
+        endpoints = self._endpoints() or (context and context.endpoints) or LOCAL
         return Client(
             endpoints,
             tls=context.tls if context else None,
@@ -119,9 +123,16 @@ class Session:
     def _context(self) -> Context | None:
         if name := self.given.get("context"):
             return contexts.named(str(name))
-        if self.given.get("endpoints"):
+        if self._endpoints():
             return None  # endpoints alone: nothing of another cluster's settings
         return contexts.current()
+
+    def _endpoints(self) -> str | None:
+        """As given; a context that was typed goes over a variable."""
+        if "context" in self.typed and "endpoints" not in self.typed:
+            return None
+        wish: str | None = self.given.get("endpoints")
+        return wish
 
 
 def _token(context: Context | None) -> str | None:

@@ -76,7 +76,6 @@ FLAGS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
 }
 """Flags of built commands."""
 
-SHORT: Final[dict[str, tuple[str, ...]]] = {}
 WITH_VALUE: Final = frozenset({"--grpc", "--check-version"})
 
 

@@ -253,7 +253,7 @@ def _at(text: str | None) -> Any:
         return text
     try:
         return utcnow() + timedelta(seconds=duration.parse(text[1:]).total_seconds())
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise Failure(f"--at: {error}", reason="WRONG_FLAG", remedy="write --at +3s") from None
 
 

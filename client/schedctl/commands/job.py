@@ -12,7 +12,7 @@ from schedctl import changes, following
 from schedctl.columns import INSTANTS, JOBS, RUNS, facts
 from schedctl.failure import Failure
 from schedctl.flags import Group, pass_session
-from schedctl.output import message, show_facts, show_list, show_one
+from schedctl.output import message, show_data, show_facts, show_list, show_one
 from schedctl.session import Session
 from schedctl.work import job_of, need_action, read_payload, schedule_options, work_options
 
@@ -24,11 +24,6 @@ def job() -> None:
 
 def _name(one: Job) -> str:
     return one.name
-
-
-def _about(session: Session, name: str) -> None:
-    """Remember which job was meant, for a suggestion when there is none of that name."""
-    session.given["asked_job"] = name
 
 
 @job.command()
@@ -75,7 +70,7 @@ def list_jobs(session: Session, limit: int | None, where: str) -> None:
 @pass_session
 def get(session: Session, name: str) -> None:
     """One job."""
-    _about(session, name)
+    session.asked_job = name
     show_one(session, session.run(lambda client: client.jobs.get(name)), JOBS, _name)
 
 
@@ -84,7 +79,7 @@ def get(session: Session, name: str) -> None:
 @pass_session
 def describe(session: Session, name: str) -> None:
     """One job in full, with its next instants and its latest runs."""
-    _about(session, name)
+    session.asked_job = name
 
     async def work(client: Client) -> tuple[Job, tuple[Instant, ...], list[Run]]:
         found = await client.jobs.get(name)
@@ -119,7 +114,7 @@ def patch(
     session: Session, name: str, dry_run: bool, etag: str, argv: tuple[str, ...], **flags: Any
 ) -> None:
     """Change what is named and nothing else; the change is shown first."""
-    _about(session, name)
+    session.asked_job = name
     spec, named = job_of(flags, argv)
     if not named:
         raise Failure(
@@ -159,11 +154,13 @@ def delete(session: Session, names: tuple[str, ...]) -> None:
 
     async def work(client: Client) -> None:
         for name in names:
-            _about(session, name)
+            session.asked_job = name
             await client.jobs.delete(name)
             message(f"deleted {name}")
 
     session.run(work)
+    if not session.tabular:
+        show_data(session, {"deleted": True})
 
 
 @job.command()
@@ -187,7 +184,7 @@ def resume(session: Session, name: str) -> None:
 
 
 def _change(session: Session, name: str, call: Callable[[Client], Awaitable[Job]]) -> None:
-    _about(session, name)
+    session.asked_job = name
     changed = session.run(call)
     if not session.tabular:
         show_one(session, changed, JOBS, _name)
@@ -215,7 +212,7 @@ def trigger(
     exit_status: bool,
 ) -> None:
     """Start a run now, whatever the schedule says; also while the job is paused."""
-    _about(session, name)
+    session.asked_job = name
     given = read_payload(payload) if payload is not None else None
     wait = wait or exit_status
 
@@ -250,6 +247,6 @@ def trigger(
 @pass_session
 def next_instants(session: Session, name: str, after: str | None, count: int) -> None:
     """The coming instants of a job."""
-    _about(session, name)
+    session.asked_job = name
     coming = session.run(lambda client: client.jobs.next(name, after=after, count=count))
     show_list(session, coming, INSTANTS, lambda one: one.scheduled_at.isoformat())

@@ -21,6 +21,8 @@ from schedkit import duration
 from schedkit.jsonform.problems import Unreadable, did_you_mean
 
 NANOS: Final = 1_000_000_000
+LONGEST: Final = 315_576_000_000
+"""Seconds that google.protobuf.Duration may hold."""
 _SECONDS: Final = re.compile(r"(-?)([0-9]{1,12})(?:\.([0-9]{1,9}))?s")
 _INSTANT: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?"
@@ -105,18 +107,25 @@ def read_duration(value: Any) -> Duration:
     """`90s`, `10m`, `1h30m`, `0.5s`, or a timedelta. A bare number is refused."""
     length = Duration()
     if isinstance(value, timedelta):
-        length.FromTimedelta(value)
-        return length
+        return _bounded(length, value, value)
     if not isinstance(value, str):
         wanted = "write it as text with a unit, such as 90s, 10m or 1h30m"
         raise Unreadable(f"{shown(value)} is no duration; {wanted}")
-    if match := _SECONDS.fullmatch(value.strip()):
+    match = _SECONDS.fullmatch(value.strip())
+    if match and int(match[2]) <= LONGEST:
         sign, whole, part = match.groups()
         direction = -1 if sign else 1
         length.seconds = direction * int(whole)
         length.nanos = direction * int((part or "").ljust(9, "0"))
         return length
-    length.FromTimedelta(duration.parse(value))
+    return _bounded(length, duration.parse(value), value)
+
+
+def _bounded(length: Duration, span: timedelta, value: Any) -> Duration:
+    """The wire holds ten thousand years and no more."""
+    if abs(span.total_seconds()) > LONGEST:
+        raise Unreadable(f"duration {shown(value)} is too long")
+    length.FromTimedelta(span)
     return length
 
 

@@ -71,6 +71,7 @@ async def test_flags_go_over_variables_over_the_context(ctl, member, monkeypatch
     contexts.save("dead", ["127.0.0.1:1"])
     contexts.save("here", [member.address], select=False)
     assert (await ctl("cluster", "status")).code == 0  # SCHEDCTL_ENDPOINTS
+    assert (await ctl("--timeout", "0.3", "cluster", "status", "--context", "dead")).code == 6
     monkeypatch.delenv("SCHEDCTL_ENDPOINTS")
     assert (await ctl("--timeout", "0.3", "cluster", "status")).code == 6
     assert (await ctl("cluster", "status", "--context", "here")).code == 0

@@ -4,6 +4,13 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from google.protobuf import message_factory
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
 
 from schedkit.jsonform import FormErrors, Plain, from_json, named_fields, to_json
 from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, job_service_pb2, run_pb2
@@ -209,6 +216,122 @@ def test_null_means_absent():
 
 def test_an_empty_action_is_still_chosen():
     assert from_json({"shell": {}}, Job).WhichOneof("action") == "shell"
+
+
+@pytest.mark.parametrize("long", ["9999999d", "315576000001s", timedelta(days=4_000_000)])
+def test_a_length_beyond_the_wire_is_a_problem(long):
+    assert "too long" in problems({"timeout": long})["timeout"]
+
+
+@pytest.mark.parametrize("instant", ["2026-02-30T00:00:00Z", "0001-01-01T00:00:00+14:00", 5, "now"])
+def test_an_instant_that_never_was_is_a_problem(instant):
+    assert "no instant" in problems({"at": instant})["at"]
+
+
+def messages(descriptor, depth=0):
+    """Any message of this type, as people may send it."""
+    fields = {}
+    for field in descriptor.fields:
+        if depth > 2 and field.message_type is not None:
+            continue
+        one = single(field, depth)
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            value = field.message_type.fields_by_name["value"]
+            one = st.dictionaries(TEXT, single(value, depth), max_size=2)
+        elif field.is_repeated:
+            one = st.lists(one, max_size=2)
+        fields[field.name] = one
+    groups = [[field.name for field in group.fields] for group in descriptor.oneofs]
+    rivals = [group for group in groups if len(group) > 1]
+
+    @st.composite
+    def built(draw):
+        chosen = {draw(st.sampled_from(group)) for group in rivals}
+        shut = {name for group in rivals for name in group} - chosen
+        message = message_factory.GetMessageClass(descriptor)()
+        for name in draw(st.lists(st.sampled_from(sorted(fields)), unique=True, max_size=8)):
+            if name in shut:
+                continue
+            value, target = draw(fields[name]), getattr(message, name)
+            if isinstance(value, dict):
+                target.update(value)
+            elif isinstance(value, list):
+                target.extend(value)
+            elif isinstance(value, Message):
+                target.SetInParent()
+                target.CopyFrom(value)
+            else:
+                setattr(message, name, value)
+        return message
+
+    return built()
+
+
+TEXT = st.text(min_size=1, max_size=5)
+TYPES = {
+    FieldDescriptor.TYPE_STRING: TEXT,
+    FieldDescriptor.TYPE_BYTES: st.binary(max_size=5),
+    FieldDescriptor.TYPE_BOOL: st.booleans(),
+    FieldDescriptor.TYPE_DOUBLE: st.floats(allow_nan=False, allow_infinity=False),
+    FieldDescriptor.TYPE_INT32: st.integers(-(1 << 31), (1 << 31) - 1),
+    FieldDescriptor.TYPE_INT64: st.integers(0, (1 << 63) - 1),
+    FieldDescriptor.TYPE_UINT32: st.integers(0, (1 << 32) - 1),
+    FieldDescriptor.TYPE_UINT64: st.integers(0, (1 << 64) - 1),
+}
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def payload(value):
+    if isinstance(value, bytes):
+        return common_pb2.Payload(raw=value)
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return common_pb2.Payload(json=text)
+
+
+SPECIAL = {
+    "google.protobuf.Timestamp": st.integers(0, 4 * 10**12).map(
+        lambda ms: Timestamp(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)
+    ),
+    "google.protobuf.Duration": st.integers(0, 10**15).map(
+        lambda ns: Duration(seconds=ns // 10**9, nanos=ns % 10**9)
+    ),
+    "schedd.v1.Payload": (st.binary(max_size=5) | JSON.filter(lambda v: v is not None)).map(
+        payload
+    ),
+    "schedd.v1.LabelMatch": st.builds(
+        lambda key, values: common_pb2.LabelMatch(key=key, any_of=values),
+        st.uuids().map(str),
+        st.lists(TEXT, min_size=1, max_size=2),
+    ),
+}
+
+
+def single(field, depth):
+    if field.enum_type is not None:
+        return st.sampled_from([one.number for one in field.enum_type.values if one.number])
+    if field.message_type is None:
+        return TYPES[field.type]
+    if field.message_type.full_name in SPECIAL:
+        return SPECIAL[field.message_type.full_name]
+    return messages(field.message_type, depth + 1)
+
+
+@pytest.mark.parametrize("snake", [False, True])
+@given(data=st.data())
+def test_every_message_survives_there_and_back(snake, data):
+    message_class = data.draw(st.sampled_from([Job, run_pb2.Run, cluster_service_pb2.Worker]))
+    message = data.draw(messages(message_class.DESCRIPTOR))
+    told = json.loads(json.dumps(to_json(message, snake=snake)))
+    assert from_json(told, message_class) == message
+    assert len(told) == len(message_class.DESCRIPTOR.fields)
 
 
 def test_a_root_that_is_no_object_is_a_problem():
