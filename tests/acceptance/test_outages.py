@@ -14,8 +14,9 @@ import pytest
 from acceptance.conftest import TTL, pids
 from schedclient import Client, Run, SyncClient
 from support.cluster import DevCluster
-from support.ledger import covered, every_instant
+from support.ledger import covered
 from support.probe import Probe
+from support.ticking import assert_accounted_once
 from support.wait import wait_until, wait_until_async
 
 OUTAGE = 20.0
@@ -73,16 +74,11 @@ def test_an_outage_of_etcd_stops_firing_lets_jobs_end_and_leaves_no_instant_unac
     for policy, probe in probes.items():
         assert not [s for s in probe.starts() if stopped + TTL < s.at < healed], "fired untrusted"
         rows = wait_until(lambda job=policy: all_ended(client, job), 20, f"the end of {policy}")
-        coverage = covered(rows)
-        assert coverage == every_instant(min(coverage), max(coverage)), policy
-        ran = [row for row in rows if row.state == "SUCCEEDED"]
-        assert sorted((run.run_id, run.fencing_token) for run in ran) == sorted(
-            (start.run_id, start.token) for start in probe.starts()
-        )
+        assert_accounted_once(policy, rows, probe.starts())
         expected = {"latest": ("COALESCED", None), "none": ("MISSED", "CATCH_UP_NONE")}
         others = {(row.state, row.reason) for row in rows} - {("SUCCEEDED", None)}
         assert others == ({expected[policy]} if policy in expected else set())
-        gap = [at for at in coverage if stopped + TTL < at.timestamp() < healed - 1]
+        gap = [at for at in covered(rows) if stopped + TTL < at.timestamp() < healed - 1]
         assert len(gap) >= OUTAGE - TTL - 3, "the outage was real"
 
     assert_once(client, ended, work)

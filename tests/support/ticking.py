@@ -1,0 +1,100 @@
+"""Each-second jobs, one at least with every member, and their reckoning when faults are over.
+
+ticking = start_ticking(cluster, client, tmp_path)
+…a fault…
+rows = ticking.stop()       # each second is in one row, each run was started once, or it fails
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+from schedclient import Run, SyncClient
+from support.cluster import DevCluster
+from support.ledger import covered, every_instant
+from support.probe import Probe, Start
+from support.wait import wait_until
+
+QUIET = 20.0
+"""Seconds within which all that is in flight has ended."""
+
+
+@dataclass(slots=True)
+class Ticking:
+    """The jobs by name, with the files they write and the members that owned them at first."""
+
+    client: SyncClient
+    probes: dict[str, Probe] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
+
+    def starts(self) -> Iterator[Start]:
+        """All starts of all jobs."""
+        for probe in self.probes.values():
+            yield from probe.starts()
+
+    def reached(self, instant: float) -> bool:
+        """Whether every job has run for a nominal instant past this second of the epoch."""
+        newest = [max(s.scheduled_at.timestamp() for s in p.starts()) for p in self.probes.values()]
+        return min(newest) > instant
+
+    def until(self, instant: float, timeout: float) -> None:
+        """Wait until every job has `reached` it."""
+        wait_until(lambda: self.reached(instant), timeout, f"all jobs to have run past {instant}")
+
+    def first_after(self, job: str, instant: float, timeout: float) -> float:
+        """Seconds from `instant` to the first start of the job for a nominal instant past it."""
+
+        def later() -> Start | None:
+            past = (s for s in self.probes[job].starts() if s.scheduled_at.timestamp() > instant)
+            return min(past, key=lambda start: start.at, default=None)
+
+        return wait_until(later, timeout, f"a run of {job} past {instant}").at - instant
+
+    def stop(self) -> dict[str, list[Run]]:
+        """Pause the jobs, await the end of their runs, and reckon. Answers their rows."""
+        for job in self.probes:
+            self.client.jobs.pause(job)
+        rows = {job: wait_until(lambda: self._ended(job), QUIET, job) for job in self.probes}  # noqa: B023 - called at once
+        for job, probe in self.probes.items():
+            assert_accounted_once(job, rows[job], probe.starts())
+        return rows
+
+    def _ended(self, job: str) -> list[Run]:
+        rows = list(self.client.runs.list(job=job))
+        return rows if all(row.ended for row in rows) else []
+
+
+def start_ticking(cluster: DevCluster, client: SyncClient, folder: Path) -> Ticking:
+    """Make jobs until every member owns one, and let each fire a few times."""
+    owners = {shard.shard: shard.owner for shard in client.cluster.shards()}
+    missing = {member["name"] for member in cluster.record["members"]}
+    assert set(owners.values()) == missing, "every member owns shards"
+    ticking = Ticking(client)
+    series = uuid4().hex[:6]
+    while missing:
+        job = f"tick-{series}-{len(ticking.probes)}"
+        probe = ticking.probes[job] = Probe(folder / job)
+        made = client.jobs.create(job, cron="* * * * * *", shell=probe.shell())
+        ((shard,),) = cluster.sql("SELECT shard FROM timers WHERE job_id = %s", made.job_id)
+        ticking.owners[job] = str(owners[shard])
+        missing.discard(ticking.owners[job])
+    wait_until(
+        lambda: all(len(probe.starts()) >= 3 for probe in ticking.probes.values()),
+        15,
+        "firing to begin",
+    )
+    return ticking
+
+
+def assert_accounted_once(job: str, rows: list[Run], starts: list[Start]) -> None:
+    """Each second from the first to the last stands in one row, and what ran, ran once."""
+    coverage = covered(rows)
+    assert coverage == every_instant(min(coverage), max(coverage)), job
+    ran = [row for row in rows if row.started_at is not None]
+    assert all(row.state == "SUCCEEDED" for row in ran), job
+    assert sorted((run.run_id, run.fencing_token) for run in ran) == sorted(
+        (start.run_id, start.token) for start in starts
+    ), f"{job}: the starts are those of the runs, one each, under the token that was accepted"
