@@ -164,7 +164,7 @@ class App:
             keeper.release()
 
     def _settled(self, key: Key, verdict: str) -> None:
-        self._metrics.settled.labels(verdict).inc()
+        self._metrics.answered(verdict).inc()
         self._work.acknowledged(key)
 
     def _collect(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
@@ -27,3 +29,18 @@ class Metrics:
         self.settled = Counter(
             "workerd_results_settled", "Results acknowledged.", ["verdict"], registry=add
         )
+
+    @functools.cache  # noqa: B019 - lives as long as the process; finding a child costs a lock
+    def started(self, action: str) -> Counter:
+        """Attempts of one kind of action."""
+        return self.starts.labels(action)
+
+    @functools.cache  # noqa: B019 - as above
+    def ended(self, outcome: str, reason: str) -> Counter:
+        """Attempts that ended one way."""
+        return self.outcomes.labels(outcome, reason)
+
+    @functools.cache  # noqa: B019 - as above
+    def answered(self, verdict: str) -> Counter:
+        """Results that were answered one way."""
+        return self.settled.labels(verdict)

@@ -208,7 +208,7 @@ class Work:
         timer = asyncio.get_running_loop().call_later(
             timeout.total_seconds(), item.stop.ask, Cause.TIMEOUT
         )
-        self._metrics.starts.labels(action).inc()
+        self._metrics.started(action).inc()
         attempt = Attempt(assignment, self._worker, started_at + timeout)
         try:
             outcome = await self._executors[action].run(attempt, item.stop)
@@ -216,7 +216,7 @@ class Work:
             timer.cancel()
         self._admission.ended(key)
         self._drop(key)
-        self._metrics.outcomes.labels(outcome.verdict.name, outcome.reason.name).inc()
+        self._metrics.ended(outcome.verdict.name, outcome.reason.name).inc()
         result = wire.result(assignment, self._worker, outcome, started_at, utcnow())
         self._courier.put(result, item.origin.address)
         self.on_change()

@@ -385,3 +385,37 @@ async def test_a_heartbeat_says_by_which_clock_start_by_is_judged(tmp_path: Path
         assignment.start_by.nanos = max(assignment.start_by.nanos - 1, 0)
         await stream.send(assignments=[assignment])
         assert (await stream.refusal_of(assignment.key)).why == pb.Refusal.WHY_TOO_LATE
+
+
+async def test_a_silent_member_keeps_no_slots_idle(tmp_path: Path) -> None:
+    async with FakeMember("m1") as one, FakeMember("m2") as two:
+        one.peers = two.peers = (one, two)
+        worker = WorkerProcess(tmp_path, [one.address], slots="4")
+        worker.start()
+        try:
+            first, second = await one.attached(), await two.attached()
+            await second.until(lambda: second.granted.slots == 2 or None, "an even share")
+            two.answer_heartbeats = False
+            await first.until(lambda: first.granted.slots == 4 or None, "all slots")
+            two.answer_heartbeats = True
+            await second.until(lambda: second.granted.slots == 2 or None, "its share again")
+        finally:
+            await worker.stop()
+
+
+async def test_a_worker_whose_name_is_taken_waits_with_the_incarnation_it_has(
+    tmp_path: Path,
+) -> None:
+    async with FakeMember() as member:
+        member.abort = (grpc.StatusCode.ALREADY_EXISTS, "w1 is already there, on host h2")
+        worker = WorkerProcess(tmp_path, [member.address])
+        worker.start()
+        try:
+            await wait_until_async(
+                lambda: "w1 is already there" in worker.log.read_text(), 10, "the reason told"
+            )
+            member.abort = None
+            await (await member.attached()).granted_at_least(1)
+            assert "starting a new one" not in worker.log.read_text()
+        finally:
+            await worker.stop()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
@@ -265,3 +269,14 @@ async def test_no_dead_process_is_left_unreaped(tmp_path: Path) -> None:
         await wait_until_async(
             lambda: children.read_text().split() == [str(worker.keeper_pid())], 3.0, "one child"
         )
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may run jobs as another user")
+async def test_a_job_runs_as_the_user_it_names_and_in_no_other_group(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        shell = job_pb2.ShellAction(argv=["sh", "-c", "id -un; id -G; echo $HOME"], user="nobody")
+        nobody = pwd.getpwnam("nobody")
+        result = await stream.result_of(await stream.assign(shell=shell))
+        assert text(result).splitlines() == ["nobody", str(nobody.pw_gid), nobody.pw_dir]
