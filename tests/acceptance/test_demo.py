@@ -1,0 +1,119 @@
+"""`deploy/demo/run`, as `make demo` calls it: it judges truly, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.repository import DEMO
+from support.wait import wait_until
+
+UP = 90.0
+"""Seconds within which runs must be seen, on a busy machine."""
+END = 60.0
+
+
+@contextmanager
+def demo(output: Path, *args: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The demo as a process of its own session; killed if the test leaves it running."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            [str(DEMO / "run"), *args],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PATH": path},
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def folder_of(text: str) -> Path:
+    found = re.search(r"^up in .* s, in (\S+)$", text, re.MULTILINE)
+    assert found, text
+    return Path(found[1])
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines that name the cluster's folder."""
+    lines = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:  # it has ended meanwhile
+                continue
+            if str(folder) in line:
+                lines.append(line)
+    return lines
+
+
+def watching(output: Path) -> str:
+    """What it has printed, once runs are to be seen."""
+    wait_until(lambda: "SUCCEEDED" in output.read_text(), UP, "runs", every=0.2)
+    return output.read_text()
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "output"
+
+
+@pytest.mark.slow
+def test_every_due_run_is_on_time_and_ends_as_it_should_and_nothing_is_left(output: Path) -> None:
+    with demo(output, "--seconds", "16") as process:
+        code = process.wait(UP + END)
+    text = output.read_text()
+    assert code == 0, text
+    rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if "✓ ok" in line}
+    assert {"clock", "ping", "orders", "disk-usage", "archive", "welcome"} <= rows.keys(), text
+    assert int(rows["clock"][0]) >= 16, "due each second"
+    assert all(row[0] == row[1] for row in rows.values()), "as many fired as were due"
+    due, fired, _, _, succeeded, retried, dead, *_ = rows["broken-import"]
+    assert due == fired == dead, "each of its runs became a dead letter"
+    assert (int(succeeded), int(retried)) == (0, 2 * int(due)), "after two more attempts"
+    assert rows["nightly-etl"][0] == "0" or "02:" in text
+    assert text.count("dashboard  http://127.0.0.1:") == 2
+    assert "\x1b[" not in text, "no colour off a terminal"
+    folder = folder_of(text)
+    assert not folder.exists()
+    assert processes_of(folder) == []
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_it_with_a_verdict_and_a_second_one_at_once(output: Path) -> None:
+    with demo(output) as process:
+        folder = folder_of(watching(output))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(END) == 0, output.read_text()
+    assert "every run that was due ran once" in output.read_text()
+    assert processes_of(folder) == []
+
+    with demo(output) as process:
+        folder = folder_of(watching(output))
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(END) == 130, output.read_text()
+    assert processes_of(folder) == []
+
+
+@pytest.mark.slow
+def test_a_killed_demo_takes_its_cluster_with_it(output: Path) -> None:
+    with demo(output) as process:
+        folder = folder_of(watching(output))
+        process.kill()
+    wait_until(lambda: not folder.exists(), END, "the cluster's folder to go")
+    assert processes_of(folder) == []

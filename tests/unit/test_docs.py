@@ -1,0 +1,92 @@
+"""What the pages say is what the code says."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+import schedd.config
+import workerd.config
+from schedd.core.lifecycle import TRANSITIONS
+from support.repository import ROOT, module_of
+
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+
+generate = module_of(DOCS, "generate")
+lifecycle = module_of(DOCS / "images", "lifecycle")
+
+
+@pytest.mark.parametrize("path", generate.made(), ids=lambda path: path.name)
+def test_what_pages_have_from_the_code_is_as_the_code_has_it(path: Path) -> None:
+    wanted = generate.made()[path]
+    assert path.read_text(encoding="utf-8") == wanted, "run .venv/bin/python docs/generate.py"
+
+
+def test_the_picture_of_a_runs_life_has_each_transition_and_no_other() -> None:
+    assert set(lifecycle.LINES) == {(a, b) for a, afters in TRANSITIONS.items() for b in afters}
+
+
+def test_a_transition_without_a_line_in_the_picture_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(lifecycle.LINES, next(iter(lifecycle.LINES)))
+    with pytest.raises(ValueError, match="differ"):
+        lifecycle.picture()
+
+
+@pytest.mark.parametrize(
+    ("daemon", "config"), [("schedd", schedd.config.Config), ("workerd", workerd.config.Config)]
+)
+def test_operations_lists_every_setting_of_a_daemon_and_no_other(daemon: str, config: type) -> None:
+    text = (DOCS / "operations.md").read_text(encoding="utf-8")
+    section = text.split(f"### `{daemon}`")[1].split("\nFlags:")[0]
+    listed = [
+        key
+        for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+        for key in re.findall(r"`(.+?)`", row)
+    ]
+    assert sorted(listed) == sorted(_keys(config))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_link_leads_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        linked = (page.parent / name).resolve() if name else page
+        assert linked.exists(), f"{page.name} links to {target}"
+        if anchor:
+            assert anchor in _anchors(linked), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_file_that_a_page_names_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for named in re.findall(
+        r"`((?:schedd|workerd|client|proto|docs|tests|deploy)/[\w./-]*)`", text
+    ):
+        assert (ROOT / named).exists(), f"{page.name} names {named}"
+
+
+def _keys(config: type) -> Iterator[str]:
+    hints: dict[str, Any] = get_type_hints(config)
+    for field in dataclasses.fields(config):
+        kinds = [hints[field.name], *get_args(hints[field.name])]
+        nested = next((kind for kind in kinds if dataclasses.is_dataclass(kind)), None)
+        if nested is None:
+            yield field.name
+        else:
+            yield from (f"{field.name}.{key.name}" for key in dataclasses.fields(nested))
+
+
+def _anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
