@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Sequence
 from google.protobuf.message import Message
 
 from schedclient import methods, paging
+from schedclient.reading import value_of
 from schedclient.transport import Transport
-from schedclient.values import AuditEntry, Cluster, DeadLetter, Member, Shard, Worker, value_of
+from schedclient.values import AuditEntry, Cluster, DeadLetter, Member, Shard, Worker
 from schedproto.v1 import cluster_service_pb2 as wire
 from schedproto.v1 import run_service_pb2 as runs
 

@@ -10,6 +10,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 
 from schedclient import methods, paging
+from schedclient.reading import value_of
 from schedclient.specs import (
     Form,
     JobSpec,
@@ -22,7 +23,7 @@ from schedclient.specs import (
     when_message,
 )
 from schedclient.transport import Transport
-from schedclient.values import Instant, Job, Run, value_of
+from schedclient.values import Instant, Job, Run
 from schedkit.jsonform import named_fields
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import job_service_pb2 as wire

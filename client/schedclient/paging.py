@@ -7,7 +7,8 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
-from schedclient.values import Value, value_of
+from schedclient.reading import value_of
+from schedclient.values import Value
 
 V = TypeVar("V", bound=Value)
 

@@ -10,9 +10,10 @@ from google.protobuf.message import Message
 
 from schedclient import methods, paging
 from schedclient.errors import ClusterUnavailable, DeadlineExceeded, from_form
+from schedclient.reading import value_of
 from schedclient.specs import When, when_message
 from schedclient.transport import Transport
-from schedclient.values import Attempt, Explanation, LogPiece, Result, Run, value_of
+from schedclient.values import Attempt, Explanation, LogPiece, Result, Run
 from schedkit.backoff import Backoff
 from schedkit.jsonform import FormErrors, from_json
 from schedproto.v1 import run_pb2

@@ -1,4 +1,4 @@
-"""What calls return: frozen values with aware UTC instants, made from the wire by their own fields.
+"""What calls return: frozen values with aware UTC instants, made by `reading`.
 
 Invariants
 - A value never changes; asking again gives a new one.
@@ -9,19 +9,16 @@ Invariants
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final, TypeVar, get_args, get_type_hints
+from typing import Any, Final, cast
 
-from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from schedkit.jsonform import enum_word, payload_value, to_json
-
-V = TypeVar("V", bound="Value")
+from schedkit.jsonform import payload_value, to_json
+from schedproto.v1 import run_pb2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +158,7 @@ class Result(Value):
     @property
     def value(self) -> Any:
         """The JSON value, bytes, or None."""
-        payload = getattr(self.message, "result")  # noqa: B009 - Message has no typed fields
+        payload = cast("run_pb2.RunResult", self.message).result
         return payload.raw if payload.WhichOneof("kind") == "raw" else payload_value(payload)
 
 
@@ -276,55 +273,3 @@ class AuditEntry(Value):
     fencing_token: int
     worker: str | None
     source: str | None
-
-
-_NESTED: Final[dict[str, type[Value]]] = {
-    "schedd.v1.Run": Run,
-    "schedd.v1.ExplainRunResponse.Check": Check,
-}
-"""Which value each nested message becomes."""
-
-
-def value_of(cls: type[V], message: Message) -> V:
-    """The value of a message: each field of `cls` from the message's field of that name."""
-    fields = message.DESCRIPTOR.fields_by_name
-    read = {name: _read(message, fields[name], optional) for name, optional in _shape(cls)}
-    return cls(message=message, **read)
-
-
-def _shape(cls: type[Value]) -> tuple[tuple[str, bool], ...]:
-    """The names of a value's own fields, and whether each may be None."""
-    if cls not in _SHAPES:
-        hints = get_type_hints(cls)
-        names = [one.name for one in dataclasses.fields(cls) if one.name != "message"]
-        _SHAPES[cls] = tuple((name, type(None) in get_args(hints[name])) for name in names)
-    return _SHAPES[cls]
-
-
-_SHAPES: Final[dict[type[Value], tuple[tuple[str, bool], ...]]] = {}
-
-
-def _read(message: Message, of: Any, optional: bool) -> Any:
-    value = getattr(message, of.name)
-    if of.message_type is not None and of.message_type.GetOptions().map_entry:
-        return dict(value)
-    if of.is_repeated:
-        return tuple(_single(of, one) for one in value)
-    if optional and of.has_presence and not message.HasField(of.name):
-        return None
-    single = _single(of, value)
-    return None if optional and single == "" else single
-
-
-def _single(of: FieldDescriptor, value: Any) -> Any:
-    if of.enum_type is not None:
-        word = enum_word(of.enum_type, value)
-        return "" if word is None else str(word)
-    if of.message_type is None:
-        return value
-    name = of.message_type.full_name
-    if name == "google.protobuf.Timestamp":
-        return value.ToDatetime(tzinfo=UTC)
-    if name == "google.protobuf.Duration":
-        return value.ToTimedelta()
-    return value_of(_NESTED[name], value)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from functools import update_wrapper
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -17,7 +18,8 @@ from schedctl.failure import Failure, NotBuilt
 from schedctl.session import OUTPUTS, Seconds, Session
 from schedkit.jsonform.problems import did_you_mean
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
@@ -153,12 +155,10 @@ def session_of(ctx: click.Context) -> Session:
     return root.obj
 
 
-def pass_session(command: F) -> F:
+def pass_session(command: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
     """Give a command its Session as first argument."""
 
-    def called(*args: Any, **kwargs: Any) -> Any:
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
         return command(session_of(click.get_current_context()), *args, **kwargs)
 
-    called.__name__, called.__doc__ = command.__name__, command.__doc__
-    called.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]  # how click hands on what stands below
-    return called  # type: ignore[return-value]  # the same signature without the session
+    return update_wrapper(called, command)

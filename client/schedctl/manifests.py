@@ -62,7 +62,10 @@ def read(files: Sequence[str]) -> Reading:
     faults: list[Fault] = []
     for name, text in _texts(files):
         for one in parse(name, text):
-            (manifests if isinstance(one, Manifest) else faults).append(one)  # type: ignore[arg-type]  # each to its own
+            if isinstance(one, Manifest):
+                manifests.append(one)
+            else:
+                faults.append(one)
     faults.extend(_doubles(manifests))
     return Reading(tuple(manifests), tuple(faults))
 

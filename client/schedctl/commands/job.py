@@ -36,6 +36,7 @@ def _name(one: Job) -> str:
 @pass_session
 def create(
     session: Session,
+    /,
     name: str,
     idempotency_key: str | None,
     dry_run: bool,
@@ -111,7 +112,7 @@ def describe(session: Session, name: str) -> None:
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED)
 @pass_session
 def patch(
-    session: Session, name: str, dry_run: bool, etag: str, argv: tuple[str, ...], **flags: Any
+    session: Session, /, name: str, dry_run: bool, etag: str, argv: tuple[str, ...], **flags: Any
 ) -> None:
     """Change what is named and nothing else; the change is shown first."""
     session.asked_job = name

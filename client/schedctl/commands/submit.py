@@ -26,6 +26,7 @@ from schedctl.work import job_of, need_action, work_options
 @pass_session
 def submit(
     session: Session,
+    /,
     wait: bool,
     exit_status: bool,
     name: str,
