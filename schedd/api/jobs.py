@@ -56,7 +56,7 @@ async def create_job(
         record,
         None,
         idempotency(record.definition.namespace, request.idempotency_key, "CreateJob", job),
-        caller.audit("create", f"job/{record.definition.namespace}/{job.name}"),
+        caller.audit("create", f"job/{record.definition.namespace}/{job.name}", request.request_id),
     )
     if isinstance(stored, Conflict):
         raise _taken(stored, job.name)
@@ -119,7 +119,7 @@ async def update_job(
         stored.generation,
         edited,
         timer,
-        caller.audit("update", f"job/{stored.namespace}/{stored.name}"),
+        caller.audit("update", f"job/{stored.namespace}/{stored.name}", request.request_id),
     )
     if isinstance(result, Conflict):
         raise _old_etag(stored.name)
@@ -137,7 +137,7 @@ async def delete_job(
     stored = record.definition
     if request.etag and request.etag != views.etag(stored.job_id, stored.generation):
         raise _old_etag(stored.name)
-    audit = caller.audit("delete", f"job/{stored.namespace}/{stored.name}")
+    audit = caller.audit("delete", f"job/{stored.namespace}/{stored.name}", request.request_id)
     if not await services.store.delete_job(stored.job_id, audit):
         raise _unknown(request.job)
     await _settle(services, caller, record)
@@ -155,7 +155,7 @@ async def pause_job(
         stored.job_id,
         request.note,
         caller.actor,
-        caller.audit("pause", f"job/{stored.namespace}/{stored.name}"),
+        caller.audit("pause", f"job/{stored.namespace}/{stored.name}", request.request_id),
     )
     if paused is None:
         raise _unknown(request.job)
@@ -176,7 +176,7 @@ async def resume_job(
         stored.job_id,
         timer,
         skipped,
-        caller.audit("resume", f"job/{stored.namespace}/{stored.name}"),
+        caller.audit("resume", f"job/{stored.namespace}/{stored.name}", request.request_id),
     )
     if resumed is None:
         raise _unknown(request.job)
@@ -202,7 +202,7 @@ async def trigger_job(
         Priority(request.priority) if request.priority else definition.priority,
         request.payload.SerializeToString() if request.HasField("payload") else None,
         idempotency(stored.namespace, request.idempotency_key, "TriggerJob", request),
-        caller.audit("trigger", f"job/{stored.namespace}/{stored.name}"),
+        caller.audit("trigger", f"job/{stored.namespace}/{stored.name}", request.request_id),
     )
     if isinstance(inserted, Conflict):
         raise _taken(inserted, request.idempotency_key)

@@ -48,7 +48,7 @@ async def submit_run(
         record,
         NewRun(RunKey(now, RunId(run_id)), now + delay),
         idempotency(namespace, request.idempotency_key, "SubmitRun", request),
-        caller.audit("submit", f"run/{run_id}"),
+        caller.audit("submit", f"run/{run_id}", request.request_id),
         Trigger.SUBMIT,
         Priority(spec.priority or Priority.MEDIUM),
     )
@@ -130,7 +130,9 @@ async def cancel_run(
     """End a run: at once while it waits, by its worker while it runs. Twice is fine."""
     record = await _find(services, request.run_id)
     run_id = record.run.key.run_id
-    cancelled = await services.store.cancel_run(run_id, caller.audit("cancel", f"run/{run_id}"))
+    cancelled = await services.store.cancel_run(
+        run_id, caller.audit("cancel", f"run/{run_id}", request.request_id)
+    )
     if cancelled is None:
         raise _unknown(request.run_id)
     if cancelled.run.state not in LIVE and cancelled.run.state is not State.CANCELLED:

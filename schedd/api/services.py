@@ -45,6 +45,10 @@ class Caller:
     source: str
     deadline: float | None = None
 
-    def audit(self, action: str, object_: str) -> AuditEntry:
-        """The audit's line for a change that is about to be made."""
-        return AuditEntry(self.actor, action, object_, "ok", source=self.source)
+    def audit(self, action: str, object_: str, request_id: str = "") -> AuditEntry:
+        """The audit's line for a change that is about to be made.
+
+        The caller's own name for the call, if it gave one, stands beside where it came from.
+        """
+        source = f"{self.source} request:{request_id}" if request_id else self.source
+        return AuditEntry(self.actor, action, object_, "ok", source=source)
