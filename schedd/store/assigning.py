@@ -25,40 +25,39 @@ from schedd.core.model import Draft, LiveRun, Priority, RunKey
 from schedd.store import arrays
 from schedd.store.keys import key_arguments, lock_runs
 
-LIVE = "('PENDING', 'RUNNING', 'RETRYING')"
-
-ASSIGN = f"""
-WITH b AS (
+ASSIGN = """
+WITH b AS MATERIALIZED (
     SELECT * FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(jobs)s::uuid[],
         %(shards)s::int[], %(generations)s::int[], %(tokens)s::bigint[], %(workers)s::text[],
         %(incarnations)s::uuid[], %(limits)s::int[], %(skips)s::bool[], %(patience)s::float8[])
       WITH ORDINALITY AS b(scheduled_at, run_id, job_id, shard, generation, next_token, next_worker,
         next_incarnation, overlap_limit, skip, patience, n)
-), c AS (
+), c AS (  -- may be asked: they wait, and their timer is as the owner thinks
     SELECT b.*, r.token, r.attempt, r.generation AS made_from, r.state, r.reason, r.worker,
         r.incarnation, r.assigned_at, r.start_by, r.started_at, r.finished_at, r.exit_code,
         r.error, r.digest
-    FROM b
-    JOIN runs r ON r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
-    JOIN timers t ON t.job_id = r.job_id
-    WHERE r.scheduled_at BETWEEN %(first)s AND %(last)s
-      AND r.state IN ('PENDING', 'RETRYING') AND r.token < b.next_token AND r.job_id = b.job_id
-      AND t.shard = b.shard AND t.generation = b.generation
+    FROM b JOIN timers t ON t.job_id = b.job_id AND t.shard = b.shard
+      AND t.generation = b.generation
+    CROSS JOIN LATERAL (
+        SELECT * FROM runs r WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+          AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s OFFSET 0
+    ) r
+    WHERE r.state IN ('PENDING', 'RETRYING') AND r.token < b.next_token AND r.job_id = b.job_id
       AND (NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
-), busy AS (
-    SELECT l.job_id, count(*) AS admitted
-    FROM (SELECT DISTINCT shard, job_id FROM c WHERE token = 0 AND overlap_limit > 0) d
-    JOIN live l ON l.shard = d.shard AND l.job_id = d.job_id
-    JOIN runs x ON x.scheduled_at = l.scheduled_at AND x.run_id = l.run_id
-    WHERE x.token > 0 AND x.state IN {LIVE}
-      AND NOT EXISTS (SELECT FROM c WHERE c.run_id = l.run_id AND c.token = 0)
-    GROUP BY l.job_id
+), busy AS (  -- admitted runs by job; a map, for a join with it may become a loop over it
+    SELECT jsonb_object_agg(job_id::text, admitted) AS runs FROM (
+        SELECT l.job_id, count(*) AS admitted
+        FROM (SELECT DISTINCT shard, job_id FROM c WHERE token = 0 AND overlap_limit > 0) j
+        JOIN live l ON l.shard = j.shard AND l.job_id = j.job_id
+        JOIN runs x ON x.scheduled_at = l.scheduled_at AND x.run_id = l.run_id
+        WHERE x.token > 0 AND x.state IN ('PENDING', 'RUNNING', 'RETRYING') GROUP BY l.job_id
+    ) admitted
 ), d AS (
     SELECT c.*, c.token > 0 OR c.overlap_limit = 0
-        OR COALESCE(busy.admitted, 0)
+        OR COALESCE(((SELECT busy.runs FROM busy) ->> c.job_id::text)::int, 0)
            + row_number() OVER (PARTITION BY c.job_id, c.token = 0 ORDER BY c.n)
            <= c.overlap_limit AS goes
-    FROM c LEFT JOIN busy USING (job_id)
+    FROM c
 ), before AS (
     INSERT INTO attempts (run_id, token, scheduled_at, attempt, generation, state, reason, worker,
         incarnation, assigned_at, start_by, started_at, finished_at, exit_code, error, digest)
@@ -75,30 +74,34 @@ WITH b AS (
         started_at = NULL, finished_at = NULL, exit_code = NULL, reason = NULL, error = '',
         digest = NULL
     FROM d WHERE d.goes AND r.scheduled_at = d.scheduled_at AND r.run_id = d.run_id
-      AND r.scheduled_at BETWEEN %(first)s AND %(last)s
     RETURNING d.n, r.priority, r.due_at, r.ready_at, r.attempt, r.losses, r.start_by,
         r.payload IS NOT NULL AS paid
-), skipped AS (
-    UPDATE runs r SET state = 'SKIPPED', reason = 'OVERLAP', fired_by = %(tenure)s,
-        finished_at = statement_timestamp()
-    FROM d WHERE NOT d.goes AND d.skip AND r.scheduled_at = d.scheduled_at AND r.run_id = d.run_id
-      AND r.scheduled_at BETWEEN %(first)s AND %(last)s AND r.state = 'PENDING'
-    RETURNING d.n, r.shard, r.job_id, r.run_id
-), gone AS (
-    DELETE FROM live l USING skipped s
-    WHERE l.shard = s.shard AND l.job_id = s.job_id AND l.run_id = s.run_id
 )
 SELECT n, true, priority, due_at, ready_at, attempt, losses, start_by, paid FROM assigned
 UNION ALL
-SELECT n, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM skipped
+SELECT n, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM d
+WHERE NOT goes AND skip AND state = 'PENDING'
 ORDER BY n
 """
+
+SKIP = """
+WITH skipped AS (
+    UPDATE runs r SET state = 'SKIPPED', reason = 'OVERLAP', fired_by = %(tenure)s,
+        finished_at = statement_timestamp()
+    FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[]) b(scheduled_at, run_id)
+    WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id AND r.state = 'PENDING'
+    RETURNING r.shard, r.job_id, r.run_id
+)
+DELETE FROM live l USING skipped s
+WHERE l.shard = s.shard AND l.job_id = s.job_id AND l.run_id = s.run_id
+"""
+"""A statement of its own, for it is seldom needed; the decision was made under the same locks."""
 
 PAYLOADS = """
 SELECT r.run_id, r.payload FROM runs r
 JOIN unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[]) b(scheduled_at, run_id)
   ON r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
-WHERE r.scheduled_at BETWEEN %(first)s AND %(last)s
+WHERE r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s
 """
 
 
@@ -127,15 +130,15 @@ def assign(
     lock_runs(connection, keys)
     outcome = Outcome()
     told = set()
-    for n, goes, *columns in connection.exec_driver_sql(
-        ASSIGN, keys | _arguments(tenure, drafts, tokens)
-    ):
+    for n, goes, *columns in connection.exec_driver_sql(ASSIGN, keys | _arguments(drafts, tokens)):
         draft = drafts[n - 1]
         told.add(draft.key)
         if goes:
             outcome.assigned.append((_assigned(draft, tokens[n - 1], columns), columns[-1]))
         else:
             outcome.ended.append(draft.key)
+    if outcome.ended:
+        connection.exec_driver_sql(SKIP, key_arguments(outcome.ended) | {"tenure": tenure})
     outcome.waiting.extend(draft.key for draft in drafts if draft.key not in told)
     return outcome
 
@@ -146,11 +149,8 @@ def payloads(connection: Connection, keys: Sequence[RunKey]) -> dict[RunId, byte
     return {run_id: bytes(payload) for run_id, payload in rows if payload is not None}
 
 
-def _arguments(
-    tenure: TenureId, drafts: Sequence[Draft], tokens: Sequence[Token]
-) -> dict[str, object]:
+def _arguments(drafts: Sequence[Draft], tokens: Sequence[Token]) -> dict[str, object]:
     return {
-        "tenure": tenure,
         "jobs": arrays.ids(draft.job_id for draft in drafts),
         "shards": arrays.numbers(draft.shard for draft in drafts),
         "generations": arrays.numbers(draft.generation for draft in drafts),

@@ -44,23 +44,24 @@ _AFTER = """
          ELSE {reason} END AS reason"""
 
 GIVE_BACK = f"""
-WITH d AS (
-    SELECT r.scheduled_at, r.run_id, b.token, {
+WITH d AS MATERIALIZED (
+    SELECT r.scheduled_at, r.run_id, b.token, 'RUNNING' AS running, {
     _AFTER.format(state="CASE WHEN r.attempt > 1 THEN 'RETRYING' ELSE 'PENDING' END", reason="NULL")
 }
     FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(tokens)s::bigint[])
       b(scheduled_at, run_id, token)
-    JOIN runs r ON r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+    CROSS JOIN LATERAL (
+        SELECT * FROM runs r WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+          AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s OFFSET 0
+    ) r
     LEFT JOIN timers t ON t.job_id = r.job_id
-    WHERE r.scheduled_at BETWEEN %(first)s AND %(last)s
-      AND (%(shards)s::int[] IS NULL OR r.shard = ANY (%(shards)s::int[]))
+    WHERE (%(shards)s::int[] IS NULL OR r.shard = ANY (%(shards)s::int[]))
 ), back AS (
     UPDATE runs r SET state = d.state, reason = d.reason, attempt = r.attempt - 1,
         started_at = NULL,
         finished_at = CASE WHEN d.state = 'CANCELLED' THEN statement_timestamp() END
     FROM d WHERE r.scheduled_at = d.scheduled_at AND r.run_id = d.run_id
-      AND r.scheduled_at BETWEEN %(first)s AND %(last)s
-      AND r.token = d.token AND r.state = 'RUNNING'
+      AND r.token = d.token AND r.state = d.running
     RETURNING {RUN_COLUMNS}
 ), gone AS (
     DELETE FROM live l USING back
@@ -78,23 +79,26 @@ WHERE id IN (SELECT i.id FROM incarnations i WHERE i.id = ANY (%(ids)s::uuid[])
 """
 
 RESCUE = f"""
-WITH d AS (
-    SELECT r.scheduled_at, r.run_id, b.token, b.incarnation, b.fingerprint, b.dead,
+WITH d AS MATERIALIZED (
+    SELECT r.scheduled_at, r.run_id, b.token, 'RUNNING' AS running, b.incarnation,
+        b.fingerprint, b.dead,
         {_AFTER.format(state="b.state", reason="b.reason")}
     FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(tokens)s::bigint[],
         %(incarnations)s::uuid[], %(states)s::text[], %(reasons)s::text[], %(dead)s::bool[],
         %(fingerprints)s::text[])
       b(scheduled_at, run_id, token, incarnation, state, reason, dead, fingerprint)
-    JOIN runs r ON r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+    CROSS JOIN LATERAL (
+        SELECT * FROM runs r WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+          AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s OFFSET 0
+    ) r
     LEFT JOIN timers t ON t.job_id = r.job_id
-    WHERE r.scheduled_at BETWEEN %(first)s AND %(last)s AND r.shard = ANY (%(shards)s::int[])
+    WHERE r.shard = ANY (%(shards)s::int[])
 ), moved AS (
     UPDATE runs r SET state = d.state, reason = d.reason, losses = r.losses + 1,
         attempt = r.attempt - 1, ready_at = statement_timestamp(),
         finished_at = statement_timestamp()
     FROM d WHERE r.scheduled_at = d.scheduled_at AND r.run_id = d.run_id
-      AND r.scheduled_at BETWEEN %(first)s AND %(last)s
-      AND r.token = d.token AND r.state = 'RUNNING' AND r.incarnation = d.incarnation
+      AND r.token = d.token AND r.state = d.running AND r.incarnation = d.incarnation
     RETURNING r.scheduled_at, r.run_id, r.job_id, r.shard, r.state, d.dead, d.fingerprint
 ), gone AS (
     DELETE FROM live l USING moved m
@@ -109,13 +113,16 @@ SELECT scheduled_at, run_id FROM moved
 """
 
 END_WAITING = """
-WITH ended AS (
-    UPDATE runs r SET state = b.state, reason = b.reason, finished_at = statement_timestamp()
+WITH b AS MATERIALIZED (
+    SELECT *, CASE WHEN state IN ('FAILED', 'CANCELLED') THEN '{PENDING,RETRYING}'
+                   ELSE '{PENDING}' END::text[] AS allowed
     FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(states)s::text[],
         %(reasons)s::text[]) b(scheduled_at, run_id, state, reason)
-    WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
-      AND r.scheduled_at BETWEEN %(first)s AND %(last)s AND r.shard = ANY (%(shards)s::int[])
-      AND (r.state = 'PENDING' OR r.state = 'RETRYING' AND b.state IN ('FAILED', 'CANCELLED'))
+), ended AS (
+    UPDATE runs r SET state = b.state, reason = b.reason, finished_at = statement_timestamp()
+    FROM b WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+      AND r.shard = ANY (%(shards)s::int[])
+      AND r.state = ANY (b.allowed)
     RETURNING r.scheduled_at, r.run_id, r.job_id, r.shard
 ), gone AS (
     DELETE FROM live l USING ended e

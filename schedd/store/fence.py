@@ -23,8 +23,18 @@ from schedd.store.database import Database
 
 TIMELINE = "('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int"
 
+BY_INDEX = """(SELECT set_config('enable_seqscan', 'off', true)
+    || set_config('enable_bitmapscan', 'off', true) || set_config('enable_mergejoin', 'off', true)
+    || set_config('enable_hashjoin', 'off', true))"""
+"""A column by which the later statements of this transaction, and of no other, go by keys alone:
+for each row of the batch a look into the index.
+
+`live` and the day's partition grow from nothing, and `live` is emptied again: whatever their
+statistics say is old, and a join planned on it would read them whole.
+"""
+
 LOCK_SHARDS = f"""
-SELECT s.id FROM shards s
+SELECT s.id, {BY_INDEX} FROM shards s
 JOIN unnest(%(ids)s::int[], %(epochs)s::bigint[]) b(id, epoch) USING (id)
 WHERE s.owner = %(tenure)s AND s.epoch = b.epoch AND s.timeline = %(timeline)s
   AND s.timeline = (SELECT {TIMELINE})

@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, ShardId, TenureId
 from schedd.core.lifecycle import State
-from schedd.core.model import Firing, LiveRun, Timer
+from schedd.core.model import Firing, LiveRun, NewRun, Timer
 from schedd.store import arrays
 from schedd.store.rows import TIMER_COLUMNS, timer
 
@@ -37,34 +37,44 @@ FIRE = """
 WITH b AS (
     SELECT * FROM unnest(%(jobs)s::uuid[], %(shards)s::int[], %(generations)s::int[],
         %(due)s::timestamptz[], %(next_due)s::timestamptz[], %(next_nominal)s::timestamptz[],
-        %(last)s::timestamptz[], %(priorities)s::smallint[])
-      AS b(job_id, shard, generation, due_at, next_due, next_nominal, last_instant, priority)
+        %(last)s::timestamptz[], %(priorities)s::smallint[],
+        %(scheduled)s::timestamptz[], %(runs)s::uuid[], %(run_due)s::timestamptz[],
+        %(states)s::text[], %(reasons)s::text[], %(counts)s::int[], %(until)s::timestamptz[])
+      AS b(job_id, shard, generation, due_at, next_due, next_nominal, last_instant, priority,
+        scheduled_at, run_id, run_due, state, reason, count, scheduled_until)
 ), advanced AS (
     UPDATE timers t SET due_at = b.next_due, nominal = b.next_nominal FROM b
     WHERE t.job_id = b.job_id AND t.shard = b.shard AND t.generation = b.generation
       AND t.due_at = b.due_at AND NOT t.paused
       AND b.last_instant <= clock_timestamp() + %(horizon)s
-    RETURNING t.job_id, t.shard, t.generation, b.priority
-), new AS (
-    SELECT * FROM unnest(%(run_jobs)s::uuid[], %(scheduled)s::timestamptz[], %(runs)s::uuid[],
-        %(run_due)s::timestamptz[], %(states)s::text[], %(reasons)s::text[], %(counts)s::int[],
-        %(until)s::timestamptz[])
-      AS n(job_id, scheduled_at, run_id, due_at, state, reason, count, scheduled_until)
+    RETURNING b.*
+), fired AS (
+    SELECT shard, generation, priority, job_id, scheduled_at, run_id, run_due, state, reason,
+        count, scheduled_until
+    FROM advanced WHERE run_id IS NOT NULL
+    UNION ALL
+    SELECT a.shard, a.generation, a.priority, n.* FROM advanced a
+    JOIN unnest(%(more_jobs)s::uuid[], %(more_scheduled)s::timestamptz[], %(more_runs)s::uuid[],
+        %(more_run_due)s::timestamptz[], %(more_states)s::text[], %(more_reasons)s::text[],
+        %(more_counts)s::int[], %(more_until)s::timestamptz[])
+      AS n(job_id, scheduled_at, run_id, run_due, state, reason, count, scheduled_until)
+      USING (job_id)
 ), inserted AS (
     INSERT INTO runs (scheduled_at, run_id, job_id, due_at, shard, priority, count,
         scheduled_until, fired_by, trigger, state, ready_at, generation, reason, finished_at)
-    SELECT n.scheduled_at, n.run_id, n.job_id, n.due_at, a.shard, a.priority, n.count,
-        n.scheduled_until, %(tenure)s, 'SCHEDULE', n.state, n.due_at, a.generation, n.reason,
-        CASE WHEN n.state <> 'PENDING' THEN clock_timestamp() END
-    FROM new n JOIN advanced a USING (job_id)
+    SELECT scheduled_at, run_id, job_id, run_due, shard, priority, count, scheduled_until,
+        %(tenure)s, 'SCHEDULE', state, run_due, generation, reason,
+        CASE WHEN state <> 'PENDING' THEN clock_timestamp() END
+    FROM fired
     ON CONFLICT DO NOTHING RETURNING shard, job_id, run_id, scheduled_at, state
 ), waiting AS (
     INSERT INTO live (shard, job_id, run_id, scheduled_at)
     SELECT shard, job_id, run_id, scheduled_at FROM inserted WHERE state = 'PENDING'
     ON CONFLICT DO NOTHING
 )
-SELECT a.job_id, i.run_id FROM advanced a LEFT JOIN inserted i USING (job_id)
+SELECT job_id, NULL FROM advanced UNION ALL SELECT NULL, run_id FROM inserted
 """
+"""A firing's first run stands in its own row: the usual firing has one, and needs no join."""
 
 
 def due_timers(
@@ -112,8 +122,10 @@ def fire(
 def _arguments(
     tenure: TenureId, firings: Sequence[Firing], horizon: timedelta
 ) -> dict[str, object]:
-    runs = [(firing, run) for firing in firings for run in firing.runs]
-    return {
+    first = [each.runs[0] if each.runs else None for each in firings]
+    more = [(each.job_id, run) for each in firings for run in each.runs[1:]]
+    rest = _columns([run for _, run in more])
+    return _columns(first) | {
         "tenure": tenure,
         "horizon": horizon,
         "jobs": arrays.ids(each.job_id for each in firings),
@@ -124,12 +136,21 @@ def _arguments(
         "next_nominal": arrays.instants(each.next_nominal for each in firings),
         "last": arrays.instants(each.last_instant for each in firings),
         "priorities": arrays.numbers(each.priority.value for each in firings),
-        "run_jobs": arrays.ids(each.job_id for each, _ in runs),
-        "scheduled": arrays.instants(run.key.scheduled_at for _, run in runs),
-        "runs": arrays.ids(run.key.run_id for _, run in runs),
-        "run_due": arrays.instants(run.due_at for _, run in runs),
-        "states": arrays.texts(run.state.value for _, run in runs),
-        "reasons": arrays.texts(run.reason and run.reason.value for _, run in runs),
-        "counts": arrays.numbers(run.count for _, run in runs),
-        "until": arrays.instants(run.scheduled_until for _, run in runs),
+        "more_jobs": arrays.ids(job_id for job_id, _ in more),
+        **{f"more_{name}": column for name, column in rest.items()},
+    }
+
+
+def _columns(runs: Sequence[NewRun | None]) -> dict[str, object]:
+    """Columns of runs; all NULL where a firing has none."""
+    return {
+        "scheduled": arrays.instants(None if run is None else run.key.scheduled_at for run in runs),
+        "runs": arrays.ids(None if run is None else run.key.run_id for run in runs),
+        "run_due": arrays.instants(None if run is None else run.due_at for run in runs),
+        "states": arrays.texts(None if run is None else run.state.value for run in runs),
+        "reasons": arrays.texts(
+            None if run is None or run.reason is None else run.reason.value for run in runs
+        ),
+        "counts": arrays.numbers(None if run is None else run.count for run in runs),
+        "until": arrays.instants(None if run is None else run.scheduled_until for run in runs),
     }

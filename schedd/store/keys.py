@@ -1,32 +1,50 @@
-"""Batches of runs by key: their columns for `unnest`, and their rows locked in order."""
+"""Batches of runs by key: their columns for `unnest`, and their rows locked in order.
+
+How a batch's statements keep to one plan, a look into the index for each of its rows, whatever the
+statistics of the day say (they say "none": most runs have ended, and the newest aren't counted):
+- reads go through a LATERAL look by key, bounded by the batch's whole days, `first` and `last`,
+  so that the planner drops the other partitions;
+- updates are joined by key alone: a bound or a literal state would look like a short way in, and
+  make the join a loop over the batch for each row found there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
 from schedd.core.model import RunKey
 from schedd.store import arrays
+from schedd.store.fence import BY_INDEX
 
-LOCK_RUNS = """
-SELECT 1 FROM runs r
-JOIN unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[]) b(scheduled_at, run_id)
-  ON r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
-WHERE r.scheduled_at BETWEEN %(first)s AND %(last)s
-ORDER BY r.scheduled_at, r.run_id FOR NO KEY UPDATE OF r
+LOCK_RUNS = f"""
+SELECT {BY_INDEX} FROM (
+    SELECT * FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[]) b(scheduled_at, run_id)
+    ORDER BY scheduled_at, run_id
+) b CROSS JOIN LATERAL (
+    SELECT 1 FROM runs r WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+      AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s
+    FOR NO KEY UPDATE
+) r
 """
+"""The rows are locked one after the other, in the order of the batch's own sort."""
 
 
 def key_arguments(keys: Sequence[RunKey]) -> dict[str, object]:
-    """The keys' columns, and their bounds, by which the planner prunes partitions."""
+    """The keys' columns, and the days they are in, from `first` to before `last`."""
     instants = [key.scheduled_at for key in keys]
     return {
         "scheduled": arrays.instants(instants),
         "runs": arrays.ids(key.run_id for key in keys),
-        "first": min(instants),
-        "last": max(instants),
+        "first": _day(min(instants)),
+        "last": _day(max(instants)) + timedelta(days=1),
     }
+
+
+def _day(instant: datetime) -> datetime:
+    return instant.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def lock_runs(connection: Connection, keys: dict[str, object]) -> None:

@@ -27,40 +27,48 @@ from schedd.core.lifecycle import Reason, State
 from schedd.core.model import AuditEntry, LiveRun, Report, RunKey, Verdict
 from schedd.store import arrays
 from schedd.store.audit import write_all
+from schedd.store.fence import BY_INDEX
 from schedd.store.keys import key_arguments, lock_runs
 from schedd.store.rows import RUN_COLUMNS, live_run
 
 REPORTED = f"""
 SELECT {RUN_COLUMNS} FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[])
   b(scheduled_at, run_id)
-JOIN runs r ON r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
-WHERE r.scheduled_at BETWEEN %(first)s AND %(last)s
+CROSS JOIN LATERAL (
+    SELECT * FROM runs r WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+      AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s OFFSET 0
+) r
 """
 
-LOCK = """
-SELECT b.n, r.state, r.token, r.incarnation, r.digest, r.cancelling, r.job_id
-FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[]) WITH ORDINALITY
-  b(scheduled_at, run_id, n)
-JOIN runs r ON r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
-WHERE r.scheduled_at BETWEEN %(first)s AND %(last)s
-ORDER BY r.scheduled_at, r.run_id FOR NO KEY UPDATE OF r
+LOCK = f"""
+SELECT b.n, r.*, {BY_INDEX} FROM (
+    SELECT * FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[]) WITH ORDINALITY
+      b(scheduled_at, run_id, n) ORDER BY scheduled_at, run_id
+) b CROSS JOIN LATERAL (
+    SELECT r.state, r.token, r.incarnation, r.digest, r.cancelling, r.job_id FROM runs r
+    WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+      AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s
+    FOR NO KEY UPDATE
+) r
 """
 
 ACCEPT = """
-WITH accepted AS (
-    UPDATE runs r SET state = b.state, reason = b.reason, error = b.error, exit_code = b.exit_code,
-        started_at = COALESCE(b.started_at, r.started_at),
-        finished_at = COALESCE(b.finished_at, statement_timestamp()), digest = b.digest,
-        ready_at = COALESCE(b.retry_at, r.ready_at), attempt = r.attempt - b.free
+WITH b AS MATERIALIZED (
+    SELECT *, 'RUNNING' AS running
     FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(tokens)s::bigint[],
         %(senders)s::uuid[], %(states)s::text[], %(reasons)s::text[], %(errors)s::text[],
         %(exit_codes)s::int[], %(started)s::timestamptz[], %(finished)s::timestamptz[],
         %(digests)s::bytea[], %(retries)s::timestamptz[], %(free)s::int[]) WITH ORDINALITY
       AS b(scheduled_at, run_id, token, sender, state, reason, error, exit_code, started_at,
         finished_at, digest, retry_at, free, n)
+), accepted AS (
+    UPDATE runs r SET state = b.state, reason = b.reason, error = b.error, exit_code = b.exit_code,
+        started_at = COALESCE(b.started_at, r.started_at),
+        finished_at = COALESCE(b.finished_at, statement_timestamp()), digest = b.digest,
+        ready_at = COALESCE(b.retry_at, r.ready_at), attempt = r.attempt - b.free
+    FROM b
     WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
-      AND r.scheduled_at BETWEEN %(first)s AND %(last)s
-      AND r.token = b.token AND r.incarnation = b.sender AND r.state = 'RUNNING'
+      AND r.token = b.token AND r.incarnation = b.sender AND r.state = b.running
     RETURNING b.n, r.shard, r.job_id, r.run_id, r.state
 ), gone AS (
     DELETE FROM live l USING accepted a
@@ -102,12 +110,14 @@ WHERE NOT EXISTS (SELECT FROM timers t WHERE t.job_id = b.job_id)
 """
 
 STARTED = """
-UPDATE runs r SET started_at = b.started_at
-FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(tokens)s::bigint[],
-    %(started)s::timestamptz[]) b(scheduled_at, run_id, token, started_at)
+WITH b AS MATERIALIZED (
+    SELECT *, 'RUNNING' AS running
+    FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(tokens)s::bigint[],
+        %(started)s::timestamptz[]) b(scheduled_at, run_id, token, started_at)
+)
+UPDATE runs r SET started_at = b.started_at FROM b
 WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
-  AND r.scheduled_at BETWEEN %(first)s AND %(last)s
-  AND r.token = b.token AND r.state = 'RUNNING' AND r.started_at IS NULL
+  AND r.token = b.token AND r.state = b.running AND r.started_at IS NULL
 """
 
 
@@ -150,7 +160,7 @@ def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
         reports[n - 1].key: Standing(
             State(state), token, incarnation, _bytes(digest), cancelling, job_id
         )
-        for n, state, token, incarnation, digest, cancelling, job_id in rows
+        for n, state, token, incarnation, digest, cancelling, job_id, _ in rows
     }
     verdicts: list[Verdict | None] = [None] * len(reports)
     fresh: dict[RunKey, int] = {}

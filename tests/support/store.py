@@ -46,6 +46,7 @@ from schedd.core.model import (
     Tenure,
 )
 from schedd.ports import Assignments, Fired, JobRecord, StoredDefinition
+from schedd.store import arrays
 from schedd.store.database import Database
 from schedd.store.postgres import PostgresStore
 from support.wait import wait_until
@@ -56,6 +57,16 @@ START = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
 LANES = 2
+
+BULK = """
+INSERT INTO jobs (job_id, namespace, name, shard, generation, spec, created_at, created_by,
+    updated_at)
+SELECT u.id, 'default', u.id::text, u.shard, 1, '', now(), '', now()
+FROM unnest(%(ids)s::uuid[], %(shards)s::int[]) u(id, shard);
+INSERT INTO timers (job_id, shard, due_at, nominal, generation)
+SELECT u.id, u.shard, u.due, u.due, 1
+FROM unnest(%(ids)s::uuid[], %(shards)s::int[], %(due)s::timestamptz[]) u(id, shard, due)
+"""
 
 
 @dataclass
@@ -151,6 +162,15 @@ class World:
         stored = await self.store.users.create_job(record, None, None, ok("create"))
         assert isinstance(stored, JobRecord), stored
         return stored
+
+    async def jobs(self, records: Sequence[JobRecord]) -> None:
+        """Store these in bulk, without audit or runs."""
+        arguments = {
+            "ids": arrays.ids(record.definition.job_id for record in records),
+            "shards": arrays.numbers(record.shard for record in records),
+            "due": arrays.instants(record.due_at for record in records),
+        }
+        await self.store.database.call(lambda c: c.exec_driver_sql(BULK, arguments))
 
     async def run_row(self, run_id: RunId) -> dict[str, Any]:
         """The run's row as a dictionary."""

@@ -19,42 +19,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from schedd.ports import JobRecord
 from schedd.store import migrate
 from support.postgres import private_postgres
-from support.store import Member, World, draft, firing, job_record, report
+from support.store import World, draft, firing, job_record, report
 
 DURABLE = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
 SPREAD = 60
 """Seconds over which the jobs' due instants are spread."""
 
-JOBS = """
-INSERT INTO jobs (job_id, namespace, name, shard, generation, spec, created_at, created_by,
-    updated_at)
-SELECT u.id, 'default', u.id::text, u.shard, 1, '', now(), '', now()
-FROM unnest(%(ids)s::uuid[], %(shards)s::int[]) u(id, shard);
-INSERT INTO timers (job_id, shard, due_at, nominal, generation)
-SELECT u.id, u.shard, u.due, u.due, 1
-FROM unnest(%(ids)s::uuid[], %(shards)s::int[], %(due)s::timestamptz[]) u(id, shard, due)
-"""
 
-
-async def made(me: Member, count: int) -> list[JobRecord]:
+async def made(world: World, count: int) -> list[JobRecord]:
     """So many jobs in the shards of lane 0, all due by now."""
     now = datetime.now(UTC).replace(microsecond=0)
     jobs = [
         job_record(shard=2 * (n % 128), due=now - timedelta(seconds=n * SPREAD // count + 1))
         for n in range(count)
     ]
-    from schedd.store import arrays
-
     for start in range(0, count, 5000):
-        some = jobs[start : start + 5000]
-        arguments = {
-            "ids": arrays.ids(job.definition.job_id for job in some),
-            "shards": arrays.numbers(job.shard for job in some),
-            "due": arrays.instants(job.due_at for job in some),
-        }
-        await me.store.database.call(
-            lambda c, arguments=arguments: c.exec_driver_sql(JOBS, arguments)
-        )
+        await world.jobs(jobs[start : start + 5000])
     return jobs
 
 
@@ -62,7 +42,7 @@ async def measure(dsn: str, runs: int, batch: int, days: int) -> None:
     async with World.at(dsn) as world:
         me = await world.member()
         await me.store.ensure_partitions(days)
-        jobs = await made(me, runs)
+        jobs = await made(world, runs)
         raw = me.store.database._engine.raw_connection()
         raw.driver_connection.autocommit = True
         with raw.cursor() as cursor:
