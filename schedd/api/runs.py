@@ -1,5 +1,6 @@
 """Calls on runs: submit, read, watch, cancel, logs, and why."""
 
+import hashlib
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Final
@@ -104,8 +105,9 @@ async def watch_runs(
 ) -> AsyncIterator[run_service_pb2.RunEvent]:
     """Each change of these runs, from how they stand now, until all have ended."""
     del caller
-    if request.job or not request.run_ids:
-        raise _wrong("run_ids", "name the runs to watch; watching a whole job isn't built yet")
+    refuse_unbuilt(request)
+    if not request.run_ids:
+        raise _wrong("run_ids", "is missing: name the runs to watch")
     if len(request.run_ids) > MOST_WATCHED:
         raise _wrong("run_ids", f"has {len(request.run_ids)}, at most {MOST_WATCHED} are allowed")
     left = {(await _find(services, text)).run.key.run_id for text in request.run_ids}
@@ -170,7 +172,9 @@ async def get_run_result(
     result = run_pb2.RunResult(run_id=request.run_id)
     if stored is not None:
         result.result.MergeFromString(stored)
-        result.size = len(result.result.json.encode()) + len(result.result.raw)
+        content = result.result.json.encode() or result.result.raw
+        result.size = len(content)
+        result.sha256 = hashlib.sha256(content).hexdigest()
     return result
 
 

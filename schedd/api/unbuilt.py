@@ -37,6 +37,7 @@ FIELDS: dict[str, frozenset[str]] = {
     "schedd.v1.PauseJobRequest": frozenset({"until"}),
     "schedd.v1.TriggerJobRequest": frozenset({"overlap"}),
     "schedd.v1.ReadLogsRequest": frozenset({"follow"}),
+    "schedd.v1.WatchRunsRequest": frozenset({"namespace", "job"}),
     "schedd.v1.ListJobsRequest": frozenset({"filter"}),
 }
 """Message → fields that must not be set."""
