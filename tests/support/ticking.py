@@ -7,6 +7,7 @@ rows = ticking.stop()       # each second is in one row, each run was started on
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,8 @@ from support.wait import wait_until
 
 QUIET = 20.0
 """Seconds within which all that is in flight has ended."""
+WRITTEN = 1.0
+"""Seconds from a job's start to its first line, at most, on a busy machine."""
 
 
 @dataclass(slots=True)
@@ -54,17 +57,10 @@ class Ticking:
         return wait_until(later, timeout, f"a run of {job} past {instant}").at - instant
 
     def stop(self) -> dict[str, list[Run]]:
-        """Pause the jobs, await the end of their runs, and reckon. Answers their rows."""
-        for job in self.probes:
-            self.client.jobs.pause(job)
-        rows = {job: wait_until(lambda: self._ended(job), QUIET, job) for job in self.probes}  # noqa: B023 - called at once
-        for job, probe in self.probes.items():
-            assert_accounted_once(job, rows[job], probe.starts())
-        return rows
-
-    def _ended(self, job: str) -> list[Run]:
-        rows = list(self.client.runs.list(job=job))
-        return rows if all(row.ended for row in rows) else []
+        """Delete the jobs, await the end of their runs, and reckon. Answers their rows."""
+        return {
+            job: delete_and_reckon(self.client, job, probe) for job, probe in self.probes.items()
+        }
 
 
 def start_ticking(cluster: DevCluster, client: SyncClient, folder: Path) -> Ticking:
@@ -89,12 +85,29 @@ def start_ticking(cluster: DevCluster, client: SyncClient, folder: Path) -> Tick
     return ticking
 
 
-def assert_accounted_once(job: str, rows: list[Run], starts: list[Start]) -> None:
-    """Each second from the first to the last stands in one row, and what ran, ran once."""
+def delete_and_reckon(client: SyncClient, job: str, probe: Probe) -> list[Run]:
+    """Delete an each-second job and await the end of its runs; answers all of its rows.
+
+    Each second from the first to the last stands in one row. What ran, ran once, under the token
+    that was accepted. Nothing starts after the delete, and it cancels one waiting run at most.
+    """
+    client.jobs.delete(job)
+    deleted = time.time()
+    rows = wait_until(lambda: _ended(client, job), QUIET, f"the end of all runs of {job}")
     coverage = covered(rows)
     assert coverage == every_instant(min(coverage), max(coverage)), job
     ran = [row for row in rows if row.started_at is not None]
     assert all(row.state == "SUCCEEDED" for row in ran), job
+    starts = probe.starts()
     assert sorted((run.run_id, run.fencing_token) for run in ran) == sorted(
         (start.run_id, start.token) for start in starts
-    ), f"{job}: the starts are those of the runs, one each, under the token that was accepted"
+    ), job
+    assert max(start.at for start in starts) < deleted + WRITTEN, job
+    cancelled = [row for row in rows if row.reason == "DELETED"]
+    assert len(cancelled) <= 1, job
+    return [row for row in rows if row not in cancelled]
+
+
+def _ended(client: SyncClient, job: str) -> list[Run]:
+    rows = list(client.runs.list(job=job))
+    return rows if all(row.ended for row in rows) else []
