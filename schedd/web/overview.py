@@ -18,7 +18,7 @@ import asyncio
 import hashlib
 import logging
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,8 +27,9 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from schedd.api.services import Services
-from schedd.web.glance import Glance, Stored, glance, read
+from schedd.web.glance import Glance, glance
 from schedd.web.pages import render
+from schedd.web.reading import Stored, read
 from schedd.web.streams import Event, EventStream
 from schedkit.clock import boottime, utcnow
 from schedkit.errors import Unavailable
@@ -77,7 +78,7 @@ class Overview:
                 if self._body is not None and self._body.digest != seen:
                     return self._body
 
-    async def events(self, seen: str) -> AsyncIterator[Event]:
+    async def events(self, seen: str) -> AsyncGenerator[Event, None]:
         """Each change of the body after the one that was seen, for ever."""
         while True:
             body = await self.after(seen)

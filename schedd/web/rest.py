@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -124,11 +124,11 @@ def _response(answer: Message, status: int) -> Response:
     return Response(_json(to_json(answer)), status, headers, "application/json")
 
 
-async def _events(answers: AsyncIterator[Message]) -> AsyncIterator[Event]:
+async def _events(answers: AsyncIterator[Message]) -> AsyncGenerator[Event, None]:
     """The answers as events. What goes wrong before the first of them is raised, here and now."""
     first = await anext(answers, None)
 
-    async def events() -> AsyncIterator[Event]:
+    async def events() -> AsyncGenerator[Event, None]:
         try:
             if first is not None:
                 yield Event(_json(to_json(first)))

@@ -85,7 +85,10 @@ async def bound(address: str) -> AsyncIterator[Bound]:
 
 
 def _listener(address: str) -> socket.socket:
-    host, port = split_address(address)
+    try:
+        host, port = split_address(address)
+    except ValueError as error:
+        raise Misconfigured(f"listen.http: {error}") from error
     try:
         family, kind, _, _, where = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -12,7 +12,8 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -41,7 +42,7 @@ class Event:
 class EventStream:
     """An ASGI response that sends the events of `events` until it ends."""
 
-    def __init__(self, events: AsyncIterator[Event], closing: asyncio.Event) -> None:
+    def __init__(self, events: AsyncGenerator[Event, None], closing: asyncio.Event) -> None:
         self._events = events
         self._closing = closing
         self._sending = asyncio.Lock()
@@ -82,8 +83,9 @@ class EventStream:
             until(self._closed, "closing")
 
     async def _send_all(self, send: Send) -> None:
-        async for event in self._events:
-            await self._send(send, event.encoded())
+        async with aclosing(self._events) as events:
+            async for event in events:
+                await self._send(send, event.encoded())
 
     async def _keep_alive(self, send: Send) -> None:
         while True:

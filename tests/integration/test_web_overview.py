@@ -11,7 +11,7 @@ import pytest
 
 from schedd.store import migrate
 from schedd.web import overview
-from schedd.web.glance import Stored
+from schedd.web.reading import Stored
 from support.postgres import ScratchServer, private_postgres, restart, scratch_postgres
 from support.wait import wait_until_async
 from support.web import Web, served

@@ -12,7 +12,8 @@ import pytest
 from schedd.core.lifecycle import State
 from schedd.ports import Counts
 from schedd.web import pages, words
-from schedd.web.glance import Glance, Stored, glance
+from schedd.web.glance import Glance, glance
+from schedd.web.reading import Stored
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from support.web import ToldCluster, member

@@ -1,0 +1,62 @@
+"""What the overview asks of the database: one set of queries, through the calls that all use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from schedd.api.calls import UNARY
+from schedd.api.services import Caller, Services
+from schedd.ports import Counts
+from schedproto.v1 import cluster_service_pb2 as cluster_pb
+from schedproto.v1 import job_pb2, job_service_pb2, run_pb2, run_service_pb2
+
+RECENT: Final = 100
+"""Runs that the figures and the strip are made of."""
+
+JOBS_READ: Final = 200
+"""The newest jobs, among which the next to run are looked for."""
+
+_NOBODY: Final = Caller(actor="page", source="page")
+NOTHING: Final = Counts(jobs=0, pending=0, running=0, retrying=0, dead_letters=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the database says."""
+
+    counts: Counts = NOTHING
+    shards: Sequence[cluster_pb.Shard] = ()
+    workers: Sequence[cluster_pb.Worker] = ()
+    runs: Sequence[run_pb2.Run] = ()
+    jobs: Sequence[job_pb2.Job] = ()
+    read: bool = False
+    """False: it hasn't been read yet."""
+
+
+async def read(services: Services) -> Stored:
+    """One set of queries. Raises Unavailable."""
+    listed = run_service_pb2.ListRunsRequest(page_size=RECENT)
+    runs = await UNARY["schedd.v1.RunService.ListRuns"](services, _NOBODY, listed)
+    jobs = await UNARY["schedd.v1.JobService.ListJobs"](
+        services, _NOBODY, job_service_pb2.ListJobsRequest(page_size=JOBS_READ)
+    )
+    shards = await UNARY["schedd.v1.ClusterService.ListShards"](
+        services, _NOBODY, cluster_pb.ListShardsRequest()
+    )
+    workers = await UNARY["schedd.v1.ClusterService.ListWorkers"](
+        services, _NOBODY, cluster_pb.ListWorkersRequest()
+    )
+    assert isinstance(runs, run_service_pb2.ListRunsResponse)
+    assert isinstance(jobs, job_service_pb2.ListJobsResponse)
+    assert isinstance(shards, cluster_pb.ListShardsResponse)
+    assert isinstance(workers, cluster_pb.ListWorkersResponse)
+    return Stored(
+        counts=await services.store.counts(),
+        shards=tuple(shards.shards),
+        workers=tuple(workers.workers),
+        runs=tuple(runs.runs),
+        jobs=tuple(jobs.jobs),
+        read=True,
+    )
