@@ -71,7 +71,8 @@ class Runs:
         With `job` instead: of all runs of that job, until the caller leaves. A broken stream is
         taken up again at another member; a state that was seen is not told twice.
         """
-        request = wire.WatchRunsRequest(run_ids=run_ids, namespace=self._namespace, job=job)
+        namespace = self._namespace if job else ""  # runs are named by their ids alone
+        request = wire.WatchRunsRequest(run_ids=run_ids, namespace=namespace, job=job)
         seen: dict[str, run_pb2.Run] = {}
         backoff = Backoff(0.1, 2.0)
         while True:
