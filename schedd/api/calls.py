@@ -1,10 +1,12 @@
 """The one table of user calls: every method of the wire, with the function behind it.
 
 `rpc/` serves it over gRPC and `web/` over HTTP, by the rules that stand in the protos. A method
-without a line, and not in `unbuilt.CALLS`, fails a test; so does a line without a method.
+without a line, and not in `unbuilt.CALLS`, fails a test; so does a line without a method. Every
+request is checked for what nobody can mean before its function sees it (`wellformed`).
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import wraps
 from typing import Any, Final, TypeAlias
 
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -12,10 +14,31 @@ from google.protobuf.message import Message
 
 from schedd.api import cluster, jobs, runs
 from schedd.api.services import Caller, Services
+from schedd.api.wellformed import check_wellformed
 from schedproto.v1 import cluster_service_pb2, job_service_pb2, run_service_pb2
 
 Unary: TypeAlias = Callable[[Services, Caller, Any], Awaitable[Message]]
 Streaming: TypeAlias = Callable[[Services, Caller, Any], AsyncIterator[Message]]
+
+
+def _checked(call: Unary) -> Unary:
+    @wraps(call)
+    async def checked(services: Services, caller: Caller, request: Any) -> Message:
+        check_wellformed(request)
+        return await call(services, caller, request)
+
+    return checked
+
+
+def _checked_stream(call: Streaming) -> Streaming:
+    @wraps(call)
+    async def checked(services: Services, caller: Caller, request: Any) -> AsyncIterator[Message]:
+        check_wellformed(request)
+        async for answer in call(services, caller, request):
+            yield answer
+
+    return checked
+
 
 SERVICES: Final[tuple[ServiceDescriptor, ...]] = (
     job_service_pb2.DESCRIPTOR.services_by_name["JobService"],
@@ -23,7 +46,7 @@ SERVICES: Final[tuple[ServiceDescriptor, ...]] = (
     cluster_service_pb2.DESCRIPTOR.services_by_name["ClusterService"],
 )
 
-UNARY: Final[dict[str, Unary]] = {
+_UNARY: Final[dict[str, Unary]] = {
     "schedd.v1.JobService.CreateJob": jobs.create_job,
     "schedd.v1.JobService.GetJob": jobs.get_job,
     "schedd.v1.JobService.ListJobs": jobs.list_jobs,
@@ -48,12 +71,14 @@ UNARY: Final[dict[str, Unary]] = {
     "schedd.v1.ClusterService.GetWorker": cluster.get_worker,
     "schedd.v1.ClusterService.ListAudit": cluster.list_audit,
 }
+UNARY: Final = {name: _checked(call) for name, call in _UNARY.items()}
 """Calls with one answer."""
 
-STREAMING: Final[dict[str, Streaming]] = {
+_STREAMING: Final[dict[str, Streaming]] = {
     "schedd.v1.RunService.WatchRuns": runs.watch_runs,
     "schedd.v1.RunService.ReadLogs": runs.read_logs,
 }
+STREAMING: Final = {name: _checked_stream(call) for name, call in _STREAMING.items()}
 """Calls with a stream of answers."""
 
 

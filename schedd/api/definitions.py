@@ -16,7 +16,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.api.errors import InvalidArgument, Violation
 from schedd.api.unbuilt import refuse_unbuilt
-from schedd.core import schedule
+from schedd.core import schedule, zones
 from schedd.core.cron import CronError, Dst, Gap, Pass, ScheduleError
 from schedd.core.ids import JobId
 from schedd.core.model import (
@@ -40,13 +40,14 @@ from schedd.core.schedule import (
 from schedproto.v1 import job_pb2
 
 MAX_PAYLOAD = 256 * 1024
+MAX_JOB = 1024 * 1024
+"""Bytes of a whole definition: an assignment that carries it must fit into one frame."""
 _NO_ID = UUID(int=0)
 
 LATE_AT = timedelta(seconds=60)
 """An `at` further past than this is refused; one less past fires at once."""
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?")
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 SET_BY_CLUSTER = (
     "job_id",
@@ -156,8 +157,17 @@ def check_name(name: str, field: str = "name") -> Iterator[Violation]:
             f"{name[:140]!r} isn't a name: at most 128 lower-case letters, digits, '.', '_', '-',"
             " beginning and ending with a letter or digit",
         )
-    elif _UUID.fullmatch(name):
+    elif _is_id(name):
         yield Violation(field, "a name may not look like an id (UUID)")
+
+
+def _is_id(name: str) -> bool:
+    """Whether a call that is given an id or a name would take this for an id."""
+    try:
+        UUID(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _violations(job: job_pb2.Job, now: datetime, *, scheduled: bool) -> Iterator[Violation]:
@@ -170,6 +180,9 @@ def _violations(job: job_pb2.Job, now: datetime, *, scheduled: bool) -> Iterator
     size = len(job.payload.json.encode()) + len(job.payload.raw)
     if size > MAX_PAYLOAD:
         yield Violation("payload", f"has {size:,} bytes, at most {MAX_PAYLOAD:,} are allowed")
+    elif job.ByteSize() > MAX_JOB:
+        problem = f"the whole job has {job.ByteSize():,} bytes, at most {MAX_JOB:,} are allowed"
+        yield Violation(job.WhichOneof("action") or "action", problem)
     yield from _number_violations(job)
 
 
@@ -195,6 +208,12 @@ def _schedule_violations(job: job_pb2.Job, now: datetime) -> Iterator[Violation]
         yield Violation("phase", "goes with every alone")
     if job.HasField("at") and instant(job.at) < now - LATE_AT:
         yield Violation("at", "is more than 60 s past")
+    if job.time_zone and not job.cron:
+        try:
+            zones.zone(job.time_zone)
+        except zones.UnknownZone as unknown:
+            hint = f", did you mean {unknown.suggestion!r}?" if unknown.suggestion else ""
+            yield Violation("time_zone", f"{unknown}{hint}")
     if job.HasField("start") and job.HasField("end") and instant(job.end) < instant(job.start):
         yield Violation("end", "is before start")
     try:
@@ -239,7 +258,7 @@ def _action_violations(job: job_pb2.Job) -> Iterator[Violation]:
         if job.http.success_pattern:
             try:
                 re.compile(job.http.success_pattern)
-            except re.error as wrong:
+            except (re.error, OverflowError, RecursionError) as wrong:
                 yield Violation("http.success_pattern", f"isn't a regular expression: {wrong}")
     elif action == "python" and not job.python.handler:
         yield Violation("python.handler", "is missing")

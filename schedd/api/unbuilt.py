@@ -80,7 +80,8 @@ def refuse_unbuilt(message: Message, path: str = "") -> None:
         if field.enum_type is not None:
             unbuilt = ENUM_VALUES.get(field.enum_type.full_name, frozenset())
             for number in value if field.is_repeated else (value,):
-                name = field.enum_type.values_by_number[number].name
+                value_of = field.enum_type.values_by_number.get(number)
+                name = "" if value_of is None else value_of.name
                 if name in unbuilt:
                     word = name.removeprefix(f"{field.enum_type.name.upper()}_").lower()
                     raise Unbuilt(f"{here}: {word}")

@@ -7,6 +7,7 @@ refusal or a shutdown is not the job's failure and costs no attempt, up to `MAX_
 """
 
 import hashlib
+import math
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -18,6 +19,10 @@ from schedd.core.model import Definition, Delivery, LiveRun, RetryPolicy
 
 MAX_LOSSES = 10
 """Handings out that may be lost with their workers before a run is given up as poisonous."""
+
+LONGEST_WAIT = timedelta(days=3653)
+LONGEST_ASKED = timedelta(days=1)
+"""What an attempt's `Retry-After` may ask for: it comes from strangers."""
 
 
 class Outcome(StrEnum):
@@ -43,13 +48,20 @@ class Sequel:
 
 def wait(policy: RetryPolicy, run: RunId, attempt: int) -> timedelta:
     """The back-off after the failed attempt `attempt` (from 1) of a run."""
-    plain = min(
-        policy.maximum.total_seconds(),
-        policy.backoff.total_seconds() * policy.factor ** (attempt - 1),
-    )
+    plain = min(_grown(policy, attempt - 1), LONGEST_WAIT.total_seconds())
     digest = hashlib.sha256(run.bytes + attempt.to_bytes(4, "big")).digest()
     u = int.from_bytes(digest[:8], "big") / 2**63 - 1
     return timedelta(seconds=plain * (1 + policy.jitter * u))
+
+
+def _grown(policy: RetryPolicy, steps: int) -> float:
+    """min(max, backoff × factor^steps), whatever power of whatever factor that is."""
+    first, most = policy.backoff.total_seconds(), policy.maximum.total_seconds()
+    if first <= 0 or most <= first:
+        return max(0.0, min(first, most))
+    if steps * math.log(policy.factor) >= math.log(most / first):
+        return most
+    return min(most, first * policy.factor**steps)
 
 
 def after_attempt(
@@ -71,7 +83,8 @@ def after_attempt(
     if reason is Reason.DONT_RETRY or run.attempt >= definition.retry.max_attempts:
         return Sequel(State.FAILED, reason, dead=True)
     pause = wait(definition.retry, run.key.run_id, run.attempt)
-    return Sequel(State.RETRYING, reason, retry_at=now + max(pause, retry_after or pause))
+    asked = min(retry_after or pause, LONGEST_ASKED)
+    return Sequel(State.RETRYING, reason, retry_at=now + max(pause, asked))
 
 
 def after_loss(run: LiveRun, definition: Definition) -> Sequel:

@@ -179,13 +179,13 @@ def _retry_after(headers: Mapping[str, str]) -> timedelta | None:
     """What the target wishes: seconds, or a date. Nonsense counts as no wish."""
     text = headers.get("Retry-After", "").strip()
     if text.isascii() and text.isdigit():
-        return timedelta(seconds=min(int(text), 86_400))
+        return timedelta(seconds=min(int(text[:12]), 86_400))
     try:
         at = parsedate_to_datetime(text)
-    except ValueError:
+        at = at if at.tzinfo else at.replace(tzinfo=UTC)
+        return max(at - datetime.now(UTC), timedelta(0))
+    except (ValueError, OverflowError):
         return None
-    at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    return max(at - datetime.now(UTC), timedelta(0))
 
 
 def _failed(error: BaseException, reason: Reason) -> Outcome:

@@ -113,3 +113,19 @@ def test_at_most_once_fails_rather_than_runs_again():
 def test_errors_that_differ_in_numbers_alone_are_of_one_kind(one: str, other: str):
     assert fingerprint(Reason.EXIT_CODE, 1, one) == fingerprint(Reason.EXIT_CODE, 1, other)
     assert fingerprint(Reason.EXIT_CODE, 1, one) != fingerprint(Reason.EXIT_CODE, 2, one)
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0, 100.0])
+def test_a_run_that_has_failed_ten_thousand_times_still_has_a_wait(factor):
+    policy = RetryPolicy(
+        max_attempts=20_000, backoff=timedelta(milliseconds=1), factor=factor, jitter=0
+    )
+    assert timedelta(0) < wait(policy, RUN, 10_000) <= policy.maximum
+
+
+def test_what_strangers_ask_for_by_retry_after_is_bounded():
+    definition = replace(JOB, retry=RetryPolicy(jitter=0))
+    sequel = after_attempt(
+        Outcome.FAILED, Reason.HTTP_STATUS, running(), definition, NOW, timedelta(days=2_900_000)
+    )
+    assert sequel.retry_at == NOW + timedelta(days=1)

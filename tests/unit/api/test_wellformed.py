@@ -1,0 +1,125 @@
+"""What nobody can mean is refused by its path, never a surprise further in."""
+
+from datetime import timedelta
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from schedd.api import calls, definitions
+from schedd.api.errors import InvalidArgument
+from schedd.api.wellformed import check_wellformed
+from schedproto.v1 import job_pb2, job_service_pb2, run_service_pb2
+from support.runs import NOW
+
+HUGE = 1 << 62
+
+
+def job(**changes: object) -> job_pb2.Job:
+    values = {"name": "j", "on_demand": True, "shell": job_pb2.ShellAction(argv=["true"])}
+    return job_pb2.Job(**{**values, **changes})
+
+
+def problems(message: Message) -> dict[str, str]:
+    with pytest.raises(InvalidArgument) as refused:
+        check_wellformed(message)
+    return {each.field: each.problem for each in refused.value.violations}
+
+
+@pytest.mark.parametrize("seconds", [HUGE, -HUGE, 400_000_000])
+@pytest.mark.parametrize("field", ["timeout", "kill_after", "jitter", "every", "phase"])
+def test_a_duration_of_more_than_ten_years_is_refused(field, seconds):
+    request = job_service_pb2.CreateJobRequest(job=job(**{field: Duration(seconds=seconds)}))
+    assert "longer" in problems(request)[f"job.{field}"]
+
+
+def test_durations_are_looked_at_wherever_they_stand():
+    long = Duration(seconds=HUGE)
+    wrong = job(
+        retry=job_pb2.RetryPolicy(backoff=long, max=long), catch_up=job_pb2.CatchUp(window=long)
+    )
+    found = problems(job_service_pb2.UpdateJobRequest(job=wrong))
+    assert set(found) == {"job.retry.backoff", "job.retry.max", "job.catch_up.window"}
+    assert set(problems(job_service_pb2.TriggerJobRequest(delay=long))) == {"delay"}
+    assert set(problems(run_service_pb2.SubmitRunRequest(delay=long))) == {"delay"}
+
+
+@pytest.mark.parametrize(
+    "stamp", [Timestamp(seconds=HUGE), Timestamp(seconds=-HUGE), Timestamp(nanos=-1)]
+)
+def test_an_instant_that_no_calendar_has_is_refused(stamp):
+    assert set(problems(job(at=stamp))) == {"at"}
+    assert set(problems(run_service_pb2.ListRunsRequest(scheduled_before=stamp))) == {
+        "scheduled_before"
+    }
+
+
+def test_instants_are_reckoned_from_only_where_their_sums_exist():
+    last = Timestamp(seconds=253_402_300_799)
+    assert set(problems(job(at=last, start=last))) == {"at", "start"}
+    check_wellformed(job(end=last))  # "never" is only ever compared with
+
+
+@pytest.mark.parametrize("field", ["overlap", "priority", "delivery", "on_lease_lost", "placement"])
+def test_a_number_that_names_no_value_is_refused(field):
+    assert "77 is no" in problems(job(**{field: 77}))[field]
+
+
+def test_numbers_without_a_name_are_found_in_lists_and_deep_down():
+    assert set(problems(run_service_pb2.ListRunsRequest(states=[1, 99]))) == {"states"}
+    assert set(problems(job(shell=job_pb2.ShellAction(argv=["a"], stdin=9)))) == {"shell.stdin"}
+
+
+def test_an_idempotency_key_fits_into_its_index():
+    assert set(problems(job_service_pb2.TriggerJobRequest(idempotency_key="k" * 256))) == {
+        "idempotency_key"
+    }
+    check_wellformed(job_service_pb2.TriggerJobRequest(idempotency_key="k" * 255))
+
+
+async def test_every_call_looks_at_its_request_first():
+    wrong = job_service_pb2.ListNextInstantsRequest(after=Timestamp(seconds=HUGE))
+    with pytest.raises(InvalidArgument):
+        await calls.UNARY["schedd.v1.JobService.ListNextInstants"](None, None, wrong)  # type: ignore[arg-type]
+
+
+def violations(wrong: job_pb2.Job) -> dict[str, str]:
+    with pytest.raises(InvalidArgument) as refused:
+        definitions.check(wrong, NOW)
+    return {each.field: each.problem for each in refused.value.violations}
+
+
+@pytest.mark.parametrize(
+    "name", ["0123456789abcdef0123456789abcdef", "01234567-89ab-cdef-0123-456789abcdef"]
+)
+def test_a_name_that_would_be_read_as_an_id_is_refused(name):
+    assert "may not look like an id" in violations(job(name=name))["name"]
+
+
+def test_a_wrong_zone_is_refused_whatever_the_schedule():
+    every = job(on_demand=False, every=Duration(seconds=60), time_zone="Europe/Rigga")
+    assert "Europe/Riga" in violations(every)["time_zone"]
+
+
+def test_a_job_that_would_not_fit_into_a_frame_is_refused():
+    script = job_pb2.ShellAction(script="#" * definitions.MAX_JOB)
+    assert "at most" in violations(job(shell=script))["shell"]
+
+
+def test_a_pattern_that_cannot_be_compiled_is_a_violation():
+    http = job_pb2.HttpAction(url="http://example.org", success_pattern="a{99999999999999999999}")
+    assert set(violations(job(http=http))) == {"http.success_pattern"}
+
+
+def test_the_longest_that_is_allowed_can_be_reckoned_with():
+    longest = Duration(seconds=int(timedelta(days=3653).total_seconds()))
+    fine = job(
+        on_demand=False,
+        at=Timestamp(seconds=250_000_000_000),
+        jitter=longest,
+        timeout=longest,
+        catch_up=job_pb2.CatchUp(window=longest),
+    )
+    check_wellformed(fine)
+    definitions.check(fine, NOW)
