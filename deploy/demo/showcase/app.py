@@ -85,6 +85,7 @@ async def _demo(options: Options, screen: Screen) -> int:
             good = not any(row.faults for row in rows)
             screen.summary(rows)
             screen.faults(rows)
+            screen.say("")
             screen.dashboard(f"{addresses.dashboard}/")
         verdict = "every run that was due ran once, on time, and ended as it should"
         screen.say(f"✓ {verdict}" if good else "✗ not all was in order", "green" if good else "red")
