@@ -49,9 +49,7 @@ def job_message(record: JobRecord) -> job_pb2.Job:
 def run_message(record: RunRecord) -> run_pb2.Run:
     """A run as people see it."""
     run = record.run
-    lateness = None
-    if run.started_at is not None:
-        lateness = round((run.started_at - run.due_at).total_seconds() * 1000)
+    late = run.lateness(run.started_at)
     return run_pb2.Run(
         run_id=str(run.key.run_id),
         namespace=record.namespace,
@@ -69,7 +67,7 @@ def run_message(record: RunRecord) -> run_pb2.Run:
         fencing_token=run.token,
         worker=run.worker or "",
         exit_code=record.exit_code,
-        lateness_ms=lateness,
+        lateness_ms=None if late is None else round(late.total_seconds() * 1000),
         count=record.count,
         scheduled_until=stamp(record.scheduled_until),
         generation=run.generation,

@@ -196,6 +196,14 @@ class LiveRun:
     generation: int = 0
     cancelling: bool = False
 
+    def lateness(self, started_at: datetime | None) -> timedelta | None:
+        """How long after it should have the present attempt started: after due_at for the first,
+        after the end of the back-off for a later one. None: it hasn't started.
+        """
+        if started_at is None:
+            return None
+        return started_at - (self.due_at if self.attempt <= 1 else self.ready_at)
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:

@@ -121,17 +121,20 @@ class Collect:
 
     async def _store_results(self) -> None:
         batch = list(self._results.items())[:BATCH]
-        reports = await self._decide([reported for _, (reported, _) in batch])
+        keys = [reported.key for _, (reported, _) in batch]
+        runs = await self._store.reported_runs(keys)
+        reports = await self._decide([reported for _, (reported, _) in batch], runs)
         verdicts = await self._store.accept(reports)
         for (at, (reported, line)), report, verdict in zip(batch, reports, verdicts, strict=True):
             self._results.pop(at, None)
             line.acknowledge(reported.key, reported.token, stale=verdict is Verdict.STALE)
-            self._tell(report, verdict)
+            self._tell(report, verdict, runs.get(report.key))
         changed = [r for r, v in zip(reports, verdicts, strict=True) if v is Verdict.ACCEPTED]
         await self._hand_on([report.key for report in changed])
 
-    async def _decide(self, reported: Sequence[Reported]) -> list[Report]:
-        runs = await self._store.reported_runs([one.key for one in reported])
+    async def _decide(
+        self, reported: Sequence[Reported], runs: dict[RunKey, LiveRun]
+    ) -> list[Report]:
         known = await self._catalogue.newest({run.job_id for run in runs.values()})
         now = self._clock.now()
         return [_report(one, runs.get(one.key), known, now) for one in reported]
@@ -168,7 +171,7 @@ class Collect:
         if elsewhere:
             self._nudges.runs_ready(sorted(elsewhere))
 
-    def _tell(self, report: Report, verdict: Verdict) -> None:
+    def _tell(self, report: Report, verdict: Verdict, run: LiveRun | None) -> None:
         if verdict is Verdict.STALE:
             self._emit(StaleResult(report.key.run_id, report.token, report.worker))
         elif verdict is Verdict.ACCEPTED:
@@ -177,7 +180,7 @@ class Collect:
                 Ended(
                     report.state,
                     report.reason,
-                    lateness=None,
+                    lateness=run.lateness(started) if run else None,
                     duration=finished - started if started and finished else None,
                 )
             )
