@@ -1,0 +1,129 @@
+"""What a member says over gRPC: health, no reflection unless asked for, refusals with details."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
+from google.rpc.status_pb2 import Status
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
+
+from schedproto.v1 import (
+    job_pb2,
+    job_service_pb2,
+    job_service_pb2_grpc,
+    peer_service_pb2,
+    peer_service_pb2_grpc,
+    run_service_pb2,
+    run_service_pb2_grpc,
+    worker_service_pb2,
+    worker_service_pb2_grpc,
+)
+from support.cluster import DevCluster, dev_cluster
+
+DEADLINE = 10
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
+    """Two members; the second serves reflection."""
+    with dev_cluster(
+        request.session, members=2, workers=1, overrides=["m2.reflection=true"]
+    ) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def channels(cluster: DevCluster) -> Iterator[list[grpc.Channel]]:
+    opened = [grpc.insecure_channel(member["grpc"]) for member in cluster.record["members"]]
+    yield opened
+    for channel in opened:
+        channel.close()
+
+
+def details(error: grpc.RpcError) -> tuple[ErrorInfo, BadRequest]:
+    """What the trailing metadata says of a refusal."""
+    [packed] = [v for k, v in error.trailing_metadata() if k == "grpc-status-details-bin"]
+    info, fields = ErrorInfo(), BadRequest()
+    for detail in Status.FromString(packed).details:
+        for kind in (info, fields):
+            if detail.Is(kind.DESCRIPTOR):
+                detail.Unpack(kind)
+    return info, fields
+
+
+def test_health_is_served(channels: list[grpc.Channel]):
+    health = health_pb2_grpc.HealthStub(channels[0])
+    answer = health.Check(health_pb2.HealthCheckRequest(), timeout=DEADLINE)
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_reflection_is_served_only_where_it_was_asked_for(channels: list[grpc.Channel]):
+    served = ProtoReflectionDescriptorDatabase(channels[1]).get_services()
+    assert "schedd.v1.JobService" in served
+    with pytest.raises(grpc.RpcError) as refused:
+        list(ProtoReflectionDescriptorDatabase(channels[0]).get_services())
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_refusal_says_what_why_and_what_to_do(channels: list[grpc.Channel]):
+    jobs = job_service_pb2_grpc.JobServiceStub(channels[0])
+    wrong = job_pb2.Job(name="Bad Name", cron=["61 * * * *"])
+    with pytest.raises(grpc.RpcError) as refused:
+        jobs.CreateJob(job_service_pb2.CreateJobRequest(job=wrong), timeout=DEADLINE)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    info, fields = details(refused.value)
+    assert (info.reason, info.domain) == ("INVALID_JOB", "schedd")
+    assert "nothing was stored" in info.metadata["remedy"]
+    assert {field.field for field in fields.field_violations} >= {"name", "action"}
+
+
+def test_what_isnt_built_is_refused_by_name(channels: list[grpc.Channel]):
+    jobs = job_service_pb2_grpc.JobServiceStub(channels[0])
+    with pytest.raises(grpc.RpcError) as refused:
+        jobs.BackfillJob(job_service_pb2.BackfillJobRequest(job="x"), timeout=DEADLINE)
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert "BackfillJob" in refused.value.details()
+    assert details(refused.value)[0].reason == "NOT_BUILT"
+
+
+def test_a_peers_relay_is_refused_too(channels: list[grpc.Channel]):
+    peers = peer_service_pb2_grpc.PeerServiceStub(channels[0])
+    with pytest.raises(grpc.RpcError) as refused:
+        peers.Relay(peer_service_pb2.RelayRequest(), timeout=DEADLINE)
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_an_unknown_run_is_not_found(channels: list[grpc.Channel]):
+    runs = run_service_pb2_grpc.RunServiceStub(channels[0])
+    unknown = "00000000-0000-0000-0000-000000000000"
+    with pytest.raises(grpc.RpcError) as refused:
+        runs.GetRun(run_service_pb2.GetRunRequest(run_id=unknown), timeout=DEADLINE)
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+    assert details(refused.value)[0].reason == "NO_SUCH_RUN"
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        worker_service_pb2.WorkerFrame(),
+        worker_service_pb2.WorkerFrame(heartbeat=worker_service_pb2.Heartbeat(sequence=1)),
+        worker_service_pb2.WorkerFrame(hello=worker_service_pb2.Hello(worker="x")),
+        worker_service_pb2.WorkerFrame(
+            hello=worker_service_pb2.Hello(worker="x", spool_id="s", incarnation="not-a-uuid")
+        ),
+    ],
+    ids=["empty", "no hello", "hello without spool", "hello without an id"],
+)
+def test_a_stream_that_doesnt_begin_with_a_hello_is_ended_with_a_reason(
+    channels: list[grpc.Channel], first: worker_service_pb2.WorkerFrame
+):
+    workers = worker_service_pb2_grpc.WorkerServiceStub(channels[0])
+    with pytest.raises(grpc.RpcError) as refused:
+        next(iter(workers.Attach(iter([first]), timeout=DEADLINE)))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
