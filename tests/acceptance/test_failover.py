@@ -10,7 +10,7 @@ from acceptance.conftest import TTL, pids
 from schedclient import SyncClient
 from schedctl.dev.processes import find
 from support.cluster import DevCluster
-from support.probe import Probe
+from support.probe import Probe, Start
 from support.ticking import start_ticking
 from support.wait import wait_until
 
@@ -105,8 +105,7 @@ def test_a_worker_stopped_past_its_lease_has_its_late_result_refused_as_stale(
     daemons = pids(rough)
     probe = Probe(tmp_path / "starts")
     run = client.submit(name="stalled", shell=probe.shell("sleep 1; echo done by $SCHEDD_WORKER"))
-    before = wait_until(lambda: probe.starts(run.run_id), 10, "its start")[0]
-    rough.pause(before.worker)
+    before = stopped_at_work(rough, probe)
 
     done = client.runs.wait(run, timeout=RESCUED + 15)
     assert done.succeeded
@@ -115,14 +114,7 @@ def test_a_worker_stopped_past_its_lease_has_its_late_result_refused_as_stale(
     assert list(client.audit.list(run_id=run.run_id, action="result")) == []
 
     rough.resume(before.worker)
-    wait_until(
-        lambda: list(client.audit.list(run_id=run.run_id, action="result")),
-        15,
-        "the late result to be refused",
-    )
-    (entry,) = rough.json("audit", "list", "--run", run.run_id, "--action", "result")
-    assert (entry["action"], entry["outcome"], entry["reason"]) == ("result", "refused", "STALE")
-    assert (entry["fencingToken"], entry["worker"]) == (str(before.token), before.worker)
+    assert_refused_as_stale(rough, client, before)
     assert client.runs.get(run.run_id) == done, "the refused result changed nothing"
     assert [start.token for start in probe.starts(run.run_id)] == [before.token, done.fencing_token]
     wait_until(
@@ -131,3 +123,46 @@ def test_a_worker_stopped_past_its_lease_has_its_late_result_refused_as_stale(
     again = client.submit(name="again", shell=probe.shell())
     assert client.runs.wait(again, timeout=10).succeeded
     assert pids(rough) == daemons, "it came back by itself, without a restart"
+
+
+def test_a_late_result_is_refused_by_its_token_alone_while_the_next_attempt_runs(
+    rough: DevCluster, client: SyncClient, tmp_path: Path
+) -> None:
+    probe = Probe(tmp_path / "starts")
+    script = '[ "$(wc -l <"$PROBE")" = 1 ] && sleep 1 || sleep 60; exit 7'
+    run = client.submit(name="overtaken", shell=probe.shell(script))
+    before = stopped_at_work(rough, probe)
+    after = wait_until(lambda: probe.starts()[1:], RESCUED + 5, "its next start")[0]
+    wait_until(lambda: find(before.pid) is None, 5, "the end of the first attempt")
+
+    rough.resume(before.worker)
+    assert_refused_as_stale(rough, client, before)
+    running = client.runs.get(run.run_id)
+    assert (running.state, running.fencing_token, running.exit_code) == (
+        "RUNNING",
+        after.token,
+        None,
+    )
+    client.runs.cancel(run.run_id)
+    ended = client.runs.wait(run, timeout=15)
+    assert (ended.state, ended.fencing_token) == ("CANCELLED", after.token)
+    assert find(after.pid) is None
+
+
+def stopped_at_work(cluster: DevCluster, probe: Probe) -> Start:
+    """Stop the worker on which the one run of the probe has just started."""
+    start = wait_until(probe.starts, 10, "its start")[0]
+    cluster.pause(start.worker)
+    return start
+
+
+def assert_refused_as_stale(cluster: DevCluster, client: SyncClient, late: Start) -> None:
+    """The audit says so, of this token and worker, once, in the words of INTERFACE."""
+    wait_until(
+        lambda: list(client.audit.list(run_id=late.run_id, action="result")),
+        15,
+        "the late result to be refused",
+    )
+    (entry,) = cluster.json("audit", "list", "--run", late.run_id, "--action", "result")
+    assert (entry["action"], entry["outcome"], entry["reason"]) == ("result", "refused", "STALE")
+    assert (entry["fencingToken"], entry["worker"]) == (str(late.token), late.worker)
