@@ -190,8 +190,12 @@ class OwnerStore(Protocol):
         ...
 
     async def timers(self, jobs: Sequence[JobId]) -> list[Timer]: ...
-    async def live_runs(self, shards: Sequence[ShardId], states: Sequence[State]) -> list[LiveRun]:
-        """Runs that haven't ended. PENDING and RETRYING of paused jobs are left out."""
+    async def live_runs(
+        self, shards: Sequence[ShardId], states: Sequence[State], until: datetime | None = None
+    ) -> list[LiveRun]:
+        """Runs that haven't ended. PENDING and RETRYING of paused jobs are left out, and those
+        that become ready later than `until`.
+        """
         ...
 
     async def definitions(self, jobs: Sequence[JobId]) -> dict[JobId, "StoredDefinition"]: ...

@@ -291,7 +291,7 @@ class Incarnation:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A run whose worker is gone, and what follows: RETRYING at once, or FAILED."""
+    """A run whose worker is gone, and what follows: RETRYING after `wait`, or FAILED."""
 
     key: RunKey
     shard: ShardId
@@ -301,6 +301,8 @@ class Loss:
     reason: Reason | None
     dead: bool = False
     fingerprint: str = ""
+    wait: timedelta = timedelta(0)
+    """The lost worker may still be killing it: `on_lease_lost: kill`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,9 @@ from schedd.core.model import Definition, Delivery, LiveRun, RetryPolicy
 MAX_LOSSES = 10
 """Handings out that may be lost with their workers before a run is given up as poisonous."""
 
+KILL_MARGIN = timedelta(seconds=2)
+"""What a worker whose lease is lost takes, beyond `kill_after`, to notice and to kill."""
+
 LONGEST_WAIT = timedelta(days=3653)
 LONGEST_ASKED = timedelta(days=1)
 """What an attempt's `Retry-After` may ask for: it comes from strangers."""
@@ -96,6 +99,13 @@ def after_loss(run: LiveRun, definition: Definition) -> Sequel:
     if run.losses + 1 >= MAX_LOSSES:
         return Sequel(State.FAILED, Reason.TOO_MANY_LOSSES, dead=True)
     return Sequel(State.RETRYING, Reason.WORKER_LOST, counts=False)
+
+
+def reissue_after(definition: Definition) -> timedelta:
+    """How long a lost run waits for its next try: while its lost worker may still be killing it."""
+    if not definition.kills_on_lease_lost:
+        return timedelta(0)
+    return definition.kill_after + KILL_MARGIN
 
 
 _VARYING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+", re.IGNORECASE)

@@ -18,7 +18,7 @@ from schedd.core.events import Emit, NeverStarted, RunsRescued
 from schedd.core.ids import IncarnationId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Loss
-from schedd.core.retry import after_loss, fingerprint
+from schedd.core.retry import after_loss, fingerprint, reissue_after
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.transact import Transactor
@@ -148,4 +148,5 @@ def _loss(run: LiveRun, known: Known | None) -> Loss:
         reason=sequel.reason,
         dead=sequel.dead,
         fingerprint=fingerprint(sequel.reason, None, "") if sequel.dead else "",
+        wait=reissue_after(known.definition),
     )

@@ -5,6 +5,8 @@
 
 Invariants (PROTOCOL 4, 6)
 - A run that never started, or was lost with its worker, gives its count of an attempt back.
+- What comes back unstarted again and again waits ever longer, up to 10 s: a worker that refuses
+  all must not keep the database busy.
 - Loss is a row, committed with what follows from it.
 - A run whose job is deleted meanwhile, or that somebody cancelled, goes nowhere but CANCELLED.
 """
@@ -12,6 +14,7 @@ Invariants (PROTOCOL 4, 6)
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
 
 from sqlalchemy import Connection
 
@@ -29,6 +32,7 @@ JOIN runs r ON r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id
 LEFT JOIN timers t ON t.job_id = l.job_id
 WHERE l.shard = ANY (%(shards)s::int[]) AND r.state = ANY (%(states)s::text[])
   AND (r.state = 'RUNNING' OR NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
+  AND (r.state = 'RUNNING' OR r.ready_at <= %(until)s)
 """
 
 DEFINITIONS = """
@@ -58,7 +62,8 @@ WITH d AS MATERIALIZED (
     WHERE (%(shards)s::int[] IS NULL OR r.shard = ANY (%(shards)s::int[]))
 ), back AS (
     UPDATE runs r SET state = d.state, reason = d.reason, attempt = r.attempt - 1,
-        started_at = NULL,
+        started_at = NULL, ready_at = GREATEST(r.ready_at, statement_timestamp() + interval '1 s'
+            * LEAST(10, 0.02 * 2 ^ LEAST(10, GREATEST(0, r.assignments - r.attempt - r.losses)))),
         finished_at = CASE WHEN d.state = 'CANCELLED' THEN statement_timestamp() END
     FROM d WHERE r.scheduled_at = d.scheduled_at AND r.run_id = d.run_id
       AND r.token = d.token AND r.state = d.running
@@ -81,12 +86,12 @@ WHERE id IN (SELECT i.id FROM incarnations i WHERE i.id = ANY (%(ids)s::uuid[])
 RESCUE = f"""
 WITH d AS MATERIALIZED (
     SELECT r.scheduled_at, r.run_id, b.token, 'RUNNING' AS running, b.incarnation,
-        b.fingerprint, b.dead,
+        b.fingerprint, b.dead, b.wait,
         {_AFTER.format(state="b.state", reason="b.reason")}
     FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(tokens)s::bigint[],
         %(incarnations)s::uuid[], %(states)s::text[], %(reasons)s::text[], %(dead)s::bool[],
-        %(fingerprints)s::text[])
-      b(scheduled_at, run_id, token, incarnation, state, reason, dead, fingerprint)
+        %(fingerprints)s::text[], %(waits)s::float8[])
+      b(scheduled_at, run_id, token, incarnation, state, reason, dead, fingerprint, wait)
     CROSS JOIN LATERAL (
         SELECT * FROM runs r WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
           AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s OFFSET 0
@@ -95,8 +100,8 @@ WITH d AS MATERIALIZED (
     WHERE r.shard = ANY (%(shards)s::int[])
 ), moved AS (
     UPDATE runs r SET state = d.state, reason = d.reason, losses = r.losses + 1,
-        attempt = r.attempt - 1, ready_at = statement_timestamp(),
-        finished_at = statement_timestamp()
+        attempt = r.attempt - 1, finished_at = statement_timestamp(),
+        ready_at = statement_timestamp() + d.wait * interval '1 s'
     FROM d WHERE r.scheduled_at = d.scheduled_at AND r.run_id = d.run_id
       AND r.token = d.token AND r.state = d.running AND r.incarnation = d.incarnation
     RETURNING r.scheduled_at, r.run_id, r.job_id, r.shard, r.state, d.dead, d.fingerprint
@@ -133,10 +138,19 @@ SELECT scheduled_at, run_id FROM ended
 
 
 def live_runs(
-    connection: Connection, shards: Collection[ShardId], states: Collection[State]
+    connection: Connection,
+    shards: Collection[ShardId],
+    states: Collection[State],
+    until: datetime | None = None,
 ) -> list[LiveRun]:
-    """Runs of these shards in these states; waiting ones of a paused job if a person made them."""
-    arguments = {"shards": arrays.numbers(shards), "states": arrays.texts(states)}
+    """Runs of these shards in these states; waiting ones if they are ready at `until` (None: ever),
+    of a paused job if a person made them.
+    """
+    arguments = {
+        "shards": arrays.numbers(shards),
+        "states": arrays.texts(states),
+        "until": until or datetime.max.replace(tzinfo=UTC),
+    }
     return [live_run(row) for row in connection.exec_driver_sql(LIVE_RUNS, arguments)]
 
 
@@ -177,6 +191,7 @@ def rescue(
         "reasons": arrays.texts(loss.reason and loss.reason.value for loss in losses),
         "dead": arrays.flags(loss.dead for loss in losses),
         "fingerprints": arrays.texts(loss.fingerprint for loss in losses),
+        "waits": arrays.numbers(loss.wait.total_seconds() for loss in losses),
     }
     return [RunKey(*row) for row in connection.exec_driver_sql(RESCUE, arguments)]
 

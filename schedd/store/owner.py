@@ -54,9 +54,11 @@ class PostgresOwnerStore:
         """The timers of these jobs; none for a deleted one."""
         return await self.database.call(lambda c: firing.timers(c, jobs))
 
-    async def live_runs(self, shards: Sequence[ShardId], states: Sequence[State]) -> list[LiveRun]:
-        """Runs that haven't ended, in these states."""
-        return await self.database.call(lambda c: dispatch.live_runs(c, shards, states))
+    async def live_runs(
+        self, shards: Sequence[ShardId], states: Sequence[State], until: datetime | None = None
+    ) -> list[LiveRun]:
+        """Runs that haven't ended, in these states; waiting ones if they are ready at `until`."""
+        return await self.database.call(lambda c: dispatch.live_runs(c, shards, states, until))
 
     async def definitions(self, jobs: Sequence[JobId]) -> dict[JobId, StoredDefinition]:
         """The present definitions."""

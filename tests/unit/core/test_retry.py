@@ -9,7 +9,15 @@ import pytest
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Definition, Delivery, LiveRun, Priority, RetryPolicy, RunKey
-from schedd.core.retry import MAX_LOSSES, Outcome, after_attempt, after_loss, fingerprint, wait
+from schedd.core.retry import (
+    MAX_LOSSES,
+    Outcome,
+    after_attempt,
+    after_loss,
+    fingerprint,
+    reissue_after,
+    wait,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 RUN = RunId(UUID(int=7))
@@ -129,3 +137,9 @@ def test_what_strangers_ask_for_by_retry_after_is_bounded():
         Outcome.FAILED, Reason.HTTP_STATUS, running(), definition, NOW, timedelta(days=2_900_000)
     )
     assert sequel.retry_at == NOW + timedelta(days=1)
+
+
+def test_a_lost_run_waits_only_while_its_worker_may_still_be_killing_it():
+    assert reissue_after(JOB) == timedelta(0)
+    killed = replace(JOB, kills_on_lease_lost=True, kill_after=timedelta(seconds=30))
+    assert reissue_after(killed) > timedelta(seconds=30)
