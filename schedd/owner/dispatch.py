@@ -7,13 +7,13 @@ rows, under the shard's lock (PROTOCOL 3). A run is pushed only after a COMMIT t
 whose COMMIT is in doubt is found by the scan, and goes back by itself when it never started.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
 from schedd.core.events import AssignedRuns, Emit, Waiting
 from schedd.core.ids import RunId
-from schedd.core.model import Claim, Definition, Draft, LiveRun, Overlap, Priority
+from schedd.core.model import Claim, Definition, Draft, LiveRun, Overlap
 from schedd.core.placement import Offer, choose
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue, Known
@@ -143,8 +143,8 @@ class Dispatch:
         )
 
     def _tell_demand(self) -> None:
-        heads = _heads(self._board.ready)
-        self._workers.demand(heads)
+        heads = self._board.ready.heads()
+        self._workers.demand([Head(run.priority, run.ready_at, count) for run, count in heads])
         self._emit(
             Waiting(len(self._board.ready), len(self._board.running), len(self._board.timers))
         )
@@ -163,18 +163,3 @@ def _draft(run: LiveRun, definition: Definition, offer: Offer) -> Draft:
         skip=skips,
         start_by_after=START_WITHIN,
     )
-
-
-def _heads(ready: Iterable[LiveRun]) -> list[Head]:
-    """What waits, a priority each: the oldest, and how many slots (one a run) they ask for."""
-    oldest: dict[Priority, LiveRun] = {}
-    count: dict[Priority, int] = {}
-    for run in ready:
-        first = oldest.get(run.priority)
-        if first is None or run.ready_at < first.ready_at:
-            oldest[run.priority] = run
-        count[run.priority] = count.get(run.priority, 0) + 1
-    return [
-        Head(priority, oldest[priority].ready_at, count[priority])
-        for priority in sorted(oldest, reverse=True)
-    ]

@@ -60,3 +60,13 @@ def test_what_was_taken_out_never_comes_up():
     queue.discard(RunId(UUID(int=1)))
     queue.drop_shards([ShardId(9)])
     assert order(queue) == [3]
+
+
+def test_heads_tell_the_oldest_of_each_priority_and_how_many_wait():
+    queue = ReadyQueue()
+    queue.add([run(1, Priority.LOW, 1), run(2, Priority.HIGH, 2), run(3, Priority.HIGH, 5)])
+    queue.add([run(4, Priority.HIGH, 9)])
+    queue.discard(RunId(UUID(int=4)))
+    heads = [(head.key.run_id.int, count) for head, count in queue.heads()]
+    assert heads == [(3, 2), (1, 1)]
+    assert ReadyQueue().heads() == []
