@@ -172,6 +172,6 @@ if __name__ == "__main__":
     amount = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     with private_postgres(**DURABLE) as server:
         url = server.create_database()
-        for factor in (100, 70, 50):
+        for factor in (100, 70, 50, 33):
             for name in SHAPES:
                 measure(url, name, amount, factor)

@@ -110,7 +110,7 @@ async def test_every_partition_leaves_room_for_hot_updates(world: World) -> None
         " WHERE i.inhparent = 'runs'::regclass"
     )
 
-    assert options == [(["fillfactor=50"],)]
+    assert options == [(["fillfactor=33"],)]
 
 
 async def test_no_index_of_runs_names_what_a_completion_changes(world: World) -> None:

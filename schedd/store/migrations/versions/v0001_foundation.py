@@ -1,7 +1,8 @@
 """The foundation: membership, jobs, timers, runs and what hangs on them.
 
-Revision 0001. `runs` has no index that names a column which a completion changes, and half of each
-page is left free, so assigning and completing are HOT updates (docs/decisions, live runs).
+Revision 0001. `runs` has no index that names a column which a completion changes, and two
+thirds of each page are left free, so assigning and completing are HOT updates (docs/decisions,
+live runs).
 No foreign keys: hot tables would lock their parents' rows at each insert.
 """
 
@@ -118,7 +119,7 @@ CREATE TABLE runs (
 ) PARTITION BY RANGE (scheduled_at);
 CREATE INDEX runs_id ON runs (run_id);
 CREATE INDEX runs_job ON runs (job_id, scheduled_at);
-CREATE TABLE runs_default PARTITION OF runs DEFAULT WITH (fillfactor = 50);
+CREATE TABLE runs_default PARTITION OF runs DEFAULT WITH (fillfactor = 33);
 
 -- Which runs haven't ended: one narrow row each, there from the fire to the end.
 CREATE TABLE live (
