@@ -1,0 +1,54 @@
+"""Array literals say exactly what the values are."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from uuid import UUID
+
+import pytest
+
+from schedd.store import arrays
+
+
+def test_ids_are_their_hex_digits() -> None:
+    low = UUID(int=1)
+    assert arrays.ids([low, None]) == "{00000000000000000000000000000001,NULL}"
+
+
+def test_numbers_and_flags_and_nothing() -> None:
+    assert arrays.numbers([1, None, -5, 0.25]) == "{1,NULL,-5,0.25}"
+    assert arrays.flags([True, False]) == "{t,f}"
+    assert arrays.numbers([]) == "{}"
+
+
+def test_instants_carry_their_offset() -> None:
+    noon = datetime(2026, 1, 5, 12, tzinfo=UTC)
+    kathmandu = noon.astimezone(timezone(timedelta(hours=5, minutes=45)))
+    assert arrays.instants([noon, kathmandu, None]) == (
+        "{2026-01-05T12:00:00+00:00,2026-01-05T17:45:00+05:45,NULL}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "literal"),
+    [
+        ("plain", '{"plain"}'),
+        ("", '{""}'),
+        ("NULL", '{"NULL"}'),
+        ('a "quoted", one', '{"a \\"quoted\\", one"}'),
+        ("back\\slash", '{"back\\\\slash"}'),
+        ("{braces}", '{"{braces}"}'),
+    ],
+)
+def test_texts_are_quoted(text: str, literal: str) -> None:
+    assert arrays.texts([text]) == literal
+
+
+def test_what_text_cant_hold_is_shown_as_something_it_can() -> None:
+    assert arrays.clean("a\0b") == "a␀b"
+    assert arrays.clean("half\ud800pair") == "half?pair"
+    assert arrays.clean("zażółć 🙂") == "zażółć 🙂"
+
+
+def test_blobs_are_hexadecimal() -> None:
+    assert arrays.blobs([b"\x00\xff", b"", None]) == '{"\\\\x00ff","\\\\x",NULL}'
