@@ -24,6 +24,9 @@ Format = Literal["json", "text"]
 _OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """The attributes that a record always has; all others came in as `extra`."""
 
+_FOREIGN: Final = ("alembic", "uvicorn", "grpc", "asyncio", "sqlalchemy")
+"""Libraries that tell of their inner life; of it, only warnings are news to an operator."""
+
 
 def configure(level: str, fmt: Format, name: str) -> None:
     """Set up logging for the whole process, replacing what was there; may be called again.
@@ -45,6 +48,8 @@ def configure(level: str, fmt: Format, name: str) -> None:
     for old in root.handlers[:]:
         root.removeHandler(old)
     root.addHandler(handler)
+    for library in _FOREIGN:
+        logging.getLogger(library).setLevel(max(root.level, logging.WARNING))
 
 
 class JsonLines(logging.Formatter):

@@ -83,3 +83,12 @@ def test_configuring_twice_writes_each_line_once(capsys: pytest.CaptureFixture[s
 def test_an_unknown_level_or_format_is_refused(level: str, fmt: logs.Format) -> None:
     with pytest.raises(ValueError, match=r"LOUD|xml"):
         logs.configure(level, fmt, "schedd")
+
+
+def test_the_inner_life_of_libraries_is_no_news(capsys: pytest.CaptureFixture[str]):
+    logs.configure("debug", "text", "schedd")
+    logging.getLogger("alembic.runtime.migration").info("Context impl")
+    logging.getLogger("uvicorn.error").warning("this matters")
+    lines = capsys.readouterr().err
+    assert "Context impl" not in lines
+    assert "this matters" in lines
