@@ -30,6 +30,9 @@ def test_firing_goes_on_when_the_leader_is_killed_and_each_second_is_accounted_f
 ) -> None:
     leader = wait_until(rough.leader, 10, "a leader")
     ticking = start_ticking(rough, client, tmp_path)
+    work = Probe(tmp_path / "work")
+    long = [client.submit(name="long", shell=work.shell("sleep 5")) for _ in range(6)]
+    wait_until(lambda: len(work.starts()) == len(long), 10, "long jobs to start")
     rough.kill(leader)
     killed = time.time()
     gaps = {job: ticking.first_after(job, killed, FAILOVER + 10) for job in ticking.probes}
@@ -40,6 +43,10 @@ def test_firing_goes_on_when_the_leader_is_killed_and_each_second_is_accounted_f
     assert max(gaps.values()) <= FAILOVER, gaps
     states = {row.state for ledger in rows.values() for row in ledger}
     assert states <= {"SUCCEEDED", "COALESCED"}, "the missed seconds were caught up by policy"
+    for run in long:
+        done = client.runs.wait(run, timeout=15)
+        assert (done.state, done.assignments) == ("SUCCEEDED", 1), "running work is unaffected"
+    assert work.repeated() == []
     mine = [gap for job, gap in gaps.items() if ticking.owners[job] == leader]
     figure(f"leader killed: the next start of jobs that it owned came after {max(mine):.2f} s")
 
