@@ -8,7 +8,7 @@ Invariants
 - Two transactions of one owner never wait for each other's shard rows: a shard has one lane.
 - A body may run several times; it changes nothing but the database and what it returns.
 - After COMMIT was sent nothing is tried again: `OutcomeUnknown`.
-- There are as many connections as threads, so no thread waits for one.
+- There are as many connections as threads can use, so none waits for one.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Database:
         self.lanes = lanes
         self._engine = create_engine(
             url_of(dsn),
-            pool_size=lanes + readers + 1,  # one for the watch over blockers
+            pool_size=lanes + 2 * readers,  # a call that takes or fences has a watch beside it
             max_overflow=0,
             pool_timeout=10,
             connect_args=dict(CONNECTION),

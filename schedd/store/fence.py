@@ -10,6 +10,7 @@ Invariants (PROTOCOL 1, 2)
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ from schedd.core.ids import ShardId, TenureId
 from schedd.core.model import Claim
 from schedd.store import arrays
 from schedd.store.database import Database
+from schedkit.errors import Unavailable
+
+log = logging.getLogger(__name__)
 
 TIMELINE = "('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int"
 
@@ -89,7 +93,10 @@ def ending_blockers(
 
     def watch() -> None:
         while not through.wait(PATIENCE):
-            database.transact(end)
+            try:
+                database.transact(end)
+            except Unavailable as error:
+                log.warning("couldn't look at what blocks us: %s", error)
 
     watcher = threading.Thread(target=watch, name="end-blockers", daemon=True)
     watcher.start()

@@ -4,8 +4,8 @@
     runs_20260101, runs_20260102, …
 
 Invariants
-- A day begins at 00:00 UTC. Its partition keeps two thirds of each page free, for the two updates that a
-  run sees: all of them are HOT then.
+- A day begins at 00:00 UTC. Its partition keeps two thirds of each page free for the two updates
+  that a run sees: all of them are HOT then.
 - Making a day never blocks a writer for longer than an empty table takes: the table is made first
   and attached then. A day that has rows in the default partition already stays there.
 """

@@ -10,7 +10,7 @@ async with World.at(dsn) as world:
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -93,15 +93,16 @@ class Member:
             self.tenure, self.timeline, {ShardId(s): self.epochs[ShardId(s)] for s in shards}
         )
 
-    def next_token(self, shard: ShardId) -> Token:
-        return token_of(self.epochs[shard], next(iter(self._sequence)))
+    def tokens(self, claim: Claim) -> Callable[[ShardId], Token]:
+        """Where the tokens of a transaction under this claim come from."""
+        return lambda shard: token_of(claim.epochs[shard], next(iter(self._sequence)))
 
     async def fire(self, *firings: Firing) -> Fired:
         return await self.store.owner.fire(self.claim(*{f.shard for f in firings}), firings)
 
     async def assign(self, *drafts: Draft) -> Assignments:
         claim = self.claim(*{draft.shard for draft in drafts})
-        return await self.store.owner.assign(claim, drafts, self.next_token)
+        return await self.store.owner.assign(claim, drafts, self.tokens(claim))
 
     async def assigned(self, *drafts: Draft) -> list[LiveRun]:
         """Assign, and expect every one to be."""

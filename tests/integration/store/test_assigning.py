@@ -81,7 +81,7 @@ async def test_tokens_are_drawn_after_the_shard_rows_are_locked(world: World) ->
 
     def next_token(shard: ShardId) -> Token:
         drawn.append(shard)
-        return me.next_token(shard)
+        return me.tokens(me.claim(shard))(shard)
 
     holding = asyncio.create_task(user.store.database.call(hold), name="hold")
     await held.wait()
