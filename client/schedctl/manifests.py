@@ -23,6 +23,14 @@ from schedproto.v1 import job_pb2
 
 KINDS: Final = ("job", "pool", "calendar")
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
+MOST_DEEP: Final = 100
+MOST_VALUES: Final = 100_000
+"""Bounds of one document, aliases followed: more than any payload that is allowed can hold."""
+
+DEEPEST: Final = 100
+"""Levels in a document. A payload nested deeper is refused by the JSON readers after us anyway."""
+LARGEST: Final = 200_000
+"""Values in a document, aliases written out: more than 256 KiB of payload can hold."""
 QUOTE: Final = 'quote it: "*/5 * * * *" (in YAML a * begins an alias)'
 
 
@@ -52,6 +60,26 @@ class Reading:
     faults: tuple[Fault, ...]
 
 
+class _Excess(yaml.MarkedYAMLError):
+    """Too deep or too large to be a job: a few hundred bytes of aliases can mean gigabytes."""
+
+
+class _Loader(yaml.BaseLoader):
+    """All scalars are texts, and what is nested too deep ends as an error, not the stack."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self.depth += 1
+        if self.depth > DEEPEST:
+            mark = self.peek_event().start_mark
+            raise _Excess(None, None, f"is nested more than {DEEPEST} deep", mark)
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+
 def read(files: Sequence[str]) -> Reading:
     """Read files, folders (their *.yaml, *.yml, *.json) and `-`.
 
@@ -73,9 +101,12 @@ def read(files: Sequence[str]) -> Reading:
 def parse(name: str, text: str) -> Iterator[Manifest | Fault]:
     """The documents of one text, `name` being where it is from."""
     try:
-        documents = list(yaml.compose_all(text, Loader=yaml.BaseLoader))
+        documents = list(yaml.compose_all(text, Loader=_Loader))
     except yaml.YAMLError as error:
         yield _syntax(name, text, error)
+        return
+    except RecursionError:
+        yield Fault(name, "is nested too deeply", f"at most {MOST_DEEP} levels are read")
         return
     for node in documents:
         if isinstance(node, yaml.SequenceNode):  # what `job list -o json` prints
@@ -87,9 +118,16 @@ def parse(name: str, text: str) -> Iterator[Manifest | Fault]:
 
 def _document(name: str, node: yaml.Node) -> Iterator[Manifest | Fault]:
     start = f"{name}:{node.start_mark.line + 1}"
+    if unfit := _unfit(node):
+        yield Fault(start, unfit, "write out what the anchors stand for, and less of it")
+        return
     lines: dict[FieldPath, int] = {}
     doubles: list[Fault] = []
-    value = _plain(node, (), lines, doubles, name)
+    try:
+        value = _plain(node, (), lines, doubles, name)
+    except _Excess as error:
+        yield _syntax(name, "", error)
+        return
     yield from doubles
     if not isinstance(value, dict):
         yield Fault(start, "a manifest is an object with keys")
@@ -117,6 +155,41 @@ def _document(name: str, node: yaml.Node) -> Iterator[Manifest | Fault]:
         yield Manifest(start, job)
 
 
+def _unfit(root: yaml.Node) -> str:
+    """Why this document isn't to be read: what its aliases stand for is endless, or too much.
+
+    Sizes are counted once a node, however often aliases name it, so that a few lines that stand
+    for billions of values cost nothing.
+    """
+    sizes: dict[int, int] = {}
+    above: set[int] = set()
+    stack: list[tuple[yaml.Node, bool]] = [(root, False)]
+    while stack:
+        node, counted = stack.pop()
+        inner = _inner(node)
+        if counted:
+            above.discard(id(node))
+            sizes[id(node)] = 1 + sum(sizes[id(each)] for each in inner)
+            if sizes[id(node)] > MOST_VALUES:
+                return f"stands for more than {MOST_VALUES:,} values"
+        elif id(node) in above:
+            return "has an alias that contains itself"
+        elif id(node) not in sizes:
+            above.add(id(node))
+            if len(above) > MOST_DEEP:
+                return f"is nested deeper than {MOST_DEEP} levels"
+            stack.append((node, True))
+            stack.extend((each, False) for each in inner)
+    return ""
+
+
+def _inner(node: yaml.Node) -> list[yaml.Node]:
+    """The nodes right under this one."""
+    if isinstance(node, yaml.MappingNode):
+        return [each for pair in node.value for each in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
 def _plain(
     node: yaml.Node,
     path: FieldPath,
@@ -126,6 +199,11 @@ def _plain(
 ) -> Any:
     """The node as dicts, lists and texts, the line of each path written down."""
     lines.setdefault(path, node.start_mark.line)
+    if len(path) > DEEPEST:  # an alias may hold itself
+        raise _Excess(None, None, f"is nested more than {DEEPEST} deep", node.start_mark)
+    if len(lines) > LARGEST:
+        excess = f"has more than {LARGEST} values, its aliases written out"
+        raise _Excess(None, None, excess, node.start_mark)
     if isinstance(node, yaml.MappingNode):
         found: dict[str, Any] = {}
         for key, inner in node.value:
@@ -158,6 +236,8 @@ def _syntax(name: str, text: str, error: yaml.YAMLError) -> Fault:
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return Fault(name, f"is no YAML: {error}")
     number = error.problem_mark.line
+    if isinstance(error, _Excess):
+        return Fault(f"{name}:{number + 1}", str(error.problem))
     written = text.splitlines()[number] if number < len(text.splitlines()) else ""
     starred = "*" in written and error.context in (
         "while scanning an alias",

@@ -247,3 +247,24 @@ async def test_a_file_that_is_not_there_is_2(ctl, member):
     ended = await ctl("apply", "-f", "/nowhere/m.yaml")
     assert ended.code == 2
     assert "/nowhere/m.yaml" in ended.err
+
+
+def test_a_few_lines_that_stand_for_billions_of_values_are_refused_at_once():
+    rows = ["name: bomb", "every: 1h", "payload:", "  a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    rows += [f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
+    [fault] = parse("bomb.yaml", "\n".join(rows))
+    assert isinstance(fault, Fault)
+    assert "more than 100,000 values" in fault.problem
+
+
+def test_an_alias_that_contains_itself_is_refused():
+    [fault] = parse("ring.yaml", "name: ring\npayload: &a [*a]\n")
+    assert isinstance(fault, Fault)
+    assert "contains itself" in fault.problem
+
+
+@pytest.mark.parametrize("levels", [150, 100_000])
+def test_endless_nesting_is_refused(levels: int):
+    [fault] = parse("deep.yaml", f"name: deep\npayload: {'[' * levels}{']' * levels}\n")
+    assert isinstance(fault, Fault)
+    assert "nested" in fault.problem
