@@ -8,7 +8,7 @@ from schedd.api.services import Services
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import Definition, Overlap
-from schedd.core.placement import able
+from schedd.core.placement import able, need_of
 from schedd.ports import RunRecord
 from schedproto.v1 import job_pb2, run_service_pb2
 
@@ -91,7 +91,7 @@ async def _needs(services: Services, record: RunRecord) -> list[Check]:
     workers = services.lines.workers()
     if definition is None:
         return []
-    fit = [one for one in workers if able(one.incarnation, definition)]
+    fit = [one for one in workers if able(one.incarnation, need_of(definition))]
     what = f"handler {definition.handler!r}" if definition.handler else f"{definition.action} jobs"
     if not fit:
         return [

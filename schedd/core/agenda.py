@@ -1,7 +1,8 @@
 """What is due when: a heap of keys by instant, each key at most once.
 
 Owners keep their near future in it: timers by due instant, retrying runs by the end of their
-back-off. Putting a key again moves it.
+back-off. Putting a key again moves it; putting it where it is costs nothing, and what was moved or
+forgotten leaves no more behind than half of the heap.
 """
 
 import heapq
@@ -11,6 +12,8 @@ from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+
+_SLACK = 1_000
 
 
 class Agenda(Generic[K, V]):
@@ -29,13 +32,21 @@ class Agenda(Generic[K, V]):
 
     def put(self, key: K, at: datetime, value: V) -> None:
         """Have `value` come up at `at`; an earlier entry of the key is gone."""
+        known = self._entries.get(key)
+        if known is not None and known[0] == at:
+            self._entries[key] = (at, known[1], value)
+            return
         self._count += 1
         self._entries[key] = (at, self._count, value)
         heapq.heappush(self._heap, (at, self._count, key))
+        if len(self._heap) > 2 * len(self._entries) + _SLACK:
+            self._heap = [(at, count, key) for key, (at, count, _) in self._entries.items()]
+            heapq.heapify(self._heap)
 
-    def discard(self, key: K) -> None:
-        """Forget the key, if it is there."""
-        self._entries.pop(key, None)
+    def discard(self, key: K) -> V | None:
+        """Forget the key; gives its value, None if it wasn't there."""
+        entry = self._entries.pop(key, None)
+        return None if entry is None else entry[2]
 
     def next_at(self) -> datetime | None:
         """The first instant, None when empty."""

@@ -7,6 +7,20 @@ from schedd.core.ids import IncarnationId
 from schedd.core.model import Definition, Incarnation
 
 
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a run asks of its worker. Runs of equal need wait in one line."""
+
+    action: str
+    handler: str = ""
+    slots: int = 1
+
+
+def need_of(definition: Definition) -> Need:
+    """What each run of this job asks for."""
+    return Need(definition.action, definition.handler, definition.slots)
+
+
 @dataclass(slots=True)
 class Offer:
     """Slots that a worker has granted to this member and that are still unused."""
@@ -20,14 +34,14 @@ class Offer:
         return self.incarnation.id
 
 
-def able(worker: Incarnation, definition: Definition) -> bool:
-    """Whether the worker has the executor, and the handler, that the job needs."""
-    if definition.action not in worker.actions:
+def able(worker: Incarnation, need: Need) -> bool:
+    """Whether the worker has the executor, the handler and, all of them free, the slots."""
+    if need.action not in worker.actions or need.slots > worker.slots:
         return False
-    return not definition.handler or definition.handler in worker.handlers
+    return not need.handler or need.handler in worker.handlers
 
 
-def choose(definition: Definition, offers: Iterable[Offer]) -> Offer | None:
+def choose(need: Need, offers: Iterable[Offer]) -> Offer | None:
     """Spread: the able worker with the most slots left; ties go by the incarnation's id."""
-    fit = (o for o in offers if o.slots >= definition.slots and able(o.incarnation, definition))
+    fit = (o for o in offers if o.slots >= need.slots and able(o.incarnation, need))
     return max(fit, key=lambda offer: (offer.slots, offer.id.int), default=None)

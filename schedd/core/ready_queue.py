@@ -5,18 +5,33 @@ ready two steps later, and no sooner. That makes the order one static number a r
 
     rank = ready_at − CLASS_STEP × class          (the smallest goes first)
 
-so no clock is needed: one heap a priority, and the least of their heads goes next.
+so no clock is needed. Runs stand in lines, one for each priority and need, each a heap by age:
+
+    add → unsorted ──popped, its need looked up──→ its line ──popped when a worker fits──→ out
+
+Invariants
+- `pop` gives the smallest rank among the lines that fit. A line that no worker fits holds nobody
+  up, however long it is, and costs nothing.
+- Adding a run that stands there already costs nothing and leaves its place: a scan adds all runs
+  each second.
 """
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import TypeAlias
 
-from schedd.core.ids import RunId, ShardId
+from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.model import LiveRun, Priority
+from schedd.core.placement import Need
 
 CLASS_STEP = timedelta(seconds=60)
+
+Fits: TypeAlias = Callable[[Need | None], bool]
+"""Whether a run of this need may go now; None: its need isn't known yet."""
+
+_SLACK = 1_000
 
 
 def rank(priority: Priority, ready_at: datetime) -> float:
@@ -24,16 +39,37 @@ def rank(priority: Priority, ready_at: datetime) -> float:
     return ready_at.timestamp() - CLASS_STEP.total_seconds() * priority
 
 
-@dataclass(slots=True)
-class _Class:
-    """The runs of one priority: by age in a heap, whose entries are stale unless in `runs`."""
+def _any(_: Need | None) -> bool:
+    return True
 
-    heap: list[tuple[datetime, int, RunId]] = field(default_factory=list)
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What waits in one priority: since when, and how many slots it asks for."""
+
+    priority: Priority
+    waiting_since: datetime
+    slots: int
+
+
+@dataclass(slots=True)
+class _Line:
+    """Runs of one need and priority: by age in a heap, whose entries are stale unless in `runs`."""
+
+    need: Need | None
+    priority: Priority
     runs: dict[RunId, LiveRun] = field(default_factory=dict)
+    heap: list[tuple[datetime, int, RunId]] = field(default_factory=list)
 
     def add(self, run: LiveRun) -> None:
-        self.runs[run.key.run_id] = run
-        heapq.heappush(self.heap, (run.ready_at, run.key.run_id.int, run.key.run_id))
+        run_id = run.key.run_id
+        known = self.runs.get(run_id)
+        self.runs[run_id] = run
+        if known is None or known.ready_at != run.ready_at:
+            heapq.heappush(self.heap, (run.ready_at, run_id.int, run_id))
+            if len(self.heap) > 2 * len(self.runs) + _SLACK:
+                self.heap = [(r.ready_at, key.int, key) for key, r in self.runs.items()]
+                heapq.heapify(self.heap)
 
     def oldest(self) -> LiveRun | None:
         while self.heap:
@@ -49,8 +85,8 @@ class ReadyQueue:
     """Runs that wait for a slot, each at most once."""
 
     def __init__(self) -> None:
-        self._classes = {priority: _Class() for priority in sorted(Priority, reverse=True)}
-        self._where: dict[RunId, Priority] = {}
+        self._lines: dict[tuple[Need | None, Priority], _Line] = {}
+        self._where: dict[RunId, _Line] = {}
 
     def __len__(self) -> int:
         return len(self._where)
@@ -60,28 +96,59 @@ class ReadyQueue:
 
     def __iter__(self) -> Iterator[LiveRun]:
         """The waiting runs, in no order."""
-        return (run for each in self._classes.values() for run in each.runs.values())
+        return (run for line in self._lines.values() for run in line.runs.values())
 
-    def add(self, runs: Iterable[LiveRun]) -> None:
-        """Have these wait; a run that is there already is replaced."""
+    def add(self, runs: Iterable[LiveRun], need: Need | None = None) -> None:
+        """Have these wait. One that is there already is replaced where it stands, unless a `need`
+        says that it belongs elsewhere.
+        """
         for run in runs:
-            if self._where.get(run.key.run_id, run.priority) is not run.priority:
+            line = self._where.get(run.key.run_id)
+            if line is None or line.priority != run.priority or (need and need != line.need):
                 self.discard(run.key.run_id)
-            self._where[run.key.run_id] = run.priority
-            self._classes[run.priority].add(run)
+                line = self._where[run.key.run_id] = self._line(need, run.priority)
+            line.add(run)
 
-    def pop(self) -> LiveRun | None:
-        """Take out the run that goes next; None when nothing waits."""
-        oldest = self.heads()
-        if not oldest:
-            return None
-        first, _ = min(oldest, key=lambda head: rank(head[0].priority, head[0].ready_at))
-        return self.discard(first.key.run_id)
+    def pop(self, fits: Fits = _any) -> LiveRun | None:
+        """Take out the run that goes next among those that fit; None when no such run waits."""
+        oldest = (line.oldest() for line in self._lines.values() if fits(line.need))
+        first = min((run for run in oldest if run is not None), key=_place, default=None)
+        return None if first is None else self.discard(first.key.run_id)
+
+    def heads(self, fits: Fits = _any) -> list[Head]:
+        """What waits and fits, HIGH first: since when, and how many slots it asks for. A run whose
+        need isn't known yet counts for one.
+        """
+        since: dict[Priority, datetime] = {}
+        slots: dict[Priority, int] = {}
+        for line in self._lines.values():
+            oldest = line.oldest()
+            if oldest is not None and fits(line.need):
+                of, width = line.priority, line.need.slots if line.need else 1
+                since[of] = min(oldest.ready_at, since.get(of, oldest.ready_at))
+                slots[of] = slots.get(of, 0) + len(line.runs) * width
+        return [Head(of, since[of], slots[of]) for of in sorted(since, reverse=True)]
+
+    def unsort(self, which: Fits) -> set[JobId]:
+        """Forget what the runs of these lines need, for their definitions may have changed; gives
+        their jobs.
+        """
+        lines = [line for line in self._lines.values() if which(line.need)]
+        runs = [run for line in lines for run in line.runs.values()]
+        for run in runs:
+            self.discard(run.key.run_id)
+        self.add(runs)
+        return {run.job_id for run in runs}
 
     def discard(self, run: RunId) -> LiveRun | None:
         """Take this run out wherever it stands."""
-        priority = self._where.pop(run, None)
-        return None if priority is None else self._classes[priority].runs.pop(run)
+        line = self._where.pop(run, None)
+        if line is None:
+            return None
+        gone = line.runs.pop(run)
+        if not line.runs:
+            del self._lines[line.need, line.priority]
+        return gone
 
     def drop_shards(self, shards: Iterable[ShardId]) -> None:
         """Take out all runs of these shards."""
@@ -89,7 +156,9 @@ class ReadyQueue:
         for run in [run for run in self if run.shard in gone]:
             self.discard(run.key.run_id)
 
-    def heads(self) -> list[tuple[LiveRun, int]]:
-        """The oldest run of each priority, highest first, with how many wait in that priority."""
-        found = ((each.oldest(), len(each.runs)) for each in self._classes.values())
-        return [(run, count) for run, count in found if run is not None]
+    def _line(self, need: Need | None, priority: Priority) -> _Line:
+        return self._lines.setdefault((need, priority), _Line(need, priority))
+
+
+def _place(run: LiveRun) -> tuple[float, int]:
+    return rank(run.priority, run.ready_at), run.key.run_id.int

@@ -1,18 +1,21 @@
 """What an owner has before it: the near future, the ready, the running. In memory, for one tenure.
 
     timers ──due──→ (fire) ──→ ready ──(dispatch)──→ running ──(collect, rescue)──→ gone
-                     retries ──end of back-off──↗        └──retry──→ retries
+                     retries ──end of back-off──↗ │     └──retry──→ retries
+                                     overlap limit └──→ held ──one of its job is gone──→ ready
 
 The rows in PostgreSQL are the truth; this is what was last read or written of them. Losing an
-entry costs a scan's time, keeping a stale one costs a refused statement.
+entry costs a scan's time, keeping a stale one costs a refused statement and lasts until the next
+scan.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime
 
 from schedd.core.agenda import Agenda
 from schedd.core.ids import JobId, RunId, ShardId
-from schedd.core.lifecycle import State
+from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import LiveRun, Timer
 from schedd.core.ready_queue import ReadyQueue
 from schedd.owner.ownership import Ownership
@@ -28,15 +31,20 @@ class Board:
         """Runs that aren't ready yet: in their back-off, or due later."""
         self.ready = ReadyQueue()
         self.running: dict[RunId, LiveRun] = {}
+        self._held: dict[JobId, ReadyQueue] = {}
         ownership.listen(self._shards_changed)
 
-    def put_timers(self, timers: Iterable[Timer]) -> None:
-        """Have these timers come up; paused ones and those without a next instant go."""
+    def put_timers(self, timers: Iterable[Timer], until: datetime | None = None) -> None:
+        """Have these timers come up; paused ones, those without a next instant and those due
+        later than `until` go: the load brings the latter in time.
+        """
         for timer in timers:
-            if timer.due_at is None or timer.paused or timer.shard not in self.ownership.epochs:
+            due = timer.due_at
+            late = due is not None and until is not None and due > until
+            if due is None or late or timer.paused or timer.shard not in self.ownership.epochs:
                 self.timers.discard(timer.job_id)
             else:
-                self.timers.put(timer.job_id, timer.due_at, timer)
+                self.timers.put(timer.job_id, due, timer)
 
     def put_runs(self, runs: Iterable[LiveRun], now: datetime) -> int:
         """Sort these runs in by their state; gives how many are ready and new to the queue."""
@@ -44,21 +52,22 @@ class Board:
         for run in runs:
             run_id = run.key.run_id
             at_hand = self.running.get(run_id)
-            if run.shard not in self.ownership.epochs:
-                self.forget(run_id)
+            if run.shard not in self.ownership.epochs or run.state not in LIVE:
+                self.forget(run_id, run.job_id)
             elif at_hand is not None and at_hand.token > run.token:
                 continue  # read before it was handed out
             elif run.state is State.RUNNING:
-                self.forget(run_id)
+                self._take_off(run_id, run.job_id)
                 self.running[run_id] = run
             elif run.ready_at > now:
-                self.forget(run_id)
+                self.running.pop(run_id, None)
+                self.ready.discard(run_id)
+                self._unhold(run_id, run.job_id)
                 self.waiting.put(run_id, run.ready_at, run)
             else:
-                fresh += run_id not in self.ready
                 self.running.pop(run_id, None)
                 self.waiting.discard(run_id)
-                self.ready.add([run])
+                fresh += self._put_ready(run)
         return fresh
 
     def ripen(self, now: datetime) -> int:
@@ -67,15 +76,70 @@ class Board:
         self.ready.add(ripe)
         return len(ripe)
 
-    def forget(self, run: RunId) -> None:
-        """The run has ended, or is somebody else's."""
-        self.running.pop(run, None)
-        self.waiting.discard(run)
-        self.ready.discard(run)
+    def hold(self, run: LiveRun) -> None:
+        """Its job has as many admitted runs as it may: it waits until one of them is gone."""
+        self.ready.discard(run.key.run_id)
+        self._held.setdefault(run.job_id, ReadyQueue()).add([run])
+
+    def release(self, job: JobId, count: int = 1) -> int:
+        """Let runs of this job that were held be tried again, oldest first; gives how many."""
+        held = self._held.get(job)
+        released = 0
+        while held is not None and released < count and (run := held.pop()) is not None:
+            self.ready.add([run])
+            released += 1
+        if held is not None and not held:
+            del self._held[job]
+        return released
+
+    @property
+    def held(self) -> list[JobId]:
+        """Jobs of which runs are held."""
+        return list(self._held)
+
+    def forget(self, run_id: RunId, job: JobId) -> None:
+        """The run has ended, or is somebody else's. One that was held may take its place."""
+        if self._take_off(run_id, job):
+            self.release(job)
+
+    def standing(self, until: datetime) -> dict[ShardId, list[tuple[RunId, JobId]]]:
+        """What stands here now, by shard, but for what becomes ready later than `until`."""
+        found: dict[ShardId, list[tuple[RunId, JobId]]] = defaultdict(list)
+        soon = (run for run in self.waiting.values() if run.ready_at <= until)
+        held = (run for queue in self._held.values() for run in queue)
+        for runs in (self.running.values(), self.ready, soon, held):
+            for run in runs:
+                found[run.shard].append((run.key.run_id, run.job_id))
+        return found
 
     def next_ripe(self) -> datetime | None:
         """When the next waiting run becomes ready."""
         return self.waiting.next_at()
+
+    def _put_ready(self, run: LiveRun) -> bool:
+        """Whether that is news."""
+        held = self._held.get(run.job_id)
+        if held is not None and run.key.run_id in held:
+            held.add([run])
+            return False
+        fresh = run.key.run_id not in self.ready
+        self.ready.add([run])
+        return fresh
+
+    def _take_off(self, run_id: RunId, job: JobId) -> bool:
+        """Whether it was there."""
+        running = self.running.pop(run_id, None)
+        waiting = self.waiting.discard(run_id)
+        ready = self.ready.discard(run_id)
+        held = self._unhold(run_id, job)
+        return any(place is not None for place in (running, waiting, ready, held))
+
+    def _unhold(self, run_id: RunId, job: JobId) -> LiveRun | None:
+        held = self._held.get(job)
+        run = held.discard(run_id) if held is not None else None
+        if held is not None and not held:
+            del self._held[job]
+        return run
 
     def _shards_changed(self, gained: frozenset[ShardId], dropped: frozenset[ShardId]) -> None:
         gone = gained | dropped
@@ -83,3 +147,7 @@ class Board:
         self.waiting.clear_where({r.key.run_id for r in self.waiting.values() if r.shard in gone})
         self.ready.drop_shards(gone)
         self.running = {run: r for run, r in self.running.items() if r.shard not in gone}
+        for job, held in list(self._held.items()):
+            held.drop_shards(gone)
+            if not held:
+                del self._held[job]

@@ -11,7 +11,7 @@ from typing import Final
 
 from schedd.api.definitions import compiled, definition_of
 from schedd.core.ids import JobId
-from schedd.core.model import Definition
+from schedd.core.model import Definition, LiveRun
 from schedd.core.schedule import CompiledSchedule
 from schedd.ports import OwnerStore, StoredDefinition
 from schedproto.v1 import job_pb2
@@ -46,6 +46,13 @@ class Catalogue:
         ]
         await self._read(stale)
         return self._at_hand(wanted)
+
+    async def of_runs(self, runs: Iterable[LiveRun]) -> dict[JobId, Known]:
+        """Definitions at least as new as the attempts of these runs were made from."""
+        wanted: dict[JobId, int] = {}
+        for run in runs:
+            wanted[run.job_id] = max(run.generation, wanted.get(run.job_id, 0))
+        return await self.at_generations(wanted)
 
     async def newest(self, jobs: Collection[JobId]) -> dict[JobId, Known]:
         """The definitions known of these jobs, read if none is."""

@@ -135,7 +135,7 @@ class Collect:
     async def _decide(
         self, reported: Sequence[Reported], runs: dict[RunKey, LiveRun]
     ) -> list[Report]:
-        known = await self._catalogue.newest({run.job_id for run in runs.values()})
+        known = await self._catalogue.of_runs(runs.values())
         now = self._clock.now()
         return [_report(one, runs.get(one.key), known, now) for one in reported]
 
@@ -165,7 +165,7 @@ class Collect:
                 if run.state in LIVE:
                     elsewhere.add(run.shard)
             elif run.state not in LIVE:
-                board.forget(key.run_id)
+                board.forget(key.run_id, run.job_id)
             elif board.put_runs([run], self._clock.now()):
                 self._ready()
         if elsewhere:

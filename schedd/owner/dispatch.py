@@ -5,6 +5,9 @@
 The choice is a wish: overlap, pause, generation and state are judged by the assign statement on
 rows, under the shard's lock (PROTOCOL 3). A run is pushed only after a COMMIT that was seen; one
 whose COMMIT is in doubt is found by the scan, and goes back by itself when it never started.
+
+A draft that was refused is looked at once more: made from an old definition, it is made anew at
+once; over its job's limit, it is held until a run of the job is gone; else the scan brings it back.
 """
 
 from collections.abc import Sequence
@@ -12,22 +15,29 @@ from datetime import timedelta
 from typing import Final
 
 from schedd.core.events import AssignedRuns, Emit, Waiting
-from schedd.core.ids import RunId
-from schedd.core.model import Claim, Definition, Draft, LiveRun, Overlap
-from schedd.core.placement import Offer, choose
+from schedd.core.ids import JobId, RunId
+from schedd.core.model import Claim, Definition, Draft, Incarnation, LiveRun, Overlap
+from schedd.core.placement import Need, Offer, able, choose, need_of
+from schedd.core.ready_queue import Head
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.transact import Failed, Transactor
-from schedd.owner.workers import Head, Workers
+from schedd.owner.workers import Workers
 from schedd.ports import Assignments, ClusterClock, Nudges, OwnerStore
+from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.tasks import Loop
 
 BATCH: Final = 500
-LOOK_PAST: Final = 1_000
-"""Runs that no offer fits are set aside, at most so many a round."""
+SORTED_AT_MOST: Final = 2_000
+"""Runs that are put into the line of their need in one round; the rest has its turn in the next."""
 START_WITHIN: Final = timedelta(seconds=5)
 """From assignment to `start_by` (PROTOCOL 4)."""
+TRY_HELD_EVERY: Final = 1.0
+TRY_HELD: Final = 16
+"""Jobs of which a held run is tried unasked, in turn: the truth behind all hints."""
+UNSORT_EVERY: Final = 10.0
+"""Seconds after which what nobody here can do is looked up again: it may have been edited."""
 
 
 class Dispatch:
@@ -52,6 +62,9 @@ class Dispatch:
         self._clock = clock
         self._nudges = nudges
         self._emit = emit
+        self._try_held_at = 0.0
+        self._unsort_at = 0.0
+        self._held_turn = 0
         self.loop = Loop("dispatch", self.step, interval=1.0)
 
     def wake(self) -> None:
@@ -62,63 +75,92 @@ class Dispatch:
         """One round; gives the seconds until the next is needed."""
         now = self._clock.now()
         self._board.ripen(now)
-        chosen = await self._choose()
+        self._look_again(boottime())
+        chosen, more = await self._choose()
         if chosen:
-            await self._assign(chosen)
+            more = await self._assign(chosen) or more
         self._tell_demand()
-        if chosen and self._board.ready and self._workers.offers():
+        if more or (chosen and self._board.ready and self._workers.offers()):
             return 0.0
         ripe = self._board.next_ripe()
         return 1.0 if ripe is None else min(1.0, max(0.0, (ripe - now).total_seconds()))
 
-    async def _choose(self) -> list[tuple[LiveRun, Known, Offer]]:
-        """Take runs off the queue in order, as far as the offers go."""
+    def _look_again(self, now: float) -> None:
+        """Whatever hint was lost, nothing waits for ever."""
+        if now >= self._try_held_at:
+            self._try_held_at = now + TRY_HELD_EVERY
+            held = self._board.held
+            for place in range(min(TRY_HELD, len(held))):
+                self._board.release(held[(self._held_turn + place) % len(held)])
+            self._held_turn += TRY_HELD
+        if now >= self._unsort_at:
+            self._unsort_at = now + UNSORT_EVERY
+            here = self._workers.incarnations()
+            self._catalogue.forget(
+                self._board.ready.unsort(
+                    lambda need: need is not None and not any(able(one, need) for one in here)
+                )
+            )
+
+    async def _choose(self) -> tuple[list[tuple[LiveRun, Known, Offer]], bool]:
+        """Take runs off the queue in order, as far as the offers go; whether to go on at once.
+
+        A run that no offer fits waits in the line of its need and holds nobody up.
+        """
         offers = self._workers.offers()
         chosen: list[tuple[LiveRun, Known, Offer]] = []
-        aside: list[LiveRun] = []
-        while any(offer.slots for offer in offers) and len(chosen) < BATCH:
-            batch = self._pop(min(BATCH, sum(offer.slots for offer in offers)))
+        seen = 0
+        while len(chosen) < BATCH and seen < SORTED_AT_MOST:
+            room = min(BATCH - len(chosen), sum(offer.slots for offer in offers))
+            batch = self._pop(room, offers)
             if not batch:
-                break
+                return chosen, False
+            seen += len(batch)
             try:
                 known = await self._catalogue.newest({run.job_id for run in batch})
             except Unavailable:
-                self._board.ready.add([*batch, *aside, *(run for run, _, _ in chosen)])
+                self._board.ready.add([*batch, *(run for run, _, _ in chosen)])
                 raise
             for run in batch:
                 entry = known.get(run.job_id)
                 if entry is None:
-                    continue  # deleted: its run is cancelled by the call that deleted it
-                offer = choose(entry.definition, offers)
+                    continue  # its definition can't be read; the scan brings it back
+                need = need_of(entry.definition)
+                offer = choose(need, offers)
                 if offer is None:
-                    aside.append(run)
+                    self._board.ready.add([run], need)
                 else:
-                    offer.slots -= entry.definition.slots
+                    offer.slots -= need.slots
                     chosen.append((run, entry, offer))
-            if len(aside) >= LOOK_PAST:
-                break
-        self._board.ready.add(aside)
-        return chosen
+        return chosen, True
 
-    def _pop(self, count: int) -> list[LiveRun]:
+    def _pop(self, count: int, offers: Sequence[Offer]) -> list[LiveRun]:
+        def fits(need: Need | None) -> bool:
+            return need is None or choose(need, offers) is not None
+
         batch: list[LiveRun] = []
-        while len(batch) < count and (run := self._board.ready.pop()) is not None:
+        while len(batch) < count and (run := self._board.ready.pop(fits)) is not None:
             batch.append(run)
         return batch
 
-    async def _assign(self, chosen: Sequence[tuple[LiveRun, Known, Offer]]) -> None:
+    async def _assign(self, chosen: Sequence[tuple[LiveRun, Known, Offer]]) -> bool:
+        """Hand these out; whether some are to be tried again at once."""
         known = {run.key.run_id: entry for run, entry, _ in chosen}
         runs = {run.key.run_id: run for run, _, _ in chosen}
         drafts = [_draft(run, entry.definition, offer) for run, entry, offer in chosen]
         answers = await self._transactor.by_lane(drafts, self._write)
+        refused: list[tuple[LiveRun, Known]] = []
         for answer in answers:
             if not isinstance(answer, Failed):
                 self._push(answer, known, runs)
+                refused += [(runs[key.run_id], known[key.run_id]) for key in answer.waiting]
         for answer in answers:
             if isinstance(answer, Failed):
                 # It didn't happen, or is in doubt: either way the statement judges them again.
                 self._board.ready.add(runs[draft.key.run_id] for draft in answer.items)
+                self._catalogue.forget(run.job_id for run, _ in refused)
                 raise answer.error
+        return bool(refused) and await self._look_into(refused)
 
     async def _write(self, claim: Claim, drafts: Sequence[Draft]) -> Assignments:
         return await self._store.assign(claim, drafts, self._transactor.ownership.sequencer(claim))
@@ -133,8 +175,7 @@ class Dispatch:
             self._board.running[run.key.run_id] = run
             self._workers.push(assigned, known[run.key.run_id])
         for key in answer.ended:
-            self._board.forget(key.run_id)
-        self._catalogue.forget(runs[key.run_id].job_id for key in answer.waiting)
+            self._board.forget(key.run_id, runs[key.run_id].job_id)
         if answer.assigned:
             waits = tuple(now - runs[a.run.key.run_id].ready_at for a in answer.assigned)
             self._emit(AssignedRuns(len(answer.assigned), waits))
@@ -142,12 +183,31 @@ class Dispatch:
             [a.run.key.run_id for a in answer.assigned] + [key.run_id for key in answer.ended]
         )
 
+    async def _look_into(self, refused: Sequence[tuple[LiveRun, Known]]) -> bool:
+        """Why were these not handed out? Whether some are to be tried again at once."""
+        jobs: set[JobId] = {run.job_id for run, _ in refused}
+        self._catalogue.forget(jobs)
+        newest = await self._catalogue.newest(jobs)
+        again = []
+        for run, made_from in refused:
+            entry = newest.get(run.job_id)
+            if entry is None:
+                continue
+            if entry.definition.generation != made_from.definition.generation:
+                again.append(run)
+            elif entry.definition.overlap_limit and entry.definition.overlap is Overlap.ALLOW:
+                self._board.hold(run)
+        self._board.ready.add(again)
+        return bool(again)
+
     def _tell_demand(self) -> None:
-        heads = self._board.ready.heads()
-        self._workers.demand([Head(run.priority, run.ready_at, count) for run, count in heads])
-        self._emit(
-            Waiting(len(self._board.ready), len(self._board.running), len(self._board.timers))
-        )
+        ready = self._board.ready
+
+        def heads(worker: Incarnation) -> list[Head]:
+            return ready.heads(lambda need: need is None or able(worker, need))
+
+        self._workers.demand(heads)
+        self._emit(Waiting(len(ready), len(self._board.running), len(self._board.timers)))
 
 
 def _draft(run: LiveRun, definition: Definition, offer: Offer) -> Draft:

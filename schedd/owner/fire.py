@@ -108,7 +108,7 @@ class Fire:
             raise
         for gone in jobs - {row.job_id for row in rows}:
             self._board.timers.discard(gone)
-        self._board.put_timers(rows)
+        self._board.put_timers(rows, self._clock.now() + HORIZON)
 
     async def _fire(self, due: Sequence[Timer]) -> None:
         timers = {timer.job_id: timer for timer in due}
@@ -138,16 +138,22 @@ class Fire:
     def _advance(
         self, firings: Sequence[Firing], timers: dict[JobId, Timer], answers: Sequence[Fired]
     ) -> None:
+        now = self._clock.now()
         refused = {job for answer in answers for job in answer.refused}
+        broken = {job for answer in answers for job in answer.broken}
         self._board.put_timers(
-            replace(timers[firing.job_id], due_at=firing.next_due_at, nominal=firing.next_nominal)
-            for firing in firings
-            if firing.job_id not in refused and firing.next_due_at is not None
+            (
+                replace(
+                    timers[firing.job_id], due_at=firing.next_due_at, nominal=firing.next_nominal
+                )
+                for firing in firings
+                if firing.job_id not in refused | broken
+            ),
+            now + HORIZON,
         )
         if refused:
             self._catalogue.forget(refused)
             self.changed(refused)
-        now = self._clock.now()
         for answer in answers:
             self._transactor.lost(answer.lost, "fire")
             if self._board.put_runs(answer.runs, now):

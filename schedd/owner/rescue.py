@@ -9,13 +9,20 @@
 Absence is judged on a list read after the rows (PROTOCOL 6), so a run that was handed out after
 the list was made is never taken for lost. Loss of an incarnation is committed by the rescuing
 transaction, and final.
+
+A scan is read in parts of about `PART` rows, and takes at most a quarter of the time, so however
+much waits, no statement comes near its timeout and nothing else stands still. What stood on the
+board before the scan and isn't among its rows is taken off.
 """
 
+import asyncio
+import math
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import Final
 
 from schedd.core.events import Emit, NeverStarted, RunsRescued
-from schedd.core.ids import IncarnationId, ShardId
+from schedd.core.ids import SHARDS, IncarnationId, JobId, RunId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Loss
 from schedd.core.retry import after_loss, fingerprint, reissue_after
@@ -26,9 +33,15 @@ from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
 from schedd.ports import ClusterClock, Nudges, OwnerStore, Unstarted
 from schedkit.clock import boottime
+from schedkit.errors import Unavailable
 from schedkit.tasks import Loop
 
 SCAN_EVERY: Final = 1.0
+HORIZON: Final = timedelta(seconds=15)
+"""How far ahead runs that wait for their time are held in memory; longer than any scan's pause."""
+PART: Final = 5_000
+"""Rows that one statement of a scan should read."""
+WAITING: Final = (State.PENDING, State.RETRYING)
 
 
 class Rescue:
@@ -58,6 +71,7 @@ class Rescue:
         self._ready: Callable[[], None] = lambda: None
         self._look_at: set[ShardId] = set()
         self._scan_at = 0.0
+        self._parts = 1
         self.loop = Loop("rescue", self.step, interval=SCAN_EVERY)
         board.ownership.listen(lambda gained, _dropped: self.wake() if gained else None)
 
@@ -80,33 +94,48 @@ class Rescue:
         now = boottime()
         if now < self._scan_at and self._look_at:
             shards, self._look_at = sorted(self._look_at & set(self._board.ownership.epochs)), set()
-            waiting = await self._store.live_runs(shards, [State.PENDING, State.RETRYING])
-            self._put(waiting)
+            self._put(await self._store.live_runs(shards, WAITING, self._until()))
         else:
             self._look_at = set()
             await self._scan(sorted(self._board.ownership.epochs))
-            self._scan_at = boottime() + SCAN_EVERY
+            self._scan_at = max(now + SCAN_EVERY, boottime() + 3 * (boottime() - now))
         return 0.0 if self._look_at else max(0.0, self._scan_at - boottime())
 
+    def _until(self) -> datetime:
+        return self._clock.now() + HORIZON
+
     async def _scan(self, shards: Sequence[ShardId]) -> None:
-        if not shards:
-            return
-        runs = await self._store.live_runs(shards, [State.PENDING, State.RETRYING, State.RUNNING])
-        waiting = [run for run in runs if run.state is not State.RUNNING]
-        running = [run for run in runs if run.state is State.RUNNING]
-        self._sort_in(waiting, running)
+        running: list[LiveRun] = []
+        until = self._until()
+        stood = self._board.standing(until)
+        rows = 0
+        for part in _parts(shards, self._parts):
+            runs = await self._read(part, until)
+            rows += len(runs)
+            self._sort_in(runs, [one for shard in part for one in stood.get(shard, ())])
+            running += (run for run in runs if run.state is State.RUNNING)
+            await asyncio.sleep(0)  # between two parts everybody else has their turn
+        self._parts = max(1, math.ceil(rows / PART))
         if running:
             live = await self._leases.live()
             await self._rescue([run for run in running if run.incarnation not in live])
             await self._give_back([run for run in running if self._workers.never_started(run)])
 
-    def _sort_in(self, waiting: Sequence[LiveRun], running: Sequence[LiveRun]) -> None:
-        there = {run.key.run_id for run in running}
-        for gone in [run for run in self._board.running if run not in there]:
-            self._board.forget(gone)
-        self._put((*waiting, *running))
-        for run in running:
-            if run.cancelling:
+    async def _read(self, shards: Sequence[ShardId], until: datetime) -> list[LiveRun]:
+        try:
+            return await self._store.live_runs(shards, (*WAITING, State.RUNNING), until)
+        except Unavailable:
+            self._parts = min(2 * self._parts, SHARDS)  # if that was why, smaller ones will do
+            raise
+
+    def _sort_in(self, runs: Sequence[LiveRun], stood: Sequence[tuple[RunId, JobId]]) -> None:
+        there = {run.key.run_id for run in runs}
+        for run_id, job in stood:
+            if run_id not in there:
+                self._board.forget(run_id, job)
+        self._put(runs)
+        for run in runs:
+            if run.cancelling and run.state is State.RUNNING:
                 self._workers.cancel(run)
 
     def _put(self, runs: Sequence[LiveRun]) -> None:
@@ -116,8 +145,9 @@ class Rescue:
     async def _rescue(self, lost: Sequence[LiveRun]) -> None:
         if not lost:
             return
-        known = await self._catalogue.newest({run.job_id for run in lost})
-        losses = [_loss(run, known.get(run.job_id)) for run in lost]
+        self._workers.lost(run.incarnation for run in lost if run.incarnation)
+        known = await self._catalogue.of_runs(lost)
+        losses = [_loss(run, known[run.job_id]) for run in lost if run.job_id in known]
         rescued = await self._transactor.rows(losses, self._store.rescue)
         if rescued:
             gone: set[IncarnationId] = {loss.incarnation for loss in losses}
@@ -133,11 +163,14 @@ class Rescue:
             self._put(back)
 
 
-def _loss(run: LiveRun, known: Known | None) -> Loss:
+def _parts(shards: Sequence[ShardId], count: int) -> list[Sequence[ShardId]]:
+    size = max(1, math.ceil(len(shards) / count))
+    return [shards[at : at + size] for at in range(0, len(shards), size)]
+
+
+def _loss(run: LiveRun, known: Known) -> Loss:
     if run.incarnation is None:
         raise ValueError(f"run {run.key.run_id} is RUNNING without a worker")
-    if known is None:
-        raise ValueError(f"the definition of run {run.key.run_id} is gone")
     sequel = after_loss(run, known.definition)
     return Loss(
         key=run.key,

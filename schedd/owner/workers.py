@@ -7,7 +7,9 @@ on its way, so
     free for us = granted − (pushed − received)
 
 A worker may lower a grant at any time; an assignment that crosses it on the way is refused, which
-costs nothing. The streams themselves (`rpc/attach.py`) stand behind `Line`.
+costs nothing. The streams themselves (`rpc/attach.py`) stand behind `Line`. Nothing is offered of a
+worker that was silent for a while, or that is lost: what went to it would be lost with it, again
+and again.
 
 Revoking: `ok` of pause, edit and delete waits here until each assignment was given up, was
 reported started, or may not be started any more (PROTOCOL 3).
@@ -17,23 +19,29 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Final, Protocol, TypeAlias
 
 from schedd.core.events import Emit, WorkerCame, WorkerWent
 from schedd.core.ids import IncarnationId, RunId, Token
-from schedd.core.model import Assigned, Incarnation, LiveRun, Priority, RunKey
+from schedd.core.model import Assigned, Incarnation, LiveRun, RunKey
 from schedd.core.placement import Offer
+from schedd.core.ready_queue import Head
 from schedd.owner.catalogue import Known
 from schedd.ports import ClusterClock, WorkerView
+from schedkit.clock import boottime
+
+SILENT_AFTER: Final = 7.5
+"""Seconds without a word, three heartbeats of the default, after which nothing more is pushed."""
+REVOKE_MARGIN: Final = 0.1
+"""Seconds past `start_by`, by this member's clock, after which nothing can start any more."""
+
+Demand: TypeAlias = Callable[[Incarnation], Sequence[Head]]
+"""What waits at this member that a worker can do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """What waits at this member in one priority: since when, and how many slots it asks for."""
-
-    priority: Priority
-    waiting_since: datetime
-    slots: int
+def no_demand(_: Incarnation) -> Sequence[Head]:
+    """Nothing waits here."""
+    return ()
 
 
 class Line(Protocol):
@@ -64,11 +72,17 @@ class Attached:
     holding: frozenset[tuple[RunId, Token]] = frozenset()
     """What it listed then as held, armed, running or spooled."""
     demanded: tuple[Head, ...] = ()
+    lost: bool = False
+    """Its incarnation was written off."""
+    spoke_at: float = 0.0
+    """When its last grant or heartbeat came, in seconds of CLOCK_BOOTTIME."""
 
     @property
     def available(self) -> int:
-        """Slots that may be used now."""
-        return 0 if self.draining else max(0, self.granted - (self.pushed - self.received))
+        """Slots that may be used now, if it is there."""
+        if self.draining or self.lost:
+            return 0
+        return max(0, self.granted - (self.pushed - self.received))
 
 
 @dataclass(slots=True)
@@ -79,14 +93,23 @@ class _Revocation:
 class Workers:
     """Every worker attached to this member. Lives as long as the daemon, not the tenure."""
 
-    def __init__(self, clock: ClusterClock, emit: Emit) -> None:
+    def __init__(
+        self,
+        clock: ClusterClock,
+        emit: Emit,
+        *,
+        silent_after: float = SILENT_AFTER,
+        boot: Callable[[], float] = boottime,
+    ) -> None:
         self._clock = clock
         self._emit = emit
+        self._silent_after = silent_after
+        self._boot = boot
         self._attached: dict[IncarnationId, Attached] = {}
         self._revocations: dict[tuple[RunId, Token], _Revocation] = {}
         self._slots_freed: list[Callable[[], None]] = []
         self._attachment: Callable[[bool], None] = lambda _some: None
-        self._demand: tuple[Head, ...] = ()
+        self._demand: Demand = no_demand
 
     def on_attachment(self, told: Callable[[bool], None]) -> None:
         """Have `told(some)` called when workers come and go: whether any is attached."""
@@ -97,13 +120,11 @@ class Workers:
 
     def attach(self, incarnation: Incarnation, line: Line) -> Attached:
         """A stream was opened; it takes the place of an older one of the same incarnation."""
-        attached = Attached(incarnation, line)
+        attached = Attached(incarnation, line, spoke_at=self._boot())
         self._attached[incarnation.id] = attached
         self._attachment(True)
         self._emit(WorkerCame(incarnation.worker, incarnation.id))
-        if self._demand:
-            line.demand(self._demand)
-            attached.demanded = self._demand
+        self._tell_demand(attached)
         return attached
 
     def detach(self, attached: Attached) -> None:
@@ -115,6 +136,7 @@ class Workers:
 
     def granted(self, attached: Attached, slots: int, received: int) -> None:
         """The worker keeps so many slots free for this member."""
+        attached.spoke_at = self._boot()
         attached.granted = slots
         attached.received = received
         if attached.available:
@@ -132,12 +154,20 @@ class Workers:
         draining: bool,
     ) -> None:
         """A heartbeat came."""
+        attached.spoke_at = self._boot()
         attached.heard_at = at
         attached.holding = frozenset(holding)
         attached.free = free
         attached.running = len(attached.holding)
         attached.since_refresh = since_refresh
         attached.draining = draining
+
+    def lost(self, incarnations: Iterable[IncarnationId]) -> None:
+        """These were written off: nothing more for them, even while their streams stand."""
+        for incarnation in incarnations:
+            attached = self._attached.get(incarnation)
+            if attached is not None:
+                attached.lost = True
 
     def revoke_answered(self, run: RunId, token: Token) -> None:
         """The worker gave the assignment up, or says that it has started."""
@@ -153,11 +183,16 @@ class Workers:
 
     def offers(self) -> list[Offer]:
         """The slots that may be used now."""
+        since = self._boot() - self._silent_after
         return [
             Offer(attached.incarnation, attached.available)
             for attached in self._attached.values()
-            if attached.available > 0
+            if attached.available > 0 and attached.spoke_at >= since
         ]
+
+    def incarnations(self) -> list[Incarnation]:
+        """All that are attached here."""
+        return [attached.incarnation for attached in self._attached.values()]
 
     def push(self, assigned: Assigned, known: Known) -> bool:
         """Hand a run to its worker; False: its stream is gone, the run goes back by itself."""
@@ -168,13 +203,13 @@ class Workers:
         attached.line.assign(assigned, known)
         return True
 
-    def demand(self, heads: Sequence[Head]) -> None:
-        """Tell all workers what waits here, if that has changed."""
-        self._demand = tuple(heads)
+    def demand(self, demand: Demand) -> None:
+        """Tell each worker what waits here for it, if that has changed. What it can't do it isn't
+        told: slots granted for that would be idle, and missing elsewhere.
+        """
+        self._demand = demand
         for attached in self._attached.values():
-            if attached.demanded != self._demand:
-                attached.demanded = self._demand
-                attached.line.demand(self._demand)
+            self._tell_demand(attached)
 
     # -- what calls ask --
 
@@ -214,6 +249,12 @@ class Workers:
         held = (run.key.run_id, run.token) in attached.holding
         return attached.heard_at > run.start_by and not held
 
+    def _tell_demand(self, attached: Attached) -> None:
+        heads = tuple(self._demand(attached.incarnation))
+        if attached.demanded != heads:
+            attached.demanded = heads
+            attached.line.demand(heads)
+
     def _of(self, run: LiveRun) -> Attached | None:
         return None if run.incarnation is None else self._attached.get(run.incarnation)
 
@@ -225,7 +266,7 @@ class Workers:
         attached = self._of(run)
         if attached is not None:
             attached.line.revoke(run.key, run.token)
-        left = (run.start_by - self._clock.now()).total_seconds()
+        left = (run.start_by - self._clock.now()).total_seconds() + REVOKE_MARGIN
         try:
             async with asyncio.timeout(max(0.0, left)):
                 await revocation.settled.wait()

@@ -22,10 +22,11 @@ from google.protobuf.message import Message
 
 from schedd.core.ids import Token
 from schedd.core.model import Assigned, RunKey
+from schedd.core.ready_queue import Head
 from schedd.owner.catalogue import Known
 from schedd.owner.collect import Collect, Refusal
 from schedd.owner.greeting import Greeting, Turned
-from schedd.owner.workers import Attached, Head, Workers
+from schedd.owner.workers import Attached, Workers
 from schedd.ports import Cluster, ClusterClock
 from schedd.rpc import frames
 from schedd.rpc.status import abort

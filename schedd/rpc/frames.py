@@ -10,10 +10,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.lifecycle import Reason
 from schedd.core.model import Assigned, Incarnation, RunKey
+from schedd.core.ready_queue import Head
 from schedd.core.retry import Outcome
 from schedd.owner.catalogue import Known
 from schedd.owner.collect import Refusal, Reported
-from schedd.owner.workers import Head
 from schedproto.v1 import common_pb2, job_pb2, run_pb2, worker_service_pb2
 
 

@@ -7,7 +7,8 @@ from uuid import UUID
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Priority, RunKey
-from schedd.core.ready_queue import ReadyQueue
+from schedd.core.placement import Need
+from schedd.core.ready_queue import Head, ReadyQueue
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -62,11 +63,55 @@ def test_what_was_taken_out_never_comes_up():
     assert order(queue) == [3]
 
 
-def test_heads_tell_the_oldest_of_each_priority_and_how_many_wait():
+def test_heads_tell_the_oldest_of_each_priority_and_how_many_slots_they_ask_for():
     queue = ReadyQueue()
     queue.add([run(1, Priority.LOW, 1), run(2, Priority.HIGH, 2), run(3, Priority.HIGH, 5)])
     queue.add([run(4, Priority.HIGH, 9)])
     queue.discard(RunId(UUID(int=4)))
-    heads = [(head.key.run_id.int, count) for head, count in queue.heads()]
-    assert heads == [(3, 2), (1, 1)]
+    queue.add([run(5, Priority.LOW, 3)], Need("shell", slots=4))
+    assert queue.heads() == [
+        Head(Priority.HIGH, NOW - timedelta(seconds=5), 2),
+        Head(Priority.LOW, NOW - timedelta(seconds=3), 5),
+    ]
     assert ReadyQueue().heads() == []
+
+
+def test_a_line_that_no_worker_fits_holds_nobody_up_and_asks_for_nothing():
+    queue = ReadyQueue()
+    queue.add([run(number, Priority.HIGH, 100) for number in range(1, 2_000)], Need("python", "f"))
+    queue.add([run(5_000, Priority.LOW)], Need("shell"))
+
+    def shell(need: Need | None) -> bool:
+        return need == Need("shell")
+
+    assert [head.priority for head in queue.heads(shell)] == [Priority.LOW]
+    popped = queue.pop(shell)
+    assert popped is not None
+    assert popped.key.run_id.int == 5_000
+    assert queue.pop(shell) is None
+    assert len(queue) == 1_999
+
+
+def test_a_scan_that_adds_all_runs_again_moves_none_and_costs_no_memory():
+    queue = ReadyQueue()
+    queue.add([run(1, Priority.HIGH)], Need("python", "f"))
+    for _ in range(10_000):
+        queue.add([run(1, Priority.HIGH), run(2, Priority.LOW)])
+    assert queue.pop(lambda need: need is None) == run(2, Priority.LOW)
+    assert sum(len(line.heap) for line in queue._lines.values()) == 1
+
+
+def test_what_moves_about_leaves_little_behind():
+    queue = ReadyQueue()
+    queue.add([run(1, Priority.HIGH)])
+    for number in range(10_000):
+        queue.add([run(2, Priority.HIGH, waited=number)])
+    assert sum(len(line.heap) for line in queue._lines.values()) < 2_000
+
+
+def test_needs_can_be_looked_up_anew():
+    queue = ReadyQueue()
+    queue.add([run(1, Priority.HIGH)], Need("python", "f"))
+    queue.add([run(2, Priority.HIGH)], Need("shell"))
+    assert queue.unsort(lambda need: need == Need("python", "f")) == {run(1, Priority.HIGH).job_id}
+    assert queue.pop(lambda need: need is None) == run(1, Priority.HIGH)

@@ -9,8 +9,9 @@ import pytest
 from schedd.core import schedule
 from schedd.core.ids import JobId, Token
 from schedd.core.model import Assigned, Definition, Priority
+from schedd.core.ready_queue import Head
 from schedd.owner.catalogue import Known
-from schedd.owner.workers import Head, Workers
+from schedd.owner.workers import SILENT_AFTER, Workers
 from schedproto.v1 import job_pb2
 from support.runs import NOW, RecordingLine, SetClock, running, worker
 
@@ -87,11 +88,42 @@ def test_demand_is_told_when_it_changes_and_to_whoever_comes_later(workers: Work
     first, late = RecordingLine(), RecordingLine()
     workers.attach(worker(1), first)
     head = Head(Priority.HIGH, NOW, 3)
-    workers.demand([head])
-    workers.demand([head])
+    workers.demand(lambda _: [head])
+    workers.demand(lambda _: [head])
     workers.attach(worker(2), late)
     assert first.demanded == [[head]]
     assert late.demanded == [[head]]
+
+
+def test_a_worker_is_told_only_what_waits_for_it(workers: Workers):
+    first, second = RecordingLine(), RecordingLine()
+    workers.attach(worker(1), first)
+    workers.attach(worker(2), second)
+    head = Head(Priority.HIGH, NOW, 3)
+    workers.demand(lambda one: [head] if one.worker == "w2" else [])
+    assert (first.demanded, second.demanded) == ([], [[head]])
+
+
+def test_nothing_is_offered_of_a_worker_that_was_silent_for_a_while():
+    boot = [100.0]
+    workers = Workers(SetClock(), lambda _event: None, boot=lambda: boot[0])
+    attached = workers.attach(worker(), RecordingLine())
+    workers.granted(attached, slots=2, received=0)
+    boot[0] += SILENT_AFTER
+    assert len(workers.offers()) == 1
+    boot[0] += 0.1
+    assert workers.offers() == []
+    workers.heard(attached, NOW, [], free=2, since_refresh=0, draining=False)
+    assert len(workers.offers()) == 1
+
+
+def test_nothing_is_offered_of_a_lost_incarnation_though_its_stream_stands(workers: Workers):
+    one = worker()
+    attached = workers.attach(one, RecordingLine())
+    workers.granted(attached, slots=2, received=0)
+    workers.lost([one.id])
+    workers.granted(attached, slots=2, received=0)
+    assert workers.offers() == []
 
 
 def test_never_started_needs_a_heartbeat_stamped_after_start_by(workers: Workers):

@@ -1,0 +1,266 @@
+"""Handing out: who goes, who waits, and that nobody is held up or forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import cast
+
+from schedd.core import schedule
+from schedd.core.ids import JobId, RunId, ShardId, Token
+from schedd.core.lifecycle import State
+from schedd.core.model import (
+    Assigned,
+    Claim,
+    Definition,
+    Draft,
+    Incarnation,
+    LiveRun,
+    Overlap,
+    Priority,
+)
+from schedd.core.ready_queue import Head
+from schedd.owner.board import Board
+from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.dispatch import Dispatch
+from schedd.owner.transact import Transactor
+from schedd.owner.workers import Workers
+from schedd.ports import Assignments, OwnerStore
+from schedproto.v1 import job_pb2
+from support.runs import NOW, RecordingLine, SetClock, owning, run, worker
+
+
+@dataclass
+class Rows:
+    """What the assign statement would do: `limits` of admitted runs by job, `generations` now."""
+
+    generations: dict[JobId, int] = field(default_factory=dict)
+    limits: dict[JobId, int] = field(default_factory=dict)
+    admitted: dict[JobId, int] = field(default_factory=dict)
+    drafts: list[Draft] = field(default_factory=list)
+
+    async def assign(
+        self, claim: Claim, drafts: Sequence[Draft], next_token: Callable[[ShardId], Token]
+    ) -> Assignments:
+        assigned, waiting = [], []
+        for draft in drafts:
+            self.drafts.append(draft)
+            current = draft.generation == self.generations.get(draft.job_id, 1)
+            full = self.admitted.get(draft.job_id, 0) >= self.limits.get(draft.job_id, 10_000)
+            if full or not current:
+                waiting.append(draft.key)
+                continue
+            self.admitted[draft.job_id] = self.admitted.get(draft.job_id, 0) + 1
+            made = replace(
+                run(draft.key.run_id.int, shard=draft.shard, state=State.RUNNING),
+                job_id=draft.job_id,
+                token=next_token(draft.shard),
+                incarnation=draft.incarnation,
+                start_by=NOW + timedelta(seconds=5),
+            )
+            assigned.append(Assigned(made, None))
+        return Assignments(assigned, [], waiting, frozenset())
+
+
+class Definitions(Catalogue):
+    """Definitions as the test sets them; `stale` is what is at hand until it is forgotten."""
+
+    def __init__(self, default: Definition) -> None:
+        self.default = default
+        self.jobs: dict[JobId, Definition] = {}
+        self.stale: dict[JobId, Definition] = {}
+
+    async def newest(self, jobs) -> dict[JobId, Known]:  # type: ignore[no-untyped-def]
+        return {job: self._one(job) for job in jobs}
+
+    def forget(self, jobs) -> None:  # type: ignore[no-untyped-def]
+        for job in jobs:
+            self.stale.pop(job, None)
+
+    def _one(self, job: JobId) -> Known:
+        plain = self.stale.get(job) or self.jobs.get(job) or self.default
+        definition = replace(plain, job_id=job)
+        compiled = schedule.compile(schedule.OnDemand(), "default/j", job)
+        return Known(definition, compiled, job_pb2.Job())
+
+
+class Nudges:
+    def jobs_changed(self, changed: object) -> None: ...
+    def runs_ready(self, shards: object) -> None: ...
+    def runs_changed(self, runs: object) -> None: ...
+
+
+SHELL = Definition(JobId(run(1).job_id), 1, "default", "j", action="shell", overlap=Overlap.ALLOW)
+
+
+class World:
+    """A dispatcher over rows that the test sees."""
+
+    def __init__(self) -> None:
+        self.rows = Rows()
+        self.definitions = Definitions(SHELL)
+        self.workers = Workers(SetClock(), lambda _event: None)
+        self.board = Board(owning(0))
+        transactor = Transactor(self.board.ownership, lambda: True, lambda _event: None)
+        self.dispatch = Dispatch(
+            self.board,
+            self.definitions,
+            self.workers,
+            cast("OwnerStore", self.rows),
+            transactor,
+            SetClock(),
+            Nudges(),
+            lambda _event: None,
+        )
+        self.lines: dict[str, RecordingLine] = {}
+
+    def attach(self, one: Incarnation, *, grant: int) -> RecordingLine:
+        line = self.lines[one.worker] = RecordingLine()
+        self.workers.granted(self.workers.attach(one, line), grant, received=0)
+        return line
+
+    async def settle(self) -> None:
+        for _ in range(100):
+            if await self.dispatch.step() > 0:
+                return
+        raise AssertionError("it never comes to rest")
+
+    def handed(self) -> set[int]:
+        return {r.key.run_id.int for line in self.lines.values() for r in line.assigned}
+
+
+def of(job: int, number: int, waited: float = 0) -> LiveRun:
+    ready = NOW - timedelta(seconds=waited)
+    return replace(run(number), job_id=run(job).job_id, ready_at=ready)
+
+
+async def test_runs_that_no_worker_can_do_hold_nobody_up_and_ask_for_no_slots():
+    world = World()
+    line = world.attach(worker(), grant=2)
+    strange = replace(SHELL, action="python", handler="nobody has it")
+    world.definitions.jobs = {run(number).job_id: strange for number in range(1, 3_001)}
+    world.board.put_runs([of(number, number, waited=60) for number in range(1, 3_001)], NOW)
+    world.board.put_runs([of(9_000, 9_000)], NOW)
+
+    await world.settle()
+
+    assert world.handed() == {9_000}
+    assert not any(line.demanded[-1:])
+    assert len(world.board.ready) == 3_000
+
+
+async def test_a_run_of_many_slots_asks_for_all_of_them():
+    world = World()
+    line = world.attach(worker(slots=4), grant=1)
+    world.definitions.default = replace(SHELL, slots=4)
+    world.board.put_runs([of(1, 1)], NOW)
+
+    await world.settle()
+
+    assert world.handed() == set()
+    assert line.demanded[-1] == [Head(Priority.MEDIUM, NOW, 4)]
+
+
+async def test_a_run_over_its_jobs_limit_is_held_until_one_of_its_job_is_gone():
+    world = World()
+    line = world.attach(worker(slots=8), grant=4)
+    world.definitions.default = replace(SHELL, overlap_limit=1)
+    job = run(1).job_id
+    world.rows.limits = {job: 1}
+    world.board.put_runs([of(1, 1, waited=9), of(1, 2, waited=8), of(1, 3, waited=7)], NOW)
+
+    await world.settle()
+    assert world.handed() == {1}
+    assert not any(line.demanded), "what may not start asks for no slots"
+    tried = len(world.rows.drafts)
+    world.board.put_runs([of(1, 2, waited=8), of(1, 3, waited=7)], NOW)  # a scan
+    await world.settle()
+    assert len(world.rows.drafts) == tried
+
+    world.rows.admitted[job] = 0
+    world.board.forget(of(1, 1).key.run_id, job)
+    await world.settle()
+    assert world.handed() == {1, 2}
+
+
+async def test_a_held_run_is_tried_again_though_nobody_said_that_one_is_gone():
+    world = World()
+    world.attach(worker(slots=8), grant=4)
+    world.definitions.default = replace(SHELL, overlap_limit=1)
+    job = run(1).job_id
+    world.rows.limits = {job: 0}
+    world.board.put_runs([of(1, 1)], NOW)
+    await world.settle()
+    assert world.board.held == [job]
+
+    world.rows.limits = {job: 1}
+    world.dispatch._try_held_at = 0.0
+    await world.settle()
+    assert world.handed() == {1}
+
+
+async def test_a_draft_from_an_old_definition_is_made_anew_at_once():
+    world = World()
+    world.attach(worker(), grant=1)
+    job = run(1).job_id
+    world.rows.generations = {job: 2}
+    world.definitions.stale = {job: SHELL}
+    world.definitions.jobs = {job: replace(SHELL, generation=2)}
+    world.board.put_runs([of(1, 1)], NOW)
+
+    await world.settle()
+
+    assert [draft.generation for draft in world.rows.drafts] == [1, 2]
+    assert world.handed() == {1}
+
+
+async def test_an_edit_that_nobody_told_of_still_reaches_what_nobody_can_do():
+    world = World()
+    world.attach(worker(), grant=1)
+    job = run(1).job_id
+    world.definitions.stale = {job: replace(SHELL, action="python", handler="old")}
+    world.definitions.jobs = {job: SHELL}
+    world.board.put_runs([of(1, 1)], NOW)
+    await world.settle()
+    assert world.handed() == set()
+
+    world.dispatch._unsort_at = 0.0
+    await world.settle()
+    assert world.handed() == {1}
+
+
+async def test_a_hundred_thousand_that_wait_cost_a_round_nothing():
+    world = World()
+    world.attach(worker(slots=1), grant=0)
+    world.board.put_runs([of(number, number) for number in range(1, 100_001)], NOW)
+    looked = 0
+
+    class Counting(dict):  # type: ignore[type-arg]
+        def values(self):  # type: ignore[no-untyped-def]
+            nonlocal looked
+            looked += 1
+            return super().values()
+
+    for line in world.board.ready._lines.values():
+        line.runs = Counting(line.runs)
+    for _ in range(10):
+        await world.dispatch.step()
+    assert looked == 0
+
+
+def test_what_is_gone_from_the_rows_leaves_the_board():
+    world = World()
+    board = world.board
+    board.put_runs([of(1, 1), of(2, 2)], NOW)
+    board.hold(of(3, 3))
+    far = replace(of(4, 4), ready_at=NOW + timedelta(hours=1), state=State.RETRYING)
+    board.put_runs([far], NOW)
+
+    standing = board.standing(NOW + timedelta(seconds=10))
+
+    assert {run_id.int for run_id, _ in standing[ShardId(0)]} == {1, 2, 3}
+    for run_id, job in standing[ShardId(0)]:
+        board.forget(RunId(run_id), job)
+    assert len(board.ready) == 0
+    assert board.held == []
