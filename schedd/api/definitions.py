@@ -5,6 +5,7 @@ here, at each reading, so that there is one place that knows them. `check` colle
 of a job at once; `definition_of` trusts what was stored.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -37,7 +38,7 @@ from schedd.core.schedule import (
     OnDemand,
     Schedule,
 )
-from schedproto.v1 import job_pb2
+from schedproto.v1 import common_pb2, job_pb2
 
 MAX_PAYLOAD = 256 * 1024
 MAX_JOB = 1024 * 1024
@@ -170,6 +171,20 @@ def _is_id(name: str) -> bool:
     return True
 
 
+def payload_violations(payload: common_pb2.Payload, field: str = "payload") -> Iterator[Violation]:
+    """What is wrong with a payload: too large, or JSON that nobody can read."""
+    size = len(payload.json.encode()) + len(payload.raw)
+    if size > MAX_PAYLOAD:
+        yield Violation(field, f"has {size:,} bytes, at most {MAX_PAYLOAD:,} are allowed")
+    elif payload.json:
+        try:
+            json.loads(payload.json)
+        except RecursionError:
+            yield Violation(field, "is nested too deeply")
+        except ValueError as wrong:
+            yield Violation(field, f"isn't JSON: {wrong}")
+
+
 def _violations(job: job_pb2.Job, now: datetime, *, scheduled: bool) -> Iterator[Violation]:
     if scheduled:
         yield from check_name(job.name)
@@ -177,12 +192,8 @@ def _violations(job: job_pb2.Job, now: datetime, *, scheduled: bool) -> Iterator
     elif job.name:
         yield from check_name(job.name)
     yield from _action_violations(job)
-    size = len(job.payload.json.encode()) + len(job.payload.raw)
-    if size > MAX_PAYLOAD:
-        yield Violation("payload", f"has {size:,} bytes, at most {MAX_PAYLOAD:,} are allowed")
-    elif job.ByteSize() > MAX_JOB:
-        problem = f"the whole job has {job.ByteSize():,} bytes, at most {MAX_JOB:,} are allowed"
-        yield Violation(job.WhichOneof("action") or "action", problem)
+    yield from payload_violations(job.payload)
+    yield from payload_violations(job.http.json, "http.json")
     yield from _number_violations(job)
 
 

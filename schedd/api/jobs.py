@@ -190,7 +190,7 @@ async def trigger_job(
 ) -> run_pb2.Run:
     """Start a run of the job now, or after a delay; also while it is paused."""
     refuse_unbuilt(request)
-    check_payload(request)
+    check_trigger(request)
     record = await find(services, request.namespace, request.job)
     stored = record.definition
     now = services.clock.now()
@@ -318,23 +318,18 @@ def idempotency(namespace: str, key: str, call: str, body: Message) -> Idempoten
     return Idempotency(namespace, key, call, digest)
 
 
-def check_payload(request: job_service_pb2.TriggerJobRequest) -> None:
-    """Raise InvalidArgument for a payload that is too large, or a delay that is negative."""
-    size = len(request.payload.json.encode()) + len(request.payload.raw)
-    if size > definitions.MAX_PAYLOAD:
-        problem = f"has {size:,} bytes, at most {definitions.MAX_PAYLOAD:,} are allowed"
-        raise InvalidArgument(
-            f"payload: {problem}",
-            reason="PAYLOAD_TOO_LARGE",
-            remedy="store it elsewhere and hand on where it is",
-            violations=[Violation("payload", problem)],
-        )
+def check_trigger(request: job_service_pb2.TriggerJobRequest) -> None:
+    """Raise InvalidArgument for a payload that can't be stored, or a delay that is negative."""
+    violations = list(definitions.payload_violations(request.payload))
     if request.delay.ToTimedelta().total_seconds() < 0:
+        violations.append(Violation("delay", "must not be negative"))
+    if violations:
+        first = violations[0]
         raise InvalidArgument(
-            "delay: must not be negative",
-            reason="BAD_DELAY",
-            remedy="leave it out to start at once",
-            violations=[Violation("delay", "must not be negative")],
+            f"{first.field}: {first.problem}",
+            reason="INVALID_TRIGGER",
+            remedy="mend the field and call again; nothing was stored",
+            violations=violations,
         )
 
 

@@ -42,7 +42,7 @@ def payload_value(payload: Message) -> Any:
     if kind == "json":
         try:
             return json.loads(content, parse_constant=_no_constant)
-        except ValueError:
+        except (ValueError, RecursionError):
             content = content.encode()
     return {BASE64: base64.b64encode(content).decode()}
 

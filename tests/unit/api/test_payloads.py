@@ -1,0 +1,32 @@
+"""Payloads are checked at the door: what is stored can be shown to everybody later."""
+
+import pytest
+
+from schedd.api.definitions import MAX_PAYLOAD, payload_violations
+from schedproto.v1 import common_pb2
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "1", '"x"', "[1, 2.5, null]", '{"deep": ' + "[" * 50 + "]" * 50 + "}"]
+)
+def test_json_is_taken_as_it_is(text: str):
+    assert list(payload_violations(common_pb2.Payload(json=text))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "isn't JSON"),
+        ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
+        ('"' + "x" * MAX_PAYLOAD + '"', "bytes, at most"),
+    ],
+    ids=["broken", "deep", "large"],
+)
+def test_what_nobody_could_read_back_is_refused(text: str, problem: str):
+    [violation] = payload_violations(common_pb2.Payload(json=text))
+    assert problem in violation.problem
+
+
+def test_bytes_are_taken_up_to_the_limit():
+    assert list(payload_violations(common_pb2.Payload(raw=b"\xff" * MAX_PAYLOAD))) == []
+    assert list(payload_violations(common_pb2.Payload(raw=b"\xff" * (MAX_PAYLOAD + 1))))
