@@ -192,8 +192,12 @@ def _violations(job: job_pb2.Job, now: datetime, *, scheduled: bool) -> Iterator
     elif job.name:
         yield from check_name(job.name)
     yield from _action_violations(job)
-    yield from payload_violations(job.payload)
+    payload = list(payload_violations(job.payload))
+    yield from payload
     yield from payload_violations(job.http.json, "http.json")
+    if not payload and job.ByteSize() > MAX_JOB:
+        problem = f"the whole job has {job.ByteSize():,} bytes, at most {MAX_JOB:,} are allowed"
+        yield Violation(job.WhichOneof("action") or "action", problem)
     yield from _number_violations(job)
 
 
