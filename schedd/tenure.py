@@ -38,7 +38,8 @@ class LiveTenure:
 class TenureLoop(Protocol):
     """What runs inside a tenure; `schedkit.tasks.Loop` is one."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     async def run(self) -> NoReturn: ...
 

@@ -4,10 +4,13 @@ The database decides with which generation a run is handed out (the assign state
 so an old entry here costs a refused draft and a fresh read, never a wrong run.
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
+
+from google.protobuf.message import DecodeError
 
 from schedd.api.definitions import compiled, definition_of
 from schedd.core.ids import JobId
@@ -16,8 +19,11 @@ from schedd.core.schedule import CompiledSchedule
 from schedd.ports import OwnerStore, StoredDefinition
 from schedproto.v1 import job_pb2
 
+log = logging.getLogger(__name__)
+
 CAPACITY: Final = 50_000
 """Definitions kept; past that the longest unused goes."""
+MOST_UNREADABLE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,7 @@ class Catalogue:
         self._store = store
         self._capacity = capacity
         self._known: OrderedDict[JobId, Known] = OrderedDict()
+        self._unreadable: dict[JobId, int] = {}
 
     async def at_generations(self, wanted: dict[JobId, int]) -> dict[JobId, Known]:
         """Definitions at least as new as these generations; jobs that are deleted are left out."""
@@ -76,7 +83,25 @@ class Catalogue:
         if not jobs:
             return
         stored = await self._store.definitions(jobs)
-        self._known |= {job: _known(row) for job, row in stored.items()}
+        for job, row in stored.items():
+            self._take(job, row)
+
+    def _take(self, job: JobId, row: StoredDefinition) -> None:
+        """Keep it. One that can't be read (a newer member's, or of a zone that is no more) is told
+        once and left out: it must not end the loops that serve all others.
+        """
+        try:
+            self._known[job] = _known(row)
+        except (ValueError, DecodeError, OverflowError) as wrong:
+            self._set_aside(job, row, str(wrong))
+
+    def _set_aside(self, job: JobId, row: StoredDefinition, why: str) -> None:
+        self._known.pop(job, None)
+        if self._unreadable.get(job) != row.generation:
+            log.error("the definition of job %s can't be read: %s", row.name or job, why)
+        self._unreadable[job] = row.generation
+        while len(self._unreadable) > MOST_UNREADABLE:
+            del self._unreadable[next(iter(self._unreadable))]
 
 
 def _known(row: StoredDefinition) -> Known:

@@ -3,11 +3,14 @@
     tenure begins → board, transactor, fire, dispatch, rescue ── run in the tenure's TaskGroup
     tenure ends   → they are cancelled with it; catalogue, workers and collect live on
 
-Nudges from calls and peers come in here; without a tenure they are nothing.
+Nudges from calls and peers come in here; without a tenure they are nothing, and the workers are
+told that nothing waits here: what they grant is for those who can use it.
 """
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from schedd.core.events import Emit
 from schedd.core.ids import JobId, RunId, ShardId
@@ -20,7 +23,7 @@ from schedd.owner.rescue import Rescue
 from schedd.owner.transact import Transactor
 from schedd.owner.watchers import Watchers
 from schedd.owner.worker_leases import WorkerLeases
-from schedd.owner.workers import Workers
+from schedd.owner.workers import Workers, no_demand
 from schedd.ports import ClusterClock, Nudges, OwnerStore
 from schedd.tenure import LiveTenure, TenureLoop
 
@@ -30,6 +33,21 @@ class _Loops:
     fire: Fire
     dispatch: Dispatch
     rescue: Rescue
+
+
+@dataclass(frozen=True, slots=True)
+class _UntilTheEnd:
+    """A loop that does nothing but to say when its tenure has ended."""
+
+    ended: Callable[[], None]
+    name: str = "owner's end"
+
+    async def run(self) -> NoReturn:
+        try:
+            while True:
+                await asyncio.Event().wait()
+        finally:
+            self.ended()
 
 
 class Owner:
@@ -88,8 +106,15 @@ class Owner:
         rescue.on_ready(dispatch.wake)
         self._collect.on_ready(dispatch.wake)
         self._collect.board = board
-        self._loops = _Loops(fire, dispatch, rescue)
-        return fire.loop, dispatch.loop, rescue.loop
+        loops = self._loops = _Loops(fire, dispatch, rescue)
+
+        def ended() -> None:
+            if self._loops is loops:
+                self._loops = None
+                self._collect.board = None
+                self._workers.demand(no_demand)
+
+        return _UntilTheEnd(ended), fire.loop, dispatch.loop, rescue.loop
 
     # -- nudges --
 

@@ -29,7 +29,7 @@ class Ownership:
         self.lanes = lanes
         self._epochs: dict[ShardId, Epoch] = {}
         self._sequences: Counter[tuple[ShardId, Epoch]] = Counter()
-        self._in_flight: Counter[int] = Counter()
+        self._in_flight: dict[int, set[object]] = {lane: set() for lane in range(lanes)}
         self._ended = asyncio.Event()
         self._listeners: list[Callable[[frozenset[ShardId], frozenset[ShardId]], None]] = []
 
@@ -91,21 +91,24 @@ class Ownership:
     @contextmanager
     def in_flight(self, lane: int) -> Iterator[None]:
         """Around each transaction of a lane, so that a release can wait for it."""
-        self._in_flight[lane] += 1
+        transaction = object()
+        self._in_flight[lane].add(transaction)
         try:
             yield
         finally:
-            self._in_flight[lane] -= 1
+            self._in_flight[lane].discard(transaction)
             self._ended.set()
 
     async def settle(self, shards: Iterable[ShardId]) -> None:
-        """Return when no transaction that may write for these shards is in flight.
+        """Return when no transaction that may write for these shards is in flight: when those of
+        now have ended, for later ones can't name what was dropped. A busy lane never rests.
 
         Call `drop` first. What a transaction of unknown outcome does later is no matter: the
         release raises nothing, and the next taking raises the epoch under the row's lock.
         """
         lanes = {self.lane_of(shard) for shard in shards}
-        while any(self._in_flight[lane] for lane in lanes):
+        now = {lane: set(self._in_flight[lane]) for lane in lanes}
+        while any(now[lane] & self._in_flight[lane] for lane in lanes):
             self._ended.clear()
             await self._ended.wait()
 

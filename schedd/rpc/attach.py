@@ -12,6 +12,7 @@ second, whatever they hold).
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 HELLO_WITHIN: Final = 10.0
 """Seconds a new stream has for its first frame."""
 MOST_IN_FRAME: Final = 500
+BYTES_IN_FRAME: Final = 1024 * 1024
+"""About how many bytes of assignments go into one frame: a worker takes none over 4 MiB."""
 Stream = grpc.aio.ServicerContext[wire.WorkerFrame, wire.MemberFrame]
 
 
@@ -61,6 +64,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self._frame = wire.MemberFrame()
+        self._assignments: deque[wire.Assignment] = deque()
         self._waiting = asyncio.Event()
 
     def put(self, frame: wire.MemberFrame) -> None:
@@ -77,15 +81,20 @@ class Outbox:
         await self._waiting.wait()
         self._waiting.clear()
         frame, self._frame = self._frame, wire.MemberFrame()
-        if len(frame.assignments) > MOST_IN_FRAME:
-            rest = frame.assignments[MOST_IN_FRAME:]
-            del frame.assignments[MOST_IN_FRAME:]
-            self.put(wire.MemberFrame(assignments=rest))
+        size = 0
+        while self._assignments and len(frame.assignments) < MOST_IN_FRAME:
+            size += self._assignments[0].ByteSize()
+            if size > BYTES_IN_FRAME and frame.assignments:
+                break
+            frame.assignments.append(self._assignments.popleft())
+        if self._assignments:
+            self._waiting.set()
         return frame
 
     def assign(self, assigned: Assigned, known: Known) -> None:
         """Hand a run out."""
-        self.put(wire.MemberFrame(assignments=[frames.assignment(assigned, known)]))
+        self._assignments.append(frames.assignment(assigned, known))
+        self._waiting.set()
 
     def revoke(self, key: RunKey, token: Token) -> None:
         """Ask for an assignment back."""
@@ -225,7 +234,7 @@ class WorkerService:
 
     def _heartbeat(self, beat: wire.Heartbeat, attached: Attached, outbox: Outbox) -> None:
         holdings = [(*frames.key_of(holding.key), holding) for holding in beat.holdings]
-        since_refresh = beat.since_refresh.ToTimedelta().total_seconds()
+        since_refresh = frames.length(beat.since_refresh).total_seconds()
         if beat.HasField("judged_time"):
             self._workers.heard(
                 attached,

@@ -1,7 +1,9 @@
 """Between the frames of the worker's stream and the values of the loops. Pure translation."""
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Final
 from uuid import UUID
 
 from google.protobuf.duration_pb2 import Duration
@@ -15,6 +17,8 @@ from schedd.core.retry import Outcome
 from schedd.owner.catalogue import Known
 from schedd.owner.collect import Refusal, Reported
 from schedproto.v1 import common_pb2, job_pb2, run_pb2, worker_service_pb2
+
+_WORKER: Final = re.compile(r"[^/\s\x00-\x1f]{1,255}")
 
 
 class BadFrame(ValueError):
@@ -43,6 +47,14 @@ def instant(stamped: Timestamp) -> datetime:
         raise BadFrame(f"instant out of range: {wrong}") from wrong
 
 
+def length(duration: Duration) -> timedelta:
+    """A wire duration as a timedelta. Raises BadFrame when it is out of range."""
+    try:
+        return duration.ToTimedelta()
+    except (ValueError, OverflowError) as wrong:
+        raise BadFrame(f"duration out of range: {wrong}") from wrong
+
+
 def uuid(text: str, what: str) -> UUID:
     """An id. Raises BadFrame."""
     try:
@@ -66,8 +78,10 @@ def key_message(key: RunKey, token: Token) -> worker_service_pb2.AssignmentKey:
 
 def incarnation_of(hello: worker_service_pb2.Hello) -> Incarnation:
     """Who says hello. Raises BadFrame."""
-    if not hello.worker or not hello.spool_id or hello.slots < 0:
-        raise BadFrame("a hello names worker, spool and slots")
+    if not hello.spool_id or hello.slots < 0:
+        raise BadFrame("a hello names spool and slots")
+    if not _WORKER.fullmatch(hello.worker):
+        raise BadFrame(f"{hello.worker[:60]!r} isn't the name of a worker: it is part of a key")
     return Incarnation(
         id=IncarnationId(uuid(hello.incarnation, "incarnation")),
         worker=hello.worker,
@@ -145,9 +159,7 @@ def reported(result: worker_service_pb2.Result) -> Reported:
             finished_at=instant(result.finished_at) if result.HasField("finished_at") else None,
             result=result.result.SerializeToString() if result.HasField("result") else None,
             output=_output(result.output),
-            retry_after=result.retry_after.ToTimedelta()
-            if result.HasField("retry_after")
-            else None,
+            retry_after=length(result.retry_after) if result.HasField("retry_after") else None,
         )
     except BadFrame:
         raise
@@ -158,7 +170,10 @@ def reported(result: worker_service_pb2.Result) -> Reported:
 def refusal(message: worker_service_pb2.Refusal, worker: str) -> Refusal:
     """An assignment that wasn't taken. Raises BadFrame."""
     key, token = key_of(message.key)
-    why = worker_service_pb2.Refusal.Why.Name(message.why).removeprefix("WHY_")
+    try:
+        why = worker_service_pb2.Refusal.Why.Name(message.why).removeprefix("WHY_")
+    except ValueError:
+        why = "UNSPECIFIED"  # a newer worker's reason; the run comes back all the same
     return Refusal(key, token, worker, why)
 
 

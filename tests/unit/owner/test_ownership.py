@@ -67,3 +67,15 @@ def test_listeners_hear_of_each_change_once():
     ownership.drop([ShardId(2), ShardId(77)])
     ownership.drop([ShardId(2)])
     assert heard == [({2}, set()), (set(), {2})]
+
+
+async def test_a_release_ends_though_its_lane_never_rests():
+    ownership = owning(0, lanes=1)
+    first = ownership.in_flight(0)
+    first.__enter__()
+    waiting = asyncio.create_task(ownership.settle([ShardId(0)]))
+    await asyncio.sleep(0)
+    with ownership.in_flight(0):  # the next transaction begins before the first has ended
+        first.__exit__(None, None, None)
+        async with asyncio.timeout(1):
+            await waiting

@@ -1,0 +1,58 @@
+"""Definitions at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from schedd.core.ids import JobId
+from schedd.core.lifecycle import State
+from schedd.owner.catalogue import Catalogue
+from schedd.ports import OwnerStore, StoredDefinition
+from schedproto.v1 import job_pb2
+from support.runs import run
+
+JOB = run(1).job_id
+OTHER = run(2).job_id
+SHELL = job_pb2.ShellAction(argv=["true"])
+
+
+class Rows:
+    def __init__(self, **_: object) -> None:
+        self.specs: dict[JobId, job_pb2.Job] = {}
+        self.generation = 1
+        self.reads = 0
+
+    async def definitions(self, jobs: Sequence[JobId]) -> dict[JobId, StoredDefinition]:
+        self.reads += 1
+        return {
+            job: StoredDefinition(
+                job, self.generation, "default", "j", self.specs[job].SerializeToString(), False
+            )
+            for job in jobs
+            if job in self.specs
+        }
+
+
+async def test_one_definition_that_cannot_be_read_keeps_no_other_from_its_work():
+    rows = Rows()
+    rows.specs = {
+        JOB: job_pb2.Job(cron=["0 0 * * *"], time_zone="Mars/Olympus", shell=SHELL),
+        OTHER: job_pb2.Job(overlap=77, shell=SHELL),
+        run(3).job_id: job_pb2.Job(on_demand=True, shell=SHELL),
+    }
+    catalogue = Catalogue(cast("OwnerStore", rows))
+    assert set(await catalogue.newest([JOB, OTHER, run(3).job_id])) == {run(3).job_id}
+
+
+async def test_a_result_is_judged_by_a_definition_as_new_as_its_attempt():
+    rows = Rows()
+    rows.specs = {JOB: job_pb2.Job(on_demand=True, shell=SHELL)}
+    catalogue = Catalogue(cast("OwnerStore", rows))
+    await catalogue.newest([JOB])
+    rows.generation = 2
+    rows.specs = {
+        JOB: job_pb2.Job(on_demand=True, shell=SHELL, retry=job_pb2.RetryPolicy(max_attempts=9))
+    }
+    known = await catalogue.of_runs([run(1, state=State.RUNNING, generation=2)])
+    assert known[JOB].definition.retry.max_attempts == 9

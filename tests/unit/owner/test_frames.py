@@ -1,0 +1,54 @@
+"""Whatever comes up a stream is read, or is a BadFrame: never a surprise for the member."""
+
+from collections.abc import Callable
+from uuid import uuid4
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from schedd.rpc import frames
+from schedproto.v1 import worker_service_pb2 as wire
+
+HUGE = 1 << 62
+KEY = wire.AssignmentKey(run_id=str(uuid4()), fencing_token=7)
+
+
+def hello(**changes: object) -> wire.Hello:
+    plain = {"worker": "w1", "spool_id": "s", "incarnation": str(uuid4()), "slots": 4}
+    return wire.Hello(**{**plain, **changes})
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: frames.key_of(wire.AssignmentKey(run_id="no id")),
+        lambda: frames.key_of(wire.AssignmentKey(scheduled_at=Timestamp(seconds=HUGE))),
+        lambda: frames.incarnation_of(hello(worker="")),
+        lambda: frames.incarnation_of(hello(worker="a/b")),
+        lambda: frames.incarnation_of(hello(worker="a" * 300)),
+        lambda: frames.incarnation_of(hello(incarnation="x")),
+        lambda: frames.incarnation_of(hello(slots=-1)),
+        lambda: frames.incarnation_of(hello(started_at=Timestamp(seconds=-HUGE))),
+        lambda: frames.reported(wire.Result(key=KEY)),
+        lambda: frames.reported(wire.Result(key=KEY, incarnation=str(uuid4()), outcome=99)),
+        lambda: frames.reported(wire.Result(key=KEY, incarnation=str(uuid4()), reason=9999)),
+        lambda: frames.reported(
+            wire.Result(
+                key=KEY,
+                incarnation=str(uuid4()),
+                outcome=wire.Result.OUTCOME_FAILED,
+                retry_after=Duration(seconds=HUGE),
+            )
+        ),
+        lambda: frames.length(Duration(seconds=HUGE)),
+        lambda: frames.instant(Timestamp(nanos=-1, seconds=HUGE)),
+    ],
+)
+def test_what_no_worker_of_ours_sends_is_a_bad_frame(read: Callable[[], object]):
+    with pytest.raises(frames.BadFrame):
+        read()
+
+
+def test_a_refusal_for_a_reason_that_is_not_known_yet_is_a_refusal():
+    assert frames.refusal(wire.Refusal(key=KEY, why=99), "w1").why == "UNSPECIFIED"

@@ -1,0 +1,53 @@
+"""What goes down a worker's stream: in frames that it can take."""
+
+from schedd.core import schedule
+from schedd.core.model import Assigned, Definition
+from schedd.owner.catalogue import Known
+from schedd.rpc.attach import BYTES_IN_FRAME, Outbox
+from schedproto.v1 import common_pb2, job_pb2
+from schedproto.v1 import worker_service_pb2 as wire
+from support.runs import running, worker
+
+FRAME_LIMIT = 4 * 1024 * 1024
+
+
+def known() -> Known:
+    definition = Definition(running(1, worker()).job_id, 1, "default", "j", action="shell")
+    compiled = schedule.compile(schedule.OnDemand(), "default/j", definition.job_id)
+    return Known(definition, compiled, job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"])))
+
+
+def payload(size: int) -> bytes:
+    return common_pb2.Payload(raw=b"x" * size).SerializeToString()
+
+
+async def test_assignments_with_large_payloads_go_in_frames_that_a_worker_takes():
+    outbox = Outbox()
+    for number in range(40):
+        outbox.assign(Assigned(running(number, worker()), payload(256 * 1024)), known())
+    seen = 0
+    while seen < 40:
+        frame = await outbox.next()
+        assert frame.ByteSize() < FRAME_LIMIT
+        seen += len(frame.assignments)
+    assert seen == 40
+
+
+async def test_an_assignment_larger_than_a_frame_should_be_still_goes_by_itself():
+    outbox = Outbox()
+    for number in range(2):
+        outbox.assign(Assigned(running(number, worker()), payload(BYTES_IN_FRAME + 1)), known())
+    assert [len((await outbox.next()).assignments) for _ in range(2)] == [1, 1]
+
+
+async def test_a_newer_answer_takes_an_unsent_ones_place_and_lists_grow():
+    outbox = Outbox()
+    for sequence in (1, 2):
+        outbox.put(
+            wire.MemberFrame(
+                heartbeat_answer=wire.HeartbeatAnswer(sequence=sequence),
+                acknowledgements=[wire.Acknowledgement()],
+            )
+        )
+    frame = await outbox.next()
+    assert (frame.heartbeat_answer.sequence, len(frame.acknowledgements)) == (2, 2)
