@@ -346,6 +346,22 @@ async def test_give_back_compares_token_state_and_owner(world: World, change: st
     assert await world.run_row(run.key.run_id) == before
 
 
+async def test_an_assignment_of_a_job_that_moved_is_given_back_by_its_new_owner_alone(
+    world: World,
+) -> None:
+    me = await world.member()
+    [run] = await fired(me, await world.job())
+    [running] = await me.assigned(draft(run))
+    await world.sql("UPDATE runs SET shard = 9")
+
+    back = await me.store.owner.give_back(
+        me.claim(0), [Unstarted(run.key, run.shard, running.token)]
+    )
+
+    assert back == []
+    assert (await world.run_row(run.key.run_id))["state"] == "RUNNING"
+
+
 async def test_a_refusal_needs_no_claim_but_the_token(world: World) -> None:
     me = await world.member()
     other = await world.member(take=False)

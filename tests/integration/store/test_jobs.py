@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
+
+import pytest
+from sqlalchemy import Connection
 
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import State
 from schedd.core.model import Priority, Trigger
 from schedd.ports import Conflict, Idempotency, JobRecord
-from support.store import MINUTE, START, World, draft, firing, job_record, manual_run, new_run, ok
+from schedd.store.fence import lock_shards
+from support.store import (
+    MINUTE,
+    START,
+    World,
+    draft,
+    firing,
+    job_record,
+    manual_run,
+    new_run,
+    ok,
+    wait_for_waiter,
+)
 
 
 async def test_a_job_is_found_by_its_id_and_by_its_name(world: World) -> None:
@@ -269,3 +285,37 @@ async def test_a_trigger_of_a_deleted_job_inserts_nothing(world: World) -> None:
 
     assert made is None
     assert await world.sql("SELECT count(*) FROM runs") == [(0,)]
+
+
+@pytest.mark.parametrize("call", ["pause", "resume", "edit", "delete"])
+async def test_a_change_of_a_job_waits_for_the_owners_batch_in_flight(
+    world: World, call: str
+) -> None:
+    """Else what the batch decided on the old row would be committed after the answer was ok."""
+    me = await world.member()
+    user = await world.member(take=False)
+    job = await world.job()
+    job_id, users = job.definition.job_id, user.store.users
+    calls = {
+        "pause": lambda: users.pause_job(job_id, "", "ann", ok("pause")),
+        "resume": lambda: users.resume_job(job_id, (None, None), None, ok("resume")),
+        "edit": lambda: users.update_job(job_id, 1, job.definition, None, ok("update")),
+        "delete": lambda: users.delete_job(job_id, ok("delete")),
+    }
+    order: list[str] = []
+    locked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def batch(connection: Connection) -> None:
+        lock_shards(connection, me.claim(0))
+        loop.call_soon_threadsafe(locked.set)
+        wait_for_waiter(connection)
+        order.append("batch")
+
+    flying = asyncio.create_task(me.store.database.on_lane([0], batch), name="batch")
+    await locked.wait()
+    assert await calls[call]()
+    order.append(call)
+    await flying
+
+    assert order == ["batch", call]

@@ -6,9 +6,12 @@ import asyncio
 from dataclasses import replace
 from uuid import uuid4
 
+from sqlalchemy import Connection
+
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import LiveRun, Loss, RunKey, Verdict
+from schedd.store import results
 from support.store import (
     MINUTE,
     START,
@@ -20,6 +23,7 @@ from support.store import (
     new_run,
     ok,
     report,
+    wait_for_waiter,
 )
 
 ACCEPTED, REPEATED, STALE = Verdict.ACCEPTED, Verdict.REPEATED, Verdict.STALE
@@ -246,6 +250,28 @@ async def test_a_failed_attempt_of_a_deleted_job_isnt_retried(world: World) -> N
     row = await world.run_row(run.key.run_id)
     assert (row["state"], row["reason"]) == ("CANCELLED", "DELETED")
     assert not await world.is_live(run.key.run_id)
+
+
+async def test_a_delete_that_meets_a_result_in_flight_leaves_no_retry_behind(
+    world: World,
+) -> None:
+    me = await world.member()
+    run = await running(world, me)
+    accepted = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def accept_slowly(connection: Connection) -> None:
+        results.accept(connection, [report(run, state=State.RETRYING, retry_at=START)])
+        loop.call_soon_threadsafe(accepted.set)
+        wait_for_waiter(connection)
+
+    accepting = asyncio.create_task(me.store.database.call(accept_slowly), name="accept")
+    await accepted.wait()
+    await me.store.users.delete_job(run.job_id, ok("delete"))
+    await accepting
+
+    row = await world.run_row(run.key.run_id)
+    assert (row["state"], row["reason"]) == ("CANCELLED", "DELETED")
 
 
 async def test_what_postgresql_cant_hold_is_left_out_of_a_result(world: World) -> None:
