@@ -12,11 +12,11 @@ gRPC: calls, Attach, nudges        HTTP: pages, REST, metrics, health
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final, NoReturn, TypeVar
 
 import grpc
 import grpc.aio
@@ -59,6 +59,8 @@ from schedkit.errors import Unavailable
 from schedkit.tasks import Loop, guard
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 VERSION: Final = version("schedd")
 PARTITIONS_EVERY: Final = 3600.0
@@ -105,9 +107,15 @@ class Daemon:
             store = PostgresStore(Database(config.postgres.dsn, lanes=config.postgres.lanes))
             stack.callback(store.close)
             clock = DatabaseClock(store.membership.probe)
-            await _once_available(store.check, "PostgreSQL", daemon)
-            await _once_available(clock.step, "PostgreSQL", daemon)
-            cluster_id = await store.membership.cluster_id()
+
+            async def first_look() -> str:
+                await store.check()
+                await clock.step()
+                return await store.membership.cluster_id()
+
+            cluster_id = await _once_available(first_look, "PostgreSQL", daemon)
+            if cluster_id is None:
+                return
             etcd = await stack.enter_async_context(
                 etcd_client.connect(access, deadline=deadline, root=config.etcd.prefix)
             )
@@ -129,15 +137,17 @@ class Daemon:
         identity: Identity,
     ) -> None:
         page = web.build(parts.services, parts.telemetry, _readiness(parts))
+        serving = f"{identity.name}: gRPC {identity.grpc}, HTTP {identity.http}"
         eternal: list[tuple[str, Callable[[], Awaitable[object]]]] = [
             ("collect", parts.collect.loop.run),
             ("peers", parts.peers.run),
+            ("reload", lambda: _reload(daemon, serving)),
             *((loop.name, loop.run) for loop in parts.greeting.loops),
         ]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(guard(run, name), name=name) for name, run in eternal]
             tasks.append(group.create_task(http.serve(page), name="http"))
-            daemon.ready(f"{identity.name}: gRPC {identity.grpc}, HTTP {identity.http}")
+            daemon.ready(serving)
             await parts.member.run(daemon.draining)
             for task in tasks:
                 task.cancel()
@@ -154,7 +164,8 @@ class Daemon:
         config = self._config
         telemetry = Telemetry()
         emit = telemetry.emit
-        workers = Workers(clock, emit)
+        silent_after = config.worker_ttl.total_seconds() / 2  # three heartbeats
+        workers = Workers(clock, emit, silent_after=silent_after)
         watchers = Watchers()
         catalogue = Catalogue(store.owner)
         owners: list[Owner] = []
@@ -253,6 +264,15 @@ class Daemon:
         await server.start()
 
 
+async def _reload(daemon: service.Daemon, serving: str) -> NoReturn:
+    """Answer SIGHUP: the service manager waits for it, though nothing can be reloaded yet."""
+    while True:
+        await daemon.reload.wait()
+        daemon.reload.clear()
+        log.warning("nothing can be reloaded yet: restart to read the configuration anew")
+        daemon.ready(serving)
+
+
 def _reflect(server: grpc.aio.Server) -> None:
     from grpc_reflection.v1alpha import reflection
 
@@ -312,16 +332,31 @@ def _readiness(parts: Parts) -> Callable[[], list[str]]:
 
 
 async def _once_available(
-    step: Callable[[], Awaitable[object]], what: str, daemon: service.Daemon
-) -> None:
-    """Do this as soon as the world is there; a daemon starts before its database if it must."""
+    step: Callable[[], Coroutine[Any, Any, T]], what: str, daemon: service.Daemon
+) -> T | None:
+    """Do this as soon as the world is there; a daemon starts before its database if it must.
+
+    None: it was asked to end before.
+    """
     backoff = Backoff(0.2, 5.0)
-    while True:
+    while not daemon.draining.is_set():
         try:
-            await step()
+            return await _unless_draining(step(), daemon)
         except Unavailable as away:
             log.warning("waiting for %s: %s", what, away)
             daemon.status(f"waiting for {what}")
-            await asyncio.sleep(backoff.next())
-        else:
-            return
+        await _unless_draining(asyncio.sleep(backoff.next()), daemon)
+    return None
+
+
+async def _unless_draining(work: Coroutine[Any, Any, T], daemon: service.Daemon) -> T | None:
+    """What the work gives; None as soon as the daemon is asked to end."""
+    doing = asyncio.create_task(work, name="start")
+    asked = asyncio.create_task(daemon.draining.wait(), name="asked to end")
+    try:
+        await asyncio.wait({doing, asked}, return_when=asyncio.FIRST_COMPLETED)
+        return doing.result() if doing.done() else None
+    finally:
+        doing.cancel()
+        asked.cancel()
+        await asyncio.gather(doing, asked, return_exceptions=True)

@@ -122,8 +122,7 @@ class Greeting:
     async def goodbye(self, incarnation: Incarnation) -> None:
         """It ends in good order. Its key goes; the rest follows from that."""
         try:
-            await self._leases.end(incarnation.worker, incarnation.id)
-            await self._store.mark_lost(incarnation.id)
+            await self._write_off(incarnation)
         except Unavailable as away:
             log.info("goodbye of %s: %s; its lease ends by itself", incarnation.worker, away)
 
@@ -183,6 +182,7 @@ class Greeting:
             if one.lost_at is not None and one.id not in self._lost:
                 log.warning("worker %s was lost; it must start anew", one.worker)
                 self._lost.add(one.id)
+                self._workers.lost([one.id])
                 await self._leases.end(one.worker, one.id)
         for ending in list(self._endings):
             if boottime() > ending.until or await self._settled(ending):
@@ -198,4 +198,9 @@ class Greeting:
 
     async def _end(self, ending: _Ending) -> None:
         for one in ending.earlier:
-            await self._leases.end(one.worker, one.id)
+            await self._write_off(one)
+
+    async def _write_off(self, incarnation: Incarnation) -> None:
+        """Lost first, then without a key: in between nobody makes the key anew."""
+        await self._store.mark_lost(incarnation.id)
+        await self._leases.end(incarnation.worker, incarnation.id)
