@@ -1,11 +1,16 @@
 """PostgreSQL, the truth: everything that `schedd/ports.py` asks of a database.
 
     ports.py            the promise, one protocol a concern
-      └ postgres.py     the stores: which body runs where (a lane, or the small pool)
-          └ membership, firing, dispatch, results, workers, jobs, runs, audit
-                        bodies: plain functions of an open transaction
-              └ schema  tables for user calls;  arrays, rows: values in, values out
-          └ database.py connections, lanes, tries; errors.py says what a failure means
+      └ postgres, owner, users    the stores: which body runs where (a lane, or the small pool)
+          └ bodies, plain functions of an open transaction
+              membership          tenures, terms, shards
+              firing, assigning, dispatch    timers to runs, runs to workers, and back
+              reported, results   what workers say
+              jobs, runs, waiting, inserting, idempotency, audit    what people do
+          └ fence, keys           the first locks of a batch
+          └ schema, arrays, rows  tables for builders; values in, values out
+          └ database, errors      connections, lanes, tries; what a failure means
+    migrate, migrations, partitions    the schema's making
 
 Invariants
 - An owner's transaction begins with `fence.lock_shards`, alone; bodies write only for the shards it

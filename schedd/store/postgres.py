@@ -20,7 +20,7 @@ from schedd.core.model import (
     Verdict,
 )
 from schedd.ports import Probe, Unstarted
-from schedd.store import dispatch, membership, migrate, partitions, results, workers
+from schedd.store import dispatch, membership, migrate, partitions, reported, results, workers
 from schedd.store.database import Database
 from schedd.store.fence import application_name, ending_blockers
 from schedd.store.halving import halved
@@ -106,7 +106,7 @@ class PostgresResultStore:
         """The runs as they stand."""
         if not keys:
             return {}
-        return await self.database.call(lambda c: results.reported_runs(c, keys))
+        return await self.database.call(lambda c: reported.reported_runs(c, keys))
 
     async def accept(self, reports: Sequence[Report]) -> list[Verdict]:
         """A verdict each, in order. What the database can't hold of a report is left out of it."""
@@ -134,7 +134,7 @@ class PostgresResultStore:
     async def started(self, starts: Sequence[tuple[RunKey, Token, datetime]]) -> None:
         """Write down starts, where the token still runs."""
         if starts:
-            await self.database.call(lambda c: results.started(c, starts))
+            await self.database.call(lambda c: reported.started(c, starts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection
@@ -24,21 +23,11 @@ from sqlalchemy import Connection
 from schedd.core import lifecycle
 from schedd.core.ids import IncarnationId, Token
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import AuditEntry, LiveRun, Report, RunKey, Verdict
+from schedd.core.model import AuditEntry, Report, RunKey, Verdict
 from schedd.store import arrays
 from schedd.store.audit import write_all
 from schedd.store.fence import BY_INDEX
-from schedd.store.keys import key_arguments, lock_runs
-from schedd.store.rows import RUN_COLUMNS, live_run
-
-REPORTED = f"""
-SELECT {RUN_COLUMNS} FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[])
-  b(scheduled_at, run_id)
-CROSS JOIN LATERAL (
-    SELECT * FROM runs r WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
-      AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s OFFSET 0
-) r
-"""
+from schedd.store.keys import key_arguments
 
 LOCK = f"""
 SELECT b.n, r.*, {BY_INDEX} FROM (
@@ -109,17 +98,6 @@ SELECT b.job_id FROM unnest(%(jobs)s::uuid[]) b(job_id)
 WHERE NOT EXISTS (SELECT FROM timers t WHERE t.job_id = b.job_id)
 """
 
-STARTED = """
-WITH b AS MATERIALIZED (
-    SELECT *, 'RUNNING' AS running
-    FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(tokens)s::bigint[],
-        %(started)s::timestamptz[]) b(scheduled_at, run_id, token, started_at)
-)
-UPDATE runs r SET started_at = b.started_at FROM b
-WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
-  AND r.token = b.token AND r.state = b.running AND r.started_at IS NULL
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -131,26 +109,6 @@ class Standing:
     digest: bytes | None
     cancelling: bool
     job_id: Any
-
-
-def reported_runs(connection: Connection, keys: Sequence[RunKey]) -> dict[RunKey, LiveRun]:
-    """The runs as they stand."""
-    found = map(live_run, connection.exec_driver_sql(REPORTED, key_arguments(keys)))
-    return {run.key: run for run in found}
-
-
-def started(connection: Connection, starts: Sequence[tuple[RunKey, Token, datetime]]) -> None:
-    """Write down starts, where the token still runs."""
-    keys = key_arguments([key for key, _, _ in starts])
-    lock_runs(connection, keys)
-    connection.exec_driver_sql(
-        STARTED,
-        keys
-        | {
-            "tokens": arrays.numbers(token for _, token, _ in starts),
-            "started": arrays.instants(at for _, _, at in starts),
-        },
-    )
 
 
 def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:

@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
-from sqlalchemy import Connection, Row, Select, func, select, tuple_
+from sqlalchemy import Connection, func, select, tuple_
 
 from schedd.core.ids import JobId, RunId, Token
 from schedd.core.lifecycle import LIVE, Reason, State
-from schedd.core.model import AuditEntry, LiveRun, NewRun, Priority, RunKey, Trigger
+from schedd.core.model import AuditEntry, LiveRun, NewRun, Priority, Trigger
 from schedd.ports import AttemptRecord, DeadLetterRecord, Idempotency, RunRecord
 from schedd.store import audit, idempotency
 from schedd.store.arrays import clean
 from schedd.store.inserting import insert_run_row
+from schedd.store.run_records import newest_first, of_job, record, records
 from schedd.store.schema import attempts, dead_letters, jobs, live, outputs, results, runs, timers
 
 ATTEMPT = (
@@ -92,7 +92,7 @@ def list_runs(
     limit: int,
 ) -> list[RunRecord]:
     """Newest first, past `after`; `job` is an id or a name, a deleted job's too."""
-    query = _newest_first(limit).where(jobs.c.namespace == clean(namespace))
+    query = newest_first(limit).where(jobs.c.namespace == clean(namespace))
     if job is not None:
         query = query.where(of_job(namespace, job))
     if states:
@@ -199,7 +199,7 @@ def list_dead_letters(
 ) -> list[DeadLetterRecord]:
     """Newest first, past `after`."""
     query = (
-        _newest_first(limit)
+        newest_first(limit)
         .add_columns(dead_letters.c.fingerprint, dead_letters.c.died_at)
         .join(
             dead_letters,
@@ -216,75 +216,6 @@ def list_dead_letters(
         DeadLetterRecord(record(row), row.fingerprint, row.died_at)
         for row in connection.execute(query)
     ]
-
-
-def records() -> Select[Any]:
-    """Runs with what their jobs say."""
-    return select(
-        *(column for column in runs.c if column.name not in {"count", "digest", "payload"}),
-        runs.c.count.label("instants"),  # a row has a method of its name
-        jobs.c.namespace,
-        jobs.c.name,
-        jobs.c.ephemeral,
-        func.coalesce(timers.c.paused, False).label("paused"),
-    ).select_from(
-        runs.join(jobs, jobs.c.job_id == runs.c.job_id).outerjoin(
-            timers, timers.c.job_id == runs.c.job_id
-        )
-    )
-
-
-def record(row: Row[Any]) -> RunRecord:
-    """From a row of `records`."""
-    run = LiveRun(
-        RunKey(row.scheduled_at, RunId(row.run_id)),
-        JobId(row.job_id),
-        row.shard,
-        State(row.state),
-        Priority(row.priority),
-        row.due_at,
-        row.ready_at,
-        row.attempt,
-        row.losses,
-        Token(row.token),
-        row.worker,
-        row.incarnation,
-        row.start_by,
-        row.started_at,
-        row.generation,
-        row.cancelling,
-    )
-    return RunRecord(
-        run,
-        row.namespace,
-        row.name,
-        row.ephemeral,
-        Trigger(row.trigger),
-        row.reason,
-        row.assignments,
-        row.instants,
-        row.scheduled_until,
-        row.finished_at if run.state not in LIVE else None,
-        row.exit_code,
-        row.error,
-        row.ready_at if run.state is State.RETRYING else None,
-        row.paused,
-    )
-
-
-def of_job(namespace: str, job: str) -> Any:
-    """The condition that a run is of this job, by id or by name."""
-    try:
-        return runs.c.job_id == UUID(job)
-    except ValueError:
-        named = select(jobs.c.job_id).where(
-            jobs.c.namespace == clean(namespace), jobs.c.name == clean(job)
-        )
-        return runs.c.job_id.in_(named)
-
-
-def _newest_first(limit: int) -> Select[Any]:
-    return records().order_by(runs.c.scheduled_at.desc(), runs.c.run_id.desc()).limit(limit)
 
 
 def _attempt(row: Any) -> AttemptRecord:

@@ -1,0 +1,84 @@
+"""Run records: a run with what its job says, for people to read."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Row, Select, func, select
+
+from schedd.core.ids import JobId, RunId, Token
+from schedd.core.lifecycle import LIVE, State
+from schedd.core.model import LiveRun, Priority, RunKey, Trigger
+from schedd.ports import RunRecord
+from schedd.store.arrays import clean
+from schedd.store.schema import jobs, runs, timers
+
+
+def records() -> Select[Any]:
+    """Runs with what their jobs say."""
+    return select(
+        *(column for column in runs.c if column.name not in {"count", "digest", "payload"}),
+        runs.c.count.label("instants"),  # a row has a method of its name
+        jobs.c.namespace,
+        jobs.c.name,
+        jobs.c.ephemeral,
+        func.coalesce(timers.c.paused, False).label("paused"),
+    ).select_from(
+        runs.join(jobs, jobs.c.job_id == runs.c.job_id).outerjoin(
+            timers, timers.c.job_id == runs.c.job_id
+        )
+    )
+
+
+def record(row: Row[Any]) -> RunRecord:
+    """From a row of `records`."""
+    run = LiveRun(
+        RunKey(row.scheduled_at, RunId(row.run_id)),
+        JobId(row.job_id),
+        row.shard,
+        State(row.state),
+        Priority(row.priority),
+        row.due_at,
+        row.ready_at,
+        row.attempt,
+        row.losses,
+        Token(row.token),
+        row.worker,
+        row.incarnation,
+        row.start_by,
+        row.started_at,
+        row.generation,
+        row.cancelling,
+    )
+    return RunRecord(
+        run,
+        row.namespace,
+        row.name,
+        row.ephemeral,
+        Trigger(row.trigger),
+        row.reason,
+        row.assignments,
+        row.instants,
+        row.scheduled_until,
+        row.finished_at if run.state not in LIVE else None,
+        row.exit_code,
+        row.error,
+        row.ready_at if run.state is State.RETRYING else None,
+        row.paused,
+    )
+
+
+def of_job(namespace: str, job: str) -> Any:
+    """The condition that a run is of this job, by id or by name."""
+    try:
+        return runs.c.job_id == UUID(job)
+    except ValueError:
+        named = select(jobs.c.job_id).where(
+            jobs.c.namespace == clean(namespace), jobs.c.name == clean(job)
+        )
+        return runs.c.job_id.in_(named)
+
+
+def newest_first(limit: int) -> Select[Any]:
+    return records().order_by(runs.c.scheduled_at.desc(), runs.c.run_id.desc()).limit(limit)
