@@ -20,7 +20,16 @@ from schedd.core.model import (
     Verdict,
 )
 from schedd.ports import Probe, Unstarted
-from schedd.store import dispatch, membership, migrate, partitions, reported, results, workers
+from schedd.store import (
+    dispatch,
+    idempotency,
+    membership,
+    migrate,
+    partitions,
+    reported,
+    results,
+    workers,
+)
 from schedd.store.database import Database
 from schedd.store.fence import application_name, ending_blockers
 from schedd.store.halving import halved
@@ -196,6 +205,12 @@ class PostgresStore:
         missing = await self.database.call(lambda c: partitions.missing_days(c, days))
         made = [await self.database.call(partitions.making(day)) for day in missing]
         return sum(made)
+
+    async def keep_house(self) -> None:
+        """What the leader does now and then: coming partitions, and keys past their life away."""
+        await self.ensure_partitions()
+        while await self.database.call(idempotency.forget_old):
+            pass
 
     def close(self) -> None:
         """End its threads and connections."""

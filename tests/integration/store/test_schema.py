@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from datetime import UTC, datetime, timedelta
 
@@ -10,11 +11,12 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection
 
+from schedd.ports import Idempotency
 from schedd.store import migrate, partitions
 from schedd.store.errors import SchemaMismatch
 from schedd.store.schema import metadata
 from support.postgres import ScratchServer
-from support.store import World, firing
+from support.store import World, firing, job_record, ok
 
 UNSEEN = {"alembic_version", "cluster", "term", "tenures", "shards", "shard_log"}
 """Tables that no builder needs."""
@@ -127,3 +129,25 @@ async def test_no_index_of_runs_names_what_a_completion_changes(world: World) ->
 
     assert {name for (name,) in named} <= fixed
     assert partial == []
+
+
+async def test_two_migrations_at_once_are_one(server: ScratchServer) -> None:
+    dsn = server.create_database()
+
+    heads = await asyncio.gather(*(asyncio.to_thread(migrate.upgrade, dsn) for _ in range(3)))
+
+    assert set(heads) == {migrate.head()}
+
+
+async def test_keeping_house_forgets_keys_past_their_life(world: World) -> None:
+    me = await world.member(take=False)
+    for name in ("old", "young"):
+        key = Idempotency("default", name, "CreateJob", b"digest")
+        await me.store.users.create_job(job_record(), None, key, ok("create"))
+    await world.sql(
+        "UPDATE idempotency_keys SET created_at = created_at - interval '25 h' WHERE key = 'old'"
+    )
+
+    await me.store.keep_house()
+
+    assert await world.sql("SELECT key FROM idempotency_keys") == [("young",)]
