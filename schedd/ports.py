@@ -412,8 +412,11 @@ class UserStore(Protocol):
         definition: StoredDefinition,
         reset_timer: tuple[datetime | None, datetime | None] | None,
         audit: AuditEntry,
+        missed: NewRun | None = None,
     ) -> JobRecord | Conflict | None:
-        """Write a new generation. `reset_timer`: (due_at, nominal) when the schedule changed."""
+        """Write a new generation. `reset_timer`: (due_at, nominal) when the schedule changed;
+        `missed` accounts for what was due by the old one and never fired.
+        """
         ...
 
     async def pause_job(
@@ -425,9 +428,11 @@ class UserStore(Protocol):
         timer: tuple[datetime | None, datetime | None],
         skipped: NewRun | None,
         audit: AuditEntry,
-    ) -> JobRecord | None:
+        seen_generation: int | None = None,
+    ) -> JobRecord | Conflict | None:
         """Resume with this timer; `skipped` accounts for the instants of the pause, and PENDING
-        runs whose instant passed in it become SKIPPED (PAUSED).
+        runs whose instant passed in it become SKIPPED (PAUSED). `Conflict`: the job's generation
+        isn't `seen_generation`, from which `timer` was reckoned.
         """
         ...
 

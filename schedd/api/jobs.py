@@ -38,6 +38,10 @@ from schedproto.v1 import job_pb2, job_service_pb2, run_pb2
 WHEN: Final = frozenset({*SCHEDULES, "phase", "time_zone", "start", "end", "jitter", "dst"})
 """Fields whose edit sets the timer anew; any other keeps it."""
 MOST_NEXT: Final = 1000
+RESUMED_AT_MOST: Final = 5
+"""Tries of a resume while others edit the job."""
+FOLDS: Final = 50
+"""Steps in which the instants of a pause are counted; past them the count is a lower bound."""
 
 
 async def create_job(
@@ -106,11 +110,16 @@ async def update_job(
     definitions.check(new, _edited_at(old, new, now))
     spec = definitions.spec_of(new)
     if spec == old:
+        if not request.validate_only:  # an edit whose answer was "unknown" may be asked again
+            await _settle(services, caller, record, may_start=stored.generation)
         return views.job_message(record)
     edited = replace(
         stored, generation=stored.generation + 1, spec=spec.SerializeToString(deterministic=True)
     )
-    timer = _first(_compiled(edited), now) if _schedule_changed(old, spec) else None
+    timer, missed = None, None
+    if _schedule_changed(old, spec):
+        timer = _first(_compiled(edited), now)
+        missed = _never_fired(record, now)
     if request.validate_only:
         due = timer[0] if timer else record.due_at
         return views.job_message(replace(record, definition=edited, due_at=due))
@@ -120,12 +129,13 @@ async def update_job(
         edited,
         timer,
         caller.audit("update", f"job/{stored.namespace}/{stored.name}", request.request_id),
+        missed,
     )
     if isinstance(result, Conflict):
         raise _old_etag(stored.name)
     if result is None:
         raise _unknown(stored.name)
-    await _settle(services, caller, result)
+    await _settle(services, caller, result, may_start=result.definition.generation)
     return views.job_message(result)
 
 
@@ -167,17 +177,23 @@ async def resume_job(
     services: Services, caller: Caller, request: job_service_pb2.ResumeJobRequest
 ) -> job_pb2.Job:
     """Fire again from now on; the instants of the pause are SKIPPED (PAUSED)."""
-    record = await find(services, request.namespace, request.job)
-    stored = record.definition
-    if not stored.paused:
-        return views.job_message(record)
-    timer, skipped = _after_pause(record, services.clock.now())
-    resumed = await services.store.resume_job(
-        stored.job_id,
-        timer,
-        skipped,
-        caller.audit("resume", f"job/{stored.namespace}/{stored.name}", request.request_id),
-    )
+    for _ in range(RESUMED_AT_MOST):
+        record = await find(services, request.namespace, request.job)
+        stored = record.definition
+        if not stored.paused:
+            return views.job_message(record)
+        timer, skipped = _after_pause(record, services.clock.now())
+        resumed = await services.store.resume_job(
+            stored.job_id,
+            timer,
+            skipped,
+            caller.audit("resume", f"job/{stored.namespace}/{stored.name}", request.request_id),
+            stored.generation,
+        )
+        if not isinstance(resumed, Conflict):
+            break  # else it was edited meanwhile, and the timer was reckoned from what it was
+    else:
+        raise _old_etag(request.job)
     if resumed is None:
         raise _unknown(request.job)
     services.nudges.jobs_changed([(stored.job_id, resumed.shard)])
@@ -336,11 +352,19 @@ def check_trigger(request: job_service_pb2.TriggerJobRequest) -> None:
 # ---- steps ----
 
 
-async def _settle(services: Services, caller: Caller, record: JobRecord) -> None:
-    """Tell the owner, and wait until nothing of the old definition can start any more."""
+async def _settle(
+    services: Services, caller: Caller, record: JobRecord, *, may_start: int | None = None
+) -> None:
+    """Tell the owner, and wait until nothing of the old definition can start any more; attempts
+    of generation `may_start` and later may.
+    """
     stored = record.definition
     services.nudges.jobs_changed([(stored.job_id, record.shard)])
-    out = await services.store.unstarted_attempts(stored.job_id, services.clock.now())
+    out = [
+        run
+        for run in await services.store.unstarted_attempts(stored.job_id, services.clock.now())
+        if may_start is None or run.generation < may_start
+    ]
     if not out:
         return
     try:
@@ -358,24 +382,42 @@ def _after_pause(
     record: JobRecord, now: datetime
 ) -> tuple[tuple[datetime | None, datetime | None], NewRun | None]:
     """The timer to go on with, and the row that accounts for the pause."""
+    fold, following = _settled(record, now, State.SKIPPED, Reason.PAUSED)
+    return ((following.due, following.nominal) if following else (None, None)), fold
+
+
+def _never_fired(record: JobRecord, now: datetime) -> NewRun | None:
+    """The row that accounts for what was due by a schedule that is being replaced."""
+    if record.definition.paused:
+        return _settled(record, now, State.SKIPPED, Reason.PAUSED)[0]
+    return _settled(record, now, State.MISSED, Reason.EDITED)[0]
+
+
+def _settled(
+    record: JobRecord, now: datetime, state: State, reason: Reason
+) -> tuple[NewRun | None, Occurrence | None]:
+    """One row for all instants of the timer that are due, and the first one that isn't."""
     if record.nominal is None or record.due_at is None:
-        return (None, None), None
+        return None, None
     compiled = _compiled(record.definition)
-    fold, following = catch_up.settle(
-        compiled, Occurrence(record.nominal, record.due_at), now, State.SKIPPED, Reason.PAUSED
-    )
-    timer = (following.due, following.nominal) if following else (None, None)
-    if fold is None:
-        return timer, None
-    job_id = record.definition.job_id
-    return timer, NewRun(
-        RunKey(fold.first, scheduled_run_id(job_id, fold.first)),
-        fold.due,
-        state=fold.state,
-        reason=fold.reason,
-        count=fold.count,
-        scheduled_until=fold.last,
-    )
+    following: Occurrence | None = Occurrence(record.nominal, record.due_at)
+    folds: list[catch_up.Fold] = []
+    while following is not None and following.due <= now and len(folds) < FOLDS:
+        fold, following = catch_up.settle(compiled, following, now, state, reason)
+        folds += [fold] if fold else []
+    if following is not None and following.due <= now:
+        following = compiled.next_after(now)
+    if not folds:
+        return None, following
+    first, last = folds[0], folds[-1]
+    return NewRun(
+        RunKey(first.first, scheduled_run_id(record.definition.job_id, first.first)),
+        first.due,
+        state=state,
+        reason=reason,
+        count=sum(fold.count for fold in folds),
+        scheduled_until=last.last,
+    ), following
 
 
 def _edited_at(old: job_pb2.Job, new: job_pb2.Job, now: datetime) -> datetime:

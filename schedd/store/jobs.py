@@ -88,8 +88,11 @@ def update_job(
     definition: StoredDefinition,
     reset_timer: DueAndNominal | None,
     entry: AuditEntry,
+    missed: NewRun | None = None,
 ) -> JobRecord | Conflict | None:
-    """Write a new generation, if the present one is the one seen."""
+    """Write a new generation, if the present one is the one seen; `missed` accounts for what was
+    due by the old schedule and never fired.
+    """
     generation = lock_job(connection, job_id)
     if generation is None:
         return None
@@ -100,6 +103,8 @@ def update_job(
     except IntegrityError as error:
         raise Refused(Conflict("name")) from error
     _set_timer(connection, job_id, reset_timer)
+    if missed is not None:
+        _account(connection, job_id, generation, missed)
     audit.write_all(connection, [entry])
     return _stored(connection, job_id)
 
@@ -128,22 +133,19 @@ def resume_job(
     timer: DueAndNominal,
     skipped: NewRun | None,
     entry: AuditEntry,
-) -> JobRecord | None:
-    """Let it fire again from `timer` on; what fell due in the pause is accounted for."""
+    seen_generation: int | None = None,
+) -> JobRecord | Conflict | None:
+    """Let it fire again from `timer` on; what fell due in the pause is accounted for. A `Conflict`
+    if the generation isn't the one that `timer` was reckoned from.
+    """
     generation = lock_job(connection, job_id)
     if generation is None:
         return None
-    shard = skip_paused(connection, job_id)
+    if seen_generation not in (None, generation):
+        return Conflict("etag", job_id)
+    skip_paused(connection, job_id)
     if skipped is not None:
-        insert_run_row(
-            connection,
-            job_id,
-            shard,
-            generation,
-            skipped,
-            Trigger.SCHEDULE,
-            Priority.MEDIUM,
-        )
+        _account(connection, job_id, generation, skipped)
     _change(connection, job_id, pause_note="", paused_by="", paused_at=None)
     _set_timer(connection, job_id, timer, paused=False)
     audit.write_all(connection, [entry])
@@ -187,6 +189,12 @@ def _change(connection: Connection, job_id: JobId, **values: Any) -> None:
         .where(jobs.c.job_id == job_id)
         .values(generation=jobs.c.generation + 1, updated_at=func.clock_timestamp(), **values)
     )
+
+
+def _account(connection: Connection, job_id: JobId, generation: int, fold: NewRun) -> None:
+    where = select(timers.c.shard).where(timers.c.job_id == job_id)
+    shard = ShardId(connection.execute(where).scalar_one())
+    insert_run_row(connection, job_id, shard, generation, fold, Trigger.SCHEDULE, Priority.MEDIUM)
 
 
 def _set_timer(

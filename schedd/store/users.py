@@ -66,10 +66,13 @@ class PostgresUserStore:
         definition: StoredDefinition,
         reset_timer: DueAndNominal | None,
         audit: AuditEntry,
+        missed: NewRun | None = None,
     ) -> JobRecord | Conflict | None:
         """Write a new generation."""
         return await self.database.call(
-            lambda c: jobs.update_job(c, job_id, seen_generation, definition, reset_timer, audit)
+            lambda c: jobs.update_job(
+                c, job_id, seen_generation, definition, reset_timer, audit, missed
+            )
         )
 
     async def pause_job(
@@ -84,9 +87,12 @@ class PostgresUserStore:
         timer: DueAndNominal,
         skipped: NewRun | None,
         audit: AuditEntry,
-    ) -> JobRecord | None:
+        seen_generation: int | None = None,
+    ) -> JobRecord | Conflict | None:
         """Let it fire again from `timer` on."""
-        return await self.database.call(lambda c: jobs.resume_job(c, job_id, timer, skipped, audit))
+        return await self.database.call(
+            lambda c: jobs.resume_job(c, job_id, timer, skipped, audit, seen_generation)
+        )
 
     async def delete_job(self, job_id: JobId, audit: AuditEntry) -> bool:
         """False: it wasn't there."""

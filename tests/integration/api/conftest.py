@@ -1,0 +1,144 @@
+"""The calls over a real database: nudges and lines are recorded, the rest is the real thing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from schedd.api import calls
+from schedd.api.services import Caller, Services
+from schedd.core.ids import Epoch, JobId, RunId, ShardId, TenureId
+from schedd.core.membership import EMPTY_VIEW
+from schedd.core.model import LiveRun
+from schedd.owner.watchers import Watchers
+from schedd.ports import ClusterView, WorkerView
+from schedd.store import migrate
+from schedkit.clock import utcnow
+from support.postgres import ScratchServer, scratch_postgres
+from support.store import World
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[ScratchServer]:
+    with scratch_postgres() as scratch:
+        yield scratch
+
+
+@pytest.fixture(scope="session")
+def template(server: ScratchServer) -> str:
+    """Name of a migrated database to copy."""
+    migrate.upgrade(server.create_database("api_template"))
+    return "api_template"
+
+
+@pytest.fixture
+def dsn(server: ScratchServer, template: str) -> Iterator[str]:
+    made = server.create_database(template=template)
+    yield made
+    server.drop_database(made)
+
+
+class MovedClock:
+    """Cluster time, as far ahead of this host's as the test says."""
+
+    ahead = timedelta(0)
+
+    def now(self) -> datetime:
+        return utcnow() + self.ahead
+
+
+@dataclass
+class Nudged:
+    """What the owners were told."""
+
+    jobs: list[JobId] = field(default_factory=list)
+    shards: list[ShardId] = field(default_factory=list)
+    runs: list[RunId] = field(default_factory=list)
+
+    def jobs_changed(self, changed: Sequence[tuple[JobId, ShardId]]) -> None:
+        self.jobs += [job for job, _ in changed]
+
+    def runs_ready(self, shards: Sequence[ShardId]) -> None:
+        self.shards += shards
+
+    def runs_changed(self, runs: Sequence[RunId]) -> None:
+        self.runs += runs
+
+
+@dataclass
+class Lines:
+    """What the workers were told."""
+
+    revoked: list[RunId] = field(default_factory=list)
+    cancelled: list[RunId] = field(default_factory=list)
+
+    async def revoke(self, runs: Sequence[LiveRun]) -> None:
+        self.revoked += [run.key.run_id for run in runs]
+
+    def cancel(self, run: LiveRun, *, kill: bool = False) -> None:
+        self.cancelled.append(run.key.run_id)
+
+    def workers(self) -> list[WorkerView]:
+        return []
+
+
+class Nobody:
+    """A cluster of which nothing is known yet."""
+
+    tenure: TenureId | None = None
+
+    def view(self) -> ClusterView:
+        return EMPTY_VIEW
+
+    def owned(self) -> dict[ShardId, Epoch]:
+        return {}
+
+    def trusted(self) -> bool:
+        return False
+
+
+@dataclass
+class Api:
+    """The calls, by their names."""
+
+    world: World
+    services: Services
+    clock: MovedClock
+    nudged: Nudged
+    lines: Lines
+
+    async def __call__(self, name: str, request: Any, deadline: float | None = 5.0) -> Any:
+        [call] = [call for full, call in calls.UNARY.items() if full.endswith(f".{name}")]
+        return await call(self.services, Caller("tester", "test", deadline), request)
+
+    async def rows(self, name: str) -> list[tuple[Any, ...]]:
+        """(state, reason, count) of the job's runs, oldest first."""
+        return await self.world.sql(
+            "SELECT r.state, r.reason, r.count FROM runs r JOIN jobs j USING (job_id)"
+            " WHERE j.name = %s ORDER BY r.scheduled_at",
+            name,
+        )
+
+
+@pytest.fixture
+async def api(dsn: str) -> AsyncIterator[Api]:
+    async with World.at(dsn) as world:
+        member = await world.member()
+        clock, nudged, lines = MovedClock(), Nudged(), Lines()
+        services = Services(
+            store=member.store.users,
+            membership=member.store.membership,
+            worker_store=member.store.workers,
+            clock=clock,
+            nudges=nudged,
+            lines=lines,
+            changes=Watchers(),
+            cluster=Nobody(),
+            version="test",
+            cluster_id="test",
+        )
+        yield Api(world, services, clock, nudged, lines)

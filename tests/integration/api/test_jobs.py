@@ -1,0 +1,279 @@
+"""Calls on jobs, on a real database."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from schedd.api.errors import (
+    Aborted,
+    AlreadyExists,
+    CallError,
+    InvalidArgument,
+    NotFound,
+    OutcomeUnclear,
+)
+from schedd.core.lifecycle import LIVE
+from schedproto.v1 import common_pb2, job_pb2, run_pb2
+from schedproto.v1 import job_service_pb2 as wire
+from support.store import draft
+
+SHELL = job_pb2.ShellAction(argv=["true"])
+
+
+def job(name: str = "j", **changes: Any) -> job_pb2.Job:
+    values: dict[str, Any] = {"name": name, "shell": SHELL}
+    if not {"cron", "at", "on_demand"} & changes.keys():
+        values["every"] = Duration(seconds=60)
+    return job_pb2.Job(**{**values, **changes})
+
+
+def create(made: job_pb2.Job, key: str = "") -> wire.CreateJobRequest:
+    return wire.CreateJobRequest(job=made, idempotency_key=key)
+
+
+def update(changed: job_pb2.Job, *paths: str, etag: str = "") -> wire.UpdateJobRequest:
+    return wire.UpdateJobRequest(job=changed, update_mask=FieldMask(paths=paths), etag=etag)
+
+
+async def test_a_job_is_created_found_and_its_owner_told(api):
+    made = await api("CreateJob", create(job()))
+    assert (made.generation, made.paused) == (1, False)
+    assert made.next_run_at.seconds % 60 == 0
+    for name in ("j", made.job_id):
+        assert (await api("GetJob", wire.GetJobRequest(job=name))).job_id == made.job_id
+    assert [str(each) for each in api.nudged.jobs] == [made.job_id]
+
+
+async def test_a_name_is_taken_once(api):
+    await api("CreateJob", create(job()))
+    with pytest.raises(AlreadyExists) as refused:
+        await api("CreateJob", create(job()))
+    assert refused.value.reason == "NAME_TAKEN"
+
+
+async def test_the_same_key_and_body_give_the_same_job_another_body_is_refused(api):
+    first = await api("CreateJob", create(job(), "k"))
+    again = await api("CreateJob", create(job(), "k"))
+    assert again.job_id == first.job_id
+    with pytest.raises(AlreadyExists) as refused:
+        await api("CreateJob", create(job("other"), "k"))
+    assert refused.value.reason == "IDEMPOTENCY_KEY_REUSED"
+    with pytest.raises(NotFound):
+        await api("GetJob", wire.GetJobRequest(job="other"))
+
+
+async def test_checking_only_stores_nothing(api):
+    await api("CreateJob", wire.CreateJobRequest(job=job(), validate_only=True))
+    with pytest.raises(NotFound):
+        await api("GetJob", wire.GetJobRequest(job="j"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        job(name=""),
+        job(name="Ü"),
+        job(cron=["61 * * * *"]),
+        job(cron=["0 0 31 2 *"]),
+        job(cron=["0 0 * * *"], time_zone="Mars/Olympus"),
+        job(every=Duration(seconds=0)),
+        job(timeout=Duration(seconds=1 << 60)),
+        job(slots=-1),
+        job(overlap=77),
+        job(payload=common_pb2.Payload(raw=b"x" * 300_000)),
+        job_pb2.Job(name="j", every=Duration(seconds=60)),
+    ],
+)
+async def test_a_wrong_job_is_refused_with_its_fields_and_nothing_is_stored(api, wrong):
+    with pytest.raises(InvalidArgument) as refused:
+        await api("CreateJob", create(wrong))
+    assert refused.value.violations
+    assert await api.world.sql("SELECT 1 FROM jobs") == []
+
+
+async def test_lists_go_on_where_they_ended(api):
+    for number in range(5):
+        await api("CreateJob", create(job(f"j{number}")))
+    found: list[str] = []
+    token = ""
+    for _ in range(3):
+        page = await api("ListJobs", wire.ListJobsRequest(page_size=2, page_token=token))
+        found += [each.name for each in page.jobs]
+        token = page.next_page_token
+    assert (found, token) == (["j4", "j3", "j2", "j1", "j0"], "")
+
+
+@pytest.mark.parametrize("token", ["x", "Ü", "W10=", "eyJhIjogMX0=", "[" * 5000])
+async def test_a_page_token_of_nobody_is_refused(api, token):
+    with pytest.raises(InvalidArgument):
+        await api("ListJobs", wire.ListJobsRequest(page_token=token))
+
+
+async def test_an_edit_changes_what_its_mask_names_alone(api):
+    made = await api("CreateJob", create(job(slots=2, labels={"a": "b"})))
+    edited = await api("UpdateJob", update(job(slots=3, labels={"x": "y"}), "slots"))
+    assert (edited.slots, dict(edited.labels), edited.generation) == (3, {"a": "b"}, 2)
+    assert edited.next_run_at == made.next_run_at
+    assert edited.etag != made.etag
+
+
+async def test_an_edit_of_the_kind_of_schedule_takes_the_old_one_away(api):
+    await api("CreateJob", create(job()))
+    edited = await api("UpdateJob", update(job(cron=["0 3 * * *"]), "cron"))
+    assert (list(edited.cron), edited.HasField("every")) == (["0 3 * * *"], False)
+
+
+async def test_an_edit_of_what_was_seen_fails_when_it_has_changed(api):
+    made = await api("CreateJob", create(job()))
+    await api("UpdateJob", update(job(slots=2), "slots", etag=made.etag))
+    with pytest.raises(Aborted):
+        await api("UpdateJob", update(job(slots=3), "slots", etag=made.etag))
+
+
+@pytest.mark.parametrize("paths", [(), ("nothing",), ("name",), ("retry.nothing",), ("cron.x",)])
+async def test_a_mask_that_means_nothing_is_refused(api, paths):
+    await api("CreateJob", create(job()))
+    with pytest.raises(InvalidArgument):
+        await api("UpdateJob", update(job(), *paths))
+
+
+async def test_what_was_due_by_the_old_schedule_and_never_fired_is_accounted_for(api):
+    await api("CreateJob", create(job(every=Duration(seconds=60))))
+    api.clock.ahead = timedelta(minutes=10)
+    await api("UpdateJob", update(job(every=Duration(seconds=3600)), "every"))
+    [(state, reason, count)] = await api.rows("j")
+    assert (state, reason) == ("MISSED", "EDITED")
+    assert count in (9, 10)
+
+
+async def test_a_pause_waits_for_what_may_still_start_and_says_when_it_cannot_know(api):
+    made = await api("CreateJob", create(job(on_demand=True)))
+    run = await api("TriggerJob", wire.TriggerJobRequest(job="j"))
+    me = api.world.members[0]
+    [live] = await me.store.owner.live_runs([*me.epochs], list(LIVE))
+    await me.assigned(draft(live, generation=made.generation))
+
+    await api("PauseJob", wire.PauseJobRequest(job="j", note="why not"))
+    assert [str(each) for each in api.lines.revoked] == [run.run_id]
+
+    async def never(runs: object) -> None:
+        await asyncio.Event().wait()
+
+    api.lines.revoke = never
+    with pytest.raises(OutcomeUnclear):
+        await api("PauseJob", wire.PauseJobRequest(job="j"), deadline=0.05)
+
+
+async def test_an_edit_that_was_made_already_still_waits_for_older_attempts_alone(api):
+    made = await api("CreateJob", create(job(on_demand=True)))
+    await api("TriggerJob", wire.TriggerJobRequest(job="j"))
+    me = api.world.members[0]
+    [live] = await me.store.owner.live_runs([*me.epochs], list(LIVE))
+    await me.assigned(draft(live, generation=made.generation))
+
+    await api("UpdateJob", update(job(on_demand=True), "slots"))
+    assert api.lines.revoked == [], "it is of this very generation"
+    changed = job(on_demand=True, slots=2)
+    await api("UpdateJob", update(changed, "slots"))
+    await api("UpdateJob", update(changed, "slots"))
+    assert len(api.lines.revoked) == 2
+
+
+async def test_the_instants_of_a_pause_become_one_row_and_none_is_replayed(api):
+    await api("CreateJob", create(job(cron=["* * * * * *", "*/7 * * * * *"])))
+    await api("PauseJob", wire.PauseJobRequest(job="j", note="n"))
+    api.clock.ahead = timedelta(hours=6)
+    resumed = await api("ResumeJob", wire.ResumeJobRequest(job="j"))
+    [(state, reason, count)] = await api.rows("j")
+    assert (state, reason) == ("SKIPPED", "PAUSED")
+    assert 6 * 3600 - 5 <= count <= 6 * 3600 + 5
+    assert resumed.next_run_at.ToDatetime() > (api.clock.now() - timedelta(seconds=5)).replace(
+        tzinfo=None
+    )
+    assert (resumed.paused, resumed.pause_note) == (False, "")
+
+
+async def test_a_pause_that_began_before_anything_was_due_leaves_the_timer(api):
+    made = await api("CreateJob", create(job(cron=["0 0 1 1 *"])))
+    await api("PauseJob", wire.PauseJobRequest(job="j"))
+    resumed = await api("ResumeJob", wire.ResumeJobRequest(job="j"))
+    assert resumed.next_run_at == made.next_run_at
+    assert await api.rows("j") == []
+
+
+async def test_a_resume_beside_an_edit_reckons_from_the_new_schedule(api, monkeypatch):
+    await api("CreateJob", create(job(every=Duration(seconds=60))))
+    await api("PauseJob", wire.PauseJobRequest(job="j"))
+    store = api.services.store
+    plain = type(store).resume_job
+    edits = [update(job(cron=["0 0 1 1 *"]), "cron")]
+
+    async def resume_after_an_edit(self: Any, *arguments: Any) -> Any:
+        if edits:
+            await api("UpdateJob", edits.pop())
+        return await plain(self, *arguments)
+
+    monkeypatch.setattr(type(store), "resume_job", resume_after_an_edit)
+    resumed = await api("ResumeJob", wire.ResumeJobRequest(job="j"))
+    moment = resumed.next_run_at.ToDatetime()
+    assert (moment.month, moment.day, moment.hour, moment.minute) == (1, 1, 0, 0)
+
+
+async def test_a_deleted_job_gives_its_name_free_and_cancels_what_waits(api):
+    await api("CreateJob", create(job(on_demand=True)))
+    await api("TriggerJob", wire.TriggerJobRequest(job="j", delay=Duration(seconds=3600)))
+    await api("DeleteJob", wire.DeleteJobRequest(job="j"))
+    assert await api.rows("j") == [("CANCELLED", "DELETED", 1)]
+    with pytest.raises(NotFound):
+        await api("TriggerJob", wire.TriggerJobRequest(job="j"))
+    await api("CreateJob", create(job()))
+
+
+async def test_a_trigger_with_a_key_starts_one_run(api):
+    await api("CreateJob", create(job()))
+    ask = wire.TriggerJobRequest(job="j", idempotency_key="k", priority=common_pb2.PRIORITY_HIGH)
+    first = await api("TriggerJob", ask)
+    again = await api("TriggerJob", ask)
+    assert (again.run_id, first.trigger) == (first.run_id, run_pb2.Run.TRIGGER_MANUAL)
+    with pytest.raises(AlreadyExists):
+        await api("TriggerJob", wire.TriggerJobRequest(job="j", idempotency_key="k"))
+    assert len(await api.rows("j")) == 1
+
+
+async def test_a_delayed_trigger_is_due_then(api):
+    await api("CreateJob", create(job(on_demand=True)))
+    run = await api("TriggerJob", wire.TriggerJobRequest(job="j", delay=Duration(seconds=60)))
+    assert run.due_at.seconds - run.scheduled_at.seconds == 60
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        wire.TriggerJobRequest(job="j", delay=Duration(seconds=-1)),
+        wire.TriggerJobRequest(job="j", delay=Duration(seconds=1 << 60)),
+        wire.TriggerJobRequest(job="j", priority=99),
+        wire.TriggerJobRequest(job="j", idempotency_key="k" * 3_000),
+        wire.TriggerJobRequest(job="j", namespace="No Such"),
+        wire.TriggerJobRequest(job="j", payload=common_pb2.Payload(raw=b"x" * 300_000)),
+    ],
+)
+async def test_a_wrong_trigger_is_refused_and_nothing_is_stored(api, wrong):
+    await api("CreateJob", create(job()))
+    with pytest.raises(CallError):
+        await api("TriggerJob", wrong)
+    assert await api.rows("j") == []
+
+
+async def test_the_next_instants_of_a_job_end_where_its_schedule_does(api):
+    await api("CreateJob", create(job(every=Duration(seconds=60))))
+    answer = await api("ListNextInstants", wire.ListNextInstantsRequest(job="j", count=3))
+    seconds = [each.scheduled_at.seconds for each in answer.instants]
+    assert [b - a for a, b in zip(seconds, seconds[1:], strict=False)] == [60, 60]
+    with pytest.raises(InvalidArgument):
+        await api("ListNextInstants", wire.ListNextInstantsRequest(job="j", count=1_001))
