@@ -3,7 +3,7 @@
 import base64
 import binascii
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
@@ -11,6 +11,8 @@ from schedd.api.errors import InvalidArgument, Violation
 
 DEFAULT: Final = 50
 MOST: Final = 1000
+LARGEST: Final = 2**63 - 1
+LONGEST_TOKEN: Final = 500
 
 
 def size(asked: int) -> int:
@@ -34,9 +36,12 @@ def read_token(text: str) -> tuple[datetime, UUID] | None:
     """Where to go on; None: from the start. Raises InvalidArgument."""
     if not text:
         return None
+    if len(text) > LONGEST_TOKEN:
+        raise _bad_token()
     try:
         at, row = json.loads(base64.urlsafe_b64decode(text.encode()))
-        return datetime.fromisoformat(at), UUID(row)
+        instant = datetime.fromisoformat(at)
+        return instant if instant.tzinfo else instant.replace(tzinfo=UTC), UUID(row)
     except (ValueError, TypeError, AttributeError, binascii.Error) as wrong:
         raise _bad_token() from wrong
 
@@ -51,9 +56,12 @@ def read_number_token(text: str) -> int | None:
     if not text:
         return None
     try:
-        return int(base64.urlsafe_b64decode(text.encode()))
+        number = int(base64.urlsafe_b64decode(text.encode()))
     except (ValueError, binascii.Error) as wrong:
         raise _bad_token() from wrong
+    if not 0 <= number <= LARGEST:
+        raise _bad_token()
+    return number
 
 
 def _bad_token() -> InvalidArgument:

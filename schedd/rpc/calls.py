@@ -15,7 +15,7 @@ from schedd.api.calls import SERVICES, STREAMING, UNARY, Streaming, Unary
 from schedd.api.errors import CallError, Unbuilt
 from schedd.api.services import Caller, Services
 from schedd.rpc.status import abort, abort_with
-from schedkit.errors import Unavailable
+from schedkit.errors import OutcomeUnknown, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +90,14 @@ async def refuse(context: Context, error: CallError | Unavailable) -> NoReturn:
     if isinstance(error, CallError):
         await abort_with(context, error)
     log.warning("a call found the world away: %s", error)
+    if isinstance(error, OutcomeUnknown):
+        await abort(
+            context,
+            "DEADLINE_EXCEEDED",
+            "the change was asked for, and no answer came: it may have been made",
+            reason="OUTCOME_UNKNOWN",
+            remedy="look before you call again; with an idempotency key, call again",
+        )
     await abort(
         context,
         "UNAVAILABLE",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -274,6 +275,6 @@ async def test_the_next_instants_of_a_job_end_where_its_schedule_does(api):
     await api("CreateJob", create(job(every=Duration(seconds=60))))
     answer = await api("ListNextInstants", wire.ListNextInstantsRequest(job="j", count=3))
     seconds = [each.scheduled_at.seconds for each in answer.instants]
-    assert [b - a for a, b in zip(seconds, seconds[1:], strict=False)] == [60, 60]
+    assert [b - a for a, b in pairwise(seconds)] == [60, 60]
     with pytest.raises(InvalidArgument):
         await api("ListNextInstants", wire.ListNextInstantsRequest(job="j", count=1_001))

@@ -1,0 +1,138 @@
+"""Calls on runs, on a real database."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from schedd.api.errors import (
+    AlreadyExists,
+    CallError,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+)
+from schedd.core.lifecycle import LIVE
+from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2
+from schedproto.v1 import run_service_pb2 as wire
+from support.store import draft, report
+
+SPEC = job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"]))
+
+
+def submit(**changes: Any) -> wire.SubmitRunRequest:
+    return wire.SubmitRunRequest(**{"spec": SPEC, **changes})
+
+
+async def test_a_submitted_run_is_pending_and_its_owner_told(api):
+    run = await api("SubmitRun", submit(name="etl"))
+    assert (run.state, run.job, run.job_id) == (common_pb2.RUN_STATE_PENDING, "etl", "")
+    assert len(api.nudged.shards) == 1
+    assert (await api("GetRun", wire.GetRunRequest(run_id=run.run_id))).run_id == run.run_id
+
+
+async def test_the_same_key_and_body_give_the_same_run(api):
+    first = await api("SubmitRun", submit(idempotency_key="k"))
+    again = await api("SubmitRun", submit(idempotency_key="k", request_id="another try"))
+    assert again.run_id == first.run_id
+    with pytest.raises(AlreadyExists):
+        await api("SubmitRun", submit(idempotency_key="k", name="other"))
+    assert len(await api.world.sql("SELECT 1 FROM runs")) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        submit(spec=job_pb2.Job()),
+        submit(spec=job_pb2.Job(shell=SPEC.shell, cron=["* * * * *"])),
+        submit(spec=job_pb2.Job(shell=SPEC.shell, paused=True)),
+        submit(spec=job_pb2.Job(shell=SPEC.shell, priority=99)),
+        submit(spec=job_pb2.Job(shell=SPEC.shell, kill_after=Duration(seconds=1 << 61))),
+        submit(delay=Duration(seconds=-5)),
+        submit(delay=Duration(seconds=1 << 61)),
+        submit(name="No Name"),
+        submit(namespace="no/namespace"),
+    ],
+)
+async def test_a_wrong_submit_is_refused_and_nothing_is_stored(api, wrong):
+    with pytest.raises(InvalidArgument):
+        await api("SubmitRun", wrong)
+    assert await api.world.sql("SELECT 1 FROM jobs") == []
+
+
+async def test_a_waiting_run_is_cancelled_at_once_and_twice_is_fine(api):
+    run = await api("SubmitRun", submit())
+    for _ in range(2):
+        cancelled = await api("CancelRun", wire.CancelRunRequest(run_id=run.run_id))
+        assert cancelled.state == common_pb2.RUN_STATE_CANCELLED
+    assert api.lines.cancelled == []
+
+
+async def test_a_running_run_is_marked_and_its_worker_told(api):
+    run = await api("SubmitRun", submit())
+    me = api.world.members[0]
+    [live] = await me.store.owner.live_runs([*me.epochs], list(LIVE))
+    [assigned] = await me.assigned(draft(live, generation=1))
+
+    marked = await api("CancelRun", wire.CancelRunRequest(run_id=run.run_id))
+    assert marked.state == common_pb2.RUN_STATE_RUNNING
+    assert [str(each) for each in api.lines.cancelled] == [run.run_id]
+
+    await me.store.results.accept([report(assigned)])
+    ended = await api("GetRun", wire.GetRunRequest(run_id=run.run_id))
+    assert ended.state == common_pb2.RUN_STATE_CANCELLED
+
+
+async def test_what_has_succeeded_cannot_be_cancelled(api):
+    run = await api("SubmitRun", submit())
+    me = api.world.members[0]
+    [live] = await me.store.owner.live_runs([*me.epochs], list(LIVE))
+    [assigned] = await me.assigned(draft(live, generation=1))
+    await me.store.results.accept([report(assigned)])
+    with pytest.raises(FailedPrecondition):
+        await api("CancelRun", wire.CancelRunRequest(run_id=run.run_id))
+
+
+async def test_lists_go_on_where_they_ended_and_keep_to_their_states(api):
+    runs = [(await api("SubmitRun", submit())).run_id for _ in range(5)]
+    await api("CancelRun", wire.CancelRunRequest(run_id=runs[0]))
+    found: list[str] = []
+    token = ""
+    for _ in range(2):
+        page = await api(
+            "ListRuns",
+            wire.ListRunsRequest(
+                page_size=2, page_token=token, states=[common_pb2.RUN_STATE_PENDING]
+            ),
+        )
+        found += [run.run_id for run in page.runs]
+        token = page.next_page_token
+    assert (found, token) == (runs[:0:-1], "")
+
+
+@pytest.mark.parametrize("name", ["GetRun", "CancelRun", "ListAttempts", "ExplainRun"])
+async def test_a_run_that_is_none_is_not_found_or_refused(api, name):
+    request = getattr(wire, f"{name}Request")
+    with pytest.raises(NotFound):
+        await api(name, request(run_id=str(uuid4())))
+    for wrong in ("", "x", "Ü" * 5_000):
+        with pytest.raises(InvalidArgument):
+            await api(name, request(run_id=wrong))
+
+
+@pytest.mark.parametrize("number", [-1, 2**63, int("9" * 4_000)])
+async def test_a_number_that_no_audit_reaches_is_refused(api, number):
+    token = base64.urlsafe_b64encode(str(number).encode()).decode()
+    with pytest.raises(CallError):
+        await api("ListAudit", cluster_service_pb2.ListAuditRequest(page_token=token))
+
+
+async def test_every_change_stands_in_the_audit(api):
+    run = await api("SubmitRun", submit())
+    await api("CancelRun", wire.CancelRunRequest(run_id=run.run_id))
+    page = await api("ListAudit", cluster_service_pb2.ListAuditRequest())
+    assert [entry.action for entry in page.entries] == ["cancel", "submit"]
