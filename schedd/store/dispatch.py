@@ -27,8 +27,9 @@ from schedd.store.keys import key_arguments, lock_runs
 from schedd.store.rows import RUN_COLUMNS, live_run
 
 LIVE_RUNS = f"""
-SELECT {RUN_COLUMNS} FROM live l
-JOIN runs r ON r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id
+SELECT {RUN_COLUMNS} FROM live l CROSS JOIN LATERAL (
+    SELECT * FROM runs r WHERE r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id OFFSET 0
+) r
 LEFT JOIN timers t ON t.job_id = l.job_id
 WHERE l.shard = ANY (%(shards)s::int[]) AND r.state = ANY (%(states)s::text[])
   AND (r.state = 'RUNNING' OR NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
