@@ -63,7 +63,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 VERSION: Final = version("schedd")
-PARTITIONS_EVERY: Final = 3600.0
+HOUSEKEEPING_EVERY: Final = 3600.0
 GRACE: Final = 0.5
 """Seconds that calls in progress have when the daemon ends."""
 FRESH: Final = 5.0
@@ -305,10 +305,10 @@ def _reached(address: str, port: int) -> str:
 
 
 def _duties(store: PostgresStore) -> Callable[[Leadership], Sequence[Loop]]:
-    async def partitions() -> None:
-        await store.ensure_partitions()
+    async def keep_house() -> None:
+        await store.keep_house()
 
-    return lambda _: [Loop("partitions", partitions, interval=PARTITIONS_EVERY)]
+    return lambda _: [Loop("housekeeping", keep_house, interval=HOUSEKEEPING_EVERY)]
 
 
 def _readiness(parts: Parts) -> Callable[[], list[str]]:

@@ -25,11 +25,7 @@ from typing import Final
 
 from grpc import StatusCode
 
-from schedkit.errors import Fault, Misconfigured, ScheddError, Unavailable
-
-
-class OutcomeUnknown(Unavailable):
-    """The write may have been applied, now or a little later. Read back before acting on it."""
+from schedkit.errors import Fault, Misconfigured, OutcomeUnknown, ScheddError, Unavailable
 
 
 class LeaseGone(Unavailable):

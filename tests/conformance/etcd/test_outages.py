@@ -11,9 +11,8 @@ import pytest
 from schedd.core.coordination import Compare, Put
 from schedd.etcd.access import Access
 from schedd.etcd.client import EtcdClient, connect
-from schedd.etcd.errors import OutcomeUnknown
 from schedd.etcd.keeper import keep_lease
-from schedkit.errors import Unavailable
+from schedkit.errors import OutcomeUnknown, Unavailable
 from support.etcd import EtcdCluster, EtcdMember
 from support.wait import wait_until_async
 
