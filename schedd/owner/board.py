@@ -97,10 +97,11 @@ class Board:
         """Jobs of which runs are held."""
         return list(self._held)
 
-    def forget(self, run_id: RunId, job: JobId) -> None:
-        """The run has ended, or is somebody else's. One that was held may take its place."""
-        if self._take_off(run_id, job):
-            self.release(job)
+    def forget(self, run_id: RunId, job: JobId) -> int:
+        """The run has ended, or is somebody else's. One that was held may take its place: gives
+        how many became ready.
+        """
+        return self.release(job) if self._take_off(run_id, job) else 0
 
     def standing(self, until: datetime) -> dict[ShardId, list[tuple[RunId, JobId]]]:
         """What stands here now, by shard, but for what becomes ready later than `until`."""

@@ -165,7 +165,8 @@ class Collect:
                 if run.state in LIVE:
                     elsewhere.add(run.shard)
             elif run.state not in LIVE:
-                board.forget(key.run_id, run.job_id)
+                if board.forget(key.run_id, run.job_id):
+                    self._ready()
             elif board.put_runs([run], self._clock.now()):
                 self._ready()
         if elsewhere:

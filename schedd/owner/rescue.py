@@ -130,9 +130,11 @@ class Rescue:
 
     def _sort_in(self, runs: Sequence[LiveRun], stood: Sequence[tuple[RunId, JobId]]) -> None:
         there = {run.key.run_id for run in runs}
-        for run_id, job in stood:
-            if run_id not in there:
-                self._board.forget(run_id, job)
+        released = sum(
+            self._board.forget(run_id, job) for run_id, job in stood if run_id not in there
+        )
+        if released:
+            self._ready()
         self._put(runs)
         for run in runs:
             if run.cancelling and run.state is State.RUNNING:

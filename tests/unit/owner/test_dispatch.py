@@ -179,7 +179,7 @@ async def test_a_run_over_its_jobs_limit_is_held_until_one_of_its_job_is_gone():
     assert len(world.rows.drafts) == tried
 
     world.rows.admitted[job] = 0
-    world.board.forget(of(1, 1).key.run_id, job)
+    assert world.board.forget(of(1, 1).key.run_id, job) == 1
     await world.settle()
     assert world.handed() == {1, 2}
 
