@@ -52,6 +52,33 @@ async def huge(payload, ctx):
     return "x" * 70_000
 
 @handler
+def leaves(payload, ctx):
+    raise SystemExit(3)
+
+@handler
+async def leaves_the_loop(payload, ctx):
+    raise SystemExit(4)
+
+@handler
+def stops(payload, ctx):
+    return next(iter(()))
+
+@handler
+def gives_up(payload, ctx):
+    raise asyncio.CancelledError
+
+@handler
+async def gives_up_on_the_loop(payload, ctx):
+    raise asyncio.CancelledError
+
+@handler
+def bottomless(payload, ctx):
+    nest = []
+    for _ in range(100_000):
+        nest = [nest]
+    return nest
+
+@handler
 async def no_json(payload, ctx):
     return object()
 
@@ -121,6 +148,22 @@ async def test_an_exception_fails_the_attempt_with_its_traceback(tmp_path: Path)
         assert b"shop_tasks.py" in result.output[0].data
 
 
+async def test_what_python_keeps_for_itself_fails_the_attempt_and_not_the_worker(
+    tmp_path: Path,
+) -> None:
+    async with shop(tmp_path) as (_, _, stream):
+        for name, error in (
+            ("leaves", "SystemExit: 3"),
+            ("leaves_the_loop", "SystemExit: 4"),
+            ("stops", "StopIteration: "),
+            ("gives_up", "CancelledError: "),
+            ("gives_up_on_the_loop", "CancelledError: "),
+        ):
+            result = await call(stream, name)
+            assert (result.reason, result.error) == (common_pb2.REASON_EXCEPTION, error)
+        assert (await call(stream, "in-thread")).result.json == "false"  # and it goes on
+
+
 async def test_dont_retry_and_retry_after_are_told(tmp_path: Path) -> None:
     async with shop(tmp_path) as (_, _, stream):
         assert (await call(stream, "hopeless")).reason == common_pb2.REASON_DONT_RETRY
@@ -131,7 +174,7 @@ async def test_dont_retry_and_retry_after_are_told(tmp_path: Path) -> None:
 
 async def test_a_result_too_large_or_not_json_fails_for_good(tmp_path: Path) -> None:
     async with shop(tmp_path) as (_, _, stream):
-        for name in ("huge", "no_json"):
+        for name in ("huge", "no_json", "bottomless"):
             assert (await call(stream, name)).reason == common_pb2.REASON_DONT_RETRY
 
 

@@ -37,6 +37,14 @@ from workerd.executors.threads import Threads
 
 log = logging.getLogger(__name__)
 
+_NEVER_OUT = (
+    SystemExit,
+    KeyboardInterrupt,
+    GeneratorExit,
+    StopIteration,
+    asyncio.CancelledError,
+)
+
 
 class Python:
     """The executor of `python`."""
@@ -76,12 +84,12 @@ class Python:
         function = self._handlers[attempt.assignment.python.handler]
         try:
             payload = _decoded(attempt.assignment.payload)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return Outcome(Verdict.FAILED, Reason.DONT_RETRY, f"the payload isn't JSON: {error}")
         context = _context(attempt)
         try:
             if sdk.is_async(function):
-                answer = await until_stopped(_awaited(function, payload, context), stop)
+                answer = await until_stopped(_awaited(function, payload, context, stop), stop)
             else:
                 answer = await self._in_thread(function, payload, context, attempt, stop)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is its outcome
@@ -99,7 +107,7 @@ class Python:
         stop: Stop,
     ) -> object:
         loop = asyncio.get_running_loop()
-        future = self._threads.submit(functools.partial(function, payload, context))
+        future = self._threads.submit(functools.partial(_called, function, payload, context))
         given_up: asyncio.Future[object] = loop.create_future()
 
         def end(kill: bool) -> None:
@@ -120,8 +128,31 @@ class Python:
         return future.result()
 
 
-async def _awaited(function: sdk.Handler, payload: object, context: sdk.Context) -> object:
-    return await function(payload, context)
+class Escaped(Exception):
+    """A handler raised what Python keeps for itself, and what would end or hang its caller."""
+
+
+def _called(function: sdk.Handler, payload: object, context: sdk.Context) -> object:
+    try:
+        return function(payload, context)
+    # No exit of a worker, no end of a loop; a future can't even hold a StopIteration.
+    # Nobody cancels a thread: a CancelledError is the handler's own.
+    except _NEVER_OUT as error:
+        raise Escaped(repr(error)) from error
+
+
+async def _awaited(
+    function: sdk.Handler, payload: object, context: sdk.Context, stop: Stop
+) -> object:
+    me = asyncio.current_task()
+    try:
+        return await function(payload, context)
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise Escaped(repr(error)) from error
+    except asyncio.CancelledError as error:
+        if stop.cause is not None or me is None or me.cancelling():
+            raise  # ours: a stop, or the worker's end
+        raise Escaped(repr(error)) from error
 
 
 def _heard(future: asyncio.Future[object]) -> None:
@@ -164,7 +195,7 @@ def _returned(answer: object) -> Outcome:
         try:
             text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
             content = Content(text.encode(), json=True)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             wrong = f"its result isn't JSON: {error}"
             return Outcome(Verdict.FAILED, Reason.DONT_RETRY, wrong)
     if len(content.data) > MAX_RESULT:
@@ -174,7 +205,8 @@ def _returned(answer: object) -> Outcome:
 
 
 def _failed(error: Exception) -> Outcome:
-    text = f"{type(error).__name__}: {error}"[:MAX_ERROR]
+    told = error.__cause__ if isinstance(error, Escaped) and error.__cause__ else error
+    text = f"{type(told).__name__}: {told}"[:MAX_ERROR]
     trace = "".join(traceback.format_exception(error)).encode(errors="backslashreplace")[-KEEP:]
     output = (Piece(stderr=True, data=trace, offset=0, at=utcnow()),)
     if isinstance(error, sdk.DontRetry):
