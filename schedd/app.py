@@ -282,7 +282,8 @@ def _reflect(server: grpc.aio.Server) -> None:
 
 def _access(config: Config) -> etcd_access.Access:
     etcd = config.etcd
-    tls = etcd_access.Tls(etcd.ca, etcd.cert, etcd.key) if etcd.ca or etcd.cert else None
+    files = (etcd.ca, etcd.cert, etcd.key)
+    tls = etcd_access.Tls(*files) if any(files) else None
     return etcd_access.Access(
         etcd.endpoints, tls=tls, user=etcd.user or None, password=etcd.password or None
     )

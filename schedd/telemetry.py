@@ -37,6 +37,7 @@ from schedd.core.events import (
     Ended,
     Event,
     Fired,
+    GreaterTokenSeen,
     NeverStarted,
     Refused,
     RunsRescued,
@@ -126,6 +127,18 @@ class Telemetry:
                 metrics.refusals.labels(_known(event.why, REFUSALS)).inc()
                 log.debug(
                     "a worker refused a run", extra={"why": event.why, "worker": event.worker}
+                )
+            case GreaterTokenSeen():
+                metrics.greater_tokens.inc()
+                log.error(
+                    "a worker has seen a token greater than any this cluster knows of;"
+                    " was the database restored? the shard is taken anew",
+                    extra={
+                        "run_id": event.run,
+                        "token": event.token,
+                        "greatest": event.greatest,
+                        "worker": event.worker,
+                    },
                 )
             case WorkerCame() | WorkerWent():
                 self._worker(event)
@@ -227,6 +240,10 @@ class _Metrics:
             "schedd_never_started", "Assignments that their live worker never started."
         )
         self.refusals = counter("schedd_refusals", "Assignments that workers didn't take.", "why")
+        self.greater_tokens = counter(
+            "schedd_greater_tokens_seen",
+            "Refusals by a worker that has seen a greater token than this cluster knows of.",
+        )
         self.shards_lost = counter(
             "schedd_shards_lost", "Shards found to be another's, by the step that found it.", "step"
         )

@@ -73,6 +73,18 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class GreaterTokenSeen:
+    """A worker has seen a greater token of a run than the one it was handed: an alarm. The shard
+    is taken anew, so that its epoch grows.
+    """
+
+    run: RunId
+    token: Token
+    greatest: Token
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerCame:
     """A worker attached its stream to this member."""
 
@@ -113,6 +125,7 @@ Event = (
     | RunsRescued
     | NeverStarted
     | Refused
+    | GreaterTokenSeen
     | WorkerCame
     | WorkerWent
     | ShardsLost

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from schedd.core.events import Emit, Ended, Refused, StaleResult
-from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
+from schedd.core.events import Emit, Ended, GreaterTokenSeen, Refused, StaleResult
+from schedd.core.ids import NO_TOKEN, IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import LiveRun, Report, RunKey, Verdict
 from schedd.core.retry import Outcome, Sequel, after_attempt, fingerprint
@@ -57,6 +57,8 @@ class Refusal:
     token: Token
     worker: str
     why: str
+    greatest: Token = NO_TOKEN
+    """The greater token of the run that the worker has seen, if that is why."""
 
 
 class Collect:
@@ -148,9 +150,22 @@ class Collect:
             if one.key in runs
         ]
         back = await self._store.refuse(unstarted)
-        for at in batch:
+        for at, one in batch.items():
             self._refusals.pop(at, None)
+            if one.key in runs and one.greatest > runs[one.key].token:
+                self._alarm(one, runs[one.key].shard)
         await self._hand_on(back)
+
+    def _alarm(self, refusal: Refusal, shard: ShardId) -> None:
+        """Somebody gave out a token greater than the row has ever had (a late frame of an earlier
+        one is no alarm). Its shard, if it is ours, is taken anew: that raises its epoch, again at
+        each such refusal, until it is above.
+        """
+        run_id = refusal.key.run_id
+        event = GreaterTokenSeen(run_id, refusal.token, refusal.greatest, refusal.worker)
+        self._emit(event)
+        if self.board is not None:
+            self.board.ownership.drop([shard])
 
     async def _hand_on(self, keys: Sequence[RunKey]) -> None:
         """Tell the board, or the owner, how these runs stand now."""

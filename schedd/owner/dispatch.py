@@ -23,7 +23,7 @@ from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.transact import Failed, Transactor
 from schedd.owner.workers import Workers
-from schedd.ports import Assignments, ClusterClock, Nudges, OwnerStore
+from schedd.ports import Assignments, ClusterClock, Nudges, OwnerStore, Unstarted
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.tasks import Loop
@@ -150,9 +150,10 @@ class Dispatch:
         drafts = [_draft(run, entry.definition, offer) for run, entry, offer in chosen]
         answers = await self._transactor.by_lane(drafts, self._write)
         refused: list[tuple[LiveRun, Known]] = []
+        unpushed: list[Unstarted] = []
         for answer in answers:
             if not isinstance(answer, Failed):
-                self._push(answer, known, runs)
+                unpushed += self._push(answer, known, runs)
                 refused += [(runs[key.run_id], known[key.run_id]) for key in answer.waiting]
         for answer in answers:
             if isinstance(answer, Failed):
@@ -160,6 +161,10 @@ class Dispatch:
                 self._board.ready.add(runs[draft.key.run_id] for draft in answer.items)
                 self._catalogue.forget(run.job_id for run, _ in refused)
                 raise answer.error
+        if unpushed:
+            # Their streams broke meanwhile. Nobody was told of these tokens, so nobody can start.
+            back = await self._transactor.rows(unpushed, self._store.give_back)
+            self._board.put_runs(back, self._clock.now())
         return bool(refused) and await self._look_into(refused)
 
     async def _write(self, claim: Claim, drafts: Sequence[Draft]) -> Assignments:
@@ -167,13 +172,16 @@ class Dispatch:
 
     def _push(
         self, answer: Assignments, known: dict[RunId, Known], runs: dict[RunId, LiveRun]
-    ) -> None:
+    ) -> list[Unstarted]:
+        """Send what was assigned, and tell of what wasn't; gives what couldn't be sent."""
         self._transactor.lost(answer.lost, "assign")
         now = self._clock.now()
+        unpushed: list[Unstarted] = []
         for assigned in answer.assigned:
             run = assigned.run
             self._board.running[run.key.run_id] = run
-            self._workers.push(assigned, known[run.key.run_id])
+            if not self._workers.push(assigned, known[run.key.run_id]):
+                unpushed.append(Unstarted(run.key, run.shard, run.token))
         for key in answer.ended:
             self._board.forget(key.run_id, runs[key.run_id].job_id)
         if answer.assigned:
@@ -182,6 +190,7 @@ class Dispatch:
         self._nudges.runs_changed(
             [a.run.key.run_id for a in answer.assigned] + [key.run_id for key in answer.ended]
         )
+        return unpushed
 
     async def _look_into(self, refused: Sequence[tuple[LiveRun, Known]]) -> bool:
         """Why were these not handed out? Whether some are to be tried again at once."""

@@ -100,6 +100,9 @@ class Greeting:
         if turned is not None:
             return turned
         await self._leases.ensure(incarnation)
+        turned = await self._came_second(incarnation)
+        if turned is not None:
+            return turned
         earlier = tuple(one for one in others if one.spool_id == incarnation.spool_id)
         if earlier:
             ending = _Ending(earlier, tuple(spooled), boottime() + SPOOL_WITHIN)
@@ -139,8 +142,20 @@ class Greeting:
             return None
         live = await self._leases.others_live(incarnation)
         twin = next((one for one in strangers if one.id in live), None)
-        if twin is None:
+        return None if twin is None else await self._turn_away(incarnation, twin)
+
+    async def _came_second(self, incarnation: Incarnation) -> Turned | None:
+        """Look again once the key is there: two of one name may have come at the same moment."""
+        elders = await self._leases.elders(incarnation)
+        if not elders:
             return None
+        for one in await self._store.incarnations(sorted(elders)):
+            if one.spool_id != incarnation.spool_id and one.lost_at is None:
+                await self._leases.end(incarnation.worker, incarnation.id)
+                return await self._turn_away(incarnation, one)
+        return None
+
+    async def _turn_away(self, incarnation: Incarnation, twin: Incarnation) -> Turned:
         message = f"worker {incarnation.worker} is already there, on host {twin.host}"
         await self._audit.audit(
             AuditEntry(

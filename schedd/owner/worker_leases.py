@@ -68,12 +68,21 @@ class WorkerLeases:
         self._look_for_restore(listing)
         if boottime() < self._doubted_until:
             raise Unavailable("etcd was restored: waiting for the workers' heartbeats")
-        return frozenset(incarnation_of(entry.key) for entry in listing)
+        return frozenset(_incarnations(listing))
 
     async def others_live(self, incarnation: Incarnation) -> frozenset[IncarnationId]:
         """Other incarnations of the same worker that have a key."""
         listing = await self._etcd.list(f"{self._prefix}{incarnation.worker}/")
-        return frozenset(incarnation_of(entry.key) for entry in listing) - {incarnation.id}
+        return frozenset(_incarnations(listing)) - {incarnation.id}
+
+    async def elders(self, incarnation: Incarnation) -> frozenset[IncarnationId]:
+        """Those of the same worker whose keys were there before this one's. Of two newcomers that
+        came at once, each seeing no other, exactly one has the other for an elder.
+        """
+        listing = await self._etcd.list(f"{self._prefix}{incarnation.worker}/")
+        born = _incarnations(listing)
+        own = born.get(incarnation.id)
+        return frozenset(one for one, at in born.items() if own is not None and at < own)
 
     def due(self, incarnation: IncarnationId, since_refresh: float) -> bool:
         """Whether this member should refresh the lease, so many seconds after the last refresh by
@@ -147,6 +156,14 @@ class WorkerLeases:
         raise Unavailable(f"the key of worker {incarnation.worker} changes too quickly in etcd")
 
 
-def incarnation_of(key: str) -> IncarnationId:
-    """The incarnation that a worker's key names."""
-    return IncarnationId(UUID(key.rpartition("/")[2]))
+def _incarnations(listing: Listing) -> dict[IncarnationId, int]:
+    """Incarnation → create revision, of the keys that name one. Others aren't ours, and are told
+    of by whoever follows etcd.
+    """
+    found: dict[IncarnationId, int] = {}
+    for entry in listing:
+        try:
+            found[IncarnationId(UUID(entry.key.rpartition("/")[2]))] = entry.create_revision
+        except ValueError:
+            continue
+    return found

@@ -174,7 +174,7 @@ def refusal(message: worker_service_pb2.Refusal, worker: str) -> Refusal:
         why = worker_service_pb2.Refusal.Why.Name(message.why).removeprefix("WHY_")
     except ValueError:
         why = "UNSPECIFIED"  # a newer worker's reason; the run comes back all the same
-    return Refusal(key, token, worker, why)
+    return Refusal(key, token, worker, why, Token(message.greatest_token_seen))
 
 
 def demand(heads: Sequence[Head]) -> worker_service_pb2.Demand:

@@ -15,6 +15,7 @@ from schedd.core.events import (
     Ended,
     Event,
     Fired,
+    GreaterTokenSeen,
     NeverStarted,
     Refused,
     RunsRescued,
@@ -41,6 +42,7 @@ EVENTS: list[Event] = [
     RunsRescued(3, (INCARNATION,)),
     NeverStarted(2),
     Refused("NO_SLOT", "w1"),
+    GreaterTokenSeen(RUN, Token(77), Token(99), "w1"),
     WorkerCame("w1", INCARNATION),
     WorkerWent("w1", INCARNATION),
     ShardsLost(frozenset({ShardId(9)}), "fire"),
@@ -65,6 +67,7 @@ def test_every_kind_of_event_is_counted() -> None:
     for name, labels, expected in (
         ("schedd_runs_fired_total", {}, 2),
         ("schedd_runs_folded_total", {}, 1),
+        ("schedd_greater_tokens_seen_total", {}, 1),
         ("schedd_fire_lateness_seconds_count", {}, 2),
         ("schedd_runs_assigned_total", {}, 1),
         ("schedd_run_wait_seconds_sum", {}, 0.002),

@@ -185,3 +185,19 @@ async def test_a_goodbye_takes_key_and_incarnation_away(place: Place):
     assert await place.live() == set()
     [stored] = await place.world.store.workers.incarnations([one.id])
     assert stored.lost_at is not None
+
+
+async def test_of_two_that_come_at_the_same_moment_one_is_turned_away(place: Place):
+    first = someone()
+    twin = newcomer(first, spool_id="elsewhere")
+    answers = await asyncio.gather(place.greeting.greet(first, []), place.greeting.greet(twin, []))
+    assert sum(answer is None for answer in answers) == 1
+    welcome = first if answers[0] is None else twin
+    assert await place.live() == {welcome.id}
+
+
+async def test_a_key_that_isnt_ours_is_passed_over(place: Place):
+    one = someone()
+    await place.greeting.greet(one, [])
+    await place.etcd.put("workers/w/not-an-id", b"?")
+    assert await place.live() == {one.id}
