@@ -43,6 +43,7 @@ class DatabaseClock:
         self._probe = probe
         self._clock = clock
         self._time: ClusterTime | None = None
+        self._shown: datetime | None = None
         self._timeline = NO_TIMELINE
         self._expected = NO_TIMELINE
         self._good_at = clock()
@@ -56,7 +57,10 @@ class DatabaseClock:
         Raises:
             Unavailable: the database was never reached.
         """
-        return self._known().now(self._clock())
+        now = self._known().now(self._clock())
+        if self._shown is None or now > self._shown:
+            self._shown = now
+        return self._shown
 
     @property
     def known(self) -> bool:

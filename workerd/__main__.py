@@ -34,6 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
+    # A job as another user is started by a real fork (others by vfork). gRPC's own handlers would
+    # then run in the child, between fork and exec, and crash it now and then.
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     from workerd.app import serve
     from workerd.config import Config
 

@@ -99,3 +99,13 @@ async def test_a_wrong_wall_clock_is_told_once(
     await server.clock.step()
     told = [record for record in caplog.records if "wall clock" in record.getMessage()]
     assert len(told) == 1
+
+
+async def test_what_was_shown_once_is_never_taken_back(server: Server) -> None:
+    await server.clock.step()
+    server.at += 1
+    shown = server.clock.now()
+    server.at -= 1e-6  # as the last bit of a sum may
+    assert server.clock.now() == shown
+    server.at += 1
+    assert server.clock.now() > shown
