@@ -234,7 +234,16 @@ def _retry(flags: Mapping[str, Any]) -> dict[str, Any]:
     for flag in ("max_attempts", "backoff"):
         if flags.get(flag) is not None:
             retry[flag] = flags[flag]
+    _refuse_zero("--max-attempts", retry.get("max_attempts"))
+    for flag in ("max_runs", "slots"):
+        _refuse_zero(f"--{flag.replace('_', '-')}", flags.get(flag))
     return retry
+
+
+def _refuse_zero(flag: str, given: str | None) -> None:
+    """On the wire 0 means: not given. Who writes it means something else."""
+    if given is not None and given.strip().strip("0") == "":
+        raise Failure(f"{flag}: must be at least 1", reason="WRONG_FLAG", remedy=f"write {flag} 1")
 
 
 def _catch_up(flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -265,6 +265,8 @@ def _action_violations(job: job_pb2.Job) -> Iterator[Violation]:
     elif action == "http":
         if not re.match(r"https?://[^/\s]+", job.http.url):
             yield Violation("http.url", f"{job.http.url!r} isn't an http or https URL")
+        if job.http.method and not re.fullmatch(r"[A-Za-z]{1,20}", job.http.method):
+            yield Violation("http.method", f"{job.http.method[:60]!r} isn't an HTTP method")
         if job.http.HasField("json") and job.http.body:
             yield Violation("http.body", "give either json or body")
         for status in job.http.success_statuses:

@@ -207,7 +207,9 @@ def _instants(schedule: Schedule, seed: str) -> Instants:
                     "every", f"{interval} is no interval", "at least 1s, in whole milliseconds"
                 )
             if not _ZERO <= phase < interval:
-                raise ScheduleError("phase", f"{phase} is not within {interval}", "from 0s on")
+                length = interval.total_seconds()
+                problem = f"{phase.total_seconds():g}s is not from 0s to below {length:g}s"
+                raise ScheduleError("phase", problem, "it moves the instants within one interval")
             return EveryInstants(interval, phase)
         case AtSchedule(instant):
             return OneInstant(_utc("at", instant))

@@ -123,3 +123,10 @@ def test_the_longest_that_is_allowed_can_be_reckoned_with():
     )
     check_wellformed(fine)
     definitions.check(fine, NOW)
+
+
+@pytest.mark.parametrize("method", ["GE T", "GET\r\nX: y", "É", "G" * 21])
+def test_what_isnt_an_http_method_is_refused(method):
+    http = job_pb2.HttpAction(url="http://x/", method=method)
+    wrong = job_pb2.Job(name="j", on_demand=True, http=http)
+    assert "HTTP method" in violations(wrong)["http.method"]
