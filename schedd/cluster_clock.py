@@ -19,8 +19,8 @@ from typing import Final
 from schedd.core import cluster_time
 from schedd.core.cluster_time import ClusterTime
 from schedd.core.ids import Timeline
+from schedd.core.records import Probe
 from schedd.core.shard_map import NO_TIMELINE
-from schedd.ports import Probe
 from schedkit.backoff import Backoff
 from schedkit.clock import boottime, utcnow
 from schedkit.errors import Unavailable

@@ -10,7 +10,8 @@ from schedd.api import paging, views
 from schedd.api.errors import InvalidArgument, NotFound, Violation
 from schedd.api.services import Caller, Services
 from schedd.core.ids import SHARDS, RunId, TenureId
-from schedd.ports import ClusterView, MemberView, WorkerView
+from schedd.core.membership import ClusterView, MemberView
+from schedd.core.records import WorkerView
 from schedproto.v1 import cluster_service_pb2 as wire
 
 

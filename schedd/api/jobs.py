@@ -31,8 +31,8 @@ from schedd.core.ids import JobId, RunId, scheduled_run_id
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Definition, NewRun, Priority, RunKey, Trigger
 from schedd.core.partition import shard_of
+from schedd.core.records import Conflict, Idempotency, JobRecord, StoredDefinition
 from schedd.core.schedule import CompiledSchedule, Occurrence
-from schedd.ports import Conflict, Idempotency, JobRecord, StoredDefinition
 from schedproto.v1 import job_pb2, job_service_pb2, run_pb2
 
 WHEN: Final = frozenset({*SCHEDULES, "phase", "time_zone", "start", "end", "jitter", "dst"})

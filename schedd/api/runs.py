@@ -22,7 +22,7 @@ from schedd.api.why import explain
 from schedd.core.ids import NO_TOKEN, JobId, RunId, Token
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import NewRun, Priority, RunKey, Trigger
-from schedd.ports import Conflict, RunRecord
+from schedd.core.records import Conflict, RunRecord
 from schedkit.backoff import Backoff
 from schedproto.v1 import job_pb2, run_pb2, run_service_pb2
 

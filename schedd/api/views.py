@@ -8,7 +8,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from schedd.core.ids import NO_TOKEN
 from schedd.core.lifecycle import State
 from schedd.core.model import AuditEntry
-from schedd.ports import AttemptRecord, DeadLetterRecord, JobRecord, RunRecord
+from schedd.core.records import AttemptRecord, DeadLetterRecord, JobRecord, RunRecord
 from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, run_pb2
 
 

@@ -9,7 +9,7 @@ from schedd.core.ids import JobId
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import Definition, Overlap
 from schedd.core.placement import able, need_of
-from schedd.ports import RunRecord
+from schedd.core.records import RunRecord
 from schedproto.v1 import job_pb2, run_service_pb2
 
 Check = run_service_pb2.ExplainRunResponse.Check

@@ -15,8 +15,9 @@ from google.protobuf.message import DecodeError
 from schedd.api.definitions import compiled, definition_of
 from schedd.core.ids import JobId
 from schedd.core.model import Definition, LiveRun
+from schedd.core.records import StoredDefinition
 from schedd.core.schedule import CompiledSchedule
-from schedd.ports import OwnerStore, StoredDefinition
+from schedd.ports import OwnerStore
 from schedproto.v1 import job_pb2
 
 log = logging.getLogger(__name__)

@@ -17,11 +17,12 @@ from schedd.core.events import Emit, Ended, GreaterTokenSeen, Refused, StaleResu
 from schedd.core.ids import NO_TOKEN, IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import LiveRun, Report, RunKey, Verdict
+from schedd.core.records import Unstarted
 from schedd.core.retry import Outcome, Sequel, after_attempt, fingerprint
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.workers import Line
-from schedd.ports import ClusterClock, Nudges, ResultStore, Unstarted
+from schedd.ports import ClusterClock, Nudges, ResultStore
 from schedkit.tasks import Loop
 
 BATCH: Final = 500

@@ -19,11 +19,12 @@ from schedd.core.ids import JobId, RunId
 from schedd.core.model import Claim, Definition, Draft, Incarnation, LiveRun, Overlap
 from schedd.core.placement import Need, Offer, able, choose, need_of
 from schedd.core.ready_queue import Head
+from schedd.core.records import Assignments, Unstarted
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.transact import Failed, Transactor
 from schedd.owner.workers import Workers
-from schedd.ports import Assignments, ClusterClock, Nudges, OwnerStore, Unstarted
+from schedd.ports import ClusterClock, Nudges, OwnerStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.tasks import Loop

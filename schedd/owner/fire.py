@@ -20,10 +20,11 @@ from schedd.core.events import Fired as FiredEvent
 from schedd.core.ids import JobId, scheduled_run_id
 from schedd.core.lifecycle import State
 from schedd.core.model import Claim, Firing, NewRun, RunKey, Timer
+from schedd.core.records import Fired
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.transact import Failed, Transactor
-from schedd.ports import ClusterClock, Fired, OwnerStore
+from schedd.ports import ClusterClock, OwnerStore
 from schedkit.tasks import Loop
 
 HORIZON: Final = timedelta(seconds=10)

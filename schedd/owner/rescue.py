@@ -25,13 +25,14 @@ from schedd.core.events import Emit, NeverStarted, RunsRescued
 from schedd.core.ids import SHARDS, IncarnationId, JobId, RunId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Loss
+from schedd.core.records import Unstarted
 from schedd.core.retry import after_loss, fingerprint, reissue_after
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.transact import Transactor
 from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
-from schedd.ports import ClusterClock, Nudges, OwnerStore, Unstarted
+from schedd.ports import ClusterClock, Nudges, OwnerStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.tasks import Loop

@@ -26,8 +26,9 @@ from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.model import Assigned, Incarnation, LiveRun, RunKey
 from schedd.core.placement import Offer
 from schedd.core.ready_queue import Head
+from schedd.core.records import WorkerView
 from schedd.owner.catalogue import Known
-from schedd.ports import ClusterClock, WorkerView
+from schedd.ports import ClusterClock
 from schedkit.clock import boottime
 
 SILENT_AFTER: Final = 7.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
-from schedd.ports import Counts
+from schedd.core.records import Counts
 
 EXACT = 20_000
 """Up to so many rows are counted one by one; past it the planner's statistics answer."""

@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 from schedd.core.ids import JobId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Loss, RunKey
-from schedd.ports import StoredDefinition, Unstarted
+from schedd.core.records import StoredDefinition, Unstarted
 from schedd.store import arrays
 from schedd.store.keys import key_arguments, lock_runs
 from schedd.store.rows import RUN_COLUMNS, live_run

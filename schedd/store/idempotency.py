@@ -12,7 +12,7 @@ from sqlalchemy import Connection, func, select
 from sqlalchemy.dialects.postgresql import insert
 
 from schedd.core.ids import JobId
-from schedd.ports import Conflict, Idempotency
+from schedd.core.records import Conflict, Idempotency
 from schedd.store.arrays import clean
 from schedd.store.database import Refused
 from schedd.store.schema import idempotency_keys as keys

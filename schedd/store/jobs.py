@@ -22,7 +22,7 @@ from sqlalchemy.exc import IntegrityError
 
 from schedd.core.ids import JobId, ShardId
 from schedd.core.model import AuditEntry, NewRun, Priority, Trigger
-from schedd.ports import Conflict, Idempotency, JobRecord, StoredDefinition
+from schedd.core.records import Conflict, Idempotency, JobRecord, StoredDefinition
 from schedd.store import audit, idempotency
 from schedd.store.arrays import clean
 from schedd.store.database import Refused, StartOver

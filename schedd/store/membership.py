@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import Epoch, ShardId, TenureId, Term, Timeline
 from schedd.core.model import Claim, ShardRow, Tenure
-from schedd.ports import Probe
+from schedd.core.records import Probe
 from schedd.store import arrays
 from schedd.store.fence import TIMELINE, lock_shards
 

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from schedd.core.ids import JobId, ShardId, Token
 from schedd.core.lifecycle import State
 from schedd.core.model import Assigned, Claim, Draft, Firing, LiveRun, Loss, RunKey, Timer
-from schedd.ports import Assignments, Fired, StoredDefinition, Unstarted
+from schedd.core.records import Assignments, Fired, StoredDefinition, Unstarted
 from schedd.store import assigning, dispatch, firing
 from schedd.store.database import Database
 from schedd.store.fence import lock_shards

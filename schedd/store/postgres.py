@@ -19,7 +19,7 @@ from schedd.core.model import (
     Tenure,
     Verdict,
 )
-from schedd.ports import Probe, Unstarted
+from schedd.core.records import Probe, Unstarted
 from schedd.store import (
     dispatch,
     idempotency,

@@ -10,7 +10,7 @@ from sqlalchemy import Row, Select, func, select
 from schedd.core.ids import JobId, RunId, Token
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import LiveRun, Priority, RunKey, Trigger
-from schedd.ports import RunRecord
+from schedd.core.records import RunRecord
 from schedd.store.arrays import clean
 from schedd.store.schema import jobs, runs, timers
 

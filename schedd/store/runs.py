@@ -17,7 +17,7 @@ from sqlalchemy import Connection, func, select, tuple_
 from schedd.core.ids import JobId, RunId, Token
 from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import AuditEntry, LiveRun, NewRun, Priority, Trigger
-from schedd.ports import AttemptRecord, DeadLetterRecord, Idempotency, RunRecord
+from schedd.core.records import AttemptRecord, DeadLetterRecord, Idempotency, RunRecord
 from schedd.store import audit, idempotency
 from schedd.store.arrays import clean
 from schedd.store.inserting import insert_run_row

@@ -9,7 +9,7 @@ from datetime import datetime
 from schedd.core.ids import JobId, RunId, Token
 from schedd.core.lifecycle import State
 from schedd.core.model import AuditEntry, LiveRun, NewRun, Priority, Trigger
-from schedd.ports import (
+from schedd.core.records import (
     AttemptRecord,
     Conflict,
     Counts,

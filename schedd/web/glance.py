@@ -18,7 +18,8 @@ from statistics import median_low
 from typing import Final
 
 from schedd.core.ids import SHARDS, TenureId
-from schedd.ports import ClusterView, Counts
+from schedd.core.membership import ClusterView
+from schedd.core.records import Counts
 from schedd.web import words
 from schedd.web.reading import Stored
 from schedd.web.words import LOOKS, Look

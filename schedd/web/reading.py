@@ -8,7 +8,7 @@ from typing import Final
 
 from schedd.api.calls import UNARY
 from schedd.api.services import Caller, Services
-from schedd.ports import Counts
+from schedd.core.records import Counts
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import job_pb2, job_service_pb2, run_pb2, run_service_pb2
 

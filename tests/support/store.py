@@ -45,7 +45,7 @@ from schedd.core.model import (
     RunKey,
     Tenure,
 )
-from schedd.ports import Assignments, Fired, JobRecord, StoredDefinition
+from schedd.core.records import Assignments, Fired, JobRecord, StoredDefinition
 from schedd.store import arrays
 from schedd.store.database import Database
 from schedd.store.postgres import PostgresStore

@@ -36,7 +36,8 @@ from schedd.core.coordination import (
 )
 from schedd.core.ids import SHARDS, Epoch, ShardId, TenureId, Term, Timeline
 from schedd.core.model import Claim, ShardRow, Tenure
-from schedd.ports import LeaseKeeper, Probe
+from schedd.core.records import Probe
+from schedd.ports import LeaseKeeper
 from schedkit.clock import utcnow
 from schedkit.errors import Unavailable
 

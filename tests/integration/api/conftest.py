@@ -12,10 +12,10 @@ import pytest
 from schedd.api import calls
 from schedd.api.services import Caller, Services
 from schedd.core.ids import Epoch, JobId, RunId, ShardId, TenureId
-from schedd.core.membership import EMPTY_VIEW
+from schedd.core.membership import EMPTY_VIEW, ClusterView
 from schedd.core.model import LiveRun
+from schedd.core.records import WorkerView
 from schedd.owner.watchers import Watchers
-from schedd.ports import ClusterView, WorkerView
 from schedd.store import migrate
 from schedkit.clock import utcnow
 from support.postgres import ScratchServer, scratch_postgres

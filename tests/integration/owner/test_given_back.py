@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import LiveRun, Loss
-from schedd.ports import Unstarted
+from schedd.core.records import Unstarted
 from support.store import Member, World, draft, firing
 
 

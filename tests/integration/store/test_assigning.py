@@ -10,7 +10,7 @@ import pytest
 from schedd.core.ids import ShardId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import LiveRun, Priority, Trigger
-from schedd.ports import JobRecord, Unstarted
+from schedd.core.records import JobRecord, Unstarted
 from support.store import (
     INCARNATION,
     MINUTE,

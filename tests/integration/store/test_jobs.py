@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import State
 from schedd.core.model import Priority, Trigger
-from schedd.ports import Conflict, Idempotency, JobRecord
+from schedd.core.records import Conflict, Idempotency, JobRecord
 from schedd.store.fence import lock_shards
 from support.store import (
     MINUTE,

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, event
 from schedd.core.ids import IncarnationId, ShardId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import LiveRun, Loss
-from schedd.ports import Unstarted
+from schedd.core.records import Unstarted
 from support.store import World, draft, firing, job_record, report
 
 BATCH = 500

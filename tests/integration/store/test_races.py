@@ -15,7 +15,7 @@ import pytest
 
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import LiveRun, Loss, Priority, Trigger, Verdict
-from schedd.ports import JobRecord, Unstarted
+from schedd.core.records import JobRecord, Unstarted
 from schedkit.errors import Unavailable
 from support.store import MINUTE, START, Member, World, draft, firing, manual_run, ok, report
 

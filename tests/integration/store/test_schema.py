@@ -11,7 +11,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection
 
-from schedd.ports import Idempotency
+from schedd.core.records import Idempotency
 from schedd.store import migrate, partitions
 from schedd.store.errors import SchemaMismatch
 from schedd.store.schema import metadata

@@ -8,7 +8,7 @@ import pytest
 
 from schedd.cluster_clock import DatabaseClock
 from schedd.core.ids import Timeline
-from schedd.ports import Probe
+from schedd.core.records import Probe
 from schedkit.errors import Unavailable
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)

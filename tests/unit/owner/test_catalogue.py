@@ -7,8 +7,9 @@ from typing import cast
 
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import State
+from schedd.core.records import StoredDefinition
 from schedd.owner.catalogue import Catalogue
-from schedd.ports import OwnerStore, StoredDefinition
+from schedd.ports import OwnerStore
 from schedproto.v1 import job_pb2
 from support.runs import run
 

@@ -21,12 +21,13 @@ from schedd.core.model import (
     Priority,
 )
 from schedd.core.ready_queue import Head
+from schedd.core.records import Assignments
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.dispatch import Dispatch
 from schedd.owner.transact import Transactor
 from schedd.owner.workers import Workers
-from schedd.ports import Assignments, OwnerStore
+from schedd.ports import OwnerStore
 from schedproto.v1 import job_pb2
 from support.runs import NOW, RecordingLine, SetClock, owning, run, worker
 

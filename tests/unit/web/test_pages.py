@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from schedd.core.lifecycle import State
-from schedd.ports import Counts
+from schedd.core.records import Counts
 from schedd.web import pages, words
 from schedd.web.glance import Glance, glance
 from schedd.web.reading import Stored

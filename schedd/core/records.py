@@ -1,0 +1,179 @@
+"""Records: what the ports hand to and fro, as people and loops see what is stored.
+
+Plain values without behaviour. A refusal that a store gives is one of them (`Conflict`), for it is
+a normal answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from schedd.core.ids import JobId, ShardId, Timeline, Token
+from schedd.core.lifecycle import State
+from schedd.core.model import Assigned, Incarnation, LiveRun, RunKey, Trigger
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One look at the database: its clock, its timeline, and how long the round trip took."""
+
+    now: datetime
+    timeline: Timeline
+    in_recovery: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDefinition:
+    """A definition as it is stored: `spec` is a serialised `schedd.v1.Job`."""
+
+    job_id: JobId
+    generation: int
+    namespace: str
+    name: str
+    spec: bytes
+    paused: bool
+    deleted: bool = False
+    ephemeral: bool = False
+    """Made by a submit: it has no name of its own and goes with its run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """What a batch of firings did."""
+
+    runs: list[LiveRun]
+    """Inserted and live."""
+    refused: list[JobId]
+    """Timers that didn't advance: they changed meanwhile; read them again."""
+    lost: frozenset[ShardId]
+    """Shards that are no longer the claimant's."""
+    broken: list[JobId] = field(default_factory=list)
+    """Set aside: the database refuses their data. Trying them again gives the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignments:
+    """What a batch of drafts did."""
+
+    assigned: list[Assigned]
+    ended: list[RunKey]
+    """Ended in the statement: skipped for overlap."""
+    waiting: list[RunKey]
+    """Not assigned: overlap, pause, a newer generation or state; look at them again."""
+    lost: frozenset[ShardId]
+    broken: list[RunKey] = field(default_factory=list)
+    """Set aside: the database refuses their data. Trying them again gives the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unstarted:
+    """An assignment that never started: back to where it came from, no attempt spent."""
+
+    key: RunKey
+    shard: ShardId
+    token: Token
+
+
+@dataclass(frozen=True, slots=True)
+class Idempotency:
+    """A caller's key: the same key and digest give the same id for 24 h."""
+
+    namespace: str
+    key: str
+    call: str
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A refusal: the name is taken, the key was used for another body, the etag is old."""
+
+    what: str
+    """name, key, etag"""
+    job_id: JobId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job as people see it: the stored definition with its timer and its history's dates."""
+
+    definition: StoredDefinition
+    shard: ShardId
+    due_at: datetime | None
+    nominal: datetime | None
+    pause_note: str
+    paused_by: str
+    created_at: datetime
+    created_by: str
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run as people see it."""
+
+    run: LiveRun
+    namespace: str
+    job: str
+    ephemeral: bool
+    trigger: Trigger
+    reason: str | None
+    assignments: int
+    count: int
+    scheduled_until: datetime | None
+    finished_at: datetime | None
+    exit_code: int | None
+    error: str
+    retry_at: datetime | None
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """One handing out of a run."""
+
+    attempt: int
+    token: Token
+    generation: int
+    worker: str
+    assigned_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    state: State
+    reason: str | None
+    exit_code: int | None
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterRecord:
+    """A run that failed for good and waits for a person."""
+
+    run: RunRecord
+    fingerprint: str
+    died_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The live work at a glance."""
+
+    jobs: int
+    pending: int
+    running: int
+    retrying: int
+    dead_letters: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """A worker as a member sees it."""
+
+    incarnation: Incarnation
+    attached_here: bool
+    draining: bool
+    free: int
+    running: int
+    lease_age: float
+    """Seconds since its lease was last refreshed, as the worker says."""
