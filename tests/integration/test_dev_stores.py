@@ -14,8 +14,9 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from schedctl.dev import postgres
+from schedctl.dev import binaries, postgres
 from schedctl.dev.http import fetch
+from schedctl.dev.nonroot import open_to_all
 from schedctl.dev.processes import find, living_in
 from support.cluster import DevCluster, dev_cluster
 from support.wait import wait_until
@@ -172,6 +173,10 @@ def test_root_without_namespaces_runs_postgresql_as_nobody(tmp_path: Path) -> No
     path = f"{forbidden.parent}:{os.environ['PATH']}"
     cluster = DevCluster(tmp_path / "d", members=0, workers=0, env={"PATH": path})
     try:
+        if not open_to_all(binaries.find_postgres().initdb):
+            refused = cluster.dev("up", "--detach", "--members", "0")
+            assert (refused.returncode, "only root may go" in refused.stderr) == (5, True)
+            return
         cluster.up()
         assert (cluster.directory / "postgres").owner() == "nobody"
         cluster.kill("postgres")
@@ -179,11 +184,6 @@ def test_root_without_namespaces_runs_postgresql_as_nobody(tmp_path: Path) -> No
         assert cluster.sql("select 1") == [(1,)]
     finally:
         cluster.down()
-
-
-def _open_to_all(path: Path) -> bool:
-    """Whether any user may go there. What isn't there hides nothing."""
-    return all(not each.exists() or each.stat().st_mode & 0o001 for each in (path, *path.parents))
 
 
 @pytest.mark.root
@@ -198,7 +198,7 @@ def test_an_ordinary_user_has_a_cluster_too(tmp_path_factory, user: int) -> None
     ours = Path(postgres.__file__).parents[3]
     paths = [path for path in sys.path if path.endswith("site-packages")]
     paths += map(str, (ours, ours / "client", ours / "proto"))
-    if hidden := [path for path in paths if not _open_to_all(Path(path))]:
+    if hidden := [path for path in paths if not open_to_all(Path(path))]:
         pytest.skip(f"others can't read {hidden[0]}: this checkout is for its owner alone")
     dev = [*become, "/usr/bin/python3.11", "-m", "schedctl.dev"]
     env = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": ":".join(paths)}

@@ -22,20 +22,31 @@ from pathlib import Path
 from schedctl.dev.errors import DevError
 
 
-def command_prefix(data: Path) -> list[str]:
-    """What to put before `initdb` or `postgres` for this data folder (which need not exist yet).
+def command_prefix(data: Path, program: Path) -> list[str]:
+    """What to put before `program`, which is `initdb` or `postgres`, for this data folder (which
+    need not exist yet).
 
     Raises:
-        DevError: we are root and no way leads to an unprivileged process.
+        DevError: we are root and no way leads to an unprivileged process that can run it.
     """
     owner = data.stat().st_uid if data.exists() else None
     for prefix in _ways(os.geteuid(), owner):
         if not prefix or _works(prefix):
-            return prefix
-    raise DevError(
-        "PostgreSQL refuses to run as root, and neither unshare nor setpriv may change that here",
-        "run schedctl as another user, or name a running server with --postgres DSN",
-    )
+            break
+    else:
+        raise DevError(
+            "PostgreSQL refuses to run as root, and neither unshare nor setpriv may change that"
+            " here",
+            "run schedctl as another user, or name a running server with --postgres DSN",
+        )
+    if prefix[:1] == ["setpriv"] and not open_to_all(program):
+        # The capability would let it pass; but PostgreSQL asks access(2), which knows none.
+        raise DevError(
+            f"PostgreSQL lies where only root may go ({program.parent}), and this machine forbids"
+            " user namespaces",
+            "install PostgreSQL by the system's packages, or have the environment in an open folder",
+        )
+    return prefix
 
 
 def _ways(user: int, owner: int | None) -> Iterator[list[str]]:
@@ -52,6 +63,11 @@ def _ways(user: int, owner: int | None) -> Iterator[list[str]]:
     setpriv = ["setpriv", f"--reuid={user_id}", f"--regid={group_id}", "--clear-groups"]
     yield [*setpriv, "--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
     yield setpriv
+
+
+def open_to_all(path: Path) -> bool:
+    """Whether any user may go there. What isn't there hides nothing."""
+    return all(not each.exists() or each.stat().st_mode & 0o001 for each in (path, *path.parents))
 
 
 def _works(prefix: list[str]) -> bool:

@@ -79,7 +79,7 @@ def initialise(
     shutil.rmtree(draft, ignore_errors=True)
     made = subprocess.run(
         [
-            *nonroot.command_prefix(draft),
+            *nonroot.command_prefix(draft, binaries.initdb),
             os.fspath(binaries.initdb),
             *("--pgdata", os.fspath(draft)),
             *("--username", ADMIN),
@@ -107,7 +107,7 @@ def start(binaries: PostgresBinaries, data: Path, port: int, log: Path) -> Proce
     clean_up(data)
     return spawn(
         [
-            *nonroot.command_prefix(data),
+            *nonroot.command_prefix(data, binaries.postgres),
             os.fspath(binaries.postgres),
             *("-D", os.fspath(data)),
             *("-h", HOST),
