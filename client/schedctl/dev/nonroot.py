@@ -44,7 +44,7 @@ def command_prefix(data: Path, program: Path) -> list[str]:
         raise DevError(
             f"PostgreSQL lies where only root may go ({program.parent}), and this machine forbids"
             " user namespaces",
-            "install PostgreSQL by the system's packages, or have the environment in an open folder",
+            "install PostgreSQL by the system's packages, or open the environment's folder",
         )
     return prefix
 

@@ -20,13 +20,14 @@ _LOWEST = 10240
 def reserve(count: int, *, but: Collection[int] = ()) -> list[int]:
     """`count` different ports nobody listens on now, none of them in `but`.
 
-    All are held at once and then let go, so that no port comes twice.
+    All are held at once and then let go. That alone doesn't keep one from coming twice: with
+    SO_REUSEADDR two sockets may hold a port as long as neither listens.
     """
     with contextlib.ExitStack() as held:
         found: list[int] = []
         while len(found) < count:
             port = random.randrange(_LOWEST, _ceiling())
-            if port in but or (holder := _bind(port)) is None:
+            if port in but or port in found or (holder := _bind(port)) is None:
                 continue
             held.enter_context(holder)
             found.append(port)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from schedctl.dev import ports
 from schedctl.dev.errors import BadOverride, DevError
 from schedctl.dev.plan import Wishes, complete, overrides_of
 from schedctl.dev.ports import HOST
@@ -142,3 +144,10 @@ def test_cluster_json_is_as_promised(tmp_path: Path) -> None:
         ],
     }
     assert [p.name for p in state.of(Kind.MEMBER)] == ["m1"]
+
+
+def test_no_port_is_reserved_twice_however_few_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = iter([20001, 20001, 20001, 20002, 20001, *range(20003, 20100)])
+    monkeypatch.setattr(random, "randrange", lambda *_: next(drawn))
+    found = ports.reserve(3)
+    assert len(set(found)) == 3
