@@ -1,0 +1,234 @@
+"""What a fault run leaves behind: one directory of plain files, written by many, read by one.
+
+    recorder = Recorder(directory)          # in any process, as many as there are
+    recorder.nemesis(Nemesis(at=time.time(), id=7, fault="kill", target="schedd-1", phase="begin"))
+    …
+    verdict = check(History.read(directory))
+
+Rules
+    A record is one line of JSON in one file, appended by one write(2) to a file opened with
+    O_APPEND: writers never mix their lines, whether threads, processes or shell jobs.
+    Nothing is ever rewritten but `meta.json` and `verdict.json`, which are replaced whole.
+    A field that isn't known is null; a field that isn't there has the record's default; an
+    unknown field is damage, so that a misspelt one isn't lost in silence.
+    A line that can't be read (its writer was killed midway) is kept under `damaged`, never dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from faults.records import (
+    Change,
+    ClientEvent,
+    Commit,
+    Definition,
+    Leftovers,
+    Meta,
+    Nemesis,
+    ProbeEvent,
+    Resource,
+    Row,
+    Schedule,
+)
+
+__all__ = [
+    "Change",
+    "ClientEvent",
+    "Commit",
+    "Damaged",
+    "Definition",
+    "History",
+    "Leftovers",
+    "Meta",
+    "Nemesis",
+    "NoHistory",
+    "ProbeEvent",
+    "Recorder",
+    "Resource",
+    "Row",
+    "Schedule",
+]
+
+T = TypeVar("T")
+
+
+class NoHistory(Exception):
+    """The directory holds no history that can be read; the message says what is missing."""
+
+
+class Recorder:
+    """Writes a history. Any number of recorders may write to one directory at once."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        for folder in ("probes", "database", "logs"):
+            (directory / folder).mkdir(parents=True, exist_ok=True)
+
+    def meta(self, meta: Meta) -> None:
+        """Say what the run is; again at its end, when `ended` and `quiet` are known."""
+        _replace(self.directory / "meta.json", asdict(meta))
+
+    def job(self, definition: Definition) -> None:
+        """A client asks for this definition (write it before, or as soon as its ids are known)."""
+        self._append("jobs.jsonl", asdict(definition))
+
+    def client(self, event: ClientEvent) -> None:
+        """A call begins or ends."""
+        self._append("clients.jsonl", asdict(event))
+
+    def nemesis(self, event: Nemesis) -> None:
+        """A fault begins, is seen to work, ends, has healed."""
+        self._append("nemesis.jsonl", asdict(event))
+
+    def commits(self, commits: Iterable[Commit]) -> None:
+        """Transactions in commit order; one writer, for the order of lines is the order."""
+        for commit in commits:
+            self._append("commits.jsonl", asdict(commit))
+
+    def final(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """All rows of a table as they stand at the end, values as PostgreSQL prints them."""
+        for row in rows:
+            self._append(f"database/{table}.jsonl", row)
+        (self.directory / "database" / f"{table}.jsonl").touch()
+
+    def resource(self, resource: Resource) -> None:
+        """What a process holds now."""
+        self._append("resources.jsonl", asdict(resource))
+
+    def leftovers(self, leftovers: Leftovers) -> None:
+        """What healing left behind."""
+        _replace(self.directory / "leftovers.json", asdict(leftovers))
+
+    def verdict(self, verdict: Mapping[str, Any]) -> None:
+        """What the checker said."""
+        _replace(self.directory / "verdict.json", verdict)
+
+    def probe_file(self, host: str) -> Path:
+        """Where the probe jobs of one worker's host append their lines (shell: `>>`)."""
+        return self.directory / "probes" / f"{host}.jsonl"
+
+    def log(self, process: str) -> Path:
+        """Where a process's log is kept."""
+        return self.directory / "logs" / f"{process}.log"
+
+    def _append(self, name: str, record: Mapping[str, Any]) -> None:
+        line = (json.dumps(record, separators=(",", ":")) + "\n").encode()
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        handle = os.open(self.directory / name, flags, 0o666)
+        try:
+            if os.write(handle, line) != len(line):
+                raise OSError(f"{name}: a record was written in part, the disk is full")
+        finally:
+            os.close(handle)
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A line that is no record: where it stands and what is wrong with it."""
+
+    file: str
+    line: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All that a run left, in memory. Probe events are in order of their time."""
+
+    meta: Meta
+    jobs: tuple[Definition, ...] = ()
+    clients: tuple[ClientEvent, ...] = ()
+    probes: tuple[ProbeEvent, ...] = ()
+    nemesis: tuple[Nemesis, ...] = ()
+    commits: tuple[Commit, ...] = ()
+    database: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
+    resources: tuple[Resource, ...] = ()
+    leftovers: Leftovers | None = None
+    damaged: tuple[Damaged, ...] = ()
+
+    @classmethod
+    def read(cls, directory: Path) -> Self:
+        """Read a directory that a `Recorder` wrote; raises `NoHistory` where there is none."""
+        if not (directory / "meta.json").is_file():
+            raise NoHistory(f"{directory} holds no history: it has no meta.json")
+        reader = _Reader(directory)
+        leftovers = directory / "leftovers.json"
+        return cls(
+            meta=_make(Meta, json.loads((directory / "meta.json").read_text())),
+            jobs=tuple(reader.records(Definition, "jobs.jsonl")),
+            clients=tuple(reader.records(ClientEvent, "clients.jsonl")),
+            probes=tuple(sorted(reader.probes(), key=lambda event: event.at)),
+            nemesis=tuple(reader.records(Nemesis, "nemesis.jsonl")),
+            commits=tuple(reader.records(Commit, "commits.jsonl")),
+            database=dict(reader.tables()),
+            resources=tuple(reader.records(Resource, "resources.jsonl")),
+            leftovers=(
+                _make(Leftovers, json.loads(leftovers.read_text())) if leftovers.exists() else None
+            ),
+            damaged=tuple(reader.damaged),
+        )
+
+
+class _Reader:
+    """Reads the files of lines; what is no record is put aside with its place."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.damaged: list[Damaged] = []
+
+    def records(self, kind: type[T], name: str) -> Iterator[T]:
+        for number, values in self._lines(name):
+            try:
+                yield _make(kind, values)
+            except (TypeError, ValueError, KeyError) as error:
+                self.damaged.append(Damaged(name, number, f"no {kind.__name__}: {error}"))
+
+    def probes(self) -> Iterator[ProbeEvent]:
+        for path in sorted((self.directory / "probes").glob("*.jsonl")):
+            yield from self.records(ProbeEvent, f"probes/{path.name}")
+
+    def tables(self) -> Iterator[tuple[str, tuple[Row, ...]]]:
+        for path in sorted((self.directory / "database").glob("*.jsonl")):
+            yield path.stem, tuple(row for _, row in self._lines(f"database/{path.name}"))
+
+    def _lines(self, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+        path = self.directory / name
+        if not path.exists():
+            return
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    values = json.loads(line)
+                except ValueError as error:
+                    self.damaged.append(Damaged(name, number, f"{error}: {line[:200]!r}"))
+                    continue
+                yield number, values
+
+
+def _make(kind: type[T], values: dict[str, Any]) -> T:
+    """A record of JSON values; raises TypeError for a field missing or unknown."""
+    for name, convert in _NESTED.get(kind, {}).items():
+        if values.get(name) is not None:
+            values[name] = convert(values[name])
+    return kind(**values)
+
+
+_NESTED: dict[type, dict[str, Callable[[Any], Any]]] = {
+    Meta: {"quiet": lambda windows: tuple((float(a), float(b)) for a, b in windows)},
+    Definition: {"schedule": lambda values: _make(Schedule, values)},
+    Commit: {"changes": lambda changes: tuple(_make(Change, change) for change in changes)},
+    Leftovers: dict.fromkeys(("processes", "etcd_keys", "spool_files", "cgroups"), tuple),
+}
+
+
+def _replace(path: Path, value: Mapping[str, Any]) -> None:
+    """Put the file there whole: whoever reads it meets the old one or the new one."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(json.dumps(value, indent=2) + "\n")
+    fresh.replace(path)

@@ -1,0 +1,175 @@
+"""The records of a fault run: what each line of a history says.
+
+Times are Unix seconds of one host's CLOCK_REALTIME as floats. Text from the database stays text.
+`faults.history` writes and reads them; import them from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+VERSION = 1
+
+Row = Mapping[str, str | None]
+"""One row as PostgreSQL prints it: column → text, None for NULL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """The run of the test: who, when, with which timings. `failover`, `grace`: F and G, seconds."""
+
+    scenario: str
+    seed: int
+    began: float
+    ended: float
+    member_ttl: float
+    worker_ttl: float
+    failover: float
+    grace: float
+    quiet: tuple[tuple[float, float], ...] = ()
+    command: str = ""
+    commit: str = ""
+    faketime: str | None = None
+    version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """At most one of `cron`, `every` (seconds) and `at` (seconds of the epoch); none: on demand."""
+
+    cron: str | None = None
+    every: float | None = None
+    at: float | None = None
+    zone: str = "UTC"
+    start: float | None = None
+    end: float | None = None
+    phase: float = 0.0
+    gap: str = "run_after"
+    overlap: str = "first"
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One definition of a job that a client asked for: its making, or an edit of it.
+
+    `op` is the client's call that asked; `job_id` is null where that call's answer never came (the
+    checker then finds the job by its name). `generation` is the one that this definition has if the
+    call took place. `overlap`: as manifests say it ("skip", "allow", "allow:2", "buffer_one", …).
+    `window`, `timeout`: seconds. `attempts`: the greatest number of tries; `retry`: the rest of it.
+    """
+
+    at: float
+    job_id: str | None
+    namespace: str
+    name: str
+    generation: int
+    schedule: Schedule
+    catch_up: str = "latest"
+    window: float = 3600.0
+    overlap: str = "skip"
+    delivery: str = "at_least_once"
+    attempts: int = 1
+    retry: Mapping[str, Any] = field(default_factory=dict)
+    timeout: float | None = None
+    op: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientEvent:
+    """One end of a user's call: `invoke`, and later exactly one of `ok`, `fail`, `unknown`.
+
+    `call`: create, edit, pause, resume, delete, trigger, submit, cancel, or one that only reads.
+    `args` and `answer` name what the call was about by `job_id`, `run_id`, `name`, `generation`,
+    `idempotency_key` where they apply.
+    """
+
+    op: int
+    phase: Literal["invoke", "ok", "fail", "unknown"]
+    at: float
+    call: str
+    args: Mapping[str, Any] = field(default_factory=dict)
+    answer: Mapping[str, Any] | None = None
+    error: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeEvent:
+    """What a probe job wrote itself, in its first act (`start`) or its last (`end`)."""
+
+    event: Literal["start", "end"]
+    run: str
+    job: str
+    nominal: str
+    at: float
+    token: int
+    attempt: int
+    worker: str
+    incarnation: str | None = None
+    pid: int = 0
+    exit: int | None = None
+    digest: str | None = None
+
+    @property
+    def instant(self) -> float:
+        """The nominal instant in seconds of the epoch."""
+        return datetime.fromisoformat(self.nominal).timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class Nemesis:
+    """One moment of a fault. Without `took_effect` it did not verifiably happen."""
+
+    at: float
+    id: int
+    fault: str
+    target: str
+    phase: Literal["begin", "took_effect", "end", "healed"]
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One row changed by a commit. `key`: the old key, of a delete or of an update of it."""
+
+    table: str
+    op: Literal["insert", "update", "delete"]
+    row: Row
+    key: Row | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One transaction, in commit order; `at` is the database's commit time."""
+
+    lsn: str
+    xid: int
+    at: float
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What one process held at one moment; `spool_bytes` of workers alone."""
+
+    at: float
+    who: str
+    pid: int
+    rss_kib: int
+    fds: int
+    threads: int
+    connections: int | None = None
+    spool_bytes: int | None = None
+    phase: Literal["before", "during", "after"] = "during"
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """What is there after healing and should not be, each in words that name it."""
+
+    processes: tuple[str, ...] = ()
+    etcd_keys: tuple[str, ...] = ()
+    spool_files: tuple[str, ...] = ()
+    cgroups: tuple[str, ...] = ()
