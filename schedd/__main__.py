@@ -30,7 +30,7 @@ def _missing(error: ModuleNotFoundError) -> int:
 def _run(app: object, argv: list[str]) -> int:
     from schedd import config as settings
     from schedd.app import Daemon, migrate
-    from schedkit import config, logs
+    from schedkit import config, failpoints, logs
     from schedkit.errors import ScheddError
     from schedkit.service import run_daemon
 
@@ -51,6 +51,7 @@ def _run(app: object, argv: list[str]) -> int:
             print(json.dumps(config.masked(found), indent=2, default=str))
             return 0
         logs.configure(found.log_level, found.log_format, "schedd")
+        failpoints.check(lambda name: not name.startswith("worker."))
         if options.command == "migrate":
             print(f"schema: {migrate(found)}")
             return 0

@@ -42,6 +42,7 @@ from schedd.owner.shards import Shards
 from schedd.ports import Coordination, KeepLease, LeaseKeeper, MembershipStore
 from schedd.registration import Name, Registration
 from schedd.tenure import LiveTenure, Loops, TenureLoop, TenureOver
+from schedkit import failpoints
 from schedkit.backoff import Backoff
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
@@ -62,6 +63,8 @@ SETTLED_AFTER: Final = 10.0
 
 UNATTACHED_AFTER: Final = 2.0
 """Seconds without a worker after which that is said: a worker that reconnects moves no shard."""
+
+BEFORE_ROW = failpoints.awaited("join.before_row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +175,7 @@ class Member:
         if not await registration.put():
             return
         try:
+            await BEFORE_ROW()
             now = self._clock.now()
             await self._store.open_tenure(Tenure(live.tenure, self.identity.name, now))
             self.cluster.lives(live)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from schedkit import config as settings
-from schedkit import logs
+from schedkit import failpoints, logs
 from schedkit.errors import Misconfigured
 from schedkit.service import MISCONFIGURED, OK, Daemon, run_daemon
 
@@ -59,6 +59,11 @@ def _run(given: argparse.Namespace) -> int:
             sys.stdout.write(f"{key} = {value}\n")
         return OK
     logs.configure(config.log_level, config.log_format, "workerd")
+    try:
+        failpoints.check(lambda name: name.startswith("worker."))
+    except Misconfigured as error:
+        sys.stderr.write(f"{error}\n")
+        return MISCONFIGURED
 
     async def life(daemon: Daemon) -> None:
         await serve(config, daemon)

@@ -29,12 +29,16 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
+from schedkit import failpoints
 from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
 
 log = logging.getLogger(__name__)
 
 SUFFIX = ".results"
+
+BEFORE_SYNC = failpoints.blocking("worker.before_fsync", OSError)
+AFTER_SYNC = failpoints.blocking("worker.after_fsync", OSError)
 
 
 class Spool:
@@ -92,7 +96,9 @@ class Spool:
             OSError: the disk is full, or worse. Write it again: a second copy does no harm.
         """
         path = self.directory / f"{next(self._numbers):012d}{SUFFIX}"
+        BEFORE_SYNC()
         _write(path, pb.WorkerFrame(results=results).SerializeToString())
+        AFTER_SYNC()
         self._batches[path] = len(results)
         return path
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NoReturn, Protocol
 
+from schedkit import failpoints
 from schedkit.clock import boottime, utcnow
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
@@ -36,6 +37,10 @@ log = logging.getLogger(__name__)
 _TRUST_LOOK = 0.25
 """Seconds between two looks at whether trust has ended."""
 _FORGET_EVERY = 1.0
+
+BEFORE_START = failpoints.blocking("worker.before_start", None)
+BEFORE_EXEC = failpoints.awaited("worker.before_exec", None)
+AFTER_END = failpoints.awaited("worker.after_end", None)
 
 
 class Origin(Protocol):
@@ -183,6 +188,7 @@ class Work:
     # -- How --
 
     def _begin(self, key: Key) -> None:
+        BEFORE_START()
         now = boottime()
         item = self._items[key]
         verdict = self._admission.start(key, now, self._clock.read(now), trusted=self._trusted(now))
@@ -210,10 +216,12 @@ class Work:
         )
         self._metrics.started(action).inc()
         attempt = Attempt(assignment, self._worker, started_at + timeout)
+        await BEFORE_EXEC()
         try:
             outcome = await self._executors[action].run(attempt, item.stop)
         finally:
             timer.cancel()
+        await AFTER_END()
         self._admission.ended(key)
         self._drop(key)
         self._metrics.ended(outcome.verdict.name, outcome.reason.name).inc()

@@ -8,6 +8,7 @@
     logs      standard logging as text or JSON lines
     config    file, environment and flags into frozen dataclasses, all errors at once
     channel   gRPC channels and listeners, TLS, the loopback rule
+    failpoints  places where a test breaks a daemon; nothing unless armed
     service   a daemon's life under a service manager (notify: what it tells it)
     jsonform  messages of the wire as JSON, one way everywhere
 

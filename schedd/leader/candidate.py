@@ -22,6 +22,7 @@ from schedd.leader.elect import campaign, withdraw
 from schedd.leader.fence import Census, fence_departed
 from schedd.leader.term import Duty, Leadership, TermOver, lead, open_term
 from schedd.ports import Coordination, MembershipStore
+from schedkit import failpoints
 from schedkit.backoff import Backoff
 from schedkit.tasks import Loop
 
@@ -31,6 +32,10 @@ Duties: TypeAlias = Callable[[Leadership], Sequence[Duty]]
 
 RECONCILE_EVERY: Final = 1.0
 LOOK_EVERY: Final = 1.0
+
+BEFORE_TERM = failpoints.awaited("lead.before_term")
+AFTER_TERM = failpoints.awaited("lead.after_term")
+BEFORE_MAP = failpoints.awaited("lead.before_map")
 
 
 class Candidate:
@@ -91,11 +96,13 @@ class Candidate:
         mandate = await campaign(self._coordination, self._tenure, self._lease)
         if mandate is None:
             return
+        await BEFORE_TERM()
         try:
             leadership = await open_term(self._coordination, self._store, mandate, self._trusted)
         except TermOver as over:
             log.warning("elected, but no term began: %s", over)
         else:
+            await AFTER_TERM()
             await self._lead(leadership)
         await withdraw(self._coordination, self._tenure)
 
@@ -116,6 +123,7 @@ class Candidate:
         census = await fence_departed(self._coordination, self._store, leadership)
         self._compare_zones(census)
         shard_map = ShardMap(leadership.term, assign(census.standing), self._timeline())
+        await BEFORE_MAP()
         await publish(self._coordination, leadership, shard_map)
         return self._soon.next() if census.joining else None
 

@@ -23,11 +23,14 @@ from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.workers import Line
 from schedd.ports import ClusterClock, Nudges, ResultStore
+from schedkit import failpoints
 from schedkit.tasks import Loop
 
 BATCH: Final = 500
 QUEUE: Final = 20_000
 """Results held at most; past that new ones are dropped, for the worker sends them again."""
+
+AFTER_COMMIT = failpoints.awaited("accept.after_commit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,7 @@ class Collect:
         runs = await self._store.reported_runs(keys)
         reports = await self._decide([reported for _, (reported, _) in batch], runs)
         verdicts = await self._store.accept(reports)
+        await AFTER_COMMIT()
         for (at, (reported, line)), report, verdict in zip(batch, reports, verdicts, strict=True):
             self._results.pop(at, None)
             line.acknowledge(reported.key, reported.token, stale=verdict is Verdict.STALE)

@@ -25,6 +25,7 @@ from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.transact import Failed, Transactor
 from schedd.owner.workers import Workers
 from schedd.ports import ClusterClock, Nudges, OwnerStore
+from schedkit import failpoints
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.tasks import Loop
@@ -39,6 +40,8 @@ TRY_HELD: Final = 16
 """Jobs of which a held run is tried unasked, in turn: the truth behind all hints."""
 UNSORT_EVERY: Final = 10.0
 """Seconds after which what nobody here can do is looked up again: it may have been edited."""
+
+AFTER_COMMIT = failpoints.awaited("assign.after_commit")
 
 
 class Dispatch:
@@ -169,7 +172,10 @@ class Dispatch:
         return bool(refused) and await self._look_into(refused)
 
     async def _write(self, claim: Claim, drafts: Sequence[Draft]) -> Assignments:
-        return await self._store.assign(claim, drafts, self._transactor.ownership.sequencer(claim))
+        next_token = self._transactor.ownership.sequencer(claim)
+        assigned = await self._store.assign(claim, drafts, next_token)
+        await AFTER_COMMIT()
+        return assigned
 
     def _push(
         self, answer: Assignments, known: dict[RunId, Known], runs: dict[RunId, LiveRun]

@@ -25,6 +25,7 @@ from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.transact import Failed, Transactor
 from schedd.ports import ClusterClock, OwnerStore
+from schedkit import failpoints
 from schedkit.tasks import Loop
 
 HORIZON: Final = timedelta(seconds=10)
@@ -33,6 +34,9 @@ LOAD_EVERY: Final = 2.5
 """Seconds between two loads. A nudge brings a new timer in at once; the load is the truth."""
 LOAD_LIMIT: Final = 20_000
 BATCH: Final = 500
+
+MID_BATCH = failpoints.awaited("fire.mid_batch")
+AFTER_COMMIT = failpoints.awaited("fire.after_commit")
 
 
 class Fire:
@@ -122,6 +126,7 @@ class Fire:
                 _firing(timer, known[timer.job_id], now) for timer in due if timer.job_id in known
             ]
             answers = await self._transactor.by_lane(firings, self._store_fire)
+            await AFTER_COMMIT()
         except BaseException:
             self._board.put_timers(due)
             raise
@@ -134,7 +139,9 @@ class Fire:
             raise failed[0].error
 
     async def _store_fire(self, claim: Claim, firings: Sequence[Firing]) -> Fired:
-        return await self._store.fire(claim, firings)
+        fired = await self._store.fire(claim, firings)
+        await MID_BATCH()  # this lane's COMMIT was seen, the others' are on their way
+        return fired
 
     def _advance(
         self, firings: Sequence[Firing], timers: dict[JobId, Timer], answers: Sequence[Fired]

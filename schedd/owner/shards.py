@@ -30,12 +30,17 @@ from schedd.core.model import ShardRow
 from schedd.owner.ownership import Ownership
 from schedd.ports import MembershipStore
 from schedd.tenure import TenureOver
+from schedkit import failpoints
 from schedkit.backoff import Backoff
 from schedkit.tasks import Loop
 
 log = logging.getLogger(__name__)
 
 CHECK_EVERY: Final = 1.0
+
+BEFORE_TAKE = failpoints.awaited("take.before")
+AFTER_TAKE = failpoints.awaited("take.after_commit")
+AFTER_RELEASE = failpoints.awaited("release.after_commit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +135,17 @@ class Shards:
         self._ownership.drop(shards)
         await self._ownership.settle(shards)
         await self._store.release(claim)
+        await AFTER_RELEASE()
         log.info("released %d shards", len(shards))
 
     async def _take(self, seen: dict[ShardId, Epoch]) -> int:
         """Take those that are to be had; how many they were."""
+        await BEFORE_TAKE()
         if not self._trusted():
             return 0
         ownership = self._ownership
         taken = await self._store.take(ownership.tenure, ownership.timeline, seen)
+        await AFTER_TAKE()
         ownership.gain(taken)
         if taken:
             log.info("took %d shards, %d to go", len(taken), len(seen) - len(taken))

@@ -31,6 +31,7 @@ from schedd.owner.workers import Attached, Workers
 from schedd.ports import Cluster, ClusterClock
 from schedd.rpc import frames
 from schedd.rpc.status import abort
+from schedkit import failpoints
 from schedkit.errors import Unavailable
 from schedproto.v1 import worker_service_pb2 as wire
 
@@ -41,6 +42,10 @@ HELLO_WITHIN: Final = 10.0
 MOST_IN_FRAME: Final = 500
 BYTES_IN_FRAME: Final = 1024 * 1024
 """About how many bytes of assignments go into one frame: a worker takes none over 4 MiB."""
+
+AFTER_PUSH = failpoints.awaited("assign.after_push", None)
+BEFORE_ACKNOWLEDGING = failpoints.awaited("acknowledge.before", None)
+
 Stream = grpc.aio.ServicerContext[wire.WorkerFrame, wire.MemberFrame]
 
 
@@ -209,7 +214,12 @@ class WorkerService:
 
     async def _write(self, context: Stream, outbox: Outbox) -> None:
         while True:
-            await context.write(await outbox.next())
+            frame = await outbox.next()
+            if frame.acknowledgements:
+                await BEFORE_ACKNOWLEDGING()
+            await context.write(frame)
+            if frame.assignments:
+                await AFTER_PUSH()
 
     async def _take(self, frame: wire.WorkerFrame, attached: Attached, outbox: Outbox) -> bool:
         """Take in one frame; True when it says goodbye."""

@@ -20,9 +20,16 @@ from schedd.store import assigning, dispatch, firing
 from schedd.store.database import Database
 from schedd.store.fence import lock_shards
 from schedd.store.halving import halved
+from schedkit import failpoints
 
 HORIZON = timedelta(seconds=5)
 """How early the database lets a timer be fired, by its own clock."""
+
+IN_FIRE = failpoints.blocking("fire.in_transaction")
+BEFORE_FIRE = failpoints.blocking("fire.before_commit")
+BEFORE_ASSIGN = failpoints.blocking("assign.before_commit")
+BEFORE_RESCUE = failpoints.blocking("rescue.before_commit")
+BEFORE_GIVE_BACK = failpoints.blocking("give_back.before_commit")
 
 T = TypeVar("T")
 
@@ -70,7 +77,10 @@ class PostgresOwnerStore:
         def body(
             connection: Connection, mine: Sequence[Firing]
         ) -> tuple[list[LiveRun], list[JobId]]:
-            return firing.fire(connection, claim.tenure, mine, self.horizon)
+            IN_FIRE()
+            answer = firing.fire(connection, claim.tenure, mine, self.horizon)
+            BEFORE_FIRE()
+            return answer
 
         async def write(batch: Sequence[Firing]) -> Fired:
             lost, answer = await self._fenced(claim, batch, body)
@@ -95,7 +105,9 @@ class PostgresOwnerStore:
         """
 
         def body(connection: Connection, mine: Sequence[Draft]) -> assigning.Outcome:
-            return assigning.assign(connection, claim.tenure, mine, next_token)
+            answer = assigning.assign(connection, claim.tenure, mine, next_token)
+            BEFORE_ASSIGN()
+            return answer
 
         async def write(batch: Sequence[Draft]) -> tuple[frozenset[ShardId], assigning.Outcome]:
             lost, answer = await self._fenced(claim, batch, body)
@@ -117,16 +129,24 @@ class PostgresOwnerStore:
 
     async def give_back(self, claim: Claim, unstarted: Sequence[Unstarted]) -> list[LiveRun]:
         """Assignments that never started go whence they came."""
-        _, answer = await self._fenced(
-            claim, unstarted, lambda c, mine: dispatch.give_back(c, mine, _shards(mine))
-        )
+
+        def body(connection: Connection, mine: Sequence[Unstarted]) -> list[LiveRun]:
+            back = dispatch.give_back(connection, mine, _shards(mine))
+            BEFORE_GIVE_BACK()
+            return back
+
+        _, answer = await self._fenced(claim, unstarted, body)
         return answer or []
 
     async def rescue(self, claim: Claim, losses: Sequence[Loss]) -> list[RunKey]:
         """Write the losses down and move the runs on."""
-        _, answer = await self._fenced(
-            claim, losses, lambda c, mine: dispatch.rescue(c, mine, _shards(mine))
-        )
+
+        def body(connection: Connection, mine: Sequence[Loss]) -> list[RunKey]:
+            rescued = dispatch.rescue(connection, mine, _shards(mine))
+            BEFORE_RESCUE()
+            return rescued
+
+        _, answer = await self._fenced(claim, losses, body)
         return answer or []
 
     async def end_waiting(

@@ -35,6 +35,11 @@ from schedd.store.fence import application_name, ending_blockers
 from schedd.store.halving import halved
 from schedd.store.owner import HORIZON, PostgresOwnerStore
 from schedd.store.users import PostgresUserStore
+from schedkit import failpoints
+
+BEFORE_FENCE = failpoints.blocking("fence.before_commit")
+BEFORE_TAKE = failpoints.blocking("take.before_commit")
+BEFORE_ACCEPT = failpoints.blocking("accept.before_commit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,7 @@ class PostgresMembershipStore:
                 return False
             with ending_blockers(self.database, connection, tenures):
                 membership.fence(connection, tenures)
+            BEFORE_FENCE()
             return True
 
         return await self.database.call(body)
@@ -95,7 +101,9 @@ class PostgresMembershipStore:
 
         def body(connection: Connection) -> dict[ShardId, Epoch]:
             with ending_blockers(self.database, connection):
-                return membership.take(connection, tenure, timeline, seen)
+                taken = membership.take(connection, tenure, timeline, seen)
+            BEFORE_TAKE()
+            return taken
 
         return await self.database.call(body) if seen else {}
 
@@ -120,8 +128,13 @@ class PostgresResultStore:
     async def accept(self, reports: Sequence[Report]) -> list[Verdict]:
         """A verdict each, in order. What the database can't hold of a report is left out of it."""
 
+        def body(connection: Connection, batch: Sequence[Report]) -> list[Verdict]:
+            verdicts = results.accept(connection, batch)
+            BEFORE_ACCEPT()
+            return verdicts
+
         async def write(batch: Sequence[Report]) -> list[Verdict]:
-            return await self.database.call(lambda c: results.accept(c, batch))
+            return await self.database.call(lambda c: body(c, batch))
 
         answers, broken = await halved(reports, write) if reports else ([], [])
         verdicts = {

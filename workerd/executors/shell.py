@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from schedkit import failpoints
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.outcome import Outcome, Reason, Verdict, exited, stopped
@@ -33,6 +34,8 @@ SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 """The codes by which shells say that a program couldn't be started."""
+
+AFTER_START = failpoints.awaited("worker.after_start", None)
 
 _OURS_TO_BEAR = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
 """The host is at its limits: not the job's failure."""
@@ -64,6 +67,7 @@ class Shell:
             with Scratch(self._scratch, attempt.key, user) as scratch:
                 with _program(attempt, user, scratch) as program:
                     child = Child(program, attempt.key, self._sessions)
+                await AFTER_START()
                 return await _stay(child, attempt, stop)
         except FileNotFoundError as error:
             return _not_started(f"{error.strerror}: {error.filename}", NOT_FOUND)

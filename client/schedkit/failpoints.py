@@ -1,0 +1,261 @@
+"""Failpoints: named places in the daemons where a test has the process die, stop, wait or fail.
+
+    AFTER_COMMIT = failpoints.awaited("fire.after_commit")     at import, on the event loop
+    IN_TRANSACTION = failpoints.blocking("fire.in_transaction")            in a thread of its own
+    …
+    await AFTER_COMMIT()                                       where it happens
+
+    SCHEDD_FAILPOINTS="fire.after_commit=kill,skip=3; accept.before_commit=pause:5"
+
+    point = NAME=ACTION{,OPTION}
+    ACTION  kill            SIGKILL to this process
+            stop            SIGSTOP to this process: all threads, until SIGCONT
+            pause:SECONDS   wait so long; a place on the loop lets everything else go on
+            pause:FILE      wait until the file (an absolute path) appears
+            error           fail as if the world were away there
+            unknown         fail as a write without an answer does
+    OPTION  skip=N          let the first N passages be
+            count=N         act N times at most
+            ticket=FILE     act only when this file is there, and take it away: one file, one act,
+                            over all processes and restarts; and its absence says that it happened
+
+Invariants
+- Without the variable a place is bound to a function that does nothing, and nothing else is there.
+- A name that no place has, or a point that can't be read, ends the start (`check`): a test that
+  arms nothing must not pass.
+- A daemon with points armed says so in its log, each time that one acts too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from schedkit.errors import Misconfigured, OutcomeUnknown, Unavailable
+
+log = logging.getLogger(__name__)
+
+VARIABLE: Final = "SCHEDD_FAILPOINTS"
+
+Place: TypeAlias = Callable[[], None]
+AwaitedPlace: TypeAlias = Callable[[], Awaitable[None]]
+Fails: TypeAlias = type[Exception]
+
+_ACTIONS: Final = ("kill", "stop", "pause", "error", "unknown")
+_LOOK: Final = 0.02
+
+
+@dataclass(slots=True)
+class Point:
+    """One armed place, as the variable describes it."""
+
+    name: str
+    action: str
+    argument: str = ""
+    skip: int = 0
+    count: int | None = None
+    ticket: Path | None = None
+    fails: Fails | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def block(self) -> None:
+        """Pass here, in a thread that may wait."""
+        if self._acts():
+            for seconds in self._act():
+                # Blocks on purpose, and by a lock: under a moved clock `time.sleep` may fail.
+                threading.Event().wait(seconds)
+
+    async def wait(self) -> None:
+        """Pass here, on the event loop."""
+        if self._acts():
+            for seconds in self._act():
+                await asyncio.sleep(seconds)
+
+    def _acts(self) -> bool:
+        with self._lock:
+            if self.skip > 0:
+                self.skip -= 1
+                return False
+            if self.count == 0 or not self._take_ticket():
+                return False
+            if self.count is not None:
+                self.count -= 1
+        log.warning("failpoint %s: %s %s", self.name, self.action, self.argument)
+        return True
+
+    def _take_ticket(self) -> bool:
+        if self.ticket is None:
+            return True
+        try:
+            self.ticket.unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _act(self) -> Iterable[float]:
+        """Do it; gives the seconds to wait, again and again."""
+        match self.action:
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "error" | "unknown":
+                raise self.failure()(f"failpoint {self.name}")
+            case "pause":
+                yield from self._pause()
+
+    def failure(self) -> Fails:
+        """What to raise.
+
+        Raises:
+            Misconfigured: the place can't fail like that.
+        """
+        if self.fails is not None and self.action == "error":
+            return self.fails
+        if self.fails is Unavailable:
+            return OutcomeUnknown
+        raise Misconfigured(f"the place {self.name} can't fail by {self.action}")
+
+    def _pause(self) -> Iterable[float]:
+        if not self.argument.startswith("/"):
+            yield float(self.argument)
+            return
+        while not Path(self.argument).exists():
+            yield _LOOK
+
+
+class _Done:
+    """An awaitable that is over at once."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[None]:
+        return iter(())  # type: ignore[return-value]  # an empty iterator awaits nothing
+
+
+_DONE: Final = _Done()
+
+
+def _nothing() -> None:
+    """A place that isn't armed."""
+
+
+def _done() -> Awaitable[None]:
+    return _DONE
+
+
+class Failpoints:
+    """The points of one process, and the places that its modules have declared."""
+
+    def __init__(self, described: str) -> None:
+        self._wrong: str = ""
+        self._armed: dict[str, Point] = {}
+        self._places: set[str] = set()
+        try:
+            self._armed = {point.name: point for point in parse(described)}
+        except Misconfigured as wrong:  # told by `check`: an import must not fail
+            self._wrong = str(wrong)
+
+    @property
+    def places(self) -> frozenset[str]:
+        """What may be armed, as far as its modules were imported."""
+        return frozenset(self._places)
+
+    def blocking(self, name: str, fails: Fails | None = Unavailable) -> Place:
+        """Declare a place in code that may block. `fails`: what `error` raises there; None: the
+        code around it knows no failure, and can have none.
+        """
+        point = self._declare(name, fails)
+        return _nothing if point is None else point.block
+
+    def awaited(self, name: str, fails: Fails | None = Unavailable) -> AwaitedPlace:
+        """Declare a place on the event loop."""
+        point = self._declare(name, fails)
+        return _done if point is None else point.wait
+
+    def check(self, ours: Callable[[str], bool]) -> None:
+        """At a daemon's start, when all its modules are there. `ours`: the names it may know.
+
+        Raises:
+            Misconfigured: the variable can't be read, or names a place that isn't there.
+        """
+        if self._wrong:
+            raise Misconfigured(f"{VARIABLE}: {self._wrong}")
+        unknown = sorted(name for name in self._armed if ours(name) and name not in self._places)
+        if unknown:
+            known = ", ".join(sorted(name for name in self._places if ours(name)))
+            raise Misconfigured(f"{VARIABLE}: no place {', '.join(unknown)}; there are: {known}")
+        for name, point in sorted(self._armed.items()):
+            if ours(name):
+                if point.action in {"error", "unknown"}:
+                    point.failure()
+                log.warning("failpoint %s is armed: this process is being tested", name)
+
+    def _declare(self, name: str, fails: Fails | None) -> Point | None:
+        self._places.add(name)
+        point = self._armed.get(name)
+        if point is not None:
+            point.fails = fails
+        return point
+
+
+def parse(described: str) -> list[Point]:
+    """Read the variable.
+
+    Raises:
+        Misconfigured: a point that can't be.
+    """
+    return [_point(each.strip()) for each in described.split(";") if each.strip()]
+
+
+_POINT: Final = re.compile(r"([a-z_.]+)\s*=\s*([a-z]+)(?::([^,]*))?((?:\s*,[^,]*)*)")
+
+
+def _point(described: str) -> Point:
+    found = _POINT.fullmatch(described)
+    if found is None or found[2] not in _ACTIONS:
+        raise Misconfigured(f"{described!r} isn't NAME=ACTION: one of {', '.join(_ACTIONS)}")
+    name, action, argument, rest = found[1], found[2], (found[3] or "").strip(), found[4]
+    if (action == "pause") != bool(argument):
+        raise Misconfigured(f"{described!r}: pause, and nothing else, has seconds or a file")
+    options = dict(_option(each, described) for each in rest.split(",") if each.strip())
+    try:
+        if action == "pause" and not argument.startswith("/"):
+            float(argument)
+        return _with(Point(name, action, argument), options)
+    except ValueError as wrong:
+        raise Misconfigured(f"{described!r}: {wrong}") from None
+
+
+def _option(text: str, described: str) -> tuple[str, str]:
+    key, _, value = (part.strip() for part in text.partition("="))
+    if key not in {"skip", "count", "ticket"} or not value:
+        raise Misconfigured(f"{described!r}: {text.strip()!r} isn't skip=, count= or ticket=")
+    return key, value
+
+
+def _with(point: Point, options: Mapping[str, str]) -> Point:
+    point.skip = int(options.get("skip", 0))
+    point.count = int(options["count"]) if "count" in options else None
+    point.ticket = Path(options["ticket"]) if "ticket" in options else None
+    return point
+
+
+_OURS: Final = Failpoints(os.environ.get(VARIABLE, ""))
+
+blocking = _OURS.blocking
+awaited = _OURS.awaited
+check = _OURS.check
+
+
+def places() -> frozenset[str]:
+    """What may be armed in this process."""
+    return _OURS.places

@@ -1,0 +1,187 @@
+"""Failpoints: nothing unless armed, and then exactly what was asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from schedkit import failpoints
+from schedkit.errors import Misconfigured, OutcomeUnknown, Unavailable
+from schedkit.failpoints import VARIABLE, Failpoints
+from support.repository import ROOT
+from support.wait import wait_until
+
+ALL: Callable[[str], bool] = bool
+
+
+def test_a_place_that_isnt_armed_is_bound_to_one_function_that_does_nothing():
+    points = Failpoints("other=kill")
+    assert points.blocking("here") is points.blocking("there")
+    assert points.awaited("here") is points.awaited("there")
+    assert points.blocking("here")() is None
+
+
+async def test_an_armed_place_fails_as_the_world_does():
+    points = Failpoints("here=error; there = unknown; disk=error")
+    with pytest.raises(Unavailable, match="failpoint here"):
+        points.blocking("here")()
+    with pytest.raises(OutcomeUnknown):
+        await points.awaited("there")()
+    with pytest.raises(OSError, match="failpoint disk"):
+        points.blocking("disk", OSError)()
+
+
+def test_the_first_passages_may_be_let_through_and_the_number_of_acts_be_bounded():
+    place = Failpoints("here=error,skip=2,count=1").blocking("here")
+    place()
+    place()
+    with pytest.raises(Unavailable):
+        place()
+    place()
+
+
+def test_a_ticket_is_one_act_over_all_processes_and_its_absence_says_that_it_happened(
+    tmp_path: Path,
+):
+    ticket = tmp_path / "ticket"
+    described = f"here=error,ticket={ticket}"
+    one, other = (Failpoints(described).blocking("here") for _ in range(2))
+    one()
+    ticket.touch()
+    with pytest.raises(Unavailable):
+        one()
+    assert not ticket.exists()
+    other()
+
+
+async def test_a_pause_on_the_loop_lets_everything_else_go_on_until_the_file_is_there(
+    tmp_path: Path,
+):
+    file = tmp_path / "go"
+    waiting = asyncio.ensure_future(Failpoints(f"here=pause:{file}").awaited("here")())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    file.touch()
+    async with asyncio.timeout(5):
+        await waiting
+
+
+def test_a_pause_in_a_thread_lasts_until_the_file_is_there(tmp_path: Path):
+    file = tmp_path / "go"
+    place = Failpoints(f"here=pause:{file}").blocking("here")
+    thread = threading.Thread(target=place)
+    thread.start()
+    assert thread.is_alive()
+    file.touch()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+PASSES = """
+from schedkit import failpoints
+place = failpoints.blocking("here")
+print("before", flush=True)
+place()
+print("after", flush=True)
+"""
+
+
+def passing(described: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PASSES],
+        env={**os.environ, VARIABLE: described},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_kill_ends_the_process_on_the_spot():
+    process = passing("here=kill")
+    told, _ = process.communicate(timeout=20)
+    assert (process.returncode, told) == (-signal.SIGKILL, "before\n")
+
+
+def test_a_stop_lasts_until_the_process_is_continued():
+    process = passing("here=stop")
+
+    def stopped() -> bool:
+        return Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].startswith("T")
+
+    wait_until(stopped, 20, "the process to stop itself")
+    process.send_signal(signal.SIGCONT)
+    told, _ = process.communicate(timeout=20)
+    assert (process.returncode, told) == (0, "before\nafter\n")
+
+
+@pytest.mark.parametrize(
+    ("described", "why"),
+    [
+        ("here", "isn't NAME=ACTION"),
+        ("here=explode", "kill, stop, pause"),
+        ("here=pause", "has seconds or a file"),
+        ("here=kill:5", "has seconds or a file"),
+        ("here=pause:soon", "could not convert"),
+        ("here=kill,skip=many", "invalid literal"),
+        ("here=kill,when=/x", "isn't skip=, count= or ticket="),
+        ("elsewhere=kill", "no place elsewhere; there are: deaf, here"),
+        ("deaf=error", "can't fail by error"),
+        ("disk.of=unknown", "no place disk.of"),
+    ],
+)
+def test_what_would_arm_nothing_ends_the_start(described: str, why: str):
+    points = Failpoints(described)
+    points.blocking("here")
+    points.awaited("deaf", None)
+    with pytest.raises(Misconfigured, match=why):
+        points.check(ALL)
+
+
+def test_a_daemon_passes_over_the_names_of_others():
+    points = Failpoints("worker.here=kill")
+    points.check(lambda name: not name.startswith("worker."))
+
+
+@pytest.mark.parametrize("daemon", ["schedd", "workerd"])
+def test_a_daemon_refuses_a_name_that_it_doesnt_have(daemon: str, tmp_path: Path):
+    name = {"schedd": "fire.nowhere", "workerd": "worker.nowhere"}[daemon]
+    flags = {
+        "schedd": ["--postgres-dsn", "postgresql://127.0.0.1/none"],
+        "workerd": ["--spool", str(tmp_path), "--endpoints", "127.0.0.1:1"],
+    }[daemon]
+    started = subprocess.run(
+        [sys.executable, "-m", daemon, *flags],
+        env={**os.environ, VARIABLE: f"{name}=kill"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert started.returncode == 2, started.stderr
+    assert f"no place {name}; there are: " in started.stderr
+
+
+def test_the_readme_of_the_tests_lists_every_place_and_no_other():
+    found = {
+        name
+        for daemon in ("schedd", "workerd")
+        for file in (ROOT / daemon).rglob("*.py")
+        for name in re.findall(
+            r'failpoints\.(?:blocking|awaited)\("(.+?)"', file.read_text("utf-8")
+        )
+    }
+    section = (ROOT / "tests" / "README.md").read_text("utf-8").split("## Failpoints")[1]
+    rows = re.findall(r"^\| (`.*?) \|", section.split("\n## ")[0], re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`(.+?)`", row)} == found
+
+
+def test_no_place_is_armed_in_the_tests_themselves():
+    assert VARIABLE not in os.environ
+    assert failpoints.blocking("a test's own") is failpoints.blocking("another")
