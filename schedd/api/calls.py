@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 
-from schedd.api import cluster, jobs, runs
+from schedd.api import cluster, jobs, pausing, runs, triggering
 from schedd.api.services import Caller, Services
 from schedd.api.wellformed import check_wellformed
 from schedproto.v1 import cluster_service_pb2, job_service_pb2, run_service_pb2
@@ -52,9 +52,9 @@ _UNARY: Final[dict[str, Unary]] = {
     "schedd.v1.JobService.ListJobs": jobs.list_jobs,
     "schedd.v1.JobService.UpdateJob": jobs.update_job,
     "schedd.v1.JobService.DeleteJob": jobs.delete_job,
-    "schedd.v1.JobService.PauseJob": jobs.pause_job,
-    "schedd.v1.JobService.ResumeJob": jobs.resume_job,
-    "schedd.v1.JobService.TriggerJob": jobs.trigger_job,
+    "schedd.v1.JobService.PauseJob": pausing.pause_job,
+    "schedd.v1.JobService.ResumeJob": pausing.resume_job,
+    "schedd.v1.JobService.TriggerJob": triggering.trigger_job,
     "schedd.v1.JobService.ListNextInstants": jobs.list_next_instants,
     "schedd.v1.RunService.SubmitRun": runs.submit_run,
     "schedd.v1.RunService.GetRun": runs.get_run,

@@ -14,9 +14,9 @@ from schedd.api.errors import (
     NotFound,
     Violation,
 )
-from schedd.api.jobs import idempotency, namespace_of, new_record
 from schedd.api.masks import SCHEDULES
 from schedd.api.services import Caller, Services
+from schedd.api.stored_jobs import idempotency, namespace_of, new_record
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.api.why import explain
 from schedd.core.ids import NO_TOKEN, JobId, RunId, Token
@@ -44,7 +44,7 @@ async def submit_run(
     if delay.total_seconds() < 0:
         raise _wrong("delay", "must not be negative")
     run_id = uuid4()
-    record = new_record(services, caller, spec, JobId(run_id), namespace, now, ephemeral=True)
+    record = new_record(caller, spec, JobId(run_id), namespace, now, ephemeral=True)
     stored = await services.store.create_job(
         record,
         NewRun(RunKey(now, RunId(run_id)), now + delay),

@@ -184,7 +184,7 @@ class PostgresWorkerStore:
 
 @dataclass(frozen=True, slots=True)
 class PostgresStore:
-    """What `app.py` ties to the ports."""
+    """What `app/` ties to the ports."""
 
     database: Database
     horizon: timedelta = HORIZON

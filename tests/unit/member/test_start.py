@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from schedd.app import _once_available, _reload
+from schedd.app.lifecycle import answer_reloads, once_available
 from schedkit.errors import Fault, Unavailable
 from schedkit.notify import Notifier
 from schedkit.service import Daemon
@@ -24,7 +24,7 @@ async def test_it_waits_until_the_database_is_there(daemon: Daemon):
             raise away
         return "cluster"
 
-    assert await _once_available(look, "PostgreSQL", daemon) == "cluster"
+    assert await once_available(look, "PostgreSQL", daemon) == "cluster"
 
 
 async def test_asked_to_end_while_it_waits_it_ends(daemon: Daemon):
@@ -33,7 +33,7 @@ async def test_asked_to_end_while_it_waits_it_ends(daemon: Daemon):
         raise Unavailable("away")
 
     async with asyncio.timeout(1):
-        assert await _once_available(look, "PostgreSQL", daemon) is None
+        assert await once_available(look, "PostgreSQL", daemon) is None
 
 
 async def test_asked_to_end_while_the_database_doesnt_answer_it_ends(daemon: Daemon):
@@ -43,7 +43,7 @@ async def test_asked_to_end_while_the_database_doesnt_answer_it_ends(daemon: Dae
         return "never"
 
     async with asyncio.timeout(1):
-        assert await _once_available(look, "PostgreSQL", daemon) is None
+        assert await once_available(look, "PostgreSQL", daemon) is None
 
 
 async def test_a_bug_at_the_start_comes_out(daemon: Daemon):
@@ -51,11 +51,11 @@ async def test_a_bug_at_the_start_comes_out(daemon: Daemon):
         raise Fault("a bug")
 
     with pytest.raises(Fault):
-        await _once_available(look, "PostgreSQL", daemon)
+        await once_available(look, "PostgreSQL", daemon)
 
 
 async def test_a_reload_is_answered(daemon: Daemon):
     daemon.reload.set()
-    answering = asyncio.create_task(_reload(daemon, "serving"), name="reload")
+    answering = asyncio.create_task(answer_reloads(daemon, "serving"), name="reload")
     await wait_until_async(lambda: not daemon.reload.is_set(), 1, "the reload to be answered")
     answering.cancel()

@@ -1,0 +1,59 @@
+"""Pausing and resuming a job. While it is paused nothing of it fires; triggers still work."""
+
+from typing import Final
+
+from schedd.api import reckoning, settling, stored_jobs, views
+from schedd.api.services import Caller, Services
+from schedd.api.unbuilt import refuse_unbuilt
+from schedd.core.records import Conflict
+from schedproto.v1 import job_pb2, job_service_pb2
+
+RESUMED_AT_MOST: Final = 5
+"""Tries of a resume while others edit the job."""
+
+
+async def pause_job(
+    services: Services, caller: Caller, request: job_service_pb2.PauseJobRequest
+) -> job_pb2.Job:
+    """Fire nothing more until it is resumed. Triggers still work."""
+    refuse_unbuilt(request)
+    record = await stored_jobs.find(services, request.namespace, request.job)
+    stored = record.definition
+    paused = await services.store.pause_job(
+        stored.job_id,
+        request.note,
+        caller.actor,
+        caller.audit("pause", f"job/{stored.namespace}/{stored.name}", request.request_id),
+    )
+    if paused is None:
+        raise stored_jobs.unknown(request.job)
+    await settling.settle(services, caller, paused)
+    return views.job_message(paused)
+
+
+async def resume_job(
+    services: Services, caller: Caller, request: job_service_pb2.ResumeJobRequest
+) -> job_pb2.Job:
+    """Fire again from now on; the instants of the pause are SKIPPED (PAUSED)."""
+    for _ in range(RESUMED_AT_MOST):
+        record = await stored_jobs.find(services, request.namespace, request.job)
+        stored = record.definition
+        if not stored.paused:
+            return views.job_message(record)
+        timer, skipped = reckoning.after_pause(record, services.clock.now())
+        resumed = await services.store.resume_job(
+            stored.job_id,
+            timer,
+            skipped,
+            caller.audit("resume", f"job/{stored.namespace}/{stored.name}", request.request_id),
+            stored.generation,
+        )
+        if not isinstance(resumed, Conflict):
+            break  # else it was edited meanwhile, and the timer was reckoned from what it was
+    else:
+        raise stored_jobs.edited_meanwhile(request.job)
+    if resumed is None:
+        raise stored_jobs.unknown(request.job)
+    services.nudges.jobs_changed([(stored.job_id, resumed.shard)])
+    services.nudges.runs_ready([resumed.shard])
+    return views.job_message(resumed)

@@ -1,0 +1,78 @@
+"""What a pause or an edit makes of a job's timer, reckoned from the job as it stands.
+
+instants of the timer that are due ─→ one row that accounts for them all
+the first that isn't               ─→ the timer to go on with
+"""
+
+from datetime import datetime
+from typing import Final
+
+from google.protobuf.message import Message
+
+from schedd.api import definitions, stored_jobs
+from schedd.api.masks import SCHEDULES
+from schedd.core import catch_up
+from schedd.core.ids import scheduled_run_id
+from schedd.core.lifecycle import Reason, State
+from schedd.core.model import NewRun, RunKey
+from schedd.core.records import JobRecord
+from schedd.core.schedule import Occurrence
+from schedproto.v1 import job_pb2
+
+WHEN: Final = frozenset({*SCHEDULES, "phase", "time_zone", "start", "end", "jitter", "dst"})
+"""Fields whose edit sets the timer anew; any other keeps it."""
+FOLDS: Final = 50
+"""Steps in which the instants of a pause are counted; past them the count is a lower bound."""
+
+
+def after_pause(
+    record: JobRecord, now: datetime
+) -> tuple[tuple[datetime | None, datetime | None], NewRun | None]:
+    """The timer to go on with, and the row that accounts for the pause."""
+    fold, following = _settled(record, now, State.SKIPPED, Reason.PAUSED)
+    return ((following.due, following.nominal) if following else (None, None)), fold
+
+
+def never_fired(record: JobRecord, now: datetime) -> NewRun | None:
+    """The row that accounts for what was due by a schedule that is being replaced."""
+    if record.definition.paused:
+        return _settled(record, now, State.SKIPPED, Reason.PAUSED)[0]
+    return _settled(record, now, State.MISSED, Reason.EDITED)[0]
+
+
+def _settled(
+    record: JobRecord, now: datetime, state: State, reason: Reason
+) -> tuple[NewRun | None, Occurrence | None]:
+    """One row for all instants of the timer that are due, and the first one that isn't."""
+    if record.nominal is None or record.due_at is None:
+        return None, None
+    schedule = stored_jobs.compiled(record.definition)
+    following: Occurrence | None = Occurrence(record.nominal, record.due_at)
+    folds: list[catch_up.Fold] = []
+    while following is not None and following.due <= now and len(folds) < FOLDS:
+        fold, following = catch_up.settle(schedule, following, now, state, reason)
+        folds += [fold] if fold else []
+    if following is not None and following.due <= now:
+        following = schedule.next_after(now)
+    if not folds:
+        return None, following
+    first, last = folds[0], folds[-1]
+    return NewRun(
+        RunKey(first.first, scheduled_run_id(record.definition.job_id, first.first)),
+        first.due,
+        state=state,
+        reason=reason,
+        count=sum(fold.count for fold in folds),
+        scheduled_until=last.last,
+    ), following
+
+
+def edited_at(old: job_pb2.Job, new: job_pb2.Job, now: datetime) -> datetime:
+    """The instant to judge an edit by: an `at` that stays as it was may be past."""
+    return definitions.instant(old.at) if new.HasField("at") and new.at == old.at else now
+
+
+def schedule_changed(old: job_pb2.Job, new: job_pb2.Job) -> bool:
+    plain_old: Message = old
+    plain_new: Message = new
+    return any(getattr(plain_old, field) != getattr(plain_new, field) for field in WHEN)

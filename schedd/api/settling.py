@@ -1,0 +1,35 @@
+"""What `ok` of pause, edit and delete waits for: each attempt that may still start was given up,
+has started, or has expired (PROTOCOL 3).
+"""
+
+import asyncio
+
+from schedd.api.errors import OutcomeUnclear
+from schedd.api.services import Caller, Services
+from schedd.core.records import JobRecord
+
+
+async def settle(
+    services: Services, caller: Caller, record: JobRecord, *, may_start: int | None = None
+) -> None:
+    """Tell the owner, and wait until nothing of the old definition can start any more; attempts
+    of generation `may_start` and later may.
+    """
+    stored = record.definition
+    services.nudges.jobs_changed([(stored.job_id, record.shard)])
+    out = [
+        run
+        for run in await services.store.unstarted_attempts(stored.job_id, services.clock.now())
+        if may_start is None or run.generation < may_start
+    ]
+    if not out:
+        return
+    try:
+        async with asyncio.timeout(caller.deadline):
+            await services.lines.revoke(out)
+    except TimeoutError:
+        raise OutcomeUnclear(
+            f"{stored.name or stored.job_id} was changed, but a run of it may still start",
+            reason="ATTEMPTS_OUT",
+            remedy="it can't start later than five seconds from now; call again to be sure",
+        ) from None

@@ -1,0 +1,146 @@
+"""Jobs between the wire and the store: found by name, made from a checked message, and the
+refusals that every call on them shares.
+"""
+
+import hashlib
+from datetime import datetime
+
+from google.protobuf.message import Message
+
+from schedd.api import definitions
+from schedd.api.errors import Aborted, AlreadyExists, InvalidArgument, NotFound
+from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
+from schedd.core.ids import JobId
+from schedd.core.model import Definition
+from schedd.core.partition import shard_of
+from schedd.core.records import Conflict, Idempotency, JobRecord, StoredDefinition
+from schedd.core.schedule import CompiledSchedule
+from schedproto.v1 import job_pb2
+
+
+def namespace_of(given: str) -> str:
+    """The namespace of a request. Raises InvalidArgument for what can't be one."""
+    if not given:
+        return DEFAULT_NAMESPACE
+    violations = list(definitions.check_name(given, "namespace"))
+    if violations:
+        raise InvalidArgument(
+            f"namespace: {violations[0].problem}",
+            reason="BAD_NAMESPACE",
+            remedy="leave it out for the namespace `default`",
+            violations=violations,
+        )
+    return given
+
+
+async def find(services: Services, namespace: str, job: str) -> JobRecord:
+    """The job of this id or name. Raises NotFound."""
+    record = await services.store.get_job(namespace_of(namespace), job) if job else None
+    if record is None:
+        raise unknown(job)
+    return record
+
+
+def new_record(
+    caller: Caller,
+    job: job_pb2.Job,
+    job_id: JobId,
+    namespace: str,
+    now: datetime,
+    *,
+    ephemeral: bool,
+) -> JobRecord:
+    """The record of a job that was checked, as it will be stored."""
+    stored = StoredDefinition(
+        job_id=job_id,
+        generation=1,
+        namespace=namespace,
+        name=job.name,
+        spec=definitions.spec_of(job).SerializeToString(deterministic=True),
+        paused=job.paused,
+        ephemeral=ephemeral,
+    )
+    due_at, nominal = first_timer(compiled(stored), now)
+    return JobRecord(
+        definition=stored,
+        shard=shard_of(job_id),
+        due_at=due_at,
+        nominal=nominal,
+        pause_note=job.pause_note,
+        paused_by=caller.actor if job.paused else "",
+        created_at=now,
+        created_by=caller.actor,
+        updated_at=now,
+    )
+
+
+def idempotency(namespace: str, key: str, call: str, body: Message) -> Idempotency | None:
+    """The caller's key with a digest of what it stands for."""
+    if not key:
+        return None
+    plain = type(body)()
+    plain.CopyFrom(body)
+    for field in ("idempotency_key", "request_id"):
+        if field in plain.DESCRIPTOR.fields_by_name:
+            plain.ClearField(field)
+    digest = hashlib.sha256(plain.SerializeToString(deterministic=True)).digest()
+    return Idempotency(namespace, key, call, digest)
+
+
+def definition(stored: StoredDefinition) -> Definition:
+    """As the core reads it."""
+    return definitions.definition_of(
+        job_pb2.Job.FromString(stored.spec),
+        stored.job_id,
+        stored.generation,
+        stored.namespace,
+        stored.name,
+    )
+
+
+def compiled(stored: StoredDefinition) -> CompiledSchedule:
+    """Its schedule, ready to be asked for instants."""
+    return definitions.compiled(definition(stored))
+
+
+def first_timer(
+    schedule: CompiledSchedule, now: datetime
+) -> tuple[datetime | None, datetime | None]:
+    """When it is due first after `now`, and the instant that stands for; None, None: never."""
+    first = schedule.first(now)
+    return (first.due, first.nominal) if first else (None, None)
+
+
+def unknown(job: str) -> NotFound:
+    """The refusal for a job that isn't there."""
+    return NotFound(
+        f"there is no job {job!r}" if job else "no job was named",
+        reason="NO_SUCH_JOB",
+        remedy="see `schedctl job list`",
+    )
+
+
+def edited_meanwhile(name: str) -> Aborted:
+    """The refusal for an edit of what the caller hasn't seen."""
+    return Aborted(
+        f"job {name!r} was changed meanwhile",
+        reason="ETAG_MISMATCH",
+        remedy="read it again, and edit what you then see",
+    )
+
+
+def taken(conflict: Conflict, what: str) -> AlreadyExists:
+    """The refusal for a name or an idempotency key that stands for something else."""
+    if conflict.what == "key":
+        return AlreadyExists(
+            f"the idempotency key {what!r} was used for another body"
+            if what
+            else "the idempotency key was used for another body",
+            reason="IDEMPOTENCY_KEY_REUSED",
+            remedy="use a new key for a new call",
+        )
+    return AlreadyExists(
+        f"there is a job {what!r} already",
+        reason="NAME_TAKEN",
+        remedy=f"edit it with `schedctl job patch {what}`, or choose another name",
+    )

@@ -1,0 +1,54 @@
+"""Triggering a job: a run of it that no schedule asked for."""
+
+from uuid import uuid4
+
+from schedd.api import definitions, stored_jobs, views
+from schedd.api.errors import InvalidArgument, Violation
+from schedd.api.services import Caller, Services
+from schedd.api.unbuilt import refuse_unbuilt
+from schedd.core.ids import RunId
+from schedd.core.model import NewRun, Priority, RunKey, Trigger
+from schedd.core.records import Conflict
+from schedproto.v1 import job_service_pb2, run_pb2
+
+
+async def trigger_job(
+    services: Services, caller: Caller, request: job_service_pb2.TriggerJobRequest
+) -> run_pb2.Run:
+    """Start a run of the job now, or after a delay; also while it is paused."""
+    refuse_unbuilt(request)
+    check_trigger(request)
+    record = await stored_jobs.find(services, request.namespace, request.job)
+    stored = record.definition
+    now = services.clock.now()
+    definition = stored_jobs.definition(stored)
+    inserted = await services.store.insert_run(
+        stored.job_id,
+        NewRun(RunKey(now, RunId(uuid4())), now + request.delay.ToTimedelta()),
+        Trigger.MANUAL,
+        Priority(request.priority) if request.priority else definition.priority,
+        request.payload.SerializeToString() if request.HasField("payload") else None,
+        stored_jobs.idempotency(stored.namespace, request.idempotency_key, "TriggerJob", request),
+        caller.audit("trigger", f"job/{stored.namespace}/{stored.name}", request.request_id),
+    )
+    if isinstance(inserted, Conflict):
+        raise stored_jobs.taken(inserted, request.idempotency_key)
+    if inserted is None:
+        raise stored_jobs.unknown(request.job)
+    services.nudges.runs_ready([record.shard])
+    return views.run_message(inserted)
+
+
+def check_trigger(request: job_service_pb2.TriggerJobRequest) -> None:
+    """Raise InvalidArgument for a payload that can't be stored, or a delay that is negative."""
+    violations = list(definitions.payload_violations(request.payload))
+    if request.delay.ToTimedelta().total_seconds() < 0:
+        violations.append(Violation("delay", "must not be negative"))
+    if violations:
+        first = violations[0]
+        raise InvalidArgument(
+            f"{first.field}: {first.problem}",
+            reason="INVALID_TRIGGER",
+            remedy="mend the field and call again; nothing was stored",
+            violations=violations,
+        )

@@ -1,0 +1,105 @@
+"""The only place that ties adapters to ports: a member of the cluster, from its configuration.
+
+PostgresStore  EtcdClient          adapters
+└────┬────────┘
+DatabaseClock  Observer            time and view
+│
+Workers  Collect  Greeting         as long as the daemon lives: results count without a tenure
+Owner (fire dispatch rescue)       within each tenure
+│
+gRPC: calls, Attach, nudges        HTTP: pages, REST, metrics, health
+
+`parts` makes and ties them, `serving` puts them on gRPC, `lifecycle` is how a daemon starts and
+answers its service manager.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Final
+
+import grpc.aio
+
+from schedd.app import configured
+from schedd.app.lifecycle import answer_reloads, once_available
+from schedd.app.parts import Ground, Parts, build
+from schedd.app.readiness import readiness
+from schedd.app.serving import serve
+from schedd.cluster_clock import DatabaseClock
+from schedd.config import Config
+from schedd.etcd import client as etcd_client
+from schedd.rpc.attach import Terms
+from schedd.store import migrate as schema
+from schedd.store.database import Database
+from schedd.store.postgres import PostgresStore
+from schedd.web import app as web
+from schedd.web import server as web_server
+from schedkit import service
+from schedkit.channel import SERVER_OPTIONS, listen
+from schedkit.tasks import guard
+
+GRACE: Final = 0.5
+"""Seconds that calls in progress have when the daemon ends."""
+
+
+def migrate(config: Config) -> str:
+    """Bring the database to this version's schema; gives its revision."""
+    return schema.upgrade(config.postgres.dsn)
+
+
+class Daemon:
+    """One `schedd` process."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    async def run(self, daemon: service.Daemon) -> None:
+        """Serve until asked to drain, then hand over and end."""
+        config = self._config
+        access = configured.access(config)
+        deadline = config.call_deadline
+        async with AsyncExitStack() as stack:
+            store = PostgresStore(Database(config.postgres.dsn, lanes=config.postgres.lanes))
+            stack.callback(store.close)
+            clock = DatabaseClock(store.membership.probe)
+
+            async def first_look() -> str:
+                await store.check()
+                await clock.step()
+                return await store.membership.cluster_id()
+
+            cluster_id = await once_available(first_look, "PostgreSQL", daemon)
+            if cluster_id is None:
+                return
+            etcd = await stack.enter_async_context(
+                etcd_client.connect(access, deadline=deadline, root=config.etcd.prefix)
+            )
+            grpc_server = grpc.aio.server(options=SERVER_OPTIONS)
+            port = listen(grpc_server, config.listen.grpc, config.tls.files())
+            http = await stack.enter_async_context(web_server.bound(config.listen.http))
+            identity = configured.identity(config, port, http.port)
+            parts = build(Ground(config, identity, store, clock, etcd, access, cluster_id))
+            stack.push_async_callback(parts.peers.close)
+            terms = Terms(config.name, cluster_id, configured.VERSION, config.worker_ttl)
+            await serve(grpc_server, parts, terms, reflection=config.reflection)
+            stack.push_async_callback(grpc_server.stop, GRACE)
+            await _live(daemon, parts, http)
+
+
+async def _live(daemon: service.Daemon, parts: Parts, http: web_server.Bound) -> None:
+    page = web.build(parts.services, parts.telemetry, readiness(parts.member, parts.clock))
+    identity = parts.member.identity
+    serving = f"{identity.name}: gRPC {identity.grpc}, HTTP {identity.http}"
+    eternal: list[tuple[str, Callable[[], Awaitable[object]]]] = [
+        ("collect", parts.collect.loop.run),
+        ("peers", parts.peers.run),
+        ("reload", lambda: answer_reloads(daemon, serving)),
+        *((loop.name, loop.run) for loop in parts.greeting.loops),
+    ]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(guard(run, name), name=name) for name, run in eternal]
+        tasks.append(group.create_task(http.serve(page), name="http"))
+        daemon.ready(serving)
+        await parts.member.run(daemon.draining)
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,37 @@
+"""What the configuration says of this member and of etcd."""
+
+from importlib.metadata import version
+from typing import Final
+
+from schedd.config import Config
+from schedd.core.zones import tzdata_version
+from schedd.etcd.access import Access, Tls
+from schedd.member import Identity
+from schedkit.channel import split_address
+
+VERSION: Final = version("schedd")
+
+
+def access(config: Config) -> Access:
+    """How etcd is reached."""
+    etcd = config.etcd
+    files = (etcd.ca, etcd.cert, etcd.key)
+    tls = Tls(*files) if any(files) else None
+    return Access(etcd.endpoints, tls=tls, user=etcd.user or None, password=etcd.password or None)
+
+
+def identity(config: Config, grpc_port: int, http_port: int) -> Identity:
+    """Who this member is, listening on these ports."""
+    return Identity(
+        name=config.name,
+        grpc=config.listen.advertise_grpc or _reached(config.listen.grpc, grpc_port),
+        http=config.listen.advertise_http or _reached(config.listen.http, http_port),
+        weight=config.weight,
+        version=VERSION,
+        tzdata=tzdata_version(),
+    )
+
+
+def _reached(address: str, port: int) -> str:
+    host, _ = split_address(address)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,147 @@
+"""What a running member is made of: each adapter put behind the ports that ask for it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from schedd.api.services import Services
+from schedd.app.configured import VERSION
+from schedd.cluster_clock import DatabaseClock
+from schedd.config import Config
+from schedd.core.ids import SHARDS, IncarnationId, ShardId
+from schedd.core.partition import owner_of
+from schedd.etcd.access import Access
+from schedd.etcd.client import EtcdClient
+from schedd.etcd.keeper import keep_lease
+from schedd.leader.term import Leadership
+from schedd.member import Identity, Member
+from schedd.owner.catalogue import Catalogue
+from schedd.owner.collect import Collect
+from schedd.owner.greeting import Greeting
+from schedd.owner.owner import Owner
+from schedd.owner.watchers import Watchers
+from schedd.owner.worker_leases import WorkerLeases
+from schedd.owner.workers import Workers
+from schedd.rpc.peers import Peers
+from schedd.store.postgres import PostgresStore
+from schedd.telemetry import Telemetry
+from schedd.tenure import Loops
+from schedkit.tasks import Loop
+
+HOUSEKEEPING_EVERY: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What is there before the first part is made."""
+
+    config: Config
+    identity: Identity
+    store: PostgresStore
+    clock: DatabaseClock
+    etcd: EtcdClient
+    access: Access
+    cluster_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a running member is made of."""
+
+    clock: DatabaseClock
+    member: Member
+    workers: Workers
+    collect: Collect
+    greeting: Greeting
+    peers: Peers
+    owner: Owner
+    services: Services
+    telemetry: Telemetry
+
+
+def build(ground: Ground) -> Parts:
+    """Make the parts and tie them together; nothing runs yet."""
+    store, clock = ground.store, ground.clock
+    telemetry, watchers, catalogue = Telemetry(), Watchers(), Catalogue(store.owner)
+    emit = telemetry.emit
+    silent_after = ground.config.worker_ttl.total_seconds() / 2  # three heartbeats
+    workers = Workers(clock, emit, silent_after=silent_after)
+    member = _member(ground, lambda live: owner.loops(live, peers))
+    peers = Peers(member.cluster, ground.config.tls.files())
+    collect = Collect(catalogue, store.results, clock, peers, emit)
+    leases = _worker_leases(ground, member)
+    owner = Owner(
+        store=store.owner,
+        catalogue=catalogue,
+        workers=workers,
+        leases=leases,
+        collect=collect,
+        watchers=watchers,
+        clock=clock,
+        emit=emit,
+    )
+    peers.move(owner)
+    workers.on_attachment(member.attached)
+    return Parts(
+        clock=clock,
+        member=member,
+        workers=workers,
+        collect=collect,
+        greeting=Greeting(workers, leases, store.workers, store.results, store.users),
+        peers=peers,
+        owner=owner,
+        services=_services(ground, member, peers, workers, watchers),
+        telemetry=telemetry,
+    )
+
+
+def _member(ground: Ground, loops: Loops) -> Member:
+    config, etcd = ground.config, ground.etcd
+    return Member(
+        ground.identity,
+        coordination=etcd,
+        keep_lease=lambda: keep_lease(
+            etcd,
+            ground.access,
+            ttl=round(config.member_ttl.total_seconds()),
+            deadline=config.call_deadline,
+        ),
+        store=ground.store.membership,
+        clock=ground.clock,
+        lanes=config.postgres.lanes,
+        loops=loops,
+        duties=_duties(ground.store),
+    )
+
+
+def _worker_leases(ground: Ground, member: Member) -> WorkerLeases:
+    def designated(incarnation: IncarnationId) -> bool:
+        members = {one.name: 1 for one in member.cluster.view().members}
+        return owner_of(ShardId(incarnation.int % SHARDS), members) == ground.identity.name
+
+    ttl = ground.config.worker_ttl.total_seconds()
+    return WorkerLeases(ground.etcd, ground.store.workers, "", ttl, designated)
+
+
+def _services(
+    ground: Ground, member: Member, peers: Peers, workers: Workers, watchers: Watchers
+) -> Services:
+    return Services(
+        store=ground.store.users,
+        membership=ground.store.membership,
+        worker_store=ground.store.workers,
+        clock=ground.clock,
+        nudges=peers,
+        lines=workers,
+        changes=watchers,
+        cluster=member.cluster,
+        version=VERSION,
+        cluster_id=ground.cluster_id,
+    )
+
+
+def _duties(store: PostgresStore) -> Callable[[Leadership], Sequence[Loop]]:
+    async def keep_house() -> None:
+        await store.keep_house()
+
+    return lambda _: [Loop("housekeeping", keep_house, interval=HOUSEKEEPING_EVERY)]

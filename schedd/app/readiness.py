@@ -1,0 +1,30 @@
+"""Whether a member is ready to serve: what `/readyz` answers."""
+
+from collections.abc import Callable
+from typing import Final
+
+from schedd.cluster_clock import DatabaseClock
+from schedd.member import Member
+
+FRESH: Final = 5.0
+"""Seconds without an answer of the database after which a member isn't ready."""
+
+
+def readiness(member: Member, clock: DatabaseClock) -> Callable[[], list[str]]:
+    """Why this member isn't ready to serve; nothing: it is."""
+
+    def reasons() -> list[str]:
+        found = []
+        cluster = member.cluster
+        if cluster.tenure is None:
+            found.append("it has no tenure")
+        elif not cluster.trusted():
+            found.append("its lease in etcd is no longer trusted")
+        away = clock.away_for()
+        if away > FRESH:
+            found.append(f"the database hasn't answered for {away:.1f} s")
+        if cluster.view().leader is None:
+            found.append("the cluster has no leader")
+        return found
+
+    return reasons

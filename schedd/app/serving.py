@@ -1,0 +1,50 @@
+"""gRPC as a member serves it: calls, the workers' streams, nudges, health."""
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as grpc_health
+
+from schedd.api.calls import SERVICES
+from schedd.app.parts import Parts
+from schedd.rpc.attach import Terms, WorkerService
+from schedd.rpc.calls import handlers
+from schedd.rpc.peers import PeerService
+
+
+async def serve(server: grpc.aio.Server, parts: Parts, terms: Terms, *, reflection: bool) -> None:
+    """Put the services on it and start it."""
+    server.add_generic_rpc_handlers(
+        (
+            *handlers(parts.services),
+            _attach(parts, terms).handler(),
+            PeerService(parts.owner).handler(),
+        )
+    )
+    health = grpc_health.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    await health.set("", health_pb2.HealthCheckResponse.SERVING)
+    if reflection:
+        _reflect(server)
+    await server.start()
+
+
+def _attach(parts: Parts, terms: Terms) -> WorkerService:
+    cluster = parts.member.cluster
+    attach = WorkerService(
+        terms, parts.greeting, parts.workers, parts.collect, cluster, parts.clock
+    )
+    cluster.listen(
+        lambda known, view: attach.members_changed() if known.members != view.members else None
+    )
+    cluster.listen(
+        lambda known, view: parts.owner.workers_changed() if known.workers - view.workers else None
+    )
+    return attach
+
+
+def _reflect(server: grpc.aio.Server) -> None:
+    from grpc_reflection.v1alpha import reflection
+
+    names = [service.full_name for service in SERVICES]
+    reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)
