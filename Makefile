@@ -4,6 +4,7 @@
 PYTHON  ?= python3
 SECONDS ?=
 ARGS    ?=
+JOBS    ?= 3
 # bash would take it from the environment for its own clock
 unexport SECONDS
 
@@ -21,8 +22,8 @@ help: ## this list
 demo: $(VENV)/dev ## a cluster of real processes running real jobs; SECONDS=40 ends by itself
 	@PATH="$(CURDIR)/$(BIN):$$PATH" deploy/demo/run $(if $(SECONDS),--seconds $(SECONDS))
 
-test: $(VENV)/contrib ## the whole suite on real etcd, PostgreSQL and processes; TESTS=tests/unit narrows
-	$(BIN)/pytest $(TESTS) $(ARGS)
+test: $(VENV)/contrib ## the whole suite on real etcd, PostgreSQL and processes; TESTS=tests/unit narrows, JOBS=0 runs all in one process
+	$(BIN)/pytest $(TESTS) --numprocesses $(JOBS) --max-worker-restart 0 $(ARGS)
 
 lint: $(VENV)/contrib ## formatting, lint, strict types, who may import whom
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""What all tests share: figures that they measured are printed at the end of the session."""
+"""What all tests share: who runs beside whom, and the figures that were measured."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from collections.abc import Callable
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
+
+from support import distribution
 
 # In CI the same change gives the same answer twice; everywhere else examples are drawn anew, and
 # what they find is kept as a test.
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
+
+FIGURES = "figures"
 
 _FIGURES = pytest.StashKey[list[str]]()
 
@@ -21,14 +28,33 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_FIGURES] = []
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: distribution.turn(item.nodeid))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    return distribution.scheduler(config, log)
+
+
 @pytest.fixture(scope="session")
 def figure(pytestconfig: pytest.Config) -> Callable[[str], None]:
     """`figure("submit to result: median 61 ms")` stands in the summary, passed or failed."""
     return pytestconfig.stash[_FIGURES].append
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """One process of several sends its figures home."""
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output[FIGURES] = session.config.stash[_FIGURES]
+
+
+def pytest_testnodedown(node: WorkerController) -> None:
+    """A process of several has ended; one that crashed sent nothing."""
+    node.config.stash[_FIGURES].extend(getattr(node, "workeroutput", {}).get(FIGURES, ()))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if figures := terminalreporter.config.stash[_FIGURES]:
+    if figures := sorted(terminalreporter.config.stash[_FIGURES]):
         terminalreporter.section("figures")
         for line in figures:
             terminalreporter.line(line)
