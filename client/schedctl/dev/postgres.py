@@ -55,9 +55,9 @@ ROLE_LIMITS: Mapping[str, str] = {
 """Settings of the daemons' role (RELIABILITY, Timings): on the role, so poolers can't lose them."""
 
 
-def dsn(port: int, *, database: str = ROLE, role: str = ROLE) -> str:
+def dsn(port: int, *, database: str = ROLE, role: str = ROLE, host: str = HOST) -> str:
     """The URL of a database of the server on this port."""
-    return f"postgresql://{role}@{HOST}:{port}/{database}"
+    return f"postgresql://{role}@{host}:{port}/{database}"
 
 
 def environment() -> dict[str, str]:
@@ -132,9 +132,12 @@ def wait_ready(server: Process, port: int, log: Path, timeout: float) -> None:
     raise NotReady(f"PostgreSQL {state}", f"look into {log}", evidence=tail(log))
 
 
-def prepare(port: int, *, database: str = ROLE, template: str | None = None) -> str:
+def prepare(
+    port: int, *, database: str = ROLE, template: str | None = None, host: str = HOST
+) -> str:
     """Make sure of the daemons' role, its limits and a database it owns; answers the DSN."""
-    with connect(dsn(port, database="postgres", role=ADMIN)) as session, session.cursor() as cursor:
+    admin = dsn(port, database="postgres", role=ADMIN, host=host)
+    with connect(admin) as session, session.cursor() as cursor:
         cursor.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (ROLE,))
         if cursor.fetchone() is None:
             cursor.execute(f"CREATE ROLE {ROLE} LOGIN")
@@ -144,7 +147,7 @@ def prepare(port: int, *, database: str = ROLE, template: str | None = None) -> 
         if cursor.fetchone() is None:
             origin = f' TEMPLATE "{template}"' if template else ""
             cursor.execute(f'CREATE DATABASE "{database}" OWNER {ROLE}{origin}')
-    return dsn(port, database=database)
+    return dsn(port, database=database, host=host)
 
 
 def stop(server: Process | None, data: Path) -> None:

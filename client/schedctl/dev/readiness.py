@@ -18,21 +18,29 @@ from schedctl.dev.records import Kind, State
 
 def lacking(state: State) -> str | None:
     """What still keeps the cluster from being ready, in words; None when nothing does."""
-    members, workers = state.of(Kind.MEMBER), state.of(Kind.WORKER)
-    for part in (*members, *workers):
-        answer = fetch(f"http://{part.address('http')}/readyz")
+    members, workers = (
+        {part.name: part.address("http") for part in state.of(kind)}
+        for kind in (Kind.MEMBER, Kind.WORKER)
+    )
+    return lacking_among(members, workers)
+
+
+def lacking_among(members: Mapping[str, str], workers: Mapping[str, str]) -> str | None:
+    """The same of any daemons: name → `host:port` of their HTTP."""
+    for name, http in (*members.items(), *workers.items()):
+        answer = fetch(f"http://{http}/readyz")
         if answer is None:
-            return f"{part.name} does not answer at {part.address('http')}"
+            return f"{name} does not answer at {http}"
         if answer.status != 200:
-            return f"{part.name} is not ready: {_line(answer.body)}"
-    for member in members:
-        if (view := cluster_view(member.address("http"))) is None:
-            return f"{member.name} does not tell the state of the cluster"
+            return f"{name} is not ready: {_line(answer.body)}"
+    for name, http in members.items():
+        if (view := cluster_view(http)) is None:
+            return f"{name} does not tell the state of the cluster"
         if (lack := _lacking_in(view)) is not None:
-            return f"{lack}, says {member.name}"
-    for worker in workers:
-        if (attached := _members_attached(worker.address("http"))) < len(members):
-            return f"{worker.name} is attached to {attached} of {len(members)} members"
+            return f"{lack}, says {name}"
+    for name, http in workers.items():
+        if (attached := _members_attached(http)) < len(members):
+            return f"{name} is attached to {attached} of {len(members)} members"
     return None
 
 

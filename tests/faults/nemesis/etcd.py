@@ -1,0 +1,151 @@
+"""Faults of etcd: members and majorities lost, compacted under a watch, full, restored."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+from faults.nemesis.journal import Fault, Journal, NoEffect
+from faults.world import etcd
+from faults.world.service import Service
+from faults.world.world import World
+from support.wait import wait_until
+
+SERVES_WITHIN = 30.0
+
+
+@contextmanager
+def members_lost(journal: Journal, members: Sequence[Service]) -> Iterator[Fault]:
+    """SIGKILL; started again on their data at the end."""
+    names = ",".join(member.name for member in members)
+    with journal.fault("etcd members killed", names) as fault:
+        for member in members:
+            member.kill()
+        fault.took_effect(what="the processes are gone")
+        try:
+            yield fault
+        finally:
+            fault.end()
+            for member in members:
+                member.start()
+            for member in members:
+                wait_until(partial(etcd.healthy, member), SERVES_WITHIN, f"{member.name} to serve")
+
+
+def compact(fault: Fault, world: World) -> None:
+    """Forget every revision but the present one, on all members; seen by asking for an old one."""
+    revision = revision_of(world)
+    for _ in range(3):  # so that whoever resumes after the compaction has missed something
+        world.etcdctl("put", "nemesis/compaction", str(revision))
+    compacted = revision_of(world)
+    world.etcdctl("compaction", str(compacted))
+    try:
+        world.etcdctl("get", "nemesis/compaction", f"--rev={revision}")
+    except RuntimeError as refused:
+        if "compacted" not in str(refused):
+            raise
+        fault.took_effect(what="old revisions are gone", revision=compacted)
+    else:
+        raise NoEffect(f"revision {revision} can still be read")
+    world.etcdctl("del", "nemesis/compaction")
+
+
+@contextmanager
+def full(journal: Journal, world: World) -> Iterator[Fault]:
+    """The space quota is used up: NOSPACE, no write is taken. Emptied and disarmed at the end."""
+    with journal.fault("etcd NOSPACE", "etcd") as fault:
+        filling = "x" * 1_000_000
+        for number in range(200):
+            if "NOSPACE" in world.etcdctl("alarm", "list"):
+                fault.took_effect(what="alarm NOSPACE", written=number)
+                break
+            _put(world, f"nemesis/fill/{number}", filling)
+        try:
+            yield fault
+        finally:
+            fault.end()
+            world.etcdctl("del", "--prefix", "nemesis/fill/")
+            world.etcdctl("compaction", str(revision_of(world)))
+            for member in world.etcds.values():
+                etcd.ctl([member], "defrag")
+            world.etcdctl("alarm", "disarm")
+            left = world.etcdctl("alarm", "list")
+            if "NOSPACE" in left:
+                raise NoEffect(f"the alarm is not to be disarmed: {left}")
+
+
+def snapshot(world: World, file: Path) -> int:
+    """Save etcd as it is now; answers its revision."""
+    member = next(iter(world.etcds.values()))
+    revision = revision_of(world)
+    etcd.ctl([member], "snapshot", "save", os.fspath(file))
+    return revision
+
+
+@contextmanager
+def restored(journal: Journal, world: World, file: Path, saved: int) -> Iterator[Fault]:
+    """All of etcd is lost and comes back as it was at `saved`: revisions go back, unbumped."""
+    before = revision_of(world)
+    with journal.fault("etcd restored", "etcd", saved=saved, before=before) as fault:
+        members = list(world.etcds.values())
+        for member in members:
+            member.kill()
+        for member in members:
+            _restore(member, world.work, file)
+            member.start()
+        for member in members:
+            wait_until(partial(etcd.healthy, member), SERVES_WITHIN, f"{member.name} to serve")
+        after = revision_of(world)
+        if after >= before:
+            raise NoEffect(f"revisions did not go back: {before} → {after}")
+        fault.took_effect(what="revisions went back", before=before, after=after)
+        yield fault
+
+
+def revision_of(world: World) -> int:
+    """Etcd's revision now."""
+    answer = json.loads(world.etcdctl("get", "nemesis", "-w", "json"))
+    return int(answer["header"]["revision"])
+
+
+def _restore(member: Service, work: Path, file: Path) -> None:
+    data = work / member.name
+    shutil.rmtree(data)
+    words = list(member.argv)
+    wanted = ("--name", "--initial-cluster")
+    flags = [word for flag in wanted for word in (flag, words[words.index(flag) + 1])]
+    peers = words[words.index("--initial-advertise-peer-urls") + 1]
+    etcd.ctl(
+        [member],
+        *("snapshot", "restore", os.fspath(file), "--data-dir", os.fspath(data)),
+        *(*flags, "--initial-advertise-peer-urls", peers),
+    )
+
+
+def _put(world: World, key: str, value: str) -> None:
+    running = [member for member in world.etcds.values() if member.alive()]
+    subprocess.run(
+        [*etcd.ctl_argv(running), "put", key],
+        input=value,
+        env=etcd.environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,  # the one that hits the quota is refused, and that is what we are after
+    )
+
+
+@contextmanager
+def all_lost(journal: Journal, world: World, count: int) -> Iterator[Fault]:
+    """The leader of etcd and so many others in all: 1 the leader alone, 2 the majority."""
+    leader = wait_until(world.etcd_leader, SERVES_WITHIN, "etcd to have a leader")
+    assert leader is not None
+    others = [member for member in world.etcds.values() if member is not leader]
+    with ExitStack() as stack:
+        yield stack.enter_context(members_lost(journal, [leader, *others[: count - 1]]))

@@ -1,0 +1,93 @@
+"""Faults of PostgreSQL: restarted, crashed, locked, out of connections."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+
+import psycopg2
+
+from faults.nemesis.journal import Fault, Journal, NoEffect
+from faults.world.postgres import PORT, Server
+from schedctl.dev import postgres
+from support.wait import wait_until
+
+ANSWERS_WITHIN = 30.0
+LIMIT = 300
+"""More connections than the server has."""
+
+
+@contextmanager
+def restarted(journal: Journal, server: Server, *, crash: bool = False) -> Iterator[Fault]:
+    """Ended in fast mode (sessions are ended, all is written), or crashed; begun again after."""
+    name = "PostgreSQL crashed" if crash else "PostgreSQL restarted"
+    with journal.fault(name, server.host.name) as fault:
+        service = server.service
+        if crash:
+            service.kill()
+        else:
+            service.wanted = False
+            service.process.send(signal.SIGINT)
+            if not service.gone_within(20):
+                raise NoEffect("PostgreSQL did not end within 20 s of a fast shutdown")
+        if server.answers():
+            raise NoEffect("PostgreSQL still answers")
+        fault.took_effect(what="connections are refused")
+        try:
+            yield fault
+        finally:
+            fault.end()
+            service.start()
+            wait_until(server.answers, ANSWERS_WITHIN, "PostgreSQL to answer")
+
+
+@contextmanager
+def locked(
+    journal: Journal, server: Server, table: str, mode: str = "EXCLUSIVE"
+) -> Iterator[Fault]:
+    """Nobody writes to this table; taken in a queue, as a migration would, and seen to block."""
+    with (
+        journal.fault("table locked", table, mode=mode) as fault,
+        closing(psycopg2.connect(server.back_door)) as session,
+        session.cursor() as cursor,
+    ):
+        cursor.execute(f"LOCK TABLE {table} IN {mode} MODE")
+        fault.effect_of(lambda: waiting(server), 10, f"someone to wait for {table}")
+        try:
+            yield fault
+        finally:
+            fault.end()
+            session.rollback()
+
+
+def waiting(server: Server) -> int:
+    """How many sessions wait for a lock now."""
+    [(count,)] = server.sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    return int(count)
+
+
+@contextmanager
+def exhausted(journal: Journal, server: Server) -> Iterator[Fault]:
+    """Every connection that is not the superuser's is taken, those that come free too."""
+    with journal.fault("connections exhausted", server.host.name) as fault, ExitStack() as held:
+        for taken in range(LIMIT):
+            try:
+                session = psycopg2.connect(postgres.dsn(PORT, host=server.host.back_door))
+            except psycopg2.OperationalError as refused:
+                fault.took_effect(what=str(refused).strip(), held=taken)
+                break
+            held.enter_context(closing(session))
+        # What the daemons still hold is ended, so that it is they who stand before a full house.
+        _end_sessions(server)
+        try:
+            yield fault
+        finally:
+            fault.end()
+
+
+def _end_sessions(server: Server) -> None:
+    server.sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE application_name LIKE 'schedd%%' AND pid <> pg_backend_pid()"
+    )

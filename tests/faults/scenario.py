@@ -1,0 +1,265 @@
+"""One run in a world: set up, quiet, fault, heal, quiet, settle, dump, check.
+
+    run = Run(world, "leader killed", directory, seed=7)
+    with run:
+        with killed(run.journal, world.members[leader]):
+            run.ride(6)
+    verdict = run.judge()
+
+            jobs made      ┌─ quiet ─┐ fault window ┌ healing: at most F + G ┐ quiet ┌ settle ┐ dump
+    ────────┴──────────────┴─────────┴──────────────┴────────────────────────┴───────┴────────┴────▶
+
+- Jobs of a run bear its prefix and are deleted at its end, so runs in one world don't mix.
+- The second quiet time begins when all is ready and each each-second job has run on time again, and
+  at the latest F + G after healing, whether or not: what is late then is the system's failure.
+- `Run` leaves its directory behind, whatever happens; whoever made it removes it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from faults import dump, resources
+from faults.history import Meta, Recorder
+from faults.load import Caller, Load
+from faults.nemesis.journal import Journal
+from faults.probes import MIX, Probe
+from faults.world.world import World
+from support.wait import wait_until
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds. `failover` (F): lease, election, takeover. `grace` (G): of catching up."""
+
+    first_quiet: float = 5.0
+    second_quiet: float = 5.0
+    failover: float = 6.0
+    grace: float = 6.0
+    settle: float = 30.0
+
+
+class Run:
+    """One fault run. As a context manager it makes jobs and load, and ends them; faults go inside.
+
+    `directory`: where its history lies. `command`: the line that repeats it.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        scenario: str,
+        directory: Path,
+        *,
+        seed: int = 0,
+        mix: Sequence[Probe] = MIX,
+        timings: Timings | None = None,
+        command: str = "",
+        load: bool = True,
+    ) -> None:
+        self.world = world
+        self.scenario = scenario
+        self.seed = seed
+        self.timings = timings or Timings()
+        self.command = command
+        self.recorder = Recorder(directory)
+        self.directory = directory
+        self.journal = Journal(self.recorder)
+        prefix = f"r{int(time.time() * 10) % 10**9}"
+        self.mix = [replace(probe, name=f"{prefix}-{probe.name}") for probe in mix]
+        self.began = time.time()
+        self.quiet: list[tuple[float, float]] = []
+        self.figures: dict[str, Any] = {}
+        self.job_ids: dict[str, str] = {}
+        self._ops = itertools.count(1)
+        self._probes = directory / "probes"
+        self._probes.chmod(0o777)
+        self._callers: list[Caller] = []
+        self._load = (
+            Load(world.endpoints, self.recorder, self._ops, self._probes, seed, prefix)
+            if load
+            else None
+        )
+        self._log_sizes = {s.name: _size(s.log) for s in world.services()}
+        self._restarts = len(world.supervisor.restarted)
+
+    # ── what goes on inside ──────────────────────────────────────────────────────────────────
+
+    def ride(self, seconds: float) -> None:
+        """Let time pass: the length of a fault is the subject here."""
+        until = time.monotonic() + seconds
+        wait_until(lambda: time.monotonic() >= until, seconds + 1, "the time to pass")
+
+    def starts(self) -> list[dict[str, Any]]:
+        """All starts that the probes have written so far."""
+        lines = [
+            json.loads(line)
+            for file in self._probes.glob("*.jsonl")
+            for line in file.read_text().splitlines()
+        ]
+        return [line for line in lines if line["event"] == "start"]
+
+    # ── the phases ───────────────────────────────────────────────────────────────────────────
+
+    def __enter__(self) -> Self:
+        dump.forget_commits(self.world.postgres)
+        self.began = time.time()
+        self._write_meta()
+        self._callers = [
+            Caller(self.world.endpoints, self.recorder, self._ops, self._probes) for _ in range(4)
+        ]
+        self._spread(lambda caller, probe: self._create(caller, probe))
+        if self._load is not None:
+            self._load.begin()
+        self._await_on_time(time.time(), 20)
+        resources.record(self.world, self.recorder, "before")
+        self._be_quiet(self.timings.first_quiet)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with ExitStack() as closing:
+            closing.callback(self._keep_logs)
+            closing.callback(self._write_meta)
+            closing.callback(self._close)
+            if kind is None:
+                self._heal()
+                self._be_quiet(self.timings.second_quiet)
+            self._finish()
+
+    def _heal(self) -> None:
+        healed = self.journal.healed or time.time()
+        latest = healed + self.timings.failover + self.timings.grace
+        self.world.await_ready(max(1.0, latest - time.time()))
+        self._await_on_time(healed, max(0.1, latest - time.time()), must=False)
+        self.figures["healing_s"] = round(time.time() - healed, 1)
+
+    def _finish(self) -> None:
+        if self._load is not None:
+            self._load.end()
+        self._spread(lambda caller, probe: self._delete(caller, probe))
+        try:
+            wait_until(self._settled, self.timings.settle, "all runs to end and spools to empty")
+        finally:
+            resources.record(self.world, self.recorder, "after")
+            self.recorder.leftovers(dump.leftovers(self.world, ()))
+            dump.dump_commits(self.world.postgres, self.recorder)
+            dump.dump_tables(self.world.postgres, self.recorder, self.began - 1.0)
+
+    def _settled(self) -> bool:
+        [(live,)] = self.world.postgres.sql("SELECT count(*) FROM live")
+        if live:
+            return False
+        spools = (self.world.work / name for name in self.world.workers)
+        return not any(file for spool in spools for file in spool.glob("*.results"))
+
+    def _be_quiet(self, seconds: float) -> None:
+        began = time.time()
+        self.ride(seconds)
+        self.quiet.append((began, time.time()))
+
+    def _await_on_time(self, since: float, timeout: float, *, must: bool = True) -> None:
+        """Wait until each each-second job has run on time for an instant after `since`."""
+        wanted = {probe.name for probe in self.mix if probe.cron == "* * * * * *"}
+
+        def all_ran() -> bool:
+            seen = {
+                line["job"]
+                for line in self.starts()
+                if line["at"] > since and line["at"] - _instant(line["nominal"]) < 1.0
+            }
+            return wanted <= seen
+
+        try:
+            wait_until(all_ran, timeout, "each job to have run on time", every=0.2)
+        except AssertionError:
+            if must:
+                raise
+
+    # ── small acts ───────────────────────────────────────────────────────────────────────────
+
+    def _spread(self, act: Any) -> None:
+        """Do it for each probe, over all callers at once."""
+        share = [self.mix[at :: len(self._callers)] for at in range(len(self._callers))]
+
+        def work(caller: Caller, probes: Sequence[Probe]) -> None:
+            for probe in probes:
+                act(caller, probe)
+
+        with ThreadPoolExecutor(len(self._callers)) as pool:
+            list(pool.map(work, self._callers, share))
+
+    def _create(self, caller: Caller, probe: Probe) -> None:
+        job_id = caller.create(probe)
+        assert job_id is not None, f"{probe.name} could not be made in a quiet cluster"
+        self.job_ids[probe.name] = job_id
+
+    def _delete(self, caller: Caller, probe: Probe) -> None:
+        for _ in range(5):
+            if caller.change("delete", probe.name, self.job_ids.get(probe.name)):
+                return
+
+    def _close(self) -> None:
+        for caller in self._callers:
+            caller.close()
+
+    def _write_meta(self) -> None:
+        self.recorder.meta(
+            Meta(
+                scenario=self.scenario,
+                seed=self.seed,
+                began=self.began,
+                ended=time.time(),
+                member_ttl=self.world.ttl,
+                worker_ttl=self.world.ttl,
+                failover=self.timings.failover,
+                grace=self.timings.grace,
+                quiet=tuple(self.quiet),
+                command=self.command,
+                commit=_commit(),
+            )
+        )
+
+    def _keep_logs(self) -> None:
+        for service in self.world.services():
+            with service.log.open("rb") as log:
+                log.seek(self._log_sizes.get(service.name, 0))
+                self.recorder.log(service.name).write_bytes(log.read())
+        restarted = self.world.supervisor.restarted[self._restarts :]
+        self.figures["restarts"] = len(restarted)
+        (self.directory / "figures.json").write_text(json.dumps(self.figures) + "\n")
+
+
+def _instant(nominal: str) -> float:
+    from datetime import datetime
+
+    return datetime.fromisoformat(nominal).timestamp()
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
+
+
+def _commit() -> str:
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip()

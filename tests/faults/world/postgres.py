@@ -1,0 +1,125 @@
+"""PostgreSQL on a host of its own, with every commit kept for logical decoding.
+
+`fsync` is off, for the data need only outlive the process, not the machine; `synchronous_commit`
+is on, so that what was acknowledged survives a crash of the server.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from faults.world.network import Host
+from faults.world.service import Service
+from schedctl.dev import binaries, nonroot, postgres
+
+PORT = 5432
+SLOT = "faults"
+"""The replication slot through which all commits are read, in their order."""
+
+SETTINGS = {
+    **postgres.SETTINGS,
+    "fsync": "off",
+    "full_page_writes": "off",
+    "shared_buffers": "64MB",
+    "wal_level": "logical",
+    "max_connections": "120",
+    "log_min_duration_statement": "1000",
+}
+
+
+class Server:
+    """The service, and SQL on it as superuser (no timeouts) by the host's back door."""
+
+    def __init__(self, host: Host, work: Path, logs: Path) -> None:
+        self.host = host
+        self.data = work / host.name
+        self._programs = binaries.find_postgres()
+        prefix = nonroot.command_prefix(self.data, self._programs.postgres)
+        self.service = Service(
+            host.name,
+            host,
+            [
+                *prefix,
+                os.fspath(self._programs.postgres),
+                *("-D", os.fspath(self.data)),
+                *("-h", "0.0.0.0"),
+                *("-p", str(PORT)),
+                *("-k", ""),
+            ],
+            logs / f"{host.name}.log",
+            work,
+            base=postgres.environment,
+            before=lambda: postgres.clean_up(self.data),
+        )
+
+    @property
+    def dsn(self) -> str:
+        """The daemons' database, by the host's own address."""
+        return postgres.dsn(PORT, host=self.host.address)
+
+    @property
+    def back_door(self) -> str:
+        """The daemons' database for the superuser, past every cut and detour of the nemesis."""
+        return postgres.dsn(PORT, role=postgres.ADMIN, host=self.host.back_door)
+
+    def initialise(self) -> None:
+        """Make the data folder."""
+        postgres.initialise(self._programs, self.data, SETTINGS)
+        with (self.data / "pg_hba.conf").open("a") as access:
+            access.write("host all all 10.213.0.0/16 trust\n")
+
+    def prepare(self) -> None:
+        """The daemons' role and database, on a server that answers."""
+        postgres.prepare(PORT, host=self.host.back_door)
+
+    def keep_commits(self) -> None:
+        """Make the slot: every commit from now on can be read back."""
+        slot = "SELECT pg_create_logical_replication_slot(%s, 'test_decoding')"
+        self.sql(slot, SLOT)
+
+    def answers(self) -> bool:
+        """Whether it accepts connections and serves them."""
+        import psycopg2
+
+        admin = postgres.dsn(
+            PORT, database="postgres", role=postgres.ADMIN, host=self.host.back_door
+        )
+        try:
+            with postgres.connect(admin, timeout=2):
+                return True
+        except psycopg2.OperationalError:
+            return False
+
+    def sql(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """One statement in the daemons' database; its rows, if it gives any."""
+        with postgres.connect(self.back_door) as session, session.cursor() as cursor:
+            cursor.execute(query, values or None)
+            return list(cursor.fetchall()) if cursor.description else []
+
+    def each(
+        self, query: str, row: Callable[[Sequence[Any]], None], values: Sequence[object] = ()
+    ) -> None:
+        """Call `row` for each row of a long answer."""
+        with postgres.connect(self.back_door) as session, session.cursor() as cursor:
+            cursor.execute(query, values or None)
+            while rows := cursor.fetchmany(2000):
+                for found in rows:
+                    row(found)
+
+    def dump(self, file: Path) -> None:
+        """`pg_dump` of the daemons' database, for a person who looks into a failure."""
+        import subprocess
+
+        program = self._programs.postgres.with_name("pg_dump")
+        with file.open("wb") as output:
+            subprocess.run(
+                [os.fspath(program), self.back_door],
+                stdout=output,
+                stderr=subprocess.DEVNULL,
+                env=postgres.environment(),
+                timeout=120,
+                check=False,
+            )

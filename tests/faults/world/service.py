@@ -1,0 +1,145 @@
+"""One process of the world on one host: started, killed, stopped, asked to end, started again.
+
+A service is wanted or not: what is wanted and has ended is started again by the `supervisor`, as a
+service manager would, and each such start is counted. The process is known by pid and birth.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from faults.world.network import Host
+from schedctl.dev.http import Answer, fetch
+from schedctl.dev.processes import Process, end, spawn, tail
+from support.wait import wait_until
+
+RESTART_AFTER = 1.0
+"""Seconds between an end nobody asked for and the next start: systemd's RestartSec of the units."""
+
+
+@dataclass(slots=True)
+class Service:
+    """`argv` and `environ` are read anew at each start, after `before` has done what must precede.
+
+    `http`: host:port of health and metrics.
+    """
+
+    name: str
+    host: Host
+    argv: Sequence[str]
+    log: Path
+    cwd: Path
+    environ: dict[str, str] = field(default_factory=dict)
+    base: Callable[[], Mapping[str, str]] = lambda: os.environ
+    before: Callable[[], object] = lambda: None
+    http: str = ""
+    wanted: bool = False
+    starts: int = 0
+    _process: Process | None = None
+
+    @property
+    def process(self) -> Process:
+        """The one that runs, or ran last."""
+        if self._process is None:
+            raise RuntimeError(f"{self.name} was never started")
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        """Its pid, or the last it had."""
+        return self.process.pid
+
+    def alive(self) -> bool:
+        """Whether it runs, stopped ones too."""
+        return self._process is not None and self._process.alive()
+
+    def start(self) -> None:
+        """Start it; returns before it is ready."""
+        self.wanted = True
+        self.starts += 1
+        self.before()
+        self._process = spawn(
+            [*self.host.enter(), *self.argv],
+            log=self.log,
+            cwd=self.cwd,
+            env={**self.base(), **self.environ},
+        )
+
+    def kill(self) -> None:
+        """SIGKILL; nobody starts it again until `start`. Returns when it is dead."""
+        self.wanted = False
+        end([self.process])
+
+    def terminate(self, timeout: float) -> bool:
+        """SIGTERM; answers whether it ended by itself within `timeout` seconds."""
+        self.wanted = False
+        self.process.send(signal.SIGTERM)
+        return self.gone_within(timeout)
+
+    def gone_within(self, timeout: float) -> bool:
+        """Wait for its end; answers whether it came."""
+        deadline = time.monotonic() + timeout
+        while self.alive() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return not self.alive()
+
+    def stop(self) -> None:
+        """SIGSTOP; returns when it stands."""
+        self.process.send(signal.SIGSTOP)
+        wait_until(self.process.paused, 5.0, f"{self.name} to stand still")
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.process.send(signal.SIGCONT)
+
+    def get(self, path: str, timeout: float = 2.0) -> Answer | None:
+        """GET from its HTTP port; None when it doesn't answer."""
+        return fetch(f"http://{self.http}{path}", timeout)
+
+    def ready(self) -> bool:
+        """Whether it says so itself."""
+        answer = self.get("/readyz")
+        return answer is not None and answer.status == 200
+
+    def said(self, lines: int = 15) -> str:
+        """The end of its log."""
+        return tail(self.log, lines)
+
+
+class Supervisor:
+    """Starts again what is wanted and has ended, one second later; tells of each by `restarted`."""
+
+    def __init__(self, services: Sequence[Service]) -> None:
+        self._services = services
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
+        self.restarted: list[tuple[float, str]] = []
+
+    def begin(self) -> None:
+        """Watch from now on."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Watch no longer; nothing is started after this."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _watch(self) -> None:
+        dead_since: dict[str, float] = {}
+        while not self._ended.wait(0.1):
+            for service in self._services:
+                if service.wanted and not service.alive():
+                    since = dead_since.setdefault(service.name, time.monotonic())
+                    if time.monotonic() - since >= RESTART_AFTER:
+                        del dead_since[service.name]
+                        self.restarted.append((time.time(), service.name))
+                        service.start()
+                else:
+                    dead_since.pop(service.name, None)
