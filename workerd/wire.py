@@ -89,7 +89,8 @@ def result(
         exit_code=outcome.exit_code,
         output=map(piece, outcome.output),
     )
-    message.started_at.FromDatetime(started_at)
+    if outcome.began:
+        message.started_at.FromDatetime(started_at)
     message.finished_at.FromDatetime(finished_at)
     if outcome.result is not None:
         message.result.CopyFrom(payload(outcome.result))

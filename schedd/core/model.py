@@ -253,6 +253,8 @@ class Report:
     retry_at: datetime | None = None
     counts: bool = True
     """False: the attempt is given back and costs nothing (returned, refused)."""
+    lost: bool = False
+    """It had begun and was lost on the way: one more of a run's losses."""
     dead: bool = False
     """It becomes a dead letter."""
     fingerprint: str = ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from schedd.core.ids import JobId, ShardId, Timeline, Token
+from schedd.core.ids import IncarnationId, JobId, ShardId, Timeline, Token
 from schedd.core.lifecycle import State
 from schedd.core.model import Assigned, Incarnation, LiveRun, RunKey, Trigger
 
@@ -73,6 +73,8 @@ class Unstarted:
     key: RunKey
     shard: ShardId
     token: Token
+    sender: IncarnationId | None = None
+    """The incarnation that says so: it must be the one that was meant. None: its owner knows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,10 @@
 
     wait n = min(max, backoff × factor^(n−1)) × (1 + jitter × u),  u in [−1, 1) hashed from (run, n)
 
-Deterministic: whichever member accepts the result computes the same instant. A worker's death, a
-refusal or a shutdown is not the job's failure and costs no attempt, up to `MAX_LOSSES`.
+Deterministic: whichever member accepts the result computes the same instant. A worker's death or a
+shutdown is not the job's failure and costs no attempt, up to `MAX_LOSSES`. What never began (a
+refusal, a worker that couldn't start it) costs nothing at all. A job `at_most_once` is begun again
+only after a failure that was reported, or when it surely never began.
 """
 
 import hashlib
@@ -23,6 +25,9 @@ MAX_LOSSES = 10
 KILL_MARGIN = timedelta(seconds=2)
 """What a worker whose lease is lost takes, beyond `kill_after`, to notice and to kill."""
 
+UNSTARTED_PAUSE = timedelta(seconds=1)
+"""Before what a worker couldn't start is handed out anew: its host may be at its limits."""
+
 LONGEST_WAIT = timedelta(days=3653)
 LONGEST_ASKED = timedelta(days=1)
 """What an attempt's `Retry-After` may ask for: it comes from strangers."""
@@ -35,7 +40,7 @@ class Outcome(StrEnum):
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
     RETURNED = "RETURNED"
-    """Given back before it did anything that counts."""
+    """Given back: the worker ended it for reasons of its own, or could never start it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,8 @@ class Sequel:
     retry_at: datetime | None = None
     counts: bool = True
     dead: bool = False
+    lost: bool = False
+    """It had begun and was lost on the way: one more of `MAX_LOSSES`."""
 
 
 def wait(policy: RetryPolicy, run: RunId, attempt: int) -> timedelta:
@@ -74,15 +81,19 @@ def after_attempt(
     definition: Definition,
     now: datetime,
     retry_after: timedelta | None = None,
+    *,
+    began: bool = True,
 ) -> Sequel:
-    """Decide from the outcome of the run's present attempt; `run.attempt` counts it already."""
+    """Decide from the outcome of the run's present attempt; `run.attempt` counts it already.
+
+    `began`: False when its worker says that nothing of it ever ran.
+    """
     if outcome is Outcome.SUCCEEDED:
         return Sequel(State.SUCCEEDED, None)
     if run.cancelling or outcome is Outcome.CANCELLED:
         return Sequel(State.CANCELLED, Reason.BY_USER)
     if outcome is Outcome.RETURNED:
-        back = State.PENDING if run.attempt <= 1 else State.RETRYING
-        return Sequel(back, None, retry_at=now, counts=False)
+        return _after_return(run, definition, now, began=began)
     if reason is Reason.DONT_RETRY or run.attempt >= definition.retry.max_attempts:
         return Sequel(State.FAILED, reason, dead=True)
     pause = wait(definition.retry, run.key.run_id, run.attempt)
@@ -93,12 +104,26 @@ def after_attempt(
 def after_loss(run: LiveRun, definition: Definition) -> Sequel:
     """Decide what becomes of a run whose worker is gone."""
     if run.cancelling:
-        return Sequel(State.CANCELLED, Reason.BY_USER, counts=False)
+        return Sequel(State.CANCELLED, Reason.BY_USER, counts=False, lost=True)
+    given_up = _given_up(run, definition)
+    return given_up or Sequel(State.RETRYING, Reason.WORKER_LOST, counts=False, lost=True)
+
+
+def _after_return(run: LiveRun, definition: Definition, now: datetime, *, began: bool) -> Sequel:
+    back = State.PENDING if run.attempt <= 1 else State.RETRYING
+    if not began:
+        return Sequel(back, None, retry_at=now + UNSTARTED_PAUSE, counts=False)
+    given_up = _given_up(run, definition)
+    return given_up or Sequel(back, None, retry_at=now, counts=False, lost=True)
+
+
+def _given_up(run: LiveRun, definition: Definition) -> Sequel | None:
+    """The end of a run that had begun and was lost on the way, if it may not begin again."""
     if definition.delivery is Delivery.AT_MOST_ONCE:
-        return Sequel(State.FAILED, Reason.WORKER_LOST, dead=True)
+        return Sequel(State.FAILED, Reason.WORKER_LOST, dead=True, lost=True)
     if run.losses + 1 >= MAX_LOSSES:
-        return Sequel(State.FAILED, Reason.TOO_MANY_LOSSES, dead=True)
-    return Sequel(State.RETRYING, Reason.WORKER_LOST, counts=False)
+        return Sequel(State.FAILED, Reason.TOO_MANY_LOSSES, dead=True, lost=True)
+    return None
 
 
 def reissue_after(definition: Definition) -> timedelta:

@@ -60,6 +60,7 @@ class Refusal:
     key: RunKey
     token: Token
     worker: str
+    sender: IncarnationId
     why: str
     greatest: Token = NO_TOKEN
     """The greater token of the run that the worker has seen, if that is why."""
@@ -150,7 +151,7 @@ class Collect:
         batch = dict(list(self._refusals.items())[:BATCH])
         runs = await self._store.reported_runs([one.key for one in batch.values()])
         unstarted = [
-            Unstarted(one.key, runs[one.key].shard, one.token)
+            Unstarted(one.key, runs[one.key].shard, one.token, one.sender)
             for one in batch.values()
             if one.key in runs
         ]
@@ -220,7 +221,13 @@ def _report(
         sequel = _as_told(reported)  # the statement will refuse it, or find it stored already
     else:
         sequel = after_attempt(
-            reported.outcome, reported.reason, run, entry.definition, now, reported.retry_after
+            reported.outcome,
+            reported.reason,
+            run,
+            entry.definition,
+            now,
+            reported.retry_after,
+            began=reported.started_at is not None,
         )
     return Report(
         key=reported.key,
@@ -236,6 +243,7 @@ def _report(
         finished_at=reported.finished_at,
         retry_at=sequel.retry_at,
         counts=sequel.counts,
+        lost=sequel.lost,
         dead=sequel.dead,
         fingerprint=fingerprint(sequel.reason, reported.exit_code, reported.error)
         if sequel.dead

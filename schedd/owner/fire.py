@@ -5,10 +5,12 @@
 The plan (`core/catch_up.py`) says which instants run, which are only accounted for, and where the
 timer stands next. The fire statement inserts from the timers that advanced, so a timer that was
 paused, edited, moved or fired by somebody else meanwhile inserts nothing (PROTOCOL 3); its row is
-then read again. Loads read from minus infinity, never from a watermark: a creation may commit
-behind it.
+then read again. One that comes back unchanged met the guard of the database's own clock, which is
+behind ours: it is tried again after a pause. Loads read from minus infinity, never from a
+watermark: a creation may commit behind it.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -28,12 +30,16 @@ from schedd.ports import ClusterClock, OwnerStore
 from schedkit import failpoints
 from schedkit.tasks import Loop
 
+log = logging.getLogger(__name__)
+
 HORIZON: Final = timedelta(seconds=10)
 """How far ahead timers are held in memory."""
 LOAD_EVERY: Final = 2.5
 """Seconds between two loads. A nudge brings a new timer in at once; the load is the truth."""
 LOAD_LIMIT: Final = 20_000
 BATCH: Final = 500
+GUARD_PAUSE: Final = timedelta(seconds=0.5)
+"""Before a timer that the database held back for its clock is tried again."""
 
 MID_BATCH = failpoints.awaited("fire.mid_batch")
 AFTER_COMMIT = failpoints.awaited("fire.after_commit")
@@ -58,6 +64,7 @@ class Fire:
         self._clock = clock
         self._emit = emit
         self._changed: set[JobId] = set()
+        self._refused: dict[JobId, Timer] = {}
         self._load_at: datetime | None = None
         self._ready: Callable[[], None] = lambda: None
         self.loop = Loop("fire", self.step, interval=LOAD_EVERY)
@@ -113,7 +120,15 @@ class Fire:
             raise
         for gone in jobs - {row.job_id for row in rows}:
             self._board.timers.discard(gone)
-        self._board.put_timers(rows, self._clock.now() + HORIZON)
+        now = self._clock.now()
+        self._board.put_timers(rows, now + HORIZON)
+        refused, self._refused = self._refused, {}
+        held = [row for row in rows if row == refused.get(row.job_id) and row.due_at is not None]
+        for row in held:
+            if row.job_id in self._board.timers:
+                self._board.timers.put(row.job_id, now + GUARD_PAUSE, row)
+        if held:
+            log.warning("%d timers were held back: the database's clock is behind ours", len(held))
 
     async def _fire(self, due: Sequence[Timer]) -> None:
         timers = {timer.job_id: timer for timer in due}
@@ -161,6 +176,7 @@ class Fire:
         )
         if refused:
             self._catalogue.forget(refused)
+            self._refused = {job: timers[job] for job in refused}
             self.changed(refused)
         for answer in answers:
             self._transactor.lost(answer.lost, "fire")

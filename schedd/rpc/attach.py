@@ -225,14 +225,14 @@ class WorkerService:
         """Take in one frame; True when it says goodbye."""
         for result in frame.results:
             self._collect.reported(frames.reported(result), outbox)
+        who = attached.incarnation
         for refused in frame.refusals:
-            self._collect.refused(frames.refusal(refused, attached.incarnation.worker))
+            self._collect.refused(frames.refusal(refused, who.worker, who.id))
         for answer in frame.revoke_answers:
             key, token = frames.key_of(answer.key)
             self._workers.revoke_answered(key.run_id, token)
             if answer.outcome == wire.RevokeAnswer.OUTCOME_REVOKED:
-                worker = attached.incarnation.worker
-                self._collect.refused(Refusal(key, token, worker, "REVOKED"))
+                self._collect.refused(Refusal(key, token, who.worker, who.id, "REVOKED"))
         if frame.HasField("granted"):
             self._workers.granted(attached, frame.granted.slots, frame.granted.received)
         if frame.HasField("heartbeat"):

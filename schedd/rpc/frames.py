@@ -167,14 +167,14 @@ def reported(result: worker_service_pb2.Result) -> Reported:
         raise BadFrame(str(wrong)) from wrong
 
 
-def refusal(message: worker_service_pb2.Refusal, worker: str) -> Refusal:
+def refusal(message: worker_service_pb2.Refusal, worker: str, sender: IncarnationId) -> Refusal:
     """An assignment that wasn't taken. Raises BadFrame."""
     key, token = key_of(message.key)
     try:
         why = worker_service_pb2.Refusal.Why.Name(message.why).removeprefix("WHY_")
     except ValueError:
         why = "UNSPECIFIED"  # a newer worker's reason; the run comes back all the same
-    return Refusal(key, token, worker, why, Token(message.greatest_token_seen))
+    return Refusal(key, token, worker, sender, why, Token(message.greatest_token_seen))
 
 
 def demand(heads: Sequence[Head]) -> worker_service_pb2.Demand:

@@ -50,11 +50,12 @@ _AFTER = """
 
 GIVE_BACK = f"""
 WITH d AS MATERIALIZED (
-    SELECT r.scheduled_at, r.run_id, b.token, 'RUNNING' AS running, {
+    SELECT r.scheduled_at, r.run_id, b.token, 'RUNNING' AS running,
+        COALESCE(b.sender, r.incarnation) AS incarnation, {
     _AFTER.format(state="CASE WHEN r.attempt > 1 THEN 'RETRYING' ELSE 'PENDING' END", reason="NULL")
 }
-    FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(tokens)s::bigint[])
-      b(scheduled_at, run_id, token)
+    FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(tokens)s::bigint[],
+        %(senders)s::uuid[]) b(scheduled_at, run_id, token, sender)
     CROSS JOIN LATERAL (
         SELECT * FROM runs r WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
           AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s OFFSET 0
@@ -67,7 +68,7 @@ WITH d AS MATERIALIZED (
             * LEAST(10, 0.02 * 2 ^ LEAST(10, GREATEST(0, r.assignments - r.attempt - r.losses)))),
         finished_at = CASE WHEN d.state = 'CANCELLED' THEN statement_timestamp() END
     FROM d WHERE r.scheduled_at = d.scheduled_at AND r.run_id = d.run_id
-      AND r.token = d.token AND r.state = d.running
+      AND r.token = d.token AND r.incarnation = d.incarnation AND r.state = d.running
     RETURNING {RUN_COLUMNS}
 ), gone AS (
     DELETE FROM live l USING back
@@ -167,11 +168,12 @@ def definitions(connection: Connection, jobs: Collection[JobId]) -> dict[JobId, 
 def give_back(
     connection: Connection, unstarted: Sequence[Unstarted], shards: Collection[ShardId] | None
 ) -> list[LiveRun]:
-    """Assignments that never started go whence they came; `shards` None: the token is the guard."""
+    """Assignments that never started go whence they came. `shards` None: token and sender guard."""
     keys = key_arguments([each.key for each in unstarted])
     lock_runs(connection, keys)
     arguments = keys | {
         "tokens": arrays.numbers(each.token for each in unstarted),
+        "senders": arrays.ids(each.sender for each in unstarted),
         "shards": None if shards is None else arrays.numbers(shards),
     }
     return [live_run(row) for row in connection.exec_driver_sql(GIVE_BACK, arguments)]

@@ -31,6 +31,7 @@ BEFORE_ASSIGN = failpoints.blocking("assign.before_commit")
 BEFORE_RESCUE = failpoints.blocking("rescue.before_commit")
 BEFORE_GIVE_BACK = failpoints.blocking("give_back.before_commit")
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -135,8 +136,7 @@ class PostgresOwnerStore:
             BEFORE_GIVE_BACK()
             return back
 
-        _, answer = await self._fenced(claim, unstarted, body)
-        return answer or []
+        return await self._rows(claim, unstarted, body)
 
     async def rescue(self, claim: Claim, losses: Sequence[Loss]) -> list[RunKey]:
         """Write the losses down and move the runs on."""
@@ -146,8 +146,7 @@ class PostgresOwnerStore:
             BEFORE_RESCUE()
             return rescued
 
-        _, answer = await self._fenced(claim, losses, body)
-        return answer or []
+        return await self._rows(claim, losses, body)
 
     async def end_waiting(
         self, claim: Claim, runs: Sequence[tuple[RunKey, State, str]]
@@ -159,6 +158,18 @@ class PostgresOwnerStore:
             return dispatch.end_waiting(connection, runs, owned) if owned else []
 
         return await self.database.on_lane(claim.epochs, body) if runs else []
+
+    async def _rows(
+        self, claim: Claim, items: Sequence[S], body: Callable[[Connection, Sequence[S]], list[A]]
+    ) -> list[A]:
+        """Fenced, for answers that are rows; what the database refuses is set aside."""
+
+        async def write(batch: Sequence[S]) -> list[A]:
+            _, answer = await self._fenced(claim, batch, body)
+            return answer or []
+
+        answers, _ = await halved(items, write) if items else ([], [])
+        return [row for _, rows in answers for row in rows]
 
     async def _fenced(
         self, claim: Claim, items: Sequence[S], body: Callable[[Connection, Sequence[S]], T]

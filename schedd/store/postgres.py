@@ -148,10 +148,12 @@ class PostgresResultStore:
 
     async def refuse(self, unstarted: Sequence[Unstarted]) -> list[RunKey]:
         """Assignments that their worker didn't take go whence they came; the token is the guard."""
-        if not unstarted:
-            return []
-        back = await self.database.call(lambda c: dispatch.give_back(c, unstarted, None))
-        return [run.key for run in back]
+
+        async def write(batch: Sequence[Unstarted]) -> list[LiveRun]:
+            return await self.database.call(lambda c: dispatch.give_back(c, batch, None))
+
+        answers, _ = await halved(unstarted, write) if unstarted else ([], [])
+        return [run.key for _, back in answers for run in back]
 
     async def started(self, starts: Sequence[tuple[RunKey, Token, datetime]]) -> None:
         """Write down starts, where the token still runs."""

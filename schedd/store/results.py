@@ -47,14 +47,16 @@ WITH b AS MATERIALIZED (
     FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(tokens)s::bigint[],
         %(senders)s::uuid[], %(states)s::text[], %(reasons)s::text[], %(errors)s::text[],
         %(exit_codes)s::int[], %(started)s::timestamptz[], %(finished)s::timestamptz[],
-        %(digests)s::bytea[], %(retries)s::timestamptz[], %(free)s::int[]) WITH ORDINALITY
+        %(digests)s::bytea[], %(retries)s::timestamptz[], %(free)s::int[],
+        %(lost)s::int[]) WITH ORDINALITY
       AS b(scheduled_at, run_id, token, sender, state, reason, error, exit_code, started_at,
-        finished_at, digest, retry_at, free, n)
+        finished_at, digest, retry_at, free, lost, n)
 ), accepted AS (
     UPDATE runs r SET state = b.state, reason = b.reason, error = b.error, exit_code = b.exit_code,
         started_at = COALESCE(b.started_at, r.started_at),
         finished_at = COALESCE(b.finished_at, statement_timestamp()), digest = b.digest,
-        ready_at = COALESCE(b.retry_at, r.ready_at), attempt = r.attempt - b.free
+        ready_at = COALESCE(b.retry_at, r.ready_at), attempt = r.attempt - b.free,
+        losses = r.losses + b.lost
     FROM b
     WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
       AND r.token = b.token AND r.incarnation = b.sender AND r.state = b.running
@@ -211,7 +213,13 @@ def _settled(report: Report, row: Standing, deleted: bool) -> Report:
 
 def _cancelled(report: Report, reason: Reason) -> Report:
     return replace(
-        report, state=State.CANCELLED, reason=reason, retry_at=None, counts=True, dead=False
+        report,
+        state=State.CANCELLED,
+        reason=reason,
+        retry_at=None,
+        counts=True,
+        lost=False,
+        dead=False,
     )
 
 
@@ -252,6 +260,7 @@ def _arguments(reports: Sequence[Report]) -> dict[str, object]:
         "digests": arrays.blobs(report.digest for report in reports),
         "retries": arrays.instants(report.retry_at for report in reports),
         "free": arrays.numbers(0 if report.counts else 1 for report in reports),
+        "lost": arrays.numbers(1 if report.lost else 0 for report in reports),
     }
 
 

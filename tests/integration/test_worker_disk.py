@@ -57,6 +57,7 @@ async def test_a_full_disk_stops_new_work_and_loses_no_result(tmp_path: Path) ->
             assert result.output[0].data == b"done\n"
             returned = await stream.result_of(other)
             assert returned.outcome == pb.Result.OUTCOME_RETURNED, "the host's failure, not its own"
+            assert not returned.HasField("started_at"), "it never began"
             await stream.granted_at_least(1)
             later = await stream.assign(argv=["true"])
             assert (await stream.result_of(later)).outcome == pb.Result.OUTCOME_SUCCEEDED

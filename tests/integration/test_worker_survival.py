@@ -178,6 +178,7 @@ async def test_what_outlasts_the_drain_is_handed_back(tmp_path: Path) -> None:
         result = await stream.result_of(key)
         assert result.outcome == pb.Result.OUTCOME_RETURNED
         assert result.reason == common_pb2.REASON_UNSPECIFIED
+        assert result.HasField("started_at"), "it had begun: one at_most_once may not begin again"
         assert await worker.ended() == 0
         assert stream.goodbye
         assert not alive(pid)

@@ -80,6 +80,8 @@ class Outcome:
     result: Content | None = None
     output: tuple[Piece, ...] = ()
     retry_after: timedelta | None = None
+    began: bool = True
+    """False: nothing of the attempt ever ran; then it may run again whatever its delivery says."""
 
 
 def stopped(cause: Cause, detail: str = "", output: tuple[Piece, ...] = ()) -> Outcome:

@@ -48,6 +48,10 @@ class Program:
     umask: int | None = None
 
 
+class Begun(OSError):
+    """What failed after the program had begun; it was killed."""
+
+
 class Child:
     """A running program. Belongs to the event loop that spawned it."""
 
@@ -55,7 +59,7 @@ class Child:
         """Start it.
 
         Raises:
-            OSError: it can't be started; nothing runs then.
+            OSError: it can't be started; nothing runs then, nor ever ran unless it is a `Begun`.
             ValueError: an argument or a variable can't be passed on, such as one with a zero byte.
         """
         self._sessions = sessions
@@ -73,12 +77,12 @@ class Child:
         self.pid = self._process.pid
         try:
             sessions.began(self.pid, key)
-        except OSError:  # a full disk: what can't be written down doesn't run
+        except OSError as error:  # a full disk: what can't be written down doesn't run
             os.killpg(self.pid, signal.SIGKILL)
             self._process.wait()
             for reading, _ in pipes:
                 os.close(reading)
-            raise
+            raise Begun(error.errno, error.strerror, error.filename) from error
         self._exited = self._loop.create_future()
         self._pidfd = os.pidfd_open(self.pid)
         self._loop.add_reader(self._pidfd, self._gone)

@@ -26,7 +26,7 @@ from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.outcome import Outcome, Reason, Verdict, exited, stopped
 from workerd.executors.base import Attempt, Stop
-from workerd.executors.process import Child, Program
+from workerd.executors.process import Begun, Child, Program
 from workerd.executors.scratch import Scratch
 from workerd.sessions import Sessions
 
@@ -76,7 +76,8 @@ class Shell:
         except OSError as error:
             detail = f"{error.strerror}: {error.filename}"
             if error.errno in _OURS_TO_BEAR:
-                return Outcome(Verdict.RETURNED, error=f"this worker can't start it: {detail}")
+                told = f"this worker can't start it: {detail}"
+                return Outcome(Verdict.RETURNED, error=told, began=isinstance(error, Begun))
             return _not_started(detail, NOT_EXECUTABLE)
 
 

@@ -350,7 +350,9 @@ class Result(google.protobuf.message.Message):
         OUTCOME_FAILED: Result._Outcome.ValueType  # 2
         OUTCOME_CANCELLED: Result._Outcome.ValueType  # 3
         OUTCOME_RETURNED: Result._Outcome.ValueType  # 4
-        """Given back before its handler did anything that counts (a shutdown); costs no attempt."""
+        """Given back: ended by its worker for the worker's own reasons (a shutdown, a lost lease), or
+        never begun, and then without started_at. Costs no attempt.
+        """
 
     class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper): ...
     OUTCOME_UNSPECIFIED: Result.Outcome.ValueType  # 0
@@ -358,7 +360,9 @@ class Result(google.protobuf.message.Message):
     OUTCOME_FAILED: Result.Outcome.ValueType  # 2
     OUTCOME_CANCELLED: Result.Outcome.ValueType  # 3
     OUTCOME_RETURNED: Result.Outcome.ValueType  # 4
-    """Given back before its handler did anything that counts (a shutdown); costs no attempt."""
+    """Given back: ended by its worker for the worker's own reasons (a shutdown, a lost lease), or
+    never begun, and then without started_at. Costs no attempt.
+    """
 
     KEY_FIELD_NUMBER: builtins.int
     WORKER_FIELD_NUMBER: builtins.int

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import pytest
 
-from schedd.core.ids import ShardId, Token
+from schedd.core.ids import IncarnationId, ShardId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import LiveRun, Priority, Trigger
 from schedd.core.records import JobRecord, Unstarted
@@ -374,6 +376,35 @@ async def test_a_refusal_needs_no_claim_but_the_token(world: World) -> None:
         run.key
     ]
     assert (await world.run_row(run.key.run_id))["state"] == "PENDING"
+
+
+async def test_a_refusal_by_another_incarnation_than_the_one_meant_gives_nothing_back(
+    world: World,
+) -> None:
+    """P4.2: the next life of a worker can't say what became of a run in the one before."""
+    me = await world.member()
+    [run] = await fired(me, await world.job())
+    [running] = await me.assigned(draft(run))
+    later_life = IncarnationId(uuid4())
+
+    for sender, back in ((later_life, []), (running.incarnation, [run.key])):
+        refused = Unstarted(run.key, run.shard, running.token, sender)
+        assert await me.store.results.refuse([refused]) == back
+
+
+async def test_one_broken_row_is_set_aside_and_the_others_go_back(world: World) -> None:
+    me = await world.member()
+    runs = [(await fired(me, await world.job()))[0] for _ in range(5)]
+    handed = await me.assigned(*map(draft, runs))
+    unstarted = [Unstarted(run.key, run.shard, run.token) for run in handed]
+    unstarted[1] = replace(unstarted[1], token=Token(2**70))
+    unstarted[3] = replace(unstarted[3], token=Token(2**70))
+
+    back = await me.store.owner.give_back(me.claim(0), unstarted[:3])
+    refused = await me.store.results.refuse(unstarted[3:])
+
+    assert {run.key for run in back} == {runs[0].key, runs[2].key}
+    assert refused == [runs[4].key]
 
 
 async def test_what_goes_back_after_a_cancel_or_a_delete_is_cancelled(world: World) -> None:

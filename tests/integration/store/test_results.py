@@ -222,6 +222,16 @@ async def test_a_returned_attempt_costs_nothing(world: World) -> None:
     assert (row["state"], row["attempt"], row["assignments"]) == ("PENDING", 0, 1)
 
 
+async def test_a_shutdown_in_the_middle_is_written_down_as_a_loss(world: World) -> None:
+    me = await world.member()
+    run = await running(world, me)
+
+    await me.store.results.accept([report(run, state=State.PENDING, counts=False, lost=True)])
+
+    row = await world.run_row(run.key.run_id)
+    assert (row["losses"], row["attempt"]) == (1, 0)
+
+
 async def test_a_run_cancelled_while_running_ends_cancelled(world: World) -> None:
     me = await world.member()
     run = await running(world, me)
@@ -357,6 +367,21 @@ async def test_a_loss_of_somebody_elses_shard_marks_nothing(world: World) -> Non
     assert moved == []
     assert (await me.store.workers.incarnations([gone.id]))[0].lost_at is None
     assert (await world.run_row(run.key.run_id))["state"] == "RUNNING"
+
+
+async def test_one_broken_loss_is_set_aside_and_the_other_runs_move_on(world: World) -> None:
+    me = await world.member()
+    gone = await me.store.workers.register(incarnation())
+    runs = [await running(world, me, incarnation=gone.id) for _ in range(3)]
+    losses = [
+        Loss(run.key, run.shard, run.token, gone.id, State.RETRYING, Reason.WORKER_LOST)
+        for run in runs
+    ]
+    losses[1] = replace(losses[1], token=Token(2**70))
+
+    moved = await me.store.owner.rescue(me.claim(0), losses)
+
+    assert set(moved) == {runs[0].key, runs[2].key}
 
 
 async def test_the_first_loss_is_final(world: World) -> None:

@@ -91,6 +91,30 @@ def test_what_a_worker_gives_back_costs_no_attempt_and_goes_whence_it_came():
     assert (second.state, second.counts) == (State.RETRYING, False)
 
 
+def test_what_was_ended_by_a_shutdown_counts_as_a_loss_up_to_their_bound():
+    once = after_attempt(Outcome.RETURNED, None, running(losses=0), JOB, NOW)
+    assert (once.lost, once.retry_at) == (True, NOW)
+    last = after_attempt(Outcome.RETURNED, None, running(losses=MAX_LOSSES - 1), JOB, NOW)
+    assert (last.state, last.reason, last.dead) == (State.FAILED, Reason.TOO_MANY_LOSSES, True)
+
+
+def test_what_never_began_is_no_loss_however_often_and_waits_a_moment():
+    sequel = after_attempt(
+        Outcome.RETURNED, None, running(losses=MAX_LOSSES - 1), JOB, NOW, began=False
+    )
+    assert (sequel.state, sequel.counts, sequel.lost) == (State.PENDING, False, False)
+    assert sequel.retry_at is not None
+    assert sequel.retry_at > NOW
+
+
+def test_at_most_once_isnt_begun_again_after_a_shutdown_unless_it_never_began():
+    job = replace(JOB, delivery=Delivery.AT_MOST_ONCE)
+    ended = after_attempt(Outcome.RETURNED, None, running(), job, NOW)
+    assert (ended.state, ended.reason, ended.dead) == (State.FAILED, Reason.WORKER_LOST, True)
+    unbegun = after_attempt(Outcome.RETURNED, None, running(), job, NOW, began=False)
+    assert unbegun.state is State.PENDING
+
+
 def test_a_cancelled_run_isnt_retried_whatever_its_attempt_did():
     cancelling = replace(running(), cancelling=True)
     sequel = after_attempt(Outcome.FAILED, Reason.SIGNAL, cancelling, JOB, NOW)

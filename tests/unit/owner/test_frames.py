@@ -7,10 +7,12 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from schedd.core.ids import IncarnationId
 from schedd.rpc import frames
 from schedproto.v1 import worker_service_pb2 as wire
 
 HUGE = 1 << 62
+WORKER = IncarnationId(uuid4())
 KEY = wire.AssignmentKey(run_id=str(uuid4()), fencing_token=7)
 
 
@@ -51,4 +53,4 @@ def test_what_no_worker_of_ours_sends_is_a_bad_frame(read: Callable[[], object])
 
 
 def test_a_refusal_for_a_reason_that_is_not_known_yet_is_a_refusal():
-    assert frames.refusal(wire.Refusal(key=KEY, why=99), "w1").why == "UNSPECIFIED"
+    assert frames.refusal(wire.Refusal(key=KEY, why=99), "w1", WORKER).why == "UNSPECIFIED"

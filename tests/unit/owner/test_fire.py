@@ -1,0 +1,132 @@
+"""Firing: what follows a refusal, a COMMIT in doubt and the end of trust (PROTOCOL 1, 3, 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import cast
+
+import pytest
+
+from schedd.core import schedule
+from schedd.core.ids import JobId
+from schedd.core.lifecycle import State
+from schedd.core.model import Claim, Definition, Firing, LiveRun, Priority, Timer
+from schedd.core.records import Fired
+from schedd.owner.board import Board
+from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.fire import Fire
+from schedd.owner.transact import Transactor
+from schedd.ports import OwnerStore
+from schedkit.errors import OutcomeUnknown, Unavailable
+from schedproto.v1 import job_pb2
+from support.runs import NOW, SetClock, owning, run
+
+JOB = run(1).job_id
+TIMER = Timer(JOB, run(1).shard, 1, NOW, NOW)
+EVERY = schedule.EverySchedule(timedelta(seconds=5))
+
+
+@dataclass
+class Rows:
+    """One timer, and a fire statement that does as it is told."""
+
+    timer: Timer = TIMER
+    fails: list[Exception] = field(default_factory=list)
+    behind: bool = False
+    """The database's clock is far behind: its guard refuses."""
+    calls: list[str] = field(default_factory=list)
+
+    async def due_timers(self, shards: Collection[int], until: datetime, limit: int) -> list[Timer]:
+        self.calls.append("load")
+        return [self.timer] if self.timer.due_at and self.timer.due_at <= until else []
+
+    async def timers(self, jobs: Collection[JobId]) -> list[Timer]:
+        self.calls.append("reread")
+        return [self.timer]
+
+    async def fire(self, claim: Claim, firings: Sequence[Firing]) -> Fired:
+        self.calls.append("fire")
+        [step] = firings
+        if self.behind or step.due_at != self.timer.due_at:
+            return Fired([], [step.job_id], frozenset())
+        self.timer = replace(self.timer, due_at=step.next_due_at, nominal=step.next_nominal)
+        if self.fails:
+            raise self.fails.pop()
+        return Fired([_live(step)], [], frozenset())
+
+
+def _live(step: Firing) -> LiveRun:
+    new = step.runs[0]
+    return LiveRun(
+        new.key, step.job_id, step.shard, State.PENDING, Priority.MEDIUM, new.due_at, new.due_at
+    )
+
+
+class Definitions(Catalogue):
+    def __init__(self) -> None: ...
+
+    async def at_generations(self, wanted: dict[JobId, int]) -> dict[JobId, Known]:
+        definition = Definition(JOB, 1, "default", "j", action="shell")
+        compiled = schedule.compile(EVERY, "default/j", JOB)
+        return {job: Known(definition, compiled, job_pb2.Job()) for job in wanted}
+
+    def forget(self, jobs: object) -> None: ...
+
+
+class World:
+    def __init__(self, rows: Rows, *, trusted: bool = True) -> None:
+        self.clock = SetClock()
+        self.board = Board(owning(0))
+        transactor = Transactor(self.board.ownership, lambda: trusted, lambda _event: None)
+        self.fire = Fire(
+            self.board,
+            Definitions(),
+            cast("OwnerStore", rows),
+            transactor,
+            self.clock,
+            lambda _event: None,
+        )
+
+
+async def test_a_timer_that_the_databases_clock_holds_back_is_tried_again_after_a_pause() -> None:
+    """P7.3: a member whose time is ahead must not ask the database in a tight loop."""
+    rows = Rows(behind=True)
+    world = World(rows)
+
+    assert await world.fire.step() == 0.0
+    pause = await world.fire.step()
+    for _ in range(5):
+        await world.fire.step()
+
+    assert rows.calls == ["load", "fire", "reread"]
+    assert 0.2 <= pause <= 1.0
+    rows.behind = False
+    world.clock.time += timedelta(seconds=pause)
+    await world.fire.step()
+    assert len(world.board.ready) == 1
+
+
+async def test_after_a_commit_in_doubt_the_rows_are_read_before_anything_else() -> None:
+    """P1.4: it did stand, so nothing is fired again, and the scan finds the run."""
+    rows = Rows(fails=[OutcomeUnknown("no answer to COMMIT")])
+    world = World(rows)
+
+    with pytest.raises(Unavailable):
+        await world.fire.step()
+    assert len(world.board.ready) == 0
+    await world.fire.step()
+
+    assert rows.calls == ["load", "fire", "reread"]
+    assert world.board.timers.next_at() == NOW + timedelta(seconds=5)
+
+
+async def test_nothing_is_written_once_trust_has_passed() -> None:
+    """P1.7"""
+    rows = Rows()
+
+    with pytest.raises(Unavailable, match="trust"):
+        await World(rows, trusted=False).fire.step()
+
+    assert "fire" not in rows.calls
