@@ -6,6 +6,7 @@
 Invariants
 - A standby, or a server of a lower timeline than was ever seen, is no database of ours: it was
   replaced, and what it says about time or rows counts for nothing.
+- Whoever meets such a server leaves it: the connections to it are closed.
 - How long the database has been away is counted from the sending of the last good probe.
 """
 
@@ -35,12 +36,19 @@ WALL_CLOCK_TOLERANCE: Final = 1.0
 
 
 class DatabaseClock:
-    """The port `ClusterClock`. `probe` is the store's; `clock` gives seconds of CLOCK_BOOTTIME."""
+    """The port `ClusterClock`. `probe` is the store's, and so is `reconnect`, which closes the
+    connections that there are; `clock` gives seconds of CLOCK_BOOTTIME.
+    """
 
     def __init__(
-        self, probe: Callable[[], Awaitable[Probe]], clock: Callable[[], float] = boottime
+        self,
+        probe: Callable[[], Awaitable[Probe]],
+        clock: Callable[[], float] = boottime,
+        *,
+        reconnect: Callable[[], None] = lambda: None,
     ) -> None:
         self._probe = probe
+        self._reconnect = reconnect
         self._clock = clock
         self._time: ClusterTime | None = None
         self._shown: datetime | None = None
@@ -101,9 +109,11 @@ class DatabaseClock:
 
     def _check(self, probe: Probe) -> None:
         if probe.in_recovery:
+            self._reconnect()
             raise Unavailable("the database is a standby, or still recovers")
         self.expect(probe.timeline)
         if probe.timeline < self._expected:
+            self._reconnect()
             raise Unavailable(
                 f"the database is on timeline {probe.timeline}, and {self._expected} was seen:"
                 " this server was replaced"

@@ -61,7 +61,7 @@ class Daemon:
         async with AsyncExitStack() as stack:
             store = PostgresStore(Database(config.postgres.dsn, lanes=config.postgres.lanes))
             stack.callback(store.close)
-            clock = DatabaseClock(store.membership.probe)
+            clock = DatabaseClock(store.membership.probe, reconnect=store.database.reconnect)
 
             async def first_look() -> str:
                 await store.check()

@@ -9,6 +9,7 @@ Invariants
 - A body may run several times; it changes nothing but the database and what it returns.
 - After COMMIT was sent nothing is tried again: `OutcomeUnknown`.
 - There are as many connections as threads can use, so none waits for one.
+- No call waits longer than `PATIENCE` for a server that stands still (`patience`).
 """
 
 from __future__ import annotations
@@ -25,10 +26,17 @@ from sqlalchemy import URL, Connection, create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError
 
 from schedd.store.errors import Remedy, judge
+from schedd.store.patience import Call, Patience
 from schedkit.errors import Misconfigured, Unavailable
 
 T = TypeVar("T")
 Body = Callable[[Connection], T]
+
+PATIENCE = 10.0
+"""Seconds that one try may take: more than all of the server's own timeouts together."""
+
+CLOSE_WITHIN = 1.0
+"""Seconds that what is under way has when the database is closed."""
 
 TRIES = 4
 """How often a transaction that was rolled back is begun in all."""
@@ -75,7 +83,15 @@ def url_of(dsn: str) -> URL:
 class Database:
     """One member's way to PostgreSQL. Blocking work happens in its own threads."""
 
-    def __init__(self, dsn: str, *, lanes: int = 2, readers: int = 4, name: str = "schedd") -> None:
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        lanes: int = 2,
+        readers: int = 4,
+        name: str = "schedd",
+        patience: float = PATIENCE,
+    ) -> None:
         self.name = name
         self.lanes = lanes
         self._engine = create_engine(
@@ -87,6 +103,8 @@ class Database:
         )
         event.listen(self._engine, "do_connect", self._name_connection)
         event.listen(self._engine, "connect", _read_instants_as_utc)
+        self._patience = Patience(self._engine, patience)
+        self._closed = False
         self._lanes = [ThreadPoolExecutor(1, f"database-lane-{n}") for n in range(lanes)]
         self._readers = ThreadPoolExecutor(readers, "database")
         self._pause = threading.Event()
@@ -94,12 +112,22 @@ class Database:
     def rename(self, name: str) -> None:
         """Connect under this `application_name` from now on; the fencer's guard reads it."""
         self.name = name
+        self.reconnect()
+
+    def reconnect(self) -> None:
+        """Connect anew from the next call on; what is under way ends on the connection it has."""
         self._engine.dispose()
 
     def close(self) -> None:
-        """End the threads when their work is done, and close the connections."""
-        for executor in (*self._lanes, self._readers):
+        """End the threads, soon even if the server stands still, and close the connections."""
+        self._closed = True
+        executors = (*self._lanes, self._readers)
+        for executor in executors:
+            executor.shutdown(wait=False)
+        self._patience.seconds = min(self._patience.seconds, CLOSE_WITHIN)
+        for executor in executors:
             executor.shutdown(wait=True)
+        self._patience.end()
         self._engine.dispose()
 
     async def on_lane(self, shards: Iterable[int], body: Body[T]) -> T:
@@ -125,6 +153,8 @@ class Database:
         """
         left = TRIES
         while True:
+            if self._closed:
+                raise Unavailable("PostgreSQL: the store was closed")
             try:
                 return self._once(body)
             except _Failed as failed:
@@ -135,8 +165,13 @@ class Database:
 
     def _once(self, body: Body[T]) -> T:
         committing = False
+        call: Call | None = None
         try:
-            with self._engine.connect() as connection, connection.begin() as transaction:
+            with (
+                self._engine.connect() as connection,
+                self._patience.over(connection) as call,
+                connection.begin() as transaction,
+            ):
                 try:
                     answer = body(connection)
                 except Refused as refused:
@@ -149,7 +184,9 @@ class Database:
         except StartOver as moved:
             raise _Failed(Unavailable(f"PostgreSQL: {moved}"), Remedy.AT_ONCE) from moved
         except DBAPIError as error:
-            raise _Failed(*judge(error, committing=committing)) from error
+            meant, remedy = judge(error, committing=committing)
+            cut = call is not None and call.cut
+            raise _Failed(meant, Remedy.NONE if cut else remedy) from error
 
     def _name_connection(self, *arguments: Any) -> None:
         arguments[-1]["application_name"] = self.name

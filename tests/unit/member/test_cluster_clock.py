@@ -22,7 +22,12 @@ class Server:
         self.timeline = Timeline(1)
         self.in_recovery = False
         self.away = False
-        self.clock = DatabaseClock(self.probe, lambda: self.at)
+        self.left = 0
+        """How often the connections were closed."""
+        self.clock = DatabaseClock(self.probe, lambda: self.at, reconnect=self.leave)
+
+    def leave(self) -> None:
+        self.left += 1
 
     async def probe(self) -> Probe:
         self.at += 0.001
@@ -63,20 +68,24 @@ async def test_time_goes_on_while_the_database_is_away(server: Server) -> None:
     assert server.clock.away_for() == pytest.approx(5, abs=0.01)
 
 
-async def test_a_standby_is_no_database(server: Server) -> None:
+async def test_a_standby_is_no_database_and_is_left(server: Server) -> None:
+    """P2.6"""
     server.in_recovery = True
     with pytest.raises(Unavailable):
         await server.clock.step()
     assert not server.clock.known
+    assert server.left == 1
 
 
-async def test_a_server_that_was_replaced_is_no_database(server: Server) -> None:
+async def test_a_server_that_was_replaced_is_no_database_and_is_left(server: Server) -> None:
+    """P2.6: by its own address a name may lead to another server now."""
     server.timeline = Timeline(3)
     await server.clock.step()
     server.timeline = Timeline(2)
     with pytest.raises(Unavailable, match="replaced"):
         await server.clock.step()
     assert server.clock.timeline == 3
+    assert server.left == 1
 
 
 async def test_a_timeline_that_others_have_seen_counts_too(server: Server) -> None:

@@ -1,0 +1,91 @@
+"""Waits that nobody else ends, ended here: the line of a call that takes too long is cut.
+
+    call ──over──→ [ at work on its connection ] ──→ done
+                        └─ longer than `seconds` ─→ its socket is shut down: the call fails
+
+PostgreSQL's timeouts are the server's own; one that stands still keeps none, and TCP sees nothing
+wrong as long as its host, or something in between, answers. Without this a thread that waits for
+such a server would wait for ever, and with a few of them the member would be deaf to the server
+that took its place.
+
+Invariants
+- A line is cut only while its call is at work on it: the socket of a connection that was closed
+  belongs to somebody else.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Engine, event
+
+from schedkit.clock import boottime
+
+
+class Call:
+    """One transaction at work. `cut`: its line was cut, so the server isn't to be asked again."""
+
+    __slots__ = ("cut", "raw", "since")
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        self.since = boottime()
+        self.cut = False
+
+
+class Patience:
+    """Watches the calls over one engine; `seconds` each has, and may be set at any time."""
+
+    def __init__(self, engine: Engine, seconds: float) -> None:
+        self.seconds = seconds
+        self._calls: set[Call] = set()
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        event.listen(engine, "close", self._closing)
+        self._thread = threading.Thread(target=self._watch, name="database-patience", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def over(self, connection: Connection) -> Iterator[Call]:
+        """Around the work on a connection."""
+        call = Call(connection.connection.dbapi_connection)
+        with self._lock:
+            self._calls.add(call)
+        try:
+            yield call
+        finally:
+            with self._lock:
+                self._calls.discard(call)
+
+    def end(self) -> None:
+        """Watch no more."""
+        self._ended.set()
+        self._thread.join()
+
+    def _closing(self, raw: Any, _record: object) -> None:
+        """The pool is about to close this one: from now on its number may be another's."""
+        with self._lock:
+            self._calls = {call for call in self._calls if call.raw is not raw}
+
+    def _watch(self) -> None:
+        while not self._ended.wait(min(1.0, self.seconds / 4)):
+            now = boottime()
+            with self._lock:
+                for call in self._calls:
+                    if not call.cut and now - call.since > self.seconds:
+                        call.cut = True
+                        _cut(call.raw)
+
+
+def _cut(raw: Any) -> None:
+    """Whoever reads from this connection finds its end."""
+    with socket.socket(fileno=os.dup(raw.fileno())) as line:
+        try:
+            line.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # it has ended by itself

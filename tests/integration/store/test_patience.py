@@ -1,0 +1,106 @@
+"""A PostgreSQL that stands still: none of its own timeouts ends what waits for it (M10)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import Connection
+
+from schedd.store.database import Database
+from schedkit.errors import OutcomeUnknown, Unavailable
+from support.postgres import ScratchServer
+
+
+def pid_of(connection: Connection) -> int:
+    return int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
+
+
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+async def test_a_call_ends_though_the_server_stands_still_and_the_next_one_is_served(
+    dsn: str,
+) -> None:
+    database = Database(dsn, lanes=1, readers=1, patience=0.5)
+    [backend] = [await database.call(pid_of)]
+    with frozen(backend):
+        began = time.monotonic()
+        with pytest.raises(Unavailable):
+            await database.call(pid_of)
+        assert time.monotonic() - began < 5
+        assert await database.call(pid_of) != backend
+    database.close()
+
+
+async def test_a_commit_that_isnt_answered_in_time_is_in_doubt(dsn: str) -> None:
+    database = Database(dsn, lanes=1, readers=1, patience=0.5)
+    seen: list[int] = []
+
+    def body(connection: Connection) -> None:
+        seen.append(pid_of(connection))
+        os.kill(seen[0], signal.SIGSTOP)
+
+    try:
+        with pytest.raises(OutcomeUnknown):
+            await database.call(body)
+    finally:
+        os.kill(seen[0], signal.SIGCONT)
+    assert len(seen) == 1
+    database.close()
+
+
+async def test_closing_doesnt_wait_for_a_server_that_stands_still(dsn: str) -> None:
+    database = Database(dsn, lanes=1, readers=1)
+    backend = await database.call(pid_of)
+    at_work = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def body(connection: Connection) -> int:
+        loop.call_soon_threadsafe(at_work.set)
+        return pid_of(connection)
+
+    with frozen(backend):
+        waiting = asyncio.create_task(database.call(body), name="waiting")
+        queued = asyncio.create_task(database.call(body), name="queued")
+        await at_work.wait()
+        began = time.monotonic()
+        database.close()
+        assert time.monotonic() - began < 5
+        with pytest.raises(Unavailable):
+            await waiting
+        with pytest.raises(Unavailable):
+            await queued
+
+
+async def test_a_call_that_is_done_quickly_is_never_cut(dsn: str) -> None:
+    """Each has its own time: a connection lives longer than any of them."""
+    database = Database(dsn, lanes=1, readers=1, patience=0.4)
+    ends = time.monotonic() + 1.5
+    pids = set()
+    while time.monotonic() < ends:
+        pids.add(await database.call(pid_of))
+    assert len(pids) == 1
+    database.close()
+
+
+async def test_after_a_reconnect_calls_go_over_new_connections(
+    dsn: str, server: ScratchServer
+) -> None:
+    """P2.6: a server that was replaced is left at once."""
+    database = Database(dsn, lanes=1, readers=1)
+    before = await database.call(pid_of)
+    database.reconnect()
+    assert await database.call(pid_of) != before
+    database.close()
