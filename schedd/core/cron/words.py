@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from schedd.core.cron.expression import CronExpression, parse
-from schedd.core.cron.masks import LAST, Masks
+from schedd.core.cron.masks import LAST, Masks, month_length
 
 _MONTHS: Final = [
     "January",
@@ -143,10 +143,11 @@ def _days(masks: Masks) -> str:
     by_month = _month_days(masks, of_months)
     by_week = _week_days(masks, of_months)
     if by_month and by_week:
-        also = f"if that is also {by_week.removeprefix('on ')}"
-        days = f"{by_month} {also if masks.both_days else f'and {by_week}'}"
-    else:
-        days = by_month or by_week
+        if masks.both_days:
+            return f"{by_month} if that is also {by_week.removeprefix('on ')}"
+        in_months = "" if all_months or named in by_week else f" in {named}"
+        return f"{by_month}, or {by_week}{in_months}"
+    days = by_month or by_week
     if all_months or named in days:
         return days
     return f"{days} in {named}" if days else f"every day in {named}"
@@ -166,11 +167,16 @@ def _month_days(masks: Masks, months: str) -> str:
         phrases.append(f"day{'s' if len(days) > 1 else ''} {_and(names)}")
     if masks.last_day:
         phrases.append("the last day")
-    phrases += [
-        "the last weekday" if day == 31 else f"the weekday nearest to day {day}"
-        for day in masks.nearest
-    ]
+    phrases += [_nearest(day, masks.month) for day in masks.nearest]
     return f"on {_and(phrases)} of {months}" if phrases else ""
+
+
+def _nearest(day: int, months: int) -> str:
+    """`15W`. In a month without that day it is counted from the last one."""
+    if day == 31:
+        return "the last weekday"
+    shorter = any(month_length(2001, month) < day for month in _bits(months))
+    return f"the weekday nearest to day {day}" + (" (or the last day)" if shorter else "")
 
 
 def _week_days(masks: Masks, months: str) -> str:

@@ -35,7 +35,10 @@ from schedd.core.cron import Dst, Gap, Pass
         ("0 9 L * *", "on the last day of every month at 09:00"),
         ("0 9 LW * *", "on the last weekday of every month at 09:00"),
         ("0 9 15W * *", "on the weekday nearest to day 15 of every month at 09:00"),
-        ("0 9 1,15 * 5", "on days 1 and 15 of every month and on Friday at 09:00"),
+        ("0 9 1,15 * 5", "on days 1 and 15 of every month, or on Friday at 09:00"),
+        ("0 0 31 2 mon", "on day 31 of February, or on Monday in February at 00:00"),
+        ("0 0 1 2 mon#1", "on day 1 of February, or on the first Monday of February at 00:00"),
+        ("0 0 30W 2 *", "on the weekday nearest to day 30 (or the last day) of February at 00:00"),
         (
             "0 9 */2 * 5",
             "on every 2nd day from day 1 of every month if that is also Friday at 09:00",
