@@ -37,6 +37,8 @@ class Client:
         token: sent with each call; refused over a plain connection that leaves the host.
         namespace: of every name in every call.
         timeout: seconds a call may take that says nothing else.
+        patience: seconds in which some endpoint must take the first connection; else as long as
+            the call may take.
 
     Raises:
         Misconfigured: an argument can't be.
@@ -50,10 +52,13 @@ class Client:
         token: str | None = None,
         namespace: str = "default",
         timeout: float | timedelta = 20.0,
+        patience: float | None = None,
     ) -> None:
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         self.namespace = namespace
-        self._transport = Transport(Settings(split_endpoints(endpoints), tls, token, seconds))
+        self._transport = Transport(
+            Settings(split_endpoints(endpoints), tls, token, seconds, patience)
+        )
         self.jobs = Jobs(self._transport, namespace)
         self.runs = Runs(self._transport, namespace)
         self.cluster = ClusterCalls(self._transport)

@@ -161,8 +161,16 @@ class SyncClient(_Face[Client]):
         token: str | None = None,
         namespace: str = "default",
         timeout: float | timedelta = 20.0,
+        patience: float | None = None,
     ) -> None:
-        client = Client(endpoints, tls=tls, token=token, namespace=namespace, timeout=timeout)
+        client = Client(
+            endpoints,
+            tls=tls,
+            token=token,
+            namespace=namespace,
+            timeout=timeout,
+            patience=patience,
+        )
         loop = _Loop()
         super().__init__(loop, client)
         self.namespace = namespace

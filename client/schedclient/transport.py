@@ -45,6 +45,8 @@ class Settings:
     tls: TLS | None = None
     token: str | None = None
     timeout: float = 20.0
+    patience: float | None = None
+    """Seconds in which some endpoint must take the first connection; None: the call's timeout."""
 
     def __post_init__(self) -> None:
         if not self.endpoints:
@@ -75,6 +77,7 @@ class Transport:
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._callables: dict[tuple[str, str], Any] = {}
         token = settings.token
+        self._met = False
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
 
     async def close(self) -> None:
@@ -136,9 +139,12 @@ class Transport:
     async def _connected(self, deadline: _Deadline) -> str:
         """An endpoint with a connection: the first in order that gets one in time."""
         backoff = Backoff(0.05, 1.0)
+        if not self._met and self.settings.patience is not None:
+            deadline = _Deadline(min(self.settings.patience, deadline.left()))
         while True:
             for endpoint in tuple(self._order):
                 if await self._connects(endpoint, min(CONNECTING, deadline.left())):
+                    self._met = True
                     return endpoint
                 self._to_the_end(endpoint)
             wait = backoff.next()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import click
@@ -62,7 +63,7 @@ def run(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         return failure.show(_usage(error))
     except Failure as error:
-        return failure.show(error.trouble)
+        return failure.show(_with_help(error.trouble, session))
     except Misconfigured as error:
         remedy = "schedctl config contexts shows what is configured"
         return failure.show(Trouble(str(error), "INVALID_ARGUMENT", "CONFIGURATION", (), remedy))
@@ -70,6 +71,13 @@ def run(arguments: Sequence[str]) -> int:
         return failure.show(_refused(error, session))
     except Exception as error:  # noqa: BLE001 - the outermost edge: a bug is told, with 70
         return failure.show_bug(error)
+
+
+def _with_help(trouble: Trouble, session: Session) -> Trouble:
+    """What has no remedy of its own, and is for the caller to mend: the command's own help."""
+    if trouble.remedy or trouble.status != "INVALID_ARGUMENT":
+        return trouble
+    return replace(trouble, remedy=f"{session.command or PROGRAM} --help")
 
 
 def _usage(error: click.ClickException) -> Trouble:

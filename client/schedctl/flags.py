@@ -76,6 +76,8 @@ class Command(click.Command):
     ) -> click.Context:
         """Add the flags that aren't built, once the full name is known."""
         path = (*unbuilt.path_of(parent), info_name or "")
+        if parent is not None:
+            session_of(parent).command = " ".join(("schedctl", *path))
         known = {name for param in self.params for name in param.opts}
         for flag in unbuilt.FLAGS.get(path, ()):
             if flag not in known:

@@ -84,8 +84,8 @@ def read(files: Sequence[str]) -> Reading:
     """
     manifests: list[Manifest] = []
     faults: list[Fault] = []
-    for name, text in _texts(files):
-        for one in parse(name, text):
+    for name, content in _contents(files):
+        for one in parse(name, content):
             if isinstance(one, Manifest):
                 manifests.append(one)
             else:
@@ -94,8 +94,15 @@ def read(files: Sequence[str]) -> Reading:
     return Reading(tuple(manifests), tuple(faults))
 
 
-def parse(name: str, text: str) -> Iterator[Manifest | Fault]:
+def parse(name: str, content: bytes | str) -> Iterator[Manifest | Fault]:
     """The documents of one text, `name` being where it is from."""
+    try:
+        text = content if isinstance(content, str) else content.decode()
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        problem = f"not UTF-8: byte 0x{error.object[error.start]:02x}"
+        yield Fault(f"{name}:{line}", problem, "save the file as UTF-8")
+        return
     try:
         documents = list(yaml.compose_all(text, Loader=_Loader))
     except yaml.YAMLError as error:
@@ -211,10 +218,10 @@ def _doubles(manifests: Sequence[Manifest]) -> Iterator[Fault]:
         seen.setdefault(key, one.where)
 
 
-def _texts(files: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _contents(files: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     for name in files:
         if name == "-":
-            yield "stdin", sys.stdin.read()
+            yield "stdin", sys.stdin.buffer.read()
             continue
         path = Path(name)
         inner = (
@@ -223,4 +230,4 @@ def _texts(files: Sequence[str]) -> Iterator[tuple[str, str]]:
             else [path]
         )
         for file in inner:
-            yield str(file), file.read_text()
+            yield str(file), file.read_bytes()

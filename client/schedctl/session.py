@@ -7,18 +7,25 @@ import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeVar, cast
 
 import click
 
-from schedclient import Client, Misconfigured
+from schedclient import Client, InvalidArgument, Misconfigured
+from schedclient.specs import when_message
 from schedctl import contexts
 from schedctl.contexts import Context
 from schedkit import duration
+from schedkit.clock import utcnow
 
 T = TypeVar("T")
 
 LOCAL: Final = "127.0.0.1:7420"
+INSTANT: Final = "INSTANT|+3s"
+"""How help writes the form of `When`."""
+PATIENCE: Final = 5.0
+"""Seconds in which some endpoint must take the first connection; a typed --timeout goes over it."""
 TABLE_LIMIT: Final = 50
 OUTPUTS: Final = ("table", "wide", "json", "jsonl", "yaml", "name")
 
@@ -30,6 +37,8 @@ class Session:
     given: dict[str, Any] = field(default_factory=dict)
     typed: set[str] = field(default_factory=set)
     """Those that were typed; the others are variables of the environment."""
+    command: str = ""
+    """The command's full name, for the hint at its own help."""
     asked_job: str = ""
     """Which job is meant: for a suggestion when there is none of that name."""
 
@@ -105,6 +114,7 @@ class Session:
             token=_token(context),
             namespace=self.namespace,
             timeout=self.timeout or 20.0,
+            patience=self.timeout or PATIENCE,
         )
 
     def confirm(self, what: str, name: str) -> None:
@@ -142,6 +152,27 @@ def _token(context: Context | None) -> str | None:
         return context.token_file.read_text().strip()
     except OSError as error:
         raise Misconfigured(f"token file can't be read: {error}") from error
+
+
+class When(click.ParamType[datetime]):
+    """An instant: RFC 3339, or from now as `+3s`."""
+
+    name = "instant"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """The instant, aware and in UTC."""
+        text = str(value)
+        try:
+            if text.startswith("+"):
+                return utcnow() + timedelta(seconds=duration.parse(text[1:]).total_seconds())
+            stamp = when_message(text)
+        except InvalidArgument as error:
+            self.fail(error.violations[0].problem, param, ctx)
+        except (ValueError, OverflowError) as error:
+            self.fail(str(error), param, ctx)
+        return cast("datetime", stamp.ToDatetime(tzinfo=UTC))
 
 
 class Seconds(click.ParamType[float]):

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
 from schedctl.failure import Failure
-from schedkit import duration
-from schedkit.clock import utcnow
+from schedctl.session import INSTANT, When
 from schedkit.jsonform import FormErrors, Problem, from_json
 from schedproto.v1 import common_pb2, job_pb2
 
@@ -100,11 +98,11 @@ def schedule_options(command: F) -> F:
             click.option("--cron", multiple=True, metavar="EXPR", help="Repeatable: their union."),
             click.option("--every", metavar="30s", help="Aligned to the epoch."),
             click.option("--phase", metavar="DURATION", help="Moves --every."),
-            click.option("--at", metavar="INSTANT|+3s", help="Once: RFC 3339, or from now."),
+            click.option("--at", type=When(), metavar=INSTANT, help="Once: RFC 3339, or from now."),
             click.option("--on-demand", is_flag=True, help="Only when triggered."),
             click.option("--tz", metavar="ZONE", help="IANA name.  [default: UTC]"),
-            click.option("--start", metavar="INSTANT", help="Not before."),
-            click.option("--end", metavar="INSTANT", help="Not after."),
+            click.option("--start", type=When(), metavar=INSTANT, help="Not before."),
+            click.option("--end", type=When(), metavar=INSTANT, help="Not after."),
             click.option("--max-runs", metavar="N"),
             click.option("--jitter", metavar="DURATION", help="Each instant moves by less."),
             click.option("--overlap", metavar="skip|allow|allow:N|…", help="[default: skip]"),
@@ -190,7 +188,7 @@ def _form(flags: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:
         field: value
         for field, value in (
             ("cron", list(flags.get("cron") or ())),
-            ("at", _at(flags.get("at"))),
+            ("at", flags.get("at")),
             ("on_demand", bool(flags.get("on_demand"))),
             ("paused", bool(flags.get("paused"))),
             ("overlap", _overlap(flags.get("overlap"))),
@@ -255,15 +253,6 @@ def _overlap(text: str | None) -> Any:
     """`allow:3` is `{allow: 3}`."""
     word, colon, limit = (text or "").partition(":")
     return {word: limit.strip()} if colon else text
-
-
-def _at(text: str | None) -> Any:
-    if text is None or not text.startswith("+"):
-        return text
-    try:
-        return utcnow() + timedelta(seconds=duration.parse(text[1:]).total_seconds())
-    except (ValueError, OverflowError) as error:
-        raise Failure(f"--at: {error}", reason="WRONG_FLAG", remedy="write --at +3s") from None
 
 
 def _pairs(flag: str, written: Sequence[str] | None, sign: str = "=") -> dict[str, str]:

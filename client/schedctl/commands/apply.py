@@ -80,8 +80,6 @@ def _read(files: Sequence[str]) -> Sequence[Manifest]:
         raise Failure(
             f"{error.filename}: {error.strerror}", reason="NO_FILE", remedy="check the file's name"
         ) from error
-    except UnicodeDecodeError as error:
-        raise Failure(f"a manifest is no UTF-8: {error}", reason="WRONG_MANIFEST") from error
     if reading.faults:
         raise _wrong(reading.faults)
     return reading.manifests

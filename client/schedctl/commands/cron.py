@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 import click
 
 from schedctl.failure import Failure
 from schedctl.flags import Group, pass_session
 from schedctl.output import show_data
-from schedctl.session import Session
+from schedctl.session import INSTANT, Session, When
 from schedkit.clock import utcnow
 
 
@@ -21,7 +21,7 @@ def cron() -> None:
 @cron.command()
 @click.argument("expression")
 @click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="IANA name.")
-@click.option("--after", metavar="INSTANT", help="Exclusive.  [default: now]")
+@click.option("--after", type=When(), metavar=INSTANT, help="Exclusive.  [default: now]")
 @click.option("--next", "count", default=10, show_default=True, type=click.IntRange(0, 1000))
 @click.option("--job", default="", metavar="NAME", help="Whose `H` it is.")
 @click.option(
@@ -41,7 +41,7 @@ def explain(
     session: Session,
     expression: str,
     tz: str,
-    after: str | None,
+    after: datetime | None,
     count: int,
     job: str,
     dst_gap: str,
@@ -55,7 +55,7 @@ def explain(
         told = explained(
             expression,
             tz,
-            after=_instant(after),
+            after=after or utcnow(),
             count=count,
             seed=f"{session.namespace}/{job}" if job else "",
             dst=Dst(Gap[dst_gap.upper()], Pass[dst_overlap.upper()]),
@@ -83,10 +83,3 @@ def explain(
         click.echo(f"  {at.isoformat(sep=' ')}  {at:%a}")
     for note in told.notes:
         click.echo(f"note: {note}")
-
-
-def _instant(text: str | None) -> datetime:
-    from schedclient.specs import when_message
-
-    stamp = when_message(text)
-    return utcnow() if stamp is None else stamp.ToDatetime(tzinfo=UTC)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any
 
 import click
@@ -13,7 +14,7 @@ from schedctl.columns import INSTANTS, JOBS, RUNS, facts
 from schedctl.failure import Failure
 from schedctl.flags import Group, pass_session
 from schedctl.output import message, show_data, show_facts, show_list, show_one
-from schedctl.session import Session
+from schedctl.session import INSTANT, Session, When
 from schedctl.work import job_of, need_action, read_payload, schedule_options, work_options
 
 
@@ -167,9 +168,9 @@ def delete(session: Session, names: tuple[str, ...]) -> None:
 @job.command()
 @click.argument("name")
 @click.option("--note", default="", help="Why.")
-@click.option("--until", metavar="INSTANT", help="Resume by itself then.")
+@click.option("--until", type=When(), metavar=INSTANT, help="Resume by itself then.")
 @pass_session
-def pause(session: Session, name: str, note: str, until: str | None) -> None:
+def pause(session: Session, name: str, note: str, until: datetime | None) -> None:
     """Fire no instant until `resume`; none is replayed afterwards. Triggers still work."""
     _change(session, name, lambda client: client.jobs.pause(name, note, until=until))
     message(f"paused {name}")
@@ -243,10 +244,10 @@ def trigger(
 
 @job.command("next")
 @click.argument("name")
-@click.option("--after", metavar="INSTANT", help="Exclusive.  [default: now]")
+@click.option("--after", type=When(), metavar=INSTANT, help="Exclusive.  [default: now]")
 @click.option("--count", default=10, show_default=True, type=click.IntRange(1, 1000))
 @pass_session
-def next_instants(session: Session, name: str, after: str | None, count: int) -> None:
+def next_instants(session: Session, name: str, after: datetime | None, count: int) -> None:
     """The coming instants of a job."""
     session.asked_job = name
     coming = session.run(lambda client: client.jobs.next(name, after=after, count=count))

@@ -156,7 +156,9 @@ def _running_daemons(state: State) -> list[str]:
 
 def _start(folder: Folder, state: State, deadline: float, say: Say) -> State:
     missing = [part for part in daemons.all_of(state) if not part.alive()]
-    daemons.configure(folder, state, missing, plan.overrides_of(state))
+    overrides = plan.overrides_of(state)
+    daemons.configure(folder, state, missing, overrides)
+    daemons.check(folder, plan.overridden(missing, overrides))
     folder.save(state)
     state = _start_stores(folder, state, deadline, say)
     if any(part.kind is Kind.MEMBER for part in missing):

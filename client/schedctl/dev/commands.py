@@ -30,7 +30,7 @@ _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _told(command: Callable[P, R]) -> Callable[P, R]:
-    """Show a DevError as messages, and leave with its exit code."""
+    """Show a DevError, or a folder that can't be used, as messages; leave with its exit code."""
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -40,6 +40,10 @@ def _told(command: Callable[P, R]) -> Callable[P, R]:
             if error.evidence:
                 _say(error.evidence)
             trouble = Trouble(error.what, error.status, error.reason, remedy=error.hint)
+            click.get_current_context().exit(show(trouble))
+        except OSError as error:
+            what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            trouble = Trouble(what, DevError.status, "NO_FOLDER", remedy="name another --dir")
             click.get_current_context().exit(show(trouble))
 
     return wrapped

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from schedctl.dev.configs import DRAIN_TIMEOUT, render
-from schedctl.dev.errors import DevError, NotReady
+from schedctl.dev.errors import BadOverride, DevError, NotReady
 from schedctl.dev.overrides import Override
 from schedctl.dev.processes import Process, spawn
 from schedctl.dev.records import Folder, Kind, Part, State
@@ -42,6 +42,25 @@ def configure(
         folder.config(name).write_text(text, encoding="utf-8")
 
 
+def check(folder: Folder, parts: Iterable[Part]) -> None:
+    """Have daemons check their own files, before anything is started.
+
+    Raises:
+        BadOverride: one refuses a setting; says what it printed.
+    """
+    for part in parts:
+        done = _run([*_command(folder, part), "--check-config"], folder, timeout=30.0)
+        if done.returncode != 0:
+            told = (done.stderr or done.stdout).strip().splitlines()
+            problem = (
+                told[0].removeprefix(f"{_MODULES[part.kind]}: ") if told else "no reason given"
+            )
+            raise BadOverride(
+                f"--set: {part.name} refuses a setting: {problem}",
+                f"docs/operations.md lists the settings of {_MODULES[part.kind]}",
+            )
+
+
 def migrate(folder: Folder, member: Part, timeout: float) -> None:
     """Bring the schema up to date, as this member's configuration says.
 
@@ -52,16 +71,7 @@ def migrate(folder: Folder, member: Part, timeout: float) -> None:
     command = _command(folder, member)
     command.insert(-2, "migrate")
     try:
-        done = subprocess.run(
-            command,
-            cwd=folder.root,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        done = _run(command, folder, timeout)
     except subprocess.TimeoutExpired as late:
         raise NotReady(f"schedd migrate did not end within {timeout:.0f} s") from late
     if done.returncode != 0:
@@ -99,6 +109,21 @@ def environment() -> dict[str, str]:
         listed = [inherited[key]] if inherited.get(key) else []
         inherited[key] = ",".join([*listed, "127.0.0.1", "localhost"])
     return inherited
+
+
+def _run(
+    command: Sequence[str], folder: Folder, timeout: float
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=folder.root,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
 
 
 def _command(folder: Folder, part: Part) -> list[str]:

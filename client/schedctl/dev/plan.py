@@ -5,7 +5,7 @@ Only decides; starts nothing and writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from schedctl.dev.errors import BadOverride, DevError
@@ -13,6 +13,8 @@ from schedctl.dev.overrides import Override, parse
 from schedctl.dev.ports import is_free, reserve
 from schedctl.dev.records import PORTS, Kind, Part, State
 
+TARGETS = {Kind.MEMBER: "schedd", Kind.WORKER: "workerd"}
+"""Who all daemons of a kind are, in a `--set`."""
 MEMBERS, WORKERS = 3, 2
 """How many a new cluster has, if nothing else is said."""
 
@@ -71,6 +73,18 @@ def overrides_of(state: State) -> list[Override]:
                 f"the first word is one of {', '.join(known)}",
             )
     return overrides
+
+
+def overridden(parts: Sequence[Part], overrides: Sequence[Override]) -> list[Part]:
+    """Daemons whose files together hold every override: one of each kind, and all that are named.
+
+    >>> overridden([], [])
+    []
+    """
+    targets = {override.target for override in overrides}
+    kinds = {kind: target for kind, target in TARGETS.items() if target in targets}
+    firsts = {kind: next((p.name for p in parts if p.kind is kind), None) for kind in kinds}
+    return [part for part in parts if part.name in targets or firsts.get(part.kind) == part.name]
 
 
 def _daemons(before: State | None, wishes: Wishes) -> dict[str, Kind]:

@@ -1,0 +1,97 @@
+"""What is wrong is told by its flag, with the command's own help, before anything is asked."""
+
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from schedctl.session import PATIENCE
+
+
+@pytest.mark.parametrize(
+    ("line", "flag", "command"),
+    [
+        ("cron explain @daily --after yesterday", "--after", "cron explain"),
+        ("job create a --at 12:00 -- true", "--at", "job create"),
+        ("job create a --cron @daily --start +4q -- true", "--start", "job create"),
+        ("job create a --cron @daily --end tomorrow -- true", "--end", "job create"),
+        ("job pause a --until later", "--until", "job pause"),
+        ("job next a --after 5", "--after", "job next"),
+        ("job create a --cron @daily --timeout soon -- true", "--timeout", "job create"),
+        ("submit --label x -- true", "--label", ""),
+    ],
+)
+def test_a_wrong_value_names_its_flag_and_the_commands_own_help(offline, line, flag, command):
+    ended = offline(*line.split())
+    what, _why, remedy = ended.err.splitlines()
+    assert ended.code == 2
+    assert flag in what
+    assert f"schedctl {command} --help" in remedy or not command
+
+
+@pytest.mark.parametrize("flag", ["--at", "--start", "--end"])
+async def test_an_instant_may_be_counted_from_now_in_every_flag(ctl, member, flag):
+    member.say("CreateJob", lambda request: request.job)
+    schedule = () if flag == "--at" else ("--cron", "@daily")
+    began = time.time()
+    ended = await ctl("job", "create", "a", *schedule, flag, "+1h", "--", "true")
+    assert ended.code == 0, ended.err
+    (request,) = member.heard("CreateJob")
+    stamp = getattr(request.job, flag.removeprefix("--"))
+    assert stamp.ToSeconds() == pytest.approx(began + 3600, abs=5)
+
+
+def test_a_file_that_is_not_utf_8_is_named_with_its_line(offline, tmp_path: Path):
+    manifest = tmp_path / "jobs.yaml"
+    manifest.write_bytes(b"name: a\ncron: '@daily'\nshell: {argv: [\xff]}\n")
+    ended = offline("apply", "-f", str(manifest))
+    assert ended.code == 2
+    assert f"{manifest}:3: not UTF-8: byte 0xff" in ended.err
+    assert "try: save the file as UTF-8" in ended.err
+
+
+@pytest.fixture
+def silent():
+    """A port that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def closed():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    return f"127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize("endpoint", ["silent", "closed"])
+def test_a_cluster_that_never_answers_is_6_within_the_patience(offline, request, endpoint):
+    address = request.getfixturevalue(endpoint)
+    began = time.monotonic()
+    ended = offline("job", "list", "--endpoints", address)
+    assert ended.code == 6
+    assert time.monotonic() - began < PATIENCE + 1
+    assert address in ended.err.splitlines()[0]
+
+
+def test_a_timeout_that_was_typed_goes_over_the_patience(offline, closed):
+    began = time.monotonic()
+    assert offline("job", "list", "--endpoints", closed, "--timeout", "1s").code == 6
+    assert time.monotonic() - began < 3
+
+
+def test_a_folder_below_a_file_is_no_bug(offline, tmp_path: Path):
+    (tmp_path / "file").touch()
+    ended = offline("dev", "down", "--dir", str(tmp_path / "file" / "cluster"))
+    assert ended.code == 5
+    assert "try: name another --dir" in ended.err
+
+
+def test_a_setting_that_no_daemon_knows_is_refused_before_anything_starts(offline, tmp_path):
+    for setting in ("schedd.nonsense=3", "m2.nonsense=3", "workerd.nonsense=3"):
+        ended = offline("dev", "up", "--detach", "--dir", str(tmp_path), "--set", setting)
+        assert ended.code == 2, ended.err
+        assert "unknown key 'nonsense'" in ended.err
+        assert not (tmp_path / "state.json").exists()
+        assert not (tmp_path / "etcd").exists()
