@@ -36,6 +36,8 @@ MACROS = {
     "@annually": "0 0 1 1 *",
 }
 DAY = timedelta(days=1)
+HALF = 0.0005
+"""Half of the least difference between two instants."""
 
 
 class Unjudgeable(Exception):
@@ -59,8 +61,8 @@ def due(schedule: Schedule, after: float, until: float) -> list[float]:
 
 
 def is_due(schedule: Schedule, instant: float) -> bool:
-    """Whether this is a nominal instant of the schedule."""
-    return due(schedule, instant - 1e-3, instant) == [instant]
+    """Whether this is a nominal instant of the schedule, to the millisecond."""
+    return bool(due(schedule, instant - HALF, instant + HALF))
 
 
 def _every(interval: float, phase: float, after: float, until: float) -> list[float]:

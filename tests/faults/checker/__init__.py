@@ -1,0 +1,89 @@
+"""The checker: a history in, a verdict out. Pure: it reads no clock, no file, no product.
+
+    History ─→ World (tables through time, lives of jobs, assignments, what the oracle owes)
+                 └─→ one named function an invariant ─→ violations with their evidence ─→ Verdict
+
+What decides is what happened outside of the product (the lines of the probe jobs, the oracle's
+instants) and the order in which the database committed; the product's own accounts are what is
+judged. RELIABILITY's invariants, by family:
+
+    results    S1 S2 S3     overlap   S9      coverage   L1 L2
+    epochs     S4 S13       attempts  S10     liveness   L3 L4
+    instants   S5 … S8      calls     S11     extras     L5
+                            terminal  S12     resources  L6      validity  N1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from faults.checker.attempts import s10
+from faults.checker.calls import s11
+from faults.checker.coverage import l1, l2
+from faults.checker.epochs import s4, s13
+from faults.checker.extras import l5
+from faults.checker.figures import figures_of
+from faults.checker.instants import s5, s6, s7, s8
+from faults.checker.liveness import l3, l4
+from faults.checker.overlap import s9
+from faults.checker.resources import l6
+from faults.checker.results import s1, s2, s3
+from faults.checker.terminal import s12
+from faults.checker.validity import n1
+from faults.checker.verdict import Figures, Status, Verdict, Violation, render
+from faults.checker.world import World
+from faults.history import History
+
+__all__ = ["INVARIANTS", "Figures", "Status", "Verdict", "Violation", "check", "table"]
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    """A name, its sentence, and the function that finds where it doesn't hold."""
+
+    name: str
+    sentence: str
+    broken: Callable[[World], Iterable[Violation]]
+
+
+INVARIANTS = (
+    Invariant("S1", "one accepted result a run, one that a worker sent", s1),
+    Invariant("S2", "no result under a token older than a committed one", s2),
+    Invariant("S3", "tokens, epochs and terms grow", s3),
+    Invariant("S4", "owners' writes never go back in epoch; refused ones were older", s4),
+    Invariant("S5", "at most one scheduled run a job and instant", s5),
+    Invariant("S6", "each instant is one that its schedule has", s6),
+    Invariant("S7", "nothing starts early", s7),
+    Invariant("S8", "after ok of pause, edit, delete nothing of old fires or starts", s8),
+    Invariant("S9", "overlap limits hold", s9),
+    Invariant("S10", "an attempt comes after the end of the one before", s10),
+    Invariant("S11", "acknowledged calls are durable, failed ones leave nothing", s11),
+    Invariant("S12", "terminal states never change", s12),
+    Invariant("S13", "a shard has at most one unfenced owner", s13),
+    Invariant("L1", "each due instant is accounted for, with a reason", l1),
+    Invariant("L2", "what fired ran in its window, by id and by time", l2),
+    Invariant("L3", "after healing all is led, owned and attached in time", l3),
+    Invariant("L4", "nothing is stuck or left behind", l4),
+    Invariant("L5", "each extra start is explained", l5),
+    Invariant("L6", "memory, descriptors, connections, spools come back", l6),
+    Invariant("N1", "the run of the test could have failed", n1),
+)
+
+
+def check(history: History) -> Verdict:
+    """Judge a history. Never raises for what a product may have done; a bug here does."""
+    world = World(history)
+    found = [violation for each in INVARIANTS for violation in each.broken(world)]
+    return Verdict(
+        scenario=history.meta.scenario,
+        seed=history.meta.seed,
+        figures=figures_of(world),
+        violations=tuple(each for each in found if each.invariant != "N1"),
+        doubts=tuple(each for each in found if each.invariant == "N1"),
+    )
+
+
+def table(verdict: Verdict) -> str:
+    """The verdict for people: each invariant, the figures, the evidence."""
+    return render(verdict, [(each.name, each.sentence) for each in INVARIANTS])

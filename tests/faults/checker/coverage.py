@@ -1,0 +1,219 @@
+"""L1, L2: every due instant is accounted for, and what fired ran, each in its window."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from faults import oracle
+from faults.checker.instants import told, wrote
+from faults.checker.ledger import Due, Standing
+from faults.checker.overlap import limit_of
+from faults.checker.rows import NEVER_RAN
+from faults.checker.tables import clock
+from faults.checker.verdict import Violation
+from faults.checker.windows import CLOCK_BOUND, ON_TIME
+from faults.checker.world import World
+from faults.history import Definition
+
+NEVER = float("inf")
+EDIT_SLACK = 1.5
+"""Seconds before an edit or pause asked for within which an instant may fall to it unfired."""
+
+
+def l1(world: World) -> Iterator[Violation]:
+    """Due instants = fired + missed(reason) + skipped(policy) + coalesced(into); quiet: fired."""
+    for due in world.dues:
+        if not due.rows:
+            quiet = ", in a quiet time" if due.in_time else ""
+            what = f"{due.name} at {clock(due.at)} stands in no row{quiet}"
+            yield Violation("L1", what, _around(world, due))
+        for standing in due.rows[:1]:
+            why = _unjustified(world, due, standing)
+            if why is not None:
+                what = f"{due.name} at {clock(due.at)}: {why}"
+                yield Violation(
+                    "L1", what, (told(standing), f"settled by {standing.settled.where}")
+                )
+
+
+def l2(world: World) -> Iterator[Violation]:
+    """Each fired instant has a distinct finished run started in its window: by id, and by time."""
+    owed: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for due in world.dues:
+        deadline = owes_start(world, due)
+        if deadline is None:
+            continue
+        owed[due.name].append((due.at, deadline))
+        yield from _by_id(world, due, due.rows[0], deadline)
+    for job, wanted in owed.items():
+        yield from _by_time(world, job, sorted(wanted))
+
+
+def owes_start(world: World, due: Due) -> float | None:
+    """By when a run must have started for this instant; None: none need have."""
+    if not due.rows:
+        return None
+    row = due.rows[0].row
+    phase = due.life.at_generation(row.generation)
+    if row.state in NEVER_RAN or phase is None or row.state == "CANCELLED":
+        return None
+    definition = phase.definition
+    if row.reason == "TOO_MANY_LOSSES" or (
+        row.reason == "WORKER_LOST" and definition.delivery == "at_most_once"
+    ):
+        return None
+    deadline = max(due.deadline, row.due_at + ON_TIME)
+    pause = due.life.paused(due.at, deadline)
+    if pause is not None:
+        deadline = max(deadline, pause.resumed + world.windows.patience)
+    if _waits_for_others(definition):
+        deadline = NEVER
+    if row.ended or deadline < world.meta.ended:
+        return deadline
+    return None
+
+
+def started(world: World, due: Due) -> float | None:
+    """When the run of this instant first started, by its own line."""
+    starts = world.starts.get(due.rows[0].row.run_id, ()) if due.rows else ()
+    return starts[0].at if starts else None
+
+
+def _by_id(world: World, due: Due, standing: Standing, deadline: float) -> Iterator[Violation]:
+    row = standing.row
+    starts = world.starts.get(row.run_id, ())
+    where = f"{due.name} at {clock(due.at)}"
+    if not starts:
+        yield Violation("L2", f"{where} fired and never started", (told(standing),))
+        return
+    late = starts[0].at - deadline
+    if late > 0:
+        kind = "quiet" if due.in_time else "the fault's"
+        yield Violation(
+            "L2",
+            f"{where} started {starts[0].at - due.at:.3f} s late, {late:.3f} s out of"
+            f" {kind} window",
+            (f"deadline {clock(deadline)}", wrote(starts[0]), told(standing)),
+        )
+    end = None if row.ended else world.ends.get((row.run_id, row.token))
+    if end is not None and world.meta.ended - end.at > world.windows.patience:
+        what = f"{where} ran to its end, and its row is still {row.state}"
+        yield Violation("L2", what, (told(standing), f"ended {clock(end.at)}"))
+
+
+def _by_time(world: World, job: str, owed: Sequence[tuple[float, float]]) -> Iterator[Violation]:
+    """Blindly: each start serves the open instant whose deadline is nearest."""
+    starts = _starts_by_name(world).get(job, ())
+    waiting: list[tuple[float, float]] = []
+    unserved: list[float] = []
+    place = 0
+    for at in (*starts, NEVER):
+        while place < len(owed) and owed[place][0] - CLOCK_BOUND <= at:
+            heapq.heappush(waiting, (owed[place][1], owed[place][0]))
+            place += 1
+        while waiting and (waiting[0][0] < at or at == NEVER):
+            unserved.append(heapq.heappop(waiting)[1])
+        if waiting:
+            heapq.heappop(waiting)
+    if unserved:
+        yield Violation(
+            "L2",
+            f"{job}: by time alone {len(unserved)} of {len(owed)} instants were not served",
+            tuple(f"due {clock(at)}" for at in sorted(unserved)[:10]),
+        )
+
+
+def _starts_by_name(world: World) -> Mapping[str, list[float]]:
+    found: dict[str, list[float]] = defaultdict(list)
+    for event in world.history.probes:
+        if event.event == "start":
+            found[event.job].append(event.at)
+    return found
+
+
+def _waits_for_others(definition: Definition) -> bool:
+    policy = definition.overlap
+    return policy.startswith(("buffer", "cancel", "terminate", "allow:"))
+
+
+def _around(world: World, due: Due) -> tuple[str, ...]:
+    """The rows nearest to an instant that has none."""
+    rows = world.rows_by_job.get(due.life.job_id, ())
+    before = [each for each in rows if each.row.scheduled_at < due.at][-1:]
+    behind = [each for each in rows if each.row.scheduled_at > due.at][:1]
+    return tuple(told(standing) for standing in before + behind)
+
+
+def _unjustified(world: World, due: Due, standing: Standing) -> str | None:
+    """Why the row may not account for the instant so; None: it may."""
+    row = standing.row
+    if standing.ran:
+        return None
+    phase = due.life.at_generation(standing.first.generation)
+    policy = phase.definition.catch_up if phase else "latest"
+    if row.reason in ("EDITED", "PAUSED"):
+        return _by_control(due, standing, row.reason)
+    if row.state == "SKIPPED" and row.reason == "OVERLAP":
+        return _by_overlap(world, standing, phase.definition if phase else None)
+    if row.state == "SKIPPED" and row.reason in ("BUFFER_FULL", "CALENDAR"):
+        return None
+    told_so = f"{row.state} ({row.reason})" if row.reason else row.state
+    if due.in_time:
+        return f"{told_so} in a quiet time"
+    if row.state == "COALESCED" and policy == "latest":
+        return _into(world, due, standing)
+    age = standing.inserted.at - due.at
+    justified = {
+        ("MISSED", "CATCH_UP_NONE"): policy == "none",
+        ("MISSED", "WINDOW"): phase is not None and age > phase.definition.window - ON_TIME,
+        ("MISSED", "START_DEADLINE"): True,
+    }
+    if justified.get((row.state, row.reason or ""), False):
+        return None
+    return f"{told_so} is not what catch_up {policy} may do"
+
+
+def _by_control(due: Due, standing: Standing, reason: str) -> str | None:
+    at = standing.settled.at
+    if reason == "PAUSED":
+        pauses = [p for p in due.life.pauses if p.committed <= at]
+        touching = [p for p in pauses if not due.in_time or due.at >= p.committed - EDIT_SLACK]
+        return None if any(p.resumed >= due.at for p in touching) else "PAUSED, and no pause was on"
+    edits = [phase.invoked for phase in due.life.phases[1:] if phase.invoked <= at]
+    if any(not due.in_time or due.at >= invoked - EDIT_SLACK for invoked in edits):
+        return None
+    return "EDITED, and nothing had been edited"
+
+
+def _by_overlap(world: World, standing: Standing, definition: Definition | None) -> str | None:
+    """A skip for overlap needs another admitted run, before its commit or by it."""
+    if definition is not None and limit_of(definition.overlap) is None:
+        return f"SKIPPED (OVERLAP) under overlap {definition.overlap}"
+    row, commit = standing.row, standing.settled.commit
+    for held in world.assignments_by_job.get(row.job_id, ()):
+        if held.run_id == row.run_id or held.begun.commit > commit:
+            continue
+        other = world.runs.before(commit, held.run_id), world.runs.after(commit, held.run_id)
+        if any(run is not None and run.admitted for run in other):
+            return None
+    return "SKIPPED (OVERLAP), and no other run of the job was under way"
+
+
+def _into(world: World, due: Due, standing: Standing) -> str | None:
+    """What a fold was coalesced into: the next instant, which fired."""
+    row = standing.first
+    phase = due.life.at_generation(row.generation)
+    last = row.scheduled_until or row.scheduled_at
+    if phase is None:
+        return None
+    later = (each for each in world.rows_by_job[due.life.job_id] if each.row.scheduled_at > last)
+    into = next(later, None)
+    if into is not None and into.first.state in ("PENDING", "COALESCED"):
+        between = oracle.due(
+            phase.definition.schedule, last + oracle.HALF, into.row.scheduled_at - oracle.HALF
+        )
+        if not between:
+            return None
+    return "COALESCED into nothing that fired"

@@ -1,0 +1,170 @@
+"""S5 to S8: each instant once, in the schedule, not early; nothing after an `ok` that ended it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from faults import oracle
+from faults.checker.assignments import Assignment
+from faults.checker.ledger import Standing, covering, spread
+from faults.checker.lives import Call, Life
+from faults.checker.rows import Run, ticks
+from faults.checker.tables import Step, clock
+from faults.checker.verdict import Violation
+from faults.checker.windows import QUIET_BOUND
+from faults.checker.world import World
+from faults.history import ProbeEvent
+
+CONTROLS = ("pause", "edit", "delete")
+WRITTEN = 1.0
+"""Seconds that a probe's first line may come after the start that its worker reported."""
+
+
+def s5(world: World) -> Iterator[Violation]:
+    """At most one scheduled run per (job, UTC instant)."""
+    for job_id, rows in world.rows_by_job.items():
+        life = world.lives.by_job.get(job_id)
+        by_instant = covering(life, rows) if life else _by_own_instant(rows)
+        for at, several in by_instant.items():
+            if len(several) > 1:
+                name = life.name if life else job_id
+                yield Violation(
+                    "S5",
+                    f"{name} at {clock(at / 1000)} stands in {len(several)} rows",
+                    tuple(told(standing) for standing in several),
+                )
+
+
+def s6(world: World) -> Iterator[Violation]:
+    """Each scheduled instant is one the schedule of its generation has."""
+    for job_id, rows in world.rows_by_job.items():
+        life = world.lives.by_job.get(job_id)
+        for standing in rows if life else ():
+            assert life is not None
+            yield from _outside(life, standing)
+
+
+def s7(world: World) -> Iterator[Violation]:
+    """No start before the due instant."""
+    for run_id, starts in world.starts.items():
+        run = world.run(run_id)
+        for start in starts if run is not None else ():
+            assert run is not None
+            due = max(run.due_at, run.scheduled_at) if run.scheduled else run.due_at
+            if start.at < world.windows.early(due):
+                yield Violation(
+                    "S7",
+                    f"{start.job} started {due - start.at:.3f} s before it was due",
+                    (f"due {clock(due)}", wrote(start)),
+                )
+
+
+def s8(world: World) -> Iterator[Violation]:
+    """After `ok` of pause, delete or edit the old definition fires nothing and starts nothing."""
+    yield from _fired_against_the_timer(world)
+    for call in world.calls.values():
+        job_id = call.named("job_id")
+        if call.call not in CONTROLS or call.phase != "ok" or job_id is None:
+            continue
+        yield from _started_after(world, call, job_id)
+
+
+def told(standing: Standing) -> str:
+    """A row of the ledger in words."""
+    row = standing.row
+    fold = f" to {clock(row.scheduled_until)} ({row.count})" if row.scheduled_until else ""
+    reason = f" ({row.reason})" if row.reason else ""
+    return (
+        f"run {row.run_id}, {clock(row.scheduled_at)}{fold}: {row.state}{reason},"
+        f" generation {standing.first.generation}, inserted by {standing.inserted.where}"
+    )
+
+
+def wrote(start: ProbeEvent) -> str:
+    """A start in words."""
+    return f"{start.worker} wrote: run {start.run} token {start.token} started {clock(start.at)}"
+
+
+def _by_own_instant(rows: Sequence[Standing]) -> Mapping[int, list[Standing]]:
+    found: dict[int, list[Standing]] = defaultdict(list)
+    for standing in rows:
+        found[ticks(standing.row.scheduled_at)].append(standing)
+    return found
+
+
+def _outside(life: Life, standing: Standing) -> Iterator[Violation]:
+    row = standing.first
+    phase = life.at_generation(row.generation)
+    if phase is None:
+        what = f"{life.name} has a row of generation {row.generation}, which never was"
+        yield Violation("S6", what, (told(standing),))
+        return
+    schedule = phase.definition.schedule
+    for at in {row.scheduled_at, row.scheduled_until or row.scheduled_at}:
+        if not oracle.is_due(schedule, at):
+            what = f"{life.name} has a row for {clock(at)}, which its schedule lacks"
+            yield Violation("S6", what, (told(standing), f"the schedule: {schedule}"))
+            return
+    counted = len(spread(life, standing))
+    if counted != row.count:
+        what = f"{life.name} has a row that counts {row.count} instants where there are {counted}"
+        yield Violation("S6", what, (told(standing), f"the schedule: {schedule}"))
+
+
+def _fired_against_the_timer(world: World) -> Iterator[Violation]:
+    for step in world.runs.steps:
+        run = step.after
+        if run is None or not run.scheduled:
+            continue
+        deed = _deed(step, run)
+        if deed is None or not world.timers.of(run.job_id):
+            continue
+        timer = world.timers.before(step.commit, run.job_id)
+        if timer is None and step.before is None:
+            timer = world.timers.after(step.commit, run.job_id)
+        if timer is None:
+            why = "after its job was deleted"
+        elif timer.paused:
+            why = "while its job was paused"
+        elif timer.generation != run.generation:
+            why = f"from generation {run.generation} when {timer.generation} was current"
+        else:
+            continue
+        what = f"run {run.run_id} ({clock(run.scheduled_at)}) was {deed} {why}"
+        yield Violation("S8", what, (step.where,))
+
+
+def _deed(step: Step[Run], run: Run) -> str | None:
+    if step.before is None:
+        return "fired" if run.state == "PENDING" else None
+    return "assigned" if run.token != step.before.token else None
+
+
+def _started_after(world: World, call: Call, job_id: str) -> Iterator[Violation]:
+    changes = [s for s in world.jobs.of(job_id) if s.at <= call.until and s.after is not None]
+    generation = changes[-1].after.generation if changes and changes[-1].after else 0
+    for run_id, starts in world.starts.items():
+        run = world.run(run_id)
+        if run is None or run.job_id != job_id or (call.call == "pause" and not run.scheduled):
+            continue
+        for start in starts:
+            assignment = world.assignment(run_id, start.token)
+            if assignment is None or assignment.generation >= generation:
+                continue
+            if _began(assignment, start) > call.until + QUIET_BOUND and not world.windows.slept(
+                start.worker, assignment.begun.at, start.at
+            ):
+                yield Violation(
+                    "S8",
+                    f"{start.job} started {start.at - call.until:.3f} s after the `ok` of its"
+                    f" {call.call}, from generation {assignment.generation}",
+                    (f"{call.call} (op {call.op}) ok {clock(call.until)}", wrote(start)),
+                )
+
+
+def _began(assignment: Assignment, start: ProbeEvent) -> float:
+    """When the worker started it; where it never said so, its own line less what that may lag."""
+    if assignment.started is None:
+        return start.at - WRITTEN
+    return min(assignment.started, start.at)

@@ -1,0 +1,110 @@
+"""S9: how many runs of a job are under way at once, on committed rows and in the world.
+
+On rows the rule has no exception. In the world two runs of a job that excludes them may overlap
+where the earlier one's worker had lost its lease before the later one started, or a fault had
+stopped it between its last look at the lease and its end; those are counted, not forbidden.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from faults.checker.instants import wrote
+from faults.checker.lives import Life
+from faults.checker.tables import clock
+from faults.checker.verdict import Violation
+from faults.checker.world import World
+from faults.history import ProbeEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Two starts of one job, the later before the end of the earlier."""
+
+    earlier: ProbeEvent
+    later: ProbeEvent
+    ended: float
+    explained: bool
+
+
+def limit_of(overlap: str) -> int | None:
+    """How many runs may be under way under a policy; None: any number."""
+    policy, _, number = overlap.partition(":")
+    if policy == "allow":
+        return int(number) if number else None
+    return 1
+
+
+def s9(world: World) -> Iterator[Violation]:
+    """Overlap limits hold on committed intervals, and in the world unless a lease was lost."""
+    yield from _admitted(world)
+    for overlap in overlaps(world):
+        if not overlap.explained:
+            yield Violation(
+                "S9",
+                f"{overlap.later.job} ran twice at once, and no lease was lost before",
+                (wrote(overlap.earlier), f"it ended {clock(overlap.ended)}", wrote(overlap.later)),
+            )
+
+
+def overlaps(world: World) -> Iterator[Overlap]:
+    """Physical overlaps of different runs of a job that excludes them."""
+    by_job: dict[str, list[ProbeEvent]] = defaultdict(list)
+    for run_id, starts in world.starts.items():
+        run = world.run(run_id)
+        life = world.lives.by_job.get(run.job_id) if run else None
+        if run and life and _always_alone(life):
+            by_job[run.job_id].extend(starts)
+    for starts in by_job.values():
+        starts.sort(key=lambda start: start.at)
+        open_until: list[tuple[float, ProbeEvent]] = []
+        for later in starts:
+            open_until = [one for one in open_until if one[0] > later.at]
+            for ended, earlier in open_until:
+                if earlier.run != later.run:
+                    explained = _explained(world, earlier, later)
+                    yield Overlap(earlier, later, ended, explained)
+            end = world.ends.get((later.run, later.token))
+            if end is not None:
+                open_until.append((end.at, later))
+
+
+def _always_alone(life: Life) -> bool:
+    return all(limit_of(phase.definition.overlap) == 1 for phase in life.phases)
+
+
+def _explained(world: World, earlier: ProbeEvent, later: ProbeEvent) -> bool:
+    assignment = world.assignment(earlier.run, earlier.token)
+    if assignment is None:
+        return False
+    return world.lost_by(assignment.incarnation, later.at) or world.windows.slept(
+        earlier.worker, assignment.begun.at, later.at
+    )
+
+
+def _admitted(world: World) -> Iterator[Violation]:
+    under_way: dict[str, set[str]] = defaultdict(set)
+    for step in world.runs.steps:
+        before, run = step.before, step.after
+        if run is None:
+            continue
+        held = under_way[run.job_id]
+        if not run.admitted:
+            held.discard(run.run_id)
+            continue
+        fresh = run.run_id not in held
+        held.add(run.run_id)
+        life = world.lives.by_job.get(run.job_id)
+        phase = life.at_generation(run.generation) if life else None
+        if phase is None or not fresh or (before is not None and before.token > 0):
+            continue
+        limit = limit_of(phase.definition.overlap)
+        if limit is not None and len(held) > limit:
+            others = ", ".join(sorted(held - {run.run_id}))
+            yield Violation(
+                "S9",
+                f"{len(held)} runs of {phase.definition.name} were admitted, {limit} may be",
+                (f"{step.where}: run {run.run_id} ({clock(run.scheduled_at)})", f"with {others}"),
+            )

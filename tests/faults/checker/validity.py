@@ -1,0 +1,91 @@
+"""N1: a run of the test counts only where it could have failed. Else it is INCONCLUSIVE."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from faults.checker.resources import by_process
+from faults.checker.tables import clock
+from faults.checker.verdict import Violation
+from faults.checker.windows import Fault
+from faults.checker.world import World
+
+CALM = "calm"
+"""A scenario whose name begins so means to have no fault."""
+ENOUGH_INSTANTS = 200
+ENOUGH_IN_WINDOW = 20
+ENOUGH_OK = 0.9
+SHOWN = 10
+
+
+def n1(world: World) -> Iterator[Violation]:
+    """The nemesis took effect, quiet calls were ok, enough was judged, the record is whole."""
+    yield from _whole(world)
+    judged = len(world.dues)
+    if judged < ENOUGH_INSTANTS:
+        yield _doubt(f"{judged} instants were judged, {ENOUGH_INSTANTS} are needed")
+    if not world.windows.faults and not world.meta.scenario.startswith(CALM):
+        yield _doubt("no fault is recorded, and the scenario isn't called calm")
+    for fault in world.windows.faults:
+        yield from _felt(world, fault)
+    yield from _quiet_calls(world)
+
+
+def _felt(world: World, fault: Fault) -> Iterator[Violation]:
+    name = f"{fault.name} of {fault.target} (id {fault.id})"
+    if fault.took_effect is None:
+        yield _doubt(f"{name} did not verifiably take effect", f"begun {clock(fault.begin)}")
+        return
+    last = fault.healed + world.windows.patience
+    count = sum(1 for due in world.dues if fault.begin <= due.at <= last)
+    if count < ENOUGH_IN_WINDOW:
+        yield _doubt(
+            f"{count} instants fell into {name}, {ENOUGH_IN_WINDOW} are needed",
+            f"from {clock(fault.begin)} to {clock(last)}",
+        )
+
+
+def _quiet_calls(world: World) -> Iterator[Violation]:
+    quiet = [
+        call
+        for call in world.calls.values()
+        if world.windows.quiet(call.invoked.at, call.invoked.at)
+    ]
+    counts = Counter(call.phase for call in quiet)
+    if not quiet:
+        yield _doubt("no user's call was made in a quiet time")
+    elif counts["ok"] < ENOUGH_OK * len(quiet):
+        yield _doubt(
+            f"{counts['ok']} of {len(quiet)} calls in quiet times were ok",
+            *(f"op {c.op}: {c.call} {c.phase}" for c in quiet if c.phase != "ok"),
+        )
+
+
+def _whole(world: World) -> Iterator[Violation]:
+    """Whether all was recorded that the checks stand on."""
+    history = world.history
+    for damaged in history.damaged[:SHOWN]:
+        yield _doubt(f"line {damaged.line} of {damaged.file} can't be read", damaged.why)
+    if not history.commits:
+        yield _doubt("no commit is recorded")
+    if not world.starts:
+        yield _doubt("no probe job has written a line")
+    if history.leftovers is None:
+        yield _doubt("nobody looked for leftovers")
+    if not by_process(world, "before").keys() & by_process(world, "after").keys():
+        yield _doubt("no process's resources are known both before and after")
+    if not any(step.after and step.after.owner for step in world.shards.steps):
+        yield _doubt("no shard was ever taken: the recording of commits began too late")
+    committed = {key[0] for key in world.runs.rows}
+    kept = history.database.get("runs")
+    if kept is None:
+        yield _doubt("the final rows of runs are not recorded")
+        return
+    unseen = [str(row["run_id"]) for row in kept if row["run_id"] not in committed]
+    if unseen:
+        yield _doubt(f"{len(unseen)} final rows of runs were in no commit", *unseen[:SHOWN])
+
+
+def _doubt(what: str, *evidence: str) -> Violation:
+    return Violation("N1", what, evidence)

@@ -1,0 +1,30 @@
+"""Synthetic histories of fault runs: a correct one in a line, then whatever a test makes of it.
+
+    story = leader_killed()                     each second for 250 s, one leader killed, all right
+    story = leader_killed(without={150})        … and second 150 is left to the test
+    run = story.fire(150); story.assign(run, 150.1) …
+    check(story.history())
+
+Times are seconds since the story began. A story tells each row's life in order of time; rows of
+different keys may be told in any order, the commits are sorted when the history is made. Tokens
+grow with the time of their assignment, within the epoch that the shard has then. The final tables
+are what the commits add up to.
+"""
+
+from support.story.rows import BASE, delete, insert, stamp, update
+from support.story.telling import Job, Run, Story, live_row
+from support.story.worlds import calm, leader_killed
+
+__all__ = [
+    "BASE",
+    "Job",
+    "Run",
+    "Story",
+    "calm",
+    "delete",
+    "insert",
+    "leader_killed",
+    "live_row",
+    "stamp",
+    "update",
+]
