@@ -182,6 +182,13 @@ _BY_STATUS: Final[dict[str, type[ApiError]]] = {
 def from_rpc(error: grpc.aio.AioRpcError, endpoint: str) -> ApiError:
     """The error of a call that reached gRPC, with all that its details say."""
     status = error.code().name
+    if status == "RESOURCE_EXHAUSTED" and "message larger than max" in (error.details() or ""):
+        return InvalidArgument(
+            "the request is larger than a message may be (4 MiB)",
+            reason="TOO_LARGE",
+            remedy="put what is large somewhere that the job can read, and give its address",
+            endpoint=endpoint,
+        )
     info, bad = _details(error.trailing_metadata())
     metadata = dict(info.metadata)
     return _BY_STATUS.get(status, InternalError)(

@@ -265,6 +265,10 @@ def _pairs(flag: str, written: Sequence[str] | None, sign: str = "=") -> dict[st
                 reason="WRONG_FLAG",
                 remedy=f"write {flag} KEY{sign}VALUE",
             )
+        if key.strip() in pairs:
+            raise Failure(
+                f"{flag} {key.strip()} is given twice", reason="WRONG_FLAG", remedy="give it once"
+            )
         pairs[key.strip()] = value.strip() if sign == ":" else value
     return pairs
 

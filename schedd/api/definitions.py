@@ -233,7 +233,9 @@ def _schedule_violations(job: job_pb2.Job, now: datetime) -> Iterator[Violation]
         yield Violation("end", "is before start")
     try:
         definition = definition_of(job, JobId(_NO_ID), 1, job.namespace or "default", job.name)
-        compiled(definition)
+        ended = compiled(definition).first(now) is None
+        if ended and job.HasField("end") and not job.on_demand:
+            yield Violation("end", "no instant of the schedule lies between now and then")
     except CronError as wrong:
         yield _cron_violation(" | ".join(job.cron), wrong)
     except ScheduleError as wrong:

@@ -32,6 +32,8 @@ async def create_job(
         caller, job, JobId(uuid4()), stored_jobs.namespace_of(job.namespace), now, ephemeral=False
     )
     if request.validate_only:
+        if await services.store.get_job(record.definition.namespace, job.name):
+            raise stored_jobs.taken(Conflict("name"), job.name)
         return views.job_message(record)
     stored = await services.store.create_job(
         record,

@@ -4,7 +4,7 @@ instants of the timer that are due ─→ one row that accounts for them all
 the first that isn't               ─→ the timer to go on with
 """
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 from google.protobuf.message import Message
@@ -21,6 +21,7 @@ from schedproto.v1 import job_pb2
 
 WHEN: Final = frozenset({*SCHEDULES, "phase", "time_zone", "start", "end", "jitter", "dst"})
 """Fields whose edit sets the timer anew; any other keeps it."""
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 FOLDS: Final = 50
 """Steps in which the instants of a pause are counted; past them the count is a lower bound."""
 
@@ -68,7 +69,9 @@ def _settled(
 
 
 def edited_at(old: job_pb2.Job, new: job_pb2.Job, now: datetime) -> datetime:
-    """The instant to judge an edit by: an `at` that stays as it was may be past."""
+    """The instant to judge an edit by: a schedule, or an `at`, that stays as it was may be past."""
+    if not schedule_changed(old, new):
+        return EPOCH
     return definitions.instant(old.at) if new.HasField("at") and new.at == old.at else now
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.api.errors import (
     Aborted,
@@ -49,6 +50,29 @@ async def test_a_job_is_created_found_and_its_owner_told(api):
     for name in ("j", made.job_id):
         assert (await api("GetJob", wire.GetJobRequest(job=name))).job_id == made.job_id
     assert [str(each) for each in api.nudged.jobs] == [made.job_id]
+
+
+async def test_a_trial_of_a_taken_name_says_so(api):
+    await api("CreateJob", create(job()))
+    with pytest.raises(AlreadyExists):
+        await api("CreateJob", wire.CreateJobRequest(job=job(), validate_only=True))
+
+
+async def test_a_schedule_that_has_ended_is_refused_and_one_that_ends_later_may_be_edited(api):
+    def ending(minutes: int) -> Timestamp:
+        stamp = Timestamp()
+        stamp.FromDatetime(api.clock.now() + timedelta(minutes=minutes))
+        return stamp
+
+    with pytest.raises(InvalidArgument) as refused:
+        await api("CreateJob", create(job(end=ending(-1))))
+    assert [one.field for one in refused.value.violations] == ["end"]
+    await api("CreateJob", create(job(end=ending(5))))
+    api.clock.ahead = timedelta(minutes=10)
+    edited = await api("UpdateJob", update(job(timeout=Duration(seconds=9)), "timeout"))
+    assert edited.timeout.seconds == 9
+    with pytest.raises(InvalidArgument):
+        await api("UpdateJob", update(job(every=Duration(seconds=9)), "every"))
 
 
 async def test_a_name_is_taken_once(api):

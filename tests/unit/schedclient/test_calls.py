@@ -275,3 +275,9 @@ async def test_a_refusal_says_what_why_and_what_to_do(client: Client, member: Sc
     )
     assert error.violations[0].field == "job"
     assert error.endpoint == member.address
+
+
+async def test_a_request_larger_than_a_message_is_the_callers_fault(client):
+    with pytest.raises(InvalidArgument) as refused:
+        await client.submit(shell={"argv": ["cat"]}, payload="x" * 5_000_000)
+    assert refused.value.reason == "TOO_LARGE"

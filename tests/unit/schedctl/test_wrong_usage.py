@@ -95,3 +95,10 @@ def test_a_setting_that_no_daemon_knows_is_refused_before_anything_starts(offlin
         assert "unknown key 'nonsense'" in ended.err
         assert not (tmp_path / "state.json").exists()
         assert not (tmp_path / "etcd").exists()
+
+
+@pytest.mark.parametrize("flag", ["--env", "--label", "--require"])
+def test_a_key_that_is_given_twice_is_refused(offline, flag):
+    ended = offline("job", "create", "a", "--on-demand", flag, "A=1", flag, "A=2", "--", "true")
+    assert ended.code == 2
+    assert f"{flag} A is given twice" in ended.err
