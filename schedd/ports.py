@@ -45,6 +45,7 @@ from schedd.core.model import (
     Trigger,
     Verdict,
 )
+from schedd.core.pauses import Pauses
 from schedd.core.records import (
     Assignments,
     AttemptRecord,
@@ -166,7 +167,10 @@ class OwnerStore(Protocol):
         ...
 
     async def definitions(self, jobs: Sequence[JobId]) -> dict[JobId, "StoredDefinition"]: ...
-    async def fire(self, claim: Claim, firings: Sequence[Firing]) -> Fired: ...
+    async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> Fired:
+        """`switched`: of the pauses (`core/pauses.py`) that the firings were reckoned from."""
+        ...
+
     async def assign(
         self,
         claim: Claim,
@@ -334,8 +338,10 @@ class UserStore(Protocol):
         ...
 
     async def attempts(self, run_id: RunId) -> list[AttemptRecord]: ...
-    async def unstarted_attempts(self, job_id: JobId, now: datetime) -> list[LiveRun]:
-        """RUNNING runs of the job whose `start_by` hasn't passed: what `ok` waits for."""
+    async def unstarted_attempts(self, job_id: JobId | None, now: datetime) -> list[LiveRun]:
+        """RUNNING runs of the job, or of all jobs, whose `start_by` hasn't passed: what `ok`
+        waits for.
+        """
         ...
 
     async def output(self, run_id: RunId, token: Token | None) -> bytes | None: ...
@@ -362,6 +368,23 @@ class UserStore(Protocol):
     async def counts(self) -> Counts: ...
 
 
+class PauseStore(Protocol):
+    """Pauses of the whole cluster. Both writes hold every shard's row (PROTOCOL 3)."""
+
+    async def read(self) -> Pauses: ...
+    async def pause(
+        self, by: str, note: str, entry: Callable[[Pauses, Pauses], AuditEntry]
+    ) -> Pauses:
+        """Nothing fires or starts from the commit on. `entry` makes the audit's line of what was
+        and what is; pausing again changes the note.
+        """
+        ...
+
+    async def resume(self, catch_up: bool, entry: Callable[[Pauses, Pauses], AuditEntry]) -> Pauses:
+        """Fire and start again. What fell due in the pause is caught up, or SKIPPED (PAUSED)."""
+        ...
+
+
 # ---- between members and workers ----
 
 
@@ -378,6 +401,10 @@ class Nudges(Protocol):
 
     def runs_changed(self, runs: Sequence[RunId]) -> None:
         """Somebody may be watching these runs, here or at another member."""
+        ...
+
+    def cluster_changed(self) -> None:
+        """The cluster was paused or resumed, or its map is to be looked at: everybody looks."""
         ...
 
 

@@ -36,6 +36,18 @@ class ClusterCalls:
         answer = await self._call(methods.LIST_SHARDS, wire.ListShardsRequest(), deadline)
         return tuple(value_of(Shard, one) for one in answer.shards)
 
+    async def pause(self, *, note: str = "", deadline: float | None = None) -> Cluster:
+        """Fire and start nothing until it is resumed. Returns when nothing starts any more."""
+        request = wire.PauseClusterRequest(note=note)
+        return value_of(Cluster, await self._call(methods.PAUSE_CLUSTER, request, deadline))
+
+    async def resume(self, *, catch_up: bool = False, deadline: float | None = None) -> Cluster:
+        """Fire and start again. What fell due meanwhile is SKIPPED (PAUSED), or with `catch_up`
+        goes by each job's policy.
+        """
+        request = wire.ResumeClusterRequest(catch_up=catch_up)
+        return value_of(Cluster, await self._call(methods.RESUME_CLUSTER, request, deadline))
+
 
 class Workers:
     """`client.workers`."""

@@ -109,6 +109,12 @@ LIST_MEMBERS: Final = Method[cluster.ListMembersRequest, cluster.ListMembersResp
 LIST_SHARDS: Final = Method[cluster.ListShardsRequest, cluster.ListShardsResponse](
     CLUSTER + "ListShards", cluster.ListShardsResponse.FromString
 )
+PAUSE_CLUSTER: Final = Method[cluster.PauseClusterRequest, cluster.Cluster](
+    CLUSTER + "PauseCluster", cluster.Cluster.FromString, Again.ALWAYS, SETTLING
+)
+RESUME_CLUSTER: Final = Method[cluster.ResumeClusterRequest, cluster.Cluster](
+    CLUSTER + "ResumeCluster", cluster.Cluster.FromString, Again.ALWAYS, SETTLING
+)
 LIST_WORKERS: Final = Method[cluster.ListWorkersRequest, cluster.ListWorkersResponse](
     CLUSTER + "ListWorkers", cluster.ListWorkersResponse.FromString
 )

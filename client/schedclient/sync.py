@@ -126,6 +126,8 @@ class SyncClusterCalls(_Face[ClusterCalls]):
     status = _blocking(ClusterCalls.status)
     members = _blocking(ClusterCalls.members)
     shards = _blocking(ClusterCalls.shards)
+    pause = _blocking(ClusterCalls.pause)
+    resume = _blocking(ClusterCalls.resume)
 
 
 class SyncWorkers(_Face[Workers]):

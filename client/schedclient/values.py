@@ -213,6 +213,10 @@ class Cluster(Value):
     jobs: int
     dead_letters: int
     version: str | None
+    paused: bool
+    paused_at: datetime | None
+    paused_by: str | None
+    pause_note: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,3 +277,5 @@ class AuditEntry(Value):
     fencing_token: int
     worker: str | None
     source: str | None
+    before: str | None
+    after: str | None

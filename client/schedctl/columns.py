@@ -128,6 +128,8 @@ AUDIT: Final[Sequence[Column[AuditEntry]]] = (
     Column("TOKEN", lambda one: one.fencing_token or "", wide=True),
     Column("WORKER", lambda one: one.worker, wide=True),
     Column("SOURCE", lambda one: one.source, wide=True),
+    Column("BEFORE", lambda one: one.before, wide=True),
+    Column("AFTER", lambda one: one.after, wide=True),
 )
 
 INSTANTS: Final[Sequence[Column[Instant]]] = (

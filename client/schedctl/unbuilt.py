@@ -34,8 +34,6 @@ COMMANDS: Final[frozenset[tuple[str, ...]]] = frozenset(
     worker drain
     worker undrain
     cluster transfer-leader
-    cluster pause
-    cluster resume
     cluster rebalance
     cluster doctor
     cluster bundle

@@ -24,6 +24,7 @@ async def get_cluster(
     rows = await services.membership.read_shards()
     live = {member.tenure for member in view.members}
     counts = await services.store.counts()
+    pause = (await services.pauses.read()).present
     leader = view.member(view.leader)
     return wire.Cluster(
         cluster_id=services.cluster_id,
@@ -39,6 +40,10 @@ async def get_cluster(
         jobs=counts.jobs,
         dead_letters=counts.dead_letters,
         version=services.version,
+        paused=pause is not None,
+        paused_at=views.stamp(pause.began) if pause else None,
+        paused_by=pause.by if pause else "",
+        pause_note=pause.note if pause else "",
     )
 
 

@@ -1,6 +1,8 @@
 """What every call stands on: the ports, and who is calling."""
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from schedd.core.model import AuditEntry
@@ -10,6 +12,7 @@ from schedd.ports import (
     ClusterClock,
     MembershipStore,
     Nudges,
+    PauseStore,
     UserStore,
     WorkerLines,
     WorkerStore,
@@ -23,6 +26,7 @@ class Services:
     """The ports that calls use."""
 
     store: UserStore
+    pauses: PauseStore
     membership: MembershipStore
     worker_store: WorkerStore
     clock: ClusterClock
@@ -52,3 +56,19 @@ class Caller:
         """
         source = f"{self.source} request:{request_id}" if request_id else self.source
         return AuditEntry(self.actor, action, object_, "ok", source=source)
+
+    def changed(
+        self,
+        action: str,
+        object_: str,
+        before: Mapping[str, object],
+        after: Mapping[str, object],
+        request_id: str = "",
+    ) -> AuditEntry:
+        """The audit's line for a change, with what the object was and what it is."""
+        entry = self.audit(action, object_, request_id)
+        return replace(entry, before=_compact(before), after=_compact(after))
+
+
+def _compact(state: Mapping[str, object]) -> str:
+    return json.dumps(state, separators=(",", ":"), ensure_ascii=False)

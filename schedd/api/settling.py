@@ -3,9 +3,11 @@ has started, or has expired (PROTOCOL 3).
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from schedd.api.errors import OutcomeUnclear
 from schedd.api.services import Caller, Services
+from schedd.core.model import LiveRun
 from schedd.core.records import JobRecord
 
 
@@ -17,11 +19,17 @@ async def settle(
     """
     stored = record.definition
     services.nudges.jobs_changed([(stored.job_id, record.shard)])
-    out = [
-        run
-        for run in await services.store.unstarted_attempts(stored.job_id, services.clock.now())
-        if may_start is None or run.generation < may_start
-    ]
+    out = await services.store.unstarted_attempts(stored.job_id, services.clock.now())
+    old = [run for run in out if may_start is None or run.generation < may_start]
+    await revoke(services, caller, old, stored.name or str(stored.job_id))
+
+
+async def revoke(services: Services, caller: Caller, out: Sequence[LiveRun], what: str) -> None:
+    """Return when none of these attempts can start any more.
+
+    Raises:
+        OutcomeUnclear: the caller can't wait so long.
+    """
     if not out:
         return
     try:
@@ -29,7 +37,7 @@ async def settle(
             await services.lines.revoke(out)
     except TimeoutError:
         raise OutcomeUnclear(
-            f"{stored.name or stored.job_id} was changed, but a run of it may still start",
+            f"{what} was changed, but a run of it may still start",
             reason="ATTEMPTS_OUT",
             remedy="it can't start later than five seconds from now; call again to be sure",
         ) from None

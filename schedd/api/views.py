@@ -8,6 +8,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from schedd.core.ids import NO_TOKEN
 from schedd.core.lifecycle import State
 from schedd.core.model import AuditEntry
+from schedd.core.pauses import Pause
 from schedd.core.records import AttemptRecord, DeadLetterRecord, JobRecord, RunRecord
 from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, run_pb2
 
@@ -131,7 +132,15 @@ def audit_message(entry: AuditEntry) -> cluster_service_pb2.AuditEntry:
         fencing_token=entry.token or NO_TOKEN,
         worker=entry.worker,
         source=entry.source,
+        before=entry.before,
+        after=entry.after,
     )
+
+
+def paused(pause: Pause) -> str:
+    """A pause of the cluster in words: by whom, since when, why."""
+    since = pause.began.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return f"paused by {pause.by} since {since}" + (f": {pause.note}" if pause.note else "")
 
 
 def _reason(record: RunRecord) -> str | None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from schedd.api import definitions
+from schedd.api import definitions, views
 from schedd.api.services import Services
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import LIVE, State
@@ -16,7 +16,7 @@ Check = run_service_pb2.ExplainRunResponse.Check
 
 ENDS: Final = {
     "OVERLAP": "an earlier run of the job hadn't ended, and the job says overlap: skip",
-    "PAUSED": "its instant passed while the job was paused",
+    "PAUSED": "its instant passed while the job, or the cluster, was paused",
     "WINDOW": "it was later than the job's catch-up window",
     "CATCH_UP_NONE": "it was late, and the job says catch_up: none",
     "EDITED": "the job was edited, and its new schedule lacks this instant",
@@ -41,11 +41,21 @@ async def explain(services: Services, record: RunRecord) -> run_service_pb2.Expl
     if run.state is State.RUNNING:
         worker = f"on {run.worker}, under token {run.token}"
         return _answer(f"It runs: attempt {run.attempt} {worker}.", [])
-    checks = [*_waits(services, record), *await _needs(services, record)]
+    braked = await _cluster(services)
+    checks = [*braked, *_waits(services, record), *await _needs(services, record)]
     wrong = next((check for check in checks if check.remedy), None)
     if wrong is not None:
         return _answer(f"It waits: {wrong.answer}.", checks)
     return _answer("It waits for its turn: it is handed out next.", checks)
+
+
+async def _cluster(services: Services) -> list[Check]:
+    pause = (await services.pauses.read()).present
+    question = "Is the cluster paused?"
+    if pause is None:
+        return [Check(question=question, answer="no")]
+    answer = f"yes, it is {views.paused(pause)}"
+    return [Check(question=question, answer=answer, remedy="schedctl cluster resume")]
 
 
 def _ended(record: RunRecord) -> run_service_pb2.ExplainRunResponse:

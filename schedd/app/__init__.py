@@ -23,7 +23,7 @@ import grpc.aio
 from schedd.app import configured
 from schedd.app.lifecycle import answer_reloads, once_available
 from schedd.app.parts import Ground, Parts, build
-from schedd.app.readiness import readiness
+from schedd.app.readiness import notes, readiness
 from schedd.app.serving import serve
 from schedd.cluster_clock import DatabaseClock
 from schedd.config import Config
@@ -87,11 +87,17 @@ class Daemon:
 
 
 async def _live(daemon: service.Daemon, parts: Parts, http: web_server.Bound) -> None:
-    page = web.build(parts.services, parts.telemetry, readiness(parts.member, parts.clock))
+    page = web.build(
+        parts.services,
+        parts.telemetry,
+        readiness(parts.member, parts.clock),
+        notes(parts.brake),
+    )
     identity = parts.member.identity
     serving = f"{identity.name}: gRPC {identity.grpc}, HTTP {identity.http}"
     eternal: list[tuple[str, Callable[[], Awaitable[object]]]] = [
         ("collect", parts.collect.loop.run),
+        ("brake", parts.brake.loop.run),
         ("peers", parts.peers.run),
         ("reload", lambda: answer_reloads(daemon, serving)),
         *((loop.name, loop.run) for loop in parts.greeting.loops),

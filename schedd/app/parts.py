@@ -15,6 +15,7 @@ from schedd.etcd.client import EtcdClient
 from schedd.etcd.keeper import keep_lease
 from schedd.leader.term import Leadership
 from schedd.member import Identity, Member
+from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue
 from schedd.owner.collect import Collect
 from schedd.owner.greeting import Greeting
@@ -55,6 +56,7 @@ class Parts:
     greeting: Greeting
     peers: Peers
     owner: Owner
+    brake: Brake
     services: Services
     telemetry: Telemetry
 
@@ -69,7 +71,7 @@ def build(ground: Ground) -> Parts:
     member = _member(ground, lambda live: owner.loops(live, peers))
     peers = Peers(member.cluster, ground.config.tls.files())
     collect = Collect(catalogue, store.results, clock, peers, emit)
-    leases = _worker_leases(ground, member)
+    leases, brake = _worker_leases(ground, member), Brake(store.pauses)
     owner = Owner(
         store=store.owner,
         catalogue=catalogue,
@@ -78,6 +80,7 @@ def build(ground: Ground) -> Parts:
         collect=collect,
         watchers=watchers,
         clock=clock,
+        brake=brake,
         emit=emit,
     )
     peers.move(owner)
@@ -90,6 +93,7 @@ def build(ground: Ground) -> Parts:
         greeting=Greeting(workers, leases, store.workers, store.results, store.users),
         peers=peers,
         owner=owner,
+        brake=brake,
         services=_services(ground, member, peers, workers, watchers),
         telemetry=telemetry,
     )
@@ -128,6 +132,7 @@ def _services(
 ) -> Services:
     return Services(
         store=ground.store.users,
+        pauses=ground.store.pauses,
         membership=ground.store.membership,
         worker_store=ground.store.workers,
         clock=ground.clock,

@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import Final
 
+from schedd.api.views import paused
 from schedd.cluster_clock import DatabaseClock
 from schedd.member import Member
+from schedd.owner.brake import Brake
 
 FRESH: Final = 5.0
 """Seconds without an answer of the database after which a member isn't ready."""
@@ -28,3 +30,13 @@ def readiness(member: Member, clock: DatabaseClock) -> Callable[[], list[str]]:
         return found
 
     return reasons
+
+
+def notes(brake: Brake) -> Callable[[], list[str]]:
+    """What somebody who looks should know, though the member is ready."""
+
+    def told() -> list[str]:
+        pause = brake.pauses.present
+        return [f"the cluster is {paused(pause)}"] if pause else []
+
+    return told

@@ -85,16 +85,18 @@ def plan(
     ahead: timedelta = timedelta(0),
     grace: timedelta = GRACE,
     limit: int = FIRES,
+    until: datetime | None = None,
 ) -> Plan:
     """Decide what becomes of a timer that stands at (`nominal`, `due`), looked at `now`.
 
     `nominal` is the first unaccounted instant and is taken as it is, even if the schedule as it
     stands now lacks it. With `ahead`, what falls due within it fires too (to be prepared early).
-    `limit` bounds the fires.
+    `limit` bounds the fires. With `until`, before now, what is due later isn't touched.
     """
-    return _Planner(compiled, policy, now, now - grace, now + ahead, limit).run(
-        Occurrence(nominal, due)
-    )
+    late_before, last = now - grace, now + ahead
+    if until is not None:
+        late_before, last = min(late_before, until + _TICK), min(last, until)
+    return _Planner(compiled, policy, now, late_before, last, limit).run(Occurrence(nominal, due))
 
 
 def settle(
@@ -166,7 +168,7 @@ class _Planner:
         following = self.compiled.next_after(last)
         fires: tuple[Fire, ...] = ()
         older: datetime | None = last
-        if following is not None and following.due <= self.now:
+        if following is not None and following.due <= min(self.now, self.until):
             into = following.nominal
         else:
             into = last

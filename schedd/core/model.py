@@ -341,3 +341,6 @@ class AuditEntry:
     worker: str = ""
     source: str = ""
     at: datetime | None = None
+    before: str = ""
+    """What the object was, as JSON; empty where nobody noted it."""
+    after: str = ""

@@ -21,9 +21,10 @@ from schedd.core.placement import Need, Offer, able, choose, need_of
 from schedd.core.ready_queue import Head
 from schedd.core.records import Assignments, Unstarted
 from schedd.owner.board import Board
+from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.transact import Failed, Transactor
-from schedd.owner.workers import Workers
+from schedd.owner.workers import Workers, no_demand
 from schedd.ports import ClusterClock, Nudges, OwnerStore
 from schedkit import failpoints
 from schedkit.clock import boottime
@@ -55,10 +56,12 @@ class Dispatch:
         store: OwnerStore,
         transactor: Transactor,
         clock: ClusterClock,
+        brake: Brake,
         nudges: Nudges,
         emit: Emit,
     ) -> None:
         self._board = board
+        self._brake = brake
         self._catalogue = catalogue
         self._workers = workers
         self._store = store
@@ -77,6 +80,9 @@ class Dispatch:
 
     async def step(self) -> float:
         """One round; gives the seconds until the next is needed."""
+        if self._brake.on:
+            self._workers.demand(no_demand)
+            return 1.0
         now = self._clock.now()
         self._board.ripen(now)
         self._look_again(boottime())

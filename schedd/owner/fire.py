@@ -2,12 +2,13 @@
 
     timers due within the horizon ──load──→ agenda ──due──→ plan ──one transaction a lane──→ runs
 
-The plan (`core/catch_up.py`) says which instants run, which are only accounted for, and where the
-timer stands next. The fire statement inserts from the timers that advanced, so a timer that was
-paused, edited, moved or fired by somebody else meanwhile inserts nothing (PROTOCOL 3); its row is
-then read again. One that comes back unchanged met the guard of the database's own clock, which is
-behind ours: it is tried again after a pause. Loads read from minus infinity, never from a
-watermark: a creation may commit behind it.
+The plan (`core/pauses.py`, `core/catch_up.py`) says which instants run, which are only accounted
+for, and where the timer stands next. The fire statement inserts from the timers that advanced, so
+a timer that was paused, edited, moved or fired by somebody else meanwhile inserts nothing
+(PROTOCOL 3); its row is then read again. One that comes back unchanged met a guard of the database:
+its clock is behind ours, or the cluster was just paused or resumed. It is tried again after a
+pause. Loads read from minus infinity, never from a watermark: a creation may commit behind it.
+While the cluster is paused nothing is looked at.
 """
 
 import logging
@@ -16,14 +17,16 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from schedd.core import catch_up
+from schedd.core import catch_up, pauses
 from schedd.core.events import Emit
 from schedd.core.events import Fired as FiredEvent
 from schedd.core.ids import JobId, scheduled_run_id
 from schedd.core.lifecycle import State
 from schedd.core.model import Claim, Firing, NewRun, RunKey, Timer
+from schedd.core.pauses import Pauses
 from schedd.core.records import Fired
 from schedd.owner.board import Board
+from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.transact import Failed, Transactor
 from schedd.ports import ClusterClock, OwnerStore
@@ -39,7 +42,7 @@ LOAD_EVERY: Final = 2.5
 LOAD_LIMIT: Final = 20_000
 BATCH: Final = 500
 GUARD_PAUSE: Final = timedelta(seconds=0.5)
-"""Before a timer that the database held back for its clock is tried again."""
+"""Before a timer that the database held back is tried again."""
 
 MID_BATCH = failpoints.awaited("fire.mid_batch")
 AFTER_COMMIT = failpoints.awaited("fire.after_commit")
@@ -55,9 +58,11 @@ class Fire:
         store: OwnerStore,
         transactor: Transactor,
         clock: ClusterClock,
+        brake: Brake,
         emit: Emit,
     ) -> None:
         self._board = board
+        self._brake = brake
         self._catalogue = catalogue
         self._store = store
         self._transactor = transactor
@@ -86,6 +91,8 @@ class Fire:
 
     async def step(self) -> float:
         """Load if it is time, read what changed, fire what is due; seconds until the next."""
+        if self._brake.on:
+            return LOAD_EVERY
         now = self._clock.now()
         if self._load_at is None or now >= self._load_at:
             await self._load(now)
@@ -128,7 +135,11 @@ class Fire:
             if row.job_id in self._board.timers:
                 self._board.timers.put(row.job_id, now + GUARD_PAUSE, row)
         if held:
-            log.warning("%d timers were held back: the database's clock is behind ours", len(held))
+            log.warning(
+                "%d timers were held back: the database's clock is behind ours,"
+                " or the cluster was just paused or resumed",
+                len(held),
+            )
 
     async def _fire(self, due: Sequence[Timer]) -> None:
         timers = {timer.job_id: timer for timer in due}
@@ -136,11 +147,19 @@ class Fire:
             known = await self._catalogue.at_generations(
                 {timer.job_id: timer.generation for timer in due}
             )
-            now = self._clock.now()
+            now, reckoned = self._clock.now(), self._brake.pauses
             firings = [
-                _firing(timer, known[timer.job_id], now) for timer in due if timer.job_id in known
+                _firing(timer, known[timer.job_id], now, reckoned)
+                for timer in due
+                if timer.job_id in known
             ]
-            answers = await self._transactor.by_lane(firings, self._store_fire)
+
+            async def write(claim: Claim, items: Sequence[Firing]) -> Fired:
+                fired = await self._store.fire(claim, items, reckoned.switched)
+                await MID_BATCH()  # this lane's COMMIT was seen, the others' are on their way
+                return fired
+
+            answers = await self._transactor.by_lane(firings, write)
             await AFTER_COMMIT()
         except BaseException:
             self._board.put_timers(due)
@@ -152,11 +171,6 @@ class Fire:
         if failed:
             self._changed |= in_doubt  # their rows say what happened
             raise failed[0].error
-
-    async def _store_fire(self, claim: Claim, firings: Sequence[Firing]) -> Fired:
-        fired = await self._store.fire(claim, firings)
-        await MID_BATCH()  # this lane's COMMIT was seen, the others' are on their way
-        return fired
 
     def _advance(
         self, firings: Sequence[Firing], timers: dict[JobId, Timer], answers: Sequence[Fired]
@@ -178,6 +192,7 @@ class Fire:
             self._catalogue.forget(refused)
             self._refused = {job: timers[job] for job in refused}
             self.changed(refused)
+            self._brake.look()
         for answer in answers:
             self._transactor.lost(answer.lost, "fire")
             if self._board.put_runs(answer.runs, now):
@@ -191,12 +206,14 @@ class Fire:
         )
 
 
-def _firing(timer: Timer, known: Known, now: datetime) -> Firing:
+def _firing(timer: Timer, known: Known, now: datetime, reckoned: Pauses) -> Firing:
     """What this timer does at `now`."""
     definition = known.definition
     if timer.nominal is None or timer.due_at is None:
         raise ValueError(f"timer of job {timer.job_id} has nothing due")
-    plan = catch_up.plan(known.compiled, definition.catch_up, timer.nominal, timer.due_at, now)
+    plan = pauses.plan(
+        known.compiled, definition.catch_up, timer.nominal, timer.due_at, now, reckoned
+    )
     fires = tuple(_run(definition.job_id, fire.nominal, fire.due) for fire in plan.fires)
     folds = tuple(_fold(definition.job_id, fold) for fold in plan.folds)
     return Firing(

@@ -15,6 +15,7 @@ from typing import NoReturn
 from schedd.core.events import Emit
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.owner.board import Board
+from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue
 from schedd.owner.collect import Collect
 from schedd.owner.dispatch import Dispatch
@@ -63,8 +64,10 @@ class Owner:
         collect: Collect,
         watchers: Watchers,
         clock: ClusterClock,
+        brake: Brake,
         emit: Emit,
     ) -> None:
+        self._brake = brake
         self._store = store
         self._catalogue = catalogue
         self._workers = workers
@@ -75,12 +78,21 @@ class Owner:
         self._emit = emit
         self._loops: _Loops | None = None
         workers.on_slots_freed(self._slots_freed)
+        brake.on_change(self._braked)
 
     def loops(self, live: LiveTenure, nudges: Nudges) -> Sequence[TenureLoop]:
         """The loops of this tenure. Those of an earlier one have ended by now."""
         board = Board(live.ownership)
         transactor = Transactor(live.ownership, live.trusted, self._emit)
-        fire = Fire(board, self._catalogue, self._store, transactor, self._clock, self._emit)
+        fire = Fire(
+            board,
+            self._catalogue,
+            self._store,
+            transactor,
+            self._clock,
+            self._brake,
+            self._emit,
+        )
         dispatch = Dispatch(
             board,
             self._catalogue,
@@ -88,6 +100,7 @@ class Owner:
             self._store,
             transactor,
             self._clock,
+            self._brake,
             nudges,
             self._emit,
         )
@@ -136,10 +149,20 @@ class Owner:
         """Somebody may watch these."""
         self._watchers.changed(runs)
 
+    def cluster_changed(self) -> None:
+        """The cluster may have been paused or resumed."""
+        self._brake.look()
+
     def workers_changed(self) -> None:
         """A worker's key came or went in etcd."""
         if self._loops is not None:
             self._loops.rescue.wake()
+
+    def _braked(self) -> None:
+        if self._loops is not None:
+            self._loops.fire.reload()
+            self._loops.rescue.wake()
+            self._loops.dispatch.wake()
 
     def _slots_freed(self) -> None:
         if self._loops is not None:

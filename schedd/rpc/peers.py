@@ -33,6 +33,7 @@ class Nudged(Protocol):
     def jobs_changed(self, jobs: Iterable[JobId]) -> None: ...
     def runs_ready(self, shards: Iterable[ShardId]) -> None: ...
     def runs_changed(self, runs: Iterable[RunId]) -> None: ...
+    def cluster_changed(self) -> None: ...
 
 
 class _Nobody:
@@ -47,12 +48,16 @@ class _Nobody:
     def runs_changed(self, runs: Iterable[RunId]) -> None:
         """Nothing to do."""
 
+    def cluster_changed(self) -> None:
+        """Nothing to do."""
+
 
 @dataclass(slots=True)
 class _Gathered:
     jobs: set[JobId] = field(default_factory=set)
     shards: set[ShardId] = field(default_factory=set)
     runs: set[RunId] = field(default_factory=set)
+    cluster: bool = False
 
 
 class Peers:
@@ -90,6 +95,14 @@ class Peers:
     def runs_changed(self, runs: Sequence[RunId]) -> None:
         """These runs changed; only those who watch them care, and they look by themselves soon."""
         self._here.runs_changed(runs)
+
+    def cluster_changed(self) -> None:
+        """The cluster was paused or resumed, or its map is to be looked at."""
+        self._here.cluster_changed()
+        for member in self._cluster.view().members:
+            if member.tenure != self._cluster.tenure:
+                self._gathered[member.grpc].cluster = True
+        self._waker.wake()
 
     # -- sending --
 
@@ -131,6 +144,7 @@ class Peers:
             job_ids=[str(job) for job in list(what.jobs)[:MOST]],
             shards=sorted(what.shards),
             run_ids=[str(run) for run in list(what.runs)[:MOST]],
+            cluster=what.cluster,
         )
         nudge = channel.unary_unary(
             "/schedd.v1.PeerService/Nudge",
@@ -161,6 +175,8 @@ class PeerService:
         self._here.jobs_changed([JobId(found) for found in _uuids(request.job_ids)])
         self._here.runs_ready([ShardId(s) for s in request.shards if 0 <= s < SHARDS])
         self._here.runs_changed([RunId(found) for found in _uuids(request.run_ids)])
+        if request.cluster:
+            self._here.cluster_changed()
         return wire.NudgeResponse()
 
 

@@ -5,7 +5,7 @@
 Invariants (PROTOCOL 1, 3)
 - Called under the locks of the drafts' shards; tokens are drawn there, and a run's only grows.
 - The timer is joined: its generation is the draft's, and it isn't paused (but for what a person
-  triggered).
+  triggered). While the cluster is paused nobody is asked.
 - A run is *admitted* once it has had a token and hasn't ended: at most `overlap_limit` of a job,
   the statement's own included; an admitted one isn't asked again.
 - `attempt` counts tries, the present one included; the one before moves to `attempts`.
@@ -44,6 +44,7 @@ WITH b AS MATERIALIZED (
     ) r
     WHERE r.state IN ('PENDING', 'RETRYING') AND r.token < b.next_token AND r.job_id = b.job_id
       AND (NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
+      AND NOT (SELECT paused FROM cluster)
 ), busy AS (  -- admitted runs by job; a map, for a join with it may become a loop over it
     SELECT jsonb_object_agg(job_id::text, admitted) AS runs FROM (
         SELECT l.job_id, count(*) AS admitted

@@ -12,13 +12,14 @@ from schedd.store import arrays
 from schedd.store.schema import audit
 
 WRITE = """
-INSERT INTO audit (at, actor, action, object, outcome, reason, run_id, token, worker, source)
+INSERT INTO audit (at, actor, action, object, outcome, reason, run_id, token, worker, source,
+    before, after)
 SELECT COALESCE(at, clock_timestamp()), actor, action, object, outcome, reason, run_id, token,
-    worker, source
+    worker, source, before, after
 FROM unnest(%(at)s::timestamptz[], %(actors)s::text[], %(actions)s::text[], %(objects)s::text[],
     %(outcomes)s::text[], %(reasons)s::text[], %(runs)s::uuid[], %(tokens)s::bigint[],
-    %(workers)s::text[], %(sources)s::text[])
-  AS b(at, actor, action, object, outcome, reason, run_id, token, worker, source)
+    %(workers)s::text[], %(sources)s::text[], %(befores)s::text[], %(afters)s::text[])
+  AS b(at, actor, action, object, outcome, reason, run_id, token, worker, source, before, after)
 """
 
 
@@ -39,6 +40,8 @@ def write_all(connection: Connection, entries: Sequence[AuditEntry]) -> None:
             "tokens": arrays.numbers(entry.token for entry in entries),
             "workers": arrays.texts(entry.worker for entry in entries),
             "sources": arrays.texts(entry.source for entry in entries),
+            "befores": arrays.texts(entry.before for entry in entries),
+            "afters": arrays.texts(entry.after for entry in entries),
         },
     )
 
@@ -75,6 +78,8 @@ def list_audit(
                 row.worker,
                 row.source,
                 row.at,
+                row.before,
+                row.after,
             ),
         )
         for row in connection.execute(query)

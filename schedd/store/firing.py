@@ -5,6 +5,7 @@
 Invariants (PROTOCOL 3)
 - Every row of the ledger, folds included, selects from the timers that advanced: a paused, edited,
   moved or already advanced timer leaves no run.
+- Nothing advances while the cluster is paused, nor by a step from before its last pause or resume.
 - The database's own clock holds a step back that comes early, whatever the owner believes.
 - A row that is kept already (the same job and instant) stays as it is.
 """
@@ -47,6 +48,7 @@ WITH b AS (
     WHERE t.job_id = b.job_id AND t.shard = b.shard AND t.generation = b.generation
       AND t.due_at = b.due_at AND NOT t.paused
       AND b.last_instant <= clock_timestamp() + %(horizon)s
+      AND EXISTS (SELECT FROM cluster WHERE NOT paused AND switched = %(switched)s)
     RETURNING b.*
 ), fired AS (
     SELECT shard, generation, priority, job_id, scheduled_at, run_id, run_due, state, reason,
@@ -91,13 +93,17 @@ def timers(connection: Connection, jobs: Collection[JobId]) -> list[Timer]:
 
 
 def fire(
-    connection: Connection, tenure: TenureId, firings: Sequence[Firing], horizon: timedelta
+    connection: Connection,
+    tenure: TenureId,
+    firings: Sequence[Firing],
+    horizon: timedelta,
+    switched: int,
 ) -> tuple[list[LiveRun], list[JobId]]:
     """Advance what may advance. Gives the new live runs, and the jobs whose timers didn't.
 
     At most one firing a job.
     """
-    rows = connection.exec_driver_sql(FIRE, _arguments(tenure, firings, horizon)).all()
+    rows = connection.exec_driver_sql(FIRE, _arguments(tenure, firings, horizon, switched)).all()
     advanced = {row[0] for row in rows}
     inserted = {row[1] for row in rows}
     live = [
@@ -120,7 +126,7 @@ def fire(
 
 
 def _arguments(
-    tenure: TenureId, firings: Sequence[Firing], horizon: timedelta
+    tenure: TenureId, firings: Sequence[Firing], horizon: timedelta, switched: int
 ) -> dict[str, object]:
     first = [each.runs[0] if each.runs else None for each in firings]
     more = [(each.job_id, run) for each in firings for run in each.runs[1:]]
@@ -128,6 +134,7 @@ def _arguments(
     return _columns(first) | {
         "tenure": tenure,
         "horizon": horizon,
+        "switched": switched,
         "jobs": arrays.ids(each.job_id for each in firings),
         "shards": arrays.numbers(each.shard for each in firings),
         "generations": arrays.numbers(each.generation for each in firings),

@@ -72,14 +72,14 @@ class PostgresOwnerStore:
         """The present definitions."""
         return await self.database.call(lambda c: dispatch.definitions(c, jobs))
 
-    async def fire(self, claim: Claim, firings: Sequence[Firing]) -> Fired:
+    async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> Fired:
         """Advance timers and insert the runs of those that advanced."""
 
         def body(
             connection: Connection, mine: Sequence[Firing]
         ) -> tuple[list[LiveRun], list[JobId]]:
             IN_FIRE()
-            answer = firing.fire(connection, claim.tenure, mine, self.horizon)
+            answer = firing.fire(connection, claim.tenure, mine, self.horizon, switched)
             BEFORE_FIRE()
             return answer
 

@@ -34,6 +34,7 @@ from schedd.store.database import Database
 from schedd.store.fence import application_name, ending_blockers
 from schedd.store.halving import halved
 from schedd.store.owner import HORIZON, PostgresOwnerStore
+from schedd.store.pauses import PostgresPauseStore
 from schedd.store.users import PostgresUserStore
 from schedkit import failpoints
 
@@ -195,6 +196,7 @@ class PostgresStore:
     results: PostgresResultStore = field(init=False)
     workers: PostgresWorkerStore = field(init=False)
     users: PostgresUserStore = field(init=False)
+    pauses: PostgresPauseStore = field(init=False)
 
     def __post_init__(self) -> None:
         stores = {
@@ -203,6 +205,7 @@ class PostgresStore:
             "results": PostgresResultStore(self.database),
             "workers": PostgresWorkerStore(self.database),
             "users": PostgresUserStore(self.database),
+            "pauses": PostgresPauseStore(self.database),
         }
         for name, store in stores.items():
             object.__setattr__(self, name, store)

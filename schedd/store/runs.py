@@ -154,8 +154,10 @@ def attempts_of(connection: Connection, run_id: RunId) -> list[AttemptRecord]:
     return [_attempt(row) for row in rows]
 
 
-def unstarted_attempts(connection: Connection, job_id: JobId, now: datetime) -> list[LiveRun]:
-    """RUNNING runs of the job, a deleted one too, that may still start."""
+def unstarted_attempts(
+    connection: Connection, job_id: JobId | None, now: datetime
+) -> list[LiveRun]:
+    """RUNNING runs of the job, a deleted one too, or of all, that may still start."""
     query = (
         records()
         .join(
@@ -163,14 +165,15 @@ def unstarted_attempts(connection: Connection, job_id: JobId, now: datetime) -> 
             (live.c.run_id == runs.c.run_id) & (live.c.scheduled_at == runs.c.scheduled_at),
         )
         .where(
-            jobs.c.job_id == job_id,
-            live.c.job_id == job_id,
-            live.c.shard == jobs.c.shard,
             runs.c.state == State.RUNNING.value,
             runs.c.start_by > now,
             runs.c.started_at.is_(None),
         )
     )
+    if job_id is not None:
+        query = query.where(
+            jobs.c.job_id == job_id, live.c.job_id == job_id, live.c.shard == jobs.c.shard
+        )
     return [record(row).run for row in connection.execute(query)]
 
 

@@ -188,4 +188,6 @@ audit = Table(
     Column("token", BigInteger, nullable=False),
     Column("worker", Text, nullable=False),
     Column("source", Text, nullable=False),
+    Column("before", Text, nullable=False),
+    Column("after", Text, nullable=False),
 )

@@ -147,8 +147,8 @@ class PostgresUserStore:
         """Every handing out, oldest first."""
         return await self.database.call(lambda c: runs.attempts_of(c, run_id))
 
-    async def unstarted_attempts(self, job_id: JobId, now: datetime) -> list[LiveRun]:
-        """RUNNING runs of the job that may still start."""
+    async def unstarted_attempts(self, job_id: JobId | None, now: datetime) -> list[LiveRun]:
+        """RUNNING runs of the job, or of all, that may still start."""
         return await self.database.call(lambda c: runs.unstarted_attempts(c, job_id, now))
 
     async def output(self, run_id: RunId, token: Token | None) -> bytes | None:

@@ -12,6 +12,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -27,12 +28,19 @@ from schedd.web.health import Readiness
 from schedd.web.rest import Rest
 
 
-def build(services: Services, telemetry: Telemetry, readiness: Readiness) -> Starlette:
-    """The app, for `server.Bound.serve`. `readiness` tells why this member isn't ready."""
+def build(
+    services: Services,
+    telemetry: Telemetry,
+    readiness: Readiness,
+    notes: Readiness = health.nothing,
+) -> Starlette:
+    """The app, for `server.Bound.serve`. `readiness` tells why this member isn't ready, `notes`
+    what somebody should know all the same.
+    """
     telemetry.observe(services.cluster, services.version)
     closing = asyncio.Event()
     app = Starlette(
-        routes=_routes(services, telemetry, readiness, closing),
+        routes=_routes(services, telemetry, health.routes(readiness, notes), closing),
         middleware=[Middleware(SecurityHeaders), Middleware(SameOrigin)],
         exception_handlers={Exception: _bug},
     )
@@ -41,14 +49,14 @@ def build(services: Services, telemetry: Telemetry, readiness: Readiness) -> Sta
 
 
 def _routes(
-    services: Services, telemetry: Telemetry, readiness: Readiness, closing: asyncio.Event
+    services: Services, telemetry: Telemetry, probes: Sequence[BaseRoute], closing: asyncio.Event
 ) -> list[BaseRoute]:
     async def metrics(request: Request) -> Response:
         content, media_type = telemetry.exposition(request.headers.get("accept", ""))
         return Response(content, headers={"content-type": media_type, "cache-control": "no-store"})
 
     return [
-        *health.routes(readiness),
+        *probes,
         Route("/metrics", metrics),
         *overview.routes(services, closing),
         *pages.assets(),

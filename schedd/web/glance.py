@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from statistics import median_low
 from typing import Final
 
+from schedd.api.views import paused
 from schedd.core.ids import SHARDS, TenureId
 from schedd.core.membership import ClusterView
 from schedd.core.records import Counts
@@ -173,6 +174,8 @@ def _troubles(stored: Stored, view: ClusterView, *, trusted: bool, away: bool) -
     """What keeps runs from being on time."""
     if away:
         yield "the database doesn't answer; what is shown was read before"
+    if stored.pause is not None:
+        yield f"the cluster is {paused(stored.pause)}"
     if view.member(view.leader) is None:
         yield "there is no leader"
     if stored.read and (orphans := sum(not shard.owner for shard in stored.shards)):

@@ -18,8 +18,13 @@ Readiness: TypeAlias = Callable[[], Sequence[str]]
 """Why this member isn't ready, a line each; nothing when it is. Cheap: no I/O."""
 
 
-def routes(readiness: Readiness) -> list[Route]:
-    """`/healthz` and `/readyz`."""
+def nothing() -> Sequence[str]:
+    """Nothing to say."""
+    return ()
+
+
+def routes(readiness: Readiness, notes: Readiness = nothing) -> list[Route]:
+    """`/healthz` and `/readyz`. `notes`: what somebody who looks should know all the same."""
 
     async def healthz(_: Request) -> Response:
         return _answer(200, {"status": "alive"})
@@ -27,7 +32,8 @@ def routes(readiness: Readiness) -> list[Route]:
     async def readyz(_: Request) -> Response:
         reasons = list(readiness())
         status = "not ready" if reasons else "ready"
-        return _answer(503 if reasons else 200, {"status": status, "reasons": reasons})
+        body = {"status": status, "reasons": reasons, "notes": list(notes())}
+        return _answer(503 if reasons else 200, body)
 
     return [Route("/healthz", healthz), Route("/readyz", readyz)]
 

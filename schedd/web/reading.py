@@ -8,6 +8,7 @@ from typing import Final
 
 from schedd.api.calls import UNARY
 from schedd.api.services import Caller, Services
+from schedd.core.pauses import Pause
 from schedd.core.records import Counts
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import job_pb2, job_service_pb2, run_pb2, run_service_pb2
@@ -31,6 +32,7 @@ class Stored:
     workers: Sequence[cluster_pb.Worker] = ()
     runs: Sequence[run_pb2.Run] = ()
     jobs: Sequence[job_pb2.Job] = ()
+    pause: Pause | None = None
     read: bool = False
     """False: it hasn't been read yet."""
 
@@ -58,5 +60,6 @@ async def read(services: Services) -> Stored:
         workers=tuple(workers.workers),
         runs=tuple(runs.runs),
         jobs=tuple(jobs.jobs),
+        pause=(await services.pauses.read()).present,
         read=True,
     )

@@ -222,7 +222,7 @@ async def test_a_change_is_audited_with_where_it_came_from(web: Web) -> None:
 
 async def test_health_tells_alive_from_ready(web: Web) -> None:
     assert (await web.get("/healthz")).status == 200
-    assert (await web.get("/readyz")).json == {"status": "ready", "reasons": []}
+    assert (await web.get("/readyz")).json == {"status": "ready", "reasons": [], "notes": []}
     web.reasons.append("it has no tenure")
     answer = await web.get("/readyz")
     assert (answer.status, answer.json["reasons"]) == (503, ["it has no tenure"])

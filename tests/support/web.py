@@ -147,6 +147,7 @@ async def served(dsn: str) -> AsyncIterator[Web]:
     await clock.step()
     services = Services(
         store=store.users,
+        pauses=store.pauses,
         membership=store.membership,
         worker_store=store.workers,
         clock=clock,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
+from schedclient import Cluster
 from schedctl.columns import AUDIT, MEMBERS, SHARDS, WORKERS, facts
 from schedctl.flags import Group, pass_session
-from schedctl.output import show_facts, show_list, show_one
+from schedctl.output import instant, show_facts, show_list, show_one
 from schedctl.session import Session
 
 
@@ -19,7 +20,11 @@ def cluster() -> None:
 @pass_session
 def status(session: Session) -> None:
     """Who leads, and what is under way."""
-    found = session.run(lambda client: client.cluster.status())
+    show_status(session, session.run(lambda client: client.cluster.status()))
+
+
+def show_status(session: Session, found: Cluster) -> None:
+    """The cluster at a glance."""
     if not session.tabular:
         show_one(session, found, (), lambda one: one.cluster_id)
         return
@@ -27,6 +32,8 @@ def status(session: Session) -> None:
         session,
         [
             ("Cluster", found.cluster_id),
+            ("State", "PAUSED" if found.paused else None),
+            ("Paused", _pause(session, found) if found.paused else None),
             ("Leader", found.leader or "none"),
             ("Term", found.term),
             ("Members", found.members),
@@ -41,6 +48,36 @@ def status(session: Session) -> None:
             ("Version", found.version),
         ],
     )
+
+
+def _pause(session: Session, found: Cluster) -> str:
+    since = f"by {found.paused_by}, since {instant(session, found.paused_at)}"
+    return f"{since}: {found.pause_note}" if found.pause_note else since
+
+
+@cluster.command()
+@click.option("--note", default="", help="Why; everybody sees it.")
+@pass_session
+def pause(session: Session, note: str) -> None:
+    """Fire and start nothing until it is resumed.
+
+    What runs goes on, and calls still work: what is triggered or submitted waits. Returns when
+    nothing starts any more.
+    """
+    session.confirm("pause", "the cluster")
+    show_status(session, session.run(lambda client: client.cluster.pause(note=note)))
+
+
+@cluster.command()
+@click.option(
+    "--catch-up",
+    is_flag=True,
+    help="What fell due in the pause goes by each job's catch-up policy, as after an outage.",
+)
+@pass_session
+def resume(session: Session, catch_up: bool) -> None:
+    """Fire and start again; what fell due in the pause is SKIPPED (PAUSED)."""
+    show_status(session, session.run(lambda client: client.cluster.resume(catch_up=catch_up)))
 
 
 @cluster.command()

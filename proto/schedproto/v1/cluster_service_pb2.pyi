@@ -48,6 +48,10 @@ class Cluster(google.protobuf.message.Message):
     JOBS_FIELD_NUMBER: builtins.int
     DEAD_LETTERS_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
+    PAUSED_FIELD_NUMBER: builtins.int
+    PAUSED_AT_FIELD_NUMBER: builtins.int
+    PAUSED_BY_FIELD_NUMBER: builtins.int
+    PAUSE_NOTE_FIELD_NUMBER: builtins.int
     cluster_id: builtins.str
     leader: builtins.str
     """The leader's name; empty while there is none."""
@@ -64,6 +68,12 @@ class Cluster(google.protobuf.message.Message):
     jobs: builtins.int
     dead_letters: builtins.int
     version: builtins.str
+    paused: builtins.bool
+    """While it is paused nothing is fired and nothing started."""
+    paused_by: builtins.str
+    pause_note: builtins.str
+    @property
+    def paused_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
@@ -80,8 +90,13 @@ class Cluster(google.protobuf.message.Message):
         jobs: builtins.int = ...,
         dead_letters: builtins.int = ...,
         version: builtins.str = ...,
+        paused: builtins.bool = ...,
+        paused_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        paused_by: builtins.str = ...,
+        pause_note: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cluster_id", b"cluster_id", "dead_letters", b"dead_letters", "jobs", b"jobs", "leader", b"leader", "members", b"members", "owned", b"owned", "pending", b"pending", "retrying", b"retrying", "running", b"running", "shards", b"shards", "term", b"term", "version", b"version", "workers", b"workers"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["paused_at", b"paused_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cluster_id", b"cluster_id", "dead_letters", b"dead_letters", "jobs", b"jobs", "leader", b"leader", "members", b"members", "owned", b"owned", "pause_note", b"pause_note", "paused", b"paused", "paused_at", b"paused_at", "paused_by", b"paused_by", "pending", b"pending", "retrying", b"retrying", "running", b"running", "shards", b"shards", "term", b"term", "version", b"version", "workers", b"workers"]) -> None: ...
 
 global___Cluster = Cluster
 
@@ -250,7 +265,7 @@ class TransferLeaderRequest(google.protobuf.message.Message):
     REASON_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
     member: builtins.str
-    """To this member; to any if empty."""
+    """To this member; to the fittest if empty."""
     reason: builtins.str
     request_id: builtins.str
     def __init__(
@@ -263,6 +278,225 @@ class TransferLeaderRequest(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["member", b"member", "reason", b"reason", "request_id", b"request_id"]) -> None: ...
 
 global___TransferLeaderRequest = TransferLeaderRequest
+
+@typing.final
+class TransferLeaderResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OLD_LEADER_FIELD_NUMBER: builtins.int
+    NEW_LEADER_FIELD_NUMBER: builtins.int
+    OLD_TERM_FIELD_NUMBER: builtins.int
+    NEW_TERM_FIELD_NUMBER: builtins.int
+    TOOK_FIELD_NUMBER: builtins.int
+    old_leader: builtins.str
+    """Names of members."""
+    new_leader: builtins.str
+    old_term: builtins.int
+    new_term: builtins.int
+    @property
+    def took(self) -> google.protobuf.duration_pb2.Duration:
+        """From the wish to the first map of the new term."""
+
+    def __init__(
+        self,
+        *,
+        old_leader: builtins.str = ...,
+        new_leader: builtins.str = ...,
+        old_term: builtins.int = ...,
+        new_term: builtins.int = ...,
+        took: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["took", b"took"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["new_leader", b"new_leader", "new_term", b"new_term", "old_leader", b"old_leader", "old_term", b"old_term", "took", b"took"]) -> None: ...
+
+global___TransferLeaderResponse = TransferLeaderResponse
+
+@typing.final
+class RebalanceClusterRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DRY_RUN_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    dry_run: builtins.bool
+    request_id: builtins.str
+    def __init__(
+        self,
+        *,
+        dry_run: builtins.bool = ...,
+        request_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["dry_run", b"dry_run", "request_id", b"request_id"]) -> None: ...
+
+global___RebalanceClusterRequest = RebalanceClusterRequest
+
+@typing.final
+class RebalanceClusterResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class Move(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        SHARD_FIELD_NUMBER: builtins.int
+        OLD_OWNER_FIELD_NUMBER: builtins.int
+        NEW_OWNER_FIELD_NUMBER: builtins.int
+        shard: builtins.int
+        old_owner: builtins.str
+        """Names of members; empty: nobody's."""
+        new_owner: builtins.str
+        def __init__(
+            self,
+            *,
+            shard: builtins.int = ...,
+            old_owner: builtins.str = ...,
+            new_owner: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["new_owner", b"new_owner", "old_owner", b"old_owner", "shard", b"shard"]) -> None: ...
+
+    MOVES_FIELD_NUMBER: builtins.int
+    TERM_FIELD_NUMBER: builtins.int
+    DRY_RUN_FIELD_NUMBER: builtins.int
+    term: builtins.int
+    dry_run: builtins.bool
+    @property
+    def moves(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RebalanceClusterResponse.Move]:
+        """Shards whose owner changed, or would."""
+
+    def __init__(
+        self,
+        *,
+        moves: collections.abc.Iterable[global___RebalanceClusterResponse.Move] | None = ...,
+        term: builtins.int = ...,
+        dry_run: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["dry_run", b"dry_run", "moves", b"moves", "term", b"term"]) -> None: ...
+
+global___RebalanceClusterResponse = RebalanceClusterResponse
+
+@typing.final
+class PauseClusterRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NOTE_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    note: builtins.str
+    request_id: builtins.str
+    def __init__(
+        self,
+        *,
+        note: builtins.str = ...,
+        request_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["note", b"note", "request_id", b"request_id"]) -> None: ...
+
+global___PauseClusterRequest = PauseClusterRequest
+
+@typing.final
+class ResumeClusterRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CATCH_UP_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    catch_up: builtins.bool
+    """What fell due in the pause is caught up by each job's policy; else it is SKIPPED (PAUSED)."""
+    request_id: builtins.str
+    def __init__(
+        self,
+        *,
+        catch_up: builtins.bool = ...,
+        request_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["catch_up", b"catch_up", "request_id", b"request_id"]) -> None: ...
+
+global___ResumeClusterRequest = ResumeClusterRequest
+
+@typing.final
+class CheckClusterRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___CheckClusterRequest = CheckClusterRequest
+
+@typing.final
+class Finding(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    class _Severity:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _SeverityEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[Finding._Severity.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        SEVERITY_UNSPECIFIED: Finding._Severity.ValueType  # 0
+        SEVERITY_OK: Finding._Severity.ValueType  # 1
+        SEVERITY_WARN: Finding._Severity.ValueType  # 2
+        SEVERITY_BAD: Finding._Severity.ValueType  # 3
+
+    class Severity(_Severity, metaclass=_SeverityEnumTypeWrapper): ...
+    SEVERITY_UNSPECIFIED: Finding.Severity.ValueType  # 0
+    SEVERITY_OK: Finding.Severity.ValueType  # 1
+    SEVERITY_WARN: Finding.Severity.ValueType  # 2
+    SEVERITY_BAD: Finding.Severity.ValueType  # 3
+
+    AREA_FIELD_NUMBER: builtins.int
+    SEVERITY_FIELD_NUMBER: builtins.int
+    CHECK_FIELD_NUMBER: builtins.int
+    SUBJECT_FIELD_NUMBER: builtins.int
+    WHAT_FIELD_NUMBER: builtins.int
+    WHY_FIELD_NUMBER: builtins.int
+    REMEDY_FIELD_NUMBER: builtins.int
+    area: builtins.str
+    """etcd, postgres, clock, members, workers, …"""
+    severity: global___Finding.Severity.ValueType
+    check: builtins.str
+    """What was looked at, in a word or two, with the member, endpoint or worker it is about."""
+    subject: builtins.str
+    what: builtins.str
+    """What was found, why that matters, and what to do; the last two are empty where all is well."""
+    why: builtins.str
+    remedy: builtins.str
+    def __init__(
+        self,
+        *,
+        area: builtins.str = ...,
+        severity: global___Finding.Severity.ValueType = ...,
+        check: builtins.str = ...,
+        subject: builtins.str = ...,
+        what: builtins.str = ...,
+        why: builtins.str = ...,
+        remedy: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["area", b"area", "check", b"check", "remedy", b"remedy", "severity", b"severity", "subject", b"subject", "what", b"what", "why", b"why"]) -> None: ...
+
+global___Finding = Finding
+
+@typing.final
+class CheckClusterResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FINDINGS_FIELD_NUMBER: builtins.int
+    MEMBER_FIELD_NUMBER: builtins.int
+    NOW_FIELD_NUMBER: builtins.int
+    member: builtins.str
+    """The member that looked, and its wall clock when it answered."""
+    @property
+    def findings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Finding]: ...
+    @property
+    def now(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        findings: collections.abc.Iterable[global___Finding] | None = ...,
+        member: builtins.str = ...,
+        now: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["now", b"now"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["findings", b"findings", "member", b"member", "now", b"now"]) -> None: ...
+
+global___CheckClusterResponse = CheckClusterResponse
 
 @typing.final
 class ListWorkersRequest(google.protobuf.message.Message):
@@ -488,6 +722,8 @@ class AuditEntry(google.protobuf.message.Message):
     FENCING_TOKEN_FIELD_NUMBER: builtins.int
     WORKER_FIELD_NUMBER: builtins.int
     SOURCE_FIELD_NUMBER: builtins.int
+    BEFORE_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
     actor: builtins.str
     action: builtins.str
     object: builtins.str
@@ -499,6 +735,9 @@ class AuditEntry(google.protobuf.message.Message):
     """0: none. A decimal string in JSON."""
     worker: builtins.str
     source: builtins.str
+    before: builtins.str
+    """What the object was before and after, as JSON, where that is known."""
+    after: builtins.str
     @property
     def at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     def __init__(
@@ -514,9 +753,11 @@ class AuditEntry(google.protobuf.message.Message):
         fencing_token: builtins.int = ...,
         worker: builtins.str = ...,
         source: builtins.str = ...,
+        before: builtins.str = ...,
+        after: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["at", b"at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action", b"action", "actor", b"actor", "at", b"at", "fencing_token", b"fencing_token", "object", b"object", "outcome", b"outcome", "reason", b"reason", "run_id", b"run_id", "source", b"source", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action", b"action", "actor", b"actor", "after", b"after", "at", b"at", "before", b"before", "fencing_token", b"fencing_token", "object", b"object", "outcome", b"outcome", "reason", b"reason", "run_id", b"run_id", "source", b"source", "worker", b"worker"]) -> None: ...
 
 global___AuditEntry = AuditEntry
 

@@ -52,7 +52,27 @@ class ClusterServiceStub(object):
         self.TransferLeader = channel.unary_unary(
                 '/schedd.v1.ClusterService/TransferLeader',
                 request_serializer=schedproto_dot_v1_dot_cluster__service__pb2.TransferLeaderRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_cluster__service__pb2.TransferLeaderResponse.FromString,
+                _registered_method=True)
+        self.RebalanceCluster = channel.unary_unary(
+                '/schedd.v1.ClusterService/RebalanceCluster',
+                request_serializer=schedproto_dot_v1_dot_cluster__service__pb2.RebalanceClusterRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_cluster__service__pb2.RebalanceClusterResponse.FromString,
+                _registered_method=True)
+        self.PauseCluster = channel.unary_unary(
+                '/schedd.v1.ClusterService/PauseCluster',
+                request_serializer=schedproto_dot_v1_dot_cluster__service__pb2.PauseClusterRequest.SerializeToString,
                 response_deserializer=schedproto_dot_v1_dot_cluster__service__pb2.Cluster.FromString,
+                _registered_method=True)
+        self.ResumeCluster = channel.unary_unary(
+                '/schedd.v1.ClusterService/ResumeCluster',
+                request_serializer=schedproto_dot_v1_dot_cluster__service__pb2.ResumeClusterRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_cluster__service__pb2.Cluster.FromString,
+                _registered_method=True)
+        self.CheckCluster = channel.unary_unary(
+                '/schedd.v1.ClusterService/CheckCluster',
+                request_serializer=schedproto_dot_v1_dot_cluster__service__pb2.CheckClusterRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_cluster__service__pb2.CheckClusterResponse.FromString,
                 _registered_method=True)
         self.ListWorkers = channel.unary_unary(
                 '/schedd.v1.ClusterService/ListWorkers',
@@ -103,7 +123,35 @@ class ClusterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def TransferLeader(self, request, context):
+        """Planned: the leader resigns in favour of a member. Answers when that member leads.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RebalanceCluster(self, request, context):
+        """Compare the shards' owners with the map as it should be now; answers when they agree.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PauseCluster(self, request, context):
+        """Fire and start nothing until it is resumed. What runs goes on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeCluster(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CheckCluster(self, request, context):
+        """What a person would look at when something seems wrong.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -159,7 +207,27 @@ def add_ClusterServiceServicer_to_server(servicer, server):
             'TransferLeader': grpc.unary_unary_rpc_method_handler(
                     servicer.TransferLeader,
                     request_deserializer=schedproto_dot_v1_dot_cluster__service__pb2.TransferLeaderRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_cluster__service__pb2.TransferLeaderResponse.SerializeToString,
+            ),
+            'RebalanceCluster': grpc.unary_unary_rpc_method_handler(
+                    servicer.RebalanceCluster,
+                    request_deserializer=schedproto_dot_v1_dot_cluster__service__pb2.RebalanceClusterRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_cluster__service__pb2.RebalanceClusterResponse.SerializeToString,
+            ),
+            'PauseCluster': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseCluster,
+                    request_deserializer=schedproto_dot_v1_dot_cluster__service__pb2.PauseClusterRequest.FromString,
                     response_serializer=schedproto_dot_v1_dot_cluster__service__pb2.Cluster.SerializeToString,
+            ),
+            'ResumeCluster': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeCluster,
+                    request_deserializer=schedproto_dot_v1_dot_cluster__service__pb2.ResumeClusterRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_cluster__service__pb2.Cluster.SerializeToString,
+            ),
+            'CheckCluster': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckCluster,
+                    request_deserializer=schedproto_dot_v1_dot_cluster__service__pb2.CheckClusterRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_cluster__service__pb2.CheckClusterResponse.SerializeToString,
             ),
             'ListWorkers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListWorkers,
@@ -294,7 +362,115 @@ class ClusterService(object):
             target,
             '/schedd.v1.ClusterService/TransferLeader',
             schedproto_dot_v1_dot_cluster__service__pb2.TransferLeaderRequest.SerializeToString,
+            schedproto_dot_v1_dot_cluster__service__pb2.TransferLeaderResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RebalanceCluster(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/schedd.v1.ClusterService/RebalanceCluster',
+            schedproto_dot_v1_dot_cluster__service__pb2.RebalanceClusterRequest.SerializeToString,
+            schedproto_dot_v1_dot_cluster__service__pb2.RebalanceClusterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseCluster(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/schedd.v1.ClusterService/PauseCluster',
+            schedproto_dot_v1_dot_cluster__service__pb2.PauseClusterRequest.SerializeToString,
             schedproto_dot_v1_dot_cluster__service__pb2.Cluster.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeCluster(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/schedd.v1.ClusterService/ResumeCluster',
+            schedproto_dot_v1_dot_cluster__service__pb2.ResumeClusterRequest.SerializeToString,
+            schedproto_dot_v1_dot_cluster__service__pb2.Cluster.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckCluster(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/schedd.v1.ClusterService/CheckCluster',
+            schedproto_dot_v1_dot_cluster__service__pb2.CheckClusterRequest.SerializeToString,
+            schedproto_dot_v1_dot_cluster__service__pb2.CheckClusterResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -36,8 +36,32 @@ class ClusterServiceStub:
 
     TransferLeader: grpc.UnaryUnaryMultiCallable[
         schedproto.v1.cluster_service_pb2.TransferLeaderRequest,
+        schedproto.v1.cluster_service_pb2.TransferLeaderResponse,
+    ]
+    """Planned: the leader resigns in favour of a member. Answers when that member leads."""
+
+    RebalanceCluster: grpc.UnaryUnaryMultiCallable[
+        schedproto.v1.cluster_service_pb2.RebalanceClusterRequest,
+        schedproto.v1.cluster_service_pb2.RebalanceClusterResponse,
+    ]
+    """Compare the shards' owners with the map as it should be now; answers when they agree."""
+
+    PauseCluster: grpc.UnaryUnaryMultiCallable[
+        schedproto.v1.cluster_service_pb2.PauseClusterRequest,
         schedproto.v1.cluster_service_pb2.Cluster,
     ]
+    """Fire and start nothing until it is resumed. What runs goes on."""
+
+    ResumeCluster: grpc.UnaryUnaryMultiCallable[
+        schedproto.v1.cluster_service_pb2.ResumeClusterRequest,
+        schedproto.v1.cluster_service_pb2.Cluster,
+    ]
+
+    CheckCluster: grpc.UnaryUnaryMultiCallable[
+        schedproto.v1.cluster_service_pb2.CheckClusterRequest,
+        schedproto.v1.cluster_service_pb2.CheckClusterResponse,
+    ]
+    """What a person would look at when something seems wrong."""
 
     ListWorkers: grpc.UnaryUnaryMultiCallable[
         schedproto.v1.cluster_service_pb2.ListWorkersRequest,
@@ -82,8 +106,32 @@ class ClusterServiceAsyncStub:
 
     TransferLeader: grpc.aio.UnaryUnaryMultiCallable[
         schedproto.v1.cluster_service_pb2.TransferLeaderRequest,
+        schedproto.v1.cluster_service_pb2.TransferLeaderResponse,
+    ]
+    """Planned: the leader resigns in favour of a member. Answers when that member leads."""
+
+    RebalanceCluster: grpc.aio.UnaryUnaryMultiCallable[
+        schedproto.v1.cluster_service_pb2.RebalanceClusterRequest,
+        schedproto.v1.cluster_service_pb2.RebalanceClusterResponse,
+    ]
+    """Compare the shards' owners with the map as it should be now; answers when they agree."""
+
+    PauseCluster: grpc.aio.UnaryUnaryMultiCallable[
+        schedproto.v1.cluster_service_pb2.PauseClusterRequest,
         schedproto.v1.cluster_service_pb2.Cluster,
     ]
+    """Fire and start nothing until it is resumed. What runs goes on."""
+
+    ResumeCluster: grpc.aio.UnaryUnaryMultiCallable[
+        schedproto.v1.cluster_service_pb2.ResumeClusterRequest,
+        schedproto.v1.cluster_service_pb2.Cluster,
+    ]
+
+    CheckCluster: grpc.aio.UnaryUnaryMultiCallable[
+        schedproto.v1.cluster_service_pb2.CheckClusterRequest,
+        schedproto.v1.cluster_service_pb2.CheckClusterResponse,
+    ]
+    """What a person would look at when something seems wrong."""
 
     ListWorkers: grpc.aio.UnaryUnaryMultiCallable[
         schedproto.v1.cluster_service_pb2.ListWorkersRequest,
@@ -137,7 +185,39 @@ class ClusterServiceServicer(metaclass=abc.ABCMeta):
         self,
         request: schedproto.v1.cluster_service_pb2.TransferLeaderRequest,
         context: _ServicerContext,
+    ) -> typing.Union[schedproto.v1.cluster_service_pb2.TransferLeaderResponse, collections.abc.Awaitable[schedproto.v1.cluster_service_pb2.TransferLeaderResponse]]:
+        """Planned: the leader resigns in favour of a member. Answers when that member leads."""
+
+    @abc.abstractmethod
+    def RebalanceCluster(
+        self,
+        request: schedproto.v1.cluster_service_pb2.RebalanceClusterRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[schedproto.v1.cluster_service_pb2.RebalanceClusterResponse, collections.abc.Awaitable[schedproto.v1.cluster_service_pb2.RebalanceClusterResponse]]:
+        """Compare the shards' owners with the map as it should be now; answers when they agree."""
+
+    @abc.abstractmethod
+    def PauseCluster(
+        self,
+        request: schedproto.v1.cluster_service_pb2.PauseClusterRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[schedproto.v1.cluster_service_pb2.Cluster, collections.abc.Awaitable[schedproto.v1.cluster_service_pb2.Cluster]]:
+        """Fire and start nothing until it is resumed. What runs goes on."""
+
+    @abc.abstractmethod
+    def ResumeCluster(
+        self,
+        request: schedproto.v1.cluster_service_pb2.ResumeClusterRequest,
+        context: _ServicerContext,
     ) -> typing.Union[schedproto.v1.cluster_service_pb2.Cluster, collections.abc.Awaitable[schedproto.v1.cluster_service_pb2.Cluster]]: ...
+
+    @abc.abstractmethod
+    def CheckCluster(
+        self,
+        request: schedproto.v1.cluster_service_pb2.CheckClusterRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[schedproto.v1.cluster_service_pb2.CheckClusterResponse, collections.abc.Awaitable[schedproto.v1.cluster_service_pb2.CheckClusterResponse]]:
+        """What a person would look at when something seems wrong."""
 
     @abc.abstractmethod
     def ListWorkers(

@@ -8,6 +8,7 @@ import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.message
+import google.protobuf.timestamp_pb2
 import schedproto.v1.worker_service_pb2
 import typing
 
@@ -20,6 +21,9 @@ class NudgeRequest(google.protobuf.message.Message):
     JOB_IDS_FIELD_NUMBER: builtins.int
     SHARDS_FIELD_NUMBER: builtins.int
     RUN_IDS_FIELD_NUMBER: builtins.int
+    CLUSTER_FIELD_NUMBER: builtins.int
+    cluster: builtins.bool
+    """The cluster was paused or resumed, or its map is to be looked at."""
     @property
     def job_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Jobs whose timers changed."""
@@ -38,8 +42,9 @@ class NudgeRequest(google.protobuf.message.Message):
         job_ids: collections.abc.Iterable[builtins.str] | None = ...,
         shards: collections.abc.Iterable[builtins.int] | None = ...,
         run_ids: collections.abc.Iterable[builtins.str] | None = ...,
+        cluster: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["job_ids", b"job_ids", "run_ids", b"run_ids", "shards", b"shards"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cluster", b"cluster", "job_ids", b"job_ids", "run_ids", b"run_ids", "shards", b"shards"]) -> None: ...
 
 global___NudgeRequest = NudgeRequest
 
@@ -97,3 +102,86 @@ class RelayResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["absent", b"absent", "revoke_answers", b"revoke_answers"]) -> None: ...
 
 global___RelayResponse = RelayResponse
+
+@typing.final
+class ExamineRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___ExamineRequest = ExamineRequest
+
+@typing.final
+class ExamineResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    VERSION_FIELD_NUMBER: builtins.int
+    TZDATA_FIELD_NUMBER: builtins.int
+    WALL_FIELD_NUMBER: builtins.int
+    CLUSTER_FIELD_NUMBER: builtins.int
+    CERTIFICATE_UNTIL_FIELD_NUMBER: builtins.int
+    DATABASE_AWAY_FIELD_NUMBER: builtins.int
+    TRUSTED_FIELD_NUMBER: builtins.int
+    DISKS_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    version: builtins.str
+    tzdata: builtins.str
+    database_away: builtins.float
+    """Seconds since the database last answered it."""
+    trusted: builtins.bool
+    """Whether it may act on its lease."""
+    @property
+    def wall(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Its wall clock, and cluster time as it reckons it, when it answered."""
+
+    @property
+    def cluster(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    @property
+    def certificate_until(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When its certificate ends; not set without TLS."""
+
+    @property
+    def disks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___WorkerDisk]: ...
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        version: builtins.str = ...,
+        tzdata: builtins.str = ...,
+        wall: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        cluster: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        certificate_until: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        database_away: builtins.float = ...,
+        trusted: builtins.bool = ...,
+        disks: collections.abc.Iterable[global___WorkerDisk] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["certificate_until", b"certificate_until", "cluster", b"cluster", "wall", b"wall"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["certificate_until", b"certificate_until", "cluster", b"cluster", "database_away", b"database_away", "disks", b"disks", "name", b"name", "trusted", b"trusted", "tzdata", b"tzdata", "version", b"version", "wall", b"wall"]) -> None: ...
+
+global___ExamineResponse = ExamineResponse
+
+@typing.final
+class WorkerDisk(google.protobuf.message.Message):
+    """The spool of a worker that is attached to the member, as the worker said last."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: builtins.int
+    SPOOL_BYTES_FIELD_NUMBER: builtins.int
+    FREE_BYTES_FIELD_NUMBER: builtins.int
+    worker: builtins.str
+    spool_bytes: builtins.int
+    free_bytes: builtins.int
+    def __init__(
+        self,
+        *,
+        worker: builtins.str = ...,
+        spool_bytes: builtins.int = ...,
+        free_bytes: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["free_bytes", b"free_bytes", "spool_bytes", b"spool_bytes", "worker", b"worker"]) -> None: ...
+
+global___WorkerDisk = WorkerDisk

@@ -44,6 +44,11 @@ class PeerServiceStub(object):
                 request_serializer=schedproto_dot_v1_dot_peer__service__pb2.RelayRequest.SerializeToString,
                 response_deserializer=schedproto_dot_v1_dot_peer__service__pb2.RelayResponse.FromString,
                 _registered_method=True)
+        self.Examine = channel.unary_unary(
+                '/schedd.v1.PeerService/Examine',
+                request_serializer=schedproto_dot_v1_dot_peer__service__pb2.ExamineRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_peer__service__pb2.ExamineResponse.FromString,
+                _registered_method=True)
 
 
 class PeerServiceServicer(object):
@@ -63,6 +68,13 @@ class PeerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Examine(self, request, context):
+        """How this member stands, as it alone can tell.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -75,6 +87,11 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     servicer.Relay,
                     request_deserializer=schedproto_dot_v1_dot_peer__service__pb2.RelayRequest.FromString,
                     response_serializer=schedproto_dot_v1_dot_peer__service__pb2.RelayResponse.SerializeToString,
+            ),
+            'Examine': grpc.unary_unary_rpc_method_handler(
+                    servicer.Examine,
+                    request_deserializer=schedproto_dot_v1_dot_peer__service__pb2.ExamineRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_peer__service__pb2.ExamineResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -131,6 +148,33 @@ class PeerService(object):
             '/schedd.v1.PeerService/Relay',
             schedproto_dot_v1_dot_peer__service__pb2.RelayRequest.SerializeToString,
             schedproto_dot_v1_dot_peer__service__pb2.RelayResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Examine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/schedd.v1.PeerService/Examine',
+            schedproto_dot_v1_dot_peer__service__pb2.ExamineRequest.SerializeToString,
+            schedproto_dot_v1_dot_peer__service__pb2.ExamineResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -31,6 +31,12 @@ class PeerServiceStub:
     ]
     """Hand these on to a worker attached to the member that is called; one hop."""
 
+    Examine: grpc.UnaryUnaryMultiCallable[
+        schedproto.v1.peer_service_pb2.ExamineRequest,
+        schedproto.v1.peer_service_pb2.ExamineResponse,
+    ]
+    """How this member stands, as it alone can tell."""
+
 class PeerServiceAsyncStub:
     Nudge: grpc.aio.UnaryUnaryMultiCallable[
         schedproto.v1.peer_service_pb2.NudgeRequest,
@@ -43,6 +49,12 @@ class PeerServiceAsyncStub:
         schedproto.v1.peer_service_pb2.RelayResponse,
     ]
     """Hand these on to a worker attached to the member that is called; one hop."""
+
+    Examine: grpc.aio.UnaryUnaryMultiCallable[
+        schedproto.v1.peer_service_pb2.ExamineRequest,
+        schedproto.v1.peer_service_pb2.ExamineResponse,
+    ]
+    """How this member stands, as it alone can tell."""
 
 class PeerServiceServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -60,5 +72,13 @@ class PeerServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[schedproto.v1.peer_service_pb2.RelayResponse, collections.abc.Awaitable[schedproto.v1.peer_service_pb2.RelayResponse]]:
         """Hand these on to a worker attached to the member that is called; one hop."""
+
+    @abc.abstractmethod
+    def Examine(
+        self,
+        request: schedproto.v1.peer_service_pb2.ExamineRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[schedproto.v1.peer_service_pb2.ExamineResponse, collections.abc.Awaitable[schedproto.v1.peer_service_pb2.ExamineResponse]]:
+        """How this member stands, as it alone can tell."""
 
 def add_PeerServiceServicer_to_server(servicer: PeerServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -58,6 +58,7 @@ class Nudged:
     jobs: list[JobId] = field(default_factory=list)
     shards: list[ShardId] = field(default_factory=list)
     runs: list[RunId] = field(default_factory=list)
+    cluster: int = 0
 
     def jobs_changed(self, changed: Sequence[tuple[JobId, ShardId]]) -> None:
         self.jobs += [job for job, _ in changed]
@@ -67,6 +68,9 @@ class Nudged:
 
     def runs_changed(self, runs: Sequence[RunId]) -> None:
         self.runs += runs
+
+    def cluster_changed(self) -> None:
+        self.cluster += 1
 
 
 @dataclass
@@ -131,6 +135,7 @@ async def api(dsn: str) -> AsyncIterator[Api]:
         clock, nudged, lines = MovedClock(), Nudged(), Lines()
         services = Services(
             store=member.store.users,
+            pauses=member.store.pauses,
             membership=member.store.membership,
             worker_store=member.store.workers,
             clock=clock,

@@ -18,7 +18,7 @@ from schedd.store.schema import metadata
 from support.postgres import ScratchServer
 from support.store import World, firing, job_record, ok
 
-UNSEEN = {"alembic_version", "cluster", "term", "tenures", "shards", "shard_log"}
+UNSEEN = {"alembic_version", "cluster", "term", "tenures", "shards", "shard_log", "pauses"}
 """Tables that no builder needs."""
 
 

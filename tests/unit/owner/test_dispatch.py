@@ -20,14 +20,16 @@ from schedd.core.model import (
     Overlap,
     Priority,
 )
+from schedd.core.pauses import NO_PAUSES, Pause, Pauses
 from schedd.core.ready_queue import Head
 from schedd.core.records import Assignments
 from schedd.owner.board import Board
+from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.dispatch import Dispatch
 from schedd.owner.transact import Transactor
 from schedd.owner.workers import Workers
-from schedd.ports import OwnerStore
+from schedd.ports import OwnerStore, PauseStore
 from schedproto.v1 import job_pb2
 from support.runs import NOW, RecordingLine, SetClock, owning, run, worker
 
@@ -104,6 +106,7 @@ class World:
         self.workers = Workers(SetClock(), lambda _event: None)
         self.board = Board(owning(0))
         transactor = Transactor(self.board.ownership, lambda: True, lambda _event: None)
+        self.brake = Brake(cast("PauseStore", None))
         self.dispatch = Dispatch(
             self.board,
             self.definitions,
@@ -111,6 +114,7 @@ class World:
             cast("OwnerStore", self.rows),
             transactor,
             SetClock(),
+            self.brake,
             Nudges(),
             lambda _event: None,
         )
@@ -149,6 +153,27 @@ async def test_runs_that_no_worker_can_do_hold_nobody_up_and_ask_for_no_slots():
     assert world.handed() == {9_000}
     assert not any(line.demanded[-1:])
     assert len(world.board.ready) == 3_000
+
+
+async def test_while_the_cluster_is_paused_nobody_is_asked_for_slots_and_nothing_is_drafted():
+    world = World()
+    line = world.attach(worker(), grant=2)
+    world.board.put_runs([of(1, 1), of(1, 2), of(1, 3)], NOW)
+    await world.dispatch.step()
+    assert line.demanded[-1], "the third waits for a slot"
+    world.brake.pauses = Pauses(1, (Pause(NOW, "ops"),))
+    world.board.put_runs([of(1, 4)], NOW)
+    line.demanded.clear()
+    drafted = len(world.rows.drafts)
+
+    await world.settle()
+
+    assert len(world.rows.drafts) == drafted
+    assert not any(line.demanded[-1:])
+    world.brake.pauses = NO_PAUSES
+    world.workers.granted(next(iter(world.workers._attached.values())), 4, received=2)
+    await world.settle()
+    assert world.handed() == {1, 2, 3, 4}
 
 
 async def test_a_run_of_many_slots_asks_for_all_of_them():

@@ -1,0 +1,76 @@
+"""Pause and resume of the whole cluster, on a real database."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from schedd.api.errors import OutcomeUnclear
+from schedd.core.lifecycle import State
+from schedproto.v1 import cluster_service_pb2 as wire
+from schedproto.v1 import job_pb2, job_service_pb2, run_service_pb2
+from support.store import draft
+
+
+async def running(api, name="j"):
+    """A run that was handed out and may still start."""
+    shell = job_pb2.ShellAction(argv=["true"])
+    made = job_pb2.Job(name=name, on_demand=True, shell=shell)
+    await api("CreateJob", job_service_pb2.CreateJobRequest(job=made))
+    await api("TriggerJob", job_service_pb2.TriggerJobRequest(job=name))
+    [member] = api.world.members
+    [run] = await member.store.owner.live_runs(sorted(member.epochs), [State.PENDING])
+    [handed] = await member.assigned(draft(run))
+    return handed
+
+
+async def test_a_pause_is_told_by_status_and_by_the_audit_with_before_and_after(api):
+    paused = await api("PauseCluster", wire.PauseClusterRequest(note="upgrade", request_id="r1"))
+    assert (paused.paused, paused.paused_by, paused.pause_note) == (True, "tester", "upgrade")
+    assert paused.paused_at.seconds
+    seen = await api("GetCluster", wire.GetClusterRequest())
+    assert (seen.paused, seen.paused_at) == (True, paused.paused_at)
+
+    resumed = await api("ResumeCluster", wire.ResumeClusterRequest())
+    assert (resumed.paused, resumed.paused_by, resumed.HasField("paused_at")) == (False, "", False)
+    assert api.nudged.cluster == 2, "the owners are told of both"
+
+    listed = await api("ListAudit", wire.ListAuditRequest(object="cluster"))
+    second, first = listed.entries
+    assert (first.actor, first.action, first.outcome) == ("tester", "pause", "ok")
+    assert first.source == "test request:r1"
+    assert json.loads(first.before) == {"paused": False}
+    assert json.loads(first.after) == {"paused": True, "by": "tester", "note": "upgrade"}
+    assert (second.action, json.loads(second.before)) == ("resume", json.loads(first.after))
+    assert json.loads(second.after) == {"paused": False, "catchUp": False}
+
+
+async def test_ok_of_a_pause_waits_for_the_attempts_of_every_job_that_may_still_start(api):
+    out = await running(api)
+    await api("PauseCluster", wire.PauseClusterRequest())
+    assert api.lines.revoked == [out.key.run_id]
+
+
+async def test_a_pause_that_cant_wait_so_long_says_that_it_doesnt_know(api):
+    await running(api)
+
+    async def never(_runs):
+
+        await asyncio.Event().wait()
+
+    api.lines.revoke = never
+    with pytest.raises(OutcomeUnclear):
+        await api("PauseCluster", wire.PauseClusterRequest(), deadline=0.05)
+    assert (await api("GetCluster", wire.GetClusterRequest())).paused, "it is paused all the same"
+
+
+async def test_why_a_run_waits_names_the_pause_and_what_ends_it(api):
+    await api("PauseCluster", wire.PauseClusterRequest(note="upgrade"))
+    shell = job_pb2.ShellAction(argv=["true"])
+    run = await api("SubmitRun", run_service_pb2.SubmitRunRequest(spec=job_pb2.Job(shell=shell)))
+    why = await api("ExplainRun", run_service_pb2.ExplainRunRequest(run_id=run.run_id))
+    assert "paused by tester since" in why.answer
+    assert why.answer.endswith(": upgrade.")
+    assert why.checks[0].remedy == "schedctl cluster resume"

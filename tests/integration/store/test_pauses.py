@@ -1,0 +1,166 @@
+"""The pause of the cluster (PROTOCOL 3): judged by fire and assign on the row, under the fence."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Connection
+
+from schedd.core.lifecycle import State
+from schedd.core.model import AuditEntry, Priority, Trigger
+from schedd.core.pauses import Pauses
+from support.store import World, draft, firing, manual_run, ok, wait_for_waiter
+
+
+def told(before: Pauses, after: Pauses) -> AuditEntry:
+    return AuditEntry("ann", "pause", "cluster", "ok", before=str(before), after=str(after))
+
+
+async def test_nothing_fires_while_the_cluster_is_paused(world: World) -> None:
+    me = await world.member()
+    job = await world.job()
+    await me.store.pauses.pause("ann", "upgrade", told)
+
+    answer = await me.fire(firing(job))
+
+    assert (answer.runs, answer.refused) == ([], [job.definition.job_id])
+    assert await world.sql("SELECT count(*) FROM runs") == [(0,)]
+
+
+async def test_nothing_starts_while_the_cluster_is_paused_not_even_what_a_person_triggers(
+    world: World,
+) -> None:
+    me = await world.member()
+    job = await world.job()
+    [run] = (await me.fire(firing(job))).runs
+    await me.store.users.insert_run(
+        job.definition.job_id,
+        manual_run(),
+        Trigger.MANUAL,
+        Priority.MEDIUM,
+        None,
+        None,
+        ok("trigger"),
+    )
+    runs = await me.store.owner.live_runs([job.shard], [State.PENDING])
+    await me.store.pauses.pause("ann", "", told)
+
+    answer = await me.assign(*map(draft, runs))
+
+    assert answer.assigned == []
+    assert set(answer.waiting) == {one.key for one in runs} > {run.key}
+    assert await world.sql("SELECT DISTINCT state FROM runs") == [("PENDING",)]
+
+
+async def test_after_the_resume_a_step_reckoned_before_or_in_the_pause_advances_nothing(
+    world: World,
+) -> None:
+    me = await world.member()
+    job = await world.job()
+    step = firing(job)
+    paused = await me.store.pauses.pause("ann", "", told)
+    assert paused.switched == 1
+    resumed = await me.store.pauses.resume(False, told)
+    claim = me.claim(job.shard)
+
+    for switched in (0, 1):
+        stale = await me.store.owner.fire(claim, [step], switched)
+        assert (stale.runs, stale.refused) == ([], [job.definition.job_id])
+    known = await me.store.owner.fire(claim, [step], resumed.switched)
+    assert len(known.runs) == 1
+
+
+async def test_a_pause_waits_for_the_batch_in_flight_and_what_comes_after_finds_it(
+    world: World,
+) -> None:
+    """Were the shards' rows not locked, the batch would commit after the pause was told."""
+    me = await world.member()
+    other = await world.member(take=False)
+    first, second = await world.job(shard=3), await world.job(shard=3)
+    order: list[str] = []
+    inside = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow_batch(connection: Connection) -> None:
+        connection.exec_driver_sql("SELECT 1 FROM shards WHERE id = 3 FOR NO KEY UPDATE")
+        loop.call_soon_threadsafe(inside.set)
+        wait_for_waiter(connection)
+
+    async def batch() -> None:
+        await other.store.database.call(slow_batch)
+        order.append("batch")
+
+    async def pause() -> None:
+        await inside.wait()
+        await me.store.pauses.pause("ann", "", told)
+        order.append("pause")
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(batch(), name="batch")
+        group.create_task(pause(), name="pause")
+
+    assert order == ["batch", "pause"]
+    assert (await me.fire(firing(first), firing(second))).runs == []
+
+
+async def test_at_resume_only_what_was_inserted_early_for_an_instant_of_the_pause_is_skipped(
+    world: World,
+) -> None:
+    me = await world.member(horizon=timedelta(seconds=30))
+    soon = datetime.now(UTC) + timedelta(seconds=1)
+    past, early = await world.job(), await world.job(due=soon)
+    await me.fire(firing(past), firing(early))
+    await me.store.pauses.pause("ann", "", told)
+    await world.sql("SELECT pg_sleep_until(%s)", soon)
+
+    await me.store.pauses.resume(False, told)
+
+    states = await world.sql(
+        "SELECT job_id, state, reason, finished_at IS NOT NULL FROM runs ORDER BY scheduled_at"
+    )
+    assert states == [
+        (past.definition.job_id, "PENDING", None, False),
+        (early.definition.job_id, "SKIPPED", "PAUSED", True),
+    ]
+    assert await world.sql("SELECT job_id FROM live") == [(past.definition.job_id,)]
+
+
+async def test_a_resume_that_catches_up_leaves_it_to_run(world: World) -> None:
+    me = await world.member(horizon=timedelta(seconds=30))
+    soon = datetime.now(UTC) + timedelta(seconds=0.5)
+    early = await world.job(due=soon)
+    await me.fire(firing(early))
+    await me.store.pauses.pause("ann", "", told)
+    await world.sql("SELECT pg_sleep_until(%s)", soon)
+
+    ended = await me.store.pauses.resume(True, told)
+
+    assert [pause.caught_up for pause in ended.all] == [True]
+    assert await world.sql("SELECT state FROM runs") == [("PENDING",)]
+
+
+async def test_pausing_again_changes_the_note_and_resuming_again_nothing(world: World) -> None:
+    me = await world.member()
+    first = await me.store.pauses.pause("ann", "upgrade", told)
+    again = await me.store.pauses.pause("bob", "upgrade, still", told)
+    assert (again.switched, len(again.all)) == (first.switched, 1)
+    assert again.present is not None
+    assert (again.present.by, again.present.note) == ("ann", "upgrade, still")
+    assert again.present.began == first.all[0].began
+
+    resumed = await me.store.pauses.resume(False, told)
+    assert (resumed.present, resumed.switched) == (None, 2)
+    assert await me.store.pauses.resume(False, told) == resumed
+
+    lines = await me.store.users.list_audit(None, "cluster", None, None, 10)
+    assert len(lines) == 3, "the resume of what wasn't paused isn't one"
+    assert all(entry.before and entry.after for _, entry in lines)
+
+
+async def test_a_note_of_any_text_is_kept_as_far_as_it_can_be(world: World) -> None:
+    me = await world.member()
+    paused = await me.store.pauses.pause("ann", "nul\x00 and 💥", told)
+    assert paused.present is not None
+    assert "💥" in paused.present.note
+    assert await me.store.pauses.read() == paused
