@@ -44,7 +44,7 @@ WITH b AS MATERIALIZED (
     ) r
     WHERE r.state IN ('PENDING', 'RETRYING') AND r.token < b.next_token AND r.job_id = b.job_id
       AND (NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
-      AND NOT (SELECT paused FROM cluster)
+      AND NOT (SELECT paused FROM cluster WHERE one)
 ), busy AS (  -- admitted runs by job; a map, for a join with it may become a loop over it
     SELECT jsonb_object_agg(job_id::text, admitted) AS runs FROM (
         SELECT l.job_id, count(*) AS admitted

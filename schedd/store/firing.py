@@ -48,7 +48,7 @@ WITH b AS (
     WHERE t.job_id = b.job_id AND t.shard = b.shard AND t.generation = b.generation
       AND t.due_at = b.due_at AND NOT t.paused
       AND b.last_instant <= clock_timestamp() + %(horizon)s
-      AND EXISTS (SELECT FROM cluster WHERE NOT paused AND switched = %(switched)s)
+      AND EXISTS (SELECT FROM cluster WHERE one AND NOT paused AND switched = %(switched)s)
     RETURNING b.*
 ), fired AS (
     SELECT shard, generation, priority, job_id, scheduled_at, run_id, run_due, state, reason,
