@@ -12,13 +12,15 @@ import pytest
 from schedd.core import schedule
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import State
-from schedd.core.model import Claim, Definition, Firing, LiveRun, Priority, Timer
+from schedd.core.model import Claim, Definition, Firing, LiveRun, NewRun, Priority, Timer
+from schedd.core.pauses import Pause, Pauses
 from schedd.core.records import Fired
 from schedd.owner.board import Board
+from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.fire import Fire
 from schedd.owner.transact import Transactor
-from schedd.ports import OwnerStore
+from schedd.ports import OwnerStore, PauseStore
 from schedkit.errors import OutcomeUnknown, Unavailable
 from schedproto.v1 import job_pb2
 from support.runs import NOW, SetClock, owning, run
@@ -36,6 +38,9 @@ class Rows:
     fails: list[Exception] = field(default_factory=list)
     behind: bool = False
     """The database's clock is far behind: its guard refuses."""
+    switched: int = 0
+    """How often the cluster was paused or resumed."""
+    fired: list[NewRun] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
 
     async def due_timers(self, shards: Collection[int], until: datetime, limit: int) -> list[Timer]:
@@ -46,11 +51,12 @@ class Rows:
         self.calls.append("reread")
         return [self.timer]
 
-    async def fire(self, claim: Claim, firings: Sequence[Firing]) -> Fired:
+    async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> Fired:
         self.calls.append("fire")
         [step] = firings
-        if self.behind or step.due_at != self.timer.due_at:
+        if self.behind or switched != self.switched or step.due_at != self.timer.due_at:
             return Fired([], [step.job_id], frozenset())
+        self.fired += step.runs
         self.timer = replace(self.timer, due_at=step.next_due_at, nominal=step.next_nominal)
         if self.fails:
             raise self.fails.pop()
@@ -80,12 +86,14 @@ class World:
         self.clock = SetClock()
         self.board = Board(owning(0))
         transactor = Transactor(self.board.ownership, lambda: trusted, lambda _event: None)
+        self.brake = Brake(cast("PauseStore", None))
         self.fire = Fire(
             self.board,
             Definitions(),
             cast("OwnerStore", rows),
             transactor,
             self.clock,
+            self.brake,
             lambda _event: None,
         )
 
@@ -130,3 +138,32 @@ async def test_nothing_is_written_once_trust_has_passed() -> None:
         await World(rows, trusted=False).fire.step()
 
     assert "fire" not in rows.calls
+
+
+async def test_while_the_cluster_is_paused_nothing_is_asked_of_the_database() -> None:
+    rows = Rows()
+    world = World(rows)
+    world.brake.pauses = Pauses(1, (Pause(NOW, "ops"),))
+
+    assert await world.fire.step() > 0
+
+    assert rows.calls == []
+
+
+async def test_who_hasnt_heard_of_a_pause_is_refused_and_asks_after_it() -> None:
+    """P3: the row judges; the member then reads the pauses, and accounts for what fell due."""
+    rows = Rows(switched=2)
+    world = World(rows)
+    looked: list[bool] = []
+    world.brake.look = lambda: looked.append(True)  # type: ignore[method-assign]
+
+    await world.fire.step()
+    assert looked == [True]
+
+    began = NOW - timedelta(seconds=1)
+    world.brake.pauses = Pauses(2, (Pause(began, "ops", ended=NOW + timedelta(seconds=3)),))
+    await world.fire.step()
+    world.clock.time += timedelta(seconds=1)
+    await world.fire.step()
+    assert rows.timer.due_at == NOW + timedelta(seconds=5)
+    assert rows.fired[0].state is State.SKIPPED
