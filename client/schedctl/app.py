@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -47,9 +48,11 @@ def root() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; the exit code."""
     session = Session()
+    failure.open_stdout()
     try:
         with root.make_context(PROGRAM, list(arguments), obj=session) as ctx:
             root.invoke(ctx)
+        sys.stdout.flush()
         return 0
     except (KeyboardInterrupt, click.Abort):
         return 130
@@ -69,6 +72,12 @@ def run(arguments: Sequence[str]) -> int:
         return failure.show(Trouble(str(error), "INVALID_ARGUMENT", "CONFIGURATION", (), remedy))
     except ApiError as error:
         return failure.show(_refused(error, session))
+    except OSError as error:
+        if not failure.is_full(error):
+            return failure.show_bug(error)
+        failure.close_stdout()
+        what = f"what was asked for couldn't be written: {error.strerror}"
+        return failure.show(Trouble(what, "UNAVAILABLE", "OUTPUT", remedy="make room for it"))
     except Exception as error:  # noqa: BLE001 - the outermost edge: a bug is told, with 70
         return failure.show_bug(error)
 

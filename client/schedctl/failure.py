@@ -7,6 +7,7 @@ error: there is no job "etl"
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -122,6 +123,17 @@ def show_bug(error: BaseException) -> int:
     return show(
         Trouble(f"a bug in schedctl: {error!r}", "INTERNAL", type(error).__name__, remedy=REPORT)
     )
+
+
+def open_stdout() -> None:
+    """Who was started with a closed stdout (`>&-`) has one that swallows all."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - for as long as the process
+
+
+def is_full(error: OSError) -> bool:
+    """Whether stdout takes no more: the disk below it is full, or fails."""
+    return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 def close_stdout() -> None:

@@ -30,6 +30,10 @@ LARGEST: Final = 200_000
 QUOTE: Final = 'quote it: "*/5 * * * *" (in YAML a * begins an alias)'
 
 
+TAGS: Final = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "null"))
+"""What a node is that bears no tag."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """What is wrong with a manifest, and where: `jobs.yaml:12`."""
@@ -161,6 +165,9 @@ def _plain(
 ) -> Any:
     """The node as dicts, lists and texts, the line of each path written down."""
     lines.setdefault(path, node.start_mark.line)
+    if node.tag not in TAGS:
+        tag = node.tag.replace("tag:yaml.org,2002:", "!!")
+        raise _Excess(None, None, f"has the tag {tag}; tags aren't read", node.start_mark)
     if len(path) > DEEPEST:  # an alias may hold itself
         raise _Excess(None, None, f"is nested more than {DEEPEST} deep", node.start_mark)
     if len(lines) > LARGEST:

@@ -87,14 +87,16 @@ def _read(files: Sequence[str]) -> Sequence[Manifest]:
 
 def _wrong(faults: Sequence[Fault]) -> Failure:
     first, *others = faults
-    hints = list(dict.fromkeys(fault.hint for fault in faults if fault.hint))
     unbuilt = all(fault.unbuilt for fault in faults)
     return Failure(
         f"{first.where}: {first.problem}",
         status="UNIMPLEMENTED" if unbuilt else "INVALID_ARGUMENT",
         reason="NOT_BUILT" if unbuilt else "WRONG_MANIFEST",
-        details=[f"{fault.where}: {fault.problem}" for fault in others],
-        remedy="; ".join(hints) or "mend it and apply again; nothing was stored",
+        details=[
+            f"{fault.where}: {fault.problem}" + (f" ({fault.hint})" if fault.hint else "")
+            for fault in others
+        ],
+        remedy=first.hint or "mend it and apply again; nothing was stored",
     )
 
 

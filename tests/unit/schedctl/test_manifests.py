@@ -268,3 +268,9 @@ def test_endless_nesting_is_refused(levels: int):
     [fault] = parse("deep.yaml", f"name: deep\npayload: {'[' * levels}{']' * levels}\n")
     assert isinstance(fault, Fault)
     assert "nested" in fault.problem
+
+
+def test_a_tag_is_not_ignored():
+    [fault] = parse("m.yaml", "name: a\npayload: !!python/name:os.system x\n")
+    assert isinstance(fault, Fault)
+    assert (fault.where, "!!python/name:os.system" in fault.problem) == ("m.yaml:2", True)

@@ -72,3 +72,14 @@ def test_a_missing_extra_is_named(module, tmp_path: Path, home):
     assert ended.returncode == 2
     assert "pip install 'schedd[cli]'" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("command", ["cron explain @daily", "--help"])
+@pytest.mark.parametrize(("stdout", "code"), [(">&-", 0), (">/dev/full", 6)])
+async def test_a_stdout_that_is_closed_or_full_is_no_bug(command, stdout, code):
+    shell = await asyncio.create_subprocess_shell(
+        f"{' '.join(SCHEDCTL)} {command} {stdout}", stderr=subprocess.PIPE
+    )
+    _, err = await shell.communicate()
+    assert shell.returncode == code
+    assert len(err.splitlines()) == (3 if code else 0), err
