@@ -118,11 +118,10 @@ def _fired_against_the_timer(world: World) -> Iterator[Violation]:
         if run is None or not run.scheduled:
             continue
         deed = _deed(step, run)
-        if deed is None or not world.timers.of(run.job_id):
+        lives = world.timers.of(run.job_id)
+        if deed is None or not lives or lives[0].commit == step.commit:
             continue
         timer = world.timers.before(step.commit, run.job_id)
-        if timer is None and step.before is None:
-            timer = world.timers.after(step.commit, run.job_id)
         if timer is None:
             why = "after its job was deleted"
         elif timer.paused:

@@ -1,8 +1,8 @@
 """L3, L4: after healing everything is owned, led and attached again, and nothing stays stuck.
 
 A fault is judged for L3 where no other fault begins before the time is over. Whoever owned a shard
-or led by then must have been alive: a tenure that is fenced afterwards, though no further fault
-began, was dead already.
+or led by then must have been alive: a tenure that is fenced within F afterwards, though no further
+fault began, was dead already. So was a worker that is lost within its TTL + F afterwards.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ def l3(world: World) -> Iterator[Violation]:
     for fault in world.windows.faults:
         if fault.took_effect is None:
             continue
-        by = fault.healed + world.meta.failover
+        failover, worker_ttl = world.meta.failover, world.meta.worker_ttl
+        by = fault.healed + failover
         calm = _calm_until(world, fault)
         if by <= calm:
-            yield from _owned(world, fault, by, calm)
-            yield from _led(world, fault, by, calm)
-        if by + world.meta.worker_ttl <= calm:
-            yield from _attached(world, fault, by + world.meta.worker_ttl, calm)
+            yield from _owned(world, fault, by, min(calm, by + failover))
+            yield from _led(world, fault, by, min(calm, by + failover))
+        by += worker_ttl
+        if by <= calm:
+            yield from _attached(world, fault, by, min(calm, by + failover + worker_ttl))
 
 
 def l4(world: World) -> Iterator[Violation]:

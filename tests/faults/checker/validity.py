@@ -77,6 +77,10 @@ def _whole(world: World) -> Iterator[Violation]:
         yield _doubt("no process's resources are known both before and after")
     if not any(step.after and step.after.owner for step in world.shards.steps):
         yield _doubt("no shard was ever taken: the recording of commits began too late")
+    headless = [s for s in world.runs.steps if s.before is None and s.op != "insert"]
+    if headless:
+        where = (f"run {step.key[0]} in {step.where}" for step in headless[:SHOWN])
+        yield _doubt(f"{len(headless)} commits change runs that no commit has made", *where)
     committed = {key[0] for key in world.runs.rows}
     kept = history.database.get("runs")
     if kept is None:

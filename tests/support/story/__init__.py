@@ -13,13 +13,14 @@ are what the commits add up to.
 
 from support.story.rows import BASE, delete, insert, stamp, update
 from support.story.telling import Job, Run, Story, live_row
-from support.story.worlds import calm, leader_killed
+from support.story.worlds import broken, calm, leader_killed
 
 __all__ = [
     "BASE",
     "Job",
     "Run",
     "Story",
+    "broken",
     "calm",
     "delete",
     "insert",

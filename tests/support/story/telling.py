@@ -131,7 +131,8 @@ class Story:
     def fault(
         self, name: str, target: str, begin: float, healed: float, *, took: bool = True
     ) -> None:
-        """The nemesis does something."""
+        """The nemesis does something; from then to healing, F and G it isn't quiet."""
+        self.meta = replace(self.meta, quiet=tuple(self._quiet_but(begin, healed)))
         number = len({event.id for event in self.nemesis}) + 1
         phases = {"begin": begin, "end": healed - 0.5, "healed": healed}
         if took:
@@ -140,6 +141,12 @@ class Story:
             self.nemesis.append(
                 Nemesis(BASE + at, number, name, target, phase)  # type: ignore[arg-type] # from the literal above
             )
+
+    def _quiet_but(self, begin: float, healed: float) -> Iterable[tuple[float, float]]:
+        again = BASE + healed + self.meta.failover + self.meta.grace + 1
+        for first, last in self.meta.quiet:
+            spans = ((first, min(last, BASE + begin)), (max(first, again), last))
+            yield from (span for span in spans if span[0] < span[1])
 
     # -- users
 
@@ -179,7 +186,7 @@ class Story:
             "generation": "1",
             "paused": "false",
         }
-        self.commit(at + 0.05, insert("jobs", row), insert("timers", timer))
+        self.commit(at + 0.05, insert("jobs", dict(row)), insert("timers", dict(timer)))
         job = self.jobs[name] = Job(job_id, name, shard, row, timer, every)
         return job
 
@@ -228,7 +235,7 @@ class Story:
         """A run that no commit has made."""
         job = job or self.jobs["tick"]
         trigger = row.get("trigger", "SCHEDULE")
-        run_id = str(uuid5(UUID(job.id), f"{at} {trigger}"))
+        run_id = row.get("run_id") or str(uuid5(UUID(job.id), f"{at} {trigger}"))
         values: dict[str, str | None] = {
             "run_id": run_id,
             "job_id": job.id,
@@ -259,9 +266,8 @@ class Story:
 
     def fold(self, first: float, last: float, state: str, on: float, **row: Any) -> Run:
         """One row for several instants that don't run."""
-        count = str(round(last - first) + 1)
-        until = stamp(last)
-        return self.fire(first, on=on, state=state, scheduled_until=until, count=count, **row)
+        span = {"scheduled_until": stamp(last), "count": str(round(last - first) + 1)}
+        return self.fire(first, on=on, state=state, **(span | row))
 
     def assign(self, run: Run, at: float, worker: str = "w1", **row: Any) -> int:
         """The owner hands it out; gives the token."""

@@ -6,15 +6,20 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
+from faults.checker import check
 from faults.history import Resource
 from support.story.rows import BASE
 from support.story.telling import META, Story
 
 
+def broken(story: Story) -> frozenset[str]:
+    """The names of the invariants that the checker finds broken."""
+    return check(story.history()).broken
+
+
 def calm(*, without: Collection[int] = (), seconds: int = 250, **wanted: Any) -> Story:
     """Two members, two workers, the job `tick` each second; nothing happens."""
-    story = Story(replace(META, scenario="calm", ended=BASE + seconds))
-    story.meta = replace(story.meta, quiet=((BASE, BASE + seconds),))
+    story = _begun("calm", seconds)
     _cluster(story, None)
     story.job("tick", **wanted)
     _calls_and_resources(story, seconds)
@@ -27,8 +32,7 @@ def leader_killed(*, without: Collection[int] = (), seconds: int = 250, **wanted
 
     m2 leads from 103.4 on; 101 and 102 are coalesced into 103. `without`: seconds left untold.
     """
-    story = Story(replace(META, ended=BASE + seconds))
-    story.meta = replace(story.meta, quiet=((BASE, BASE + 100), (BASE + 124, BASE + seconds)))
+    story = _begun("leader-kill", seconds)
     _cluster(story, 103.5)
     story.fault("kill", "m1", 100.2, 112.0)
     story.tenure("m1'", 105.0)
@@ -40,6 +44,11 @@ def leader_killed(*, without: Collection[int] = (), seconds: int = 250, **wanted
         story.play(story.fire(103, on=103.7), 103.8)
     story.tick(at for at in range(104, seconds) if at not in without)
     return story
+
+
+def _begun(scenario: str, seconds: float) -> Story:
+    end = BASE + seconds
+    return Story(replace(META, scenario=scenario, ended=end, quiet=((BASE, end),)))
 
 
 def _cluster(story: Story, falls: float | None) -> None:

@@ -1,0 +1,101 @@
+"""S5, S6, S7: each instant once, in its schedule, and not before it is due."""
+
+from __future__ import annotations
+
+from faults.checker import check
+from faults.history import Schedule
+from support.story import broken, calm, leader_killed
+
+NONE: frozenset[str] = frozenset()
+AFTER_220 = frozenset(range(221, 250))
+
+
+# -- S5
+
+
+def test_an_instant_that_ran_twice_breaks_s5() -> None:
+    story = leader_killed()
+    story.play(story.fire(150, run_id="another"), 150.2)
+    assert broken(story) == {"S5"}
+    assert check(story.history()).figures.doubled == 1
+
+
+def test_an_instant_that_ran_and_is_in_a_fold_breaks_s5() -> None:
+    story = leader_killed(without={101, 102, 103})
+    story.fold(101, 103, "COALESCED", 103.7)
+    story.play(story.fire(103, on=103.7), 103.8)
+    assert "S5" in broken(story)
+
+
+def test_a_trigger_at_the_instant_of_a_run_breaks_nothing() -> None:
+    story = leader_killed()
+    tick = story.jobs["tick"]
+    story.call("trigger", 149.95, job_id=tick.id)
+    story.play(story.fire(150, trigger="MANUAL", fired_by=None), 150.5)
+    assert broken(story) == NONE
+
+
+# -- S6
+
+
+def test_an_instant_that_the_schedule_lacks_breaks_s6() -> None:
+    story = leader_killed()
+    story.play(story.fire(150.5), 150.55)
+    assert broken(story) == {"S6"}
+
+
+def test_a_fold_that_counts_wrongly_breaks_s6() -> None:
+    story = leader_killed(without={101, 102, 103})
+    story.fold(101, 102, "COALESCED", 103.7, count="5")
+    story.play(story.fire(103, on=103.7), 103.8)
+    assert broken(story) == {"S6"}
+
+
+def test_an_instant_of_the_schedule_before_an_edit_breaks_s6() -> None:
+    story = calm(without=AFTER_220)
+    tick = story.jobs["tick"]
+    story.change(tick, 220.3, "edit", schedule=Schedule(every=2))
+    story.tick(range(222, 250, 2))
+    story.play(story.fire(231), 231.05)
+    assert broken(story) == {"S6"}
+
+
+def test_an_edited_schedule_has_its_own_instants() -> None:
+    story = calm(without=AFTER_220)
+    tick = story.jobs["tick"]
+    story.change(tick, 220.3, "edit", schedule=Schedule(every=2))
+    story.tick(range(222, 250, 2))
+    assert broken(story) == NONE
+
+
+def test_cron_is_judged_by_the_oracle() -> None:
+    story = leader_killed(schedule=Schedule(cron="* * * * * *", zone="Asia/Kathmandu"))
+    minutely = story.job("minutely", schedule=Schedule(cron="* * * * *"), at=0.3)
+    story.tick([60, 120, 180, 240], minutely)
+    assert broken(story) == NONE
+    story.tick([200], minutely)
+    assert broken(story) == {"S6"}
+
+
+# -- S7
+
+
+def test_a_start_before_its_instant_breaks_s7() -> None:
+    story = leader_killed(without={150})
+    story.play(story.fire(150, on=149.6), 149.7)
+    assert broken(story) == {"S7"}
+
+
+def test_a_start_earlier_than_clocks_may_differ_breaks_s7_in_a_fault_too() -> (
+    None
+):
+    story = leader_killed(without={110})
+    story.play(story.fire(110, on=108.6), 108.7)
+    assert broken(story) == {"S7"}
+
+
+def test_clocks_may_differ_a_little() -> None:
+    story = leader_killed(without={150, 110})
+    story.play(story.fire(110, on=109.3), 109.4)
+    story.play(story.fire(150, on=149.6), 149.9)
+    assert broken(story) == NONE
