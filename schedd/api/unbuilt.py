@@ -64,7 +64,6 @@ CALLS: frozenset[str] = frozenset(
         "schedd.v1.ClusterService.CheckCluster",
         "schedd.v1.ClusterService.DrainWorker",
         "schedd.v1.ClusterService.UndrainWorker",
-        "schedd.v1.PeerService.Relay",
     }
 )
 """Calls that answer UNIMPLEMENTED."""

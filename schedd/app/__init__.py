@@ -99,6 +99,8 @@ async def _live(daemon: service.Daemon, parts: Parts, http: web_server.Bound) ->
         ("collect", parts.collect.loop.run),
         ("brake", parts.brake.loop.run),
         ("peers", parts.peers.run),
+        ("nudges", parts.nudges.run),
+        ("relay", parts.relay.run),
         ("reload", lambda: answer_reloads(daemon, serving)),
         *((loop.name, loop.run) for loop in parts.greeting.loops),
     ]

@@ -23,7 +23,9 @@ from schedd.owner.owner import Owner
 from schedd.owner.watchers import Watchers
 from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
+from schedd.rpc.nudges import Nudger
 from schedd.rpc.peers import Peers
+from schedd.rpc.relay import Relay
 from schedd.store.postgres import PostgresStore
 from schedd.telemetry import Telemetry
 from schedd.tenure import Loops
@@ -55,6 +57,8 @@ class Parts:
     collect: Collect
     greeting: Greeting
     peers: Peers
+    nudges: Nudger
+    relay: Relay
     owner: Owner
     brake: Brake
     services: Services
@@ -68,9 +72,11 @@ def build(ground: Ground) -> Parts:
     emit = telemetry.emit
     silent_after = ground.config.worker_ttl.total_seconds() / 2  # three heartbeats
     workers = Workers(clock, emit, silent_after=silent_after)
-    member = _member(ground, lambda live: owner.loops(live, peers))
+    member = _member(ground, lambda live: owner.loops(live, nudges))
     peers = Peers(member.cluster, ground.config.tls.files())
-    collect = Collect(catalogue, store.results, clock, peers, emit)
+    nudges = Nudger(member.cluster, peers)
+    relay = workers.elsewhere = Relay(peers)
+    collect = Collect(catalogue, store.results, clock, nudges, emit)
     leases, brake = _worker_leases(ground, member), Brake(store.pauses)
     owner = Owner(
         store=store.owner,
@@ -83,7 +89,7 @@ def build(ground: Ground) -> Parts:
         brake=brake,
         emit=emit,
     )
-    peers.move(owner)
+    nudges.move(owner)
     workers.on_attachment(member.attached)
     return Parts(
         clock=clock,
@@ -92,9 +98,11 @@ def build(ground: Ground) -> Parts:
         collect=collect,
         greeting=Greeting(workers, leases, store.workers, store.results, store.users),
         peers=peers,
+        nudges=nudges,
+        relay=relay,
         owner=owner,
         brake=brake,
-        services=_services(ground, member, peers, workers, watchers),
+        services=_services(ground, member, nudges, workers, watchers),
         telemetry=telemetry,
     )
 
@@ -128,7 +136,7 @@ def _worker_leases(ground: Ground, member: Member) -> WorkerLeases:
 
 
 def _services(
-    ground: Ground, member: Member, peers: Peers, workers: Workers, watchers: Watchers
+    ground: Ground, member: Member, nudges: Nudger, workers: Workers, watchers: Watchers
 ) -> Services:
     return Services(
         store=ground.store.users,
@@ -136,7 +144,7 @@ def _services(
         membership=ground.store.membership,
         worker_store=ground.store.workers,
         clock=ground.clock,
-        nudges=peers,
+        nudges=nudges,
         lines=workers,
         changes=watchers,
         cluster=member.cluster,

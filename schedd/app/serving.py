@@ -9,7 +9,7 @@ from schedd.api.calls import SERVICES
 from schedd.app.parts import Parts
 from schedd.rpc.attach import Terms, WorkerService
 from schedd.rpc.calls import handlers
-from schedd.rpc.peers import PeerService
+from schedd.rpc.peer_service import PeerService
 
 
 async def serve(server: grpc.aio.Server, parts: Parts, terms: Terms, *, reflection: bool) -> None:
@@ -18,7 +18,7 @@ async def serve(server: grpc.aio.Server, parts: Parts, terms: Terms, *, reflecti
         (
             *handlers(parts.services),
             _attach(parts, terms).handler(),
-            PeerService(parts.owner).handler(),
+            PeerService(parts.owner, parts.workers).handler(),
         )
     )
     health = grpc_health.HealthServicer()
@@ -33,6 +33,9 @@ def _attach(parts: Parts, terms: Terms) -> WorkerService:
     cluster = parts.member.cluster
     attach = WorkerService(
         terms, parts.greeting, parts.workers, parts.collect, cluster, parts.clock
+    )
+    cluster.listen(
+        lambda known, view: parts.peers.members_changed() if known.members != view.members else None
     )
     cluster.listen(
         lambda known, view: attach.members_changed() if known.members != view.members else None

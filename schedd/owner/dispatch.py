@@ -16,7 +16,15 @@ from typing import Final
 
 from schedd.core.events import AssignedRuns, Emit, Waiting
 from schedd.core.ids import JobId, RunId
-from schedd.core.model import Claim, Definition, Draft, Incarnation, LiveRun, Overlap
+from schedd.core.model import (
+    Assigned,
+    Claim,
+    Definition,
+    Draft,
+    Incarnation,
+    LiveRun,
+    Overlap,
+)
 from schedd.core.placement import Need, Offer, able, choose, need_of
 from schedd.core.ready_queue import Head
 from schedd.core.records import Assignments, Unstarted
@@ -160,7 +168,7 @@ class Dispatch:
         drafts = [_draft(run, entry.definition, offer) for run, entry, offer in chosen]
         answers = await self._transactor.by_lane(drafts, self._write)
         refused: list[tuple[LiveRun, Known]] = []
-        unpushed: list[Unstarted] = []
+        unpushed: list[Assigned] = []
         for answer in answers:
             if not isinstance(answer, Failed):
                 unpushed += self._push(answer, known, runs)
@@ -172,10 +180,17 @@ class Dispatch:
                 self._catalogue.forget(run.job_id for run, _ in refused)
                 raise answer.error
         if unpushed:
-            # Their streams broke meanwhile. Nobody was told of these tokens, so nobody can start.
-            back = await self._transactor.rows(unpushed, self._store.give_back)
-            self._board.put_runs(back, self._clock.now())
+            await self._send_elsewhere([(each, known[each.run.key.run_id]) for each in unpushed])
         return bool(refused) and await self._look_into(refused)
+
+    async def _send_elsewhere(self, handed: Sequence[tuple[Assigned, Known]]) -> None:
+        """Their streams broke meanwhile. Where they are attached nowhere, nobody was told of these
+        tokens, so nobody can start.
+        """
+        absent = [each.run for each in await self._workers.elsewhere.assign(handed)]
+        unstarted = [Unstarted(run.key, run.shard, run.token) for run in absent]
+        back = await self._transactor.rows(unstarted, self._store.give_back)
+        self._board.put_runs(back, self._clock.now())
 
     async def _write(self, claim: Claim, drafts: Sequence[Draft]) -> Assignments:
         next_token = self._transactor.ownership.sequencer(claim)
@@ -185,16 +200,16 @@ class Dispatch:
 
     def _push(
         self, answer: Assignments, known: dict[RunId, Known], runs: dict[RunId, LiveRun]
-    ) -> list[Unstarted]:
+    ) -> list[Assigned]:
         """Send what was assigned, and tell of what wasn't; gives what couldn't be sent."""
         self._transactor.lost(answer.lost, "assign")
         now = self._clock.now()
-        unpushed: list[Unstarted] = []
+        unpushed: list[Assigned] = []
         for assigned in answer.assigned:
             run = assigned.run
             self._board.running[run.key.run_id] = run
             if not self._workers.push(assigned, known[run.key.run_id]):
-                unpushed.append(Unstarted(run.key, run.shard, run.token))
+                unpushed.append(assigned)
         for key in answer.ended:
             self._board.forget(key.run_id, runs[key.run_id].job_id)
         if answer.assigned:

@@ -120,7 +120,8 @@ class Rescue:
         if running:
             live = await self._leases.live()
             await self._rescue([run for run in running if run.incarnation not in live])
-            await self._give_back([run for run in running if self._workers.never_started(run)])
+            alive = [run for run in running if run.incarnation in live]
+            await self._give_back(await self._workers.never_started(alive))
 
     async def _read(self, shards: Sequence[ShardId], until: datetime) -> list[LiveRun]:
         try:

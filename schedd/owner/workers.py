@@ -12,13 +12,14 @@ worker that was silent for a while, or that is lost: what went to it would be lo
 and again.
 
 Revoking: `ok` of pause, edit and delete waits here until each assignment was given up, was
-reported started, or may not be started any more (PROTOCOL 3).
+reported started, or may not be started any more (PROTOCOL 3). What concerns a worker that isn't
+attached here goes over one hop (`elsewhere`).
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final, Protocol, TypeAlias
 
 from schedd.core.events import Emit, WorkerCame, WorkerWent
@@ -28,6 +29,8 @@ from schedd.core.placement import Offer
 from schedd.core.ready_queue import Head
 from schedd.core.records import WorkerView
 from schedd.owner.catalogue import Known
+from schedd.owner.elsewhere import Elsewhere, Heard, Nowhere
+from schedd.owner.revocations import Revocations
 from schedd.ports import ClusterClock
 from schedkit.clock import boottime
 
@@ -35,6 +38,11 @@ SILENT_AFTER: Final = 7.5
 """Seconds without a word, three heartbeats of the default, after which nothing more is pushed."""
 REVOKE_MARGIN: Final = 0.1
 """Seconds past `start_by`, by this member's clock, after which nothing can start any more."""
+
+ASK_AFTER: Final = timedelta(seconds=1)
+"""Past `start_by`, before other members are asked about it: a heartbeat tells most by then."""
+MOST_ASKED: Final = 8
+"""Workers about which a scan asks at most."""
 
 Demand: TypeAlias = Callable[[Incarnation], Sequence[Head]]
 """What waits at this member that a worker can do."""
@@ -68,10 +76,8 @@ class Attached:
     running: int = 0
     draining: bool = False
     since_refresh: float = 0.0
-    heard_at: datetime | None = None
-    """The worker's own judging clock when it made its last heartbeat."""
-    holding: frozenset[tuple[RunId, Token]] = frozenset()
-    """What it listed then as held, armed, running or spooled."""
+    heard: Heard | None = None
+    """Its last heartbeat."""
     demanded: tuple[Head, ...] = ()
     lost: bool = False
     """Its incarnation was written off."""
@@ -84,11 +90,6 @@ class Attached:
         if self.draining or self.lost:
             return 0
         return max(0, self.granted - (self.pushed - self.received))
-
-
-@dataclass(slots=True)
-class _Revocation:
-    settled: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Workers:
@@ -107,7 +108,8 @@ class Workers:
         self._silent_after = silent_after
         self._boot = boot
         self._attached: dict[IncarnationId, Attached] = {}
-        self._revocations: dict[tuple[RunId, Token], _Revocation] = {}
+        self._revocations = Revocations()
+        self.elsewhere: Elsewhere = Nowhere()
         self._slots_freed: list[Callable[[], None]] = []
         self._attachment: Callable[[bool], None] = lambda _some: None
         self._demand: Demand = no_demand
@@ -156,10 +158,9 @@ class Workers:
     ) -> None:
         """A heartbeat came."""
         attached.spoke_at = self._boot()
-        attached.heard_at = at
-        attached.holding = frozenset(holding)
+        attached.heard = Heard(at, frozenset(holding))
         attached.free = free
-        attached.running = len(attached.holding)
+        attached.running = len(attached.heard.holding)
         attached.since_refresh = since_refresh
         attached.draining = draining
 
@@ -172,9 +173,7 @@ class Workers:
 
     def revoke_answered(self, run: RunId, token: Token) -> None:
         """The worker gave the assignment up, or says that it has started."""
-        revocation = self._revocations.get((run, token))
-        if revocation is not None:
-            revocation.settled.set()
+        self._revocations.answered((run, token))
 
     # -- what the dispatcher asks --
 
@@ -196,7 +195,7 @@ class Workers:
         return [attached.incarnation for attached in self._attached.values()]
 
     def push(self, assigned: Assigned, known: Known) -> bool:
-        """Hand a run to its worker; False: its stream is gone, the run goes back by itself."""
+        """Hand a run to its worker; False: its stream is gone, see `elsewhere`."""
         attached = self._of(assigned.run)
         if attached is None:
             return False
@@ -225,6 +224,8 @@ class Workers:
         attached = self._of(run)
         if attached is not None:
             attached.line.cancel(run.key, run.token, kill=kill)
+        else:
+            self.elsewhere.cancel(run, kill=kill)
 
     def workers(self) -> list[WorkerView]:
         """Those attached here."""
@@ -240,15 +241,38 @@ class Workers:
             for attached in self._attached.values()
         ]
 
-    def never_started(self, run: LiveRun) -> bool:
-        """Whether its live worker has said, by a heartbeat stamped after `start_by`, that it
-        doesn't have this assignment.
+    async def never_started(self, runs: Collection[LiveRun]) -> list[LiveRun]:
+        """Those of which their live worker has said, by a heartbeat stamped after `start_by`,
+        that it doesn't have this assignment. Asks the other members about workers that aren't
+        attached here, once each.
         """
-        attached = self._of(run)
-        if attached is None or attached.heard_at is None or run.start_by is None:
-            return False
-        held = (run.key.run_id, run.token) in attached.holding
-        return attached.heard_at > run.start_by and not held
+        heard = {one.incarnation.id: one.heard for one in self._attached.values()}
+        past = self._clock.now() - ASK_AFTER
+        away: set[IncarnationId] = {
+            run.incarnation
+            for run in runs
+            if run.incarnation is not None
+            and run.incarnation not in heard
+            and run.start_by is not None
+            and run.start_by < past
+        }
+        for incarnation in sorted(away, key=lambda one: one.int)[:MOST_ASKED]:
+            heard[incarnation] = await self.elsewhere.heard(incarnation)
+        return [
+            run
+            for run in runs
+            if run.incarnation is not None
+            and (last := heard.get(run.incarnation)) is not None
+            and last.never_started(run)
+        ]
+
+    def attached(self, incarnation: IncarnationId) -> Attached | None:
+        """Its stream here."""
+        return self._attached.get(incarnation)
+
+    async def revoke_settled(self, run: RunId, token: Token, within: float) -> bool:
+        """Wait for the answer to a revoke that was sent; whether it came in time."""
+        return await self._revocations.settled((run, token), within)
 
     def _tell_demand(self, attached: Attached) -> None:
         heads = tuple(self._demand(attached.incarnation))
@@ -262,16 +286,11 @@ class Workers:
     async def _revoke(self, run: LiveRun) -> None:
         if run.start_by is None:
             return
-        at = (run.key.run_id, run.token)
-        revocation = self._revocations.setdefault(at, _Revocation())
         attached = self._of(run)
         if attached is not None:
             attached.line.revoke(run.key, run.token)
+        elif await self.elsewhere.revoke(run):
+            return
         left = (run.start_by - self._clock.now()).total_seconds() + REVOKE_MARGIN
-        try:
-            async with asyncio.timeout(max(0.0, left)):
-                await revocation.settled.wait()
-        except TimeoutError:
-            pass  # start_by has passed: it can't be started any more
-        finally:
-            self._revocations.pop(at, None)
+        await self.revoke_settled(run.key.run_id, run.token, left)
+        # Else start_by has passed: it can't be started any more.

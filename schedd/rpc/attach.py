@@ -101,6 +101,11 @@ class Outbox:
         self._assignments.append(frames.assignment(assigned, known))
         self._waiting.set()
 
+    def pass_on(self, frame: wire.MemberFrame) -> None:
+        """Send the assignments, revokes and cancels of a frame that another member made."""
+        self._assignments.extend(frame.assignments)
+        self.put(wire.MemberFrame(revokes=frame.revokes, cancels=frame.cancels))
+
     def revoke(self, key: RunKey, token: Token) -> None:
         """Ask for an assignment back."""
         self.put(wire.MemberFrame(revokes=[wire.Revoke(key=frames.key_message(key, token))]))

@@ -92,11 +92,14 @@ def test_what_isnt_built_is_refused_by_name(channels: list[grpc.Channel]):
     assert details(refused.value)[0].reason == "NOT_BUILT"
 
 
-def test_a_peers_relay_is_refused_too(channels: list[grpc.Channel]):
+def test_a_relay_to_nobody_says_so_and_one_to_nothing_is_refused(channels: list[grpc.Channel]):
     peers = peer_service_pb2_grpc.PeerServiceStub(channels[0])
+    unknown = "00000000-0000-0000-0000-000000000000"
+    told = peers.Relay(peer_service_pb2.RelayRequest(incarnation=unknown), timeout=DEADLINE)
+    assert told.absent
     with pytest.raises(grpc.RpcError) as refused:
-        peers.Relay(peer_service_pb2.RelayRequest(), timeout=DEADLINE)
-    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        peers.Relay(peer_service_pb2.RelayRequest(incarnation="no id"), timeout=DEADLINE)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_an_unknown_run_is_not_found(channels: list[grpc.Channel]):

@@ -26,6 +26,7 @@ from schedd.core.ids import SHARDS, Epoch, ShardId, TenureId, Term
 from schedd.core.membership import ClusterView, MemberView
 from schedd.owner.watchers import Watchers
 from schedd.owner.workers import Workers
+from schedd.rpc.nudges import Nudger
 from schedd.rpc.peers import Peers
 from schedd.store.database import Database
 from schedd.store.postgres import PostgresStore
@@ -151,7 +152,7 @@ async def served(dsn: str) -> AsyncIterator[Web]:
         membership=store.membership,
         worker_store=store.workers,
         clock=clock,
-        nudges=Peers(cluster, None),
+        nudges=Nudger(cluster, Peers(cluster, None)),
         lines=Workers(clock, telemetry.emit),
         changes=Watchers(),
         cluster=cluster,

@@ -87,19 +87,28 @@ class RelayResponse(google.protobuf.message.Message):
 
     ABSENT_FIELD_NUMBER: builtins.int
     REVOKE_ANSWERS_FIELD_NUMBER: builtins.int
+    HEARTBEAT_FIELD_NUMBER: builtins.int
     absent: builtins.bool
     """No such worker is attached here."""
     @property
     def revoke_answers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[schedproto.v1.worker_service_pb2.RevokeAnswer]:
-        """Answers to the revokes in the frame."""
+        """Answers to the revokes in the frame, as far as they came in time. The member that is called has
+        done what follows from them.
+        """
+
+    @property
+    def heartbeat(self) -> schedproto.v1.worker_service_pb2.Heartbeat:
+        """The last one heard of the worker: its judged_time and the keys of its holdings."""
 
     def __init__(
         self,
         *,
         absent: builtins.bool = ...,
         revoke_answers: collections.abc.Iterable[schedproto.v1.worker_service_pb2.RevokeAnswer] | None = ...,
+        heartbeat: schedproto.v1.worker_service_pb2.Heartbeat | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["absent", b"absent", "revoke_answers", b"revoke_answers"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["heartbeat", b"heartbeat"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["absent", b"absent", "heartbeat", b"heartbeat", "revoke_answers", b"revoke_answers"]) -> None: ...
 
 global___RelayResponse = RelayResponse
 

@@ -7,10 +7,11 @@ from uuid import UUID
 import pytest
 
 from schedd.core import schedule
-from schedd.core.ids import JobId, Token
-from schedd.core.model import Assigned, Definition, Priority
+from schedd.core.ids import IncarnationId, JobId, Token
+from schedd.core.model import Assigned, Definition, LiveRun, Priority
 from schedd.core.ready_queue import Head
 from schedd.owner.catalogue import Known
+from schedd.owner.elsewhere import Heard, Nowhere
 from schedd.owner.workers import SILENT_AFTER, Workers
 from schedproto.v1 import job_pb2
 from support.runs import NOW, RecordingLine, SetClock, running, worker
@@ -126,21 +127,26 @@ def test_nothing_is_offered_of_a_lost_incarnation_though_its_stream_stands(worke
     assert workers.offers() == []
 
 
-def test_never_started_needs_a_heartbeat_stamped_after_start_by(workers: Workers):
+async def test_never_started_needs_a_heartbeat_stamped_after_start_by(workers: Workers):
+    """P4.3"""
+
+    async def never_started() -> bool:
+        return await workers.never_started([out]) == [out]
+
     one = worker()
     attached = workers.attach(one, RecordingLine())
     out = running(1, one, token=7)
     assert out.start_by is not None
-    assert not workers.never_started(out)
+    assert not await never_started()
     workers.heard(attached, out.start_by, [], free=1, since_refresh=0, draining=False)
-    assert not workers.never_started(out)
+    assert not await never_started()
     after = out.start_by + timedelta(milliseconds=1)
     holds = [(out.key.run_id, Token(7))]
     workers.heard(attached, after, holds, free=1, since_refresh=0, draining=False)
-    assert not workers.never_started(out)
+    assert not await never_started()
     another = [(out.key.run_id, Token(6))]
     workers.heard(attached, after, another, free=1, since_refresh=0, draining=False)
-    assert workers.never_started(out)
+    assert await never_started()
 
 
 async def test_ok_waits_until_the_worker_has_answered(workers: Workers):
@@ -163,3 +169,63 @@ async def test_ok_waits_no_longer_than_start_by(workers: Workers, clock: SetCloc
     clock.time = out.start_by - timedelta(milliseconds=20)
     async with asyncio.timeout(1):
         await workers.revoke([out])
+
+
+class OtherMember(Nowhere):
+    """The one other member, as far as it says what it has."""
+
+    def __init__(self) -> None:
+        self.cancelled: list[LiveRun] = []
+        self.revoked: list[LiveRun] = []
+        self.answers = False
+        self.beat: Heard | None = None
+
+    async def revoke(self, run: LiveRun) -> bool:
+        self.revoked.append(run)
+        return self.answers
+
+    def cancel(self, run: LiveRun, *, kill: bool) -> None:
+        self.cancelled.append(run)
+
+    async def heard(self, incarnation: IncarnationId) -> Heard | None:
+        return self.beat
+
+
+@pytest.fixture
+def other(workers: Workers) -> OtherMember:
+    workers.elsewhere = other = OtherMember()
+    return other
+
+
+async def test_a_worker_attached_elsewhere_is_asked_over_one_hop(
+    workers: Workers, other: OtherMember
+):
+    """P4.5"""
+    out = running(1, worker())
+    other.answers = True
+    async with asyncio.timeout(1):
+        await workers.revoke([out])
+    workers.cancel(out)
+    assert (other.revoked, other.cancelled) == ([out], [out])
+
+
+async def test_a_worker_attached_here_is_asked_here_alone(workers: Workers, other: OtherMember):
+    one, line = worker(), RecordingLine()
+    workers.attach(one, line)
+    out = running(1, one)
+    workers.cancel(out)
+    assert (line.cancelled, other.cancelled) == ([out.key.run_id], [])
+
+
+async def test_what_another_member_heard_of_a_worker_says_what_never_started(
+    workers: Workers, other: OtherMember, clock: SetClock
+):
+    """P4.3: else a run whose assignment was lost would be RUNNING as long as that worker lives."""
+    out = running(1, worker())
+    assert out.start_by is not None
+    clock.time = out.start_by + timedelta(seconds=2)
+    assert await workers.never_started([out]) == []
+    other.beat = Heard(clock.time, frozenset({(out.key.run_id, out.token)}))
+    assert await workers.never_started([out]) == []
+    other.beat = Heard(clock.time, frozenset())
+    assert await workers.never_started([out]) == [out]

@@ -1,0 +1,78 @@
+"""Workers that are attached to other members: reached over one hop (PROTOCOL 4).
+
+A worker attaches to every member; one that reaches some of them only is still handed out to,
+asked and cancelled, through whichever member has its stream. What comes back (results, refusals,
+revoke answers) that member takes in itself, for any member may.
+
+Invariants
+- `absent` is said only when every other member has answered that the worker isn't attached there:
+  then nobody was told. Without an answer it may have been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from schedd.core.ids import IncarnationId, RunId, Token
+from schedd.core.model import Assigned, LiveRun
+from schedd.owner.catalogue import Known
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a worker said of itself in its last heartbeat to some member."""
+
+    at: datetime
+    """By the clock by which it judges `start_by`."""
+    holding: frozenset[tuple[RunId, Token]]
+    """What it listed as held, armed, running or spooled."""
+
+    def never_started(self, run: LiveRun) -> bool:
+        """Whether that proves that this assignment never started, nor ever will."""
+        if run.start_by is None:
+            return False
+        return self.at > run.start_by and (run.key.run_id, run.token) not in self.holding
+
+
+class Elsewhere(Protocol):
+    """The streams of the other members."""
+
+    async def assign(self, handed: Sequence[tuple[Assigned, Known]]) -> list[Assigned]:
+        """Pass these on; gives those whose workers are surely attached nowhere."""
+        ...
+
+    async def revoke(self, run: LiveRun) -> bool:
+        """Ask for it back; True: its worker has answered, and the assignment is settled."""
+        ...
+
+    def cancel(self, run: LiveRun, *, kill: bool) -> None:
+        """Have it ended, if its worker is to be found."""
+        ...
+
+    async def heard(self, incarnation: IncarnationId) -> Heard | None:
+        """Its last heartbeat to one of them; None: nobody has heard it, or answers."""
+        ...
+
+
+class Nowhere:
+    """There are no other members."""
+
+    async def assign(self, handed: Sequence[tuple[Assigned, Known]]) -> list[Assigned]:
+        """All of them."""
+        return [assigned for assigned, _ in handed]
+
+    async def revoke(self, run: LiveRun) -> bool:
+        """Nobody answers."""
+        del run
+        return False
+
+    def cancel(self, run: LiveRun, *, kill: bool) -> None:
+        """Nobody is told."""
+
+    async def heard(self, incarnation: IncarnationId) -> Heard | None:
+        """Nobody has."""
+        del incarnation
+        return None

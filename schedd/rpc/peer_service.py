@@ -1,0 +1,48 @@
+"""What the other members ask of this one: look at these rows, pass this on."""
+
+import grpc
+
+from schedd.core.ids import IncarnationId
+from schedd.owner.workers import Workers
+from schedd.rpc import frames
+from schedd.rpc.nudges import Nudged, take_nudge
+from schedd.rpc.relay import pass_on
+from schedd.rpc.status import abort
+from schedproto.v1 import peer_service_pb2 as wire
+
+
+class PeerService:
+    """Serves `Nudge` and `Relay`."""
+
+    def __init__(self, here: Nudged, workers: Workers) -> None:
+        self._here = here
+        self._workers = workers
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """For `server.add_generic_rpc_handlers`."""
+        nudge = grpc.unary_unary_rpc_method_handler(
+            self.nudge, wire.NudgeRequest.FromString, wire.NudgeResponse.SerializeToString
+        )
+        relay = grpc.unary_unary_rpc_method_handler(
+            self.relay, wire.RelayRequest.FromString, wire.RelayResponse.SerializeToString
+        )
+        return grpc.method_handlers_generic_handler(
+            "schedd.v1.PeerService", {"Nudge": nudge, "Relay": relay}
+        )
+
+    async def nudge(self, request: wire.NudgeRequest, _context: object) -> wire.NudgeResponse:
+        """Look at these rows now."""
+        take_nudge(self._here, request)
+        return wire.NudgeResponse()
+
+    async def relay(
+        self,
+        request: wire.RelayRequest,
+        context: grpc.aio.ServicerContext[wire.RelayRequest, wire.RelayResponse],
+    ) -> wire.RelayResponse:
+        """Pass this on to a worker attached here."""
+        try:
+            incarnation = IncarnationId(frames.uuid(request.incarnation, "incarnation"))
+            return await pass_on(self._workers, incarnation, request.frame)
+        except frames.BadFrame as bad:
+            await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")

@@ -1,0 +1,220 @@
+"""Between members: nudges that nobody holds up, and what is passed on over one hop (P4.5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import grpc
+import grpc.aio
+import pytest
+
+from schedd.core import schedule
+from schedd.core.ids import SHARDS, JobId, RunId, ShardId, TenureId, Term
+from schedd.core.membership import ClusterView, MemberView
+from schedd.core.model import Assigned, Definition
+from schedd.owner.catalogue import Known
+from schedd.owner.elsewhere import Heard
+from schedd.owner.workers import Workers
+from schedd.rpc.attach import Outbox
+from schedd.rpc.nudges import Nudger
+from schedd.rpc.peer_service import PeerService
+from schedd.rpc.peers import Peers
+from schedd.rpc.relay import Relay
+from schedproto.v1 import job_pb2
+from schedproto.v1 import worker_service_pb2 as down
+from support.runs import NOW, SetClock, running, worker
+from support.wait import wait_until_async
+
+ME, OTHER, THIRD = (TenureId(UUID(int=n)) for n in (1, 2, 3))
+KNOWN = Known(
+    Definition(JobId(uuid4()), 1, "default", "j", action="shell"),
+    schedule.compile(schedule.OnDemand(), "default/j", JobId(uuid4())),
+    job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"])),
+)
+
+
+class Loops:
+    """What nudges move at a member."""
+
+    def __init__(self) -> None:
+        self.shards: set[ShardId] = set()
+
+    def jobs_changed(self, jobs: object) -> None: ...
+    def runs_changed(self, runs: object) -> None: ...
+    def cluster_changed(self) -> None: ...
+
+    def runs_ready(self, shards: set[ShardId]) -> None:
+        self.shards |= set(shards)
+
+
+class Peer:
+    """Another member: real gRPC, no more behind it than a test looks at."""
+
+    def __init__(self) -> None:
+        self.loops = Loops()
+        self.workers = Workers(SetClock(), lambda _event: None)
+        self.server = grpc.aio.server()
+        self.server.add_generic_rpc_handlers((PeerService(self.loops, self.workers).handler(),))
+        self.port = self.server.add_insecure_port("127.0.0.1:0")
+
+    @property
+    def endpoint(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+class Cluster:
+    """The port, as seen by the member under test."""
+
+    def __init__(self) -> None:
+        self.tenure = ME
+        self.members: dict[TenureId, str] = {}
+        self.assigned: dict[ShardId, TenureId] = {}
+
+    def view(self) -> ClusterView:
+        members = tuple(
+            MemberView(str(tenure), tenure, at, "", 100, "", "", draining=False)
+            for tenure, at in self.members.items()
+        )
+        return ClusterView(members, ME, Term(1), self.assigned, frozenset(), 1)
+
+    def owned(self) -> dict[ShardId, object]:
+        return {}
+
+    def trusted(self) -> bool:
+        return True
+
+
+@pytest.fixture
+async def peer() -> AsyncIterator[Peer]:
+    made = Peer()
+    await made.server.start()
+    yield made
+    await made.server.stop(None)
+
+
+@pytest.fixture
+async def hung() -> AsyncIterator[str]:
+    """A member that takes connections and says nothing."""
+    server = await asyncio.start_server(lambda _r, _w: None, "127.0.0.1", 0)
+    [socket] = server.sockets
+    yield f"127.0.0.1:{socket.getsockname()[1]}"
+    server.close()
+
+
+@pytest.fixture
+def cluster(peer: Peer) -> Cluster:
+    made = Cluster()
+    made.members = {ME: "127.0.0.1:1", OTHER: peer.endpoint}
+    return made
+
+
+@pytest.fixture
+async def peers(cluster: Cluster) -> AsyncIterator[Peers]:
+    made = Peers(cluster, None)  # type: ignore[arg-type]  # of the port's values, those used here
+    task = asyncio.create_task(made.run())
+    yield made
+    task.cancel()
+    await made.close()
+
+
+async def test_one_hung_peer_delays_no_nudge_to_another(
+    cluster: Cluster, peers: Peers, peer: Peer, hung: str
+):
+    cluster.members[THIRD] = hung
+    cluster.assigned = {ShardId(n): THIRD if n % 2 else OTHER for n in range(SHARDS)}
+    nudger = Nudger(cluster, peers)  # type: ignore[arg-type]  # as above
+    sending = asyncio.create_task(nudger.run())
+    nudger.runs_ready([ShardId(1), ShardId(2)])
+    await wait_until_async(lambda: ShardId(2) in peer.loops.shards, 0.8, "the first nudge")
+    nudger.runs_ready([ShardId(3), ShardId(4)])
+    await wait_until_async(lambda: ShardId(4) in peer.loops.shards, 0.8, "the second nudge")
+    sending.cancel()
+
+
+async def test_the_channel_to_a_member_that_has_gone_is_closed(cluster: Cluster, peers: Peers):
+    relay = Relay(peers)
+    assert await relay.heard(worker().id) is None
+    channel = peers._channels[cluster.members[OTHER]]
+    del cluster.members[OTHER]
+    peers.members_changed()
+    await wait_until_async(
+        lambda: channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN, 2, "it to be closed"
+    )
+    assert peers._channels == {}
+
+
+async def test_what_a_member_hands_to_a_worker_elsewhere_goes_down_that_workers_stream(
+    peers: Peers, peer: Peer
+):
+    one, outbox = worker(), Outbox()
+    attached = peer.workers.attach(one, outbox)
+    peer.workers.granted(attached, slots=4, received=0)
+    handed = Assigned(running(1, one), None)
+
+    assert await Relay(peers).assign([(handed, KNOWN)]) == []
+
+    frame = await outbox.next()
+    [given] = frame.assignments
+    assert (given.incarnation, given.key.fencing_token) == (str(one.id), handed.run.token)
+    assert attached.available == 3, "what was passed on takes a slot of those granted here"
+
+
+async def test_only_when_all_members_say_so_a_worker_is_attached_nowhere(
+    cluster: Cluster, peers: Peers, hung: str
+):
+    """P4.5: an assignment that may have arrived must not be given back at once."""
+    handed = Assigned(running(1, worker()), None)
+    assert await Relay(peers).assign([(handed, KNOWN)]) == [handed]
+    cluster.members[THIRD] = hung
+    assert await Relay(peers).assign([(handed, KNOWN)]) == []
+
+
+async def test_a_revoke_over_one_hop_is_settled_by_the_workers_answer(peers: Peers, peer: Peer):
+    one, outbox = worker(), Outbox()
+    peer.workers.attach(one, outbox)
+    run = running(1, one)
+
+    async def answer() -> None:
+        [revoke] = (await outbox.next()).revokes
+        assert revoke.key.fencing_token == run.token
+        peer.workers.revoke_answered(RunId(UUID(revoke.key.run_id)), run.token)
+
+    answering = asyncio.create_task(answer())
+    assert await Relay(peers).revoke(run)
+    await answering
+    assert not await Relay(peers).revoke(replace(run, incarnation=worker(7).id))
+
+
+async def test_a_cancel_goes_over_one_hop(peers: Peers, peer: Peer):
+    one, outbox = worker(), Outbox()
+    peer.workers.attach(one, outbox)
+    relay = Relay(peers)
+    sending = asyncio.create_task(relay.run())
+    relay.cancel(running(1, one), kill=True)
+    async with asyncio.timeout(5):
+        frame = await outbox.next()
+    assert [each.kill for each in frame.cancels] == [True]
+    sending.cancel()
+
+
+async def test_what_a_worker_said_to_another_member_comes_over_one_hop(peers: Peers, peer: Peer):
+    one = worker()
+    attached = peer.workers.attach(one, Outbox())
+    run = running(1, one)
+    holding = [(run.key.run_id, run.token)]
+    at = NOW + timedelta(seconds=1)
+    peer.workers.heard(attached, at, holding, free=1, since_refresh=0, draining=False)
+
+    assert await Relay(peers).heard(one.id) == Heard(at, frozenset(holding))
+
+
+async def test_only_what_concerns_runs_is_passed_on(peers: Peers, peer: Peer):
+    one, outbox = worker(), Outbox()
+    peer.workers.attach(one, outbox)
+    await Relay(peers)._ask(one.id, down.MemberFrame(drain=down.Drain()))
+    outbox.demand([])
+    assert not (await outbox.next()).HasField("drain")
