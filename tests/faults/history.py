@@ -67,7 +67,7 @@ class Recorder:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        for folder in ("probes", "database", "logs"):
+        for folder in ("probes", "initial", "database", "logs"):
             (directory / folder).mkdir(parents=True, exist_ok=True)
 
     def meta(self, meta: Meta) -> None:
@@ -91,11 +91,13 @@ class Recorder:
         for commit in commits:
             self._append("commits.jsonl", asdict(commit))
 
+    def initial(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """All rows of a table as they stood when the first commit was yet to come."""
+        self._rows("initial", table, rows)
+
     def final(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """All rows of a table as they stand at the end, values as PostgreSQL prints them."""
-        for row in rows:
-            self._append(f"database/{table}.jsonl", row)
-        (self.directory / "database" / f"{table}.jsonl").touch()
+        self._rows("database", table, rows)
 
     def resource(self, resource: Resource) -> None:
         """What a process holds now."""
@@ -116,6 +118,11 @@ class Recorder:
     def log(self, process: str) -> Path:
         """Where a process's log is kept."""
         return self.directory / "logs" / f"{process}.log"
+
+    def _rows(self, folder: str, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        for row in rows:
+            self._append(f"{folder}/{table}.jsonl", row)
+        (self.directory / folder / f"{table}.jsonl").touch()
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
         line = (json.dumps(record, separators=(",", ":")) + "\n").encode()
@@ -147,6 +154,7 @@ class History:
     probes: tuple[ProbeEvent, ...] = ()
     nemesis: tuple[Nemesis, ...] = ()
     commits: tuple[Commit, ...] = ()
+    initial: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
     database: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
     resources: tuple[Resource, ...] = ()
     leftovers: Leftovers | None = None
@@ -166,7 +174,8 @@ class History:
             probes=tuple(sorted(reader.probes(), key=lambda event: event.at)),
             nemesis=tuple(reader.records(Nemesis, "nemesis.jsonl")),
             commits=tuple(reader.records(Commit, "commits.jsonl")),
-            database=dict(reader.tables()),
+            initial=dict(reader.tables("initial")),
+            database=dict(reader.tables("database")),
             resources=tuple(reader.records(Resource, "resources.jsonl")),
             leftovers=(
                 _make(Leftovers, json.loads(leftovers.read_text())) if leftovers.exists() else None
@@ -193,9 +202,9 @@ class _Reader:
         for path in sorted((self.directory / "probes").glob("*.jsonl")):
             yield from self.records(ProbeEvent, f"probes/{path.name}")
 
-    def tables(self) -> Iterator[tuple[str, tuple[Row, ...]]]:
-        for path in sorted((self.directory / "database").glob("*.jsonl")):
-            yield path.stem, tuple(row for _, row in self._lines(f"database/{path.name}"))
+    def tables(self, folder: str) -> Iterator[tuple[str, tuple[Row, ...]]]:
+        for path in sorted((self.directory / folder).glob("*.jsonl")):
+            yield path.stem, tuple(row for _, row in self._lines(f"{folder}/{path.name}"))
 
     def _lines(self, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
         path = self.directory / name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from faults.checker.lives import Call
 from faults.checker.rows import Job, Run, number
@@ -48,7 +48,7 @@ def told(call: Call) -> tuple[str, ...]:
 
 
 def _job_at_ok(world: World, call: Call) -> Job | None:
-    return world.jobs.asof(call.until, call.named("job_id") or "")
+    return world.jobs.asof(call.until, world.job_of(call))
 
 
 def _made(world: World, call: Call) -> bool:
@@ -65,10 +65,23 @@ def _state_in_call(holds: Callable[[Job], bool]) -> Callable[[World, Call], bool
 
     def held(world: World, call: Call) -> bool:
         states = [_job_at_ok(world, call)]
-        for step in world.jobs.of(call.named("job_id") or ""):
+        for step in world.jobs.of(world.job_of(call)):
             if call.invoked.at <= step.at <= call.until:
                 states += [step.before, step.after]
         return any(state is not None and holds(state) for state in states)
+
+    return held
+
+
+def _cluster_in_call(*, paused: bool) -> Callable[[World, Call], bool]:
+    """Whether the whole cluster was paused, or wasn't, at some moment of the call."""
+
+    def held(world: World, call: Call) -> bool:
+        states = [world.cluster.asof(call.until)]
+        for step in world.cluster.steps:
+            if call.invoked.at <= step.at <= call.until:
+                states += [step.before, step.after]
+        return any(state is not None and state.paused is paused for state in states)
 
     return held
 
@@ -89,6 +102,8 @@ EFFECTS: Mapping[str, Callable[[World, Call], bool]] = {
     "pause": _state_in_call(lambda job: job.paused),
     "resume": _state_in_call(lambda job: not job.paused),
     "delete": _state_in_call(lambda job: job.deleted),
+    "cluster-pause": _cluster_in_call(paused=True),
+    "cluster-resume": _cluster_in_call(paused=False),
     "trigger": _run_made,
     "submit": _run_made,
     "cancel": _cancelled,
@@ -98,14 +113,14 @@ EFFECTS: Mapping[str, Callable[[World, Call], bool]] = {
 
 def _too_many(world: World) -> Iterator[Violation]:
     """More of an effect than the calls that may have worked can have had."""
-    calls = list(world.calls.values())
     for trigger, name in MAKES_RUNS.items():
-        allowed = _may_have_worked(calls, name, "job_id" if name == "trigger" else None)
+        by_job = name == "trigger"
+        allowed = _may_have_worked(world, name, world.job_of if by_job else _nothing)
         made: dict[str, list[Run]] = defaultdict(list)
         for steps in world.runs.rows.values():
             run = steps[0].after
             if run is not None and run.trigger == trigger:
-                made[run.job_id if name == "trigger" else ""].append(run)
+                made[run.job_id if by_job else ""].append(run)
         for job_id, runs in made.items():
             if len(runs) > allowed[job_id]:
                 yield Violation(
@@ -114,13 +129,13 @@ def _too_many(world: World) -> Iterator[Violation]:
                     f" {allowed[job_id]} calls may have worked",
                     tuple(f"run {run.run_id} at {clock(run.scheduled_at)}" for run in runs),
                 )
-    allowed = _may_have_worked(calls, "create", "name")
+    allowed = _may_have_worked(world, "create", _name)
     made_jobs = Counter(
         step.after.name
         for step in world.jobs.steps
         if step.before is None and step.after is not None and not step.after.ephemeral
     )
-    asked = {call.named("name") for call in calls if call.call == "create"}
+    asked = {_name(call) for call in world.calls.values() if call.call == "create"}
     for job, count in made_jobs.items():
         if job in asked and count > allowed[job]:
             what = f"{job} was made {count} times, and {allowed[job]} calls may have worked"
@@ -130,7 +145,7 @@ def _too_many(world: World) -> Iterator[Violation]:
 
 
 def _flips(world: World, name: str, holds: Callable[[Job], bool]) -> Iterator[Violation]:
-    allowed = _may_have_worked(world.calls.values(), name, "job_id")
+    allowed = _may_have_worked(world, name, world.job_of)
     for key, steps in world.jobs.rows.items():
         flips = [
             step
@@ -142,19 +157,27 @@ def _flips(world: World, name: str, holds: Callable[[Job], bool]) -> Iterator[Vi
             yield Violation("S11", what, tuple(step.where for step in flips))
 
 
-def _may_have_worked(calls: Iterable[Call], name: str, about: str | None) -> Counter[str]:
+def _may_have_worked(world: World, name: str, subject_of: Callable[[Call], str]) -> Counter[str]:
     """How many calls weren't refused, by what they are about; those of one key count once."""
     seen: set[tuple[str, str]] = set()
     counts: Counter[str] = Counter()
-    for call in calls:
+    for call in world.calls.values():
         if call.call != name or call.phase == "fail":
             continue
-        subject = (call.named(about) or "") if about else ""
+        subject = subject_of(call)
         key = call.named("idempotency_key") or f"op {call.op}"
         if (subject, key) not in seen:
             seen.add((subject, key))
             counts[subject] += 1
     return counts
+
+
+def _name(call: Call) -> str:
+    return call.named("name") or ""
+
+
+def _nothing(call: Call) -> str:
+    return ""
 
 
 def _keys(calls: Mapping[int, Call]) -> Iterator[Violation]:

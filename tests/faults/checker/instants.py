@@ -64,10 +64,10 @@ def s8(world: World) -> Iterator[Violation]:
     """After `ok` of pause, delete or edit the old definition fires nothing and starts nothing."""
     yield from _fired_against_the_timer(world)
     for call in world.calls.values():
-        job_id = call.named("job_id")
-        if call.call not in CONTROLS or call.phase != "ok" or job_id is None:
-            continue
-        yield from _started_after(world, call, job_id)
+        if call.call in CONTROLS and call.phase == "ok":
+            yield from _started_after(world, call, world.job_of(call))
+        elif call.call == "cluster-pause" and call.phase == "ok":
+            yield from _started_in_a_pause(world, call)
 
 
 def told(standing: Standing) -> str:
@@ -122,7 +122,10 @@ def _fired_against_the_timer(world: World) -> Iterator[Violation]:
         if deed is None or not lives or lives[0].commit == step.commit:
             continue
         timer = world.timers.before(step.commit, run.job_id)
-        if timer is None:
+        cluster = world.cluster.before(step.commit)
+        if cluster is not None and cluster.paused:
+            why = "while the cluster was paused"
+        elif timer is None:
             why = "after its job was deleted"
         elif timer.paused:
             why = "while its job was paused"
@@ -160,6 +163,22 @@ def _started_after(world: World, call: Call, job_id: str) -> Iterator[Violation]
                     f" {call.call}, from generation {assignment.generation}",
                     (f"{call.call} (op {call.op}) ok {clock(call.until)}", wrote(start)),
                 )
+
+
+def _started_in_a_pause(world: World, call: Call) -> Iterator[Violation]:
+    resumed = (s.at for s in world.cluster.steps if s.at > call.until and s.after)
+    until = next(resumed, world.meta.ended)
+    for starts in world.starts.values():
+        for start in starts:
+            assignment = world.assignment(start.run, start.token)
+            if assignment is None or assignment.begun.at > call.until:
+                continue
+            if call.until + QUIET_BOUND < _began(assignment, start) < until and not (
+                world.windows.slept(start.worker, assignment.begun.at, start.at)
+            ):
+                late = start.at - call.until
+                what = f"{start.job} started {late:.3f} s after the `ok` of the cluster's pause"
+                yield Violation("S8", what, (f"ok {clock(call.until)}", wrote(start)))
 
 
 def _began(assignment: Assignment, start: ProbeEvent) -> float:

@@ -10,14 +10,16 @@ after the call. Pauses and resumes raise the generation and leave the definition
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from faults.checker.rows import Job, Timer
+from faults.checker.rows import Cluster, Job, Timer
 from faults.checker.tables import Step, Table
 from faults.history import ClientEvent, Definition, Schedule
 
 NEVER = float("inf")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +57,9 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Asked for not before `invoked`, committed at `committed`, over at `resumed`."""
+    """Of the job or of the whole cluster: committed at `committed`, over at `resumed`."""
 
     committed: float
-    generation: int
     resumed: float = NEVER
 
 
@@ -126,6 +127,7 @@ def lives_of(
     calls: Mapping[int, Call],
     jobs: Table[Job],
     timers: Table[Timer],
+    cluster: Table[Cluster],
 ) -> Lives:
     """Match what was asked for with what was committed."""
     by_job: dict[str, Life] = {}
@@ -148,7 +150,7 @@ def lives_of(
         taken = {phase.commit for phase in phases}
         unasked.extend(step for step in steps if _spec_changed(step) and step.commit not in taken)
         if phases:
-            by_job[job_id] = _life(phases, steps, timers)
+            by_job[job_id] = _life(phases, steps, timers, cluster)
     return Lives(by_job, tuple(missing), tuple(unasked))
 
 
@@ -205,25 +207,42 @@ def _spec_changed(step: Step[Job]) -> bool:
     return step.before is None or step.before.spec != step.after.spec
 
 
-def _life(phases: list[Phase], steps: Sequence[Step[Job]], timers: Table[Timer]) -> Life:
-    pauses: list[Pause] = []
-    stop: Step[Job] | None = None
-    for step in steps:
-        before, after = step.before, step.after
-        if after is None:
-            continue
-        if after.paused and not (before and before.paused):
-            pauses.append(Pause(step.at, after.generation))
-            stop = step
-        elif before and before.paused and not after.paused:
-            pauses[-1] = replace(pauses[-1], resumed=step.at)
-            stop = None
-        if after.deleted and not (before and before.deleted):
-            stop = step
+def _life(
+    phases: list[Phase],
+    steps: Sequence[Step[Job]],
+    timers: Table[Timer],
+    cluster: Table[Cluster],
+) -> Life:
+    own, stopped = _pauses(steps, lambda job: job.paused)
+    whole, halted = _pauses(cluster.steps, lambda row: row.paused)
+    deleted = (s for s in steps if s.after and s.after.deleted)
+    stop = min(
+        (one for one in (stopped, halted, next(deleted, None)) if one is not None),
+        key=lambda one: one.commit,
+        default=None,
+    )
     first = phases[0].definition
-    life = Life(steps[0].key[0], first.name, first.namespace, tuple(phases), tuple(pauses))
+    pauses = tuple(sorted(own + whole, key=lambda pause: pause.committed))
+    life = Life(steps[0].key[0], first.name, first.namespace, tuple(phases), pauses)
     if stop is None:
         return life
     timer = timers.before(stop.commit, life.job_id)
     left = timer.nominal if timer is not None and timer.nominal is not None else NEVER
     return replace(life, stopped=stop.at, left=left)
+
+
+def _pauses(
+    steps: Sequence[Step[T]], paused: Callable[[T], bool]
+) -> tuple[list[Pause], Step[T] | None]:
+    """The pauses in a row's life, and the step that began the one that never ended."""
+    pauses: list[Pause] = []
+    open_since: Step[T] | None = None
+    for step in steps:
+        on = step.after is not None and paused(step.after)
+        if on and open_since is None:
+            pauses.append(Pause(step.at))
+            open_since = step
+        elif not on and open_since is not None and step.after is not None:
+            pauses[-1] = replace(pauses[-1], resumed=step.at)
+            open_since = None
+    return pauses, open_since

@@ -208,6 +208,17 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
+class Cluster:
+    """The row of `cluster`."""
+
+    paused: bool
+
+    @classmethod
+    def of(cls, row: Row) -> Cluster:
+        return cls(flag(row.get("paused")))
+
+
+@dataclass(frozen=True, slots=True)
 class Incarnation:
     """A row of `incarnations`."""
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
-from faults.history import Commit, Row
+from faults.history import Change, History, Row
 
 T = TypeVar("T")
 Key = tuple[str, ...]
@@ -79,31 +79,34 @@ class Table(Generic[T]):
                 yield steps[-1].after
 
 
-def build(
-    commits: Sequence[Commit], name: str, key: tuple[str, ...], parse: Callable[[Row], T]
-) -> Table[T]:
-    """The table `name` through all commits; `key` names its key's columns."""
+def build(history: History, name: str, key: tuple[str, ...], parse: Callable[[Row], T]) -> Table[T]:
+    """The table `name` through the whole history; `key` names its key's columns.
+
+    Rows from before the first commit are steps of commit -1.
+    """
     table: Table[T] = Table()
     printed: dict[Key, Row] = {}
-    for number, commit in enumerate(commits):
+
+    def step(change: Change, commit: int, at: float, lsn: str) -> None:
+        values = {**change.row, **(change.key or {})} if change.op == "delete" else change.row
+        identity = tuple(str(values[column]) for column in key)
+        old = printed.pop(identity, None)
+        after = None
+        if change.op != "delete":
+            printed[identity] = change.row if old is None else {**old, **change.row}
+            after = parse(printed[identity])
+        earlier = table.rows.get(identity)
+        before = earlier[-1].after if earlier else None
+        new = Step(identity, change.op, commit, at, lsn, before, after)
+        table.steps.append(new)
+        table.rows[identity].append(new)
+
+    for row in history.initial.get(name, ()):
+        step(Change(name, "insert", row), -1, history.meta.began, "before all")
+    for number, commit in enumerate(history.commits):
         for change in commit.changes:
-            if change.table != name:
-                continue
-            values = {**change.row, **(change.key or {})} if change.op == "delete" else change.row
-            identity = tuple(str(values[column]) for column in key)
-            old = printed.get(identity)
-            if change.op == "delete":
-                printed.pop(identity, None)
-                after = None
-            else:
-                row = change.row if old is None else {**old, **change.row}
-                printed[identity] = row
-                after = parse(row)
-            earlier = table.rows.get(identity)
-            before = earlier[-1].after if earlier else None
-            step = Step(identity, change.op, number, commit.at, commit.lsn, before, after)
-            table.steps.append(step)
-            table.rows[identity].append(step)
+            if change.table == name:
+                step(change, number, commit.at, commit.lsn)
     return table
 
 

@@ -76,7 +76,7 @@ def _whole(world: World) -> Iterator[Violation]:
     if not by_process(world, "before").keys() & by_process(world, "after").keys():
         yield _doubt("no process's resources are known both before and after")
     if not any(step.after and step.after.owner for step in world.shards.steps):
-        yield _doubt("no shard was ever taken: the recording of commits began too late")
+        yield _doubt("no shard was ever taken: its rows of before are missing")
     headless = [s for s in world.runs.steps if s.before is None and s.op != "insert"]
     if headless:
         where = (f"run {step.key[0]} in {step.where}" for step in headless[:SHOWN])

@@ -29,41 +29,45 @@ class World:
 
     @cached_property
     def runs(self) -> Table[rows.Run]:
-        return tables.build(self.history.commits, "runs", ("run_id",), rows.Run.of)
+        return tables.build(self.history, "runs", ("run_id",), rows.Run.of)
 
     @cached_property
     def jobs(self) -> Table[rows.Job]:
-        return tables.build(self.history.commits, "jobs", ("job_id",), rows.Job.of)
+        return tables.build(self.history, "jobs", ("job_id",), rows.Job.of)
 
     @cached_property
     def timers(self) -> Table[rows.Timer]:
-        return tables.build(self.history.commits, "timers", ("job_id",), rows.Timer.of)
+        return tables.build(self.history, "timers", ("job_id",), rows.Timer.of)
 
     @cached_property
     def shards(self) -> Table[rows.Shard]:
-        return tables.build(self.history.commits, "shards", ("id",), rows.Shard.of)
+        return tables.build(self.history, "shards", ("id",), rows.Shard.of)
 
     @cached_property
     def tenures(self) -> Table[rows.Tenure]:
-        return tables.build(self.history.commits, "tenures", ("id",), rows.Tenure.of)
+        return tables.build(self.history, "tenures", ("id",), rows.Tenure.of)
 
     @cached_property
     def terms(self) -> Table[rows.Term]:
-        return tables.build(self.history.commits, "term", (), rows.Term.of)
+        return tables.build(self.history, "term", (), rows.Term.of)
 
     @cached_property
     def incarnations(self) -> Table[rows.Incarnation]:
-        return tables.build(self.history.commits, "incarnations", ("id",), rows.Incarnation.of)
+        return tables.build(self.history, "incarnations", ("id",), rows.Incarnation.of)
 
     @cached_property
     def audit(self) -> Table[rows.Audit]:
-        return tables.build(self.history.commits, "audit", ("seq",), rows.Audit.of)
+        return tables.build(self.history, "audit", ("seq",), rows.Audit.of)
+
+    @cached_property
+    def cluster(self) -> Table[rows.Cluster]:
+        return tables.build(self.history, "cluster", (), rows.Cluster.of)
 
     @cached_property
     def live(self) -> Table[str]:
         """Run ids of `live`."""
         key = ("shard", "job_id", "run_id")
-        return tables.build(self.history.commits, "live", key, lambda row: str(row["run_id"]))
+        return tables.build(self.history, "live", key, lambda row: str(row["run_id"]))
 
     @cached_property
     def calls(self) -> Mapping[int, Call]:
@@ -71,7 +75,7 @@ class World:
 
     @cached_property
     def lives(self) -> Lives:
-        return lives_of(self.history.jobs, self.calls, self.jobs, self.timers)
+        return lives_of(self.history.jobs, self.calls, self.jobs, self.timers, self.cluster)
 
     @cached_property
     def assignments(self) -> Mapping[str, tuple[Assignment, ...]]:
@@ -136,6 +140,22 @@ class World:
     def lost_by(self, incarnation: str | None, at: float) -> bool:
         """Whether the worker's lease was seen gone at this instant."""
         return incarnation is not None and self.lost_at.get(incarnation, float("inf")) <= at
+
+    def job_of(self, call: Call) -> str:
+        """The id of the job that a call is about, by its name if need be; "" if there is none."""
+        named = call.named("job_id")
+        if named is not None:
+            return named
+        name, namespace = call.named("name"), call.named("namespace") or "default"
+        known = [
+            step.after.job_id
+            for step in self.jobs.steps
+            if step.before is None
+            and step.after is not None
+            and (step.after.namespace, step.after.name) == (namespace, name)
+            and step.at <= call.until
+        ]
+        return known[-1] if known else ""
 
     def run(self, run_id: str) -> rows.Run | None:
         """The run's row at the end."""

@@ -388,14 +388,14 @@ class Story:
         )
         return History(
             self.meta,
-            tuple(self.definitions),
-            tuple(sorted(self.clients, key=lambda event: event.at)),
-            tuple(sorted(self.probes, key=lambda event: event.at)),
-            tuple(sorted(self.nemesis, key=lambda event: event.at)),
-            commits,
-            {"runs": tuple(final(commits, "runs"))},
-            tuple(self.resources),
-            self.leftovers,
+            jobs=tuple(self.definitions),
+            clients=tuple(sorted(self.clients, key=lambda event: event.at)),
+            probes=tuple(sorted(self.probes, key=lambda event: event.at)),
+            nemesis=tuple(sorted(self.nemesis, key=lambda event: event.at)),
+            commits=commits,
+            database={"runs": tuple(final(commits, "runs"))},
+            resources=tuple(self.resources),
+            leftovers=self.leftovers,
         )
 
 

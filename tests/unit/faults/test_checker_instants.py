@@ -86,9 +86,7 @@ def test_a_start_before_its_instant_breaks_s7() -> None:
     assert broken(story) == {"S7"}
 
 
-def test_a_start_earlier_than_clocks_may_differ_breaks_s7_in_a_fault_too() -> (
-    None
-):
+def test_a_start_earlier_than_clocks_may_differ_breaks_s7_in_a_fault_too() -> None:
     story = leader_killed(without={110})
     story.play(story.fire(110, on=108.6), 108.7)
     assert broken(story) == {"S7"}
