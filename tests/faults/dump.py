@@ -6,9 +6,10 @@ the cluster's life (shards, tenures, incarnations, audit since it began) belong 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from faults.decoding import commits
 from faults.history import Leftovers, Recorder
@@ -42,6 +43,12 @@ def forget_commits(server: Server) -> None:
     server.sql("CHECKPOINT")  # a crash of the server would otherwise bring them back
 
 
+def dump_initial(server: Server, recorder: Recorder) -> None:
+    """Write the cluster's rows as they stand before the commits to come (the checker needs both)."""
+    for table in OF_THE_CLUSTER:
+        _dump(server, recorder.initial, table, "%s::timestamptz IS NOT NULL", datetime.now(UTC))
+
+
 def dump_commits(server: Server, recorder: Recorder) -> None:
     """Write all commits since `forget_commits`."""
     recorder.commits(commits(server.sql(_CHANGES, SLOT), without=LARGE))
@@ -54,20 +61,32 @@ def dump_tables(server: Server, recorder: Recorder, since: float) -> None:
     for table, column in OF_JOBS.items():
         _dump(
             server,
-            recorder,
+            recorder.final,
             table,
             f"{column} IN (SELECT job_id FROM jobs WHERE created_at >= %s)",
             began,
         )
     for table in OF_RUNS:
-        _dump(server, recorder, table, f"run_id IN (SELECT run_id FROM runs WHERE {mine})", began)
+        _dump(
+            server,
+            recorder.final,
+            table,
+            f"run_id IN (SELECT run_id FROM runs WHERE {mine})",
+            began,
+        )
     for table in OF_THE_CLUSTER:
-        _dump(server, recorder, table, "%s::timestamptz IS NOT NULL", began)
-    _dump(server, recorder, "audit", "at >= %s", began)
-    _dump(server, recorder, "idempotency_keys", "created_at >= %s", began)
+        _dump(server, recorder.final, table, "%s::timestamptz IS NOT NULL", began)
+    _dump(server, recorder.final, "audit", "at >= %s", began)
+    _dump(server, recorder.final, "idempotency_keys", "created_at >= %s", began)
 
 
-def _dump(server: Server, recorder: Recorder, table: str, where: str, began: datetime) -> None:
+def _dump(
+    server: Server,
+    write: Callable[[str, Iterable[Mapping[str, Any]]], None],
+    table: str,
+    where: str,
+    began: datetime,
+) -> None:
     columns = [
         name
         for (name,) in server.sql(
@@ -84,7 +103,7 @@ def _dump(server: Server, recorder: Recorder, table: str, where: str, began: dat
     ):
         cursor.execute("SET timezone = 'UTC'")
         cursor.execute(f"SELECT {texts} FROM {table} WHERE {where}", (began,))
-        recorder.final(table, (dict(zip(columns, row, strict=True)) for row in cursor))
+        write(table, (dict(zip(columns, row, strict=True)) for row in cursor))
 
 
 def leftovers(world: World, prefixes: Collection[str]) -> Leftovers:

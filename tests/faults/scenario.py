@@ -113,6 +113,7 @@ class Run:
 
     def __enter__(self) -> Self:
         dump.forget_commits(self.world.postgres)
+        dump.dump_initial(self.world.postgres, self.recorder)
         self.began = time.time()
         self._write_meta()
         self._callers = [
