@@ -44,7 +44,7 @@ def forget_commits(server: Server) -> None:
 
 
 def dump_initial(server: Server, recorder: Recorder) -> None:
-    """Write the cluster's rows as they stand before the commits to come (the checker needs both)."""
+    """Write the cluster's rows as they stand before the commits to come."""
     for table in OF_THE_CLUSTER:
         _dump(server, recorder.initial, table, "%s::timestamptz IS NOT NULL", datetime.now(UTC))
 
