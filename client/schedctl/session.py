@@ -154,6 +154,18 @@ def _token(context: Context | None) -> str | None:
         raise Misconfigured(f"token file can't be read: {error}") from error
 
 
+class Guard(click.ParamType[str]):
+    """A text that guards a change: an empty one (a variable that isn't set) would guard nothing."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text, as it is."""
+        if not value:
+            self.fail("is empty; leave the flag out if none is meant", param, ctx)
+        return str(value)
+
+
 class When(click.ParamType[datetime]):
     """An instant: RFC 3339, or from now as `+3s`."""
 

@@ -126,13 +126,13 @@ async def list_audit(
         request.action or None,
         request.object or None,
         _run_id(request.run_id),
-        paging.read_number_token(request.page_token),
+        paging.read_number_token("audit", request.page_token),
         size + 1,
     )
     page = rows[:size]
     return wire.ListAuditResponse(
         entries=[views.audit_message(entry) for _, entry in page],
-        next_page_token=paging.number_token(page[-1][0]) if rows[size:] else "",
+        next_page_token=paging.number_token("audit", page[-1][0]) if rows[size:] else "",
     )
 
 

@@ -64,14 +64,15 @@ async def list_jobs(
     del caller
     refuse_unbuilt(request)
     size = paging.size(request.page_size)
-    after = paging.read_token(request.page_token)
+    after = paging.read_token("jobs", request.page_token)
     rows = await services.store.list_jobs(
         stored_jobs.namespace_of(request.namespace),
         (after[0], JobId(after[1])) if after else None,
         size + 1,
     )
     page = rows[:size]
-    token = paging.token(page[-1].created_at, page[-1].definition.job_id) if rows[size:] else ""
+    last = page[-1] if rows[size:] else None
+    token = paging.token("jobs", last.created_at, last.definition.job_id) if last else ""
     return job_service_pb2.ListJobsResponse(
         jobs=[views.job_message(row) for row in page], next_page_token=token
     )
@@ -87,7 +88,8 @@ async def update_job(
         services, request.job.namespace, request.job.job_id or request.job.name
     )
     stored = record.definition
-    if request.etag and request.etag != views.etag(stored.job_id, stored.generation):
+    etag = request.etag or request.job.etag
+    if etag and etag != views.etag(stored.job_id, stored.generation):
         raise stored_jobs.edited_meanwhile(stored.name)
     old = job_pb2.Job.FromString(stored.spec)
     new = masked(old, request)

@@ -1,10 +1,9 @@
 """Page tokens: where a list goes on, opaque to the caller, never an offset."""
 
 import base64
-import binascii
 import json
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from schedd.api.errors import InvalidArgument, Violation
@@ -27,41 +26,52 @@ def size(asked: int) -> int:
     return min(asked or DEFAULT, MOST)
 
 
-def token(at: datetime, row: UUID) -> str:
-    """The token of the page that goes on past this row."""
-    return base64.urlsafe_b64encode(json.dumps([at.isoformat(), str(row)]).encode()).decode()
+def token(listing: str, at: datetime, row: UUID) -> str:
+    """The token of the page of `listing` that goes on past this row."""
+    return _encode([listing, at.isoformat(), str(row)])
 
 
-def read_token(text: str) -> tuple[datetime, UUID] | None:
-    """Where to go on; None: from the start. Raises InvalidArgument."""
+def read_token(listing: str, text: str) -> tuple[datetime, UUID] | None:
+    """Where to go on in `listing`; None: from the start. Raises InvalidArgument."""
     if not text:
         return None
-    if len(text) > LONGEST_TOKEN:
-        raise _bad_token()
     try:
-        at, row = json.loads(base64.urlsafe_b64decode(text.encode()))
-        instant = datetime.fromisoformat(at)
-        return instant if instant.tzinfo else instant.replace(tzinfo=UTC), UUID(row)
-    except (ValueError, TypeError, AttributeError, binascii.Error) as wrong:
+        of, at, row = _decode(text)
+        instant, number = datetime.fromisoformat(at), UUID(row)
+    except (ValueError, TypeError, AttributeError) as wrong:
         raise _bad_token() from wrong
+    if of != listing:
+        raise _bad_token()
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC), number
 
 
-def number_token(number: int) -> str:
+def number_token(listing: str, number: int) -> str:
     """The token of a list that goes by a number."""
-    return base64.urlsafe_b64encode(str(number).encode()).decode()
+    return _encode([listing, number])
 
 
-def read_number_token(text: str) -> int | None:
+def read_number_token(listing: str, text: str) -> int | None:
     """The number to go on below; None: from the start. Raises InvalidArgument."""
     if not text:
         return None
     try:
-        number = int(base64.urlsafe_b64decode(text.encode()))
-    except (ValueError, binascii.Error) as wrong:
+        of, number = _decode(text)
+    except (ValueError, TypeError) as wrong:
         raise _bad_token() from wrong
-    if not 0 <= number <= LARGEST:
+    if of != listing or type(number) is not int or not 0 <= number <= LARGEST:
         raise _bad_token()
     return number
+
+
+def _encode(parts: list[str | int]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode()
+
+
+def _decode(text: str) -> Any:
+    """What was encoded. Raises ValueError."""
+    if len(text) > LONGEST_TOKEN:
+        raise ValueError("too long")
+    return json.loads(base64.b64decode(text.encode(), altchars=b"-_", validate=True))
 
 
 def _bad_token() -> InvalidArgument:

@@ -77,7 +77,7 @@ async def list_runs(
     """A page of runs, newest first."""
     del caller
     size = paging.size(request.page_size)
-    after = paging.read_token(request.page_token)
+    after = paging.read_token("runs", request.page_token)
     try:
         states = [views.state_of(state) for state in request.states]
     except ValueError as wrong:
@@ -96,7 +96,7 @@ async def list_runs(
     last = page[-1].run.key if rows[size:] else None
     return run_service_pb2.ListRunsResponse(
         runs=[views.run_message(row) for row in page],
-        next_page_token=paging.token(last.scheduled_at, last.run_id) if last else "",
+        next_page_token=paging.token("runs", last.scheduled_at, last.run_id) if last else "",
     )
 
 
@@ -206,7 +206,7 @@ async def list_dead_letters(
     """A page of the runs that failed for good, newest first."""
     del caller
     size = paging.size(request.page_size)
-    after = paging.read_token(request.page_token)
+    after = paging.read_token("dead letters", request.page_token)
     rows = await services.store.list_dead_letters(
         namespace_of(request.namespace),
         request.job or None,
@@ -217,7 +217,9 @@ async def list_dead_letters(
     last = page[-1] if rows[size:] else None
     return run_service_pb2.ListDeadLettersResponse(
         dead_letters=[views.dead_letter_message(row) for row in page],
-        next_page_token=paging.token(last.died_at, last.run.run.key.run_id) if last else "",
+        next_page_token=paging.token("dead letters", last.died_at, last.run.run.key.run_id)
+        if last
+        else "",
     )
 
 

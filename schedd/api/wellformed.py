@@ -55,6 +55,15 @@ def _violations(message: Message, path: str) -> Iterator[Violation]:
         elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
             for inner in value if field.is_repeated else (value,):
                 yield from _inner(inner, field.name, here)
+        elif field.type == field.TYPE_STRING and any(
+            "\0" in text for text in (value if field.is_repeated else (value,))
+        ):
+            yield Violation(here, "holds a NUL character")
+        elif field.message_type is not None:
+            if any(
+                "\0" in part for pair in value.items() for part in pair if isinstance(part, str)
+            ):
+                yield Violation(here, "holds a NUL character")
         elif field.name == "idempotency_key" and len(value) > LONGEST_KEY:
             yield Violation(here, f"has {len(value):,} characters, at most {LONGEST_KEY}")
 

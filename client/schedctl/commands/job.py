@@ -14,7 +14,7 @@ from schedctl.columns import INSTANTS, JOBS, RUNS, facts
 from schedctl.failure import Failure
 from schedctl.flags import Group, pass_session
 from schedctl.output import message, show_data, show_facts, show_list, show_one
-from schedctl.session import INSTANT, Session, When
+from schedctl.session import INSTANT, Guard, Session, When
 from schedctl.work import job_of, need_action, read_payload, schedule_options, work_options
 
 
@@ -29,7 +29,9 @@ def _name(one: Job) -> str:
 
 @job.command()
 @click.argument("name")
-@click.option("--idempotency-key", metavar="KEY", help="The same key makes nothing twice.")
+@click.option(
+    "--idempotency-key", type=Guard(), metavar="KEY", help="The same key makes nothing twice."
+)
 @click.option("--dry-run", is_flag=True, help="Check only; nothing is stored.")
 @schedule_options
 @work_options
@@ -107,13 +109,19 @@ def describe(session: Session, name: str) -> None:
 @job.command()
 @click.argument("name")
 @click.option("--dry-run", is_flag=True, help="Show the change; store nothing. Exit 1 if one.")
-@click.option("--etag", default="", help="Only if the job is still the one with this etag.")
+@click.option("--etag", type=Guard(), help="Only if the job is still the one with this etag.")
 @schedule_options
 @work_options
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED)
 @pass_session
 def patch(
-    session: Session, /, name: str, dry_run: bool, etag: str, argv: tuple[str, ...], **flags: Any
+    session: Session,
+    /,
+    name: str,
+    dry_run: bool,
+    etag: str | None,
+    argv: tuple[str, ...],
+    **flags: Any,
 ) -> None:
     """Change what is named and nothing else; the change is shown first."""
     session.asked_job = name
@@ -128,7 +136,7 @@ def patch(
         merged = changes.merged(before, spec, named)
         mask = [field for field in named if field not in changes.STANDING]
         after = await client.jobs.update(
-            before.name, merged, mask=mask, etag=etag, validate_only=True
+            before.name, merged, mask=mask, etag=etag or "", validate_only=True
         )
         told = changes.between(session, before, after)
         for line in told:
@@ -198,7 +206,9 @@ def _change(session: Session, name: str, call: Callable[[Client], Awaitable[Job]
 @click.option("--priority", metavar="high|medium|low", help="Instead of the job's own.")
 @click.option("--overlap", metavar="skip|allow|…", help="Instead of the job's own.")
 @click.option("--delay", metavar="5s", help="Not before this has passed.")
-@click.option("--idempotency-key", metavar="KEY", help="The same key starts nothing twice.")
+@click.option(
+    "--idempotency-key", type=Guard(), metavar="KEY", help="The same key starts nothing twice."
+)
 @click.option("--wait", is_flag=True, help="Stay until it has ended; print what it wrote.")
 @click.option("--exit-status", is_flag=True, help="Wait; leave with the job's own exit code.")
 @pass_session

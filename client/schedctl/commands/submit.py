@@ -11,7 +11,7 @@ from schedctl import following
 from schedctl.columns import RUNS
 from schedctl.flags import Command, pass_session
 from schedctl.output import message, show_one
-from schedctl.session import Session
+from schedctl.session import Guard, Session
 from schedctl.work import job_of, need_action, work_options
 
 
@@ -20,7 +20,9 @@ from schedctl.work import job_of, need_action, work_options
 @click.option("--exit-status", is_flag=True, help="Leave with the command's own exit code.")
 @click.option("--name", default="", help="Shown as the run's job.")
 @click.option("--delay", metavar="5s", help="Not before this has passed.")
-@click.option("--idempotency-key", metavar="KEY", help="The same key starts nothing twice.")
+@click.option(
+    "--idempotency-key", type=Guard(), metavar="KEY", help="The same key starts nothing twice."
+)
 @work_options
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED)
 @pass_session

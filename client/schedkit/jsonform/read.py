@@ -192,7 +192,9 @@ class _Reader:
             return
         [(key, limit)] = value.items()
         read = self._scalar(fields["overlap_limit"], limit, (*path, key))
-        if read is not None:
+        if read == 0:
+            self._problem((*path, key), "must be at least 1")
+        elif read is not None:
             job.overlap = read_enum(fields["overlap"].enum_type, "allow")
             job.overlap_limit = read
 

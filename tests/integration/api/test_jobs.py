@@ -23,6 +23,8 @@ from schedd.api.errors import (
 from schedd.core.lifecycle import LIVE
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import job_service_pb2 as wire
+from schedproto.v1.cluster_service_pb2 import ListAuditRequest
+from schedproto.v1.run_service_pb2 import ListDeadLettersRequest, ListRunsRequest
 from support.store import draft
 
 SHELL = job_pb2.ShellAction(argv=["true"])
@@ -50,6 +52,29 @@ async def test_a_job_is_created_found_and_its_owner_told(api):
     for name in ("j", made.job_id):
         assert (await api("GetJob", wire.GetJobRequest(job=name))).job_id == made.job_id
     assert [str(each) for each in api.nudged.jobs] == [made.job_id]
+
+
+async def test_a_page_token_goes_with_its_list_alone(api):
+    for name in ("a", "b"):
+        await api("CreateJob", create(job(name)))
+    token = (await api("ListJobs", wire.ListJobsRequest(page_size=1))).next_page_token
+    for call, request in (
+        ("ListRuns", ListRunsRequest(page_token=token)),
+        ("ListDeadLetters", ListDeadLettersRequest(page_token=token)),
+        ("ListAudit", ListAuditRequest(page_token=token)),
+        ("ListJobs", wire.ListJobsRequest(page_token=token + "x")),
+    ):
+        with pytest.raises(InvalidArgument) as refused:
+            await api(call, request)
+        assert refused.value.reason == "BAD_PAGE_TOKEN"
+
+
+async def test_an_old_etag_inside_the_job_guards_it_too(api):
+    read = await api("CreateJob", create(job()))
+    await api("UpdateJob", update(job(timeout=Duration(seconds=9)), "timeout"))
+    read.timeout.seconds = 5
+    with pytest.raises(Aborted):
+        await api("UpdateJob", update(read, "timeout"))
 
 
 async def test_a_trial_of_a_taken_name_says_so(api):

@@ -130,3 +130,16 @@ def test_what_isnt_an_http_method_is_refused(method):
     http = job_pb2.HttpAction(url="http://x/", method=method)
     wrong = job_pb2.Job(name="j", on_demand=True, http=http)
     assert "HTTP method" in violations(wrong)["http.method"]
+
+
+@pytest.mark.parametrize(
+    ("field", "shell"),
+    [
+        ("argv", job_pb2.ShellAction(argv=["a", "b\0"])),
+        ("env", job_pb2.ShellAction(argv=["a"], env={"A": "b\0"})),
+        ("cwd", job_pb2.ShellAction(argv=["a"], cwd="/\0")),
+    ],
+)
+def test_a_nul_is_refused_in_every_text(field, shell):
+    request = job_service_pb2.CreateJobRequest(job=job(shell=shell))
+    assert problems(request) == {f"job.shell.{field}": "holds a NUL character"}

@@ -1,5 +1,6 @@
 """What is wrong is told by its flag, with the command's own help, before anything is asked."""
 
+import shlex
 import socket
 import time
 from pathlib import Path
@@ -102,3 +103,23 @@ def test_a_key_that_is_given_twice_is_refused(offline, flag):
     ended = offline("job", "create", "a", "--on-demand", flag, "A=1", flag, "A=2", "--", "true")
     assert ended.code == 2
     assert f"{flag} A is given twice" in ended.err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "job patch a --timeout 5s --etag ''",
+        "submit --idempotency-key '' -- true",
+        "job trigger a --idempotency-key ''",
+    ],
+)
+def test_an_empty_guard_is_refused(offline, line):
+    ended = offline(*shlex.split(line))
+    assert ended.code == 2
+    assert "is empty" in ended.err
+
+
+def test_at_most_none_at_once_is_refused(offline):
+    ended = offline("job", "create", "a", "--on-demand", "--overlap", "allow:0", "--", "true")
+    assert ended.code == 2
+    assert "must be at least 1" in ended.err
