@@ -11,9 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from faults.decoding import commits
 from faults.history import Leftovers, Recorder
-from faults.world.postgres import SLOT, Server
+from faults.world.postgres import Server
 from faults.world.service import Service
 from faults.world.world import World
 from schedctl.dev import postgres as dev_postgres
@@ -31,27 +30,12 @@ OF_THE_CLUSTER = ("cluster", "term", "tenures", "shards", "shard_log", "incarnat
 LARGE = ("outputs", "results", "spec", "payload")
 """Tables and columns that no check looks at."""
 
-_CHANGES = (
-    "SELECT lsn, xid, data FROM pg_logical_slot_get_changes"
-    "(%s, NULL, NULL, 'include-xids', '1', 'include-timestamp', '1', 'skip-empty-xacts', '1')"
-)
-
-
-def forget_commits(server: Server) -> None:
-    """Let go of all commits so far, for good: what comes back from the slot is later than now."""
-    server.sql("SELECT count(*) FROM pg_logical_slot_get_changes(%s, NULL, NULL)", SLOT)
-    server.sql("CHECKPOINT")  # a crash of the server would otherwise bring them back
-
 
 def dump_initial(server: Server, recorder: Recorder) -> None:
     """Write the cluster's rows as they stand before the commits to come."""
     for table in OF_THE_CLUSTER:
         _dump(server, recorder.initial, table, "%s::timestamptz IS NOT NULL", datetime.now(UTC))
 
-
-def dump_commits(server: Server, recorder: Recorder) -> None:
-    """Write all commits since `forget_commits`."""
-    recorder.commits(commits(server.sql(_CHANGES, SLOT), without=LARGE))
 
 
 def dump_tables(server: Server, recorder: Recorder, since: float) -> None:

@@ -89,7 +89,7 @@ def once(probes: Path) -> dict[str, Any]:
 EVERY_TWO = "*/2 * * * * *"
 
 MIX: Sequence[Probe] = (
-    *(Probe(f"tick-{n}") for n in range(1, 6)),
+    *(Probe(f"tick-{n}") for n in range(1, 7)),
     *(Probe(f"all-{n}", catch_up="all", overlap="allow") for n in range(1, 3)),
     Probe("none-1", catch_up="none"),
     *(Probe(f"most-{n}", at_most_once=True) for n in range(1, 3)),

@@ -37,15 +37,18 @@ from faults.probes import MIX, Probe
 from faults.world.world import World
 from support.wait import wait_until
 
+MARGIN = 2.5
+"""Seconds from the last instant that is judged to the end of the record, at least."""
+
 
 @dataclass(frozen=True, slots=True)
 class Timings:
     """Seconds. `failover` (F): lease, election, takeover. `grace` (G): of catching up."""
 
     first_quiet: float = 5.0
-    second_quiet: float = 5.0
-    failover: float = 6.0
-    grace: float = 6.0
+    second_quiet: float = 4.0
+    failover: float = 5.0
+    grace: float = 4.0
     settle: float = 30.0
 
 
@@ -112,7 +115,7 @@ class Run:
     # ── the phases ───────────────────────────────────────────────────────────────────────────
 
     def __enter__(self) -> Self:
-        dump.forget_commits(self.world.postgres)
+        self.world.commits.absorb()
         dump.dump_initial(self.world.postgres, self.recorder)
         self.began = time.time()
         self._write_meta()
@@ -139,8 +142,13 @@ class Run:
             closing.callback(self._close)
             if kind is None:
                 self._heal()
-                self._be_quiet(self.timings.second_quiet)
+                self._be_quiet(max(self.timings.second_quiet, self._patience_left()))
             self._finish()
+
+    def _patience_left(self) -> float:
+        """Seconds until what fell due in the last fault must have run, whatever happened."""
+        healed = self.journal.healed or self.began
+        return healed + self.timings.failover + self.timings.grace - time.time()
 
     def _heal(self) -> None:
         healed = self.journal.healed or time.time()
@@ -155,10 +163,11 @@ class Run:
         self._spread(lambda caller, probe: self._delete(caller, probe))
         try:
             wait_until(self._settled, self.timings.settle, "all runs to end and spools to empty")
+            self.ride(max(0.0, self.quiet[-1][1] + MARGIN - time.time()))
         finally:
             resources.record(self.world, self.recorder, "after")
             self.recorder.leftovers(dump.leftovers(self.world, ()))
-            dump.dump_commits(self.world.postgres, self.recorder)
+            self.recorder.commits(self.world.commits.absorb(with_past=True))
             dump.dump_tables(self.world.postgres, self.recorder, self.began - 1.0)
 
     def _settled(self) -> bool:

@@ -46,11 +46,18 @@ def address(host: Host, port: int = GRPC) -> str:
 
 
 def member(
-    host: Host, work: Path, logs: Path, *, etcds: Sequence[Host], dsn: str, ttl: float
+    host: Host,
+    work: Path,
+    logs: Path,
+    *,
+    etcds: Sequence[Host],
+    dsn: str,
+    ttl: float,
+    name: str = "",
 ) -> Service:
-    """One `schedd`."""
+    """One `schedd`; `name` if it isn't the host's own."""
     config = {
-        "name": host.name,
+        "name": name or host.name,
         "member_ttl": f"{ttl:g}s",
         "worker_ttl": f"{ttl:g}s",
         "listen": {"grpc": address(host), "http": address(host, HTTP), "insecure": True},
@@ -68,15 +75,13 @@ def worker(
     members: Sequence[Host],
     slots: int,
     name: str = "",
-    spool: Path | None = None,
 ) -> Service:
-    """One `workerd`; `name` and `spool` if they aren't the host's own."""
-    spool = spool or work / host.name
+    """One `workerd`; `name` if it isn't the host's own."""
     config = {
         "name": name or host.name,
         "endpoints": [address(each) for each in members],
         "slots": slots,
-        "spool": os.fspath(spool),
+        "spool": os.fspath(work / host.name),
         "drain_timeout": "10s",
         "insecure": True,
         "listen": {"http": address(host, HTTP)},

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from faults.world import daemons, etcd
+from faults.world.commits import Commits
 from faults.world.grounds import claim, release
 from faults.world.network import ROOT, Host, Network
 from faults.world.postgres import Server
@@ -32,7 +33,10 @@ UP_WITHIN = 60.0
 
 
 class World:
-    """`logs`: where every process writes. Names: e1…e3, pg, m1…m3, w1…w4, px (of proxies)."""
+    """Hosts: e1…e3, pg, m1…m3, w1…w4; px for proxies; x1 and x2, spare.
+
+    `logs`: the folder where every process writes its own.
+    """
 
     slack = 1.0
     """Seconds that a machine of two cores may take longer than the rules say."""
@@ -48,6 +52,7 @@ class World:
             release(self.grounds)
             raise
         self.supervisor = Supervisor([*self.members.values(), *self.workers.values()])
+        self.commits = Commits(self.postgres)
 
     def _assemble(self, members: int, workers: int) -> None:
         self.network = network = Network(self.grounds)
@@ -57,6 +62,7 @@ class World:
         nodes = [network.add(f"m{n}") for n in range(1, members + 1)]
         hands = [network.add(f"w{n}") for n in range(1, workers + 1)]
         self.proxy_host = network.add("px")
+        self.spares = [network.add(f"x{n}") for n in range(1, 3)]
         self.etcds = {s.name: s for s in etcd.services(etcds, self.work, self.logs)}
         self.members = {
             host.name: daemons.member(
@@ -148,6 +154,20 @@ class World:
     ) -> None:
         self.down()
 
+    def twin_of_member(self, name: str) -> Service:
+        """Another `schedd` of this name, on a spare host; not started."""
+        etcds = [member.host for member in self.etcds.values()]
+        host, dsn = self.spares[0], self.postgres.dsn
+        return daemons.member(
+            host, self.work, self.logs, etcds=etcds, dsn=dsn, ttl=self.ttl, name=name
+        )
+
+    def twin_of_worker(self, name: str) -> Service:
+        """Another `workerd` of this name, on a spare host with a spool of its own; not started."""
+        members = [member.host for member in self.members.values()]
+        host = self.spares[1]
+        return daemons.worker(host, self.work, self.logs, members=members, slots=SLOTS, name=name)
+
     # ── what it is asked ─────────────────────────────────────────────────────────────────────
 
     def services(self) -> Iterable[Service]:
@@ -193,6 +213,10 @@ class World:
             " WHERE t.fenced_at IS NULL"
         )
         return {int(shard): str(member) for shard, member in rows}
+
+    def spooled(self, worker: str) -> list[Path]:
+        """The batches of results that a worker keeps until they are acknowledged."""
+        return list((self.work / worker).glob("*.results"))
 
     def etcd_leader(self) -> Service | None:
         """The leader of etcd, if one says so."""

@@ -1,0 +1,129 @@
+"""One world for all rows of a session, and the frame in which each row is run and judged.
+
+`make faults` sets FAULTS_REQUIRED=1: without root or a needed program the rows then fail instead of
+being skipped. EVIDENCE=1 appends what each row measured to docs/evidence.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults.checker import check
+from faults.checker.verdict import Status
+
+from faults import evidence
+from faults.history import History
+from faults.scenario import Run
+from faults.world.needs import lacking_here
+from faults.world.world import World
+
+KEPT = Path(tempfile.gettempdir()) / "schedd-faults-kept"
+SEED = int(os.environ.get("SEED", "0") or 0)
+
+FaultRun = Callable[..., AbstractContextManager[Run]]
+
+
+class Shared:
+    """The world of the session; built when first asked for, anew after it could not be mended."""
+
+    def __init__(self) -> None:
+        self._world: World | None = None
+        self._logs: Path | None = None
+
+    def whole(self) -> World:
+        """It, with all parts ready."""
+        if self._world is not None:
+            try:
+                self._world.mend()
+            except AssertionError as beyond:
+                print(f"the world is beyond mending, a new one: {beyond}", file=sys.stderr)
+                self.down()
+        if self._world is None:
+            self._logs = Path(tempfile.mkdtemp(prefix="schedd-faults-logs-"))
+            world = World(self._logs)
+            self._world = world.__enter__()
+        return self._world
+
+    def down(self) -> None:
+        """End it."""
+        if self._world is not None:
+            self._world.down()
+            self._world = None
+        if self._logs is not None:
+            shutil.rmtree(self._logs, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def shared_world() -> Iterator[Shared]:
+    if lack := lacking_here():
+        if os.environ.get("FAULTS_REQUIRED"):
+            pytest.fail(f"faults can't be injected here: {lack}", pytrace=False)
+        pytest.skip(f"faults can't be injected here: {lack}")
+    shared = Shared()
+    yield shared
+    shared.down()
+
+
+@pytest.fixture
+def world(shared_world: Shared) -> World:
+    """Three etcd, PostgreSQL, three members, four workers, all ready. A test may break any."""
+    return shared_world.whole()
+
+
+@pytest.fixture
+def fault_run(
+    world: World, request: pytest.FixtureRequest, figure: Callable[[str], None]
+) -> FaultRun:
+    """Give the frame of a row: its faults happen inside; it is judged when it is left."""
+
+    @contextmanager
+    def framed(**options: Any) -> Iterator[Run]:
+        name = request.node.name
+        stamp = time.strftime("%H%M%S")
+        directory = KEPT / f"{stamp}-{name.replace('[', '-').strip(']')}"
+        command = f"make faults ARGS='-k {name.removeprefix('test_').split('[')[0]}'"
+        run = Run(world, name, directory, seed=SEED, command=command, **options)
+        try:
+            with run:
+                yield run
+        except BaseException:
+            _tell(run)
+            raise
+        verdict = check(History.read(directory))
+        run.recorder.verdict(verdict.as_json())
+        figures = verdict.figures
+        figure(
+            f"{name}: {figures.judged} instants, late {figures.late}, missed {figures.missed},"
+            f" lost {figures.lost}, doubled {figures.doubled},"
+            f" longest gap {figures.longest_gap:.1f} s {run.figures or ''}"
+        )
+        if os.environ.get("EVIDENCE"):
+            evidence.append(name, verdict, run)
+        if verdict.status is not Status.OK:
+            _tell(run)
+            found = (*verdict.violations, *verdict.doubts)
+            lines = [f"{each.invariant}: {each.what}" for each in found[:12]]
+            pytest.fail("\n".join([f"{verdict.status.value}:", *lines]), pytrace=False)
+        if not os.environ.get("FAULTS_KEEP"):
+            shutil.rmtree(directory)
+
+    return framed
+
+
+def _tell(run: Run) -> None:
+    run.world.postgres.dump(run.directory / "pg_dump.sql")
+    print(
+        f"\nthe history is kept: {run.directory}\n"
+        f"check it again:      cd tests && python -m faults.checker {run.directory}\n"
+        f"run it again:        {run.command}",
+        file=sys.stderr,
+    )
