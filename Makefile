@@ -3,6 +3,8 @@
 
 PYTHON  ?= python3
 SECONDS ?=
+SEED    ?=
+export SEED EVIDENCE
 ARGS    ?=
 JOBS    ?= 3
 # bash would take it from the environment for its own clock
@@ -14,16 +16,25 @@ TESTS ?= $(wildcard $(addprefix tests/,unit properties conformance integration a
 PIP   := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint gen clean
+.PHONY: help demo test faults faults-all faults-long lint gen clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-6s %s\n' "$$name" "$$what"; done
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
 
 demo: $(VENV)/dev ## a cluster of real processes running real jobs; SECONDS=40 ends by itself
 	@PATH="$(CURDIR)/$(BIN):$$PATH" deploy/demo/run $(if $(SECONDS),--seconds $(SECONDS))
 
 test: $(VENV)/contrib ## the whole suite on real etcd, PostgreSQL and processes; TESTS=tests/unit narrows, JOBS=0 runs all in one process
 	$(BIN)/pytest $(TESTS) --numprocesses $(JOBS) --max-worker-restart 0 $(ARGS)
+
+faults: $(VENV)/contrib ## real faults in namespaces, the merge set: under 8 minutes, needs root; EVIDENCE=1 appends figures
+	FAULTS_REQUIRED=1 $(BIN)/pytest tests/faults -m "not full" --timeout=300 $(ARGS)
+
+faults-all: $(VENV)/contrib ## every row of docs/reliability.md
+	FAULTS_REQUIRED=1 $(BIN)/pytest tests/faults --timeout=600 $(ARGS)
+
+faults-long: $(VENV)/contrib ## faults drawn at random: SECONDS=1800 SEED=7; the same seed draws the same faults
+	cd tests && ../$(BIN)/python -m faults.long --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 lint: $(VENV)/contrib ## formatting, lint, strict types, who may import whom
 	$(BIN)/ruff check .

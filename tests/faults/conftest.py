@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults.checker import check
-from faults.checker.verdict import Status
 
 from faults import evidence
+from faults.checker import check
+from faults.checker.verdict import Status
 from faults.history import History
 from faults.scenario import Run
 from faults.world.needs import lacking_here

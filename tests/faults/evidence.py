@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 from faults.checker.verdict import Verdict
-
 from faults.scenario import Run
 
 FOLDER = Path(__file__).parents[2] / "docs" / "evidence"

@@ -78,13 +78,14 @@ class Run:
         self.recorder = Recorder(directory)
         self.directory = directory
         self.journal = Journal(self.recorder)
-        prefix = f"r{int(time.time() * 10) % 10**9}"
+        self.prefix = prefix = f"r{int(time.time() * 10) % 10**9}"
         self.mix = [replace(probe, name=f"{prefix}-{probe.name}") for probe in mix]
         self.began = time.time()
         self.quiet: list[tuple[float, float]] = []
         self.figures: dict[str, Any] = {}
         self.job_ids: dict[str, str] = {}
         self._ops = itertools.count(1)
+        self._kept = False
         self._probes = directory / "probes"
         self._probes.chmod(0o777)
         self._callers: list[Caller] = []
@@ -103,6 +104,17 @@ class Run:
         until = time.monotonic() + seconds
         wait_until(lambda: time.monotonic() >= until, seconds + 1, "the time to pass")
 
+    def keep_commits(self) -> None:
+        """Write down what was committed so far; a long run does so now and then."""
+        self.recorder.commits(self.world.commits.absorb(with_past=not self._kept))
+        self._kept = True
+
+    def between_faults(self, seconds: float) -> None:
+        """Wait for healing, and then be quiet for so long: a run may have many faults."""
+        self._heal()
+        self._be_quiet(max(seconds, self._patience_left() + seconds))
+        self.keep_commits()
+
     def starts(self) -> list[dict[str, Any]]:
         """All starts that the probes have written so far."""
         lines = [
@@ -111,6 +123,14 @@ class Run:
             for line in file.read_text().splitlines()
         ]
         return [line for line in lines if line["event"] == "start"]
+
+    def running_on(self, worker: str) -> set[str]:
+        """The probes, by their names in the mix, that this worker has begun and not ended."""
+        file = self.recorder.probe_file(worker)
+        seen = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        ended = {(line["run"], line["token"]) for line in seen if line["event"] == "end"}
+        begun = (line for line in seen if (line["run"], line["token"]) not in ended)
+        return {line["job"].removeprefix(f"{self.prefix}-") for line in begun}
 
     # ── the phases ───────────────────────────────────────────────────────────────────────────
 
@@ -167,7 +187,7 @@ class Run:
         finally:
             resources.record(self.world, self.recorder, "after")
             self.recorder.leftovers(dump.leftovers(self.world, ()))
-            self.recorder.commits(self.world.commits.absorb(with_past=True))
+            self.keep_commits()
             dump.dump_tables(self.world.postgres, self.recorder, self.began - 1.0)
 
     def _settled(self) -> bool:

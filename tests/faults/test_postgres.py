@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from faults.conftest import FaultRun
-from faults.nemesis.postgres import locked, restarted
+from faults.nemesis.postgres import database_full, exhausted, locked, pinned, restarted
+from faults.nemesis.proxies import spoiled
+from faults.world.postgres import PORT
 from faults.world.world import World
 
 
@@ -16,4 +20,48 @@ def test_postgres_restarted(fault_run: FaultRun, world: World) -> None:
 def test_table_locked(fault_run: FaultRun, world: World) -> None:
     """All writes of runs wait, longer than any timeout; the backlog drains, once each."""
     with fault_run() as run, locked(run.journal, world.postgres, "runs"):
+        run.ride(8)
+
+
+@pytest.mark.full
+def test_postgres_crashed(fault_run: FaultRun, world: World) -> None:
+    """Its sessions break in mid-air: what was on its way to COMMIT is read back, not guessed."""
+    with fault_run() as run, restarted(run.journal, world.postgres, crash=True):
+        run.ride(2)
+
+
+@pytest.mark.full
+def test_table_locked_for_long(fault_run: FaultRun, world: World) -> None:
+    """Half a minute."""
+    with fault_run() as run, locked(run.journal, world.postgres, "runs"):
+        run.ride(30)
+
+
+@pytest.mark.full
+def test_postgres_slow(fault_run: FaultRun, world: World) -> None:
+    """Each answer takes two seconds longer to reach any member."""
+    with fault_run() as run:
+        members = [member.host for member in world.members.values()]
+        with spoiled(run.journal, world, members, [world.postgres.host], PORT, "slow", seconds=1.0):
+            run.ride(10)
+
+
+@pytest.mark.full
+def test_connections_exhausted(fault_run: FaultRun, world: World) -> None:
+    """No member can connect anew; when they can, all goes on without help."""
+    with fault_run() as run, exhausted(run.journal, world.postgres):
+        run.ride(6)
+
+
+@pytest.mark.full
+def test_transaction_pinned(fault_run: FaultRun, world: World) -> None:
+    """Somebody's old snapshot keeps dead rows from being cleared away; nothing gets slow."""
+    with fault_run() as run, pinned(run.journal, world.postgres):
+        run.ride(15)
+
+
+@pytest.mark.full
+def test_postgres_disk_full(fault_run: FaultRun, world: World) -> None:
+    """Nothing is acknowledged that wasn't written; with space it goes on, whatever had died."""
+    with fault_run() as run, database_full(run.journal, world.postgres):
         run.ride(8)

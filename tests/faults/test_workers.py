@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+import pytest
+
 from faults.conftest import FaultRun
+from faults.nemesis import disks
+from faults.nemesis.clocks import movable_clock, moved
 from faults.nemesis.cuts import cut
-from faults.nemesis.processes import killed, stopped
+from faults.nemesis.processes import asked_to_end, killed, stopped
+from faults.nemesis.proxies import spoiled
 from faults.nemesis.twins import second
+from faults.world.daemons import GRPC
 from faults.world.world import TTL, World
 from support.wait import wait_until
 
@@ -37,6 +43,7 @@ def test_worker_restarted_with_results_in_the_spool(fault_run: FaultRun, world: 
     with fault_run() as run:
         worker = world.workers["w1"]
         members = [member.host for member in world.members.values()]
+        wait_until(lambda: "slow-1" in run.running_on("w1"), 20, "w1 to run something slow")
         with ExitStack() as death, cut(run.journal, world.network, [worker.host], members):
             wait_until(lambda: world.spooled("w1"), 10, "results in the spool")
             run.ride(0.5)
@@ -57,3 +64,52 @@ def test_two_daemons_with_one_identity(fault_run: FaultRun, world: World) -> Non
             assert attached is not None
             assert b"workerd_members_attached 0" in attached.body
             assert not member.ready()
+
+
+@pytest.mark.full
+def test_worker_not_heard(fault_run: FaultRun, world: World) -> None:
+    """What members send arrives, what it answers doesn't: its lease ends, its work runs again."""
+    with fault_run() as run:
+        members = [member.host for member in world.members.values()]
+        with cut(run.journal, world.network, [world.workers["w1"].host], members, back=False):
+            run.ride(TTL + 3)
+
+
+@pytest.mark.full
+def test_workers_asked_to_end_one_after_another(fault_run: FaultRun, world: World) -> None:
+    """A rolling restart: each finishes what it has, or gives it back."""
+    with fault_run() as run:
+        for worker in world.workers.values():
+            with asked_to_end(run.journal, worker):
+                pass
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("way", "after"), [("slow", 1), ("stall", 4000), ("truncate", 4000), ("reset", 4000)]
+)
+def test_wire_between_workers_and_members(
+    fault_run: FaultRun, world: World, way: str, after: int
+) -> None:
+    """Slow, silent, cut off in mid-frame, reset: streams come back, and nothing comes twice."""
+    with fault_run() as run:
+        workers = [worker.host for worker in world.workers.values()][:2]
+        members = [member.host for member in world.members.values()]
+        with spoiled(run.journal, world, workers, members, GRPC, way, seconds=0.5, after=after):
+            run.ride(8)
+
+
+@pytest.mark.full
+def test_spool_disk_full(fault_run: FaultRun, world: World) -> None:
+    """A worker that can't keep results takes no work, and none is lost."""
+    with fault_run() as run, disks.full(run.journal, world.work / "w1"):
+        run.ride(6)
+
+
+@pytest.mark.full
+def test_worker_clock_moved(fault_run: FaultRun, world: World) -> None:
+    """An hour ahead: it starts nothing early, nothing late, and what it says of times is right."""
+    with movable_clock(world.workers["w1"]) as clock:
+        world.await_ready(30)
+        with fault_run() as run, moved(run.journal, clock, "+3600s", 3000):
+            run.ride(8)

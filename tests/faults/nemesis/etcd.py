@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+from faults.nemesis.cuts import cut
 from faults.nemesis.journal import Fault, Journal, NoEffect
 from faults.world import etcd
 from faults.world.service import Service
@@ -54,6 +55,19 @@ def compact(fault: Fault, world: World) -> None:
     else:
         raise NoEffect(f"revision {revision} can still be read")
     world.etcdctl("del", "nemesis/compaction")
+
+
+@contextmanager
+def compacted_unseen(journal: Journal, world: World) -> Iterator[Fault]:
+    """All members are cut from etcd while it is compacted: their watches resume from nowhere."""
+    etcds = [member.host for member in world.etcds.values()]
+    members = [member.host for member in world.members.values()]
+    with (
+        cut(journal, world.network, members, etcds),
+        journal.fault("etcd compacted", "etcd") as fault,
+    ):
+        compact(fault, world)
+        yield fault
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing, contextmanager
 
 import psycopg2
 
+from faults.nemesis import disks
 from faults.nemesis.journal import Fault, Journal, NoEffect
 from faults.world.postgres import PORT, Server
 from schedctl.dev import postgres
@@ -91,3 +92,34 @@ def _end_sessions(server: Server) -> None:
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE application_name LIKE 'schedd%%' AND pid <> pg_backend_pid()"
     )
+
+
+@contextmanager
+def pinned(journal: Journal, server: Server) -> Iterator[Fault]:
+    """A snapshot is held open: no row that died since may be cleared away."""
+    with (
+        journal.fault("xmin pinned", server.host.name) as fault,
+        closing(psycopg2.connect(server.back_door)) as session,
+        session.cursor() as cursor,
+    ):
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        cursor.execute("SELECT pg_backend_pid()")
+        [(pid,)] = cursor.fetchall()
+        held = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND backend_xmin IS NOT NULL"
+        fault.effect_of(lambda: server.sql(held, pid), 5, "the snapshot to hold an xmin")
+        try:
+            yield fault
+        finally:
+            fault.end()
+            session.rollback()
+
+
+@contextmanager
+def database_full(journal: Journal, server: Server) -> Iterator[Fault]:
+    """No byte more on its disk; begun again at the end if that was its end."""
+    with disks.full(journal, server.data.parent) as fault:
+        server.service.wanted = False
+        yield fault
+    if not server.service.alive():
+        server.service.start()
+    wait_until(server.answers, ANSWERS_WITHIN, "PostgreSQL to answer")

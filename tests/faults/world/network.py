@@ -119,22 +119,24 @@ class Network:
         """End that cut."""
         self._cut_rules("del", source, target)
 
+    def bear(self, target: Host, over: Host) -> None:
+        """The host `over` bears `target`'s own address too, for what a detour leads there."""
+        run("ip", "-n", over.namespace, "addr", "add", f"{target.address}/32", "dev", "lo")
+
+    def forget(self, target: Host, over: Host) -> None:
+        """End that."""
+        run("ip", "-n", over.namespace, "addr", "del", f"{target.address}/32", "dev", "lo")
+
     def detour(self, source: Host, target: Host, over: Host) -> None:
-        """What `source` sends to `target`'s own address goes to the host `over`."""
-        bearer = f"{target.address}/32"
-        run("ip", "-n", over.namespace, "addr", "replace", bearer, "dev", "lo")
+        """What `source` sends to `target`'s own address goes to the host `over`, which bears it."""
         table = str(1000 + over.number)
         self._ip("route", "replace", "default", "dev", over.name, "table", table)
         self._ip("rule", "add", *self._between(source, target), "lookup", table)
 
     def straighten(self, source: Host, target: Host, over: Host) -> None:
-        """End that detour. The host `over` keeps the address until `forget_address`."""
+        """End that detour."""
         table = str(1000 + over.number)
         self._ip("rule", "del", *self._between(source, target), "lookup", table)
-
-    def forget_address(self, target: Host, over: Host) -> None:
-        """The host `over` no longer bears `target`'s address."""
-        run("ip", "-n", over.namespace, "addr", "del", f"{target.address}/32", "dev", "lo")
 
     def rules(self) -> list[str]:
         """The hub's rules that no plain router has: what is cut or led astray now."""

@@ -35,7 +35,7 @@ class Server:
 
     def __init__(self, host: Host, work: Path, logs: Path) -> None:
         self.host = host
-        self.data = work / host.name
+        self.data = work / host.name / "data"
         self._programs = binaries.find_postgres()
         prefix = nonroot.command_prefix(self.data, self._programs.postgres)
         self.service = Service(

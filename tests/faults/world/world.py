@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from faults.world import daemons, etcd
 from faults.world.commits import Commits
-from faults.world.grounds import claim, release
+from faults.world.grounds import claim, disk, release
 from faults.world.network import ROOT, Host, Network
 from faults.world.postgres import Server
 from faults.world.service import Service, Supervisor
@@ -29,6 +29,8 @@ from support.wait import wait_until
 TTL = 3.0
 """Seconds that leases of members and workers live: the shortest allowed."""
 SLOTS = 16
+DATABASE_DISK, SPOOL_DISK = 512, 4
+"""Megabytes of the disks that a nemesis may fill."""
 UP_WITHIN = 60.0
 
 
@@ -58,9 +60,12 @@ class World:
         self.network = network = Network(self.grounds)
         network.lay()
         etcds = [network.add(f"e{n}") for n in range(1, 4)]
+        disk(self.work / "pg", DATABASE_DISK)
         self.postgres = Server(network.add("pg"), self.work, self.logs)
         nodes = [network.add(f"m{n}") for n in range(1, members + 1)]
         hands = [network.add(f"w{n}") for n in range(1, workers + 1)]
+        for host in hands:
+            disk(self.work / host.name, SPOOL_DISK)
         self.proxy_host = network.add("px")
         self.spares = [network.add(f"x{n}") for n in range(1, 3)]
         self.etcds = {s.name: s for s in etcd.services(etcds, self.work, self.logs)}

@@ -1,0 +1,96 @@
+"""Faults drawn at random, one after another, from the folder `tests`:
+
+    ../.venv/bin/python -m faults.long --seconds 1800 --seed 7
+
+Prints the seed first, each fault as it comes, the verdict at the end. The same seed draws the same
+faults. Exit code: the checker's (0 all holds, 1 violated, 2 inconclusive). The history is kept when
+it failed, or with --keep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from faults import evidence
+from faults.checker import check, table
+from faults.checker.verdict import Status, Verdict
+from faults.history import History
+from faults.nemesis.catalogue import Planned, draw
+from faults.scenario import Run
+from faults.world.needs import lacking_here
+from faults.world.world import World
+
+PACE = 22.0
+"""Seconds a fault takes with its healing and a quiet time; a plan is rather too long than short."""
+QUIET = 4.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; gives its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m faults.long")
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--keep", action="store_true", help="keep the history of a good run too")
+    asked = parser.parse_args(arguments)
+    if lack := lacking_here():
+        print(f"faults can't be injected here: {lack}", file=sys.stderr)
+        return 64
+    seed = random.SystemRandom().randrange(10**6) if asked.seed is None else asked.seed
+    command = f"make faults-long SECONDS={asked.seconds:g} SEED={seed}"
+    print(command, flush=True)
+    home = Path(tempfile.mkdtemp(prefix=f"schedd-faults-long-{seed}-"))
+    (home / "logs").mkdir()
+    run, verdict = suffer(home, asked.seconds, seed, command)
+    print(table(verdict), end="")
+    if os.environ.get("EVIDENCE"):
+        evidence.append(f"faults-long, seed {seed}", verdict, run)
+    if verdict.status is Status.OK and not asked.keep:
+        shutil.rmtree(home)
+    else:
+        print(
+            f"the history is kept: {home}/history\n"
+            f"check it again:      cd tests && python -m faults.checker {home}/history"
+        )
+    return verdict.status.exit_code
+
+
+def suffer(home: Path, seconds: float, seed: int, command: str) -> tuple[Run, Verdict]:
+    """One world under the faults of this seed for so long; the judged run."""
+    plan = draw(seed, int(seconds / PACE) + 1)
+    with World(home / "logs") as world:
+        run = Run(world, "faults-long", home / "history", seed=seed, command=command)
+        (run.directory / "plan.json").write_text(json.dumps([asdict(each) for each in plan]))
+        began = time.monotonic()
+        try:
+            with run:
+                for planned in plan:
+                    if time.monotonic() - began > seconds - PACE:
+                        break
+                    _once(run, planned, time.monotonic() - began)
+        finally:
+            world.postgres.dump(run.directory / "pg_dump.sql")
+    verdict = check(History.read(run.directory))
+    run.recorder.verdict(verdict.as_json())
+    return run, verdict
+
+
+def _once(run: Run, planned: Planned, at: float) -> None:
+    who = f" of {planned.target}" if planned.target else ""
+    print(f"{at:6.0f} s  {planned.fault}{who}, {planned.seconds:g} s", flush=True)
+    with planned.begin(run.journal, run.world):
+        run.ride(planned.seconds)
+    run.between_faults(QUIET)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

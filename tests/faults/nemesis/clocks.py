@@ -1,0 +1,89 @@
+"""Faults of time: the wall clock of one daemon is moved, or runs at another rate.
+
+    with movable_clock(world.members["m2"]) as clock, fault_run() as run:
+        with moved(run.journal, clock, "+3600s"):
+            …
+
+By libfaketime, loaded into that process alone; the host's clock is never touched. The monotonic and
+the boot clock stay true (`FAKETIME_DONT_FAKE_MONOTONIC`): a Python under a moved one hangs. Seen by
+the `Date` of the daemon's own HTTP answers.
+"""
+
+from __future__ import annotations
+
+import http.client
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+
+from faults.nemesis.journal import Fault, Journal
+from faults.world.needs import faketime
+from faults.world.service import Service
+from support.wait import wait_until
+
+TRUE = "+0"
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """A daemon whose wall clock obeys a file."""
+
+    service: Service
+    file: Path
+
+    def set(self, how: str) -> None:
+        """`how`: `+3600s`, `-5s`, or `+0 x2` for the double rate from now on."""
+        self.file.write_text(f"{how}\n")
+
+    def ahead(self) -> float:
+        """Seconds that it is ahead of the true time, to the second."""
+        session = http.client.HTTPConnection(self.service.http, timeout=2)
+        session.request("GET", "/healthz")
+        told = session.getresponse().getheader("Date") or ""
+        session.close()
+        return parsedate_to_datetime(told).timestamp() - time.time()
+
+
+@contextmanager
+def movable_clock(service: Service) -> Iterator[Clock]:
+    """Start this daemon anew under libfaketime, with the true time at first; undone at the end."""
+    file = service.cwd / f"{service.name}.clock"
+    clock = Clock(service, file)
+    clock.set(TRUE)
+    plain = dict(service.environ)
+    service.environ = {
+        **plain,
+        "LD_PRELOAD": str(faketime()),
+        "FAKETIME_TIMESTAMP_FILE": str(file),
+        "FAKETIME_CACHE_DURATION": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+    _anew(service)
+    try:
+        yield clock
+    finally:
+        service.environ = plain
+        _anew(service)
+
+
+@contextmanager
+def moved(journal: Journal, clock: Clock, how: str, least: float) -> Iterator[Fault]:
+    """Its wall clock is off for the length of the block, by `least` seconds at least."""
+    with journal.fault("clock moved", clock.service.name, how=how) as fault:
+        clock.set(how)
+        try:
+            fault.effect_of(lambda: abs(clock.ahead()) >= least, 20, f"a clock off by {least:g} s")
+            yield fault
+        finally:
+            fault.end(ahead=round(clock.ahead()))
+            clock.set(TRUE)
+            wait_until(lambda: abs(clock.ahead()) < 2.5, 10, "the true time again")
+
+
+def _anew(service: Service) -> None:
+    service.terminate(20)
+    service.start()
+    wait_until(service.ready, 45, f"{service.name} to be ready")

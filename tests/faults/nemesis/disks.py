@@ -1,0 +1,42 @@
+"""Faults of disks: full. Each daemon that writes has a small disk of its own (a tmpfs)."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from faults.nemesis.journal import Fault, Journal, NoEffect
+
+FILLER = ".nemesis"
+
+
+@contextmanager
+def full(journal: Journal, folder: Path) -> Iterator[Fault]:
+    """Not a byte more fits on the disk of this folder; seen by trying."""
+    if not os.path.ismount(folder):
+        raise NoEffect(f"{folder} is no disk of its own")
+    filler = folder / FILLER
+    with journal.fault("disk full", folder.name) as fault:
+        try:
+            written = _fill(filler)
+            fault.took_effect(what="ENOSPC", filled=written)
+            yield fault
+        finally:
+            fault.end()
+            filler.unlink(missing_ok=True)
+
+
+def _fill(filler: Path) -> int:
+    written = 0
+    with filler.open("ab", buffering=0) as file:
+        for size in (1 << 20, 4096, 1):
+            try:
+                while True:
+                    written += file.write(b"\0" * size)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+    return written

@@ -1,0 +1,160 @@
+"""Renders docs/reliability.md from the rows and the evidence, from the folder `tests`:
+
+    ../.venv/bin/python -m faults.page
+
+A test compares the page with what this gives.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from faults.rows import ROWS, Row
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "reliability.md"
+EVIDENCE = DOCS / "evidence"
+
+HEAD = """\
+# Reliability
+
+What the cluster bears: each row with the test that injects the fault, and what was measured when
+it ran last. Made from `docs/evidence` by `python -m faults.page`; edit `tests/faults/rows.py`.
+
+Three etcd, PostgreSQL, three `schedd` and four `workerd` run as real processes, each in a network
+namespace of its own, with leases of 3 s. Probe jobs write down themselves when they run; users
+submit, edit, pause and delete meanwhile. When the fault has healed, a checker compares what jobs
+wrote, what users were told, every commit of the database in its order and what the nemesis did. It
+takes due instants from an oracle of its own.
+
+```
+make faults                          the rows marked ●: under 8 minutes on two cores, as root
+make faults-all                      every row
+make faults ARGS="-k leader_killed"  one row, by words of its test's name
+make faults-long SECONDS=1800 SEED=7 faults drawn at random; the same seed draws the same faults
+```
+
+A row failed if one instant is *lost* (due, and neither run nor accounted for with a reason), one
+run is *doubled* without an explanation (a lease lost, a death, a retry), or any other invariant
+broke. *Late*: started more than 1 s after it was due. *Missed*: not run, for a reason that stands
+in its row (SKIPPED, MISSED, COALESCED). *Gap*: the longest that a due job waited for its next run.
+*Extra*: starts beyond the first that the faults explain.
+
+| fault and right behaviour | test | instants | late | missed | lost | doubled | extra | longest gap |
+|---|---|--:|--:|--:|--:|--:|--:|--:|
+"""
+
+LACKING = """
+## Not shown here
+
+| fault | why |
+|---|---|
+"""
+
+ELSEWHERE = """
+## Shown by other tests
+
+| fault and right behaviour | tests |
+|---|---|
+"""
+
+TAIL = """
+## How long it takes
+
+| test | measured | seconds |
+|---|---|--:|
+"""
+
+
+def page(evidence: Iterable[Mapping[str, Any]], merge_set: Iterable[str]) -> str:
+    """The page; of several measurements of one test the last counts."""
+    latest: dict[str, Mapping[str, Any]] = {}
+    for line in evidence:
+        latest[line["test"]] = line
+    merge = frozenset(merge_set)
+    shown = [line for row in ROWS for line in _lines(row, latest, merge)]
+    elsewhere = [
+        f"| {row.fault}: {row.behaviour} | {_paths(row.elsewhere)} |"
+        for row in ROWS
+        if row.elsewhere
+    ]
+    lacking = [f"| {row.fault} | {row.lacks} |" for row in ROWS if row.lacks]
+    took = [
+        f"| `{name}` | {_measured(line)} | {line['seconds']:.0f} |"
+        for name, line in sorted(latest.items())
+    ]
+    parts = (HEAD, _text(shown), ELSEWHERE, _text(elsewhere), LACKING, _text(lacking))
+    return "".join((*parts, TAIL, _text(took)))
+
+
+def read_evidence(folder: Path = EVIDENCE) -> list[Mapping[str, Any]]:
+    """All measurements, in the order in which they were made."""
+    return [
+        json.loads(line)
+        for file in sorted(folder.glob("*.jsonl"))
+        for line in file.read_text(encoding="utf-8").splitlines()
+    ]
+
+
+def merge_set() -> list[str]:
+    """The tests of `make faults`: those that aren't marked `full`."""
+    from faults.collected import functions
+
+    return [name for name, full in functions().items() if not full]
+
+
+def _lines(
+    row: Row, latest: Mapping[str, Mapping[str, Any]], merge: frozenset[str]
+) -> Iterator[str]:
+    what = f"**{row.fault}**: {row.behaviour}"
+    for test in row.tests:
+        found = [line for name, line in latest.items() if _is_of(name, test)]
+        mark = "● " if test in merge else ""
+        if not found:
+            yield f"| {what} | {mark}`{test}` | not measured yet | | | | | | |"
+        for line in found:
+            yield f"| {what} | {mark}`{line['test']}` | {_cells(line)} |"
+            what = "″"
+        what = "″"
+
+
+def _is_of(name: str, test: str) -> bool:
+    return name == test or name.startswith((f"{test}[", f"{test},"))
+
+
+def _cells(line: Mapping[str, Any]) -> str:
+    figures = line["figures"]
+    cells = (
+        figures["judged"],
+        figures["late"],
+        figures["missed_with_reason"],
+        figures["lost"],
+        figures["doubled_without_explanation"],
+        figures["extra_starts_explained"],
+        f"{figures['longest_gap_s']:.1f} s",
+    )
+    verdict = "" if line["status"] == "ok" else f" **{line['status']}**"
+    return " | ".join(map(str, cells)) + verdict
+
+
+def _measured(line: Mapping[str, Any]) -> str:
+    named = {"successor_s": "successor after {} s", "healing_s": "all on time {} s after healing"}
+    told = [
+        text.format(line["measured"][key]) for key, text in named.items() if key in line["measured"]
+    ]
+    return ", ".join((line["date"], *told))
+
+
+def _paths(paths: Sequence[str]) -> str:
+    return ", ".join(f"`{path}`" for path in paths)
+
+
+def _text(lines: Sequence[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(read_evidence(), merge_set()), encoding="utf-8")
