@@ -37,7 +37,6 @@ def dump_initial(server: Server, recorder: Recorder) -> None:
         _dump(server, recorder.initial, table, "%s::timestamptz IS NOT NULL", datetime.now(UTC))
 
 
-
 def dump_tables(server: Server, recorder: Recorder, since: float) -> None:
     """Write the rows of jobs made since this time, and those of the cluster."""
     began = datetime.fromtimestamp(since, UTC)

@@ -43,7 +43,7 @@ broke. *Late*: started more than 1 s after it was due. *Missed*: not run, for a 
 in its row (SKIPPED, MISSED, COALESCED). *Gap*: the longest that a due job waited for its next run.
 *Extra*: starts beyond the first that the faults explain.
 
-| fault and right behaviour | test | instants | late | missed | lost | doubled | extra | longest gap |
+| fault: right behaviour | test | instants | late | missed | lost | doubled | extra | longest gap |
 |---|---|--:|--:|--:|--:|--:|--:|--:|
 """
 

@@ -85,7 +85,6 @@ class Run:
         self.figures: dict[str, Any] = {}
         self.job_ids: dict[str, str] = {}
         self._ops = itertools.count(1)
-        self._kept = False
         self._probes = directory / "probes"
         self._probes.chmod(0o777)
         self._callers: list[Caller] = []
@@ -106,8 +105,7 @@ class Run:
 
     def keep_commits(self) -> None:
         """Write down what was committed so far; a long run does so now and then."""
-        self.recorder.commits(self.world.commits.absorb(with_past=not self._kept))
-        self._kept = True
+        self.recorder.commits(self.world.commits.absorb())
 
     def between_faults(self, seconds: float) -> None:
         """Wait for healing, and then be quiet for so long: a run may have many faults."""

@@ -188,15 +188,21 @@ def _by_control(due: Due, standing: Standing, reason: str) -> str | None:
 
 
 def _by_overlap(world: World, standing: Standing, definition: Definition | None) -> str | None:
-    """A skip for overlap needs another admitted run, before its commit or by it."""
+    """A skip for overlap needs another run that was admitted after it was inserted.
+
+    The statement that skips sees the rows as they stand when it begins, and that lies between the
+    two commits of this row; what others commit before it does comes too late for its eyes.
+    """
     if definition is not None and limit_of(definition.overlap) is None:
         return f"SKIPPED (OVERLAP) under overlap {definition.overlap}"
     row, commit = standing.row, standing.settled.commit
     for held in world.assignments_by_job.get(row.job_id, ()):
         if held.run_id == row.run_id or held.begun.commit > commit:
             continue
-        other = world.runs.before(commit, held.run_id), world.runs.after(commit, held.run_id)
-        if any(run is not None and run.admitted for run in other):
+        steps = world.runs.of(held.run_id)
+        states = [world.runs.before(standing.inserted.commit, held.run_id)]
+        states += [s.after for s in steps if standing.inserted.commit <= s.commit <= commit]
+        if any(run is not None and run.admitted for run in states):
             return None
     return "SKIPPED (OVERLAP), and no other run of the job was under way"
 

@@ -1,19 +1,13 @@
-"""All commits in their order, read from the slot; what concerns the cluster is kept for ever.
-
-Several runs share a world. Each has its own jobs, but owners, tenures and terms are older than it:
-so the past of those tables goes before what a run itself saw.
-"""
+"""All commits in their order, read from the slot, each once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from faults.decoding import commits
 from faults.history import Commit
 from faults.world.postgres import SLOT, Server
 
-OF_THE_CLUSTER = frozenset({"cluster", "term", "tenures", "shards", "shard_log", "incarnations"})
 LARGE = ("outputs", "results")
 """Tables that no check looks at."""
 
@@ -28,20 +22,14 @@ class Commits:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._past: list[Commit] = []
         self._seen: set[tuple[str, int]] = set()
 
-    def absorb(self, *, with_past: bool = False) -> list[Commit]:
-        """Read what was committed since the last time; with the cluster's past before it.
+    def absorb(self) -> list[Commit]:
+        """What was committed since the last time.
 
         A server that crashed may hand out again what was read before: that is left out.
         """
-        fresh = list(self._unseen(commits(self._server.sql(_CHANGES, SLOT), without=LARGE)))
-        answer = [*self._past, *fresh] if with_past else fresh
-        for commit in fresh:
-            if kept := tuple(c for c in commit.changes if c.table in OF_THE_CLUSTER):
-                self._past.append(replace(commit, changes=kept))
-        return answer
+        return list(self._unseen(commits(self._server.sql(_CHANGES, SLOT), without=LARGE)))
 
     def _unseen(self, read: Iterable[Commit]) -> Iterator[Commit]:
         for commit in read:
