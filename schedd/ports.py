@@ -211,6 +211,12 @@ class ResultStore(Protocol):
         """
         ...
 
+    async def outdo(self, shard: ShardId, seen: Epoch) -> None:
+        """A token of this epoch was seen that the shard never gave out: raise the shard's epoch
+        above it, whoever owns it. Its owner finds its claim void, and takes it anew.
+        """
+        ...
+
     async def started(self, starts: Sequence[tuple[RunKey, Token, datetime]]) -> None:
         """Write down the start of runs that take long, for people to see."""
         ...

@@ -9,6 +9,7 @@ from schedd.app.configured import VERSION
 from schedd.cluster_clock import DatabaseClock
 from schedd.config import Config
 from schedd.core.ids import SHARDS, IncarnationId, ShardId
+from schedd.core.membership import ClusterView
 from schedd.core.partition import owner_of
 from schedd.etcd.access import Access
 from schedd.etcd.client import EtcdClient
@@ -132,7 +133,14 @@ def _worker_leases(ground: Ground, member: Member) -> WorkerLeases:
         return owner_of(ShardId(incarnation.int % SHARDS), members) == ground.identity.name
 
     ttl = ground.config.worker_ttl.total_seconds()
-    return WorkerLeases(ground.etcd, ground.store.workers, "", ttl, designated)
+    leases = WorkerLeases(ground.etcd, ground.store.workers, "", ttl, designated)
+
+    def look_for_restore(known: ClusterView, view: ClusterView) -> None:
+        if view.restored_since(known):
+            leases.restored()
+
+    member.cluster.listen(look_for_restore)
+    return leases
 
 
 def _services(

@@ -65,10 +65,17 @@ class ClusterView:
     revision: int
     timeline: Timeline = NO_TIMELINE
     unreadable: tuple[str, ...] = ()
+    cluster_id: int = 0
+    """Of the etcd it was read from."""
 
     def member(self, tenure: TenureId | None) -> MemberView | None:
         """The live member of this tenure."""
         return next((member for member in self.members if member.tenure == tenure), None)
+
+    def restored_since(self, known: ClusterView) -> bool:
+        """Whether etcd was restored from a backup between that earlier view and this one."""
+        another = known.cluster_id not in (0, self.cluster_id)
+        return another or self.revision < known.revision
 
     @property
     def map(self) -> ShardMap:
@@ -164,6 +171,7 @@ def view_of(listing: Listing, known: ClusterView = EMPTY_VIEW) -> ClusterView:
         revision=listing.revision,
         timeline=shard_map.timeline,
         unreadable=tuple(reader.unreadable),
+        cluster_id=listing.cluster_id,
     )
 
 

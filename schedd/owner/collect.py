@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from schedd.core.events import Emit, Ended, GreaterTokenSeen, Refused, StaleResult
-from schedd.core.ids import NO_TOKEN, IncarnationId, JobId, RunId, ShardId, Token
+from schedd.core.ids import NO_TOKEN, IncarnationId, JobId, RunId, ShardId, Token, epoch_of
 from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import LiveRun, Report, RunKey, Verdict
 from schedd.core.records import Unstarted
@@ -155,21 +155,22 @@ class Collect:
             for one in batch.values()
             if one.key in runs
         ]
-        back = await self._store.refuse(unstarted)
-        for at, one in batch.items():
-            self._refusals.pop(at, None)
+        for one in batch.values():
             if one.key in runs and one.greatest > runs[one.key].token:
-                self._alarm(one, runs[one.key].shard)
+                await self._alarm(one, runs[one.key].shard)
+        back = await self._store.refuse(unstarted)
+        for at in batch:
+            self._refusals.pop(at, None)
         await self._hand_on(back)
 
-    def _alarm(self, refusal: Refusal, shard: ShardId) -> None:
+    async def _alarm(self, refusal: Refusal, shard: ShardId) -> None:
         """Somebody gave out a token greater than the row has ever had (a late frame of an earlier
-        one is no alarm). Its shard, if it is ours, is taken anew: that raises its epoch, again at
-        each such refusal, until it is above.
+        one is no alarm). The shard's epoch is raised above it before the run goes out again.
         """
         run_id = refusal.key.run_id
         event = GreaterTokenSeen(run_id, refusal.token, refusal.greatest, refusal.worker)
         self._emit(event)
+        await self._store.outdo(shard, epoch_of(refusal.greatest))
         if self.board is not None:
             self.board.ownership.drop([shard])
 

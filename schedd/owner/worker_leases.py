@@ -84,6 +84,11 @@ class WorkerLeases:
         own = born.get(incarnation.id)
         return frozenset(one for one, at in born.items() if own is not None and at < own)
 
+    def restored(self) -> None:
+        """Etcd was restored: keys may be missing that heartbeats are about to re-create."""
+        log.warning("etcd was restored; no worker is written off for %.0f s", self.ttl)
+        self._doubted_until = boottime() + self.ttl
+
     def due(self, incarnation: IncarnationId, since_refresh: float) -> bool:
         """Whether this member should refresh the lease, so many seconds after the last refresh by
         whichever member. So they share the work, and one steps in for another.
@@ -114,8 +119,7 @@ class WorkerLeases:
     def _look_for_restore(self, listing: Listing) -> None:
         cluster_id, revision = self._seen
         if cluster_id not in {0, listing.cluster_id} or listing.revision < revision:
-            log.warning("etcd was restored; no worker is written off for %.0f s", self.ttl)
-            self._doubted_until = boottime() + self.ttl
+            self.restored()
         self._seen = (listing.cluster_id, listing.revision)
 
     def _lock(self, incarnation: IncarnationId) -> asyncio.Lock:

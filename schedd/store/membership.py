@@ -26,6 +26,9 @@ from schedd.store.fence import TIMELINE, lock_shards
 FLOOR = "extract(epoch FROM clock_timestamp())::bigint - 1704067200"
 """Seconds since 2024: above whatever a restored backup can have counted."""
 
+LEAP = 65_536
+"""Epochs that one alarm may skip; a restored database is ahead by `FLOOR` already."""
+
 PROBE = f"""
 SELECT clock_timestamp(), pg_is_in_recovery(),
     CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint())
@@ -138,6 +141,16 @@ def take(
         },
     )
     return {ShardId(shard): Epoch(epoch) for shard, epoch in rows}
+
+
+def outdo(connection: Connection, shard: ShardId, seen: Epoch) -> None:
+    """Raise the shard's epoch above one that was seen in a token; its owner takes it anew. Not by
+    more than `LEAP`: what a worker says must not use the epochs up.
+    """
+    connection.exec_driver_sql(
+        "UPDATE shards SET epoch = LEAST(%s + 1, epoch + %s) WHERE id = %s AND epoch <= %s",
+        (seen, LEAP, shard, seen),
+    )
 
 
 def release(connection: Connection, claim: Claim) -> None:

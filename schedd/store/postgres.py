@@ -156,6 +156,10 @@ class PostgresResultStore:
         answers, _ = await halved(unstarted, write) if unstarted else ([], [])
         return [run.key for _, back in answers for run in back]
 
+    async def outdo(self, shard: ShardId, seen: Epoch) -> None:
+        """Raise the shard's epoch above this one."""
+        await self.database.call(lambda c: membership.outdo(c, shard, seen))
+
     async def started(self, starts: Sequence[tuple[RunKey, Token, datetime]]) -> None:
         """Write down starts, where the token still runs."""
         if starts:

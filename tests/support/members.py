@@ -68,10 +68,17 @@ class TwinCluster:
     def __getitem__(self, name: str) -> Daemon:
         return self._daemons[name]
 
-    def start(self, name: str, *, weight: int = 100, identity: str | None = None) -> Daemon:
+    def start(
+        self,
+        name: str,
+        *,
+        weight: int = 100,
+        identity: str | None = None,
+        store: TwinMembershipStore | None = None,
+    ) -> Daemon:
         """Start a daemon; `identity`: the member's name, if it isn't the daemon's."""
         client = TwinCoordination(self.etcd)
-        store = TwinMembershipStore(self.rows)
+        store = store or TwinMembershipStore(self.rows)
         leases = TwinLeases(client)
         member = Member(
             Identity(identity or name, f"{name}:7420", f"{name}:7421", weight),

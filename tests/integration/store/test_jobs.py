@@ -14,6 +14,7 @@ from schedd.core.ids import JobId
 from schedd.core.lifecycle import State
 from schedd.core.model import Priority, Trigger
 from schedd.core.records import Conflict, Idempotency, JobRecord
+from schedd.store import runs
 from schedd.store.fence import lock_shards
 from support.store import (
     MINUTE,
@@ -285,6 +286,34 @@ async def test_a_trigger_of_a_deleted_job_inserts_nothing(world: World) -> None:
 
     assert made is None
     assert await world.sql("SELECT count(*) FROM runs") == [(0,)]
+
+
+async def test_a_delete_waits_for_a_trigger_in_flight(world: World) -> None:
+    """P3.1: a run inserted beside the delete would be nobody's to cancel."""
+    me = await world.member()
+    job = await world.job()
+    job_id = job.definition.job_id
+    inserted, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def trigger(connection: Connection) -> None:
+        runs.insert_run(
+            connection,
+            job_id,
+            manual_run(),
+            Trigger.MANUAL,
+            Priority.MEDIUM,
+            None,
+            None,
+            ok("trigger"),
+        )
+        loop.call_soon_threadsafe(inserted.set)
+        wait_for_waiter(connection)
+
+    triggering = asyncio.create_task(me.store.database.call(trigger), name="trigger")
+    await inserted.wait()
+    assert await me.store.users.delete_job(job_id, ok("delete"))
+    await triggering
+    assert await world.sql("SELECT DISTINCT state FROM runs") == [("CANCELLED",)]
 
 
 @pytest.mark.parametrize("call", ["pause", "resume", "edit", "delete"])

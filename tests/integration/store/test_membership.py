@@ -8,10 +8,12 @@ import time
 from datetime import UTC, datetime
 from uuid import uuid4
 
+import pytest
 from sqlalchemy import Connection
 
-from schedd.core.ids import ShardId, TenureId, Term, Timeline
+from schedd.core.ids import Epoch, ShardId, TenureId, Term, Timeline
 from schedd.core.model import Tenure
+from schedd.store import membership
 from support.store import START, World, firing
 from support.wait import wait_until_async
 
@@ -249,6 +251,103 @@ async def test_the_fencer_ends_no_backend_of_another_tenure(world: World) -> Non
 
     assert await held == "alive"
     assert await fencing
+
+
+async def test_the_fencer_gets_past_a_member_that_sleeps_on_its_own_tenure(world: World) -> None:
+    """P2.4: as in the middle of a taking, which holds the tenure's row."""
+    sleeper, fencer = await world.member(take=False), await world.member(take=False)
+    term = await fencer.store.membership.raise_term(Term(0), fencer.tenure)
+    assert term is not None
+    asleep, woken = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def sleep_inside(connection: Connection) -> None:
+        connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+        seen = {ShardId(0): Epoch(0)}
+        membership.take(connection, sleeper.tenure, sleeper.timeline, seen)
+        loop.call_soon_threadsafe(asleep.set)
+        woken.wait(30)
+
+    sleeping = asyncio.create_task(sleeper.store.database.call(sleep_inside), name="sleeping")
+    await asleep.wait()
+    started = time.monotonic()
+
+    assert await fencer.store.membership.fence([sleeper.tenure], term)
+
+    assert 0.4 < time.monotonic() - started < 1.9, "not by the sleeper's own timeouts"
+    woken.set()
+    [outcome] = await asyncio.gather(sleeping, return_exceptions=True)
+    assert isinstance(outcome, Exception)
+    assert len(await fencer.take()) == 256
+
+
+async def test_a_fence_waits_for_a_taking_in_flight(world: World) -> None:
+    """P2.5: else a tenure could be fenced, and take a shard afterwards."""
+    me = await world.member(take=False)
+    took, through = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+    order: list[str] = []
+
+    def taking(connection: Connection) -> None:
+        membership.take(connection, me.tenure, me.timeline, {ShardId(0): Epoch(0)})
+        loop.call_soon_threadsafe(took.set)
+        through.wait(10)
+        order.append("taken")
+
+    flying = asyncio.create_task(me.store.database.call(taking), name="taking")
+    await took.wait()
+    fencing = asyncio.create_task(me.store.membership.fence_own(me.tenure), name="fence")
+    fencing.add_done_callback(lambda _: order.append("fenced"))
+    await wait_until_async(lambda: blocked(world), 1.5, "the fence to wait")
+    through.set()
+    await asyncio.gather(flying, fencing)
+
+    assert order == ["taken", "fenced"]
+
+
+async def test_a_new_term_waits_for_what_is_done_under_the_old_one(world: World) -> None:
+    """P2.2: else a leader that was replaced could fence under a term that is over."""
+    old, new = await world.member(take=False), await world.member(take=False)
+    term = await old.store.membership.raise_term(Term(0), old.tenure)
+    assert term is not None
+    held, through = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def under_the_term(connection: Connection) -> None:
+        assert membership.holds_term(connection, term)
+        loop.call_soon_threadsafe(held.set)
+        through.wait(10)
+
+    doing = asyncio.create_task(old.store.database.call(under_the_term), name="doing")
+    await held.wait()
+    raising = asyncio.create_task(new.store.membership.raise_term(term, new.tenure), name="raise")
+    await wait_until_async(lambda: blocked(world), 1.5, "the new term to wait")
+    through.set()
+    await doing
+    assert await raising
+
+
+@pytest.mark.parametrize(("ahead", "raised"), [(5, 6), (10**9, 65_536)])
+async def test_an_epoch_seen_in_a_token_is_outdone_within_reason(
+    world: World, ahead: int, raised: int
+) -> None:
+    """P4.4"""
+    me = await world.member()
+    before = me.epochs[ShardId(3)]
+    await me.store.results.outdo(ShardId(3), Epoch(before + ahead))
+    [row] = [row for row in await me.store.membership.read_shards() if row.id == 3]
+    assert (row.epoch, row.owner) == (before + raised, me.tenure)
+    assert (await me.fire(firing(await world.job(shard=3)))).lost == {3}, "its claim is void"
+    assert (await me.take(3))[ShardId(3)] > row.epoch
+    await me.store.results.outdo(ShardId(3), before)
+    assert me.claim(3).epochs == {3: row.epoch + 1}
+
+
+async def test_a_claim_of_another_timeline_is_void(world: World) -> None:
+    """P1.1"""
+    me = await world.member()
+    me.timeline = Timeline(me.timeline + 1)
+    assert (await me.fire(firing(await world.job()))).lost == {0}
 
 
 async def test_the_probe_tells_clock_timeline_and_role(world: World) -> None:

@@ -79,6 +79,11 @@ async def test_timeouts_that_the_role_lacks_are_warned_of(
     with caplog.at_level(logging.WARNING):
         assert await me.store.database.call(without) == ["lock_timeout"]
     assert "ALTER ROLE" in caplog.text
+    caplog.clear()
+    name = world.dsn.rpartition("/")[2]
+    await world.sql(f'ALTER ROLE CURRENT_USER IN DATABASE "{name}" SET statement_timeout = 0')
+    await (await world.member(take=False)).store.check()
+    assert "statement_timeout" in caplog.text, "P7.2: it is looked at when a member starts"
 
 
 async def test_the_coming_days_have_partitions_of_their_own(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -71,6 +72,14 @@ async def test_a_key_that_was_made_anew_is_no_mandate_even_with_the_same_value(
     mandate = await elect(etcd, A)
     await etcd.txn((), [Delete(LEADER)])
     await etcd.txn((), [Put(LEADER, encode_leader(A))])
+    assert not await holds(etcd, mandate)
+
+
+async def test_a_key_of_another_in_the_same_life_is_no_mandate(etcd: TwinCoordination) -> None:
+    """P2.2: a restored etcd counts its revisions again, so a life may come twice."""
+    mandate = await elect(etcd, A)
+    entry = etcd.etcd.entries[LEADER]
+    etcd.etcd.entries[LEADER] = replace(entry, value=encode_leader(B))
     assert not await holds(etcd, mandate)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from uuid import UUID, uuid4
 
 import pytest
@@ -178,3 +179,35 @@ async def test_a_leader_that_was_replaced_cant_overwrite_the_map(throne: Throne)
     with pytest.raises(TermOver):
         await publish(throne.etcd, first, ShardMap(first.term, assign([a_member("a")])))
     assert await throne.etcd.get(MAP) == before
+
+
+async def test_a_member_that_joins_meanwhile_is_not_fenced(throne: Throne) -> None:
+    """P2.3: the rows are read before the list. Were it the other way round, one that joined
+    between the two would have a row and no key.
+    """
+    leadership, newcomer = await throne.reign(), a_member("newcomer")
+
+    class Joining(TwinMembershipStore):
+        async def unfenced_tenures(self) -> list[Tenure]:
+            await throne.put_key(newcomer)
+            await throne.put_row(newcomer)
+            return await super().unfenced_tenures()
+
+    await fence_departed(throne.etcd, Joining(throne.store.rows), leadership)
+    assert not throne.store.rows.fenced(newcomer.tenure)
+
+
+async def test_a_leader_that_is_replaced_between_look_and_write_writes_no_map(
+    throne: Throne,
+) -> None:
+    """P2.2: the write itself carries the guards."""
+    first = await throne.reign()
+
+    def slept() -> bool:
+        throne.etcd.etcd.txn((), [Delete(LEADER)], ())
+        return True
+
+    asleep = replace(first, trusted=slept)
+    with pytest.raises(TermOver):
+        await publish(throne.etcd, asleep, ShardMap(first.term, assign([a_member("a")])))
+    assert await throne.etcd.get(MAP) is None

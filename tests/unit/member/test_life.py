@@ -7,8 +7,10 @@ import asyncio
 from schedd.core.coordination import Delete, Put
 from schedd.core.ids import SHARDS, ShardId, Term, Timeline
 from schedd.core.membership import LEADER, MAP, decode_member, member_key
+from schedd.core.model import Tenure
 from schedd.core.shard_map import ShardMap, decode, encode
 from support.members import TwinCluster
+from support.twins import TwinMembershipStore
 from support.wait import wait_until_async
 
 
@@ -275,3 +277,38 @@ async def test_shards_go_where_workers_are() -> None:
         await cluster.settled("a")
         cluster["b"].member.attached(True)
         await cluster.settled()
+
+
+async def test_a_member_registers_before_its_tenure_has_a_row() -> None:
+    """P2.1: a leader reads rows, then keys; a row without a key would be fenced at once."""
+    keys: list[bool] = []
+
+    class Watching(TwinMembershipStore):
+        async def open_tenure(self, tenure: Tenure) -> None:
+            keys.append(member_key("a") in cluster.etcd.entries)
+            await super().open_tenure(tenure)
+
+    async with TwinCluster() as cluster:
+        daemon = cluster.start("a", store=Watching(cluster.rows))
+        await cluster.settled("a")
+        assert daemon.tenure is not None
+    assert keys == [True]
+
+
+async def test_a_member_whose_database_is_away_doesnt_campaign() -> None:
+    """M10: it couldn't open a term."""
+    async with TwinCluster("a") as cluster:
+        await cluster.settled()
+        cluster.cut("a", etcd=False, database=True)
+        entries = cluster.etcd.entries
+        await wait_until_async(
+            lambda: not decode_member(entries[member_key("a")]).database, 5, "it to say so"
+        )
+        cluster.etcd.txn((), [Delete(LEADER)], ())
+        revision = cluster.etcd.revision
+        member = cluster["a"].member
+        await wait_until_async(lambda: member.cluster.view().leader is None, 5, "it to see that")
+        for _ in range(100):  # rounds of the loop: a campaign over twins takes a few
+            await asyncio.sleep(0)
+        assert LEADER not in cluster.etcd.entries
+        assert cluster.etcd.revision == revision, "it doesn't even try"

@@ -1,0 +1,171 @@
+"""Taking results: stored, then acknowledged; refusals cost nothing, and one is an alarm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+from uuid import uuid4
+
+import pytest
+
+from schedd.core import schedule
+from schedd.core.events import GreaterTokenSeen
+from schedd.core.ids import Epoch, IncarnationId, JobId, ShardId, Token, token_of
+from schedd.core.lifecycle import State
+from schedd.core.model import Definition, LiveRun, Report, RunKey, Verdict
+from schedd.core.records import Unstarted
+from schedd.core.retry import Outcome
+from schedd.owner.board import Board
+from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.collect import Collect, Refusal, Reported
+from schedd.ports import Nudges, ResultStore
+from schedkit.errors import OutcomeUnknown, Unavailable
+from schedproto.v1 import job_pb2
+from support.runs import NOW, RecordingLine, SetClock, owning, running, worker
+
+
+@dataclass
+class Rows:
+    """What the store would do; `fails` once, after it has written if that is in doubt."""
+
+    runs: dict[RunKey, LiveRun]
+    fails: list[Exception] = field(default_factory=list)
+    accepted: list[Report] = field(default_factory=list)
+    refused: list[Unstarted] = field(default_factory=list)
+    outdone: list[tuple[ShardId, Epoch]] = field(default_factory=list)
+
+    async def reported_runs(self, keys: Sequence[RunKey]) -> dict[RunKey, LiveRun]:
+        return {key: self.runs[key] for key in keys if key in self.runs}
+
+    async def accept(self, reports: Sequence[Report]) -> list[Verdict]:
+        again = [report in self.accepted for report in reports]
+        self.accepted += reports
+        if self.fails:
+            raise self.fails.pop()
+        return [Verdict.REPEATED if each else Verdict.ACCEPTED for each in again]
+
+    async def refuse(self, unstarted: Sequence[Unstarted]) -> list[RunKey]:
+        self.refused += unstarted
+        return [one.key for one in unstarted]
+
+    async def outdo(self, shard: ShardId, seen: Epoch) -> None:
+        self.outdone.append((shard, seen))
+
+
+class Definitions(Catalogue):
+    def __init__(self) -> None: ...
+
+    async def of_runs(self, runs: object) -> dict[JobId, Known]:
+        job = running(1, worker()).job_id
+        definition = Definition(job, 1, "default", "j", action="shell")
+        compiled = schedule.compile(schedule.OnDemand(), "default/j", job)
+        return {job: Known(definition, compiled, job_pb2.Job())}
+
+
+class Silent:
+    def jobs_changed(self, changed: object) -> None: ...
+    def runs_ready(self, shards: object) -> None: ...
+    def runs_changed(self, runs: object) -> None: ...
+    def cluster_changed(self) -> None: ...
+
+
+class World:
+    def __init__(self, *fails: Exception) -> None:
+        self.run = running(1, worker())
+        self.rows = Rows({self.run.key: self.run}, list(fails))
+        self.events: list[object] = []
+        self.line = RecordingLine()
+        self.collect = Collect(
+            Definitions(),
+            cast("ResultStore", self.rows),
+            SetClock(),
+            cast("Nudges", Silent()),
+            self.events.append,
+        )
+
+    def succeeds(self) -> None:
+        """The worker reports, and reports again if it isn't answered."""
+        assert self.run.incarnation is not None
+        reported = Reported(
+            key=self.run.key,
+            token=self.run.token,
+            worker="w1",
+            sender=self.run.incarnation,
+            digest=b"d",
+            outcome=Outcome.SUCCEEDED,
+            reason=None,
+            error="",
+            exit_code=0,
+            started_at=NOW,
+            finished_at=NOW,
+            result=None,
+            output=None,
+            retry_after=None,
+        )
+        self.collect.reported(reported, self.line)
+
+
+@pytest.mark.parametrize("error", [Unavailable("away"), OutcomeUnknown("no answer to COMMIT")])
+async def test_nothing_is_acknowledged_before_its_commit_was_seen(error: Exception) -> None:
+    """P5.1"""
+    world = World(error)
+    world.succeeds()
+    with pytest.raises(Unavailable):
+        await world.collect.step()
+    assert world.line.acknowledged == []
+    await world.collect.step()
+    assert world.line.acknowledged == [(world.run.key.run_id, world.run.token, False)]
+
+
+def refusal(run: LiveRun, *, greatest: Token) -> Refusal:
+    assert run.incarnation is not None
+    return Refusal(run.key, run.token, "w1", run.incarnation, "GREATER_TOKEN_SEEN", greatest)
+
+
+async def test_a_token_greater_than_any_given_out_is_an_alarm_and_outdone() -> None:
+    """P4.4: else the run would be handed out and refused for ever."""
+    world = World()
+    board = world.collect.board = Board(owning(0, 1, epoch=5))
+    seen = token_of(Epoch(9), 3)
+    world.collect.refused(refusal(world.run, greatest=seen))
+
+    await world.collect.step()
+
+    assert world.rows.outdone == [(world.run.shard, Epoch(9))]
+    assert world.run.shard not in board.ownership.epochs, "it is to be taken anew"
+    assert [e.greatest for e in world.events if isinstance(e, GreaterTokenSeen)] == [seen]
+
+
+async def test_the_member_that_hears_the_alarm_neednt_own_the_shard() -> None:
+    world = World()
+    world.collect.refused(refusal(world.run, greatest=token_of(Epoch(9), 3)))
+    await world.collect.step()
+    assert world.rows.outdone == [(world.run.shard, Epoch(9))]
+
+
+async def test_a_late_frame_of_an_earlier_token_is_no_alarm() -> None:
+    world = World()
+    late = refusal(world.run, greatest=world.run.token)
+    world.collect.refused(replace(late, token=Token(world.run.token - 1)))
+    await world.collect.step()
+    assert world.rows.outdone == []
+
+
+async def test_a_refusal_names_who_refused() -> None:
+    """P4.2"""
+    world = World()
+    sender = IncarnationId(uuid4())
+    world.collect.refused(replace(refusal(world.run, greatest=Token(0)), sender=sender))
+    await world.collect.step()
+    assert [one.sender for one in world.rows.refused] == [sender]
+
+
+async def test_a_result_counts_without_a_tenure() -> None:
+    """M9: while etcd is away results are still accepted."""
+    world = World()
+    assert world.collect.board is None
+    world.succeeds()
+    await world.collect.step()
+    assert [report.state for report in world.rows.accepted] == [State.SUCCEEDED]
+    assert world.line.acknowledged

@@ -1,0 +1,147 @@
+"""The scan: who is lost is judged on a list that is newer than the rows (PROTOCOL 4, 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import cast
+
+import pytest
+
+from schedd.core import schedule
+from schedd.core.ids import IncarnationId, JobId
+from schedd.core.lifecycle import Reason, State
+from schedd.core.model import Claim, Definition, LiveRun, Loss, RunKey
+from schedd.core.records import Unstarted
+from schedd.owner.board import Board
+from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.rescue import Rescue
+from schedd.owner.transact import Transactor
+from schedd.owner.worker_leases import WorkerLeases
+from schedd.owner.workers import Workers
+from schedd.ports import Nudges, OwnerStore
+from schedkit.errors import Unavailable
+from schedproto.v1 import job_pb2
+from support.runs import RecordingLine, SetClock, owning, running, worker
+
+
+class Rows:
+    """The running runs; notes what is asked in which order."""
+
+    def __init__(self, *runs: LiveRun) -> None:
+        self.runs = list(runs)
+        self.live: set[IncarnationId] | Exception = set()
+        self.calls: list[str] = []
+        self.losses: list[Loss] = []
+        self.back: list[RunKey] = []
+
+    async def live_runs(self, shards: object, states: object, until: object) -> list[LiveRun]:
+        self.calls.append("rows")
+        return self.runs
+
+    async def rescue(self, claim: Claim, losses: Sequence[Loss]) -> list[RunKey]:
+        self.losses += losses
+        return [loss.key for loss in losses]
+
+    async def give_back(self, claim: Claim, unstarted: Sequence[Unstarted]) -> list[LiveRun]:
+        self.back += [one.key for one in unstarted]
+        return []
+
+
+class Leases(WorkerLeases):
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+
+    async def live(self) -> frozenset[IncarnationId]:
+        self.rows.calls.append("live workers")
+        if isinstance(self.rows.live, Exception):
+            raise self.rows.live
+        return frozenset(self.rows.live)
+
+
+class Definitions(Catalogue):
+    def __init__(self) -> None: ...
+
+    async def of_runs(self, runs: Sequence[LiveRun]) -> dict[JobId, Known]:  # type: ignore[override]  # a list is what the scan gives
+        compiled = schedule.compile(schedule.OnDemand(), "default/j", runs[0].job_id)
+        return {
+            run.job_id: Known(
+                Definition(run.job_id, 1, "default", "j", action="shell"), compiled, job_pb2.Job()
+            )
+            for run in runs
+        }
+
+
+class Silent:
+    def jobs_changed(self, changed: object) -> None: ...
+    def runs_ready(self, shards: object) -> None: ...
+    def runs_changed(self, runs: object) -> None: ...
+    def cluster_changed(self) -> None: ...
+
+
+class World:
+    def __init__(self, *runs: LiveRun) -> None:
+        self.rows = Rows(*runs)
+        self.clock = SetClock()
+        self.workers = Workers(self.clock, lambda _event: None)
+        board = Board(owning(0))
+        self.rescue = Rescue(
+            board,
+            Definitions(),
+            self.workers,
+            Leases(self.rows),
+            cast("OwnerStore", self.rows),
+            Transactor(board.ownership, lambda: True, lambda _event: None),
+            self.clock,
+            cast("Nudges", Silent()),
+            lambda _event: None,
+        )
+
+
+async def test_a_run_whose_worker_has_no_key_is_lost() -> None:
+    """P6.4: the list is read after the rows, so a run handed out later is in neither."""
+    alive, gone = running(1, worker(1)), running(2, worker(2))
+    world = World(alive, gone)
+    world.rows.live = {worker(1).id}
+
+    await world.rescue.step()
+
+    assert world.rows.calls[:2] == ["rows", "live workers"]
+    [loss] = world.rows.losses
+    assert (loss.key, loss.token, loss.incarnation) == (gone.key, gone.token, gone.incarnation)
+    assert (loss.state, loss.reason) == (State.RETRYING, Reason.WORKER_LOST)
+
+
+async def test_nobody_is_lost_while_the_list_is_in_doubt() -> None:
+    world = World(running(1, worker(1)))
+    world.rows.live = Unavailable("etcd was restored")
+    with pytest.raises(Unavailable):
+        await world.rescue.step()
+    assert world.rows.losses == []
+
+
+async def test_what_a_live_worker_doesnt_have_past_its_start_by_goes_back() -> None:
+    """P4.3: one rule for crash before push, lost frames, takeover and doubt."""
+    one, run = worker(1), running(1, worker(1))
+    assert run.start_by is not None
+    world = World(run)
+    world.rows.live = {one.id}
+    attached = world.workers.attach(one, RecordingLine())
+    after = run.start_by + timedelta(milliseconds=1)
+    world.workers.heard(attached, after, [], free=4, since_refresh=0, draining=False)
+
+    await world.rescue.step()
+
+    assert world.rows.back == [run.key]
+    assert world.rows.losses == []
+
+
+async def test_a_cancelled_run_is_told_to_its_worker_at_each_scan() -> None:
+    one, line = worker(1), RecordingLine()
+    run = replace(running(1, one), cancelling=True)
+    world = World(run)
+    world.rows.live = {one.id}
+    world.workers.attach(one, line)
+    await world.rescue.step()
+    assert line.cancelled == [run.key.run_id]
