@@ -12,7 +12,8 @@ are what the commits add up to.
 """
 
 from support.story.rows import BASE, delete, insert, stamp, update
-from support.story.telling import Job, Run, Story, live_row
+from support.story.stage import Job
+from support.story.telling import Run, Story, live_row
 from support.story.worlds import broken, calm, leader_killed
 
 __all__ = [

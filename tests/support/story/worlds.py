@@ -9,7 +9,8 @@ from typing import Any
 from faults.checker import check
 from faults.history import Resource
 from support.story.rows import BASE
-from support.story.telling import META, Story
+from support.story.stage import META
+from support.story.telling import Story
 
 
 def broken(story: Story) -> frozenset[str]:

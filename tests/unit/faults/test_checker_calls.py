@@ -1,0 +1,231 @@
+"""S11: what users were told is true."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from faults.checker import check
+from faults.history import Definition, Schedule
+from support.story import BASE, Story, broken, calm, insert
+
+NONE: frozenset[str] = frozenset()
+
+
+def triggered(story: Story, at: float, **row: Any) -> None:
+    """A run of `tick` by hand, all right."""
+    story.play(story.fire(at, trigger="MANUAL", fired_by=None, **row), at + 0.2)
+
+
+def gaps() -> Story:
+    """Calm, with a job that runs only by hand."""
+    story = calm()
+    story.job("byhand", schedule=Schedule(), overlap="allow")
+    return story
+
+
+def run_by_hand(story: Story, at: float, **row: Any) -> str:
+    """One run of `byhand`; its id."""
+    job = story.jobs["byhand"]
+    run = story.new(at, job, trigger="MANUAL", **row)
+    story.commit(at + 0.05, insert("runs", dict(run.row)), insert("live", live(run.row)))
+    story.play(run, at + 0.2)
+    return run.id
+
+
+def live(row: dict[str, str | None]) -> dict[str, str | None]:
+    return {name: row[name] for name in ("shard", "job_id", "run_id")}
+
+
+def byhand(story: Story) -> str:
+    return story.jobs["byhand"].id
+
+
+# -- acknowledged
+
+
+def test_an_acknowledged_job_that_is_not_there_breaks_s11() -> None:
+    story = calm()
+    story.call("create", 200, name="ghost", namespace="default", answer={"job_id": "ghost"})
+    assert broken(story) == {"S11"}
+
+
+def test_an_acknowledged_definition_that_is_not_there_breaks_s11() -> None:
+    story = calm()
+    answer = {"job_id": "ghost", "generation": 1}
+    op = story.call("create", 200, name="ghost", namespace="default", answer=answer)
+    wanted = Definition(BASE + 200, None, "default", "ghost", 1, Schedule(every=1), op=op)
+    story.definitions.append(wanted)
+    verdict = check(story.history())
+    assert verdict.broken == {"S11"}
+    assert any("acknowledged and lost" in each.what for each in verdict.violations)
+
+
+def test_an_acknowledgement_before_the_commit_breaks_s11() -> None:
+    story = gaps()
+    run_id = run_by_hand(story, 200)
+    story.call("trigger", 199.9, job_id=byhand(story), answer={"run_id": run_id})
+    assert broken(story) == {"S11"}
+
+
+def test_an_acknowledged_edit_that_is_not_there_breaks_s11() -> None:
+    story = calm()
+    job_id = story.jobs["tick"].id
+    story.call("edit", 200, job_id=job_id, answer={"job_id": job_id, "generation": 2})
+    assert broken(story) == {"S11"}
+
+
+def test_an_acknowledged_pause_or_delete_that_is_not_there_breaks_s11() -> None:
+    for call in ("pause", "delete"):
+        story = calm()
+        story.call(call, 248, job_id=story.jobs["tick"].id)
+        assert "S11" in broken(story), call
+
+
+def test_an_acknowledged_cancel_that_is_not_there_breaks_s11() -> None:
+    story = calm()
+    slow = story.job("slow", schedule=Schedule(at=BASE + 200))
+    run = story.fire(200, slow)
+    story.call("cancel", 200.05, run_id=run.id)
+    story.play(run, 200.3)
+    assert broken(story) == {"S11"}
+
+
+def test_a_committed_run_that_the_database_lost_breaks_s11() -> None:
+    history = calm().history()
+    kept = history.database["runs"]
+    lost = replace(history, database={"runs": kept[:100] + kept[101:]})
+    assert check(lost).broken == {"S11"}
+
+
+def test_a_committed_result_that_the_database_lost_breaks_s11() -> None:
+    history = calm().history()
+    rows = list(history.database["runs"])
+    rows[100] = {**rows[100], "state": "RUNNING"}
+    assert check(replace(history, database={"runs": tuple(rows)})).broken == {"S11"}
+
+
+def test_acknowledged_calls_that_are_there_break_nothing() -> None:
+    story = gaps()
+    run_id = run_by_hand(story, 200)
+    story.call("trigger", 199.99, job_id=byhand(story), answer={"run_id": run_id})
+    assert broken(story) == NONE
+
+
+# -- failed
+
+
+def test_a_run_of_a_failed_trigger_breaks_s11() -> None:
+    story = gaps()
+    story.call("trigger", 199.99, "fail", job_id=byhand(story))
+    run_by_hand(story, 200)
+    assert broken(story) == {"S11"}
+
+
+def test_a_job_of_a_failed_create_breaks_s11() -> None:
+    story = calm()
+    tick = story.jobs["tick"]
+    story.call("create", 200, "fail", name="ghost", namespace="default")
+    story.commit(200.05, insert("jobs", tick.row | {"job_id": "g", "name": "ghost"}))
+    assert broken(story) == {"S11"}
+
+
+def test_an_edit_that_failed_and_happened_breaks_s11() -> None:
+    story = calm(without=set(range(240, 250)))
+    tick = story.jobs["tick"]
+    story.change(tick, 239.3, "edit", "fail", timeout=30.0)
+    story.tick(range(240, 250))
+    assert broken(story) == {"S11"}
+
+
+def test_a_delete_that_failed_and_happened_breaks_s11() -> None:
+    story = calm(without=set(range(240, 250)))
+    story.change(story.jobs["tick"], 239.3, "delete", "fail")
+    assert broken(story) == {"S11"}
+
+
+def test_what_failed_and_left_nothing_breaks_nothing() -> None:
+    story = calm()
+    story.call("create", 200, "fail", name="ghost", namespace="default")
+    story.call("trigger", 201, "fail", job_id=story.jobs["tick"].id)
+    story.definitions.append(
+        Definition(BASE + 200, None, "default", "ghost", 1, Schedule(every=1), op=1)
+    )
+    story.definitions[-1] = replace(story.definitions[-1], op=len(story.clients) - 3)
+    assert "S11" not in broken(story)
+
+
+# -- unknown
+
+
+def test_an_unknown_trigger_that_happened_twice_breaks_s11() -> None:
+    story = gaps()
+    story.call("trigger", 199.99, "unknown", job_id=byhand(story))
+    run_by_hand(story, 200)
+    run_by_hand(story, 201)
+    assert broken(story) == {"S11"}
+
+
+def test_an_unknown_trigger_may_happen_once_or_not_at_all() -> None:
+    story = gaps()
+    story.call("trigger", 199.99, "unknown", job_id=byhand(story))
+    assert "S11" not in broken(story)
+    run_by_hand(story, 200)
+    assert "S11" not in broken(story)
+
+
+def test_an_unknown_create_is_found_by_its_name() -> None:
+    story = calm()
+    job = story.job("found", 30.0, every=25.0)
+    story.clients = [
+        replace(event, phase="unknown", answer=None)
+        if event.call == "create" and event.at > BASE + 30 and event.phase == "ok"
+        else event
+        for event in story.clients
+    ]
+    story.definitions[-1] = replace(story.definitions[-1], job_id=None)
+    story.tick(range(50, 250, 25), job)
+    assert "S11" not in broken(story)
+    assert check(story.history()).figures.judged > 250, "the job is judged as any other"
+
+
+def test_an_unknown_create_may_not_have_happened() -> None:
+    story = calm()
+    op = story.call("create", 200, "unknown", name="ghost", namespace="default")
+    story.definitions.append(
+        Definition(BASE + 200, None, "default", "ghost", 1, Schedule(every=1), op=op)
+    )
+    assert "S11" not in broken(story)
+
+
+# -- idempotency keys
+
+
+def test_two_ids_for_one_key_break_s11() -> None:
+    story = gaps()
+    for at in (200, 201):
+        run_id = run_by_hand(story, at)
+        about = {"job_id": byhand(story), "idempotency_key": "k"}
+        story.call("trigger", at - 0.01, answer={"run_id": run_id}, **about)
+    assert broken(story) == {"S11"}
+
+
+def test_one_id_for_one_key_breaks_nothing() -> None:
+    story = gaps()
+    run_id = run_by_hand(story, 200)
+    about = {"job_id": byhand(story), "idempotency_key": "k"}
+    story.call("trigger", 199.9, "unknown", **about)
+    story.call("trigger", 201, answer={"run_id": run_id}, **about)
+    assert "S11" not in broken(story)
+
+
+def test_a_call_by_name_is_known_by_its_name() -> None:
+    story = calm(without=set(range(240, 250)))
+    story.change(story.jobs["tick"], 239.3, "delete")
+    story.clients = [
+        replace(event, args={"job_id": None, "name": "tick"}, answer=None)
+        if event.call == "delete"
+        else event
+        for event in story.clients
+    ]
+    assert broken(story) == NONE

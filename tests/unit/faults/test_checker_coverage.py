@@ -1,0 +1,216 @@
+"""L1, L2: no instant without a row, no row without its run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from faults.checker import check
+from support.story import BASE, Story, broken, calm, leader_killed
+
+NONE: frozenset[str] = frozenset()
+GAP = {101, 102, 103}
+
+
+def outage(state: str, reason: str | None, **wanted: Any) -> Story:
+    """The leader is killed, and 101 and 102 are accounted for in this way."""
+    story = leader_killed(without=GAP, **wanted)
+    story.fold(101, 102, state, 103.7, reason=reason)
+    story.play(story.fire(103, on=103.7), 103.8)
+    return story
+
+
+# -- L1
+
+
+def test_an_instant_without_a_row_breaks_l1() -> None:
+    story = leader_killed(without={150})
+    verdict = check(story.history())
+    assert verdict.broken == {"L1"}
+    assert "08:02:30" in verdict.violations[0].what
+    assert (verdict.figures.lost, verdict.figures.judged) == (1, 247)
+
+
+def test_an_instant_lost_in_the_outage_breaks_l1() -> None:
+    story = leader_killed(without=GAP)
+    story.fold(101, 101, "COALESCED", 103.7)
+    story.play(story.fire(103, on=103.7), 103.8)
+    assert "L1" in broken(story)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "wanted"),
+    [
+        ("MISSED", "CATCH_UP_NONE", {}),
+        ("MISSED", "WINDOW", {}),
+        ("MISSED", None, {}),
+        ("SKIPPED", "PAUSED", {}),
+        ("SKIPPED", "EDITED", {}),
+        ("COALESCED", None, {"catch_up": "all"}),
+        ("COALESCED", None, {"catch_up": "none"}),
+    ],
+)
+def test_an_account_that_the_policy_lacks_breaks_l1(
+    state: str, reason: str | None, wanted: dict[str, Any]
+) -> None:
+    assert broken(outage(state, reason, **wanted)) == {"L1"}
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "wanted"),
+    [
+        ("COALESCED", None, {}),
+        ("MISSED", "CATCH_UP_NONE", {"catch_up": "none"}),
+        ("MISSED", "WINDOW", {"window": 1.0}),
+    ],
+)
+def test_an_account_by_policy_breaks_nothing(
+    state: str, reason: str | None, wanted: dict[str, Any]
+) -> None:
+    story = outage(state, reason, **wanted)
+    assert broken(story) == NONE
+    assert check(story.history()).figures.missed == 2
+
+
+def test_catching_up_all_breaks_nothing() -> None:
+    story = leader_killed(without=GAP, catch_up="all")
+    for n, at in enumerate((101, 102, 103)):
+        story.play(story.fire(at, on=103.7), 103.75 + n * 0.09)
+    assert broken(story) == NONE
+    assert check(story.history()).figures.late == 2
+
+
+def test_a_fold_coalesced_into_nothing_breaks_l1() -> None:
+    story = leader_killed(without=GAP)
+    story.fold(101, 103, "COALESCED", 103.7)
+    story.transactions = [
+        one for one in story.transactions if not (one[0] == 104.01 and one[1][0].op == "insert")
+    ]
+    assert "L1" in broken(story)
+
+
+def test_a_miss_in_a_quiet_time_breaks_l1() -> None:
+    story = leader_killed(without={150}, catch_up="none")
+    story.transactions = [one for one in story.transactions if not 101 <= one[0] < 103]
+    story.fire(150, on=152, state="MISSED", reason="CATCH_UP_NONE")
+    assert "L1" in broken(story)
+
+
+def test_a_skip_for_overlap_with_nothing_breaks_l1() -> None:
+    story = leader_killed(without={150})
+    story.settle(story.fire(150), 150.05, state="SKIPPED", reason="OVERLAP")
+    assert broken(story) == {"L1"}
+
+
+def test_a_skip_for_overlap_under_allow_breaks_l1() -> None:
+    story = leader_killed(without={150, 151}, overlap="allow")
+    story.play(story.fire(150), 150.05, lasts=1.5)
+    story.settle(story.fire(151), 151.05, state="SKIPPED", reason="OVERLAP")
+    assert broken(story) == {"L1"}
+
+
+def test_what_a_deletion_left_unfired_in_an_outage_is_not_owed() -> None:
+    story = leader_killed(without=set(range(101, 250)))
+    story.change(story.jobs["tick"], 104.3, "delete")
+    verdict = check(story.history())
+    assert not verdict.violations
+    assert verdict.figures.judged == 100
+
+
+# -- L2
+
+
+def test_a_run_that_never_started_breaks_l2() -> None:
+    story = leader_killed(without={150})
+    run = story.fire(150)
+    story.assign(run, 150.05)
+    story.accept(run, 150.1, 1, digest="\\x00")
+    verdict = check(story.history())
+    assert verdict.broken == {"L2"}
+    assert verdict.figures.lost == 1
+
+
+def test_a_late_start_in_a_quiet_time_breaks_l2() -> None:
+    story = leader_killed(without={150})
+    story.play(story.fire(150), 151.5)
+    verdict = check(story.history())
+    assert "L2" in verdict.broken
+    assert verdict.figures.late == 1
+
+
+def test_a_start_past_the_window_of_the_fault_breaks_l2() -> None:
+    story = leader_killed(without=GAP, overlap="allow")
+    story.fold(101, 102, "COALESCED", 103.7)
+    story.play(story.fire(103, on=103.7), 123.5)
+    assert broken(story) == {"L2"}
+
+
+def test_a_start_within_the_window_of_the_fault_is_late_and_no_more() -> None:
+    story = leader_killed(without=GAP, overlap="allow")
+    story.fold(101, 102, "COALESCED", 103.7)
+    story.play(story.fire(103, on=103.7), 118.0)
+    verdict = check(story.history())
+    assert verdict.broken == NONE
+    assert verdict.figures.late == 1
+    assert verdict.figures.max_lateness == pytest.approx(15.02, abs=0.001)
+
+
+def test_a_run_that_ended_and_was_never_written_down_breaks_l2() -> None:
+    story = leader_killed(without={150}, overlap="allow")
+    run = story.fire(150)
+    story.assign(run, 150.05)
+    story.write("start", run, 150.07)
+    story.write("end", run, 150.1, 0)
+    assert broken(story) == {"L2", "L4"}
+
+
+def test_time_alone_finds_a_start_that_belongs_to_another_job() -> None:
+    story = leader_killed()
+    story.probes = [
+        replace(probe, job="other") if probe.instant == BASE + 150 else probe
+        for probe in story.probes
+    ]
+    verdict = check(story.history())
+    assert verdict.broken == {"L2"}
+    (violation,) = verdict.violations
+    assert "by time alone 1 of" in violation.what
+
+
+def test_starts_that_are_there_serve_the_instant_that_ends_first() -> None:
+    story = leader_killed(without={101, 102, 103, 104}, overlap="allow", catch_up="all")
+    for at, on in ((101, 105.2), (102, 105.1), (103, 104.6), (104, 104.1)):
+        story.play(story.fire(at, on=104.02), on)
+    assert broken(story) == NONE
+
+
+def test_a_run_lost_with_its_worker_is_not_owed_twice() -> None:
+    story = leader_killed(without={150}, delivery="at_most_once")
+    run = story.fire(150)
+    story.assign(run, 150.05, "w2")
+    story.rescue(run, 150.4, state="FAILED")
+    verdict = check(story.history())
+    assert verdict.broken == NONE
+    assert verdict.figures.missed == 3
+
+
+def test_a_run_that_waits_for_a_pause_to_end_breaks_nothing() -> None:
+    story = calm(without=set(range(150, 250)))
+    tick = story.jobs["tick"]
+    run = story.fire(150)
+    story.change(tick, 150.02, "pause")
+    story.fold(151, 160, "SKIPPED", 160.34, reason="PAUSED", fired_by=None)
+    story.change(tick, 160.3, "resume")
+    story.play(run, 160.5)
+    story.tick(range(161, 250))
+    assert broken(story) == NONE
+
+
+def test_a_buffered_run_waits_for_the_one_before() -> None:
+    story = calm(without={150, 151, 152, 153}, overlap="buffer_one")
+    story.play(story.fire(150), 150.05, lasts=3)
+    story.play(story.fire(151), 153.15)
+    for at in (152, 153):
+        story.settle(story.fire(at), at + 0.05, state="SKIPPED", reason="BUFFER_FULL")
+    assert broken(story) == NONE

@@ -1,0 +1,96 @@
+"""N1: a run that could not have failed proves nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from faults.checker import Status, check
+from faults.history import Damaged
+from support.story import broken, calm, leader_killed
+
+ONLY_N1 = {"N1"}
+
+
+def test_a_fault_that_did_not_take_effect_proves_nothing() -> None:
+    story = calm()
+    story.fault("cut", "m2", 100, 112, took=False)
+    verdict = check(story.history())
+    assert verdict.broken == ONLY_N1
+    assert verdict.status is Status.INCONCLUSIVE
+    assert verdict.status.exit_code == 2
+
+
+def test_a_fault_that_too_few_instants_felt_proves_nothing() -> None:
+    story = calm()
+    story.fault("cut", "m2", 100, 101)
+    assert broken(story) == ONLY_N1
+
+
+def test_too_few_instants_prove_nothing() -> None:
+    assert broken(calm(seconds=150)) == ONLY_N1
+
+
+def test_no_fault_at_all_proves_nothing_unless_it_was_meant() -> None:
+    story = calm()
+    story.meta = replace(story.meta, scenario="leader-kill")
+    assert broken(story) == ONLY_N1
+
+
+def test_quiet_calls_that_fail_prove_nothing() -> None:
+    story = leader_killed()
+    for at in (200, 202):
+        story.call("list", at, "unknown")
+    assert broken(story) == ONLY_N1
+
+
+def test_calls_that_fail_in_the_fault_count_nothing() -> None:
+    story = leader_killed()
+    for at in range(101, 110):
+        story.call("list", at, "unknown")
+    assert broken(story) == frozenset()
+
+
+def test_no_quiet_call_proves_nothing() -> None:
+    story = leader_killed()
+    story.clients.clear()
+    story.definitions = [replace(each, op=None) for each in story.definitions]
+    assert broken(story) == ONLY_N1
+
+
+def test_a_record_with_holes_proves_nothing() -> None:
+    history = leader_killed().history()
+    holes = [
+        replace(history, damaged=(Damaged("nemesis.jsonl", 3, "cut"),)),
+        replace(history, leftovers=None),
+        replace(history, resources=()),
+        replace(history, database={}),
+        replace(history, resources=tuple(r for r in history.resources if r.phase != "after")),
+    ]
+    for hole in holes:
+        assert check(hole).broken == ONLY_N1
+
+
+def test_no_probes_prove_nothing() -> None:
+    history = replace(leader_killed().history(), probes=())
+    assert "N1" in check(history).broken
+
+
+def test_no_commits_prove_nothing() -> None:
+    history = replace(leader_killed().history(), commits=())
+    assert "N1" in check(history).broken
+
+
+def test_final_rows_that_no_commit_made_prove_nothing() -> None:
+    history = leader_killed().history()
+    rows = history.database["runs"]
+    more = (*rows, {**rows[0], "run_id": "stranger"})
+    assert check(replace(history, database={"runs": more})).broken == ONLY_N1
+
+
+def test_changes_of_runs_that_no_commit_made_prove_nothing() -> None:
+    history = calm().history()
+    inserted = next(
+        n for n, c in enumerate(history.commits) if any(x.table == "runs" for x in c.changes)
+    )
+    kept = history.commits[:inserted] + history.commits[inserted + 1 :]
+    assert "N1" in check(replace(history, commits=kept)).broken
