@@ -144,6 +144,12 @@ def _refuse_never(masks: Masks) -> None:
             lengths = (28, 29) if month == 2 else (month_length(2001, month),)
             if any(masks.days[(n - 28) * 7 + first] for n in lengths for first in range(7)):
                 return
+    if masks.both_days and (masks.day_of_week != 127 or masks.nth):
+        raise CronError(
+            "expression",
+            "never matches: no day of its months is in both day fields",
+            "a field that begins with * must match as well; list its days to have either",
+        )
     raise CronError(
         "expression",
         "never matches: none of its months has such a day",

@@ -4,7 +4,7 @@ One idea: the words are made from the masks, not from the text, so two ways to w
 read the same, and what is said is what will happen.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from schedd.core.cron.expression import CronExpression, parse
@@ -131,6 +131,18 @@ def _named(unit: str, values: Sequence[int]) -> str:
     return f"{unit}{'s' if len(values) > 1 else ''} {_and(names)}"
 
 
+def _and(words: Sequence[str]) -> str:
+    return _joined(words, "and")
+
+
+def _or(words: Sequence[str]) -> str:
+    return _joined(words, "or")
+
+
+def _joined(words: Sequence[str], last: str) -> str:
+    return f" {last} ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
 # -- The days --
 
 
@@ -142,9 +154,14 @@ def _days(masks: Masks) -> str:
     of_months = "every month" if all_months else named
     by_month = _month_days(masks, of_months)
     by_week = _week_days(masks, of_months)
+    if masks.both_days:
+        if by_month and by_week:
+            also = _week_days(masks, of_months, join=_or).removeprefix("on ")
+            return f"{by_month} if that is also {also}"
+    elif not by_month or not by_week:
+        # Either field is enough, and one of them holds every day: the other one says nothing.
+        by_month = by_week = ""
     if by_month and by_week:
-        if masks.both_days:
-            return f"{by_month} if that is also {by_week.removeprefix('on ')}"
         in_months = "" if all_months or named in by_week else f" in {named}"
         return f"{by_month}, or {by_week}{in_months}"
     days = by_month or by_week
@@ -156,7 +173,6 @@ def _days(masks: Masks) -> str:
 def _month_days(masks: Masks, months: str) -> str:
     """The days of the month, or nothing if they restrict nothing."""
     days = _bits(masks.day_of_month)
-    # A full field that either may match makes the other one meaningless, too.
     if days == _ALL_DAYS:
         return ""
     phrases = []
@@ -179,8 +195,8 @@ def _nearest(day: int, months: int) -> str:
     return f"the weekday nearest to day {day}" + (" (or the last day)" if shorter else "")
 
 
-def _week_days(masks: Masks, months: str) -> str:
-    """The days of the week, or nothing if they restrict nothing."""
+def _week_days(masks: Masks, months: str, join: Callable[[Sequence[str]], str] = _and) -> str:
+    """The days of the week, or nothing if they restrict nothing; `join` puts several together."""
     days = _bits(masks.day_of_week)
     if days == _ALL_WEEKDAYS:
         return ""
@@ -188,8 +204,8 @@ def _week_days(masks: Masks, months: str) -> str:
     phrases = _spans(monday_first, [*_WEEKDAYS[1:], _WEEKDAYS[0]])
     if masks.nth:
         named = [f"the {_WEEKS[week]} {_WEEKDAYS[day]}" for day, week in masks.nth]
-        return f"on {_and([*phrases, *named])} of {months}"
-    return f"on {_and(phrases)}" if len(days) < 3 or not _is_run(monday_first) else phrases[0]
+        return f"on {join([*phrases, *named])} of {months}"
+    return f"on {join(phrases)}" if len(days) < 3 or not _is_run(monday_first) else phrases[0]
 
 
 # -- Lists of values --
@@ -229,10 +245,6 @@ def _spans(values: Sequence[int], names: Sequence[str]) -> list[str]:
         else:
             words += [names[value] for value in span]
     return words
-
-
-def _and(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def _ordinal(number: int) -> str:

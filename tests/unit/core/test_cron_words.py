@@ -43,6 +43,24 @@ from schedd.core.cron import Dst, Gap, Pass
             "0 9 */2 * 5",
             "on every 2nd day from day 1 of every month if that is also Friday at 09:00",
         ),
+        ("0 0 1 * 0-6", "every day at 00:00"),
+        ("0 0 1-31 * mon", "every day at 00:00"),
+        ("0 0 1-31 2 mon", "every day in February at 00:00"),
+        ("0 0 ? 2 mon", "on Monday in February at 00:00"),
+        (
+            "0 0 1 * */2",
+            (
+                "on day 1 of every month"
+                " if that is also Tuesday, Thursday, Saturday or Sunday at 00:00"
+            ),
+        ),
+        (
+            "0 0 */10 * fri,mon#1",
+            (
+                "on every 10th day from day 1 of every month"
+                " if that is also Friday or the first Monday of every month at 00:00"
+            ),
+        ),
         ("0 0 1 1,7 *", "on day 1 of January and July at 00:00"),
         ("0 0 * 1-3 *", "every day in January to March at 00:00"),
         ("@yearly", "on day 1 of January at 00:00"),
@@ -52,6 +70,44 @@ from schedd.core.cron import Dst, Gap, Pass
 )
 def test_an_expression_in_words(expression: str, words: str) -> None:
     assert cron.describe(expression) == words
+
+
+_DAYS_OF_MONTH = ("*", "?", "1", "31", "30,31", "1-31", "*/2", "*/31", "L", "LW", "30W", "1,L")
+_DAYS_OF_WEEK = ("*", "?", "mon", "mon,wed", "mon-fri", "0-6", "*/2", "5L", "mon#5", "fri,mon#1")
+
+
+@pytest.mark.parametrize("of_month", _DAYS_OF_MONTH)
+@pytest.mark.parametrize("of_week", _DAYS_OF_WEEK)
+@pytest.mark.parametrize("month", ["*", "2", "4,6"])
+def test_every_pair_of_day_fields_says_and_or_or_as_it_fires(of_month, of_week, month) -> None:
+    """What fires is asked of the instants, and each field is asked alone."""
+    if not (pair := _days(f"0 0 {of_month} {month} {of_week}")):
+        return  # refused: it never matches, which test_cron_dialect looks at
+    by_month = _days(f"0 0 {of_month} {month} *")
+    by_week = _days(f"0 0 * {month} {of_week}")
+    every = _days(f"0 0 * {month} *")
+    words = cron.describe(f"0 0 {of_month} {month} {of_week}")
+    if pair == every:
+        assert words.startswith("every day")
+    elif ", or " in words:
+        assert pair == by_month | by_week
+    elif " if that is also " in words:
+        assert pair == by_month & by_week
+    else:
+        assert pair in (by_month, by_week)
+
+
+_YEARS = (int(datetime(2023, 1, 1, tzinfo=UTC).timestamp()) - 1, 4 * 365 * 86400)
+"""From when, and for how long: a leap year and its neighbours."""
+
+
+def _days(expression: str) -> set[int]:
+    """When it fires, in seconds since 1970; nothing if it is refused."""
+    begin, length = _YEARS
+    try:
+        return set(cron.parse(expression, seed="").seconds(begin, begin + length))
+    except cron.CronError:
+        return set()
 
 
 def test_two_ways_to_write_the_same_read_the_same() -> None:
