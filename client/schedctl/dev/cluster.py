@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from schedctl.dev import binaries, daemons, etcd, plan, postgres, readiness
 from schedctl.dev.errors import DevError, NotReady, NotUp
@@ -38,6 +39,7 @@ def up(folder: Folder, wishes: plan.Wishes, *, timeout: float, say: Say) -> Stat
     deadline = time.monotonic() + timeout
     for text in wishes.overrides:
         parse(text)
+    found = set(folder.root.iterdir()) if folder.root.is_dir() else None
     folder.root.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         before = folder.load()
@@ -53,6 +55,8 @@ def up(folder: Folder, wishes: plan.Wishes, *, timeout: float, say: Say) -> Stat
             if (reached := folder.load()) is not None:
                 kept = before or State()
                 folder.save(replace(reached, overrides=kept.overrides, slots=kept.slots))
+            elif before is None:
+                _unmake(folder, found)
             raise
 
 
@@ -148,6 +152,18 @@ def _refuse_what_is_not_ours(folder: Folder) -> None:
                 f"{folder.data(name)} was not made by schedctl dev",
                 "name another folder with --dir",
             )
+
+
+def _unmake(folder: Folder, found: set[Path] | None) -> None:
+    """Remove what a refused `up` wrote into a folder that held `found` (None: there was no folder).
+
+    Nothing was started yet: there are configuration files and the lock alone.
+    """
+    for path in set(folder.root.iterdir()) - (found or set()):
+        if _OURS.fullmatch(path.name) and path.is_file():
+            path.unlink()
+    if found is None and not any(folder.root.iterdir()):
+        folder.root.rmdir()
 
 
 def _running_daemons(state: State) -> list[str]:

@@ -98,6 +98,20 @@ def test_a_setting_that_no_daemon_knows_is_refused_before_anything_starts(offlin
         assert not (tmp_path / "etcd").exists()
 
 
+def test_a_refused_setting_leaves_nothing_behind_and_names_the_nearest(offline, tmp_path):
+    fresh, used = tmp_path / "fresh", tmp_path / "used"
+    used.mkdir()
+    (used / "notes.txt").write_text("mine")
+    (used / "w9.log").write_text("mine, too")
+    for folder in (fresh, used):
+        line = ("dev", "up", "--detach", "--dir", str(folder), "--set", "schedd.member_tll=3s")
+        ended = offline(*line)
+        assert ended.code == 2, ended.err
+        assert "did you mean 'member_ttl'?" in ended.err
+    assert not fresh.exists()
+    assert {path.name for path in used.iterdir()} == {"notes.txt", "w9.log"}
+
+
 @pytest.mark.parametrize("flag", ["--env", "--label", "--require"])
 def test_a_key_that_is_given_twice_is_refused(offline, flag):
     ended = offline("job", "create", "a", "--on-demand", flag, "A=1", flag, "A=2", "--", "true")
