@@ -204,7 +204,7 @@ class Member:
         def seen(known: ClusterView, view: ClusterView) -> None:
             if view.map != known.map:
                 shards.wake()
-            if (view.leader, view.members) != (known.leader, known.members):
+            if _matters(view) != _matters(known):
                 candidate.wake()
 
         unlisten = self.cluster.listen(seen)
@@ -263,6 +263,11 @@ class Member:
                 await self._store.fence_own(live.tenure)
         except (Unavailable, TimeoutError) as error:
             log.info("tenure %s is left to be fenced by the leader: %r", live.tenure, error)
+
+
+def _matters(view: ClusterView) -> tuple[object, ...]:
+    """What a candidate acts on."""
+    return view.leader, view.heir, view.members
 
 
 async def _trust(keeper: LeaseKeeper) -> NoReturn:

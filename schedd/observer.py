@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import NoReturn, TypeAlias
 
-from schedd.core.coordination import Listing
+from schedd.core.coordination import LeaseId, Listing
 from schedd.core.ids import Epoch, ShardId, TenureId
 from schedd.core.membership import EMPTY_VIEW, ClusterView, view_of
 from schedd.ports import Coordination
@@ -56,6 +56,11 @@ class Observer:
     def trusted(self) -> bool:
         """Whether this member may act on its tenure now."""
         return self._live is not None and self._live.trusted()
+
+    @property
+    def lease(self) -> LeaseId | None:
+        """The lease of this member's tenure; None while it has none."""
+        return self._live.keeper.lease.id if self._live else None
 
     # ── for the member's own life ────────────────────────────────────────────────────────────
 

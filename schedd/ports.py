@@ -442,6 +442,20 @@ MemberView = membership.MemberView
 ClusterView = membership.ClusterView
 
 
+class Succession(Protocol):
+    """Planned changes of leader."""
+
+    async def ask(self, view: ClusterView, heir: TenureId) -> bool:
+        """Wish that this tenure follows the leader of the view. False: another leads by now, or
+        another wish stands.
+        """
+        ...
+
+    async def follows(self, term: Term) -> ClusterView:
+        """The first view in which somebody leads under a later term than this one."""
+        ...
+
+
 class Cluster(Protocol):
     """The newest view this member has."""
 

@@ -9,7 +9,15 @@ from google.protobuf.message import Message
 from schedclient import methods, paging
 from schedclient.reading import value_of
 from schedclient.transport import Transport
-from schedclient.values import AuditEntry, Cluster, DeadLetter, Member, Shard, Worker
+from schedclient.values import (
+    AuditEntry,
+    Cluster,
+    DeadLetter,
+    LeaderTransfer,
+    Member,
+    Shard,
+    Worker,
+)
 from schedproto.v1 import cluster_service_pb2 as wire
 from schedproto.v1 import run_service_pb2 as runs
 
@@ -35,6 +43,14 @@ class ClusterCalls:
         """Every partition of the jobs, with its owner."""
         answer = await self._call(methods.LIST_SHARDS, wire.ListShardsRequest(), deadline)
         return tuple(value_of(Shard, one) for one in answer.shards)
+
+    async def transfer_leader(
+        self, member: str = "", *, reason: str = "", deadline: float | None = None
+    ) -> LeaderTransfer:
+        """Have the leader step down for this member, or for the fittest."""
+        request = wire.TransferLeaderRequest(member=member, reason=reason)
+        answer = await self._call(methods.TRANSFER_LEADER, request, deadline)
+        return value_of(LeaderTransfer, answer)
 
     async def pause(self, *, note: str = "", deadline: float | None = None) -> Cluster:
         """Fire and start nothing until it is resumed. Returns when nothing starts any more."""

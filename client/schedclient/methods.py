@@ -109,6 +109,9 @@ LIST_MEMBERS: Final = Method[cluster.ListMembersRequest, cluster.ListMembersResp
 LIST_SHARDS: Final = Method[cluster.ListShardsRequest, cluster.ListShardsResponse](
     CLUSTER + "ListShards", cluster.ListShardsResponse.FromString
 )
+TRANSFER_LEADER: Final = Method[cluster.TransferLeaderRequest, cluster.TransferLeaderResponse](
+    CLUSTER + "TransferLeader", cluster.TransferLeaderResponse.FromString, Again.UNSENT, SETTLING
+)
 PAUSE_CLUSTER: Final = Method[cluster.PauseClusterRequest, cluster.Cluster](
     CLUSTER + "PauseCluster", cluster.Cluster.FromString, Again.ALWAYS, SETTLING
 )

@@ -126,6 +126,7 @@ class SyncClusterCalls(_Face[ClusterCalls]):
     status = _blocking(ClusterCalls.status)
     members = _blocking(ClusterCalls.members)
     shards = _blocking(ClusterCalls.shards)
+    transfer_leader = _blocking(ClusterCalls.transfer_leader)
     pause = _blocking(ClusterCalls.pause)
     resume = _blocking(ClusterCalls.resume)
 

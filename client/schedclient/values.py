@@ -235,6 +235,17 @@ class Member(Value):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderTransfer(Value):
+    """A planned change of leader: names of members, terms, and how long it took."""
+
+    old_leader: str
+    new_leader: str
+    old_term: int
+    new_term: int
+    took: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shard(Value):
     """One hash partition of the jobs."""
 

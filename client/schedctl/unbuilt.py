@@ -33,7 +33,6 @@ COMMANDS: Final[frozenset[tuple[str, ...]]] = frozenset(
     calendar delete
     worker drain
     worker undrain
-    cluster transfer-leader
     cluster rebalance
     cluster doctor
     cluster bundle

@@ -13,6 +13,7 @@ from schedd.ports import (
     MembershipStore,
     Nudges,
     PauseStore,
+    Succession,
     UserStore,
     WorkerLines,
     WorkerStore,
@@ -34,6 +35,7 @@ class Services:
     lines: WorkerLines
     changes: Changes
     cluster: Cluster
+    succession: Succession
     version: str
     cluster_id: str
 
@@ -56,6 +58,11 @@ class Caller:
         """
         source = f"{self.source} request:{request_id}" if request_id else self.source
         return AuditEntry(self.actor, action, object_, "ok", source=source)
+
+    def refused(self, action: str, object_: str, reason: str, request_id: str = "") -> AuditEntry:
+        """The audit's line for a change that wasn't made, and why."""
+        entry = self.audit(action, object_, request_id)
+        return replace(entry, outcome="refused", reason=reason)
 
     def changed(
         self,

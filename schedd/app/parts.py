@@ -14,6 +14,7 @@ from schedd.core.partition import owner_of
 from schedd.etcd.access import Access
 from schedd.etcd.client import EtcdClient
 from schedd.etcd.keeper import keep_lease
+from schedd.leader.succession import Succession
 from schedd.leader.term import Leadership
 from schedd.member import Identity, Member
 from schedd.owner.brake import Brake
@@ -156,6 +157,7 @@ def _services(
         lines=workers,
         changes=watchers,
         cluster=member.cluster,
+        succession=Succession(ground.etcd, member.cluster.until, lambda: member.cluster.lease),
         version=VERSION,
         cluster_id=ground.cluster_id,
     )

@@ -4,6 +4,7 @@
     members/<name>                  who and where, as JSON             lease: that member's
     workers/<id>/<incarnation>      (value: the worker's own affair)   lease: that worker's
     map                             `shard_map`                        no lease
+    heir                            who is to lead next, as JSON       lease: that member's
 
 Each reading of these keys becomes one `ClusterView`; loops decide on a view and on nothing else,
 so that no decision is made on half of one state and half of another.
@@ -28,6 +29,7 @@ from schedd.core.shard_map import NO_MAP, NO_TIMELINE, ShardMap, Unreadable, dec
 
 LEADER: Final = "leader"
 MAP: Final = "map"
+HEIR: Final = "heir"
 MEMBERS: Final = "members/"
 WORKERS: Final = "workers/"
 
@@ -54,6 +56,14 @@ class MemberView:
 
 
 @dataclass(frozen=True, slots=True)
+class Heir:
+    """The wish that this tenure leads next, made while `term` was led; void under another."""
+
+    tenure: TenureId
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterView:
     """One reading of the cluster: who is there, who leads, who should own what."""
 
@@ -67,6 +77,7 @@ class ClusterView:
     unreadable: tuple[str, ...] = ()
     cluster_id: int = 0
     """Of the etcd it was read from."""
+    heir: Heir | None = None
 
     def member(self, tenure: TenureId | None) -> MemberView | None:
         """The live member of this tenure."""
@@ -153,6 +164,25 @@ def decode_leader(entry: Entry) -> TenureId:
         raise Unreadable(f"{entry.key}: no tenure: {error!r}") from error
 
 
+def encode_heir(heir: Heir) -> bytes:
+    """The value of the heir's key."""
+    value = {"tenure": str(heir.tenure), "term": heir.term}
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def decode_heir(entry: Entry) -> Heir:
+    """The wish that the key holds.
+
+    Raises:
+        Unreadable: it holds none.
+    """
+    try:
+        value = json.loads(entry.value)
+        return Heir(TenureId(UUID(value["tenure"])), Term(int(value["term"])))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Unreadable(f"{entry.key}: no heir: {error!r}") from error
+
+
 def members_of(entries: Iterable[Entry]) -> tuple[MemberView, ...]:
     """The members registered under these keys, by name; unreadable ones are left out."""
     return tuple(_Reader().all(decode_member, entries))
@@ -161,6 +191,7 @@ def members_of(entries: Iterable[Entry]) -> tuple[MemberView, ...]:
 def view_of(listing: Listing, known: ClusterView = EMPTY_VIEW) -> ClusterView:
     """The cluster as of this listing of everything, after the view `known`."""
     reader = _Reader()
+    heir = reader.one(decode_heir, listing.get(HEIR))
     shard_map = newer(known.map, reader.one(_decode_map, listing.get(MAP)) or NO_MAP)
     return ClusterView(
         members=tuple(reader.all(decode_member, listing.under(MEMBERS))),
@@ -172,6 +203,7 @@ def view_of(listing: Listing, known: ClusterView = EMPTY_VIEW) -> ClusterView:
         timeline=shard_map.timeline,
         unreadable=tuple(reader.unreadable),
         cluster_id=listing.cluster_id,
+        heir=heir,
     )
 
 

@@ -1,7 +1,8 @@
 """The candidate: every member, all its tenure long. Waits for the key to be free, and then leads.
 
     wait ──nobody leads──→ campaign ──won──→ open the term ──→ reconcile until it is over ──→ wait
-                              └─ lost, or in doubt ─→ wait
+      └─ but another was wished for      └─ lost, or in doubt ─→ wait
+         (`succession`): wait a while
 
 Reconciling: fence who has gone, assign to who is left, publish. Once a second, and at each change
 of the view; all three compare before they write, so one time too many costs only reads.
@@ -15,15 +16,17 @@ from typing import Final, TypeAlias
 
 from schedd.core.coordination import LeaseId
 from schedd.core.ids import TenureId, Timeline
-from schedd.core.membership import ClusterView
+from schedd.core.membership import ClusterView, Heir
 from schedd.core.shard_map import ShardMap
 from schedd.leader.assign import assign, publish
 from schedd.leader.elect import campaign, withdraw
 from schedd.leader.fence import Census, fence_departed
+from schedd.leader.succession import PATIENCE, forget
 from schedd.leader.term import Duty, Leadership, TermOver, lead, open_term
 from schedd.ports import Coordination, MembershipStore
 from schedkit import failpoints
 from schedkit.backoff import Backoff
+from schedkit.clock import boottime
 from schedkit.tasks import Loop
 
 log = logging.getLogger(__name__)
@@ -70,6 +73,8 @@ class Candidate:
         self._reconciling: Loop | None = None
         self._soon = Backoff(initial=0.02, maximum=RECONCILE_EVERY)
         self._zones: dict[str, str] = {}
+        self._heir: Heir | None = None
+        self._heir_until = 0.0
         self.leadership: Leadership | None = None
         backoff = Backoff(initial=0.1, maximum=1.0)
         self.loop = Loop("candidate", self.step, interval=LOOK_EVERY, backoff=backoff)
@@ -79,8 +84,8 @@ class Candidate:
         self._soon.reset()
         (self._reconciling or self.loop).wake()
 
-    async def step(self) -> None:
-        """Campaign if nobody leads; lead until that ends.
+    async def step(self) -> float | None:
+        """Campaign if nobody leads; lead until that ends. Seconds until the next look.
 
         Raises:
             Unavailable: etcd or the database; nothing was won.
@@ -90,7 +95,20 @@ class Candidate:
             # Won without knowing it, or not given back: an honest election is better.
             await withdraw(self._coordination, self._tenure)
         elif leader is None and self._able() and self._trusted():
+            if (wait := self._leaves_it_to_an_heir()) > 0:
+                return wait
             await self._campaign()
+        return None
+
+    def _leaves_it_to_an_heir(self) -> float:
+        """Seconds for which another was wished to lead: not for ever, it may have died."""
+        heir = self._view().heir
+        if heir is None or heir.tenure == self._tenure:
+            self._heir = None
+            return 0.0
+        if heir != self._heir:
+            self._heir, self._heir_until = heir, boottime() + PATIENCE
+        return self._heir_until - boottime()
 
     async def _campaign(self) -> None:
         mandate = await campaign(self._coordination, self._tenure, self._lease)
@@ -120,12 +138,28 @@ class Candidate:
 
     async def _reconcile(self, leadership: Leadership) -> float | None:
         """Once; the seconds until the next look if somebody is about to join."""
+        await self._heed_heir(leadership)
         census = await fence_departed(self._coordination, self._store, leadership)
         self._compare_zones(census)
         shard_map = ShardMap(leadership.term, assign(census.standing), self._timeline())
         await BEFORE_MAP()
         await publish(self._coordination, leadership, shard_map)
         return self._soon.next() if census.joining else None
+
+    async def _heed_heir(self, leadership: Leadership) -> None:
+        """Step down for the heir that was wished for in this term, if it is there.
+
+        Raises:
+            TermOver: stepping down.
+        """
+        view = self._view()
+        heir = view.heir
+        if heir is None:
+            return
+        member = view.member(heir.tenure)
+        if heir.term == leadership.term and heir.tenure != self._tenure and member is not None:
+            raise TermOver(f"leadership is handed to {member.name}, as was asked")
+        await forget(self._coordination, heir)
 
     def _compare_zones(self, census: Census) -> None:
         """Members with other time zone rules fire at other instants: somebody has to know."""

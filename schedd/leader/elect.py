@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from schedd.core.coordination import Compare, Delete, LeaseId, Put, Revision
 from schedd.core.ids import TenureId
-from schedd.core.membership import LEADER, encode_leader
+from schedd.core.membership import HEIR, LEADER, encode_leader
 from schedd.ports import Coordination
 
 
@@ -38,13 +38,13 @@ class Mandate:
 
 
 async def campaign(coordination: Coordination, tenure: TenureId, lease: LeaseId) -> Mandate | None:
-    """Try once to become leader. None: somebody else is.
+    """Try once to become leader. None: somebody else is. A wish for an heir ends with a victory.
 
     Raises:
         Unavailable: etcd didn't answer; nothing was won.
     """
     put = Put(LEADER, encode_leader(tenure), lease)
-    made = await coordination.txn([Compare.absent(LEADER)], [put])
+    made = await coordination.txn([Compare.absent(LEADER)], [put, Delete(HEIR)])
     return Mandate(tenure, made.revision) if made.succeeded else None
 
 

@@ -13,7 +13,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
@@ -37,10 +37,17 @@ from schedd.web.server import bound
 
 def member(name: str, **changes: Any) -> MemberView:
     """A live member of this name."""
-    values = {"grpc": f"{name}:7420", "http": f"{name}:7421", "weight": 100, "version": "0.1"}
-    return MemberView(
-        name=name, tenure=TenureId(uuid4()), tzdata="", draining=False, **(values | changes)
+    plain = MemberView(
+        name=name,
+        tenure=TenureId(uuid4()),
+        grpc=f"{name}:7420",
+        http=f"{name}:7421",
+        weight=100,
+        version="0.1",
+        tzdata="",
+        draining=False,
     )
+    return replace(plain, **changes)
 
 
 @dataclass
@@ -68,6 +75,16 @@ class ToldCluster:
 
     def trusted(self) -> bool:
         return self.has_trust
+
+
+class NoSuccession:
+    """Nobody who could follow."""
+
+    async def ask(self, view: ClusterView, heir: TenureId) -> bool:
+        return False
+
+    async def follows(self, term: Term) -> ClusterView:
+        raise AssertionError("nobody was asked")
 
 
 @dataclass
@@ -156,6 +173,7 @@ async def served(dsn: str) -> AsyncIterator[Web]:
         lines=Workers(clock, telemetry.emit),
         changes=Watchers(),
         cluster=cluster,
+        succession=NoSuccession(),
         version="0.1",
         cluster_id="told",
     )

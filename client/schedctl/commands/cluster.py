@@ -7,7 +7,7 @@ import click
 from schedclient import Cluster
 from schedctl.columns import AUDIT, MEMBERS, SHARDS, WORKERS, facts
 from schedctl.flags import Group, pass_session
-from schedctl.output import instant, show_facts, show_list, show_one
+from schedctl.output import instant, length, show_facts, show_list, show_one
 from schedctl.session import Session
 
 
@@ -53,6 +53,23 @@ def show_status(session: Session, found: Cluster) -> None:
 def _pause(session: Session, found: Cluster) -> str:
     since = f"by {found.paused_by}, since {instant(session, found.paused_at)}"
     return f"{since}: {found.pause_note}" if found.pause_note else since
+
+
+@cluster.command("transfer-leader")
+@click.argument("member", default="")
+@click.option("--reason", default="", help="Why; stands in the audit.")
+@pass_session
+def transfer_leader(session: Session, member: str, reason: str) -> None:
+    """Have the leader step down for MEMBER, or for the fittest.
+
+    Nothing stands still meanwhile: owners go on firing.
+    """
+    moved = session.run(lambda client: client.cluster.transfer_leader(member, reason=reason))
+    if not session.tabular:
+        show_one(session, moved, (), lambda one: one.new_leader)
+        return
+    took = f"{length(moved.took)}, term {moved.old_term} → {moved.new_term}"
+    click.echo(f"{moved.old_leader} → {moved.new_leader} in {took}")
 
 
 @cluster.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -11,7 +12,7 @@ import pytest
 
 from schedd.api import calls
 from schedd.api.services import Caller, Services
-from schedd.core.ids import Epoch, JobId, RunId, ShardId, TenureId
+from schedd.core.ids import Epoch, JobId, RunId, ShardId, TenureId, Term
 from schedd.core.membership import EMPTY_VIEW, ClusterView
 from schedd.core.model import LiveRun
 from schedd.core.records import WorkerView
@@ -90,13 +91,31 @@ class Lines:
         return []
 
 
-class Nobody:
-    """A cluster of which nothing is known yet."""
+@dataclass
+class Told:
+    """A cluster as the test says: at first nothing is known of it. `next`: what a transfer of
+    leadership makes of it; None: nobody heeds the wish.
+    """
 
     tenure: TenureId | None = None
+    now: ClusterView = EMPTY_VIEW
+    next: ClusterView | None = None
+    heirs: list[TenureId] = field(default_factory=list)
+    willing: bool = True
 
     def view(self) -> ClusterView:
-        return EMPTY_VIEW
+        return self.now
+
+    async def ask(self, view: ClusterView, heir: TenureId) -> bool:
+        self.heirs.append(heir)
+        return self.willing
+
+    async def follows(self, term: Term) -> ClusterView:
+        if self.next is None:
+            await asyncio.Event().wait()
+        assert self.next is not None
+        assert self.next.term > term
+        return self.next
 
     def owned(self) -> dict[ShardId, Epoch]:
         return {}
@@ -114,6 +133,7 @@ class Api:
     clock: MovedClock
     nudged: Nudged
     lines: Lines
+    cluster: Told
 
     async def __call__(self, name: str, request: Any, deadline: float | None = 5.0) -> Any:
         [call] = [call for full, call in calls.UNARY.items() if full.endswith(f".{name}")]
@@ -132,7 +152,7 @@ class Api:
 async def api(dsn: str) -> AsyncIterator[Api]:
     async with World.at(dsn) as world:
         member = await world.member()
-        clock, nudged, lines = MovedClock(), Nudged(), Lines()
+        clock, nudged, lines, cluster = MovedClock(), Nudged(), Lines(), Told()
         services = Services(
             store=member.store.users,
             pauses=member.store.pauses,
@@ -142,8 +162,9 @@ async def api(dsn: str) -> AsyncIterator[Api]:
             nudges=nudged,
             lines=lines,
             changes=Watchers(),
-            cluster=Nobody(),
+            cluster=cluster,
+            succession=cluster,
             version="test",
             cluster_id="test",
         )
-        yield Api(world, services, clock, nudged, lines)
+        yield Api(world, services, clock, nudged, lines, cluster)

@@ -1,0 +1,52 @@
+"""A planned change of leader on real processes: it happens at once, and no run is late for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from schedclient import SyncClient
+from support.cluster import DevCluster
+from support.ticking import start_ticking
+from support.wait import wait_until
+
+LATE = 1.0
+"""Seconds: past that an instant counts as caught up, not as fired on time."""
+
+
+def test_leadership_goes_to_whom_it_is_handed_and_no_run_is_late_for_it(
+    calm: DevCluster, calm_client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
+) -> None:
+    ticking = start_ticking(calm, calm_client, tmp_path)
+    first = wait_until(calm.leader, 10, "a leader")
+    names = [member["name"] for member in calm.record["members"] if member["name"] != first]
+    before = {shard.shard: shard.epoch for shard in calm_client.cluster.shards()}
+    for old, new in zip([first, *names], [*names, first], strict=True):
+        moved = calm.json("cluster", "transfer-leader", new, "--reason", "upgrade")
+        assert (moved["oldLeader"], moved["newLeader"]) == (old, new)
+        assert moved["newTerm"] > moved["oldTerm"]
+        figure(f"leadership handed to {new}: took {moved['took']}")
+        assert {one.name for one in calm_client.cluster.members() if one.role == "LEADER"} == {new}
+    assert {shard.shard: shard.epoch for shard in calm_client.cluster.shards()} == before, (
+        "no shard was taken anew"
+    )
+    chosen = calm.schedctl("cluster", "transfer-leader")
+    assert chosen.returncode == 0, chosen.stderr
+    assert chosen.stdout.startswith(f"{first} → ")
+
+    unknown = calm.schedctl("cluster", "transfer-leader", "m9")
+    assert unknown.returncode == 3
+    assert "there is no live member 'm9'" in unknown.stderr
+    leader = wait_until(calm.leader, 10, "a leader")
+    again = calm.schedctl("cluster", "transfer-leader", leader)
+    assert again.returncode == 5
+    assert "leads already" in again.stderr
+
+    rows = ticking.stop()
+    assert {row.state for ledger in rows.values() for row in ledger} == {"SUCCEEDED"}
+    latest = max(start.lateness for start in ticking.starts())
+    figure(f"leadership handed over {len(names) + 2} times: no run more than {latest:.2f} s late")
+    assert latest <= LATE
+    outcomes = [one.outcome for one in calm_client.audit.list(action="transfer-leader")]
+    assert outcomes[:2] == ["refused", "refused"]
+    assert outcomes.count("ok") >= len(names) + 2

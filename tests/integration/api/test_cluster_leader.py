@@ -1,0 +1,112 @@
+"""Transfer of leadership: who is refused and why, and what the audit says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from schedd.api.errors import Aborted, CallError, FailedPrecondition, NotFound, OutcomeUnclear
+from schedd.core.ids import Term
+from schedd.core.membership import EMPTY_VIEW, ClusterView
+from schedproto.v1 import cluster_service_pb2 as wire
+from support.web import member
+
+
+def cluster(leader: str | None, *members: Any, term: int = 7) -> ClusterView:
+    tenure = next((one.tenure for one in members if one.name == leader), None)
+    return replace(EMPTY_VIEW, members=members, leader=tenure, term=Term(term))
+
+
+M1 = member("m1", attached=True)
+M2 = member("m2", attached=True)
+M3 = member("m3", weight=200)
+IDLE = member("idle", weight=0, attached=True)
+LEAVING = member("leaving", draining=True)
+CUT = member("cut", database=False)
+ALL = (M1, M2, M3, IDLE, LEAVING, CUT)
+
+
+def transfer(name: str = "") -> wire.TransferLeaderRequest:
+    return wire.TransferLeaderRequest(member=name, reason="upgrade", request_id="r1")
+
+
+async def audited(api: Any) -> list[wire.AuditEntry]:
+    listed = await api("ListAudit", wire.ListAuditRequest(action="transfer-leader"))
+    return list(listed.entries)
+
+
+@pytest.mark.parametrize("name", ["m3", "idle"])
+async def test_whoever_is_named_and_can_lead_is_wished_for(api, name):
+    """Weight 0 owns no shard, and leading takes none."""
+    api.cluster.now = cluster("m1", *ALL)
+    api.cluster.next = cluster(name, *ALL, term=9)
+    moved = await api("TransferLeader", transfer(name))
+    assert (moved.old_leader, moved.new_leader) == ("m1", name)
+    assert (moved.old_term, moved.new_term) == (7, 9)
+    [line] = await audited(api)
+    assert (line.outcome, line.object, line.actor) == ("ok", "cluster/leader", "tester")
+    assert json.loads(line.before) == {"leader": "m1", "term": 7}
+    assert json.loads(line.after) == {"leader": name, "term": 9, "reason": "upgrade"}
+    assert line.source == "test request:r1"
+
+
+async def test_unasked_the_fittest_is_one_with_workers_and_never_of_weight_0(api):
+    api.cluster.now = cluster("m1", *ALL)
+    api.cluster.next = cluster("m2", *ALL, term=9)
+    assert (await api("TransferLeader", transfer())).new_leader == "m2"
+    assert api.cluster.heirs == [M2.tenure]
+
+
+@pytest.mark.parametrize(
+    ("leader", "name", "error", "reason"),
+    [
+        ("m1", "m9", NotFound, "NO_SUCH_MEMBER"),
+        ("m1", "m1", FailedPrecondition, "LEADS_ALREADY"),
+        ("m1", "leaving", FailedPrecondition, "UNFIT"),
+        ("m1", "cut", FailedPrecondition, "UNFIT"),
+        (None, "m2", FailedPrecondition, "NO_LEADER"),
+    ],
+)
+async def test_what_cant_be_is_refused_by_name_and_audited(
+    api: Any, leader: str | None, name: str, error: type[CallError], reason: str
+) -> None:
+    api.cluster.now = cluster(leader, *ALL)
+    with pytest.raises(error) as refused:
+        await api("TransferLeader", transfer(name))
+    assert (refused.value.reason, bool(refused.value.remedy)) == (reason, True)
+    assert api.cluster.heirs == []
+    [line] = await audited(api)
+    assert (line.outcome, line.reason) == ("refused", reason)
+
+
+async def test_alone_there_is_nobody_to_hand_to(api):
+    api.cluster.now = cluster("m1", M1, IDLE, LEAVING)
+    with pytest.raises(FailedPrecondition) as refused:
+        await api("TransferLeader", transfer())
+    assert refused.value.reason == "NOBODY_FIT"
+
+
+async def test_a_leader_that_changed_meanwhile_is_told(api):
+    api.cluster.now, api.cluster.willing = cluster("m1", *ALL), False
+    with pytest.raises(Aborted):
+        await api("TransferLeader", transfer("m2"))
+
+
+async def test_when_another_won_the_caller_is_told_who_leads(api):
+    api.cluster.now = cluster("m1", *ALL)
+    api.cluster.next = cluster("m3", *ALL, term=9)
+    with pytest.raises(Aborted, match="m3 leads now, not m2"):
+        await api("TransferLeader", transfer("m2"))
+    [line] = await audited(api)
+    assert json.loads(line.after)["leader"] == "m3"
+
+
+async def test_a_successor_that_isnt_seen_in_time_is_unknown(api):
+    api.cluster.now = cluster("m1", *ALL)
+    with pytest.raises(OutcomeUnclear):
+        await api("TransferLeader", transfer("m2"), deadline=0.05)
+    [line] = await audited(api)
+    assert (line.outcome, line.reason) == ("unknown", "NO_SUCCESSOR_YET")

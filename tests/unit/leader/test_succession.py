@@ -1,0 +1,132 @@
+"""A planned change of leader, over twins: who was wished for leads, and nobody waits long."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from uuid import UUID, uuid4
+
+from schedd.core.coordination import Get, Put
+from schedd.core.ids import TenureId, Term
+from schedd.core.membership import HEIR, ClusterView, Heir, encode_heir
+from schedd.leader.succession import PATIENCE, Succession
+from support.members import Daemon, TwinCluster
+from support.wait import wait_until_async
+
+
+def succession(daemon: Daemon) -> Succession:
+    cluster = daemon.member.cluster
+    return Succession(daemon.client, cluster.until, lambda: cluster.lease)
+
+
+def view(daemon: Daemon) -> ClusterView:
+    return daemon.member.cluster.view()
+
+
+def others(cluster: TwinCluster) -> list[str]:
+    return [name for name in "abc" if name != cluster.leader()]
+
+
+async def settled(cluster: TwinCluster) -> None:
+    await cluster.settled()
+    await wait_until_async(
+        lambda: len({view(cluster[name]).term for name in "abc"}) == 1, 2, "one map for all"
+    )
+
+
+async def test_whoever_is_asked_the_one_who_was_named_leads_under_a_higher_term() -> None:
+    async with TwinCluster("a", "b", "c") as cluster:
+        for asked_of_leader in (True, False, False):
+            await settled(cluster)
+            old, (one, other) = cluster.leader(), others(cluster)
+            assert old is not None
+            asked = cluster[old if asked_of_leader else other]
+            heir = cluster[one].tenure
+            assert heir is not None
+            before = view(asked)
+
+            assert await succession(asked).ask(before, heir)
+            async with asyncio.timeout(PATIENCE):
+                after = await succession(asked).follows(before.term)
+
+            assert after.leader == heir
+            assert after.term > before.term
+            assert HEIR not in cluster.etcd.entries, "the wish ends with the victory"
+
+
+async def test_no_shard_moves_with_leadership() -> None:
+    async with TwinCluster("a", "b", "c") as cluster:
+        await settled(cluster)
+        rows = dict(cluster.rows.shards)
+        one = cluster[others(cluster)[0]]
+        assert one.tenure is not None
+        before = view(one)
+        assert await succession(one).ask(before, one.tenure)
+        await succession(one).follows(before.term)
+        await cluster.settled()
+        assert dict(cluster.rows.shards) == rows
+
+
+async def test_an_heir_that_died_holds_the_others_up_only_for_a_while() -> None:
+    async with TwinCluster("a", "b", "c") as cluster:
+        await settled(cluster)
+        old, (one, other) = cluster.leader(), others(cluster)
+        assert old is not None
+        heir, before = cluster[one].tenure, view(cluster[other])
+        assert heir is not None
+        cluster.kill(one)
+        began = time.monotonic()
+        assert await succession(cluster[other]).ask(before, heir)
+        async with asyncio.timeout(PATIENCE + 2):
+            after = await succession(cluster[other]).follows(before.term)
+        assert after.leader in {cluster[old].tenure, cluster[other].tenure}
+        assert time.monotonic() - began >= PATIENCE * 0.9, "it had its chance"
+
+
+async def test_a_wish_of_another_term_changes_nothing_and_is_deleted() -> None:
+    async with TwinCluster("a", "b", "c") as cluster:
+        await settled(cluster)
+        old, (one, _) = cluster.leader(), others(cluster)
+        heir = cluster[one].tenure
+        assert heir is not None
+        term = cluster.rows.term
+        stale = Heir(heir, Term(term - 1))
+        await cluster[one].client.txn((), [Put(HEIR, encode_heir(stale))])
+        await wait_until_async(lambda: HEIR not in cluster.etcd.entries, 2, "it to be deleted")
+        assert (cluster.leader(), cluster.rows.term) == (old, term)
+
+
+async def test_a_wish_for_nobody_who_is_there_is_deleted() -> None:
+    async with TwinCluster("a", "b", "c") as cluster:
+        await settled(cluster)
+        old, (one, _) = cluster.leader(), others(cluster)
+        term = cluster.rows.term
+        assert await succession(cluster[one]).ask(view(cluster[one]), TenureId(uuid4()))
+        await wait_until_async(lambda: HEIR not in cluster.etcd.entries, 2, "it to be deleted")
+        assert (cluster.leader(), cluster.rows.term) == (old, term)
+
+
+async def test_two_wishes_dont_stand_at_once_nor_one_for_a_leader_of_yesterday() -> None:
+    async with TwinCluster("a", "b", "c") as cluster:
+        await settled(cluster)
+        one = cluster[others(cluster)[0]]
+        assert one.tenure is not None
+        known = view(one)
+        other = Heir(TenureId(UUID(int=9)), Term(1))
+        await one.client.txn((), [Put(HEIR, encode_heir(other))])
+        assert not await succession(one).ask(known, one.tenure)
+        await wait_until_async(lambda: HEIR not in cluster.etcd.entries, 2, "it to be deleted")
+        assert await succession(one).ask(known, one.tenure)
+        await succession(one).follows(known.term)
+        assert not await succession(one).ask(known, one.tenure), "that leader is none any more"
+        assert (await one.client.txn((), [Get(HEIR)])).read == (None,)
+
+
+async def test_the_wish_goes_with_whoever_asked() -> None:
+    async with TwinCluster("a", "b", "c") as cluster:
+        await settled(cluster)
+        one = cluster[others(cluster)[0]]
+        cluster[cluster.leader() or ""].client.cut = True
+        assert one.tenure is not None
+        assert await succession(one).ask(view(one), one.tenure)
+        assert cluster.etcd.entries[HEIR].lease == one.member.cluster.lease
