@@ -87,7 +87,8 @@ class App:
         self._admission = Admission(config.slots, identity.incarnation)
         self._trust = Trust()
         clock = JudgingClock()
-        self._courier = Courier(spool, self._settled)
+        limit = config.spool_mib << 20
+        self._courier = Courier(spool, self._settled, limit=limit)
         self._courier.load()
         self._work = Work(
             config.name,

@@ -32,6 +32,8 @@ class Config:
     """Members to begin with, `host:port`; the others are learned from them."""
     spool: Path
     """A directory of this worker's own, kept over restarts."""
+    spool_mib: int = 256
+    """MiB of results that nobody takes, past which no new work is asked for."""
     name: str = field(default_factory=lambda: socket.gethostname().lower())
     slots: int = 16
     handlers: tuple[str, ...] = ()
@@ -50,6 +52,8 @@ class Config:
     def __post_init__(self) -> None:
         if not self.endpoints:
             raise ValueError("endpoints names no member")
+        if self.spool_mib < 1:
+            raise ValueError(f"spool_mib must be at least 1, not {self.spool_mib}")
         if not 1 <= self.slots <= 100_000:
             raise ValueError(f"slots must be from 1 to 100000, not {self.slots}")
         if not _NAME.fullmatch(self.name):

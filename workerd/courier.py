@@ -63,9 +63,14 @@ class _Parcel:
 class Courier:
     """All results that no member has stored yet."""
 
-    def __init__(self, spool: Spool, on_settled: Callable[[Key, str], object]) -> None:
-        """`on_settled(key, verdict)` is called for each that left the spool."""
+    def __init__(
+        self, spool: Spool, on_settled: Callable[[Key, str], object], *, limit: int = 1 << 28
+    ) -> None:
+        """`on_settled(key, verdict)` is called for each that left the spool. `limit`: bytes in the
+        spool past which it isn't `healthy`.
+        """
         self._spool = spool
+        self._limit = limit
         self._on_settled = on_settled
         self._parcels: dict[Key, _Parcel] = {}
         self._unspooled: list[Key] = []
@@ -75,7 +80,12 @@ class Courier:
         self._spool_work = asyncio.Event()
         self._all_settled = asyncio.Event()
         self._all_settled.set()
-        self.healthy = True
+        self._takes = True
+
+    @property
+    def healthy(self) -> bool:
+        """Whether new work may be asked for: its results would find room."""
+        return self._takes and self._spool.size < self._limit
 
     def __len__(self) -> int:
         return len(self._parcels)
@@ -168,12 +178,12 @@ class Courier:
             try:
                 await self._flush()
             except OSError as error:
-                self.healthy = False
+                self._takes = False
                 log.warning("the spool takes nothing: %s; no new work until it does", error)
                 await asyncio.sleep(backoff.next())
                 self._spool_work.set()
             else:
-                self.healthy = True
+                self._takes = True
                 backoff.reset()
 
     async def _flush(self) -> None:

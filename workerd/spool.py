@@ -13,6 +13,7 @@ Invariants
 - It is removed only when each of its results was acknowledged; a result may be sent twice, and is
   known again by its token and digest.
 - Two processes never share a directory.
+- Nothing that ended is ever refused for want of room: whoever asks for work looks at `size`.
 
 Everything here blocks; `courier` calls it in a thread.
 """
@@ -66,6 +67,9 @@ class Spool:
             raise Misconfigured(f"the spool {directory} can't be used: {error}") from error
         self._batches: dict[Path, int] = {}
         """Results of each file that nobody has acknowledged yet."""
+        self._sizes: dict[Path, int] = {}
+        self.size = 0
+        """Bytes of all files."""
         self._numbers = itertools.count(1)
 
     @property
@@ -77,13 +81,14 @@ class Spool:
         """The batches that earlier processes left, oldest first."""
         batches = []
         for path in sorted(self.directory.glob(f"*{SUFFIX}"), key=_number):
+            data = path.read_bytes()
             try:
-                results = [*pb.WorkerFrame.FromString(path.read_bytes()).results]
+                results = [*pb.WorkerFrame.FromString(data).results]
             except DecodeError:
                 path.rename(path.with_suffix(".damaged"))
                 log.warning("spool file %s is damaged; set aside", path)
                 continue
-            self._batches[path] = len(results)
+            self._account(path, len(results), len(data))
             batches.append((path, results))
         if batches:
             self._numbers = itertools.count(_number(batches[-1][0]) + 1)
@@ -96,10 +101,11 @@ class Spool:
             OSError: the disk is full, or worse. Write it again: a second copy does no harm.
         """
         path = self.directory / f"{next(self._numbers):012d}{SUFFIX}"
+        data = pb.WorkerFrame(results=results).SerializeToString()
         BEFORE_SYNC()
-        _write(path, pb.WorkerFrame(results=results).SerializeToString())
+        _write(path, data)
         AFTER_SYNC()
-        self._batches[path] = len(results)
+        self._account(path, len(results), len(data))
         return path
 
     def acknowledged(self, paths: Iterable[Path]) -> None:
@@ -108,11 +114,17 @@ class Spool:
             self._batches[path] -= 1
             if not self._batches[path]:
                 del self._batches[path]
+                self.size -= self._sizes.pop(path)
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Give the directory up."""
         os.close(self._lock)
+
+    def _account(self, path: Path, results: int, size: int) -> None:
+        self._batches[path] = results
+        self._sizes[path] = size
+        self.size += size
 
     def _identity(self) -> str:
         path = self.directory / "spool_id"

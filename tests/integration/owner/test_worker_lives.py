@@ -18,6 +18,7 @@ from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
 from schedd.store import migrate
 from schedkit.clock import utcnow
+from schedkit.errors import Unavailable
 from support.etcd import EtcdCluster
 from support.postgres import scratch_postgres
 from support.runs import RecordingLine, SetClock, worker
@@ -156,6 +157,48 @@ async def test_a_lease_that_nobody_refreshes_ends_and_a_heartbeat_brings_the_key
     await wait_until_async(gone, 10, "the key of a worker that nobody hears to go")
     assert await place.leases.heard(one)
     assert await place.live() == {one.id}
+
+
+async def test_a_heartbeat_never_brings_back_what_another_member_has_written_off(place: Place):
+    """P6.2: this one hasn't heard of the loss yet."""
+    one = someone()
+    await place.greeting.greet(one, [])
+    await place.world.store.workers.mark_lost(one.id)
+    await place.leases.end("w", one.id)
+    assert not await place.leases.heard(one)
+    assert await place.live() == set()
+
+
+async def test_a_stream_that_ends_takes_no_lease_away(place: Place):
+    """P6.1: the worker may be attached to every other member."""
+    one = someone()
+    await place.greeting.greet(one, [])
+    place.greeting.gone(one.id)
+    await asyncio.sleep(0)
+    entry = await place.etcd.get(f"workers/w/{one.id}")
+    assert entry is not None
+    assert await place.etcd.keepalive_once(entry.lease) > 0
+    assert await place.leases.heard(one)
+
+
+async def test_nobody_is_written_off_for_a_while_after_etcd_was_restored(place: Place):
+    """P6.4: keys may be missing that heartbeats are about to re-create."""
+    one = someone()
+    await place.greeting.greet(one, [])
+    assert await place.live() == {one.id}
+    cluster_id, revision = place.leases._seen
+    for seen in ((cluster_id, revision + 1_000), (cluster_id + 1, 1)):
+        place.leases._doubted_until = 0.0
+        place.leases._seen = seen  # as if the revisions, or the cluster, had been others before
+        with pytest.raises(Unavailable, match="restored"):
+            await place.live()
+        with pytest.raises(Unavailable, match="restored"):
+            await place.live()
+    place.leases._doubted_until = 0.0
+    assert await place.live() == {one.id}
+    place.leases.restored()
+    with pytest.raises(Unavailable):
+        await place.live()
 
 
 async def test_heartbeats_keep_the_lease_for_longer_than_its_ttl(place: Place):

@@ -93,3 +93,12 @@ def test_a_stray_key_is_named_and_hurts_nobody() -> None:
 
 def test_nobody_is_a_member_without_a_tenure() -> None:
     assert EMPTY_VIEW.member(None) is None
+
+
+def test_a_view_tells_that_etcd_was_restored_since_another() -> None:
+    """P6.4: revisions never go back otherwise, nor does a cluster change its id."""
+    known = replace(EMPTY_VIEW, revision=7, cluster_id=1)
+    assert not replace(known, revision=8).restored_since(known)
+    assert not known.restored_since(EMPTY_VIEW)
+    assert replace(known, revision=6).restored_since(known)
+    assert replace(known, revision=9, cluster_id=2).restored_since(known)

@@ -157,7 +157,8 @@ async def test_ok_waits_until_the_worker_has_answered(workers: Workers):
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert line.revoked == [(out.key.run_id, out.token)]
-    assert not waiting.done()
+    done, _ = await asyncio.wait([waiting], timeout=0.1)
+    assert not done, "P3.8: it waits"
     workers.revoke_answered(out.key.run_id, out.token)
     async with asyncio.timeout(1):
         await waiting

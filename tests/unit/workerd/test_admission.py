@@ -198,6 +198,18 @@ def test_an_entry_is_forgotten_after_its_start_by_and_no_sooner() -> None:
     assert verdict.why is Why.TOO_LATE, "forgotten, and too late to start"
 
 
+def test_what_was_refused_stays_refused_as_long_as_it_could_start() -> None:
+    """P4.2: a second copy of the frame may still be on its way."""
+    admission = worker()
+    admission.draining = True
+    assert isinstance(admission.offer(offer(start_by=5.0), 0.0, trusted=True), Refused)
+    admission.draining = False
+    admission.forget(4.9)
+    verdict = admission.offer(offer(start_by=5.0), 4.9, trusted=True)
+    assert isinstance(verdict, Refused)
+    assert verdict.why is Why.REVOKED
+
+
 def test_whatever_comes_in_whatever_order_each_token_starts_at_most_once() -> None:
     for seed in range(300):
         chance = random.Random(seed)

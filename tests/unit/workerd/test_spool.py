@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
 from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
+from support.wait import wait_until_async
+from workerd.courier import Courier
 from workerd.spool import Spool
 
 
@@ -27,6 +31,28 @@ def test_what_was_written_is_found_by_the_next_process_in_order(tmp_path: Path) 
     assert second.write([result("d")]).name > loaded[-1][0].name
 
 
+def test_a_batch_is_synced_before_it_appears_and_so_is_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W2: a crash of the host loses no result that was sent."""
+    spool = Spool(tmp_path)
+    done: list[str] = []
+    sync, put = os.fsync, Path.replace
+
+    def fsync(fd: int) -> None:
+        done.append("folder" if Path(f"/proc/self/fd/{fd}").resolve() == tmp_path else "file")
+        sync(fd)
+
+    def replace(path: Path, to: Path) -> Path:
+        done.append("renamed")
+        return put(path, to)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", replace)
+    spool.write([result("a")])
+    assert done == ["file", "renamed", "folder"]
+
+
 def test_a_batch_leaves_with_its_last_result(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     file = spool.write([result("a"), result("b")])
@@ -34,6 +60,32 @@ def test_a_batch_leaves_with_its_last_result(tmp_path: Path) -> None:
     assert file.exists()
     spool.acknowledged([file])
     assert not file.exists()
+
+
+def test_the_size_is_that_of_the_files_and_goes_with_them(tmp_path: Path) -> None:
+    """W2: a spool that nobody empties must not fill the disk."""
+    spool = Spool(tmp_path)
+    files = [spool.write([result("a")]), spool.write([result("b"), result("c")])]
+    assert spool.size == sum(file.stat().st_size for file in files)
+    spool.close()
+    second = Spool(tmp_path)
+    second.load()
+    assert second.size == spool.size
+    second.acknowledged([files[0], files[1], files[1]])
+    assert second.size == 0
+
+
+async def test_a_full_spool_asks_for_no_work_and_still_takes_what_ended(tmp_path: Path) -> None:
+    """W2"""
+    spool = Spool(tmp_path)
+    courier = Courier(spool, lambda _key, _verdict: None, limit=1)
+    spooling = asyncio.create_task(courier.keep_spooling())
+    assert courier.healthy
+    courier.put(result("a"), None)
+    await wait_until_async(lambda: not courier.healthy, 5, "it to be full")
+    courier.put(result("b"), None)
+    await wait_until_async(lambda: len(spool.load()) == 2, 5, "the second to be stored too")
+    spooling.cancel()
 
 
 def test_a_directory_has_one_owner(tmp_path: Path) -> None:

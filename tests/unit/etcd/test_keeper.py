@@ -1,0 +1,32 @@
+"""The keeper of a lease, over a lifeline that takes its time."""
+
+from __future__ import annotations
+
+import time
+from typing import cast
+
+from schedd.core.coordination import Lease, LeaseId
+from schedd.etcd.keeper import LeaseKeeper
+from schedd.etcd.lifeline import Lifeline
+from schedd.etcd.trust import Trust
+from schedkit.clock import boottime
+
+TTL = 5
+
+
+class Slow:
+    """A keepalive is answered after a while."""
+
+    def keepalive(self, lease: LeaseId) -> int:
+        time.sleep(0.2)  # the subject: the way there and back
+        return TTL
+
+
+async def test_trust_runs_from_the_sending_of_a_keepalive_not_from_its_answer() -> None:
+    """M6: etcd may count from any moment after the sending."""
+    began = boottime()
+    trust = Trust(TTL, deadline=0.5, sent=began - 3)
+    keeper = LeaseKeeper(Lease(LeaseId(1), TTL), trust, cast("Lifeline", Slow()))
+    keeper._send()
+    margin = 1.0
+    assert began <= keeper.trusted_until - (TTL - margin) < began + 0.1
