@@ -150,7 +150,7 @@ def _unjustified(world: World, due: Due, standing: Standing) -> str | None:
     """Why the row may not account for the instant so; None: it may."""
     row = standing.row
     if standing.ran:
-        return None
+        return _unwanted(world, due, standing)
     phase = due.life.at_generation(standing.first.generation)
     policy = phase.definition.catch_up if phase else "latest"
     if row.reason in ("EDITED", "PAUSED"):
@@ -173,6 +173,23 @@ def _unjustified(world: World, due: Due, standing: Standing) -> str | None:
     if justified.get((row.state, row.reason or ""), False):
         return None
     return f"{told_so} is not what catch_up {policy} may do"
+
+
+def _unwanted(world: World, due: Due, standing: Standing) -> str | None:
+    """A run that was cancelled though nobody asked for it."""
+    row = standing.row
+    if row.state != "CANCELLED":
+        return None
+    at = standing.settled.at
+    asked = {
+        "DELETED": due.life.stopped <= at,
+        "BY_USER": any(
+            call.call == "cancel" and call.phase != "fail" and call.named("run_id") == row.run_id
+            for call in world.calls.values()
+        ),
+        "BY_OVERLAP": True,
+    }
+    return None if asked.get(row.reason or "") else f"CANCELLED ({row.reason}), and nobody asked"
 
 
 def _by_control(due: Due, standing: Standing, reason: str) -> str | None:

@@ -29,9 +29,13 @@ def l5(world: World) -> Iterator[Violation]:
             yield Violation("L5", what, tuple(wrote(start) for start in starts))
             continue
         for start in starts:
-            if world.assignment(run_id, start.token) is None:
+            assignment = world.assignment(run_id, start.token)
+            if assignment is None:
                 what = f"{start.job} started under token {start.token}, which no commit has issued"
                 yield Violation("L5", what, (wrote(start),))
+            elif assignment.worker != start.worker:
+                what = f"{start.job} started on another worker than the one it was given to"
+                yield Violation("L5", what, (wrote(start), assignment.begun.where))
     for extra in extras(world):
         if extra.cause is None:
             yield Violation(

@@ -125,6 +125,10 @@ def _unsent(world: World, step: Step[Run]) -> Iterator[Violation]:
         evidence = (_told(step), *_lines(world, run.run_id))
         yield Violation("S1", f"{_run(step)} took a result {what}", evidence)
     elif end is not None and end.exit is not None and end.exit == run.exit_code:
+        told = (run.state == "SUCCEEDED") == (end.exit == 0) or run.state == "CANCELLED"
+        if not told:
+            what = f"{_run(step)} ended {run.state}, and its worker sent exit code {end.exit}"
+            yield Violation("S1", what, (_told(step), *_lines(world, run.run_id)))
         sent = end.digest or digest(run.run_id, run.token, end.exit)
         if _plain(run.digest) != _plain(sent):
             yield Violation(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from faults.checker.results import accepted
-from faults.checker.rows import TERMINAL, TRANSITIONS, Run
+from faults.checker.rows import NEVER_RAN, TERMINAL, TRANSITIONS, Run
 from faults.checker.tables import Step
 from faults.checker.verdict import Violation
 from faults.checker.world import World
@@ -22,20 +22,28 @@ def s12(world: World) -> Iterator[Violation]:
             refused[entry.commit, entry.after.run_id] = entry.after.token
     for step in world.runs.steps:
         before, after = step.before, step.after
-        if before is None:
-            continue
         if after is None:
-            what = f"run {before.run_id} ({before.state}) was deleted"
-            yield Violation("S12", what, (step.where,))
+            yield Violation("S12", f"run {step.key[0]} was deleted", (step.where,))
+        elif before is None:
+            yield from _born(step, after)
         elif before.state in TERMINAL:
             yield from _changed(step, before, after)
         elif after.state != before.state and after.state not in TRANSITIONS[before.state]:
             what = f"run {after.run_id} went {before.state} → {after.state}"
             yield Violation("S12", what, (step.where,))
+        elif after.state == "RUNNING" != before.state and after.token == before.token:
+            what = f"run {after.run_id} went {before.state} → RUNNING without a new token"
+            yield Violation("S12", what, (step.where,))
         token = refused.get((step.commit, step.key[0]))
         if after is not None and token == after.token and not accepted(step):
             what = f"a report of run {after.run_id} was refused, and changed its row"
-            yield Violation("S12", what, (step.where, f"{before.state} → {after.state}"))
+            yield Violation("S12", what, (step.where, f"now {after.state}"))
+
+
+def _born(step: Step[Run], run: Run) -> Iterator[Violation]:
+    """A run begins PENDING, or as the account of instants that don't run."""
+    if step.op == "insert" and run.state not in ("PENDING", *NEVER_RAN):
+        yield Violation("S12", f"run {run.run_id} began {run.state}", (step.where,))
 
 
 def _changed(step: Step[Run], before: Run, after: Run) -> Iterator[Violation]:

@@ -111,6 +111,28 @@ def test_a_skip_for_overlap_under_allow_breaks_l1() -> None:
     assert broken(story) == {"L1"}
 
 
+def test_a_skip_for_a_run_that_ended_while_it_was_judged_breaks_nothing() -> None:
+    story = leader_killed(without={150, 151})
+    story.play(story.fire(150), 150.05, lasts=0.9)
+    story.settle(story.fire(151), 151.2, state="SKIPPED", reason="OVERLAP")
+    assert broken(story) == NONE
+
+
+def test_a_run_cancelled_by_nobody_breaks_l1() -> None:
+    for reason in ("BY_USER", "DELETED", None):
+        story = leader_killed(without={150})
+        story.settle(story.fire(150), 150.05, state="CANCELLED", reason=reason)
+        assert broken(story) == {"L1"}, reason
+
+
+def test_a_run_that_a_user_cancelled_breaks_nothing() -> None:
+    story = leader_killed(without={150})
+    run = story.fire(150)
+    story.call("cancel", 150.02, run_id=run.id)
+    story.settle(run, 150.05, state="CANCELLED", reason="BY_USER", cancelling="true")
+    assert broken(story) == NONE
+
+
 def test_what_a_deletion_left_unfired_in_an_outage_is_not_owed() -> None:
     story = leader_killed(without=set(range(101, 250)))
     story.change(story.jobs["tick"], 104.3, "delete")

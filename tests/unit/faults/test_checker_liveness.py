@@ -211,6 +211,16 @@ def test_a_start_of_a_run_that_no_commit_made_breaks_l5() -> None:
     assert broken(story) == {"L5"}
 
 
+def test_a_start_on_another_worker_breaks_l5() -> None:
+    story = leader_killed(without={150})
+    run = story.fire(150)
+    story.assign(run, 150.05)
+    story.write("start", run, 150.07, worker="w2")
+    story.write("end", run, 150.1, 0, worker="w2")
+    story.accept(run, 150.15)
+    assert broken(story) == {"L5"}
+
+
 def test_a_rerun_of_an_at_most_once_job_breaks_l5() -> None:
     story = leader_killed(without={150}, delivery="at_most_once")
     run = story.fire(150)

@@ -84,6 +84,16 @@ def test_a_result_spooled_across_a_restart_of_its_worker_breaks_nothing() -> Non
     assert broken(story) == NONE
 
 
+def test_a_state_that_contradicts_what_was_sent_breaks_s1() -> None:
+    story = leader_killed(without={150})
+    run = story.fire(150)
+    story.assign(run, 150.05)
+    story.write("start", run, 150.07)
+    story.write("end", run, 150.1, 0)
+    story.accept(run, 150.15, state="FAILED", reason="EXIT_CODE")
+    assert broken(story) == {"S1"}
+
+
 # -- S2
 
 
@@ -202,7 +212,7 @@ def test_a_terminal_state_that_changes_breaks_s12() -> None:
     story = leader_killed(without={150})
     run = story.play(story.fire(150), 150.05)
     story.settle(run, 151, state="CANCELLED")
-    assert broken(story) == {"S12"}
+    assert broken(story) == {"S12", "L1"}
 
 
 def test_a_reason_that_changes_after_the_end_breaks_s12() -> None:
@@ -221,6 +231,24 @@ def test_a_step_that_the_table_lacks_breaks_s12() -> None:
     story.accept(run, 150.15, 3, state="RETRYING", reason="EXIT_CODE")
     story.settle(run, 150.2, state="SKIPPED")
     assert broken(story) == {"S12", "L1"}
+
+
+def test_a_run_that_begins_running_breaks_s12() -> None:
+    story = leader_killed(without={150})
+    story.play(story.fire(150, state="RUNNING"), 150.05)
+    assert "S12" in broken(story)
+
+
+def test_running_without_a_new_token_breaks_s12() -> None:
+    story = leader_killed(without={150})
+    run = story.fire(150)
+    story.assign(run, 150.05)
+    story.give_back(run, 150.06)
+    story.settle(run, 150.065, state="RUNNING")
+    story.write("start", run, 150.07)
+    story.write("end", run, 150.1, 0)
+    story.accept(run, 150.15)
+    assert "S12" in broken(story)
 
 
 def test_a_run_that_is_deleted_breaks_s12() -> None:
