@@ -90,3 +90,27 @@ def _keys(config: type) -> Iterator[str]:
 def _anchors(page: Path) -> set[str]:
     titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+RULES = (DOCS / "protocol-rules.md").read_text(encoding="utf-8")
+TESTS = {file: file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py")}
+
+
+def test_each_test_that_the_protocols_rules_name_is_there() -> None:
+    written = {name for text in TESTS.values() for name in re.findall(r"def (test_\w+)", text)}
+    assert set(re.findall(r"`(test_\w+)`", RULES)) <= written
+
+
+def test_each_rule_that_a_test_names_is_one_of_the_protocols() -> None:
+    rules = set(re.findall(r"^\| ([PMW]\d+(?:\.\d+)?) \|", RULES, re.MULTILINE))
+    named = {
+        rule
+        for text in TESTS.values()
+        for rule in re.findall(r"\bP\d\.\d+|(?<=\"\"\")[MW]\d+\b", text)
+    }
+    assert named <= rules, f"not in docs/protocol-rules.md: {sorted(named - rules)}"
+
+
+def test_each_rule_that_is_built_has_a_test() -> None:
+    rows = re.findall(r"^\| ([PMW]\d+(?:\.\d+)?) \|(.*)\|$", RULES, re.MULTILINE)
+    assert [rule for rule, row in rows if "not built" not in row and "`test_" not in row] == []

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import cast
 
+import pytest
+
 from schedd.core import schedule
 from schedd.core.ids import JobId, RunId, ShardId, Token
 from schedd.core.lifecycle import State
@@ -22,14 +24,16 @@ from schedd.core.model import (
 )
 from schedd.core.pauses import NO_PAUSES, Pause, Pauses
 from schedd.core.ready_queue import Head
-from schedd.core.records import Assignments
+from schedd.core.records import Assignments, Unstarted
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.dispatch import Dispatch
+from schedd.owner.elsewhere import Nowhere
 from schedd.owner.transact import Transactor
 from schedd.owner.workers import Workers
 from schedd.ports import OwnerStore, PauseStore
+from schedkit.errors import OutcomeUnknown, Unavailable
 from schedproto.v1 import job_pb2
 from support.runs import NOW, RecordingLine, SetClock, owning, run, worker
 
@@ -39,6 +43,8 @@ class Rows:
     """What the assign statement would do: `limits` of admitted runs by job, `generations` now."""
 
     generations: dict[JobId, int] = field(default_factory=dict)
+    fails: list[Exception] = field(default_factory=list)
+    """Raised after the next statements have done their work."""
     limits: dict[JobId, int] = field(default_factory=dict)
     admitted: dict[JobId, int] = field(default_factory=dict)
     drafts: list[Draft] = field(default_factory=list)
@@ -63,6 +69,8 @@ class Rows:
                 start_by=NOW + timedelta(seconds=5),
             )
             assigned.append(Assigned(made, None))
+        if self.fails:
+            raise self.fails.pop()
         return Assignments(assigned, [], waiting, frozenset())
 
 
@@ -290,3 +298,55 @@ def test_what_is_gone_from_the_rows_leaves_the_board():
         board.forget(RunId(run_id), job)
     assert len(board.ready) == 0
     assert board.held == []
+
+
+async def test_what_may_not_have_been_committed_is_pushed_to_nobody() -> None:
+    """P1.4"""
+    world = World()
+    line = world.attach(worker(), grant=4)
+    world.board.put_runs([of(1, 1)], NOW)
+    world.rows.fails.append(OutcomeUnknown("no answer to COMMIT"))
+
+    with pytest.raises(Unavailable):
+        await world.dispatch.step()
+
+    assert line.assigned == []
+    assert world.board.running == {}
+    assert len(world.rows.drafts) == 1
+
+
+async def test_what_was_handed_to_a_worker_that_left_meanwhile_goes_over_one_hop_or_back() -> None:
+    """P4.5"""
+    world = World()
+    given_back: list[Unstarted] = []
+    passed_on: list[LiveRun] = []
+
+    class OtherMember(Nowhere):
+        async def assign(self, handed: Sequence[tuple[Assigned, Known]]) -> list[Assigned]:
+            first, *rest = [assigned for assigned, _ in handed]
+            passed_on.append(first.run)
+            return rest
+
+    async def give_back(claim: Claim, unstarted: Sequence[Unstarted]) -> list[LiveRun]:
+        given_back.extend(unstarted)
+        return []
+
+    assign = world.rows.assign
+
+    async def leaving(
+        claim: Claim, drafts: Sequence[Draft], next_token: Callable[[ShardId], Token]
+    ) -> Assignments:
+        world.workers.detach(attached)
+        return await assign(claim, drafts, next_token)
+
+    world.workers.elsewhere = OtherMember()
+    attached = world.workers.attach(worker(), RecordingLine())
+    world.workers.granted(attached, 4, received=0)
+    world.rows.assign = leaving  # type: ignore[method-assign]
+    world.rows.give_back = give_back  # type: ignore[attr-defined]
+    world.board.put_runs([of(1, 1), of(2, 2)], NOW)
+
+    await world.dispatch.step()
+
+    assert len(passed_on) == len(given_back) == 1
+    assert given_back[0].key != passed_on[0].key

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta, timezone
 from uuid import UUID
 
 import pytest
 
 from schedd.store import arrays
+from support.repository import ROOT
+
+
+def test_no_statement_copies() -> None:
+    """P1.5: nothing ends a process that stops in the middle of a COPY while it holds locks."""
+    for file in (ROOT / "schedd" / "store").rglob("*.py"):
+        assert not re.search(r"\bCOPY\b|copy_(from|expert|to)", file.read_text("utf-8")), file
 
 
 def test_ids_are_their_hex_digits() -> None:
