@@ -133,10 +133,15 @@ class Member:
         self._name = Name(coordination, identity.name)
         self._backoff = Backoff(initial=0.2, maximum=2.0)
         self._attached_until = -math.inf
+        self._look: Callable[[], None] = lambda: None
 
     def attached(self, some: bool) -> None:
         """Whether a worker is attached here: a member without gets no shards while others have."""
         self._attached_until = math.inf if some else boottime() + UNATTACHED_AFTER
+
+    def look(self) -> None:
+        """Something says that the cluster isn't as its map has it: the leader looks now."""
+        self._look()
 
     async def run(self, draining: asyncio.Event) -> None:
         """Be a member until `draining` is set and what can be handed over has been."""
@@ -198,6 +203,7 @@ class Member:
         watch = DatabaseWatch(live.tenure, self.cluster.view, self._clock.away_for, boottime)
         shards = self._shards(live)
         candidate = self._candidate(live, lambda: watch.answers and not draining.is_set())
+        self._look = candidate.wake
         health = self._health(live, watch, registration)
         loops = [registration.loop, shards.loop, candidate.loop, health, *self._loops(live)]
 

@@ -46,6 +46,7 @@ from schedclient.values import (
     Run,
     RunState,
     Shard,
+    ShardMove,
     Value,
     Worker,
 )
@@ -92,6 +93,7 @@ __all__ = [
     "RunState",
     "ScheddError",
     "Shard",
+    "ShardMove",
     "Shell",
     "SyncClient",
     "Unauthenticated",

@@ -16,6 +16,7 @@ from schedclient.values import (
     LeaderTransfer,
     Member,
     Shard,
+    ShardMove,
     Worker,
 )
 from schedproto.v1 import cluster_service_pb2 as wire
@@ -51,6 +52,14 @@ class ClusterCalls:
         request = wire.TransferLeaderRequest(member=member, reason=reason)
         answer = await self._call(methods.TRANSFER_LEADER, request, deadline)
         return value_of(LeaderTransfer, answer)
+
+    async def rebalance(
+        self, *, dry_run: bool = False, deadline: float | None = None
+    ) -> tuple[ShardMove, ...]:
+        """Move every shard to where it should be; gives what moved, or with `dry_run` would."""
+        request = wire.RebalanceClusterRequest(dry_run=dry_run)
+        answer = await self._call(methods.REBALANCE, request, deadline)
+        return tuple(value_of(ShardMove, one) for one in answer.moves)
 
     async def pause(self, *, note: str = "", deadline: float | None = None) -> Cluster:
         """Fire and start nothing until it is resumed. Returns when nothing starts any more."""

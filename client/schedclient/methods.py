@@ -112,6 +112,12 @@ LIST_SHARDS: Final = Method[cluster.ListShardsRequest, cluster.ListShardsRespons
 TRANSFER_LEADER: Final = Method[cluster.TransferLeaderRequest, cluster.TransferLeaderResponse](
     CLUSTER + "TransferLeader", cluster.TransferLeaderResponse.FromString, Again.UNSENT, SETTLING
 )
+REBALANCE: Final = Method[cluster.RebalanceClusterRequest, cluster.RebalanceClusterResponse](
+    CLUSTER + "RebalanceCluster",
+    cluster.RebalanceClusterResponse.FromString,
+    Again.ALWAYS,
+    SETTLING,
+)
 PAUSE_CLUSTER: Final = Method[cluster.PauseClusterRequest, cluster.Cluster](
     CLUSTER + "PauseCluster", cluster.Cluster.FromString, Again.ALWAYS, SETTLING
 )

@@ -127,6 +127,7 @@ class SyncClusterCalls(_Face[ClusterCalls]):
     members = _blocking(ClusterCalls.members)
     shards = _blocking(ClusterCalls.shards)
     transfer_leader = _blocking(ClusterCalls.transfer_leader)
+    rebalance = _blocking(ClusterCalls.rebalance)
     pause = _blocking(ClusterCalls.pause)
     resume = _blocking(ClusterCalls.resume)
 

@@ -246,6 +246,15 @@ class LeaderTransfer(Value):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShardMove(Value):
+    """A shard whose owner changed, or would: names of members, None for nobody."""
+
+    shard: int
+    old_owner: str | None
+    new_owner: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shard(Value):
     """One hash partition of the jobs."""
 

@@ -6,7 +6,18 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from schedclient import Attempt, AuditEntry, DeadLetter, Instant, Job, Member, Run, Shard, Worker
+from schedclient import (
+    Attempt,
+    AuditEntry,
+    DeadLetter,
+    Instant,
+    Job,
+    Member,
+    Run,
+    Shard,
+    ShardMove,
+    Worker,
+)
 from schedctl.output import Column
 from schedkit import duration
 
@@ -130,6 +141,12 @@ AUDIT: Final[Sequence[Column[AuditEntry]]] = (
     Column("SOURCE", lambda one: one.source, wide=True),
     Column("BEFORE", lambda one: one.before, wide=True),
     Column("AFTER", lambda one: one.after, wide=True),
+)
+
+SHARD_MOVES: Final[Sequence[Column[ShardMove]]] = (
+    Column("SHARD", lambda one: one.shard),
+    Column("FROM", lambda one: one.old_owner or "nobody"),
+    Column("TO", lambda one: one.new_owner or "nobody"),
 )
 
 INSTANTS: Final[Sequence[Column[Instant]]] = (

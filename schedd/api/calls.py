@@ -12,7 +12,16 @@ from typing import Any, Final, TypeAlias
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 
-from schedd.api import cluster, cluster_leader, cluster_pause, jobs, pausing, runs, triggering
+from schedd.api import (
+    cluster,
+    cluster_leader,
+    cluster_pause,
+    cluster_rebalance,
+    jobs,
+    pausing,
+    runs,
+    triggering,
+)
 from schedd.api.services import Caller, Services
 from schedd.api.wellformed import check_wellformed
 from schedproto.v1 import cluster_service_pb2, job_service_pb2, run_service_pb2
@@ -68,6 +77,7 @@ _UNARY: Final[dict[str, Unary]] = {
     "schedd.v1.ClusterService.ListMembers": cluster.list_members,
     "schedd.v1.ClusterService.ListShards": cluster.list_shards,
     "schedd.v1.ClusterService.TransferLeader": cluster_leader.transfer_leader,
+    "schedd.v1.ClusterService.RebalanceCluster": cluster_rebalance.rebalance_cluster,
     "schedd.v1.ClusterService.PauseCluster": cluster_pause.pause_cluster,
     "schedd.v1.ClusterService.ResumeCluster": cluster_pause.resume_cluster,
     "schedd.v1.ClusterService.ListWorkers": cluster.list_workers,

@@ -7,13 +7,13 @@ map is the same. `ok` comes when that map is seen.
 """
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 
-from schedd.api.errors import Aborted, CallError, FailedPrecondition, NotFound, OutcomeUnclear
+from schedd.api import refusals
+from schedd.api.errors import Aborted, FailedPrecondition, NotFound, OutcomeUnclear
 from schedd.api.services import Caller, Services
 from schedd.core.membership import ClusterView, MemberView
 from schedkit.clock import boottime
@@ -31,7 +31,7 @@ async def transfer_leader(
     """Have the leader step down for this member, or for the fittest. Every try is audited."""
     view = services.cluster.view()
     began = boottime()
-    try:
+    async with refusals.audited(services, caller, ACTION, OBJECT, request.request_id):
         old, heir = parties(view, request.member)
         if not await services.succession.ask(view, heir.tenure):
             raise Aborted(
@@ -40,11 +40,6 @@ async def transfer_leader(
                 remedy="see `schedctl cluster members`, and ask again",
             )
         after = await _followed(services, caller, view)
-    except CallError as error:
-        entry = caller.refused(ACTION, OBJECT, error.reason, request.request_id)
-        outcome = "unknown" if isinstance(error, OutcomeUnclear) else entry.outcome
-        await services.store.audit(replace(entry, outcome=outcome))
-        raise
     new = after.member(after.leader)
     name = new.name if new else ""
     took = boottime() - began

@@ -59,11 +59,6 @@ class Caller:
         source = f"{self.source} request:{request_id}" if request_id else self.source
         return AuditEntry(self.actor, action, object_, "ok", source=source)
 
-    def refused(self, action: str, object_: str, reason: str, request_id: str = "") -> AuditEntry:
-        """The audit's line for a change that wasn't made, and why."""
-        entry = self.audit(action, object_, request_id)
-        return replace(entry, outcome="refused", reason=reason)
-
     def changed(
         self,
         action: str,

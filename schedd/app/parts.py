@@ -93,6 +93,7 @@ def build(ground: Ground) -> Parts:
     )
     nudges.move(owner)
     workers.on_attachment(member.attached)
+    owner.on_cluster_changed(member.look)
     return Parts(
         clock=clock,
         member=member,

@@ -1,7 +1,4 @@
-"""Assigning: which standing member is to own which shard, and writing that down.
-
-Who is given shards, each rule only if it leaves somebody:
-    not draining · a worker attached · by weight
+"""The map: who is to own which shard (`core/assignment.py`), written down for all to follow.
 
 Invariants
 - The map is written only when it differs, or when it is of another term than ours, so that each
@@ -12,32 +9,14 @@ Invariants
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
 
 from schedd.core.coordination import Get, Put
-from schedd.core.ids import ShardId, TenureId
-from schedd.core.membership import MAP, MemberView
-from schedd.core.partition import owners
+from schedd.core.membership import MAP
 from schedd.core.shard_map import ShardMap, encode
 from schedd.leader.term import Leadership, TermOver
 from schedd.ports import Coordination
 
 log = logging.getLogger(__name__)
-
-
-def assign(members: Collection[MemberView]) -> Mapping[ShardId, TenureId]:
-    """Each shard's tenure; empty when nobody may own any."""
-    able = [member for member in members if member.weight > 0]
-    able = _prefer(able, lambda member: not member.draining)
-    able = _prefer(able, lambda member: member.attached)
-    tenures = {member.name: member.tenure for member in able}
-    chosen = owners({member.name: member.weight for member in able})
-    return {shard: tenures[name] for shard, name in chosen.items()}
-
-
-def _prefer(members: list[MemberView], good: Callable[[MemberView], bool]) -> list[MemberView]:
-    """Those that are good, or all if none is."""
-    return [member for member in members if good(member)] or members
 
 
 async def publish(coordination: Coordination, leadership: Leadership, shard_map: ShardMap) -> bool:

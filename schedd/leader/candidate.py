@@ -14,11 +14,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+from schedd.core.assignment import assign
 from schedd.core.coordination import LeaseId
 from schedd.core.ids import TenureId, Timeline
 from schedd.core.membership import ClusterView, Heir
 from schedd.core.shard_map import ShardMap
-from schedd.leader.assign import assign, publish
+from schedd.leader.assign import publish
 from schedd.leader.elect import campaign, withdraw
 from schedd.leader.fence import Census, fence_departed
 from schedd.leader.succession import PATIENCE, forget

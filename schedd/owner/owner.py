@@ -79,6 +79,7 @@ class Owner:
         self._loops: _Loops | None = None
         workers.on_slots_freed(self._slots_freed)
         brake.on_change(self._braked)
+        self._cluster_changed: Callable[[], None] = lambda: None
 
     def loops(self, live: LiveTenure, nudges: Nudges) -> Sequence[TenureLoop]:
         """The loops of this tenure. Those of an earlier one have ended by now."""
@@ -129,6 +130,10 @@ class Owner:
 
         return _UntilTheEnd(ended), fire.loop, dispatch.loop, rescue.loop
 
+    def on_cluster_changed(self, told: Callable[[], None]) -> None:
+        """Have `told()` called when somebody says that the cluster has changed."""
+        self._cluster_changed = told
+
     # -- nudges --
 
     def jobs_changed(self, jobs: Iterable[JobId]) -> None:
@@ -150,8 +155,9 @@ class Owner:
         self._watchers.changed(runs)
 
     def cluster_changed(self) -> None:
-        """The cluster may have been paused or resumed."""
+        """The cluster may have been paused or resumed, or its map is to be looked at."""
         self._brake.look()
+        self._cluster_changed()
 
     def workers_changed(self) -> None:
         """A worker's key came or went in etcd."""

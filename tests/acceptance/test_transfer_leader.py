@@ -34,6 +34,8 @@ def test_leadership_goes_to_whom_it_is_handed_and_no_run_is_late_for_it(
     assert chosen.returncode == 0, chosen.stderr
     assert chosen.stdout.startswith(f"{first} → ")
 
+    assert calm.json("cluster", "rebalance") == [], "it is balanced, whoever leads"
+    assert calm.schedctl("cluster", "rebalance", "--dry-run").returncode == 0
     unknown = calm.schedctl("cluster", "transfer-leader", "m9")
     assert unknown.returncode == 3
     assert "there is no live member 'm9'" in unknown.stderr

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from schedclient import Cluster
-from schedctl.columns import AUDIT, MEMBERS, SHARDS, WORKERS, facts
+from schedctl.columns import AUDIT, MEMBERS, SHARD_MOVES, SHARDS, WORKERS, facts
 from schedctl.flags import Group, pass_session
-from schedctl.output import instant, length, show_facts, show_list, show_one
+from schedctl.output import instant, length, message, show_facts, show_list, show_one
 from schedctl.session import Session
 
 
@@ -70,6 +70,23 @@ def transfer_leader(session: Session, member: str, reason: str) -> None:
         return
     took = f"{length(moved.took)}, term {moved.old_term} → {moved.new_term}"
     click.echo(f"{moved.old_leader} → {moved.new_leader} in {took}")
+
+
+@cluster.command()
+@click.option("--dry-run", is_flag=True, help="Only say what would move; exit 1 if anything would.")
+@pass_session
+def rebalance(session: Session, dry_run: bool) -> None:
+    """Move every shard to where it should be now, and say what moved.
+
+    The leader does so by itself once a second: there is seldom anything to move.
+    """
+    moves = session.run(lambda client: client.cluster.rebalance(dry_run=dry_run))
+    if session.tabular and not moves:
+        message("every shard is where it should be")
+    else:
+        show_list(session, moves, SHARD_MOVES, lambda one: str(one.shard))
+    if dry_run and moves:
+        raise SystemExit(1)
 
 
 @cluster.command()

@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from schedd.core.assignment import assign
 from schedd.core.coordination import Delete, Put
 from schedd.core.ids import SHARDS, TenureId, Term
 from schedd.core.membership import (
@@ -19,7 +20,7 @@ from schedd.core.membership import (
 )
 from schedd.core.model import Tenure
 from schedd.core.shard_map import ShardMap, decode
-from schedd.leader.assign import assign, publish
+from schedd.leader.assign import publish
 from schedd.leader.elect import campaign
 from schedd.leader.fence import Census, fence_departed
 from schedd.leader.term import Leadership, TermOver, open_term

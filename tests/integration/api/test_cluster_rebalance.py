@@ -1,0 +1,81 @@
+"""Rebalancing: what would move, what moved, and what is said when it can't be done."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from schedd.api.errors import FailedPrecondition, OutcomeUnclear
+from schedd.core.assignment import assign
+from schedd.core.ids import SHARDS, ShardId, Term
+from schedd.core.membership import EMPTY_VIEW, ClusterView
+from schedproto.v1 import cluster_service_pb2 as wire
+from support.web import member
+
+
+@pytest.fixture
+async def told(api: Any) -> ClusterView:
+    """m1 and m2 are there; m1 owns every shard by the rows."""
+    [first] = api.world.members
+    one, other = replace(member("m1"), tenure=first.tenure), member("m2")
+    seen = replace(EMPTY_VIEW, members=(one, other), leader=one.tenure, term=Term(7))
+    api.cluster.now = seen
+    return seen
+
+
+async def test_a_dry_run_says_what_would_move_and_moves_nothing(api, told):
+    wanted = assign(told.members)
+    answer = await api("RebalanceCluster", wire.RebalanceClusterRequest(dry_run=True))
+    assert answer.dry_run
+    assert {(m.shard, m.old_owner, m.new_owner) for m in answer.moves} == {
+        (shard, "m1", "m2") for shard, tenure in wanted.items() if tenure == told.members[1].tenure
+    }
+    assert 0 < len(answer.moves) < SHARDS
+    assert api.nudged.cluster == 0
+    assert not (await api("ListAudit", wire.ListAuditRequest(action="rebalance"))).entries
+
+
+async def test_ok_comes_when_each_shard_is_where_it_should_be(api, told):
+    [first] = api.world.members
+    second = await api.world.member(take=False)
+    told = replace(told, members=(told.members[0], replace(told.members[1], tenure=second.tenure)))
+    api.cluster.now = told
+    moving = [s for s, tenure in assign(told.members).items() if tenure == second.tenure]
+
+    asked = asyncio.create_task(
+        api("RebalanceCluster", wire.RebalanceClusterRequest()), name="rebalance"
+    )
+    done, _ = await asyncio.wait({asked}, timeout=0.3)
+    assert not done, "they are m1's yet"
+    await first.store.membership.release(first.claim(*moving))
+    await second.take(*moving)
+    answer = await asked
+
+    assert [ShardId(m.shard) for m in answer.moves] == sorted(moving)
+    assert {m.new_owner for m in answer.moves} == {"m2"}
+    assert api.nudged.cluster == 1, "the leader looks at once"
+    [line] = (await api("ListAudit", wire.ListAuditRequest(action="rebalance"))).entries
+    assert json.loads(line.after) == {"m1": SHARDS - len(moving), "m2": len(moving)}
+    assert json.loads(line.before) == {"m1": SHARDS}
+
+
+async def test_what_hasnt_moved_in_time_is_unknown(api, told):
+    with pytest.raises(OutcomeUnclear):
+        await api("RebalanceCluster", wire.RebalanceClusterRequest(), deadline=0.1)
+    [line] = (await api("ListAudit", wire.ListAuditRequest(action="rebalance"))).entries
+    assert (line.outcome, line.reason) == ("unknown", "STILL_MOVING")
+
+
+async def test_without_a_leader_or_anybody_to_own_shards_it_is_refused(api, told):
+    api.cluster.now = replace(told, leader=None)
+    with pytest.raises(FailedPrecondition) as refused:
+        await api("RebalanceCluster", wire.RebalanceClusterRequest())
+    assert refused.value.reason == "NO_LEADER"
+    api.cluster.now = replace(told, members=(member("idle", weight=0),))
+    with pytest.raises(FailedPrecondition) as refused:
+        await api("RebalanceCluster", wire.RebalanceClusterRequest(dry_run=True))
+    assert refused.value.reason == "NOBODY_FIT"
