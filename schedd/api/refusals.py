@@ -1,4 +1,4 @@
-"""Refused changes of the cluster stand in the audit too: who wanted what, and why it wasn't done."""
+"""Refused changes of the cluster are audited too: who wanted what, and why it wasn't done."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
