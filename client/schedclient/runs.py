@@ -63,16 +63,13 @@ class Runs:
         async for run in paging.paged(Run, read, limit):
             yield run
 
-    async def watch(
-        self, *run_ids: str, job: str = "", deadline: float | None = None
-    ) -> AsyncIterator[Run]:
+    async def watch(self, *run_ids: str, deadline: float | None = None) -> AsyncIterator[Run]:
         """Yield each change of these runs, from how they stand now, until all have ended.
 
-        With `job` instead: of all runs of that job, until the caller leaves. A broken stream is
-        taken up again at another member; a state that was seen is not told twice.
+        A broken stream is taken up again at another member; a state that was seen is not told
+        twice.
         """
-        namespace = self._namespace if job else ""  # runs are named by their ids alone
-        request = wire.WatchRunsRequest(run_ids=run_ids, namespace=namespace, job=job)
+        request = wire.WatchRunsRequest(run_ids=run_ids)
         seen: dict[str, run_pb2.Run] = {}
         backoff = Backoff(0.1, 2.0)
         while True:
@@ -83,15 +80,12 @@ class Runs:
                     if seen.get(event.run.run_id) == event.run:
                         continue
                     seen[event.run.run_id] = event.run
-                    run = value_of(Run, event.run)
-                    if job and run.ended:
-                        del seen[run.run_id]
-                    yield run
+                    yield value_of(Run, event.run)
             except ClusterUnavailable as failure:
                 if failure.reason == "NO_ENDPOINT":
                     raise
             else:
-                if not job and all(_ended(seen.get(run_id)) for run_id in run_ids):
+                if all(_ended(seen.get(run_id)) for run_id in run_ids):
                     return
             await asyncio.sleep(backoff.next())
 

@@ -19,6 +19,7 @@ from schedclient.cluster import Audit, ClusterCalls, DeadLetters, Workers
 from schedclient.jobs import Jobs
 from schedclient.runs import Runs
 from schedkit.channel import TLS
+from schedkit.errors import Misconfigured
 
 A = TypeVar("A")
 P = ParamSpec("P")
@@ -41,6 +42,10 @@ class _Loop:
 
     def wait_for(self, work: Awaitable[T]) -> T:
         """Run it there; cancelled there if the caller is interrupted here."""
+        if self._loop.is_closed():
+            if isinstance(work, Coroutine):
+                work.close()
+            raise Misconfigured("the client is closed")
         future = asyncio.run_coroutine_threadsafe(_awaited(work), self._loop)
         try:
             return future.result()

@@ -1,18 +1,22 @@
 """The command `schedctl`: says which extra is missing, where one is."""
 
 import os
+import signal
 import sys
 
 NEEDS = "schedctl needs its extra: pip install 'schedd[cli]' (missing: {module})\n"
+INTERRUPTED = 130
 OURS = frozenset({"schedctl", "schedclient", "schedkit", "schedproto", "schedd"})
 
 
 def main() -> int:
     """Run what the command line says; the process's exit code."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))  # while it loads
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # stderr is for our own three lines
     try:
         from schedctl import app
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         return app.run(sys.argv[1:])
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in OURS:

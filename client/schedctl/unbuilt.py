@@ -66,13 +66,14 @@ FLAGS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("submit",): ("--follow", "--grpc"),
     ("run", "list"): ("--watch",),
     ("run", "logs"): ("--failed",),
+    ("run", "watch"): ("--job",),
     ("worker", "list"): ("--watch",),
     ("cluster", "members"): ("--watch",),
     ("apply",): ("--prune", "--check-version"),
 }
 """Flags of built commands."""
 
-WITH_VALUE: Final = frozenset({"--grpc", "--check-version"})
+WITH_VALUE: Final = frozenset({"--grpc", "--check-version", "--job"})
 
 
 def is_command(path: tuple[str, ...]) -> bool:

@@ -15,6 +15,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from schedd.api import actions
 from schedd.api.errors import InvalidArgument, Violation
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.core import schedule, zones
@@ -43,6 +44,8 @@ from schedproto.v1 import common_pb2, job_pb2
 MAX_PAYLOAD = 256 * 1024
 MAX_JOB = 1024 * 1024
 """Bytes of a whole definition: an assignment that carries it must fit into one frame."""
+MAX_EXPRESSIONS = 100
+"""Of one job: their union is reckoned whenever it fires."""
 _NO_ID = UUID(int=0)
 
 LATE_AT = timedelta(seconds=60)
@@ -191,7 +194,7 @@ def _violations(job: job_pb2.Job, now: datetime, *, scheduled: bool) -> Iterator
         yield from _schedule_violations(job, now)
     elif job.name:
         yield from check_name(job.name)
-    yield from _action_violations(job)
+    yield from actions.violations(job)
     payload = list(payload_violations(job.payload))
     yield from payload
     yield from payload_violations(job.http.json, "http.json")
@@ -215,6 +218,10 @@ def _schedule_violations(job: job_pb2.Job, now: datetime) -> Iterator[Violation]
     if len(given) != 1:
         said = " and ".join(given) if given else "none"
         yield Violation("schedule", f"give exactly one of cron, every, at, on_demand; got {said}")
+        return
+    if len(job.cron) > MAX_EXPRESSIONS:
+        problem = f"{len(job.cron):,} expressions, at most {MAX_EXPRESSIONS} are allowed"
+        yield Violation("cron", problem)
         return
     if job.HasField("every") and seconds(job.every) < timedelta(seconds=1):
         yield Violation("every", "must be at least 1s")
@@ -248,39 +255,6 @@ def _cron_violation(expressions: str, wrong: CronError) -> Violation:
     if wrong.field == "time_zone":
         return Violation("time_zone", f"{wrong.problem} ({wrong.hint})")
     return Violation("cron", f"{expressions[:100]!r}: {wrong}")
-
-
-def _action_violations(job: job_pb2.Job) -> Iterator[Violation]:
-    action = job.WhichOneof("action")
-    if action is None:
-        yield Violation("action", "give one of shell, http, python")
-    elif action == "shell":
-        shell = job.shell
-        if bool(shell.argv) == bool(shell.script):
-            yield Violation("shell", "give either argv or script")
-        if shell.argv and not shell.argv[0]:
-            yield Violation("shell.argv", "the program's name is empty")
-        if shell.interpreter and not shell.script:
-            yield Violation("shell.interpreter", "goes with script alone")
-        if shell.stdin_text and shell.stdin != job_pb2.ShellAction.STDIN_TEXT:
-            yield Violation("shell.stdin_text", "goes with stdin: text")
-    elif action == "http":
-        if not re.match(r"https?://[^/\s]+", job.http.url):
-            yield Violation("http.url", f"{job.http.url!r} isn't an http or https URL")
-        if job.http.method and not re.fullmatch(r"[A-Za-z]{1,20}", job.http.method):
-            yield Violation("http.method", f"{job.http.method[:60]!r} isn't an HTTP method")
-        if job.http.HasField("json") and job.http.body:
-            yield Violation("http.body", "give either json or body")
-        for status in job.http.success_statuses:
-            if not 100 <= status <= 599:
-                yield Violation("http.success_statuses", f"{status} isn't an HTTP status")
-        if job.http.success_pattern:
-            try:
-                re.compile(job.http.success_pattern)
-            except (re.error, OverflowError, RecursionError) as wrong:
-                yield Violation("http.success_pattern", f"isn't a regular expression: {wrong}")
-    elif action == "python" and not job.python.handler:
-        yield Violation("python.handler", "is missing")
 
 
 def _number_violations(job: job_pb2.Job) -> Iterator[Violation]:

@@ -1,6 +1,7 @@
 """Why does a run wait, or why did it end so: looked at in the order in which things can stop it."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from schedd.api import definitions, views
@@ -101,8 +102,12 @@ async def _needs(services: Services, record: RunRecord) -> list[Check]:
     workers = services.lines.workers()
     if definition is None:
         return []
-    fit = [one for one in workers if able(one.incarnation, need_of(definition))]
+    need = need_of(definition)
+    fit = [one for one in workers if able(one.incarnation, need)]
     what = f"handler {definition.handler!r}" if definition.handler else f"{definition.action} jobs"
+    if not fit and any(able(one.incarnation, replace(need, slots=1)) for one in workers):
+        most = max(one.incarnation.slots for one in workers)
+        what = f"jobs of {need.slots} slots: the largest has {most}"
     if not fit:
         return [
             Check(

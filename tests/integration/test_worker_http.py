@@ -34,6 +34,8 @@ class Target:
         match request.path:
             case "/ok":
                 return web.json_response({"fine": True})
+            case "/backtracks":
+                return web.Response(text="a" * 40 + "!")
             case "/broken":
                 return web.Response(status=500, text="oh no")
             case "/busy":
@@ -119,6 +121,13 @@ async def test_a_pattern_must_be_found_in_the_body(tmp_path: Path) -> None:
         assert missed.reason == common_pb2.REASON_HTTP_STATUS
         wrong = await request(stream, url=server.url(), success_pattern="(")
         assert wrong.reason == common_pb2.REASON_DONT_RETRY
+
+
+async def test_no_pattern_stalls_the_worker(tmp_path: Path) -> None:
+    async with target() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+        stream = await member.attached()
+        found = await request(stream, url=server.url("/backtracks"), success_pattern="^(a+)+$")
+        assert found.reason == common_pb2.REASON_HTTP_STATUS
 
 
 async def test_64_kib_of_a_large_answer_are_kept(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ Invariants
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -19,6 +18,7 @@ import aiohttp
 from yarl import URL
 
 from schedkit.clock import utcnow
+from schedkit.patterns import Pattern
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.capture import KEEP, Piece
@@ -59,9 +59,12 @@ class Http:
     async def _call(self, attempt: Attempt) -> Outcome:
         action = attempt.assignment.http
         try:
-            pattern = re.compile(action.success_pattern.encode())
+            pattern = Pattern(action.success_pattern)
+        except ValueError as error:
+            return _failed(error, Reason.DONT_RETRY)
+        try:
             return await self._follow(action, attempt, pattern)
-        except (re.error, aiohttp.InvalidURL, ForbiddenTarget) as error:
+        except (aiohttp.InvalidURL, ForbiddenTarget) as error:
             return _failed(error, Reason.DONT_RETRY)
         except aiohttp.ClientConnectorError as error:
             forbidden = isinstance(error.os_error, ForbiddenTarget)
@@ -73,7 +76,7 @@ class Http:
             return _failed(error, Reason.EXCEPTION)
 
     async def _follow(
-        self, action: job_pb2.HttpAction, attempt: Attempt, pattern: re.Pattern[bytes]
+        self, action: job_pb2.HttpAction, attempt: Attempt, pattern: Pattern
     ) -> Outcome:
         method, url = action.method.upper() or "POST", URL(action.url)
         body: bytes | None = _body(action, attempt)
@@ -117,7 +120,7 @@ class Http:
 
 
 async def _judged(
-    answer: aiohttp.ClientResponse, action: job_pb2.HttpAction, pattern: re.Pattern[bytes]
+    answer: aiohttp.ClientResponse, action: job_pb2.HttpAction, pattern: Pattern
 ) -> Outcome:
     data = bytearray()
     while len(data) <= KEEP and (chunk := await answer.content.read(KEEP + 1 - len(data))):
@@ -134,7 +137,7 @@ async def _judged(
             output=output,
             retry_after=_retry_after(answer.headers),
         )
-    if not pattern.search(kept):
+    if not pattern.found_in(kept):
         wrong = f"HTTP {answer.status}, but its body doesn't match {action.success_pattern!r}"
         return Outcome(Verdict.FAILED, Reason.HTTP_STATUS, wrong, answer.status, output=output)
     result = _content(kept, answer.content_type) if whole and kept else None

@@ -85,16 +85,13 @@ def get(session: Session, run_id: str) -> None:
 
 
 @run.command()
-@click.argument("run_ids", nargs=-1, metavar="RUN…")
-@click.option("--job", default="", help="All runs of this job, until Ctrl-C.")
+@click.argument("run_ids", nargs=-1, required=True, metavar="RUN…")
 @pass_session
-def watch(session: Session, run_ids: tuple[str, ...], job: str) -> None:
+def watch(session: Session, run_ids: tuple[str, ...]) -> None:
     """Each change of runs as it happens, until all have ended. JSON: an object a line."""
-    if bool(run_ids) == bool(job):
-        raise click.UsageError("name the runs to watch, or --job", click.get_current_context())
 
     async def work(client: Client) -> None:
-        async for one in client.runs.watch(*run_ids, job=job):
+        async for one in client.runs.watch(*run_ids):
             event(session, one, following.outcome)
 
     session.run(work)

@@ -20,6 +20,7 @@ from schedkit.jsonform.scalars import (
     read_duration,
     read_enum,
     read_instant,
+    read_string,
     read_token,
     shown,
 )
@@ -171,9 +172,10 @@ class _Reader:
             return
         of = map_value(field)
         for key, one in value.items():
+            word = self._try(lambda key=key: read_string(str(key)), path)
             read = self._scalar(of, one, (*path, str(key)))
-            if read is not None:
-                into[str(key)] = read
+            if word is not None and read is not None:
+                into[word] = read
 
     def _matches(self, into: Any, value: Mapping[Any, Any], path: Path) -> None:
         """`{disk: ssd, region: [eu, us]}`."""
@@ -218,7 +220,9 @@ def read_payload(value: Any, strings: bool) -> str | bytes:
     if strings:
         value = _typed(value)
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text.encode()  # half of a surrogate pair is no text
+        return text
     except (TypeError, ValueError) as error:
         raise Unreadable(f"is no JSON: {error}") from None
 

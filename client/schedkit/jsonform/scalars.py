@@ -159,6 +159,10 @@ def read_string(value: Any) -> str:
     """Text, and nothing that merely could be written as one."""
     if not isinstance(value, str):
         raise Unreadable(f"must be a text, not {shown(value)}; put it into quotes")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Unreadable("holds half of a surrogate pair, which is no text") from None
     return str(value)
 
 

@@ -78,6 +78,7 @@ class Nudged:
 class Lines:
     """What the workers were told."""
 
+    attached: list[WorkerView] = field(default_factory=list)
     revoked: list[RunId] = field(default_factory=list)
     cancelled: list[RunId] = field(default_factory=list)
 
@@ -88,7 +89,7 @@ class Lines:
         self.cancelled.append(run.key.run_id)
 
     def workers(self) -> list[WorkerView]:
-        return []
+        return self.attached
 
 
 @dataclass

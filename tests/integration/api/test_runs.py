@@ -17,9 +17,10 @@ from schedd.api.errors import (
     NotFound,
 )
 from schedd.core.lifecycle import LIVE
+from schedd.core.records import WorkerView
 from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2
 from schedproto.v1 import run_service_pb2 as wire
-from support.store import draft, report
+from support.store import draft, incarnation, report
 
 SPEC = job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"]))
 
@@ -136,3 +137,13 @@ async def test_every_change_stands_in_the_audit(api):
     await api("CancelRun", wire.CancelRunRequest(run_id=run.run_id))
     page = await api("ListAudit", cluster_service_pb2.ListAuditRequest())
     assert [entry.action for entry in page.entries] == ["cancel", "submit"]
+
+
+async def test_why_a_run_waits_that_asks_more_slots_than_any_worker_has(api):
+    registered = incarnation(slots=2)
+    api.lines.attached = [WorkerView(registered, True, False, free=2, running=0, lease_age=0.0)]
+    spec = job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"]), slots=99)
+    run = await api("SubmitRun", wire.SubmitRunRequest(spec=spec))
+    why = await api("ExplainRun", wire.ExplainRunRequest(run_id=run.run_id))
+    (check,) = [one for one in why.checks if one.question == "Is there a worker for it?"]
+    assert check.answer == "no worker attached takes jobs of 99 slots: the largest has 2"

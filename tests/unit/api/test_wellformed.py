@@ -107,9 +107,32 @@ def test_a_job_that_would_not_fit_into_a_frame_is_refused():
     assert "at most" in violations(job(shell=script))["shell"]
 
 
-def test_a_pattern_that_cannot_be_compiled_is_a_violation():
-    http = job_pb2.HttpAction(url="http://example.org", success_pattern="a{99999999999999999999}")
+@pytest.mark.parametrize("pattern", ["(", "a{2000}", "(a{1000}){1000}", "(?=a)", "x" * 1001])
+def test_a_pattern_that_cannot_be_compiled_is_a_violation(pattern):
+    http = job_pb2.HttpAction(url="http://example.org", success_pattern=pattern)
     assert set(violations(job(http=http))) == {"http.success_pattern"}
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://h:99999/", "http://h:x/", "http://:80/"])
+def test_what_is_no_url_is_a_violation(url):
+    assert set(violations(job(http=job_pb2.HttpAction(url=url)))) == {"http.url"}
+
+
+@pytest.mark.parametrize("headers", [{"X": "a\r\nY: b"}, {"X Y": "a"}, {"": "a"}])
+def test_what_is_no_header_is_a_violation(headers):
+    http = job_pb2.HttpAction(url="http://example.org", headers=headers)
+    assert set(violations(job(http=http))) == {"http.headers"}
+
+
+@pytest.mark.parametrize("name", ["", "A=B"])
+def test_what_is_no_variables_name_is_a_violation(name):
+    shell = job_pb2.ShellAction(argv=["true"], env={name: "x"})
+    assert set(violations(job(shell=shell))) == {"shell.env"}
+
+
+def test_a_job_has_few_expressions():
+    many = job_pb2.Job(name="j", cron=["@daily"] * 101, shell=job_pb2.ShellAction(argv=["true"]))
+    assert violations(many) == {"cron": "101 expressions, at most 100 are allowed"}
 
 
 def test_the_longest_that_is_allowed_can_be_reckoned_with():

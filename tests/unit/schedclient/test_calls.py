@@ -281,3 +281,13 @@ async def test_a_request_larger_than_a_message_is_the_callers_fault(client):
     with pytest.raises(InvalidArgument) as refused:
         await client.submit(shell={"argv": ["cat"]}, payload="x" * 5_000_000)
     assert refused.value.reason == "TOO_LARGE"
+
+
+async def test_half_of_a_surrogate_pair_is_no_text(client):
+    for wrong in (
+        {"payload": "\ud800"},
+        {"shell": {"argv": ["\ud800"]}},
+        {"shell": {"argv": ["a"], "env": {"\ud800": "b"}}},
+    ):
+        with pytest.raises(InvalidArgument):
+            await client.submit(**{"shell": {"argv": ["cat"]}, **wrong})

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from schedclient import Client, NotFound, SyncClient
+from schedclient import Client, Misconfigured, NotFound, SyncClient
 from schedclient import sync as faces
 from schedclient.cluster import Audit, ClusterCalls, DeadLetters, Workers
 from schedclient.jobs import Jobs
@@ -116,3 +116,10 @@ def test_threads_may_share_it(member: Scripted):
         for thread in threads:
             thread.join()
     assert told == ["r"] * 8
+
+
+def test_a_closed_client_says_so():
+    client = SyncClient("127.0.0.1:1")
+    client.close()
+    with pytest.raises(Misconfigured, match="closed"):
+        client.runs.get("r")

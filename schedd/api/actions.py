@@ -1,0 +1,72 @@
+"""What a job does, checked as far as it can be before any worker sees it."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import urlsplit
+
+from schedd.api.errors import Violation
+from schedkit.patterns import Pattern
+from schedproto.v1 import job_pb2
+
+_METHOD: Final = re.compile(r"[A-Za-z]{1,20}")
+_HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+def violations(job: job_pb2.Job) -> Iterator[Violation]:
+    """What no worker could run."""
+    match job.WhichOneof("action"):
+        case None:
+            yield Violation("action", "give one of shell, http, python")
+        case "shell":
+            yield from _shell(job.shell)
+        case "http":
+            yield from _http(job.http)
+        case "python" if not job.python.handler:
+            yield Violation("python.handler", "is missing")
+
+
+def _shell(shell: job_pb2.ShellAction) -> Iterator[Violation]:
+    if bool(shell.argv) == bool(shell.script):
+        yield Violation("shell", "give either argv or script")
+    if shell.argv and not shell.argv[0]:
+        yield Violation("shell.argv", "the program's name is empty")
+    if shell.interpreter and not shell.script:
+        yield Violation("shell.interpreter", "goes with script alone")
+    if shell.stdin_text and shell.stdin != job_pb2.ShellAction.STDIN_TEXT:
+        yield Violation("shell.stdin_text", "goes with stdin: text")
+    for name in shell.env:
+        if not name or "=" in name:
+            yield Violation("shell.env", f"{name!r} isn't the name of a variable")
+
+
+def _http(http: job_pb2.HttpAction) -> Iterator[Violation]:
+    if not _is_url(http.url):
+        yield Violation("http.url", f"{http.url!r} isn't an http or https URL")
+    if http.method and not _METHOD.fullmatch(http.method):
+        yield Violation("http.method", f"{http.method[:60]!r} isn't an HTTP method")
+    for name, value in http.headers.items():
+        if not _HEADER.fullmatch(name):
+            yield Violation("http.headers", f"{name[:60]!r} isn't the name of a header")
+        if any(sign in value for sign in "\r\n"):
+            yield Violation("http.headers", f"the value of {name!r} holds a line break")
+    if http.HasField("json") and http.body:
+        yield Violation("http.body", "give either json or body")
+    for status in http.success_statuses:
+        if not 100 <= status <= 599:
+            yield Violation("http.success_statuses", f"{status} isn't an HTTP status")
+    if http.success_pattern:
+        try:
+            Pattern(http.success_pattern)
+        except ValueError as wrong:
+            yield Violation("http.success_pattern", f"can't be read as RE2 syntax: {wrong}")
+
+
+def _is_url(text: str) -> bool:
+    if not re.match(r"https?://[^/\s]+", text):
+        return False
+    try:
+        parts = urlsplit(text)
+        return bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
