@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -172,7 +173,7 @@ class _Reader:
             return
         of = map_value(field)
         for key, one in value.items():
-            word = self._try(lambda key=key: read_string(str(key)), path)
+            word = self._try(partial(read_string, str(key)), path)
             read = self._scalar(of, one, (*path, str(key)))
             if word is not None and read is not None:
                 into[word] = read
