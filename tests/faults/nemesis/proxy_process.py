@@ -64,7 +64,7 @@ async def serve(order: Order) -> None:
                 asyncio.create_task(_carry(order, reader, behind, spoil=_both(order)), name="up"),
                 asyncio.create_task(_carry(order, ahead, writer, spoil=True), name="down"),
             ]
-            done, pending = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            done, pending = await asyncio.wait(ways, return_when=asyncio.FIRST_EXCEPTION)
             torn = any(isinstance(each.exception(), Torn) for each in done)
             for each in pending:
                 each.cancel()
@@ -94,10 +94,11 @@ async def _carry(
             at, piece = await waiting.get()
             if (wait := at - loop.time()) > 0:
                 await asyncio.sleep(wait)
+            if not piece:
+                sink.write_eof()
+                return
             sink.write(piece)
             await sink.drain()
-            if not piece:
-                return
 
     delivery = asyncio.create_task(deliver(), name="deliver")
     try:
@@ -109,8 +110,8 @@ async def _carry(
             await waiting.put((loop.time() + delay, piece))
         await waiting.put((loop.time(), b""))
         await delivery
-    except (OSError, asyncio.IncompleteReadError):
-        return
+    except OSError as gone:
+        raise Torn from gone
     finally:
         delivery.cancel()
 
@@ -127,10 +128,12 @@ async def _spoil(order: Order, piece: bytes, passed: int) -> bytes:
         case "truncate" | "reset" if after > order.bytes:
             order.done.spoiled += 1
             raise Torn
-        case "corrupt" if after // order.bytes > passed // order.bytes:
-            order.done.spoiled += 1
-            place = min(order.bytes - passed % order.bytes, len(piece)) - 1
-            return piece[:place] + bytes([piece[place] ^ 0x10]) + piece[place + 1 :]
+        case "corrupt":
+            turned = bytearray(piece)
+            for place in range(order.bytes - passed % order.bytes - 1, len(piece), order.bytes):
+                order.done.spoiled += 1
+                turned[place] ^= 0x10
+            return bytes(turned)
     return piece
 
 

@@ -7,12 +7,33 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from schedctl.dev import binaries
+from schedctl.dev.errors import MissingProgram
+
 PROGRAMS = {"ip": "iproute2", "nsenter": "util-linux", "sysctl": "procps", "bash": "bash"}
 FAKETIME = "/usr/lib/*/faketime/libfaketimeMT.so.1"
 
 
 def lacking_here() -> str | None:
     """What keeps a world from being built here; None when nothing does."""
+    if lack := no_hosts_here():
+        return lack
+    try:
+        programs = binaries.find_postgres()
+        binaries.find_etcd()
+    except MissingProgram as missing:
+        return str(missing)
+    library = "lib/**/test_decoding.so"
+    if not any(programs.postgres.parents[1].glob(library)):
+        return (
+            f"PostgreSQL in {programs.postgres.parent} has no test_decoding, by which commits are"
+            " read in their order: apt-get install postgresql"
+        )
+    return None
+
+
+def no_hosts_here() -> str | None:
+    """What keeps a network from being laid here; None when nothing does."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     for program, package in PROGRAMS.items():
