@@ -43,13 +43,16 @@ MARGIN = 2.5
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds. `failover` (F): lease, election, takeover. `grace` (G): of catching up."""
+    """Seconds. `failover` (F): lease, election, takeover. `grace` (G): catching up. `least`: from
+    the first quiet to the last.
+    """
 
     first_quiet: float = 5.0
     second_quiet: float = 4.0
     failover: float = 5.0
     grace: float = 4.0
     settle: float = 30.0
+    least: float = 20.0
 
 
 class Run:
@@ -160,13 +163,19 @@ class Run:
             closing.callback(self._close)
             if kind is None:
                 self._heal()
-                self._be_quiet(max(self.timings.second_quiet, self._patience_left()))
+                self._be_quiet(
+                    max(self.timings.second_quiet, self._patience_left(), self._lacking_length())
+                )
             self._finish()
 
     def _patience_left(self) -> float:
         """Seconds until what fell due in the last fault must have run, whatever happened."""
         healed = self.journal.healed or self.began
         return healed + self.timings.failover + self.timings.grace - time.time()
+
+    def _lacking_length(self) -> float:
+        """Seconds until enough instants have passed for the run to prove something."""
+        return self.quiet[0][0] + self.timings.least - time.time()
 
     def _heal(self) -> None:
         healed = self.journal.healed or time.time()

@@ -54,7 +54,10 @@ def figures_of(world: World) -> Figures:
 
 
 def _longest_gap(world: World) -> float:
-    """The longest time from an instant that wanted a run to the job's next start."""
+    """The longest time from an instant that wanted a run to the job's next start.
+
+    It ends where the job was paused or deleted, for then nothing was waited for any more.
+    """
     starts: dict[str, list[float]] = defaultdict(list)
     for run_id, events in world.starts.items():
         run = world.run(run_id)
@@ -71,4 +74,5 @@ def _gap(due: Due, starts: list[float], ended: float) -> float:
         return 0.0
     place = bisect_left(starts, due.at - QUIET_BOUND)
     following = starts[place] if place < len(starts) else ended
-    return max(0.0, following - due.at)
+    wanted_until = [p.committed for p in due.life.pauses if p.committed >= due.at]
+    return max(0.0, min(following, due.life.stopped, *wanted_until) - due.at)

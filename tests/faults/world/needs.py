@@ -55,3 +55,9 @@ def faketime() -> Path:
     if not found:
         raise RuntimeError("libfaketime is missing: apt-get install faketime")
     return found[0]
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.exit(lacking_here())
