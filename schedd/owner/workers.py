@@ -256,8 +256,13 @@ class Workers:
             and run.start_by is not None
             and run.start_by < past
         }
-        for incarnation in sorted(away, key=lambda one: one.int)[:MOST_ASKED]:
-            heard[incarnation] = await self.elsewhere.heard(incarnation)
+        asked = sorted(away, key=lambda one: one.int)[:MOST_ASKED]
+        async with asyncio.TaskGroup() as group:
+            answers = {
+                each: group.create_task(self.elsewhere.heard(each), name=f"heard {each}")
+                for each in asked
+            }
+        heard.update((each, task.result()) for each, task in answers.items())
         return [
             run
             for run in runs

@@ -15,7 +15,7 @@ import grpc.aio
 
 from schedd.ports import Cluster
 from schedkit.channel import TLS, connect
-from schedkit.errors import Unavailable
+from schedkit.errors import Misconfigured, Unavailable
 from schedkit.tasks import Waker
 from schedproto.v1 import peer_service_pb2 as wire
 
@@ -74,9 +74,7 @@ class Peers:
         request: wire.NudgeRequest | wire.RelayRequest,
         answer: type[A],
     ) -> A:
-        channel = self._channels.get(endpoint)
-        if channel is None:
-            channel = self._channels[endpoint] = connect(endpoint, tls=self._tls)
+        channel = self._channel(endpoint)
         call: grpc.aio.UnaryUnaryMultiCallable[Any, A] = channel.unary_unary(
             f"/schedd.v1.PeerService/{method}",
             request_serializer=lambda message: message.SerializeToString(),
@@ -92,3 +90,12 @@ class Peers:
             # Its channel was closed under it: the member has gone.
             raise Unavailable(f"{method} to {endpoint}: the member has gone") from None
         return response
+
+    def _channel(self, endpoint: str) -> grpc.aio.Channel:
+        channel = self._channels.get(endpoint)
+        if channel is None:
+            try:
+                channel = self._channels[endpoint] = connect(endpoint, tls=self._tls)
+            except Misconfigured as error:  # a certificate in the middle of its rotation
+                raise Unavailable(str(error)) from error
+        return channel

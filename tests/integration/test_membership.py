@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,6 +175,32 @@ async def test_a_leader_that_is_asked_to_end_hands_over_within_a_second(world: W
     assert await world.leader() in others
     assert await world.etcd.get(member_key(leader)) is None
     assert leader not in (await world.tenures()).values()
+
+
+async def test_no_shard_is_without_an_owner_for_300_ms_while_a_leader_hands_over(
+    world: World, figure: Callable[[str], None]
+) -> None:
+    await world.three()
+    leader = await world.leader()
+    tenure = await world.tenure(leader)
+    free: dict[ShardId, float] = {}
+    gaps: dict[ShardId, float] = {}
+    began = time.monotonic()
+    world.members[leader].send(signal.SIGTERM)
+
+    async def handed_over() -> bool:
+        rows, now = await world.store.membership.read_shards(), time.monotonic()
+        for row in rows:
+            if row.owner is None:
+                free.setdefault(row.id, now)
+            elif row.owner != tenure and row.id in free:
+                gaps[row.id] = now - free.pop(row.id)
+        return not any(row.owner in (None, tenure) for row in rows)
+
+    assert await wait_until_async(handed_over, 2, "others to own all shards")
+    worst, took = max(gaps.values(), default=0.0), time.monotonic() - began
+    figure(f"planned hand-over: all moved after {took * 1e3:.0f} ms, {worst * 1e3:.0f} ms unowned")
+    assert worst < 0.3
 
 
 async def test_a_member_stopped_past_its_lease_is_replaced_and_comes_back_anew(
