@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
 
 from faults.checker.coverage import owes_start, started
 from faults.checker.extras import extras
@@ -58,14 +57,11 @@ def _longest_gap(world: World) -> float:
 
     It ends where the job was paused or deleted, for then nothing was waited for any more.
     """
-    starts: dict[str, list[float]] = defaultdict(list)
-    for run_id, events in world.starts.items():
-        run = world.run(run_id)
-        if run is not None:
-            starts[run.job_id].extend(event.at for event in events)
-    for times in starts.values():
-        times.sort()
-    gaps = (_gap(due, starts[due.life.job_id], world.meta.ended) for due in world.dues)
+    starts = {
+        job_id: sorted(start.at for start in events)
+        for job_id, events in world.starts_by_job.items()
+    }
+    gaps = (_gap(due, starts.get(due.life.job_id, []), world.meta.ended) for due in world.dues)
     return max(gaps, default=0.0)
 
 

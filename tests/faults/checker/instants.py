@@ -12,13 +12,14 @@ from faults.checker.lives import Call, Life
 from faults.checker.rows import Run, ticks
 from faults.checker.tables import Step, clock
 from faults.checker.verdict import Violation
-from faults.checker.windows import QUIET_BOUND
 from faults.checker.world import World
 from faults.history import ProbeEvent
 
 CONTROLS = ("pause", "edit", "delete")
 WRITTEN = 1.0
-"""Seconds that a probe's first line may come after the start that its worker reported."""
+"""Seconds that a probe's first line may come after its start."""
+REPORTED = 0.03
+"""Seconds by which a worker's report of a start may err in quiet."""
 
 
 def s5(world: World) -> Iterator[Violation]:
@@ -146,23 +147,33 @@ def _deed(step: Step[Run], run: Run) -> str | None:
 def _started_after(world: World, call: Call, job_id: str) -> Iterator[Violation]:
     changes = [s for s in world.jobs.of(job_id) if s.at <= call.until and s.after is not None]
     generation = changes[-1].after.generation if changes and changes[-1].after else 0
-    for run_id, starts in world.starts.items():
-        run = world.run(run_id)
-        if run is None or run.job_id != job_id or (call.call == "pause" and not run.scheduled):
+    for start in world.starts_by_job.get(job_id, ()):
+        run, assignment = world.run(start.run), world.assignment(start.run, start.token)
+        by_hand = run is not None and not run.scheduled
+        if assignment is None or assignment.generation >= generation:
             continue
-        for start in starts:
-            assignment = world.assignment(run_id, start.token)
-            if assignment is None or assignment.generation >= generation:
-                continue
-            if _began(assignment, start) > call.until + QUIET_BOUND and not world.windows.slept(
-                start.worker, assignment.begun.at, start.at
-            ):
-                yield Violation(
-                    "S8",
-                    f"{start.job} started {start.at - call.until:.3f} s after the `ok` of its"
-                    f" {call.call}, from generation {assignment.generation}",
-                    (f"{call.call} (op {call.op}) ok {clock(call.until)}", wrote(start)),
-                )
+        if (call.call == "pause" and by_hand) or not _after(world, call, assignment, start):
+            continue
+        yield Violation(
+            "S8",
+            f"{start.job} started {start.at - call.until:.3f} s after the `ok` of its"
+            f" {call.call}, from generation {assignment.generation}",
+            (f"{call.call} (op {call.op}) ok {clock(call.until)}", wrote(start)),
+        )
+
+
+def _after(world: World, call: Call, assignment: Assignment, start: ProbeEvent) -> bool:
+    """Whether it started after the call's `ok`, and its worker hadn't stood still meanwhile.
+
+    In quiet its worker's own report tells to some milliseconds when it did; a fault may have moved
+    the clock of that report, so then (and where there is none) it is the probe's line, less what
+    that may lag behind the start.
+    """
+    if world.windows.slept(start.worker, assignment.begun.at, start.at):
+        return False
+    if assignment.started is not None and world.windows.quiet(call.invoked.at, start.at):
+        return min(assignment.started, start.at) > call.until + REPORTED
+    return start.at > call.until + WRITTEN
 
 
 def _started_in_a_pause(world: World, call: Call) -> Iterator[Violation]:
@@ -173,16 +184,7 @@ def _started_in_a_pause(world: World, call: Call) -> Iterator[Violation]:
             assignment = world.assignment(start.run, start.token)
             if assignment is None or assignment.begun.at > call.until:
                 continue
-            if call.until + QUIET_BOUND < _began(assignment, start) < until and not (
-                world.windows.slept(start.worker, assignment.begun.at, start.at)
-            ):
+            if start.at < until and _after(world, call, assignment, start):
                 late = start.at - call.until
                 what = f"{start.job} started {late:.3f} s after the `ok` of the cluster's pause"
                 yield Violation("S8", what, (f"ok {clock(call.until)}", wrote(start)))
-
-
-def _began(assignment: Assignment, start: ProbeEvent) -> float:
-    """When the worker started it; where it never said so, its own line less what that may lag."""
-    if assignment.started is None:
-        return start.at - WRITTEN
-    return min(assignment.started, start.at)

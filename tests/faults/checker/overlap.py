@@ -51,14 +51,11 @@ def s9(world: World) -> Iterator[Violation]:
 
 def overlaps(world: World) -> Iterator[Overlap]:
     """Physical overlaps of different runs of a job that excludes them."""
-    by_job: dict[str, list[ProbeEvent]] = defaultdict(list)
-    for run_id, starts in world.starts.items():
-        run = world.run(run_id)
-        life = world.lives.by_job.get(run.job_id) if run else None
-        if run and life and _always_alone(life):
-            by_job[run.job_id].extend(starts)
-    for starts in by_job.values():
-        starts.sort(key=lambda start: start.at)
+    for job_id, unordered in world.starts_by_job.items():
+        life = world.lives.by_job.get(job_id)
+        if life is None or not _always_alone(life):
+            continue
+        starts = sorted(unordered, key=lambda start: start.at)
         open_until: list[tuple[float, ProbeEvent]] = []
         for later in starts:
             open_until = [one for one in open_until if one[0] > later.at]

@@ -101,6 +101,16 @@ class World:
         return found
 
     @cached_property
+    def starts_by_job(self) -> Mapping[str, Sequence[ProbeEvent]]:
+        """The same by job id, of the runs that a commit made; in no order."""
+        found: dict[str, list[ProbeEvent]] = defaultdict(list)
+        for run_id, starts in self.starts.items():
+            run = self.run(run_id)
+            if run is not None:
+                found[run.job_id].extend(starts)
+        return found
+
+    @cached_property
     def ends(self) -> Mapping[tuple[str, int], ProbeEvent]:
         """Ends by run id and token; the last one, should there be more."""
         return {(e.run, e.token): e for e in self.history.probes if e.event == "end"}

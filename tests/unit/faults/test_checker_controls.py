@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from faults.history import Schedule
-from support.story import Story, broken, calm, delete, live_row, update
+from support.story import Story, broken, calm, delete, live_row, stamp, update
 
 NONE: frozenset[str] = frozenset()
 AFTER_220 = frozenset(range(221, 250))
@@ -58,6 +58,17 @@ def test_what_starts_after_its_ok_breaks_s8(call: str) -> None:
     assert "S8" in broken(story)
 
 
+def test_a_start_that_its_worker_reports_after_the_ok_breaks_s8() -> None:
+    story = calm(without={*AFTER_220, 220})
+    run = story.fire(220)
+    story.assign(run, 220.05)
+    story.change(story.jobs["tick"], 220.3, "pause")
+    story.write("start", run, 220.46)
+    story.write("end", run, 220.5, 0)
+    story.accept(run, 220.55, started_at=stamp(220.45))
+    assert broken(story) == {"S8"}
+
+
 def test_a_line_a_little_after_a_start_before_the_ok_breaks_nothing() -> None:
     story = calm(without={*AFTER_220, 220})
     run = story.fire(220)
@@ -65,7 +76,7 @@ def test_a_line_a_little_after_a_start_before_the_ok_breaks_nothing() -> None:
     story.change(story.jobs["tick"], 220.3, "pause")
     story.write("start", run, 220.6)
     story.write("end", run, 220.7, 0)
-    story.accept(run, 220.8, started_at="2027-01-15 08:03:40.35+00")
+    story.accept(run, 220.8, started_at=stamp(220.35))
     assert broken(story) == NONE
 
 
