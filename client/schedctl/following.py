@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Final
 
-from schedclient import Client, Run
+import click
+
+from schedclient import Client, Result, Run
 from schedctl.output import MARKS, length, message
 from schedctl.session import Session
 
@@ -26,6 +29,22 @@ async def print_logs(client: Client, run_id: str, *, token: int = 0, follow: boo
             message(f"… {piece.omitted:,} bytes left out …")
         stream.buffer.write(piece.data)
         stream.flush()
+
+
+async def print_output(client: Client, run: Run) -> None:
+    """What an ended run wrote, and what it returned (a handler's value, an answer's body)."""
+    await print_logs(client, run.run_id)
+    if run.succeeded and run.exit_code is None:
+        print_result(await client.runs.result(run.run_id))
+
+
+def print_result(result: Result) -> None:
+    """JSON, or the bytes themselves; nothing where nothing was returned."""
+    if isinstance(result.value, bytes):
+        sys.stdout.buffer.write(result.value)
+        sys.stdout.flush()
+    elif result.size or result.value is not None:
+        click.echo(json.dumps(result.value, ensure_ascii=False, indent=2))
 
 
 def outcome(run: Run) -> str:

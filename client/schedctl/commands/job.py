@@ -240,7 +240,7 @@ def trigger(
         if wait:
             run = await following.wait(session, client, run)
             if session.tabular:
-                await following.print_logs(client, run.run_id)
+                await following.print_output(client, run)
         return run
 
     run = session.run(work)

@@ -180,16 +180,11 @@ def attempts(session: Session, run_id: str) -> None:
 @pass_session
 def result(session: Session, run_id: str) -> None:
     """What a run returned: JSON, or the bytes themselves."""
-    import json
-    import sys
-
     found = session.run(lambda client: client.runs.result(run_id))
     if not session.tabular:
         show_data(session, found.to_json(snake=session.output == "yaml"))
-    elif isinstance(found.value, bytes):
-        sys.stdout.buffer.write(found.value)
     else:
-        click.echo(json.dumps(found.value, ensure_ascii=False, indent=2))
+        following.print_result(found)
 
 
 @run.command()

@@ -50,7 +50,7 @@ def submit(
             return run
         run = await following.wait(session, client, run)
         if session.tabular:
-            await following.print_logs(client, run.run_id)
+            await following.print_output(client, run)
         return run
 
     run = session.run(work)

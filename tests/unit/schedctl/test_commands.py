@@ -268,6 +268,16 @@ async def test_submit_and_wait_prints_what_the_job_wrote(ctl, member):
     assert list(member.heard("SubmitRun")[0].spec.shell.argv) == ["sh", "-c", "echo hi"]
 
 
+async def test_submit_and_wait_prints_what_a_handler_returned(ctl, member):
+    member.say("SubmitRun", run_of(common_pb2.RUN_STATE_PENDING))
+    member.say("WatchRuns", says_of(run_of()))
+    member.say("ReadLogs", [])
+    value = common_pb2.Payload(json='{"rows":3}')
+    member.say("GetRunResult", run_pb2.RunResult(run_id="r1", size=10, result=value))
+    ended = await ctl("submit", "--wait", "--python", "etl:load")
+    assert (ended.code, ended.data) == (0, {"rows": 3})
+
+
 @pytest.mark.parametrize(("flags", "code"), [(["--wait"], 1), (["--exit-status"], 3)])
 async def test_a_failed_run_is_1_or_its_own_code(ctl, member, flags, code):
     failed = run_of(common_pb2.RUN_STATE_FAILED, exit_code=3)
