@@ -19,9 +19,9 @@ from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import LiveRun, Report, RunKey, Verdict
 from schedd.core.records import Unstarted
 from schedd.core.retry import Outcome, Sequel, after_attempt, fingerprint
+from schedd.owner.attached import Line
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue, Known
-from schedd.owner.workers import Line
 from schedd.ports import ClusterClock, Nudges, ResultStore
 from schedkit import failpoints
 from schedkit.tasks import Loop

@@ -18,16 +18,16 @@ attached here goes over one hop (`elsewhere`).
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from schedd.core.events import Emit, WorkerCame, WorkerWent
 from schedd.core.ids import IncarnationId, RunId, Token
-from schedd.core.model import Assigned, Incarnation, LiveRun, RunKey
+from schedd.core.model import Assigned, Incarnation, LiveRun
 from schedd.core.placement import Offer
 from schedd.core.ready_queue import Head
 from schedd.core.records import WorkerView
+from schedd.owner.attached import Attached, Line
 from schedd.owner.catalogue import Known
 from schedd.owner.elsewhere import Elsewhere, Heard, Nowhere
 from schedd.owner.revocations import Revocations
@@ -51,45 +51,6 @@ Demand: TypeAlias = Callable[[Incarnation], Sequence[Head]]
 def no_demand(_: Incarnation) -> Sequence[Head]:
     """Nothing waits here."""
     return ()
-
-
-class Line(Protocol):
-    """One worker's stream, downwards. Nothing here waits; frames are coalesced behind it."""
-
-    def assign(self, assigned: Assigned, known: Known) -> None: ...
-    def revoke(self, key: RunKey, token: Token) -> None: ...
-    def cancel(self, key: RunKey, token: Token, *, kill: bool) -> None: ...
-    def demand(self, heads: Sequence[Head]) -> None: ...
-    def acknowledge(self, key: RunKey, token: Token, *, stale: bool) -> None: ...
-
-
-@dataclass(slots=True)
-class Attached:
-    """A worker whose stream is open."""
-
-    incarnation: Incarnation
-    line: Line
-    granted: int = 0
-    received: int = 0
-    pushed: int = 0
-    free: int = 0
-    running: int = 0
-    draining: bool = False
-    since_refresh: float = 0.0
-    heard: Heard | None = None
-    """Its last heartbeat."""
-    demanded: tuple[Head, ...] = ()
-    lost: bool = False
-    """Its incarnation was written off."""
-    spoke_at: float = 0.0
-    """When its last grant or heartbeat came, in seconds of CLOCK_BOOTTIME."""
-
-    @property
-    def available(self) -> int:
-        """Slots that may be used now, if it is there."""
-        if self.draining or self.lost:
-            return 0
-        return max(0, self.granted - (self.pushed - self.received))
 
 
 class Workers:

@@ -5,31 +5,24 @@
       frames up   → workers (grants, heartbeats), collect (results, refusals)
       line  down ← assignments, revokes, cancels, demand, acknowledgements, answers
 
-Downwards everything goes through one outbox that a single writer empties: idle, a frame leaves at
-once; busy, what has gathered meanwhile leaves in one frame (a stream carries thousands of frames a
-second, whatever they hold).
+Whatever breaks the stream ends it; the worker comes again, and says what it has in hand.
 """
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 import grpc
-from google.protobuf.message import Message
 
-from schedd.core.ids import Token
-from schedd.core.model import Assigned, RunKey
-from schedd.core.ready_queue import Head
-from schedd.owner.catalogue import Known
+from schedd.owner.attached import Attached
 from schedd.owner.collect import Collect, Refusal
 from schedd.owner.greeting import Greeting, Turned
-from schedd.owner.workers import Attached, Workers
+from schedd.owner.workers import Workers
 from schedd.ports import Cluster, ClusterClock
 from schedd.rpc import frames
+from schedd.rpc.outbox import Outbox
 from schedd.rpc.status import abort
 from schedkit import failpoints
 from schedkit.errors import Unavailable
@@ -39,9 +32,6 @@ log = logging.getLogger(__name__)
 
 HELLO_WITHIN: Final = 10.0
 """Seconds a new stream has for its first frame."""
-MOST_IN_FRAME: Final = 500
-BYTES_IN_FRAME: Final = 1024 * 1024
-"""About how many bytes of assignments go into one frame: a worker takes none over 4 MiB."""
 
 AFTER_PUSH = failpoints.awaited("assign.after_push", None)
 BEFORE_ACKNOWLEDGING = failpoints.awaited("acknowledge.before", None)
@@ -62,70 +52,6 @@ class Terms:
     def heartbeat_interval(self) -> timedelta:
         """Six heartbeats a TTL, so that two may be lost before a refresh is late."""
         return self.worker_ttl / 6
-
-
-class Outbox:
-    """What waits to go down one stream; `Line` for the loops."""
-
-    def __init__(self) -> None:
-        self._frame = wire.MemberFrame()
-        self._assignments: deque[wire.Assignment] = deque()
-        self._waiting = asyncio.Event()
-
-    def put(self, frame: wire.MemberFrame) -> None:
-        """Add to the next frame: lists grow, a newer single field takes an unsent one's place."""
-        for field, _ in frame.ListFields():
-            if not field.is_repeated:
-                plain: Message = self._frame
-                plain.ClearField(field.name)
-        self._frame.MergeFrom(frame)
-        self._waiting.set()
-
-    async def next(self) -> wire.MemberFrame:
-        """The next frame, as soon as there is anything to send."""
-        await self._waiting.wait()
-        self._waiting.clear()
-        frame, self._frame = self._frame, wire.MemberFrame()
-        size = 0
-        while self._assignments and len(frame.assignments) < MOST_IN_FRAME:
-            size += self._assignments[0].ByteSize()
-            if size > BYTES_IN_FRAME and frame.assignments:
-                break
-            frame.assignments.append(self._assignments.popleft())
-        if self._assignments:
-            self._waiting.set()
-        return frame
-
-    def assign(self, assigned: Assigned, known: Known) -> None:
-        """Hand a run out."""
-        self._assignments.append(frames.assignment(assigned, known))
-        self._waiting.set()
-
-    def pass_on(self, frame: wire.MemberFrame) -> None:
-        """Send the assignments, revokes and cancels of a frame that another member made."""
-        self._assignments.extend(frame.assignments)
-        self.put(wire.MemberFrame(revokes=frame.revokes, cancels=frame.cancels))
-
-    def revoke(self, key: RunKey, token: Token) -> None:
-        """Ask for an assignment back."""
-        self.put(wire.MemberFrame(revokes=[wire.Revoke(key=frames.key_message(key, token))]))
-
-    def cancel(self, key: RunKey, token: Token, *, kill: bool) -> None:
-        """Have a run ended."""
-        told = wire.Cancel(key=frames.key_message(key, token), kill=kill)
-        self.put(wire.MemberFrame(cancels=[told]))
-
-    def demand(self, heads: Sequence[Head]) -> None:
-        """Tell what waits."""
-        self.put(wire.MemberFrame(demand=frames.demand(heads)))
-
-    def acknowledge(self, key: RunKey, token: Token, *, stale: bool) -> None:
-        """Say what became of a result."""
-        verdict = (
-            wire.Acknowledgement.VERDICT_STALE if stale else wire.Acknowledgement.VERDICT_ACCEPTED
-        )
-        told = wire.Acknowledgement(key=frames.key_message(key, token), verdict=verdict)
-        self.put(wire.MemberFrame(acknowledgements=[told]))
 
 
 class WorkerService:

@@ -22,7 +22,7 @@ from schedd.owner.catalogue import Known
 from schedd.owner.elsewhere import Heard
 from schedd.owner.workers import Workers
 from schedd.rpc import frames
-from schedd.rpc.attach import Outbox
+from schedd.rpc.outbox import Outbox
 from schedd.rpc.peers import Peers
 from schedkit.errors import Unavailable
 from schedkit.tasks import Waker

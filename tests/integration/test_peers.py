@@ -19,8 +19,8 @@ from schedd.core.model import Assigned, Definition
 from schedd.owner.catalogue import Known
 from schedd.owner.elsewhere import Heard
 from schedd.owner.workers import Workers
-from schedd.rpc.attach import Outbox
 from schedd.rpc.nudges import Nudger
+from schedd.rpc.outbox import Outbox
 from schedd.rpc.peer_service import PeerService
 from schedd.rpc.peers import Peers
 from schedd.rpc.relay import Relay
