@@ -117,7 +117,7 @@ def _tokens(world: World) -> Iterator[Violation]:
 def _unsent(world: World, step: Step[Run]) -> Iterator[Violation]:
     """A result that nobody can have sent, as far as the probe jobs' own lines can tell."""
     run = step.after
-    if run is None or run.job_id not in world.lives.by_job or not world.starts:
+    if run is None or not world.writes(run):
         return
     end = world.ends.get((run.run_id, run.token))
     if run.state == "SUCCEEDED" and (end is None or end.at > step.at):

@@ -13,6 +13,7 @@ from faults.history import Row
 
 SCHEDULED = "SCHEDULE"
 """`trigger` of a run that the schedule made; others were made by people."""
+SUBMITTED = "SUBMIT"
 
 WAITING = frozenset({"PENDING", "RETRYING"})
 NEVER_RAN = frozenset({"SKIPPED", "MISSED", "COALESCED"})

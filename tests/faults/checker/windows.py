@@ -1,18 +1,22 @@
 """When the world was quiet, when something was wrong with it, and by when a due run must start.
 
-    quiet: due + 1 s          else: due + F + G, and never before heal + F + G of the faults around
+    ──┬── fault ──┬───── F ─────┬──── working ────┬── fault ──┬───── F ─────┬──── working ────▶
+      begin       healed        failed over       begin       healed
 
-A fault lasts from its `begin` to its `healed` (or its `end`, or the end of the run). Its shadow
-reaches F + G further. A deadline that falls into another fault's shadow moves on with it.
+A run that is due in quiet starts within a second. Any other has G seconds of *working* time: while
+no fault lasts and the last one healed at least F ago; and never less than F + G in all. After one
+fault alone that is heal + F + G. A fault lasts from its `begin` to its `healed` (or its `end`, or
+the end of the run).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from faults.history import Meta, Nemesis
 
+NEVER = float("inf")
 ON_TIME = 1.0
 """Seconds after its due instant within which a run starts in quiet."""
 CLOCK_BOUND = 1.0
@@ -45,10 +49,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The quiet spans and the faults of a run."""
+    """The quiet spans and the faults of a run, and when the system had to work, in order."""
 
     meta: Meta
     faults: tuple[Fault, ...]
+    working: tuple[tuple[float, float], ...]
 
     @property
     def patience(self) -> float:
@@ -67,12 +72,14 @@ class Windows:
         """The latest instant at which a run that was due then may start."""
         if self.in_time(due):
             return due + ON_TIME
-        deadline = due + self.patience
-        for fault in self.faults:
-            shadow = fault.healed + self.patience
-            if fault.begin - ON_TIME <= deadline and due <= shadow:
-                deadline = max(deadline, shadow)
-        return deadline
+        left, latest = self.meta.grace, due
+        for begin, end in self.working:
+            latest = max(latest, begin)
+            if end - latest >= left:
+                return max(latest + left, due + self.patience)
+            left -= max(0.0, end - latest)
+            latest = max(latest, end)
+        return NEVER
 
     def early(self, due: float) -> float:
         """The earliest instant at which a run due then may start."""
@@ -83,7 +90,22 @@ class Windows:
         return any(fault.sleeps(who) and fault.overlaps(first, last) for fault in self.faults)
 
 
-def faults_of(events: Sequence[Nemesis], ended: float) -> tuple[Fault, ...]:
+def windows_of(meta: Meta, events: Sequence[Nemesis]) -> Windows:
+    """The windows of a run, of its nemesis' record."""
+    faults = _faults(events, meta.ended)
+    return Windows(meta, faults, tuple(_working(meta, faults)))
+
+
+def _working(meta: Meta, faults: Sequence[Fault]) -> Iterator[tuple[float, float]]:
+    ready = meta.began
+    for fault in faults:
+        if ready < fault.begin:
+            yield ready, fault.begin
+        ready = max(ready, fault.healed + meta.failover)
+    yield ready, NEVER
+
+
+def _faults(events: Sequence[Nemesis], ended: float) -> tuple[Fault, ...]:
     """The faults of a run in order of their beginning."""
     by_id: dict[int, list[Nemesis]] = {}
     for event in events:

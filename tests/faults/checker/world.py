@@ -15,7 +15,7 @@ from faults.checker.assignments import Assignment, assignments_of
 from faults.checker.ledger import Due, Standing, dues_of
 from faults.checker.lives import Call, Lives, calls_of, lives_of
 from faults.checker.tables import Table
-from faults.checker.windows import Windows, faults_of
+from faults.checker.windows import windows_of
 from faults.history import History, ProbeEvent
 
 
@@ -25,7 +25,7 @@ class World:
     def __init__(self, history: History) -> None:
         self.history = history
         self.meta = history.meta
-        self.windows = Windows(history.meta, faults_of(history.nemesis, history.meta.ended))
+        self.windows = windows_of(history.meta, history.nemesis)
 
     @cached_property
     def runs(self) -> Table[rows.Run]:
@@ -146,6 +146,18 @@ class World:
     def assignment(self, run_id: str, token: int) -> Assignment | None:
         """The handing out of this run under this token."""
         return next((a for a in self.assignments.get(run_id, ()) if a.token == token), None)
+
+    def writes(self, run: rows.Run) -> bool:
+        """Whether this is a run of a probe job, that writes its lines."""
+        if run.trigger == rows.SUBMITTED:
+            return self.submits_write
+        return run.job_id in self.lives.by_job and bool(self.starts)
+
+    @cached_property
+    def submits_write(self) -> bool:
+        """Whether what users submitted writes lines too."""
+        runs = (self.run(run_id) for run_id in self.starts)
+        return any(run is not None and run.trigger == rows.SUBMITTED for run in runs)
 
     def lost_by(self, incarnation: str | None, at: float) -> bool:
         """Whether the worker's lease was seen gone at this instant."""

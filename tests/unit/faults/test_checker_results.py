@@ -84,6 +84,23 @@ def test_a_result_spooled_across_a_restart_of_its_worker_breaks_nothing() -> Non
     assert broken(story) == NONE
 
 
+def test_submitted_work_that_succeeded_without_a_line_breaks_s1() -> None:
+    story = calm()
+    for at, runs in ((200.0, True), (210.0, False)):
+        story.call("submit", at)
+        submit = story.new(at + 0.01, story.jobs["tick"], trigger="SUBMIT")
+        submit.row["job_id"] = f"once at {at}"
+        story.commit(at + 0.05, insert("runs", dict(submit.row)))
+        if runs:
+            story.play(submit, at + 0.3)
+        else:
+            story.assign(submit, at + 0.3)
+            story.accept(submit, at + 0.5)
+    verdict = check(story.history())
+    assert verdict.broken == {"S1"}
+    assert "never ended" in verdict.violations[0].what
+
+
 def test_a_state_that_contradicts_what_was_sent_breaks_s1() -> None:
     story = leader_killed(without={150})
     run = story.fire(150)

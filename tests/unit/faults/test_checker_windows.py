@@ -1,0 +1,55 @@
+"""By when a due run must have started: one second in quiet, F and G of work around faults."""
+
+from __future__ import annotations
+
+from faults.checker.windows import Windows, windows_of
+from faults.history import Meta, Nemesis
+
+F, G = 6.0, 5.0
+
+
+def world(*faults: tuple[float, float], quiet: tuple[tuple[float, float], ...] = ()) -> Windows:
+    """A run of 1,000 s with faults that last from a to b."""
+    meta = Meta("rows", 1, 0.0, 1000.0, 3.0, 3.0, F, G, quiet)
+    begun = [Nemesis(begin, n, "cut", "m1", "begin") for n, (begin, _) in enumerate(faults)]
+    healed = [Nemesis(end, n, "cut", "m1", "healed") for n, (_, end) in enumerate(faults)]
+    return windows_of(meta, begun + healed)
+
+
+def test_in_quiet_a_run_starts_within_a_second() -> None:
+    windows = world(quiet=((0.0, 100.0),))
+    assert windows.deadline(50.0) == 51.0
+    assert windows.deadline(99.5) == 99.5 + F + G, "its second isn't quiet to the end"
+
+
+def test_in_a_fault_it_has_until_heal_and_f_and_g() -> None:
+    windows = world((100.0, 120.0))
+    assert windows.deadline(110.0) == 120.0 + F + G
+    assert windows.deadline(99.5) == 120.0 + F + G - 0.5, "half a second before it could work"
+
+
+def test_after_a_fault_it_has_no_more() -> None:
+    windows = world((100.0, 120.0))
+    assert windows.deadline(121.0) == 121.0 + F + G
+    assert windows.deadline(200.0) == 200.0 + F + G
+
+
+def test_a_fault_that_comes_before_the_system_could_work_moves_the_deadline_on() -> None:
+    assert world((100.0, 120.0), (124.0, 140.0)).deadline(110.0) == 140.0 + F + G
+
+
+def test_time_to_work_between_faults_counts() -> None:
+    windows = world((100.0, 120.0), (129.0, 140.0))
+    assert windows.deadline(110.0) == 140.0 + F + G - 3.0, "from 126 to 129 it could work"
+
+
+def test_a_row_of_faults_never_ends_the_demand() -> None:
+    windows = world(*((float(at), at + 6.0) for at in range(100, 900, 20)))
+    assert windows.deadline(101.0) == 106.0 + F + G
+    assert windows.deadline(501.0) == 506.0 + F + G
+
+
+def test_a_fault_that_never_heals_demands_nothing_before_the_end() -> None:
+    meta = Meta("rows", 1, 0.0, 1000.0, 3.0, 3.0, F, G)
+    windows = windows_of(meta, [Nemesis(100.0, 1, "cut", "m1", "begin")])
+    assert windows.deadline(110.0) > 1000.0
