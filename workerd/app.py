@@ -48,6 +48,8 @@ SETTLE_WITHIN = 10.0
 """Seconds that a worker which has drained waits for its last results to be stored."""
 _KILL_WITHIN = 12.0
 """Seconds that attempts have to end when asked, whatever their `kill_after`; by default 10 s."""
+_REAP_WITHIN = 3.0
+"""Seconds for what was killed to be gone."""
 _KEEPER_LOOK = 0.5
 
 
@@ -146,9 +148,13 @@ class App:
             self._work.stop_all(Cause.DRAIN)
             if not await _within(_KILL_WITHIN, self._work.idle()):
                 self._work.stop_all(Cause.DRAIN, kill=True)
-                await _within(_KILL_WITHIN, self._work.idle())
+                await _within(_REAP_WITHIN, self._work.idle())
+        idle = await _within(0.0, self._work.idle())
         if not await _within(SETTLE_WITHIN, self._courier.settled()):
             log.warning("%d results stay in the spool for the next start", len(self._courier))
+        elif not idle:
+            # Its end is the process's; until the lease has run out nobody else begins it.
+            log.warning("a handler's thread doesn't end; this worker leaves without a goodbye")
         else:
             await _within(2.0, self._attach.goodbye())
 

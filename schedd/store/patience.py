@@ -44,7 +44,7 @@ class Patience:
     def __init__(self, engine: Engine, seconds: float) -> None:
         self.seconds = seconds
         self._calls: set[Call] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a connection may be closed by the collector, anywhere
         self._ended = threading.Event()
         event.listen(engine, "close", self._closing)
         self._thread = threading.Thread(target=self._watch, name="database-patience", daemon=True)

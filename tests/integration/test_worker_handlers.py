@@ -7,6 +7,8 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember, Stream
@@ -201,6 +203,22 @@ async def test_a_thread_is_asked_to_end_and_left_behind_when_it_does_not(tmp_pat
         assert left.reason == common_pb2.REASON_TIMEOUT
         worker.signal(15)
         assert await worker.ended(5.0) == 0, "a thread can't keep a worker alive"
+
+
+@pytest.mark.slow
+async def test_a_thread_that_outlasts_a_drain_is_not_given_back_while_it_runs(
+    tmp_path: Path,
+) -> None:
+    """W4: else its run would begin elsewhere beside it. The worker leaves without a goodbye, and
+    the run moves on when its lease has ended.
+    """
+    async with shop(tmp_path, drain_timeout="200ms") as (_, worker, stream):
+        key = await stream.assign(python=job_pb2.PythonAction(handler="stubborn"))
+        await stream.holds(key, pb.Holding.STATE_RUNNING)
+        worker.signal(15)
+        assert await worker.ended(40.0) == 0
+        assert stream.results == []
+        assert not stream.goodbye
 
 
 async def test_an_unknown_handler_is_refused(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 Invariants
 - What a handler raises is the attempt's outcome; nothing of it reaches the worker.
-- A coroutine is stopped by cancelling it, a thread by `ctx.cancel`; a thread that doesn't look is
-  left behind after `kill_after`, for nothing can end it.
+- A coroutine is stopped by cancelling it, a thread by `ctx.cancel`; nothing can end a thread that
+  doesn't look. After a timeout or a cancel it is left behind past `kill_after`. What would be given
+  back, to be run anew elsewhere, is waited for: while it runs nobody else may have it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from workerd.core.capture import KEEP, Piece
 from workerd.core.outcome import (
     MAX_ERROR,
     MAX_RESULT,
+    Cause,
     Content,
     Outcome,
     Reason,
@@ -36,6 +38,9 @@ from workerd.executors.base import Attempt, Stop, until_stopped
 from workerd.executors.threads import Threads
 
 log = logging.getLogger(__name__)
+
+_FINAL = (Cause.TIMEOUT, Cause.CANCEL)
+"""After these no other worker begins where this thread may still be."""
 
 _NEVER_OUT = (
     SystemExit,
@@ -112,8 +117,9 @@ class Python:
 
         def end(kill: bool) -> None:
             context.cancel.set()
-            wait = 0.0 if kill else attempt.kill_after
-            loop.call_later(wait, given_up.cancel)
+            if stop.cause in _FINAL:
+                wait = 0.0 if kill else attempt.kill_after
+                loop.call_later(wait, given_up.cancel)
 
         stop.listen(end)
         try:

@@ -1,0 +1,71 @@
+"""A member's key: put where none is, written while it is one's own, missed when it has gone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID, uuid4
+
+import pytest
+
+from schedd.core.coordination import Delete, Put
+from schedd.core.ids import TenureId
+from schedd.core.membership import decode_member, encode_member, member_key
+from schedd.member import Identity
+from schedd.observer import Observer
+from schedd.registration import Registration
+from schedd.tenure import TenureOver
+from support.twins import TwinCoordination, TwinEtcd
+
+ME = Identity("a", "a:7420", "a:7421").view(TenureId(UUID(int=1)))
+TWIN = replace(ME, tenure=TenureId(uuid4()), grpc="elsewhere:7420")
+KEY = member_key("a")
+
+
+class World:
+    def __init__(self) -> None:
+        self.etcd = TwinCoordination(TwinEtcd())
+
+    async def registration(self) -> Registration:
+        lease = await self.etcd.grant(5)
+        return Registration(self.etcd, Observer(self.etcd), ME, lease.id)
+
+    async def twin(self) -> None:
+        """Another daemon of the name has the key now."""
+        await self.etcd.txn((), [Delete(KEY)])
+        await self.etcd.txn((), [Put(KEY, encode_member(TWIN))])
+
+    async def registered(self) -> TenureId | None:
+        entry = await self.etcd.get(KEY)
+        return decode_member(entry).tenure if entry else None
+
+
+async def test_a_name_that_came_to_be_taken_meanwhile_is_left_to_who_has_it() -> None:
+    """M12: both may have seen that it was free."""
+    world = World()
+    registration = await world.registration()
+    await world.twin()
+    assert not await registration.put()
+    assert await world.registered() == TWIN.tenure
+
+
+async def test_nothing_is_written_over_the_key_of_another() -> None:
+    """M12"""
+    world = World()
+    registration = await world.registration()
+    assert await registration.put()
+    await world.twin()
+    registration.draining()
+    with pytest.raises(TenureOver):
+        await registration.step()
+    assert await world.registered() == TWIN.tenure
+
+
+@pytest.mark.parametrize("taken", [True, False])
+async def test_a_member_that_isnt_seen_looks_whether_its_key_is_still_its_own(taken: bool) -> None:
+    world = World()
+    registration = await world.registration()
+    assert await registration.put()
+    await registration.step()  # not seen yet, and there: nothing to be said
+    await world.twin() if taken else await world.etcd.txn((), [Delete(KEY)])
+    with pytest.raises(TenureOver):
+        await registration.step()
