@@ -50,17 +50,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(command, flush=True)
     home = Path(tempfile.mkdtemp(prefix=f"schedd-faults-long-{seed}-"))
     (home / "logs").mkdir()
-    run, verdict = suffer(home, asked.seconds, seed, command)
+    kept = (
+        f"the history is kept: {home}/history\n"
+        f"check it again:      cd tests && python -m faults.checker {home}/history"
+    )
+    try:
+        run, verdict = suffer(home, asked.seconds, seed, command)
+    except AssertionError as broken:
+        print(f"the run broke off: {broken}\n{kept}", file=sys.stderr)
+        return 1
     print(table(verdict), end="")
     if os.environ.get("EVIDENCE"):
         evidence.append(f"faults-long, seed {seed}", verdict, run)
     if verdict.status is Status.OK and not asked.keep:
         shutil.rmtree(home)
     else:
-        print(
-            f"the history is kept: {home}/history\n"
-            f"check it again:      cd tests && python -m faults.checker {home}/history"
-        )
+        print(kept)
     return verdict.status.exit_code
 
 

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 
 from faults.nemesis.cuts import cut
@@ -36,7 +35,7 @@ def members_lost(journal: Journal, members: Sequence[Service]) -> Iterator[Fault
             for member in members:
                 member.start()
             for member in members:
-                wait_until(partial(etcd.healthy, member), SERVES_WITHIN, f"{member.name} to serve")
+                wait_until(member.ready, SERVES_WITHIN, f"{member.name} to serve")
 
 
 def compact(fault: Fault, world: World) -> None:
@@ -114,7 +113,7 @@ def restored(journal: Journal, world: World, file: Path, saved: int) -> Iterator
             _restore(member, world.work, file)
             member.start()
         for member in members:
-            wait_until(partial(etcd.healthy, member), SERVES_WITHIN, f"{member.name} to serve")
+            wait_until(member.ready, SERVES_WITHIN, f"{member.name} to serve")
         after = revision_of(world)
         if after >= before:
             raise NoEffect(f"revisions did not go back: {before} → {after}")

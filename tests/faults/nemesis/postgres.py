@@ -70,28 +70,32 @@ def waiting(server: Server) -> int:
 
 @contextmanager
 def exhausted(journal: Journal, server: Server) -> Iterator[Fault]:
-    """Every connection that is not the superuser's is taken, those that come free too."""
+    """Every connection that is not the superuser's is taken; the daemons' own are ended first.
+
+    The role schedd asks for them; whoever of the daemons is quicker keeps one or two.
+    """
     with journal.fault("connections exhausted", server.host.name) as fault, ExitStack() as held:
-        for taken in range(LIMIT):
-            try:
-                session = psycopg2.connect(postgres.dsn(PORT, host=server.host.back_door))
-            except psycopg2.OperationalError as refused:
-                fault.took_effect(what=str(refused).strip(), held=taken)
-                break
-            held.enter_context(closing(session))
-        # What the daemons still hold is ended, so that it is they who stand before a full house.
-        _end_sessions(server)
+        _take_all(server, held)
+        server.sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name LIKE 'schedd%%'"
+        )
+        fault.took_effect(what=_take_all(server, held))
         try:
             yield fault
         finally:
             fault.end()
 
 
-def _end_sessions(server: Server) -> None:
-    server.sql(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE application_name LIKE 'schedd%%' AND pid <> pg_backend_pid()"
-    )
+def _take_all(server: Server, held: ExitStack) -> str:
+    """Connect until refused; answers in which words."""
+    for _ in range(LIMIT):
+        try:
+            session = psycopg2.connect(postgres.dsn(PORT, host=server.host.back_door))
+        except psycopg2.OperationalError as refused:
+            return str(refused).strip()
+        held.enter_context(closing(session))
+    raise NoEffect(f"the server took {LIMIT} connections")
 
 
 @contextmanager

@@ -54,6 +54,7 @@ def service(host: Host, work: Path, logs: Path, initial: str, *flags: str) -> Se
         work,
         base=environment,
         http=f"{host.address}:{METRICS}",
+        health="/health",
     )
 
 
@@ -61,12 +62,6 @@ def environment() -> dict[str, str]:
     """Ours, without what etcd would take for flags, in etcdctl's third API."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("ETCD")}
     return {**kept, "ETCDCTL_API": "3"}
-
-
-def healthy(member: Service) -> bool:
-    """Whether it serves, which takes a majority."""
-    answer = member.get("/health", timeout=1.5)
-    return answer is not None and answer.status == 200
 
 
 def leads(member: Service) -> bool:

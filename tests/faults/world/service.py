@@ -39,6 +39,7 @@ class Service:
     base: Callable[[], Mapping[str, str]] = lambda: os.environ
     before: Callable[[], object] = lambda: None
     http: str = ""
+    health: str = "/readyz"
     wanted: bool = False
     starts: int = 0
     _process: Process | None = None
@@ -104,7 +105,7 @@ class Service:
 
     def ready(self) -> bool:
         """Whether it says so itself."""
-        answer = self.get("/readyz")
+        answer = self.get(self.health)
         return answer is not None and answer.status == 200
 
     def said(self, lines: int = 15) -> str:

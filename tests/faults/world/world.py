@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -97,7 +96,7 @@ class World:
         daemons.migrate(next(iter(self.members.values())))
         self.postgres.keep_commits()
         for member in self.etcds.values():
-            wait_until(partial(etcd.healthy, member), UP_WITHIN, f"{member.name} to serve")
+            wait_until(member.ready, UP_WITHIN, f"{member.name} to serve")
         for daemon in (*self.members.values(), *self.workers.values()):
             daemon.start()
         self.supervisor.begin()
@@ -129,7 +128,7 @@ class World:
     def lacking(self) -> str | None:
         """What keeps it from being whole, in words; None when nothing does."""
         for member in self.etcds.values():
-            if not etcd.healthy(member):
+            if not member.ready():
                 return f"{member.name} does not serve"
         if not self.postgres.answers():
             return "PostgreSQL does not answer"
