@@ -70,17 +70,19 @@ def waiting(server: Server) -> int:
 
 @contextmanager
 def exhausted(journal: Journal, server: Server) -> Iterator[Fault]:
-    """Every connection that is not the superuser's is taken; the daemons' own are ended first.
+    """Every connection that is not the superuser's is taken, and no daemon has one left.
 
-    The role schedd asks for them; whoever of the daemons is quicker keeps one or two.
+    The daemons race for each that comes free, so theirs are ended until none has won.
     """
+    theirs = "FROM pg_stat_activity WHERE application_name LIKE 'schedd%%'"
     with journal.fault("connections exhausted", server.host.name) as fault, ExitStack() as held:
-        _take_all(server, held)
-        server.sql(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE application_name LIKE 'schedd%%'"
-        )
-        fault.took_effect(what=_take_all(server, held))
+        refusal = _take_all(server, held)
+        for _ in range(LIMIT):
+            if not server.sql(f"SELECT pid {theirs}"):
+                fault.took_effect(what=refusal)
+                break
+            server.sql(f"SELECT pg_terminate_backend(pid) {theirs}")
+            refusal = _take_all(server, held)
         try:
             yield fault
         finally:
