@@ -4,11 +4,16 @@ has started, or has expired (PROTOCOL 3).
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
 
 from schedd.api.errors import OutcomeUnclear
 from schedd.api.services import Caller, Services
 from schedd.core.model import LiveRun
 from schedd.core.records import JobRecord
+
+CLOCKS_DIFFER: Final = timedelta(seconds=0.5)
+"""By which a worker's reading of cluster time may be behind this member's."""
 
 
 async def settle(
@@ -19,7 +24,8 @@ async def settle(
     """
     stored = record.definition
     services.nudges.jobs_changed([(stored.job_id, record.shard)])
-    out = await services.store.unstarted_attempts(stored.job_id, services.clock.now())
+    surely_past = services.clock.now() - CLOCKS_DIFFER
+    out = await services.store.unstarted_attempts(stored.job_id, surely_past)
     old = [run for run in out if may_start is None or run.generation < may_start]
     await revoke(services, caller, old, stored.name or str(stored.job_id))
 

@@ -173,14 +173,15 @@ class Dispatch:
             if not isinstance(answer, Failed):
                 unpushed += self._push(answer, known, runs)
                 refused += [(runs[key.run_id], known[key.run_id]) for key in answer.waiting]
-        for answer in answers:
-            if isinstance(answer, Failed):
-                # It didn't happen, or is in doubt: either way the statement judges them again.
-                self._board.ready.add(runs[draft.key.run_id] for draft in answer.items)
-                self._catalogue.forget(run.job_id for run, _ in refused)
-                raise answer.error
+        failed = [answer for answer in answers if isinstance(answer, Failed)]
+        for answer in failed:
+            # It didn't happen, or is in doubt: either way the statement judges them again.
+            self._board.ready.add(runs[draft.key.run_id] for draft in answer.items)
         if unpushed:
             await self._send_elsewhere([(each, known[each.run.key.run_id]) for each in unpushed])
+        if failed:
+            self._catalogue.forget(run.job_id for run, _ in refused)
+            raise failed[0].error
         return bool(refused) and await self._look_into(refused)
 
     async def _send_elsewhere(self, handed: Sequence[tuple[Assigned, Known]]) -> None:

@@ -36,8 +36,10 @@ from schedkit.clock import boottime
 
 SILENT_AFTER: Final = 7.5
 """Seconds without a word, three heartbeats of the default, after which nothing more is pushed."""
-REVOKE_MARGIN: Final = 0.1
-"""Seconds past `start_by`, by this member's clock, after which nothing can start any more."""
+REVOKE_MARGIN: Final = 0.5
+"""Seconds past `start_by`, by this member's clock, after which nothing can start any more: by so
+much a worker's may be behind.
+"""
 
 ASK_AFTER: Final = timedelta(seconds=1)
 """Past `start_by`, before other members are asked about it: a heartbeat tells most by then."""
