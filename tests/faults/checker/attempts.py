@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from faults.checker.assignments import Assignment
 from faults.checker.instants import wrote
+from faults.checker.rows import Run
 from faults.checker.tables import clock
 from faults.checker.verdict import Violation
 from faults.checker.world import World
@@ -14,11 +15,21 @@ from faults.checker.world import World
 
 def s10(world: World) -> Iterator[Violation]:
     """Attempt k + 1 comes after attempt k has ended, or its worker's lease was seen gone."""
+    for step in world.runs.steps:
+        before, after = step.before, step.after
+        if before and after and before.token == after.token and _given(before) != _given(after):
+            what = f"run {after.run_id} changed hands under token {after.token}"
+            yield Violation("S10", what, (step.where, f"{_given(before)} → {_given(after)}"))
     for held in world.assignments.values():
         for assignment in held:
             yield from _ended_wrongly(world, assignment)
         for earlier, later in pairwise(held):
             yield from _at_once(world, earlier, later)
+
+
+def _given(run: Run) -> tuple[str | None, str | None, int]:
+    """To whom, and from which definition, a run was handed out: once a token."""
+    return run.worker, run.incarnation, run.generation
 
 
 def _ended_wrongly(world: World, assignment: Assignment) -> Iterator[Violation]:

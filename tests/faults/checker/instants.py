@@ -35,6 +35,11 @@ def s5(world: World) -> Iterator[Violation]:
                     f"{name} at {clock(at / 1000)} stands in {len(several)} rows",
                     tuple(told(standing) for standing in several),
                 )
+    for step in world.runs.steps:
+        before, after = step.before, step.after
+        if before and after and identity(before) != identity(after):
+            what = f"run {after.run_id} became the run of another instant, job or trigger"
+            yield Violation("S5", what, (step.where, f"{identity(before)} → {identity(after)}"))
 
 
 def s6(world: World) -> Iterator[Violation]:
@@ -69,6 +74,11 @@ def s8(world: World) -> Iterator[Violation]:
             yield from _started_after(world, call, world.job_of(call))
         elif call.call == "cluster-pause" and call.phase == "ok":
             yield from _started_in_a_pause(world, call)
+
+
+def identity(run: Run) -> tuple[str, float, str]:
+    """What a run is the run of; it never changes."""
+    return run.job_id, run.scheduled_at, run.trigger
 
 
 def told(standing: Standing) -> str:

@@ -71,6 +71,7 @@ def _whole(world: World) -> Iterator[Violation]:
         yield _doubt("no commit is recorded")
     if not world.starts:
         yield _doubt("no probe job has written a line")
+    yield from _lines(world)
     if history.leftovers is None:
         yield _doubt("nobody looked for leftovers")
     if not by_process(world, "before").keys() & by_process(world, "after").keys():
@@ -95,6 +96,16 @@ def _whole(world: World) -> Iterator[Violation]:
     unseen = [str(row["run_id"]) for row in kept if row["run_id"] not in committed]
     if unseen:
         yield _doubt(f"{len(unseen)} final rows of runs were in no commit", *unseen[:SHOWN])
+
+
+def _lines(world: World) -> Iterator[Violation]:
+    """A line of an end has its line of a start, before it."""
+    begun = {(start.run, start.token): start for s in world.starts.values() for start in s[::-1]}
+    for (run_id, token), end in world.ends.items():
+        start = begun.get((run_id, token))
+        if start is None or start.at > end.at:
+            wrong = "has no start" if start is None else "comes before its start"
+            yield _doubt(f"the end of run {run_id} under token {token} {wrong}", f"{end}")
 
 
 def _doubt(what: str, *evidence: str) -> Violation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from faults.checker import check
 from faults.history import Schedule
-from support.story import broken, calm, leader_killed
+from support.story import broken, calm, leader_killed, stamp, update
 
 NONE: frozenset[str] = frozenset()
 AFTER_220 = frozenset(range(221, 250))
@@ -24,6 +24,13 @@ def test_an_instant_that_ran_and_is_in_a_fold_breaks_s5() -> None:
     story = leader_killed(without={101, 102, 103})
     story.fold(101, 103, "COALESCED", 103.7)
     story.play(story.fire(103, on=103.7), 103.8)
+    assert "S5" in broken(story)
+
+
+def test_a_run_that_becomes_another_instants_breaks_s5() -> None:
+    story = leader_killed(without={150})
+    run = story.play(story.fire(150), 150.05)
+    story.commit(151, update("runs", run.row | {"scheduled_at": stamp(149)}))
     assert "S5" in broken(story)
 
 

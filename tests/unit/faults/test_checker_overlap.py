@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from faults.checker import check
 from support.story import broken, calm, leader_killed, update
 
@@ -81,6 +83,22 @@ def test_another_token_while_it_runs_breaks_s10() -> None:
     story.assign(run, 150.05)
     story.play(run, 150.2)
     assert broken(story) == {"S10"}
+
+
+def test_a_run_that_changes_hands_under_its_token_breaks_s10() -> None:
+    changes: list[dict[str, Any]] = [
+        {"worker": "w2"},
+        {"incarnation": "w2/0.1"},
+        {"generation": "2"},
+    ]
+    for change in changes:
+        story = leader_killed(without={150})
+        run = story.fire(150)
+        story.assign(run, 150.05)
+        story.write("start", run, 150.07)
+        story.write("end", run, 150.1, 0)
+        story.accept(run, 150.15, **change)
+        assert broken(story) == {"S10"}, change
 
 
 def test_a_run_given_up_as_lost_while_its_worker_lives_breaks_s10() -> None:

@@ -58,7 +58,7 @@ def with_probes(history: History, old: ProbeEvent, *new: ProbeEvent) -> History:
 def test_a_line_that_a_probe_never_wrote(position: int) -> None:
     history = correct()
     lost = history.probes[position % len(history.probes)]
-    assert found(with_probes(history, lost)) & {"L2", "S1"}
+    assert found(with_probes(history, lost)) & {"L2", "S1", "N1"}
 
 
 @settings(deadline=None, max_examples=25)
@@ -75,9 +75,10 @@ def test_a_start_more_than_there_was(position: int, worker: str, later: float) -
 def test_a_start_at_another_time(position: int, shift: float) -> None:
     history = quiet()
     start = starts(history)[position % len(starts(history))]
+    end = next(p for p in history.probes if p.event == "end" and p.run == start.run)
     moved = replace(start, at=start.at + shift)
     lateness = moved.at - start.instant
-    harmless = -CLOCKS <= lateness <= ON_TIME
+    harmless = -CLOCKS <= lateness <= ON_TIME and moved.at <= end.at
     assert bool(found(with_probes(history, start, moved))) is not harmless
 
 
@@ -161,11 +162,6 @@ def test_a_field_with_another_value(position: int, field: str, data: st.DataObje
         or (field == "digest" and not ended)
         # an end under a fence that moved on is the accept's, not the owner's
         or (field == "fired_by" and value is None)
-        # the generation of an assignment that has ended is told by its beginning
-        or (field == "generation" and ended)
-        or (field == "worker" and ended)
-        # the key of a row that is only changed
-        or (field == "scheduled_at" and old.op == "update")
     )
     assert found(settled(history, commits)) or harmless
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from faults.checker import Status, check
 from faults.history import Damaged
-from support.story import broken, calm, leader_killed
+from support.story import BASE, broken, calm, leader_killed
 
 ONLY_N1 = {"N1"}
 
@@ -68,6 +68,16 @@ def test_a_record_with_holes_proves_nothing() -> None:
     ]
     for hole in holes:
         assert check(hole).broken == ONLY_N1
+
+
+def test_an_end_without_its_start_or_before_it_proves_nothing() -> None:
+    for moved in (None, 150.5):
+        story = leader_killed()
+        start = next(p for p in story.probes if p.instant == BASE + 150 and p.event == "start")
+        story.probes.remove(start)
+        if moved is not None:
+            story.probes.append(replace(start, at=BASE + moved))
+        assert "N1" in broken(story)
 
 
 def test_no_probes_prove_nothing() -> None:
