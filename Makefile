@@ -4,6 +4,9 @@
 PYTHON  ?= python3
 SECONDS ?=
 SEED    ?=
+SEEDS   ?=
+FIRST   ?=
+WITHOUT ?=
 export SEED EVIDENCE
 ARGS    ?=
 JOBS    ?= 3
@@ -16,7 +19,7 @@ TESTS ?= $(wildcard $(addprefix tests/,unit properties conformance integration a
 PIP   := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test faults faults-all faults-long lint gen clean
+.PHONY: help demo test model faults faults-all faults-long lint gen clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
@@ -26,6 +29,9 @@ demo: $(VENV)/dev ## a cluster of real processes running real jobs; SECONDS=40 e
 
 test: $(VENV)/contrib ## the whole suite on real etcd, PostgreSQL and processes; TESTS=tests/unit narrows, JOBS=0 runs all in one process
 	$(BIN)/pytest $(TESTS) --numprocesses $(JOBS) --max-worker-restart 0 $(ARGS)
+
+model: $(VENV)/contrib ## the protocol's adversarial model: all rules, then all but each; SEEDS=500 WITHOUT=shard-row-fence, or SEED=42 told
+	@cd tests && ../$(BIN)/python -m faults.model $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) $(if $(SEED),--seed $(SEED)) $(foreach rule,$(WITHOUT),--without $(rule))
 
 faults: $(VENV)/contrib ## real faults in namespaces, the merge set: under 8 minutes, needs root; EVIDENCE=1 appends figures
 	FAULTS_REQUIRED=1 $(BIN)/pytest tests/faults -m "not full" --timeout=300 $(ARGS)

@@ -1,0 +1,22 @@
+"""The protocol, as a small adversarial model: what PROTOCOL says, run against the worst of worlds.
+
+    seed ─→ world (rows, etcd, members, workers, a network, a nemesis) ─→ steps ─→ judge
+
+Members and workers do what the rules say and nothing else; everything around them does the worst
+that it may. COMMITs are answered late or never, leases are dropped while their holders live, frames
+come late, twice or not at all, processes sleep between any two steps and die at any, etcd and
+PostgreSQL come back without their last minutes. The judge sees what a checker of a real run sees:
+rows in the order of their commits, physical starts, and answers.
+
+    make model                            every rule, and all rules but one, in a table
+    make model WITHOUT=shard-row-fence    only without that one
+    make model SEED=4711                  what happened in one seed, the last of it told
+
+`rules` names the rules; `rows` and `etcd` are the two stores; `owner`, `results`, `calls` and
+`worker` are the players; `nemesis` breaks things; `judge` has the invariants of RELIABILITY;
+`search` runs seeds and `table` prints what they gave.
+
+A rule is a name in `rules.Rule`, looked at in one place of the model. All of them on: no invariant
+may break in any seed. One of them off: some seed must break, else the model doesn't know why the
+rule is there. Change a rule of the protocol only with this model changed and run beside it.
+"""

@@ -1,0 +1,187 @@
+"""Handing out: drafts, the assign statement that judges them on rows, and the push.
+
+waiting runs ─→ drafts ─→ fence ─→ tokens ─→ lock runs ─→ one statement ─→ COMMIT seen ─→ push
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from faults.model.rows import (
+    LIVE,
+    WAITING,
+    Attempt,
+    Claim,
+    IncarnationId,
+    JobId,
+    Run,
+    RunId,
+    ShardId,
+    Steps,
+    Timer,
+    Transaction,
+    Unknown,
+)
+from faults.model.rules import Rule
+from faults.model.timing import START_WITHIN, TRIGGERED
+from faults.model.worker import Assignment, Worker
+
+if TYPE_CHECKING:
+    from faults.model.owner import Member
+    from faults.model.world import World
+
+BATCH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What the dispatcher wishes: this run, to that incarnation."""
+
+    key: RunId
+    worker: Worker
+    incarnation: IncarnationId
+    generation: int
+    """Of the definition that it is made from."""
+    free: bool
+    """Whether overlap let it go, by what was read when it was drafted."""
+    token: int = 0
+
+
+def assign(member: Member) -> Steps[None]:
+    """Hand out some runs of one shard."""
+    world = member.world
+    if not member.epochs:
+        return
+    claim = member.claim(world.rng.choice(list(member.epochs)))
+    drafts = _drafts(member, claim.shard)
+    if not drafts:
+        return
+    if not world.on(Rule.TOKENS_UNDER_LOCK):
+        drafts = [replace(draft, token=member.next_token(claim)) for draft in drafts]
+    transaction = yield from member.begin(claim)
+    if world.on(Rule.TOKENS_UNDER_LOCK):
+        drafts = [replace(draft, token=member.next_token(claim)) for draft in drafts]
+    for draft in drafts:
+        yield from transaction.lock(world.database.runs, draft.key)
+    handed = _statement(world, transaction, claim, drafts)
+    if not transaction.writes:
+        transaction.rollback()
+        return
+    try:
+        yield from transaction.commit()
+    except Unknown:
+        if world.on(Rule.PUSH_AFTER_COMMIT):
+            raise
+    yield
+    for worker, assignment in handed:
+        _push(member, worker, assignment)
+
+
+def _drafts(member: Member, shard: ShardId) -> list[Draft]:
+    """Waiting runs of a shard with workers for them, as all of it stands now."""
+    world, rows = member.world, member.world.database
+    live = world.live_workers()
+    ready = [worker for worker in world.workers if worker.incarnation in live]
+    drafts = []
+    for key, run in rows.runs.rows.items():
+        if run.state in WAITING and member.shard_of(key[0], run) == shard and ready:
+            timer = rows.timers.get(key[0])
+            worker = world.rng.choice(ready)
+            generation = timer.generation if timer else run.generation
+            free = _goes(world, key, run, _busy(world, key[0]))
+            drafts.append(Draft(key, worker, worker.incarnation, generation, free))
+    world.rng.shuffle(drafts)
+    return sorted(drafts[:BATCH], key=lambda draft: draft.key)
+
+
+def _statement(
+    world: World, transaction: Transaction, claim: Claim, drafts: list[Draft]
+) -> list[tuple[Worker, Assignment]]:
+    """Who goes, who is skipped, who waits."""
+    rows = world.database
+    handed: list[tuple[Worker, Assignment]] = []
+    own: Counter[JobId] = Counter()
+    for draft in drafts:
+        job = draft.key[0]
+        run, timer = rows.runs.get(draft.key), rows.timers.get(job)
+        if run is None or run.state not in WAITING or run.token >= draft.token:
+            continue
+        if world.on(Rule.GENERATION_AT_ASSIGN) and not _bound(world, draft, claim, timer):
+            continue
+        busy = _busy(world, job) + own[job] * world.on(Rule.OVERLAP_IN_STATEMENT)
+        goes = _goes(world, draft.key, run, busy)
+        if not world.on(Rule.DECIDE_AFTER_LOCK):
+            goes = draft.free
+        if goes or not world.on(Rule.OVERLAP_AT_ASSIGN):
+            own[job] += run.token == 0 or not world.on(Rule.ADMITTED_BY_TOKEN)
+            handed.append(_hand_out(world, transaction, claim, draft, run))
+        elif world.jobs[job].skip and run.state == "PENDING":
+            transaction.put(rows.runs, draft.key, replace(run, state="SKIPPED"))
+    return handed
+
+
+def _bound(world: World, draft: Draft, claim: Claim, timer: Timer | None) -> bool:
+    """Whether the job's timer is as the draft thinks; what a person triggered runs in a pause."""
+    if timer is None or timer.generation != draft.generation:
+        return False
+    if timer.shard != claim.shard and world.on(Rule.SHARD_FROM_TIMER):
+        return False
+    return not timer.paused or draft.key[1] >= TRIGGERED
+
+
+def _busy(world: World, job: JobId) -> int:
+    """Admitted runs of a job, as a statement finds them now."""
+    by_token = world.on(Rule.ADMITTED_BY_TOKEN)
+    return sum(
+        run.token > 0 and (run.state in LIVE if by_token else run.state == "RUNNING")
+        for _, run in world.database.runs_of(job)
+    )
+
+
+def _goes(world: World, key: RunId, run: Run, busy: int) -> bool:
+    return run.token > 0 or busy < world.jobs[key[0]].limit
+
+
+def _hand_out(
+    world: World, transaction: Transaction, claim: Claim, draft: Draft, run: Run
+) -> tuple[Worker, Assignment]:
+    bound = world.on(Rule.GENERATION_AT_ASSIGN)
+    generation = draft.generation if bound else run.generation
+    start_by = world.now + START_WITHIN
+    attempt = Attempt(draft.token, draft.incarnation, generation, start_by)
+    after = replace(
+        run,
+        state="RUNNING",
+        token=draft.token,
+        attempt=run.attempt + 1,
+        generation=generation,
+        incarnation=draft.incarnation,
+        sent=(*run.sent, attempt),
+    )
+    transaction.put(world.database.runs, draft.key, after)
+    return draft.worker, Assignment(draft.key, draft.token, draft.incarnation, generation, start_by)
+
+
+def _push(member: Member, worker: Worker, assignment: Assignment) -> None:
+    """By its own stream, or by a member that has one; again when a stream broke."""
+    world = member.world
+    if worker in member.attached:
+        world.send(lambda: worker.receive(assignment))
+    else:
+        world.send(lambda: _relay(world, worker, assignment))
+    if world.rng.random() < 0.15:
+        world.send(lambda: worker.receive(_again(world, assignment)))
+
+
+def _relay(world: World, worker: Worker, assignment: Assignment) -> None:
+    """One hop, if anybody has a stream to that worker."""
+    if any(worker in member.attached and not member.dead for member in world.members):
+        world.send(lambda: worker.receive(_again(world, assignment)))
+
+
+def _again(world: World, assignment: Assignment) -> Assignment:
+    if world.on(Rule.RESEND_KEEPS_START_BY):
+        return assignment
+    return replace(assignment, start_by=world.now + START_WITHIN)

@@ -1,0 +1,92 @@
+"""etcd as the protocol sees it: keys of workers under leases, which it may drop, and forget.
+
+A lease ends by itself, or etcd drops it while its holder lives, or a restore from a snapshot takes
+keys away that were made since. `excused` are the incarnations of which a member may truly say that
+their lease was gone; a key that a restore took is none of them until a TTL has passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from faults.model.rows import IncarnationId
+from faults.model.timing import WORKER_TTL
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A linearizable read of all keys."""
+
+    cluster: int
+    revision: int
+    live: frozenset[IncarnationId]
+
+
+class Etcd:
+    """The keys `workers/<worker>/<incarnation>`."""
+
+    def __init__(self) -> None:
+        self.cluster = 1
+        self.revision = 1
+        self.watchers: list[Callable[[IncarnationId], None]] = []
+        """Told of each deletion; a restore is none."""
+        self.excused: set[IncarnationId] = set()
+        self._ends: dict[IncarnationId, int] = {}
+        self._taken: dict[IncarnationId, int] = {}
+
+    def listing(self, now: int) -> Listing:
+        """What is there now."""
+        for key, end in list(self._ends.items()):
+            if now > end:
+                self.drop(key)
+        for key, until in list(self._taken.items()):
+            if now >= until:
+                del self._taken[key]
+                if key not in self._ends:
+                    self.excused.add(key)
+        return Listing(self.cluster, self.revision, frozenset(self._ends))
+
+    def refresh(self, key: IncarnationId, now: int) -> bool:
+        """Keep its lease alive; False: there is none."""
+        self.listing(now)
+        if key in self._ends:
+            self._ends[key] = now + WORKER_TTL
+        return key in self._ends
+
+    def create(self, key: IncarnationId, now: int) -> None:
+        """A key under a new lease."""
+        self.revision += 1
+        self._ends[key] = now + WORKER_TTL
+
+    def holds(self, key: IncarnationId, now: int) -> bool:
+        """Whether its lease lives, or would but for a restore that is less than a TTL old."""
+        self.listing(now)
+        return key in self._ends or key in self._taken
+
+    def delete(self, key: IncarnationId) -> None:
+        """Its holder said goodbye, or started anew."""
+        self.revision += 1
+        if self._ends.pop(key, None) is not None:
+            for told in self.watchers:
+                told(key)
+        self._taken.pop(key, None)
+
+    def drop(self, key: IncarnationId) -> None:
+        """The lease is gone, rightly or not."""
+        self.delete(key)
+        self.excused.add(key)
+
+    def snapshot(self) -> tuple[int, frozenset[IncarnationId]]:
+        """A backup."""
+        return self.revision, frozenset(self._ends)
+
+    def restore(
+        self, backup: tuple[int, frozenset[IncarnationId]], now: int, *, renamed: bool
+    ) -> None:
+        """Go back to a backup; `renamed`: under a new cluster id."""
+        self.revision, keys = backup
+        self.cluster += renamed
+        for key in self._ends.keys() - keys:
+            self._taken[key] = now + WORKER_TTL
+        self._ends = dict.fromkeys(keys, now + WORKER_TTL)

@@ -1,0 +1,284 @@
+"""The invariants of RELIABILITY, judged as a checker of a real run could: at each commit, in commit
+order, before the rows change; at each physical start; at each answer that somebody relies on.
+
+What a lost tail of PostgreSQL un-acknowledges is forgotten with it (`promises`). Tokens, epochs and
+terms grow across restores, and what was started stays started.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import cast
+
+from faults.model.etcd import Etcd
+from faults.model.rows import (
+    LIVE,
+    WAITING,
+    Claim,
+    Database,
+    Incarnation,
+    IncarnationId,
+    JobId,
+    Run,
+    RunId,
+    Shard,
+    Timer,
+    Transaction,
+)
+from faults.model.timing import HORIZON, TRIGGERED, instant
+
+
+class Broken(Exception):
+    """An invariant is broken: the seed ends here."""
+
+    def __init__(self, invariant: str, why: str) -> None:
+        super().__init__(f"{invariant}: {why}")
+        self.invariant = invariant
+        self.why = why
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a definition says that no edit of the model changes."""
+
+    limit: int
+    """Admitted runs at once."""
+    skip: bool
+    """Past the limit a waiting run is SKIPPED; else it waits."""
+    at_most_once: bool = False
+
+
+@dataclass(slots=True)
+class Promises:
+    """What was said on the strength of rows, and is void when those rows are lost."""
+
+    fired: set[RunId] = field(default_factory=set)
+    issued: Counter[RunId] = field(default_factory=Counter)
+    """The greatest token of each run."""
+    ended: set[RunId] = field(default_factory=set)
+    """Runs with an accepted result that was their last."""
+    over: dict[JobId, int] = field(default_factory=dict)
+    """The generation up to which nothing may fire or start, by an `ok`."""
+    tokens: int = 0
+    """How many tokens were issued by then."""
+    skipped_early: set[RunId] = field(default_factory=set)
+    started: dict[RunId, set[int]] = field(default_factory=lambda: defaultdict(set))
+
+
+Executing = Callable[[RunId], Iterable[tuple[int, IncarnationId]]]
+"""The physical executions of a run: token, and the incarnation it was given to."""
+
+
+class Judge:
+    """Raises Broken. `seen` counts what there was to judge."""
+
+    def __init__(
+        self, database: Database, etcd: Etcd, jobs: dict[JobId, Job], executing: Executing
+    ) -> None:
+        self.promises = Promises()
+        self.seen: Counter[str] = Counter()
+        self._database = database
+        self._etcd = etcd
+        self._jobs = jobs
+        self._executing = executing
+        self._tokens: Counter[JobId] = Counter()
+        self._epochs: Counter[int] = Counter()
+        self._written: Counter[int] = Counter()
+        self._term = 0
+        self._starts: set[tuple[RunId, int]] = set()
+        self._lost_tail: set[int] = set()
+        self._order: list[int] = []
+        self.note: Callable[[str], None] = lambda _: None
+
+    # -- restores of PostgreSQL --
+
+    def snapshot(self) -> Promises:
+        """What stands on the rows of this moment."""
+        return copy.deepcopy(self.promises)
+
+    def restored(self, promises: Promises) -> None:
+        """The rows went back to where these were made."""
+        self.note("PostgreSQL came back without its last minutes")
+        self._lost_tail.update(self._order[promises.tokens :])
+        self.promises = copy.deepcopy(promises)
+        self.promises.started.clear()
+
+    # -- commits --
+
+    def committed(self, transaction: Transaction) -> None:
+        """This is about to change the rows."""
+        if transaction.claim is not None and transaction.writes:
+            self._owner(transaction.claim)
+        rows = self._database
+        for (name, key), (table, new) in transaction.writes.items():
+            old = table.get(key)
+            if name == rows.runs.name:
+                self._run(transaction, cast("RunId", key), old, new)
+            elif name == rows.shards.name:
+                self._shard(cast("int", key), cast("Shard", old), new)
+            elif name == rows.timers.name:
+                self._timer(cast("JobId", key), old, new)
+            elif name == rows.incarnations.name:
+                self._lost(transaction, cast("IncarnationId", key), old, new)
+            elif name == rows.terms.name:
+                self._raised(new.term)
+
+    def _owner(self, claim: Claim) -> None:
+        shard, epoch = claim.shard, claim.epoch
+        if epoch < self._written[shard]:
+            raise Broken("S4", f"a write of epoch {epoch} after {self._written[shard]} on {shard}")
+        self._written[shard] = epoch
+        owner = self._database.shards[shard].owner
+        if owner is not None and owner != claim.tenure and self._may_own(owner):
+            raise Broken("S13", f"tenure {claim.tenure} writes for shard {shard} of {owner}")
+
+    def _lost(
+        self,
+        transaction: Transaction,
+        key: IncarnationId,
+        old: Incarnation | None,
+        new: Incarnation,
+    ) -> None:
+        if transaction.claim is None or not new.lost or (old is not None and old.lost):
+            return
+        self.seen["losses"] += 1
+        if self._etcd.holds(key, self._database.now) and key not in self._etcd.excused:
+            raise Broken("S10", f"{key} is written off while its lease lives")
+
+    def _raised(self, term: int) -> None:
+        if term <= self._term:
+            raise Broken("S3", f"term {term} after {self._term}")
+        self._term = term
+
+    def _may_own(self, tenure: int) -> bool:
+        row = self._database.tenures.get(tenure)
+        return row is not None and not row.fenced
+
+    def _shard(self, shard: int, old: Shard, new: Shard) -> None:
+        if new.epoch != old.epoch:
+            self.seen["epochs"] += 1
+            if new.epoch <= self._epochs[shard]:
+                raise Broken("S3", f"epoch {new.epoch} of {shard} after {self._epochs[shard]}")
+            self._epochs[shard] = new.epoch
+        if None not in (old.owner, new.owner) and old.owner != new.owner:
+            self.seen["takeovers"] += 1
+            if old.owner is not None and self._may_own(old.owner):
+                raise Broken("S13", f"shard {shard} has two: {old.owner} and {new.owner}")
+
+    def _timer(self, job: JobId, old: Timer | None, new: Timer | None) -> None:
+        if old is None or new is None or not (old.paused and not new.paused):
+            return
+        for run in self.promises.skipped_early:
+            if run[0] == job and instant(run[1]) > self._database.now:
+                raise Broken("L1", f"{run} ended in a pause that is over before its instant")
+
+    def _run(self, transaction: Transaction, key: RunId, old: Run | None, new: Run) -> None:
+        timer = transaction.get(self._database.timers, key[0])
+        if ("runs", key) in transaction.inserts:
+            self._inserted(transaction, key, new)
+        elif old is not None and old.state not in LIVE and new.state != old.state:
+            raise Broken("S12", f"{key} went from {old.state} to {new.state}")
+        before = (old.state, old.token) if old else ("", 0)
+        if timer is None and new.state in WAITING and new.state != before[0]:
+            raise Broken("L4", f"{key} of a deleted job waits for ever")
+        if new.token != before[1]:
+            self._issued(transaction, key, new)
+        if old is not None and len(new.results) > len(old.results):
+            self._accepted(key, new)
+        if new.state == "SKIPPED" and before[0] and instant(key[1]) > self._database.now:
+            timer_now = self._database.timers.get(key[0])
+            if timer_now is not None and new.token == 0 and timer_now != timer:
+                self.promises.skipped_early.add(key)
+
+    def _inserted(self, transaction: Transaction, key: RunId, new: Run) -> None:
+        if key[1] >= TRIGGERED:
+            return
+        self.seen["fired"] += 1
+        if key in self.promises.fired:
+            raise Broken("S5", f"{key} was inserted twice")
+        self.promises.fired.add(key)
+        if new.generation <= self.promises.over.get(key[0], 0):
+            raise Broken("S8", f"{key} of generation {new.generation} fired after ok")
+
+    def _issued(self, transaction: Transaction, key: RunId, new: Run) -> None:
+        self.seen["assigned"] += 1
+        job = key[0]
+        if new.token <= self._tokens[job]:
+            raise Broken("S3", f"token {new.token} of job {job} after {self._tokens[job]}")
+        self._tokens[job] = new.token
+        self._order.append(new.token)
+        self.promises.tokens = len(self._order)
+        at_once = 1 + sum(
+            other != key
+            and getattr(transaction.get(self._database.runs, other), "state", "") == "RUNNING"
+            for other, _ in self._database.runs_of(job)
+        )
+        if at_once > self._jobs[job].limit:
+            raise Broken("S9", f"{at_once} runs of job {job} are RUNNING")
+        for token, incarnation in self._executing(key):
+            if not self._excused(token, incarnation):
+                raise Broken("S10", f"{key}: token {new.token} is issued while {token} runs")
+        self.promises.issued[key] = new.token
+
+    def _accepted(self, key: RunId, new: Run) -> None:
+        self.seen["accepted"] += 1
+        token, _ = new.results[-1]
+        if token < self.promises.issued[key]:
+            raise Broken("S2", f"{key}: {token} is accepted after {self.promises.issued[key]}")
+        if key in self.promises.ended or token in [each for each, _ in new.results[:-1]]:
+            raise Broken("S1", f"{key}: a second result is accepted, of token {token}")
+        if new.state not in LIVE:
+            self.promises.ended.add(key)
+
+    def _excused(self, token: int, incarnation: IncarnationId) -> bool:
+        """Whether an earlier attempt may run beside a later one: its lease was gone, or the rows
+        that knew of it are.
+        """
+        self._etcd.listing(self._database.now)
+        return incarnation in self._etcd.excused or token in self._lost_tail
+
+    # -- the world outside --
+
+    def starts(self, key: RunId, token: int, generation: int, incarnation: IncarnationId) -> None:
+        """A worker starts an attempt, physically."""
+        self.seen["started"] += 1
+        self.note(f"start   {key} token {token}, generation {generation}, {incarnation}")
+        if (key, token) in self._starts:
+            raise Broken("S10", f"{key}: token {token} is started twice")
+        self._starts.add((key, token))
+        if token in self._lost_tail:
+            return
+        if key[1] < TRIGGERED and self._database.now < instant(key[1]) - HORIZON:
+            raise Broken("S7", f"{key} starts {instant(key[1]) - self._database.now} steps early")
+        if generation <= self.promises.over.get(key[0], 0):
+            raise Broken("S8", f"{key} of generation {generation} starts after ok")
+        newer = self.promises.issued[key]
+        if newer > token and incarnation not in self._etcd.excused:
+            raise Broken("S10", f"{key}: token {token} starts after {newer} was issued")
+        if self._jobs[key[0]].at_most_once:
+            self._starts_at_most_once(key)
+        self.promises.started[key].add(token)
+
+    def _starts_at_most_once(self, key: RunId) -> None:
+        row = self._database.runs.get(key)
+        reported = {token for token, how in row.results if how == "FAILED"} if row else set()
+        if unreported := self.promises.started[key] - reported:
+            raise Broken("AMO", f"{key} starts again; {min(unreported)} never failed")
+
+    def acknowledges(self, key: RunId, result: tuple[int, str], *, stale: bool) -> None:
+        """A worker is told what became of its result, and forgets it."""
+        row = self._database.runs.get(key)
+        stored = row is not None and result in row.results
+        if not stale and not stored:
+            raise Broken("S11", f"{key}: {result} is acknowledged and not stored")
+        if stale and stored:
+            raise Broken("S11", f"{key}: {result} is stored and called stale")
+
+    def ok(self, job: JobId, generation: int) -> None:
+        """A caller is told that nothing up to this generation fires or starts any more."""
+        self.seen["ok"] += 1
+        self.note(f"ok      job {job}: nothing up to generation {generation}")
+        self.promises.over[job] = max(generation, self.promises.over.get(job, 0))

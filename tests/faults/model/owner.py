@@ -1,0 +1,222 @@
+"""A member as owner: takes shards, fires timers, hands runs out, brings lost ones back.
+
+Its lanes do what they do in any order, from what they read some time ago; each transaction begins
+with the fence (`begin`). What they send to workers goes by their own stream, or over one hop.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from faults.model import dispatch, rescue
+from faults.model.rows import (
+    LIVE,
+    Abort,
+    Claim,
+    IncarnationId,
+    JobId,
+    Run,
+    ShardId,
+    Steps,
+    Tenure,
+    Timer,
+    Transaction,
+)
+from faults.model.rules import Rule
+from faults.model.timing import HORIZON, instant
+from faults.model.worker import Heartbeat, Worker
+from faults.model.world import World
+
+
+class Member:
+    """One process of `schedd`, with its tenure."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.tenure = world.name()
+        world.database.tenures.rows[self.tenure] = Tenure()
+        self.dead = False
+        self.skew = world.weather.skew
+        """By how much its clock is wrong."""
+        self.attached: set[Worker] = set(world.workers)
+        self.heard: dict[IncarnationId, Heartbeat] = {}
+        self._unread: list[Heartbeat] = []
+        self.epochs: dict[ShardId, int] = {}
+        self._timeline = world.database.timeline
+        self._sequences: Counter[tuple[ShardId, int]] = Counter()
+        self._timers: dict[JobId, Timer] = {}
+        self.absence = rescue.Absence(world)
+        self._lanes = [self._lane() for _ in range(2)]
+        for lane in self._lanes:
+            world.spawn(lane)
+
+    def kill(self) -> None:
+        """SIGKILL. The server finds its sessions idle; what it was sent goes on."""
+        self.dead = True
+        for lane in self._lanes:
+            lane.close()
+
+    def stop(self, until: int) -> None:
+        """SIGSTOP, of all its threads."""
+        self.world.stop(self._lanes, until)
+
+    def hears(self, heartbeat: Heartbeat) -> None:
+        """A heartbeat came over a stream; it is read when the process runs."""
+        self._unread.append(heartbeat)
+
+    def _read(self) -> None:
+        stamped = self.world.on(Rule.HEARTBEAT_STAMPED)
+        for heartbeat in self._unread:
+            at = heartbeat.at if stamped else self.world.now
+            self.heard[heartbeat.incarnation] = replace(heartbeat, at=at)
+        self._unread.clear()
+
+    def _lane(self) -> Steps[None]:
+        rng = self.world.rng
+        while not self.dead:
+            yield
+            row = self.world.database.tenures.get(self.tenure)
+            if (row is None or row.fenced) and rng.random() < 0.02:
+                return  # it finds out at last; another has joined in its place
+            try:
+                yield from self._deed()
+            except Abort:
+                continue
+
+    def _deed(self) -> Steps[None]:
+        rng, rows = self.world.rng, self.world.database
+        self._read()
+        x = rng.random()
+        if x < 0.1:
+            return self._load()
+        if x < 0.5 and self._timers:
+            return self._fire(rng.choice(list(self._timers)))
+        if x < 0.56:
+            return self._take(rng.randrange(len(rows.shards.rows)))
+        if x < 0.57:
+            return self._release(rng.randrange(len(rows.shards.rows)))
+        if x < 0.84:
+            return dispatch.assign(self)
+        return rescue.rescue(self) if x < 0.92 else rescue.give_back(self)
+
+    # -- shards --
+
+    def claim(self, shard: ShardId) -> Claim:
+        """What it believes to own. Raises Abort when it knows better."""
+        if shard not in self.epochs:
+            raise Abort
+        return Claim(self.tenure, shard, self.epochs[shard], self._timeline)
+
+    def begin(self, claim: Claim) -> Steps[Transaction]:
+        """The first statement of an owner's transaction. Raises Abort when the shard is gone."""
+        world = self.world
+        transaction = Transaction(world.database, claim)
+        if world.on(Rule.SHARD_ROW_FENCE):
+            row = yield from transaction.lock(world.database.shards, claim.shard)
+            own = row is not None and (row.owner, row.epoch) == (claim.tenure, claim.epoch)
+            if world.on(Rule.TIMELINE):
+                own = own and row is not None and claim.timeline == row.timeline
+                own = own and claim.timeline == world.database.timeline
+        else:
+            tenure = yield from transaction.lock(world.database.tenures, claim.tenure, shared=True)
+            own = tenure is not None and not tenure.fenced
+        if not own:
+            self.epochs.pop(claim.shard, None)
+            if world.on(Rule.LOCK_ANSWER_AWAITED):
+                transaction.rollback()
+                raise Abort
+        return transaction
+
+    def _take(self, shard: ShardId) -> Steps[None]:
+        world, rows = self.world, self.world.database
+        if shard in self.epochs and world.rng.random() < 0.9:
+            return
+        seen = rows.shards[shard]
+        timeline = rows.timeline
+        yield
+        transaction = Transaction(rows)
+        mine = yield from transaction.lock(rows.tenures, self.tenure, shared=True)
+        row = yield from transaction.lock(rows.shards, shard)
+        free = row is not None and (
+            row.owner in (None, self.tenure)
+            or not world.on(Rule.TAKE_FROM_FENCED)
+            or getattr(rows.tenures.get(row.owner), "fenced", True)
+        )
+        if row is None or mine is None or mine.fenced or not free or row.epoch != seen.epoch:
+            transaction.rollback()
+            return
+        epoch = row.epoch + 1
+        if world.on(Rule.EPOCH_CLOCK_FLOOR):
+            epoch = max(epoch, world.now)
+        transaction.put(
+            rows.shards, shard, replace(row, owner=self.tenure, epoch=epoch, timeline=timeline)
+        )
+        yield from transaction.commit()
+        self.epochs[shard] = epoch
+        self._timeline = timeline
+
+    def _release(self, shard: ShardId) -> Steps[None]:
+        claim = self.claim(shard)
+        del self.epochs[shard]
+        yield
+        transaction = Transaction(self.world.database)
+        shards = self.world.database.shards
+        row = yield from transaction.lock(shards, shard)
+        if row is not None and (row.owner, row.epoch) == (claim.tenure, claim.epoch):
+            transaction.put(shards, shard, replace(row, owner=None))
+        yield from transaction.commit()
+
+    def shard_of(self, job: JobId, run: Run) -> ShardId | None:
+        """Where a run belongs; None: its job is deleted."""
+        if not self.world.on(Rule.SHARD_FROM_TIMER):
+            return run.shard
+        timer = self.world.database.timers.get(job)
+        return None if timer is None else timer.shard
+
+    def next_token(self, claim: Claim) -> int:
+        """Greater than all before it of that epoch."""
+        at = (claim.shard, claim.epoch)
+        self._sequences[at] += 1
+        return (claim.epoch << 16) + self._sequences[at]
+
+    # -- timers --
+
+    def _load(self) -> Steps[None]:
+        """Remember the timers of its shards as they are now; they are acted on later."""
+        yield
+        for job, timer in self.world.database.timers.rows.items():
+            if timer.shard in self.epochs:
+                self._timers[job] = timer
+
+    def _fire(self, job: JobId) -> Steps[None]:
+        world, rows = self.world, self.world.database
+        timer = self._timers[job]
+        if timer.paused or instant(timer.due) > world.now + self.skew:
+            return
+        del self._timers[job]
+        key = (job, timer.due)
+        claim = self.claim(timer.shard)
+        transaction = yield from self.begin(claim)
+        row = yield from transaction.lock(rows.timers, job)
+        advances = row is not None and (row.generation, row.due, row.shard, row.paused) == (
+            timer.generation,
+            timer.due,
+            timer.shard,
+            False,
+        )
+        in_time = instant(timer.due) <= world.now + HORIZON or not world.on(Rule.DATABASE_CLOCK)
+        if not in_time or (world.on(Rule.FIRE_FROM_ADVANCE) and not advances):
+            transaction.rollback()
+            return
+        kept = yield from transaction.lock(rows.runs, key)
+        if kept is None or not world.on(Rule.UNIQUE_INSTANT):
+            state = "PENDING"
+            live = sum(run.state in LIVE for _, run in rows.runs_of(job))
+            if not world.on(Rule.OVERLAP_AT_ASSIGN) and live >= world.jobs[job].limit:
+                state = "SKIPPED"
+            run = Run(state, timer.generation, timer.shard)
+            transaction.insert(rows.runs, key, run)
+        if advances and row is not None:
+            transaction.put(rows.timers, job, replace(row, due=timer.due + 1))
+        yield from transaction.commit()

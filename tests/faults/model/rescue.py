@@ -1,0 +1,132 @@
+"""Bringing back: runs whose incarnation is gone, and runs that never started.
+
+A member reads its rows first, then lists etcd: what was handed out after the list is never taken
+for lost. What absence from a list means is `Absence`'s to say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from faults.model.etcd import Listing
+from faults.model.results import put_back, same_attempt
+from faults.model.rows import Incarnation, IncarnationId, Run, RunId, Steps
+from faults.model.rules import Rule
+from faults.model.timing import WORKER_TTL
+
+if TYPE_CHECKING:
+    from faults.model.owner import Member
+    from faults.model.world import World
+
+
+class Absence:
+    """What a member knows of keys that aren't there. etcd may have come back without its last
+    minutes: then a key is missing whose holder lives, and is about to make it anew.
+
+    A deletion that was watched is one. Revisions and cluster ids tell of a restore only sometimes:
+    not a member that hasn't listed since the key was made, nor one that has just started, nor once
+    the revisions have grown past those it saw.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._deleted: set[IncarnationId] = set()
+        self._since: dict[IncarnationId, int] = {}
+        self._seen: tuple[int, int] | None = None
+        """Cluster id and revision of the list before."""
+        self._doubted_until = 0
+        world.etcd.watchers.append(self._deleted.add)
+
+    def read(self, listing: Listing) -> None:
+        """Another list was read."""
+        if self._seen is not None:
+            cluster, revision = self._seen
+            if cluster != listing.cluster or listing.revision < revision:
+                self._doubted_until = self._world.now + WORKER_TTL
+        self._seen = (listing.cluster, listing.revision)
+        for there in listing.live:
+            self._since.pop(there, None)
+        self._deleted -= listing.live
+
+    def lost(self, incarnation: IncarnationId) -> bool:
+        """Whether an incarnation that wasn't in the last list is."""
+        world = self._world
+        if not world.on(Rule.RESTORE_WAITS):
+            return True
+        if not world.on(Rule.DELETION_WATCHED):
+            return world.now >= self._doubted_until
+        since = self._since.setdefault(incarnation, world.now)
+        return incarnation in self._deleted or world.now >= since + WORKER_TTL
+
+
+def rescue(member: Member) -> Steps[None]:
+    """Runs whose incarnation has no key any more."""
+    world = member.world
+    if world.on(Rule.LIST_AFTER_ROWS):
+        running = _running(member)
+        yield from _scan(world)
+        listing = world.etcd.listing(world.now)
+    else:
+        listing = world.etcd.listing(world.now)
+        yield from _scan(world)
+        running = _running(member)
+    if not running:
+        return
+    member.absence.read(listing)
+    for key, run in running:
+        named = run.incarnation
+        if named is not None and named not in listing.live and member.absence.lost(named):
+            yield from _lose(member, key, run)
+
+
+def give_back(member: Member) -> Steps[None]:
+    """Runs that their live worker says it never started."""
+    for key, run in _running(member):
+        shard = member.shard_of(key[0], run)
+        if shard is not None and _never_started(member, key, run):
+            transaction = yield from member.begin(member.claim(shard))
+            yield from put_back(member.world, transaction, key, run.token)
+
+
+def _running(member: Member) -> list[tuple[RunId, Run]]:
+    return [
+        (key, run)
+        for key, run in member.world.database.runs.rows.items()
+        if run.state == "RUNNING" and member.shard_of(key[0], run) in member.epochs
+    ]
+
+
+def _scan(world: World) -> Steps[None]:
+    """A scan of many rows takes its time."""
+    for _ in range(world.rng.choice((1, 1, 10, 60))):
+        yield
+
+
+def _lose(member: Member, key: RunId, run: Run) -> Steps[None]:
+    """Write the loss down and move the run on, in one transaction."""
+    world, rows = member.world, member.world.database
+    shard = member.shard_of(key[0], run)
+    if shard is None or run.incarnation is None:
+        return
+    transaction = yield from member.begin(member.claim(shard))
+    yield from transaction.lock(rows.incarnations, run.incarnation)
+    row = yield from transaction.lock(rows.runs, key)
+    if row is None or not same_attempt(world, row, run.token):
+        transaction.rollback()
+        return
+    state = "RETRYING"
+    if rows.timers.get(key[0]) is None:
+        state = "CANCELLED"
+    elif world.jobs[key[0]].at_most_once and world.on(Rule.AT_MOST_ONCE_LOSS):
+        state = "FAILED"
+    transaction.put(rows.incarnations, run.incarnation, Incarnation(lost=True))
+    transaction.put(rows.runs, key, replace(row, state=state, attempt=row.attempt - 1))
+    yield from transaction.commit()
+
+
+def _never_started(member: Member, key: RunId, run: Run) -> bool:
+    heard = member.heard.get(run.incarnation) if run.incarnation else None
+    if heard is None or (key, run.token) in heard.listed:
+        return False
+    return heard.at > run.sent[-1].start_by or not member.world.on(Rule.BACK_AFTER_START_BY)

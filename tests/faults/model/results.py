@@ -1,0 +1,165 @@
+"""What any member does with a worker's word, with or without a tenure: results, refusals, hellos.
+
+The token alone protects the row; the acknowledgement comes after the COMMIT.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from faults.model.rows import WAITING, Abort, Incarnation, IncarnationId, Run, RunId, Steps
+from faults.model.rows import Transaction as Transact
+from faults.model.rules import Rule
+from faults.model.timing import SPOOL_WITHIN
+
+if TYPE_CHECKING:
+    from faults.model.worker import Key, Worker
+    from faults.model.world import World
+
+MAX_ATTEMPTS = 3
+
+
+def collect(world: World, worker: Worker, key: Key, outcome: str) -> Steps[None]:
+    """Store a result, then acknowledge it."""
+    (run, token), result = key, (key[1], outcome)
+    if not world.on(Rule.ACKNOWLEDGE_AFTER_COMMIT):
+        _acknowledge(world, worker, key, outcome, stale=False)
+    transaction = Transact(world.database)
+    row = yield from transaction.lock(world.database.runs, run)
+    if row is not None and _fits(world, row, token):
+        after = replace(_after(world, run, row, outcome), results=(*row.results, result))
+        transaction.put(world.database.runs, run, after)
+        yield from transaction.commit()
+        stale = False
+    else:
+        transaction.rollback()
+        stale = row is None or result not in row.results or not world.on(Rule.DIGEST_KNOWN)
+    if world.on(Rule.ACKNOWLEDGE_AFTER_COMMIT):
+        _acknowledge(world, worker, key, outcome, stale=stale)
+
+
+def same_attempt(world: World, row: Run, token: int) -> bool:
+    """Whether a row is still RUNNING under this token."""
+    return row.state == "RUNNING" and (row.token == token or not world.on(Rule.BACK_COMPARES_TOKEN))
+
+
+def put_back(world: World, transaction: Transact, key: RunId, token: int) -> Steps[None]:
+    """An assignment that never started goes whence it came, no attempt spent."""
+    rows = world.database
+    row = yield from transaction.lock(rows.runs, key)
+    if row is None or not same_attempt(world, row, token):
+        transaction.rollback()
+        return
+    transaction.put(rows.runs, key, _back(world, key, row))
+    yield from transaction.commit()
+
+
+def refused(world: World, key: Key, sender: IncarnationId) -> Steps[None]:
+    """A worker didn't take an assignment, or gave it up before its start. Another incarnation than
+    the one it was given to can't know whether it was started.
+    """
+    yield
+    row = world.database.runs.get(key[0])
+    own = row is not None and row.incarnation == sender
+    if own or not world.on(Rule.REFUSAL_OF_ITS_OWN):
+        yield from put_back(world, Transact(world.database), *key)
+
+
+def refresh(world: World, worker: Worker, incarnation: IncarnationId) -> Steps[None]:
+    """A heartbeat was heard: keep the lease, or make the key anew unless the loss is written."""
+    yield
+    row = world.database.incarnations.get(incarnation)
+    if row is None:  # its row went with a lost tail; its next hello writes it again
+        yield from _register(world, incarnation)
+    elif row.lost:
+        world.send(lambda: worker.told_lost(incarnation))
+    elif not world.etcd.refresh(incarnation, world.now):
+        yield
+        if worker.incarnation == incarnation:
+            world.etcd.create(incarnation, world.now)
+
+
+def greet(world: World, worker: Worker, new: IncarnationId, spooled: frozenset[Key]) -> Steps[None]:
+    """A hello: the incarnation is registered, and the earlier ones of its spool are ended, once the
+    results in it are settled.
+    """
+    yield from _register(world, new)
+    if worker.incarnation != new:
+        return
+    world.etcd.create(new, world.now)
+    until = world.now + SPOOL_WITHIN
+    while world.now < until and any(_runs(world, key) for key in spooled):
+        yield
+    for number in range(new[1]):
+        earlier = (new[0], number)
+        if not getattr(world.database.incarnations.get(earlier), "lost", True):
+            yield from _write_off(world, earlier)
+        world.etcd.delete(earlier)
+
+
+def _fits(world: World, row: Run, token: int) -> bool:
+    if not world.on(Rule.RESULT_COMPARES_STATE):
+        return row.token == token
+    return row.state == "RUNNING" and (
+        row.token == token or not world.on(Rule.RESULT_COMPARES_TOKEN)
+    )
+
+
+def _after(world: World, key: RunId, row: Run, outcome: str) -> Run:
+    """What an attempt's end makes of its run."""
+    if outcome == "SUCCEEDED":
+        return replace(row, state="SUCCEEDED")
+    if outcome == "RETURNED":
+        once = world.jobs[key[0]].at_most_once and world.on(Rule.AT_MOST_ONCE_RETURNED)
+        return replace(row, state="FAILED") if once else _back(world, key, row)
+    if row.attempt >= MAX_ATTEMPTS:
+        return replace(row, state="FAILED")
+    return _waits(world, key, replace(row, state="RETRYING"))
+
+
+def _back(world: World, key: RunId, row: Run) -> Run:
+    state = "RETRYING" if row.attempt > 1 else "PENDING"
+    return _waits(world, key, replace(row, state=state, attempt=row.attempt - 1))
+
+
+def _waits(world: World, key: RunId, run: Run) -> Run:
+    """Nothing waits of a job that is deleted; read after the run's lock."""
+    assert run.state in WAITING
+    there = world.database.timers.get(key[0]) is not None
+    return run if there else replace(run, state="CANCELLED")
+
+
+def _runs(world: World, key: Key) -> bool:
+    row = world.database.runs.get(key[0])
+    return row is not None and (row.state, row.token) == ("RUNNING", key[1])
+
+
+def _acknowledge(world: World, worker: Worker, key: Key, outcome: str, *, stale: bool) -> None:
+    world.judge.acknowledges(key[0], (key[1], outcome), stale=stale)
+    world.send(lambda: worker.acknowledged(key))
+
+
+def _register(world: World, incarnation: IncarnationId) -> Steps[None]:
+    """Until it is known to stand there."""
+    while world.database.incarnations.get(incarnation) is None:
+        try:
+            transaction = Transact(world.database)
+            rows = world.database.incarnations
+            if (yield from transaction.lock(rows, incarnation)) is None:
+                transaction.put(rows, incarnation, Incarnation())
+            yield from transaction.commit()
+        except Abort:
+            yield
+
+
+def _write_off(world: World, incarnation: IncarnationId) -> Steps[None]:
+    while not getattr(world.database.incarnations.get(incarnation), "lost", True):
+        try:
+            transaction = Transact(world.database)
+            rows = world.database.incarnations
+            if (yield from transaction.lock(rows, incarnation)) is not None:
+                transaction.put(rows, incarnation, Incarnation(lost=True))
+            yield from transaction.commit()
+        except Abort:
+            yield

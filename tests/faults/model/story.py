@@ -1,0 +1,43 @@
+"""One seed told: its last commits, starts and answers, that a person can see how it went wrong."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from faults.model.judge import Broken
+from faults.model.rows import Transaction
+from faults.model.rules import Rule
+from faults.model.search import STEPS, Outcome, world_of
+
+LAST = 40
+
+
+def told(seed: int, without: frozenset[Rule], say: Callable[[str], None]) -> Outcome:
+    """Run it, then say what happened last in it, and what broke."""
+    world = world_of(seed, without)
+    lines: deque[str] = deque(maxlen=LAST)
+
+    def note(line: str) -> None:
+        lines.append(f"{world.now:6} {line}")
+
+    judged = world.database.judge
+
+    def committed(transaction: Transaction) -> None:
+        claim = transaction.claim
+        who = f"tenure {claim.tenure}, epoch {claim.epoch}" if claim else "any member"
+        for (name, key), (_, row) in transaction.writes.items():
+            note(f"commit  {who}: {name} {key} = {row}")
+        judged(transaction)
+
+    world.database.judge = committed
+    world.judge.note = note
+    broken = None
+    try:
+        world.run(STEPS)
+    except Broken as found:
+        broken = found
+    for line in lines:
+        say(line)
+    say(f"seed {seed}: {broken or 'no violation'}")
+    return Outcome(seed, world.judge.seen, broken)

@@ -1,0 +1,139 @@
+"""One seed's world: who is in it, and the order in which they take steps.
+
+A process is a generator; a step is one `next`. Which one goes on, how far, and which falls asleep
+for how long, is drawn from the seed, so a seed is one trace.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from faults.model.etcd import Etcd
+from faults.model.judge import Job, Judge
+from faults.model.rows import (
+    Abort,
+    Database,
+    IncarnationId,
+    JobId,
+    RunId,
+    Shard,
+    Steps,
+    Term,
+    Timer,
+)
+from faults.model.rules import Rule
+from faults.model.timing import SECOND, instant
+from faults.model.weather import Weather, weather_of
+
+if TYPE_CHECKING:
+    from faults.model.owner import Member
+    from faults.model.worker import Worker
+
+KINDS = (
+    Job(1, skip=True),
+    Job(2, skip=False, at_most_once=True),
+    Job(1, skip=True, at_most_once=True),
+)
+"""`overlap: skip`, `allow: 2`, and at_most_once."""
+
+
+class World:
+    """Everything there is. `without`: the rules that are off."""
+
+    def __init__(self, seed: int, without: frozenset[Rule], weather: Weather | None = None) -> None:
+        self.rng = random.Random(seed)
+        self.without = without
+        self.weather = weather or weather_of(self.rng, without)
+        self.database = Database(
+            self.rng.random,
+            self.rng.randint,
+            late_commits=self.weather.late_commits,
+            lost_commits=self.weather.lost_commits,
+        )
+        self.etcd = Etcd()
+        self.jobs: dict[JobId, Job] = dict(enumerate(KINDS * 2))
+        self.judge = Judge(self.database, self.etcd, self.jobs, self._executing)
+        self.members: list[Member] = []
+        self.workers: list[Worker] = []
+        self.network: list[Callable[[], None]] = []
+        self._names = itertools.count(1)
+        self._processes: list[Steps[None]] = []
+        self._asleep: list[tuple[int, int, Steps[None]]] = []
+        self.database.judge = self.judge.committed
+        self.database.spawn = self.spawn
+        rows = self.database
+        rows.terms.rows["term"] = Term(1)
+        for shard in (0, 1):  # with unequal epochs, that a move into the lower one can be seen
+            rows.shards.rows[shard] = Shard(None, 1 + 3 * shard, rows.timeline)
+        for job in self.jobs:
+            rows.timers.rows[job] = Timer(generation=1, due=1, shard=job % 2)
+
+    @property
+    def now(self) -> int:
+        """The time, in steps."""
+        return self.database.now
+
+    def on(self, rule: Rule) -> bool:
+        """Whether this rule holds here."""
+        return rule not in self.without
+
+    def name(self) -> int:
+        """A number that nobody has."""
+        return next(self._names)
+
+    def spawn(self, process: Steps[None]) -> None:
+        """Let it take steps from now on."""
+        self._processes.append(process)
+
+    def stop(self, processes: list[Steps[None]], until: int) -> None:
+        """These take no step until then."""
+        for process in processes:
+            if process in self._processes:
+                self._processes.remove(process)
+                heapq.heappush(self._asleep, (until, self.name(), process))
+
+    def send(self, deliver: Callable[[], None]) -> None:
+        """Put a frame on its way: it may be lost, come late, or twice."""
+        x = self.rng.random()
+        if x >= self.weather.loss:
+            self.network.append(deliver)
+        if x >= 1 - self.weather.loss:
+            self.network.append(deliver)
+
+    def next_instant(self) -> int:
+        """The first instant that hasn't come."""
+        return next(number for number in itertools.count(1) if instant(number) > self.now)
+
+    def live_workers(self) -> frozenset[IncarnationId]:
+        """What a list of etcd shows now."""
+        return self.etcd.listing(self.now).live
+
+    def run(self, steps: int) -> None:
+        """Let the world go on. Raises Broken."""
+        rng, database = self.rng, self.database
+        while database.now < steps:
+            while self._asleep and self._asleep[0][0] <= database.now:
+                self._processes.append(heapq.heappop(self._asleep)[2])
+            if not self._processes:
+                database.now = self._asleep[0][0]
+                continue
+            process = rng.choice(self._processes)
+            try:
+                for _ in range(rng.choice((1, 1, 1, 2, 5, 15))):
+                    database.now += 1
+                    next(process)
+            except (StopIteration, Abort):
+                self._processes.remove(process)
+                continue
+            if rng.random() < self.weather.sleepy:
+                self.stop([process], database.now + rng.randint(SECOND // 2, 12 * SECOND))
+
+    def _executing(self, run: RunId) -> Iterator[tuple[int, IncarnationId]]:
+        for worker in self.workers:
+            for (key, token), assignment in worker.executing.items():
+                if key == run:
+                    yield token, assignment.incarnation

@@ -1,0 +1,57 @@
+"""The protocol holds in the worst of worlds, and each of its rules is what holds it (faults.model).
+
+A short form of `make model`. In CI the seeds are fixed; elsewhere a block of them is drawn anew,
+and named where something breaks.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+
+import pytest
+
+from faults.model import search, story, table
+from faults.model.rules import MEANINGS, Rule, taken_out
+from faults.model.weather import HARSH
+
+FIXED = 300
+DRAWN = 300
+WITHOUT_AT_MOST = 500
+"""Seeds within which the absence of a rule must show."""
+
+
+def test_no_invariant_breaks_while_all_rules_hold(figure: Callable[[str], None]) -> None:
+    first = 10_000 if os.environ.get("CI") else random.randrange(10_000, 10**9)
+    tally = search.tally([*range(FIXED), *range(first, first + DRAWN)])
+    assert not table.examples(tally), "see it by: make model SEED=…"
+    assert not table.meager(tally)
+    figure(f"protocol model: {table.all_rules(tally)}; drawn from {first}")
+
+
+@pytest.mark.parametrize("rule", Rule)
+def test_without_a_rule_an_invariant_breaks(rule: Rule) -> None:
+    outcomes = search.outcomes(range(WITHOUT_AT_MOST), taken_out(rule))
+    assert any(outcome.broken for outcome in outcomes)
+
+
+@pytest.mark.parametrize("rule", [rule for rule in Rule if MEANINGS[rule].beside])
+def test_what_is_taken_out_beside_a_rule_isnt_what_breaks(rule: Rule) -> None:
+    beside = taken_out(rule) - {rule}
+    weather = HARSH[rule]
+    assert not any(search.outcome(seed, beside, weather).broken for seed in range(60))
+
+
+def test_each_rule_says_what_it_is() -> None:
+    assert set(MEANINGS) == set(Rule)
+
+
+def test_one_seed_is_one_trace() -> None:
+    def told() -> list[str]:
+        lines: list[str] = []
+        story.told(7, frozenset({Rule.OK_WAITS}), lines.append)
+        return lines
+
+    assert told() == told()
+    assert len(told()) > story.LAST
