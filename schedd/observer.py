@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from datetime import datetime
 from typing import NoReturn, TypeAlias
 
 from schedd.core.coordination import LeaseId, Listing
@@ -20,6 +21,7 @@ from schedd.core.ids import Epoch, ShardId, TenureId
 from schedd.core.membership import EMPTY_VIEW, ClusterView, view_of
 from schedd.ports import Coordination
 from schedd.tenure import LiveTenure
+from schedkit.clock import utcnow
 from schedkit.errors import Fault
 
 log = logging.getLogger(__name__)
@@ -37,6 +39,8 @@ class Observer:
         self._live: LiveTenure | None = None
         self._listeners: list[Told] = []
         self._news = asyncio.Event()
+        self.went_back: datetime | None = None
+        """When revisions were last seen to go back; None: never."""
 
     # ── the port ─────────────────────────────────────────────────────────────────────────────
 
@@ -89,6 +93,9 @@ class Observer:
 
     def _take(self, listing: Listing) -> None:
         known, self._view = self._view, view_of(listing, self._view)
+        if known is not EMPTY_VIEW and self._view.restored_since(known):
+            log.error("etcd's revisions went back, or it is another etcd: was it restored?")
+            self.went_back = utcnow()
         if self._view.unreadable and self._view.unreadable != known.unreadable:
             log.error("keys in etcd that aren't ours: %s", ", ".join(self._view.unreadable))
         self._news.set()

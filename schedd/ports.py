@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Protocol, TypeAlias
 
 from schedd.core import membership
+from schedd.core.checkup.facts import Facts
 from schedd.core.coordination import Compare, Entry, Lease, LeaseId, Listing, Op, TxnResult
 from schedd.core.ids import (
     Epoch,
@@ -453,6 +454,14 @@ class Succession(Protocol):
 
     async def follows(self, term: Term) -> ClusterView:
         """The first view in which somebody leads under a later term than this one."""
+        ...
+
+
+class Checkup(Protocol):
+    """What is known of the cluster, gathered for a person."""
+
+    async def facts(self) -> Facts:
+        """As of now. Raises nothing: what can't be read has its reason in its place."""
         ...
 
 

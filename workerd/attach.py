@@ -152,10 +152,13 @@ class Attach:
 
     def heartbeat(self, at: float) -> pb.Heartbeat:
         """What is free, what is in hand, how old the lease is."""
+        spooled, room = self._courier.room
         message = pb.Heartbeat(
             free=self._admission.free,
             holdings=self._work.holdings(),
             draining=self._admission.draining,
+            spool_bytes=spooled,
+            disk_free_bytes=room,
         )
         message.holdings.extend(
             wire.holding(result.key, State.ENDED, None) for result in self._courier.results()

@@ -83,6 +83,11 @@ class Courier:
         self._takes = True
 
     @property
+    def room(self) -> tuple[int, int]:
+        """Bytes that the spool takes, and that are free on its disk."""
+        return self._spool.size, self._spool.free()
+
+    @property
     def healthy(self) -> bool:
         """Whether new work may be asked for: its results would find room."""
         return self._takes and self._spool.size < self._limit

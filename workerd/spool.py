@@ -24,6 +24,7 @@ import fcntl
 import itertools
 import logging
 import os
+import shutil
 import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -116,6 +117,13 @@ class Spool:
                 del self._batches[path]
                 self.size -= self._sizes.pop(path)
                 path.unlink(missing_ok=True)
+
+    def free(self) -> int:
+        """Bytes that are free on its disk; 0 if the disk doesn't say."""
+        try:
+            return shutil.disk_usage(self.directory).free
+        except OSError:
+            return 0
 
     def close(self) -> None:
         """Give the directory up."""

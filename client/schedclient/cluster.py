@@ -11,6 +11,7 @@ from schedclient.reading import value_of
 from schedclient.transport import Transport
 from schedclient.values import (
     AuditEntry,
+    Checkup,
     Cluster,
     DeadLetter,
     LeaderTransfer,
@@ -60,6 +61,11 @@ class ClusterCalls:
         request = wire.RebalanceClusterRequest(dry_run=dry_run)
         answer = await self._call(methods.REBALANCE, request, deadline)
         return tuple(value_of(ShardMove, one) for one in answer.moves)
+
+    async def doctor(self, *, deadline: float | None = None) -> Checkup:
+        """What a person would look at, judged: etcd, PostgreSQL, clocks, members, workers."""
+        request = wire.CheckClusterRequest()
+        return value_of(Checkup, await self._call(methods.CHECK_CLUSTER, request, deadline))
 
     async def pause(self, *, note: str = "", deadline: float | None = None) -> Cluster:
         """Fire and start nothing until it is resumed. Returns when nothing starts any more."""

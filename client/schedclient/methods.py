@@ -118,6 +118,9 @@ REBALANCE: Final = Method[cluster.RebalanceClusterRequest, cluster.RebalanceClus
     Again.ALWAYS,
     SETTLING,
 )
+CHECK_CLUSTER: Final = Method[cluster.CheckClusterRequest, cluster.CheckClusterResponse](
+    CLUSTER + "CheckCluster", cluster.CheckClusterResponse.FromString, Again.ALWAYS, SETTLING
+)
 PAUSE_CLUSTER: Final = Method[cluster.PauseClusterRequest, cluster.Cluster](
     CLUSTER + "PauseCluster", cluster.Cluster.FromString, Again.ALWAYS, SETTLING
 )

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar, get_args, get_type_hints
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from schedclient.values import Check, Run, Value
+from schedclient.values import Check, Finding, Run, Value
 from schedkit.jsonform import enum_word
 
 V = TypeVar("V", bound=Value)
@@ -17,6 +17,7 @@ V = TypeVar("V", bound=Value)
 _NESTED: Final[dict[str, type[Value]]] = {
     "schedd.v1.Run": Run,
     "schedd.v1.ExplainRunResponse.Check": Check,
+    "schedd.v1.Finding": Finding,
 }
 """Which value each nested message becomes."""
 

@@ -133,6 +133,7 @@ class SyncClusterCalls(_Face[ClusterCalls]):
     shards = _blocking(ClusterCalls.shards)
     transfer_leader = _blocking(ClusterCalls.transfer_leader)
     rebalance = _blocking(ClusterCalls.rebalance)
+    doctor = _blocking(ClusterCalls.doctor)
     pause = _blocking(ClusterCalls.pause)
     resume = _blocking(ClusterCalls.resume)
 

@@ -235,6 +235,31 @@ class Member(Value):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Finding(Value):
+    """What a checkup found. `severity` OK, WARN or BAD; `why` and `remedy` None where all is well.
+
+    `subject`: the member, endpoint, worker or table that it is about.
+    """
+
+    area: str
+    severity: str
+    check: str
+    subject: str | None
+    what: str
+    why: str | None
+    remedy: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkup(Value):
+    """All findings of one member that was asked. `now`: cluster time when it answered."""
+
+    findings: tuple[Finding, ...]
+    member: str | None
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderTransfer(Value):
     """A planned change of leader: names of members, terms, and how long it took."""
 

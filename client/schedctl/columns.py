@@ -10,6 +10,7 @@ from schedclient import (
     Attempt,
     AuditEntry,
     DeadLetter,
+    Finding,
     Instant,
     Job,
     Member,
@@ -147,6 +148,16 @@ SHARD_MOVES: Final[Sequence[Column[ShardMove]]] = (
     Column("SHARD", lambda one: one.shard),
     Column("FROM", lambda one: one.old_owner or "nobody"),
     Column("TO", lambda one: one.new_owner or "nobody"),
+)
+
+FINDINGS: Final[Sequence[Column[Finding]]] = (
+    Column("SEVERITY", lambda one: one.severity),
+    Column("AREA", lambda one: one.area),
+    Column("CHECK", lambda one: one.check),
+    Column("SUBJECT", lambda one: one.subject),
+    Column("WHAT", lambda one: one.what),
+    Column("WHY", lambda one: one.why),
+    Column("DO", lambda one: one.remedy),
 )
 
 INSTANTS: Final[Sequence[Column[Instant]]] = (

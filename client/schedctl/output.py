@@ -32,6 +32,9 @@ MARKS: Final = {
     "LEADER": ("★", "green"),
     "PAUSED": ("‖", "yellow"),
     "refused": ("✗", "red"),
+    "OK": ("✓", "green"),
+    "WARN": ("!", "yellow"),
+    "BAD": ("✗", "red"),
 }
 """The symbol and the colour that stand beside a word, where there are colours."""
 

@@ -33,7 +33,6 @@ COMMANDS: Final[frozenset[tuple[str, ...]]] = frozenset(
     calendar delete
     worker drain
     worker undrain
-    cluster doctor
     cluster bundle
     cron lint
     cron diff

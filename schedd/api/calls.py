@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 
 from schedd.api import (
     cluster,
+    cluster_doctor,
     cluster_leader,
     cluster_pause,
     cluster_rebalance,
@@ -78,6 +79,7 @@ _UNARY: Final[dict[str, Unary]] = {
     "schedd.v1.ClusterService.ListShards": cluster.list_shards,
     "schedd.v1.ClusterService.TransferLeader": cluster_leader.transfer_leader,
     "schedd.v1.ClusterService.RebalanceCluster": cluster_rebalance.rebalance_cluster,
+    "schedd.v1.ClusterService.CheckCluster": cluster_doctor.check_cluster,
     "schedd.v1.ClusterService.PauseCluster": cluster_pause.pause_cluster,
     "schedd.v1.ClusterService.ResumeCluster": cluster_pause.resume_cluster,
     "schedd.v1.ClusterService.ListWorkers": cluster.list_workers,

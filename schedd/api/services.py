@@ -8,6 +8,7 @@ from typing import Final
 from schedd.core.model import AuditEntry
 from schedd.ports import (
     Changes,
+    Checkup,
     Cluster,
     ClusterClock,
     MembershipStore,
@@ -36,6 +37,7 @@ class Services:
     changes: Changes
     cluster: Cluster
     succession: Succession
+    checkup: Checkup
     version: str
     cluster_id: str
 

@@ -59,7 +59,6 @@ CALLS: frozenset[str] = frozenset(
         "schedd.v1.JobService.BackfillJob",
         "schedd.v1.JobService.ExplainInstant",
         "schedd.v1.RunService.RetryRun",
-        "schedd.v1.ClusterService.CheckCluster",
         "schedd.v1.ClusterService.DrainWorker",
         "schedd.v1.ClusterService.UndrainWorker",
     }

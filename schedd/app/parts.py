@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from schedd.api.services import Services
+from schedd.app.checkup import Checkup
 from schedd.app.configured import VERSION
 from schedd.cluster_clock import DatabaseClock
 from schedd.config import Config
@@ -63,6 +64,7 @@ class Parts:
     relay: Relay
     owner: Owner
     brake: Brake
+    checkup: Checkup
     services: Services
     telemetry: Telemetry
 
@@ -94,6 +96,7 @@ def build(ground: Ground) -> Parts:
     nudges.move(owner)
     workers.on_attachment(member.attached)
     owner.on_cluster_changed(member.look)
+    checkup = Checkup(store, ground.etcd, clock, member, workers, peers, ground.config.tls.files())
     return Parts(
         clock=clock,
         member=member,
@@ -105,7 +108,8 @@ def build(ground: Ground) -> Parts:
         relay=relay,
         owner=owner,
         brake=brake,
-        services=_services(ground, member, nudges, workers, watchers),
+        checkup=checkup,
+        services=_services(ground, member, nudges, workers, watchers, checkup),
         telemetry=telemetry,
     )
 
@@ -146,7 +150,12 @@ def _worker_leases(ground: Ground, member: Member) -> WorkerLeases:
 
 
 def _services(
-    ground: Ground, member: Member, nudges: Nudger, workers: Workers, watchers: Watchers
+    ground: Ground,
+    member: Member,
+    nudges: Nudger,
+    workers: Workers,
+    watchers: Watchers,
+    checkup: Checkup,
 ) -> Services:
     return Services(
         store=ground.store.users,
@@ -159,6 +168,7 @@ def _services(
         changes=watchers,
         cluster=member.cluster,
         succession=Succession(ground.etcd, member.cluster.until, lambda: member.cluster.lease),
+        checkup=checkup,
         version=VERSION,
         cluster_id=ground.cluster_id,
     )

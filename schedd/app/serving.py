@@ -18,7 +18,7 @@ async def serve(server: grpc.aio.Server, parts: Parts, terms: Terms, *, reflecti
         (
             *handlers(parts.services),
             _attach(parts, terms).handler(),
-            PeerService(parts.owner, parts.workers).handler(),
+            PeerService(parts.owner, parts.workers, parts.checkup.stands).handler(),
         )
     )
     health = grpc_health.HealthServicer()

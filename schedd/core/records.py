@@ -179,3 +179,6 @@ class WorkerView:
     running: int
     lease_age: float
     """Seconds since its lease was last refreshed, as the worker says."""
+    spool: int = 0
+    disk_free: int = 0
+    """Bytes that its spool takes, and that are free on its disk; 0: it didn't say."""

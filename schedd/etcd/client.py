@@ -75,6 +75,11 @@ class EtcdClient:
         self._connection = Connection(access, deadline=deadline)
         self._codec = Codec(root)
 
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """Those that were configured, as `status` answers of them."""
+        return tuple(self._connection.targets)
+
     async def close(self) -> None:
         """Close the connections; calls and followers have to be ended before."""
         await self._connection.close()

@@ -34,6 +34,8 @@ class Attached:
     running: int = 0
     draining: bool = False
     since_refresh: float = 0.0
+    disk: tuple[int, int] = (0, 0)
+    """Bytes that its spool takes, and that are free on its disk; 0: it didn't say."""
     heard: Heard | None = None
     """Its last heartbeat."""
     demanded: tuple[Head, ...] = ()

@@ -118,8 +118,10 @@ class Workers:
         free: int,
         since_refresh: float,
         draining: bool,
+        disk: tuple[int, int] = (0, 0),
     ) -> None:
         """A heartbeat came."""
+        attached.disk = disk
         attached.spoke_at = self._boot()
         attached.heard = Heard(at, frozenset(holding))
         attached.free = free
@@ -200,6 +202,8 @@ class Workers:
                 free=attached.free,
                 running=attached.running,
                 lease_age=attached.since_refresh,
+                spool=attached.disk[0],
+                disk_free=attached.disk[1],
             )
             for attached in self._attached.values()
         ]

@@ -184,6 +184,7 @@ class WorkerService:
                 free=beat.free,
                 since_refresh=since_refresh,
                 draining=beat.draining,
+                disk=(beat.spool_bytes, beat.disk_free_bytes),
             )
         for key, token, holding in holdings:
             if holding.HasField("started_at"):

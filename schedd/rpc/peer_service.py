@@ -1,4 +1,6 @@
-"""What the other members ask of this one: look at these rows, pass this on."""
+"""What the other members ask of this one: look at these rows, pass this on, how do you stand."""
+
+from collections.abc import Callable
 
 import grpc
 
@@ -12,9 +14,12 @@ from schedproto.v1 import peer_service_pb2 as wire
 
 
 class PeerService:
-    """Serves `Nudge` and `Relay`."""
+    """Serves `Nudge`, `Relay` and `Examine`. `stands`: how this member stands."""
 
-    def __init__(self, here: Nudged, workers: Workers) -> None:
+    def __init__(
+        self, here: Nudged, workers: Workers, stands: Callable[[], wire.ExamineResponse]
+    ) -> None:
+        self._stands = stands
         self._here = here
         self._workers = workers
 
@@ -26,9 +31,16 @@ class PeerService:
         relay = grpc.unary_unary_rpc_method_handler(
             self.relay, wire.RelayRequest.FromString, wire.RelayResponse.SerializeToString
         )
-        return grpc.method_handlers_generic_handler(
-            "schedd.v1.PeerService", {"Nudge": nudge, "Relay": relay}
+        examine = grpc.unary_unary_rpc_method_handler(
+            self.examine, wire.ExamineRequest.FromString, wire.ExamineResponse.SerializeToString
         )
+        return grpc.method_handlers_generic_handler(
+            "schedd.v1.PeerService", {"Nudge": nudge, "Relay": relay, "Examine": examine}
+        )
+
+    async def examine(self, _request: object, _context: object) -> wire.ExamineResponse:
+        """How this member stands, as it alone can tell."""
+        return self._stands()
 
     async def nudge(self, request: wire.NudgeRequest, _context: object) -> wire.NudgeResponse:
         """Look at these rows now."""

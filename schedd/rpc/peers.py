@@ -24,7 +24,7 @@ DEADLINE: Final = 1.0
 LOOK_EVERY: Final = 10.0
 
 
-A = TypeVar("A", wire.NudgeResponse, wire.RelayResponse)
+A = TypeVar("A", wire.NudgeResponse, wire.RelayResponse, wire.ExamineResponse)
 
 
 class Peers:
@@ -53,6 +53,10 @@ class Peers:
         """Have it pass something on. Raises Unavailable."""
         return await self._call(endpoint, "Relay", request, wire.RelayResponse)
 
+    async def examine(self, endpoint: str) -> wire.ExamineResponse:
+        """Ask how it stands. Raises Unavailable."""
+        return await self._call(endpoint, "Examine", wire.ExamineRequest(), wire.ExamineResponse)
+
     async def run(self) -> NoReturn:
         """Close the channels of those that have gone, for ever."""
         while True:
@@ -71,7 +75,7 @@ class Peers:
         self,
         endpoint: str,
         method: str,
-        request: wire.NudgeRequest | wire.RelayRequest,
+        request: wire.NudgeRequest | wire.RelayRequest | wire.ExamineRequest,
         answer: type[A],
     ) -> A:
         channel = self._channel(endpoint)

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
+from schedd.core.checkup.facts import DatabaseFacts
 from schedd.core.ids import Epoch, IncarnationId, ShardId, TenureId, Term, Timeline, Token
 from schedd.core.model import (
     Claim,
@@ -21,6 +22,7 @@ from schedd.core.model import (
 )
 from schedd.core.records import Probe, Unstarted
 from schedd.store import (
+    checkup,
     dispatch,
     idempotency,
     membership,
@@ -221,6 +223,10 @@ class PostgresStore:
         """
         await self.database.call(migrate.check_schema)
         await self.database.call(migrate.check_timeouts)
+
+    async def look(self) -> DatabaseFacts:
+        """What a checkup wants to know of the database."""
+        return await self.database.call(checkup.look)
 
     async def ensure_partitions(self, days: int = partitions.DAYS_AHEAD) -> int:
         """Make the partitions of `runs` from yesterday to `days` ahead; how many were missing."""

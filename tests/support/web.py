@@ -22,6 +22,7 @@ from starlette.applications import Starlette
 
 from schedd.api.services import Services
 from schedd.cluster_clock import DatabaseClock
+from schedd.core.checkup.facts import Facts
 from schedd.core.ids import SHARDS, Epoch, ShardId, TenureId, Term
 from schedd.core.membership import ClusterView, MemberView
 from schedd.owner.watchers import Watchers
@@ -85,6 +86,13 @@ class NoSuccession:
 
     async def follows(self, term: Term) -> ClusterView:
         raise AssertionError("nobody was asked")
+
+
+class NoCheckup:
+    """Nobody looks."""
+
+    async def facts(self) -> Facts:
+        raise AssertionError("no test of pages asks for it")
 
 
 @dataclass
@@ -174,6 +182,7 @@ async def served(dsn: str) -> AsyncIterator[Web]:
         changes=Watchers(),
         cluster=cluster,
         succession=NoSuccession(),
+        checkup=NoCheckup(),
         version="0.1",
         cluster_id="told",
     )

@@ -6,6 +6,7 @@ import click
 
 from schedclient import Cluster
 from schedctl.columns import AUDIT, MEMBERS, SHARD_MOVES, SHARDS, WORKERS, facts
+from schedctl.commands.doctor import doctor
 from schedctl.flags import Group, pass_session
 from schedctl.output import instant, length, message, show_facts, show_list, show_one
 from schedctl.session import Session
@@ -128,6 +129,9 @@ def shards(session: Session) -> None:
     """Every partition of the jobs, and who owns it."""
     found = session.run(lambda client: client.cluster.shards())
     show_list(session, found, SHARDS, lambda one: str(one.shard))
+
+
+cluster.add_command(doctor)
 
 
 @click.group(cls=Group)

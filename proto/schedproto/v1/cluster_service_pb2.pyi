@@ -481,7 +481,7 @@ class CheckClusterResponse(google.protobuf.message.Message):
     MEMBER_FIELD_NUMBER: builtins.int
     NOW_FIELD_NUMBER: builtins.int
     member: builtins.str
-    """The member that looked, and its wall clock when it answered."""
+    """The member that looked, and cluster time when it answered."""
     @property
     def findings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Finding]: ...
     @property

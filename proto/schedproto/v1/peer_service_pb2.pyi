@@ -134,7 +134,6 @@ class ExamineResponse(google.protobuf.message.Message):
     CERTIFICATE_UNTIL_FIELD_NUMBER: builtins.int
     DATABASE_AWAY_FIELD_NUMBER: builtins.int
     TRUSTED_FIELD_NUMBER: builtins.int
-    DISKS_FIELD_NUMBER: builtins.int
     name: builtins.str
     version: builtins.str
     tzdata: builtins.str
@@ -152,8 +151,6 @@ class ExamineResponse(google.protobuf.message.Message):
     def certificate_until(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When its certificate ends; not set without TLS."""
 
-    @property
-    def disks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___WorkerDisk]: ...
     def __init__(
         self,
         *,
@@ -165,32 +162,8 @@ class ExamineResponse(google.protobuf.message.Message):
         certificate_until: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         database_away: builtins.float = ...,
         trusted: builtins.bool = ...,
-        disks: collections.abc.Iterable[global___WorkerDisk] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["certificate_until", b"certificate_until", "cluster", b"cluster", "wall", b"wall"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["certificate_until", b"certificate_until", "cluster", b"cluster", "database_away", b"database_away", "disks", b"disks", "name", b"name", "trusted", b"trusted", "tzdata", b"tzdata", "version", b"version", "wall", b"wall"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["certificate_until", b"certificate_until", "cluster", b"cluster", "database_away", b"database_away", "name", b"name", "trusted", b"trusted", "tzdata", b"tzdata", "version", b"version", "wall", b"wall"]) -> None: ...
 
 global___ExamineResponse = ExamineResponse
-
-@typing.final
-class WorkerDisk(google.protobuf.message.Message):
-    """The spool of a worker that is attached to the member, as the worker said last."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    WORKER_FIELD_NUMBER: builtins.int
-    SPOOL_BYTES_FIELD_NUMBER: builtins.int
-    FREE_BYTES_FIELD_NUMBER: builtins.int
-    worker: builtins.str
-    spool_bytes: builtins.int
-    free_bytes: builtins.int
-    def __init__(
-        self,
-        *,
-        worker: builtins.str = ...,
-        spool_bytes: builtins.int = ...,
-        free_bytes: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["free_bytes", b"free_bytes", "spool_bytes", b"spool_bytes", "worker", b"worker"]) -> None: ...
-
-global___WorkerDisk = WorkerDisk

@@ -12,6 +12,7 @@ import pytest
 
 from schedd.api import calls
 from schedd.api.services import Caller, Services
+from schedd.core.checkup.facts import EtcdFacts, Facts
 from schedd.core.ids import Epoch, JobId, RunId, ShardId, TenureId, Term
 from schedd.core.membership import EMPTY_VIEW, ClusterView
 from schedd.core.model import LiveRun
@@ -103,6 +104,7 @@ class Told:
     next: ClusterView | None = None
     heirs: list[TenureId] = field(default_factory=list)
     willing: bool = True
+    looked: Facts | None = None
 
     def view(self) -> ClusterView:
         return self.now
@@ -110,6 +112,9 @@ class Told:
     async def ask(self, view: ClusterView, heir: TenureId) -> bool:
         self.heirs.append(heir)
         return self.willing
+
+    async def facts(self) -> Facts:
+        return self.looked or Facts(utcnow(), "test", self.now, EtcdFacts(), "it is away")
 
     async def follows(self, term: Term) -> ClusterView:
         if self.next is None:
@@ -165,6 +170,7 @@ async def api(dsn: str) -> AsyncIterator[Api]:
             changes=Watchers(),
             cluster=cluster,
             succession=cluster,
+            checkup=cluster,
             version="test",
             cluster_id="test",
         )

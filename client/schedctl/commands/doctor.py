@@ -1,0 +1,76 @@
+"""`schedctl cluster doctor`: what a person would look at, with this machine's clock beside it.
+
+Exit codes: 0 nothing is bad (there may be warnings), 1 something is.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import click
+
+from schedclient import Finding
+from schedclient.reading import value_of
+from schedctl.columns import FINDINGS
+from schedctl.flags import pass_session
+from schedctl.output import MARKS, show_list
+from schedctl.session import Session
+from schedproto.v1 import cluster_service_pb2 as wire
+
+OFF: Final = timedelta(seconds=1)
+BAD: Final = 1
+
+
+@click.command()
+@pass_session
+def doctor(session: Session) -> None:
+    """Look at etcd, PostgreSQL, clocks, members and workers, and say what to do.
+
+    Exits 1 if anything is bad; warnings alone are 0.
+    """
+    found = session.run(lambda client: client.cluster.doctor())
+    findings = [*found.findings, this_machine(found.now, datetime.now(UTC))]
+    if session.output == "table":
+        _tell(session, findings)
+    else:
+        show_list(session, findings, FINDINGS, lambda one: f"{one.area}: {one.check}")
+    if any(one.severity == "BAD" for one in findings):
+        raise SystemExit(BAD)
+
+
+def this_machine(told: datetime, here: datetime) -> Finding:
+    """This machine's wall clock beside cluster time, as good as one answer's way allows."""
+    off = here - told
+    finding = wire.Finding(
+        area="clocks",
+        severity=wire.Finding.SEVERITY_OK,
+        check="wall clock",
+        subject="this machine",
+        what=f"{off.total_seconds() * 1000:+.0f} ms",
+    )
+    if abs(off) > OFF:
+        finding.severity = wire.Finding.SEVERITY_WARN
+        finding.why = "times that are shown or given relative to now are off by as much"
+        finding.remedy = "start a time service (chrony, systemd-timesyncd)"
+    return value_of(Finding, finding)
+
+
+def _tell(session: Session, findings: list[Finding]) -> None:
+    """Area by area; why and what to do below what isn't ok."""
+    area = ""
+    for one in findings:
+        if one.area != area:
+            area = one.area
+            click.echo(click.style(area, bold=True) if session.colour else area, color=True)
+        mark, colour = MARKS[one.severity]
+        word = f"{mark} {one.severity.lower():<4}"
+        word = click.style(word, fg=colour) if session.colour else word
+        about = f"{one.check} ({one.subject})" if one.subject else one.check
+        click.echo(f"  {word}  {about}: {one.what}", color=True)
+        if one.why:
+            click.echo(f"          why: {one.why}")
+        if one.remedy:
+            click.echo(f"          do:  {one.remedy}")
+    counts = {word: sum(one.severity == word for one in findings) for word in ("OK", "WARN", "BAD")}
+    click.echo(f"{counts['OK']} ok, {counts['WARN']} warn, {counts['BAD']} bad")

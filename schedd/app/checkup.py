@@ -1,0 +1,170 @@
+"""The facts of a checkup, gathered from etcd, the database and the other members at once.
+
+What can't be read is left as a reason in its place; nothing here raises but a bug.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from schedd.cluster_clock import DatabaseClock
+from schedd.core.checkup.facts import (
+    DatabaseFacts,
+    EtcdEndpoint,
+    EtcdFacts,
+    Facts,
+    MemberFacts,
+    WorkerFacts,
+)
+from schedd.core.membership import MemberView
+from schedd.core.model import ShardRow
+from schedd.core.pauses import Pause
+from schedd.etcd.client import EndpointStatus, EtcdClient
+from schedd.member import Member
+from schedd.owner.workers import Workers
+from schedd.rpc.peers import Peers
+from schedd.store.postgres import PostgresStore
+from schedkit.certificates import not_after
+from schedkit.channel import TLS
+from schedkit.clock import utcnow
+from schedkit.errors import Misconfigured, Unavailable
+from schedproto.v1 import peer_service_pb2 as wire
+
+
+@dataclass(frozen=True, slots=True)
+class Checkup:
+    """The port `schedd.ports.Checkup` of one member."""
+
+    store: PostgresStore
+    etcd: EtcdClient
+    clock: DatabaseClock
+    member: Member
+    workers: Workers
+    peers: Peers
+    tls: TLS | None
+
+    async def facts(self) -> Facts:
+        """All of it, as of now."""
+        view = self.member.cluster.view()
+        async with asyncio.TaskGroup() as group:
+            etcd = group.create_task(self._etcd(), name="checkup: etcd")
+            stored = group.create_task(self._stored(), name="checkup: database")
+            members = [
+                group.create_task(self._member(one), name=f"checkup: {one.name}")
+                for one in view.members
+            ]
+        database, rows, pause = stored.result()
+        return Facts(
+            now=utcnow(),
+            version=self.member.identity.version,
+            view=view,
+            etcd=etcd.result(),
+            database=database,
+            rows=rows,
+            pause=pause,
+            members=tuple(task.result() for task in members),
+            workers=tuple(
+                WorkerFacts(
+                    one.incarnation.worker,
+                    one.incarnation.version,
+                    one.draining,
+                    one.spool,
+                    one.disk_free,
+                )
+                for one in self.workers.workers()
+            ),
+        )
+
+    def stands(self) -> wire.ExamineResponse:
+        """How this member stands, for its peers and itself."""
+        identity = self.member.identity
+        answer = wire.ExamineResponse(
+            name=identity.name,
+            version=identity.version,
+            tzdata=identity.tzdata,
+            wall=_stamp(utcnow()),
+            cluster=_stamp(self.clock.now()),
+            database_away=self.clock.away_for(),
+            trusted=self.member.cluster.trusted(),
+        )
+        if (ends := _ends(self.tls)) is not None:
+            answer.certificate_until.CopyFrom(_stamp(ends))
+        return answer
+
+    async def _etcd(self) -> EtcdFacts:
+        began = time.monotonic()
+        statuses = await self.etcd.status()
+        took = (time.monotonic() - began) / max(1, len(statuses))
+        endpoints = zip(self.etcd.endpoints, statuses, strict=True)
+        return EtcdFacts(
+            tuple(_endpoint(endpoint, status, took) for endpoint, status in endpoints),
+            self.member.cluster.went_back,
+        )
+
+    async def _stored(
+        self,
+    ) -> tuple[DatabaseFacts | str, tuple[ShardRow, ...], Pause | None]:
+        try:
+            found = await self.store.look()
+            rows = tuple(await self.store.membership.read_shards())
+            return found, rows, (await self.store.pauses.read()).present
+        except Unavailable as error:
+            return str(error), (), None
+
+    async def _member(self, one: MemberView) -> MemberFacts:
+        if one.tenure == self.member.cluster.tenure:
+            return self._told(one, self.stands(), self.clock.now())
+        before = self.clock.now()
+        try:
+            answer = await self.peers.examine(one.grpc)
+        except Unavailable as error:
+            return MemberFacts(one, away=str(error))
+        return self._told(one, answer, before + (self.clock.now() - before) / 2)
+
+    def _told(self, one: MemberView, answer: wire.ExamineResponse, then: datetime) -> MemberFacts:
+        """`then`: cluster time when it answered, half of the round trip after it was asked."""
+        ends = answer.certificate_until if answer.HasField("certificate_until") else None
+        return MemberFacts(
+            one,
+            wall_offset=answer.wall.ToDatetime(UTC) - then,
+            cluster_offset=answer.cluster.ToDatetime(UTC) - then,
+            certificate_until=None if ends is None else ends.ToDatetime(UTC),
+            database_away=answer.database_away,
+            trusted=answer.trusted,
+        )
+
+
+def _endpoint(endpoint: str, status: EndpointStatus | Unavailable, took: float) -> EtcdEndpoint:
+    if isinstance(status, Unavailable):
+        return EtcdEndpoint(endpoint, away=str(status))
+    return EtcdEndpoint(
+        endpoint,
+        version=status.version,
+        size=status.size,
+        in_use=status.in_use,
+        leads=status.is_leader,
+        has_leader=status.has_leader,
+        problems=status.problems,
+        took=took,
+    )
+
+
+def _ends(tls: TLS | None) -> datetime | None:
+    """When the certificate on disk ends; long past if it can't be read."""
+    if tls is None:
+        return None
+    try:
+        return not_after(tls.read()[1])
+    except (Misconfigured, ValueError):
+        return datetime.fromtimestamp(0, UTC)
+
+
+def _stamp(instant: datetime) -> Timestamp:
+    found = Timestamp()
+    found.FromDatetime(instant)
+    return found

@@ -1,0 +1,79 @@
+"""The cluster as a whole: is it led, is every shard owned, is it paused."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from schedd.core.assignment import assign
+from schedd.core.checkup.facts import Facts
+from schedd.core.checkup.finding import Check, Finding
+from schedd.core.ids import SHARDS
+
+AREA: Final = "cluster"
+
+
+def examine(facts: Facts) -> Iterator[Finding]:
+    """Leader, shards, pause, stray keys."""
+    yield _leader(facts)
+    if facts.rows:
+        yield _owned(facts)
+        yield _balanced(facts)
+    yield _paused(facts)
+    check = Check(AREA, "keys")
+    if facts.view.unreadable:
+        yield check.warn(
+            f"unreadable: {', '.join(facts.view.unreadable)}",
+            "a member or worker may be missing from the view",
+            "delete what isn't ours from under the prefix",
+        )
+    else:
+        yield check.ok("all that stands under the prefix is ours")
+
+
+def _leader(facts: Facts) -> Finding:
+    check = Check(AREA, "leader")
+    leader = facts.view.member(facts.view.leader)
+    if leader is None:
+        return check.bad(
+            "nobody leads",
+            "no lost member is fenced, and no shard moves",
+            "see whether members reach etcd and PostgreSQL; an election takes a second",
+        )
+    return check.ok(f"{leader.name}, term {facts.view.term}")
+
+
+def _owned(facts: Facts) -> Finding:
+    check = Check(AREA, "shards")
+    live = {member.tenure for member in facts.view.members}
+    orphans = [row.id for row in facts.rows if row.owner not in live]
+    if orphans:
+        return check.bad(
+            f"{len(orphans)} of {SHARDS} have no live owner",
+            "nothing of the jobs in them fires",
+            "they are taken about a lease's time after a death; if not, see the members' logs",
+        )
+    return check.ok(f"all {SHARDS} have a live owner")
+
+
+def _balanced(facts: Facts) -> Finding:
+    check = Check(AREA, "balance")
+    wanted = assign(facts.view.members)
+    moving = [row.id for row in facts.rows if row.owner != wanted.get(row.id)]
+    if moving:
+        return check.warn(
+            f"{len(moving)} shards aren't where they should be",
+            "they are on their way, or their owner doesn't let go of them",
+            "`schedctl cluster rebalance` waits until they are there",
+        )
+    return check.ok("each shard is where it should be")
+
+
+def _paused(facts: Facts) -> Finding:
+    check = Check(AREA, "pause")
+    if facts.pause is None:
+        return check.ok("it isn't paused")
+    note = f": {facts.pause.note}" if facts.pause.note else ""
+    return check.warn(
+        f"paused by {facts.pause.by} since {facts.pause.began:%Y-%m-%dT%H:%M:%SZ}{note}",
+        "nothing is fired and nothing starts",
+        "`schedctl cluster resume`",
+    )

@@ -1,0 +1,197 @@
+"""PostgreSQL: may it lose what it acknowledged, may a sleeper hold others up, is there room."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from schedd.core.checkup.facts import DatabaseFacts, Facts
+from schedd.core.checkup.finding import Check, Finding
+
+AREA: Final = "postgres"
+MIB: Final = 1024 * 1024
+TIMEOUTS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+DURABLE: Final = ("fsync", "full_page_writes", "synchronous_commit")
+OLDEST: Final = 140000
+WRAPAROUND: Final = 1_000_000_000
+
+
+def examine(facts: Facts) -> Iterator[Finding]:
+    """All of it, or that it doesn't answer."""
+    found = facts.database
+    answers = Check(AREA, "answers")
+    if isinstance(found, str):
+        yield answers.bad(
+            found,
+            "without it nothing is fired, assigned or accepted; workers keep their results",
+            "start it, and see its log; members find it again by themselves",
+        )
+        return
+    yield answers.ok(f"version {found.version // 10000}, in {found.took * 1000:.0f} ms")
+    yield _version(found)
+    yield _schema(found)
+    yield _role(found, facts)
+    yield _timeouts(found)
+    yield _durable(found)
+    yield _connections(found)
+    yield from _replicas(found)
+    yield _oldest(found)
+    yield _wal(found)
+    yield _bloat(found)
+    yield _age(found)
+    yield _days(found)
+
+
+def _version(found: DatabaseFacts) -> Finding:
+    check = Check(AREA, "version")
+    told = f"{found.version // 10000}.{found.version % 10000}"
+    if found.version < OLDEST:
+        return check.bad(told, "statements here need 14 or newer", "upgrade PostgreSQL")
+    return check.ok(told)
+
+
+def _schema(found: DatabaseFacts) -> Finding:
+    check = Check(AREA, "schema")
+    if found.schema == found.wanted_schema:
+        return check.ok(f"revision {found.schema}")
+    return check.bad(
+        f"revision {found.schema}, this member wants {found.wanted_schema}",
+        "a member that restarts on it won't start",
+        "`schedd migrate`, or upgrade the members that are behind",
+    )
+
+
+def _role(found: DatabaseFacts, facts: Facts) -> Finding:
+    check = Check(AREA, "timeline")
+    if found.in_recovery:
+        return check.bad(
+            "this member is connected to a standby",
+            "it can write nothing",
+            "point its DSN at the primary (target_session_attrs=read-write)",
+        )
+    if facts.view.timeline and facts.view.timeline != found.timeline:
+        return check.warn(
+            f"{found.timeline} here, {facts.view.timeline} in the map",
+            "after a fail-over every owner takes its shards anew; it should have by now",
+            "see `schedctl cluster shards`, and whether all members reach the same server",
+        )
+    return check.ok(f"{found.timeline}, the primary's")
+
+
+def _timeouts(found: DatabaseFacts) -> Finding:
+    check = Check(AREA, "timeouts")
+    unset = [name for name in TIMEOUTS if found.settings.get(name, "0") in {"0", ""}]
+    if not unset:
+        return check.ok(", ".join(f"{name} {found.settings[name]}" for name in TIMEOUTS))
+    return check.warn(
+        f"unset: {', '.join(unset)}",
+        "a session that stalls can hold a shard up for ever",
+        "ALTER ROLE … SET statement_timeout = '3s', and so on (docs/operations.md)",
+    )
+
+
+def _durable(found: DatabaseFacts) -> Finding:
+    check = Check(AREA, "durability")
+    off = [name for name in DURABLE if found.settings.get(name) == "off"]
+    if off:
+        return check.bad(
+            f"off: {', '.join(off)}",
+            "a crash loses what was acknowledged: runs may be lost or run twice",
+            "set them on",
+        )
+    return check.ok(", ".join(DURABLE) + " are on")
+
+
+def _connections(found: DatabaseFacts) -> Finding:
+    check = Check(AREA, "connections")
+    most = int(found.settings.get("max_connections", "100"))
+    told = f"{found.connections} of {most}"
+    if found.connections > 0.8 * most:
+        return check.warn(
+            told,
+            "a member that can't connect gives its shards up",
+            "raise max_connections, or put PgBouncer (transaction mode) before it",
+        )
+    return check.ok(told)
+
+
+def _replicas(found: DatabaseFacts) -> Iterator[Finding]:
+    check = Check(AREA, "replication")
+    if not found.replicas:
+        yield check.ok("no standby is attached")
+    elif all(one.sync == "async" for one in found.replicas):
+        yield check.warn(
+            f"{len(found.replicas)} asynchronous standbys",
+            "a fail-over loses the newest transactions: calls and results that were acknowledged",
+            "set synchronous_standby_names, if that matters",
+        )
+    else:
+        yield check.ok(f"{len(found.replicas)} standbys, synchronous")
+    for one in found.replicas:
+        if one.lag > 64 * MIB or one.state != "streaming":
+            yield Check(AREA, "replication", one.name).warn(
+                f"{one.state}, {one.lag / MIB:.0f} MiB behind",
+                "it is of little use in a fail-over",
+                "see to its disk and network",
+            )
+    if found.idle_slots:
+        yield Check(AREA, "replication slots").warn(
+            f"nobody reads {', '.join(found.idle_slots)}",
+            "each keeps WAL, and old rows, for ever: the disk fills",
+            "SELECT pg_drop_replication_slot(…), if its reader won't come back",
+        )
+
+
+def _oldest(found: DatabaseFacts) -> Finding:
+    check = Check(AREA, "oldest transaction")
+    told = f"{found.oldest_transaction:.0f} s, {found.held_back} transactions back"
+    if found.oldest_transaction > 300 or found.held_back > 1_000_000:
+        return check.warn(
+            told,
+            "vacuum can't clean up behind it: hot tables grow, and slow down",
+            "find it in pg_stat_activity, pg_prepared_xacts or pg_replication_slots, and end it",
+        )
+    return check.ok(told)
+
+
+def _wal(found: DatabaseFacts) -> Finding:
+    check = Check(AREA, "WAL")
+    if found.wal is None:
+        return check.ok("the daemons' role may not see it (pg_monitor may)")
+    told = f"{found.wal / MIB:.0f} MiB"
+    if found.wal > 16 * 1024 * MIB:
+        return check.warn(told, "the disk may fill", "see replication slots and archive_command")
+    return check.ok(told)
+
+
+def _bloat(found: DatabaseFacts) -> Finding:
+    check = Check(AREA, "dead rows")
+    full = [one for one in found.tables if one.dead > max(10_000, one.live)]
+    if full:
+        told = ", ".join(f"{one.name}: {one.dead} beside {one.live}" for one in full)
+        return check.warn(
+            told,
+            "autovacuum doesn't keep up: statements slow down",
+            "VACUUM (VERBOSE) them, and see the oldest transaction",
+        )
+    return check.ok(f"few, in {len(found.tables)} tables")
+
+
+def _age(found: DatabaseFacts) -> Finding:
+    check = Check(AREA, "transaction ids")
+    if found.age > WRAPAROUND:
+        return check.bad(
+            f"{found.age:,} since the oldest row was frozen",
+            "at 2,000,000,000 PostgreSQL stops taking writes",
+            "VACUUM FREEZE",
+        )
+    return check.ok(f"{found.age:,} since the oldest row was frozen")
+
+
+def _days(found: DatabaseFacts) -> Finding:
+    check = Check(AREA, "partitions")
+    if found.missing_days:
+        return check.warn(
+            "today or tomorrow has no partition of its own",
+            "its runs land in the default one, and stay there",
+            "see the leader's log for housekeeping; `schedd migrate` makes them too",
+        )
+    return check.ok("today's and tomorrow's are there")

@@ -1,0 +1,123 @@
+"""What is known of the cluster when it is looked at, all in one value."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from schedd.core.ids import Timeline
+from schedd.core.membership import ClusterView, MemberView
+from schedd.core.model import ShardRow
+from schedd.core.pauses import Pause
+from schedd.core.shard_map import NO_TIMELINE
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdEndpoint:
+    """One endpoint of etcd. `away`: why it didn't answer. `size`, `in_use` in bytes; `took` in
+    seconds.
+    """
+
+    endpoint: str
+    away: str = ""
+    version: str = ""
+    size: int = 0
+    in_use: int = 0
+    leads: bool = False
+    has_leader: bool = True
+    problems: tuple[str, ...] = ()
+    took: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdFacts:
+    """All endpoints, and when revisions were last seen to go back."""
+
+    endpoints: tuple[EtcdEndpoint, ...] = ()
+    went_back: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A standby. `lag` in bytes."""
+
+    name: str
+    state: str
+    sync: str
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """A table's rows, by PostgreSQL's statistics."""
+
+    name: str
+    live: int
+    dead: int
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseFacts:
+    """PostgreSQL, as the daemons' role sees it. Bytes and seconds; None: the role may not know."""
+
+    version: int
+    settings: Mapping[str, str]
+    in_recovery: bool = False
+    timeline: Timeline = NO_TIMELINE
+    connections: int = 0
+    replicas: tuple[Replica, ...] = ()
+    idle_slots: tuple[str, ...] = ()
+    """Replication slots that nobody reads."""
+    oldest_transaction: float = 0.0
+    held_back: int = 0
+    """Transactions since the oldest one that vacuum must respect began."""
+    wal: int | None = None
+    tables: tuple[TableFacts, ...] = ()
+    age: int = 0
+    """Transactions since the oldest row of the database was frozen."""
+    schema: str = ""
+    wanted_schema: str = ""
+    missing_days: int = 0
+    """Of today and tomorrow, without a partition of `runs`."""
+    took: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MemberFacts:
+    """A member: what it registered, and what it says itself. `away`: why it said nothing."""
+
+    view: MemberView
+    away: str = ""
+    wall_offset: timedelta = timedelta(0)
+    """Of its host's wall clock, less cluster time as the asking member has it."""
+    cluster_offset: timedelta = timedelta(0)
+    """Of its own idea of cluster time, less that of the asking member."""
+    certificate_until: datetime | None = None
+    database_away: float = 0.0
+    trusted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFacts:
+    """A worker that is attached to the asking member."""
+
+    name: str
+    version: str
+    draining: bool = False
+    spool: int = 0
+    disk_free: int = 0
+    """0: it didn't say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All of it. `database` as text: why it couldn't be read."""
+
+    now: datetime
+    version: str
+    view: ClusterView
+    etcd: EtcdFacts
+    database: DatabaseFacts | str
+    rows: tuple[ShardRow, ...] = ()
+    pause: Pause | None = None
+    members: tuple[MemberFacts, ...] = ()
+    workers: tuple[WorkerFacts, ...] = field(default=())

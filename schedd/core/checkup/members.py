@@ -1,0 +1,129 @@
+"""Members: do they answer each other, do their clocks agree, are they alike."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Final
+
+from schedd.core.checkup.facts import Facts, MemberFacts
+from schedd.core.checkup.finding import Check, Finding
+
+AREA: Final = "members"
+WALL: Final = timedelta(seconds=1)
+CLUSTER: Final = timedelta(milliseconds=500)
+EXPIRES: Final = timedelta(days=14)
+
+
+def examine(facts: Facts) -> Iterator[Finding]:
+    """Each member, and all of them beside each other."""
+    for one in facts.members:
+        yield _answers(one)
+        if not one.away:
+            yield _wall(one)
+            yield _cluster_time(one)
+            yield from _certificate(one, facts)
+    yield _takeover(facts)
+    yield _alike("versions", {m.name: m.version for m in facts.view.members}, *VERSIONS)
+    yield _alike("tzdata", {m.name: m.tzdata for m in facts.view.members}, *ZONES)
+    yield _attached(facts)
+
+
+VERSIONS: Final = ("mixed versions are for upgrades alone", "finish the upgrade")
+ZONES: Final = (
+    "with other time zone rules they fire at other instants, and a takeover changes them",
+    "install the same tzdata on all members",
+)
+
+
+def _answers(one: MemberFacts) -> Finding:
+    check = Check(AREA, "answers", one.view.name)
+    if one.away:
+        return check.warn(
+            one.away,
+            "nudges and revokes don't reach it: its work starts late, a pause takes seconds",
+            f"see whether members reach {one.view.grpc}",
+        )
+    if not one.view.database or one.database_away > 5:
+        return check.bad(
+            f"the database hasn't answered it for {one.database_away:.0f} s",
+            "it gives its shards up",
+            "see to its way to PostgreSQL",
+        )
+    if not one.trusted:
+        return check.bad(
+            "its lease isn't trusted", "it stops firing", "see to its way to etcd, and its load"
+        )
+    return check.ok("draining" if one.view.draining else "etcd and the database answer it")
+
+
+def _wall(one: MemberFacts) -> Finding:
+    check = Check("clocks", "wall clock", one.view.name)
+    told = _signed(one.wall_offset)
+    if abs(one.wall_offset) > WALL:
+        return check.warn(
+            told,
+            "nothing fires by it, but logs, certificates and jobs read it",
+            "start a time service (chrony, systemd-timesyncd) on that host",
+        )
+    return check.ok(told)
+
+
+def _cluster_time(one: MemberFacts) -> Finding:
+    check = Check("clocks", "cluster time", one.view.name)
+    told = _signed(one.cluster_offset)
+    if abs(one.cluster_offset) > CLUSTER:
+        return check.bad(
+            told,
+            "it fires too early (the database holds it back) or too late",
+            "see how long the database takes to answer it; restart it if that is short",
+        )
+    return check.ok(told)
+
+
+def _certificate(one: MemberFacts, facts: Facts) -> Iterator[Finding]:
+    if one.certificate_until is None:
+        return
+    check = Check("tls", "certificate", one.view.name)
+    left = one.certificate_until - facts.now
+    told = f"ends {one.certificate_until:%Y-%m-%d}"
+    if left < timedelta(0):
+        yield check.bad(told, "nobody can connect to it anew", "renew it, and restart the member")
+    elif left < EXPIRES:
+        yield check.warn(told, "afterwards nobody can connect to it anew", "renew it in time")
+    else:
+        yield check.ok(told)
+
+
+def _takeover(facts: Facts) -> Finding:
+    check = Check(AREA, "takeover")
+    able = [one for one in facts.view.members if one.weight > 0 and not one.draining]
+    if len(able) > 1:
+        return check.ok(f"{len(able)} members can own shards")
+    return check.warn(
+        f"{len(able)} member can own shards",
+        "when it is lost nothing fires until it is back",
+        "run three members on three hosts",
+    )
+
+
+def _alike(check: str, values: dict[str, str], why: str, remedy: str) -> Finding:
+    found = sorted(set(values.values()))
+    if len(found) <= 1:
+        return Check(AREA, check).ok(found[0] if found else "nobody is there")
+    told = ", ".join(f"{name}: {value}" for name, value in sorted(values.items()))
+    return Check(AREA, check).warn(told, why, remedy)
+
+
+def _attached(facts: Facts) -> Finding:
+    check = Check(AREA, "workers attached")
+    without = [one.name for one in facts.view.members if not one.attached]
+    if without and len(without) < len(facts.view.members):
+        return check.warn(
+            f"none to {', '.join(without)}",
+            "it is given no shards while others have workers",
+            "see whether workers reach it, and its certificate",
+        )
+    return check.ok("to every member" if not without else "there are none")
+
+
+def _signed(offset: timedelta) -> str:
+    return f"{offset.total_seconds() * 1000:+.0f} ms"

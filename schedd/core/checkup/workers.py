@@ -1,0 +1,57 @@
+"""Workers: is there one, are they of this version, have their spools room."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from schedd.core.checkup.facts import Facts, WorkerFacts
+from schedd.core.checkup.finding import Check, Finding
+
+AREA: Final = "workers"
+MIB: Final = 1024 * 1024
+
+
+def examine(facts: Facts) -> Iterator[Finding]:
+    """Whether there are any, and each."""
+    check = Check(AREA, "attached")
+    if facts.workers:
+        yield check.ok(f"{len(facts.workers)} here, {len(facts.view.workers)} live by etcd")
+    elif facts.view.workers:
+        yield check.warn(
+            f"none to the member that was asked; {len(facts.view.workers)} live by etcd",
+            "it can hand nothing out",
+            "see whether workers reach it",
+        )
+    else:
+        yield check.bad("there is none", "nothing can run", "start a workerd")
+    old = {one.name: one.version for one in facts.workers if one.version != facts.version}
+    versions = Check(AREA, "versions")
+    if old:
+        yield versions.warn(
+            ", ".join(f"{name}: {version}" for name, version in sorted(old.items())),
+            f"members are of {facts.version}; mixed versions are for upgrades alone",
+            "upgrade those workers",
+        )
+    elif facts.workers:
+        yield versions.ok(facts.version)
+    for one in facts.workers:
+        yield _disk(one)
+
+
+def _disk(one: WorkerFacts) -> Finding:
+    check = Check(AREA, "spool", one.name)
+    told = f"{one.spool / MIB:.1f} MiB, {one.disk_free / MIB:.0f} MiB free"
+    if not one.disk_free:
+        return check.ok("it doesn't say; an older version")
+    if one.disk_free < 64 * MIB:
+        return check.bad(
+            told,
+            "a result that can't be spooled is lost when the worker dies; it takes no new work",
+            "make room on its disk",
+        )
+    if one.disk_free < 1024 * MIB:
+        return check.warn(told, "the disk is nearly full", "make room on it")
+    if one.spool > 64 * MIB:
+        return check.warn(
+            told, "results that no member takes pile up", "see that worker's log and metrics"
+        )
+    return check.ok(told)

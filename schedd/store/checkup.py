@@ -1,0 +1,97 @@
+"""PostgreSQL as a person would look at it: settings, standbys, what vacuum is held back by, room.
+
+Read with the daemons' own role, which owns nothing and sees its own sessions only: what it may not
+know is left out, never guessed.
+"""
+
+from __future__ import annotations
+
+import time
+
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection
+
+from schedd.core.checkup.facts import DatabaseFacts, Replica, TableFacts
+from schedd.core.ids import Timeline
+from schedd.store import migrate, partitions
+from schedd.store.fence import TIMELINE
+
+SETTINGS = (
+    *migrate.TIMEOUTS,
+    "fsync",
+    "full_page_writes",
+    "synchronous_commit",
+    "synchronous_standby_names",
+    "max_connections",
+    "server_version_num",
+)
+
+ROLE = f"""
+SELECT pg_is_in_recovery(),
+    CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint())
+         ELSE {TIMELINE} END,
+    (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+    (SELECT age(datfrozenxid) FROM pg_database WHERE datname = current_database())
+"""
+
+OLDEST = """
+SELECT COALESCE(extract(epoch FROM clock_timestamp() - min(began)), 0),
+    (SELECT pg_snapshot_xmax(s)::text::bigint - pg_snapshot_xmin(s)::text::bigint
+     FROM pg_current_snapshot() s)
+FROM (
+    SELECT xact_start FROM pg_stat_activity WHERE pid <> pg_backend_pid()
+    UNION ALL SELECT prepared FROM pg_prepared_xacts
+) t(began)
+"""
+
+REPLICAS = """
+SELECT application_name, COALESCE(state, ''), COALESCE(sync_state, ''),
+    COALESCE(pg_wal_lsn_diff(pg_current_wal_lsn(), replay_lsn), 0)::bigint
+FROM pg_stat_replication ORDER BY 1
+"""
+
+IDLE_SLOTS = "SELECT slot_name FROM pg_replication_slots WHERE NOT active ORDER BY 1"
+
+TABLES = """
+SELECT relname, n_live_tup, n_dead_tup FROM pg_stat_user_tables ORDER BY relname
+"""
+
+MAY_SEE_WAL = "SELECT has_function_privilege('pg_ls_waldir()', 'execute')"
+
+WAL = "SELECT sum(size)::bigint FROM pg_ls_waldir()"
+
+
+def look(connection: Connection) -> DatabaseFacts:
+    """All of it, by one connection."""
+    began = time.monotonic()
+    settings = {
+        name: str(connection.exec_driver_sql(f"SHOW {name}").scalar_one()) for name in SETTINGS
+    }
+    in_recovery, timeline, connections, age = connection.exec_driver_sql(ROLE).one()
+    took = (time.monotonic() - began) / (len(SETTINGS) + 1)
+    oldest, held_back = connection.exec_driver_sql(OLDEST).one()
+    replicas = () if in_recovery else connection.exec_driver_sql(REPLICAS).all()
+    return DatabaseFacts(
+        version=int(settings["server_version_num"]),
+        settings=settings,
+        in_recovery=in_recovery,
+        timeline=Timeline(timeline),
+        connections=connections,
+        replicas=tuple(Replica(*row) for row in replicas),
+        idle_slots=tuple(connection.exec_driver_sql(IDLE_SLOTS).scalars()),
+        oldest_transaction=float(oldest),
+        held_back=held_back,
+        wal=_wal(connection),
+        tables=tuple(TableFacts(*row) for row in connection.exec_driver_sql(TABLES)),
+        age=age,
+        schema=MigrationContext.configure(connection).get_current_revision() or "none",
+        wanted_schema=migrate.head(),
+        missing_days=len(partitions.missing_days(connection, 1)),
+        took=took,
+    )
+
+
+def _wal(connection: Connection) -> int | None:
+    if not connection.exec_driver_sql(MAY_SEE_WAL).scalar_one():
+        return None
+    return int(connection.exec_driver_sql(WAL).scalar_one() or 0)
