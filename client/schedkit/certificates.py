@@ -25,17 +25,17 @@ def not_after(pem: bytes) -> datetime:
     Raises:
         ValueError: there is none that can be read.
     """
-    text = pem.decode("ascii", "replace")
-    first = text[text.index(_BEGIN) : text.index(_END) + len(_END)]
     try:
+        text = pem.decode("ascii")
+        first = text[text.index(_BEGIN) : text.index(_END) + len(_END)]
         ((_, certificate),) = _parts(ssl.PEM_cert_to_DER_cert(first))
         body = next(_parts(certificate))[1]
         fields = [part for part in _parts(body) if part[0] != _VERSION]
         _, (kind, ends) = _parts(fields[3][1])
-    except (IndexError, StopIteration) as error:
-        raise ValueError("no certificate that can be read") from error
-    form = "%y%m%d%H%M%SZ" if kind == _UTC_TIME else "%Y%m%d%H%M%SZ"
-    return datetime.strptime(ends.decode("ascii"), form).replace(tzinfo=UTC)
+        form = "%y%m%d%H%M%SZ" if kind == _UTC_TIME else "%Y%m%d%H%M%SZ"
+        return datetime.strptime(ends.decode("ascii"), form).replace(tzinfo=UTC)
+    except (ValueError, IndexError, StopIteration) as error:
+        raise ValueError(f"no certificate that can be read: {error!r}") from error
 
 
 def _parts(data: bytes) -> Iterator[tuple[int, bytes]]:

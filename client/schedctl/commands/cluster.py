@@ -87,7 +87,7 @@ def rebalance(session: Session, dry_run: bool) -> None:
     else:
         show_list(session, moves, SHARD_MOVES, lambda one: str(one.shard))
     if dry_run and moves:
-        raise SystemExit(1)
+        click.get_current_context().exit(1)
 
 
 @cluster.command()

@@ -13,7 +13,7 @@ import click
 from schedclient import Finding
 from schedclient.reading import value_of
 from schedctl.columns import FINDINGS
-from schedctl.flags import pass_session
+from schedctl.flags import Command, pass_session
 from schedctl.output import MARKS, show_list
 from schedctl.session import Session
 from schedproto.v1 import cluster_service_pb2 as wire
@@ -22,7 +22,7 @@ OFF: Final = timedelta(seconds=1)
 BAD: Final = 1
 
 
-@click.command()
+@click.command(cls=Command)
 @pass_session
 def doctor(session: Session) -> None:
     """Look at etcd, PostgreSQL, clocks, members and workers, and say what to do.
@@ -36,7 +36,7 @@ def doctor(session: Session) -> None:
     else:
         show_list(session, findings, FINDINGS, lambda one: f"{one.area}: {one.check}")
     if any(one.severity == "BAD" for one in findings):
-        raise SystemExit(BAD)
+        click.get_current_context().exit(BAD)
 
 
 def this_machine(told: datetime, here: datetime) -> Finding:

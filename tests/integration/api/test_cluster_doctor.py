@@ -1,0 +1,18 @@
+"""The checkup as a call: every finding with its severity, and cluster time beside it."""
+
+from __future__ import annotations
+
+from schedproto.v1 import cluster_service_pb2 as wire
+
+
+async def test_findings_come_with_area_severity_why_and_remedy(api):
+    answer = await api("CheckCluster", wire.CheckClusterRequest())
+    found = {(one.area, one.check): one for one in answer.findings}
+    away = found["postgres", "answers"]
+    assert (away.severity, away.what) == (wire.Finding.SEVERITY_BAD, "it is away")
+    assert away.why
+    assert away.remedy
+    assert found["cluster", "pause"].severity == wire.Finding.SEVERITY_OK
+    assert not found["cluster", "pause"].remedy
+    assert answer.now.seconds
+    assert not (await api("ListAudit", wire.ListAuditRequest())).entries, "it changes nothing"

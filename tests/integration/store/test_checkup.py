@@ -1,0 +1,58 @@
+"""What a checkup reads of a real PostgreSQL, with the daemons' own role."""
+
+from __future__ import annotations
+
+import asyncio
+
+from sqlalchemy import Connection
+
+from schedd.store import migrate
+from support.store import World
+
+
+async def test_a_database_as_schedd_migrate_leaves_it_is_read_whole(world: World) -> None:
+    me = await world.member()
+    found = await me.store.look()
+    assert found.version >= 140000
+    assert (found.schema, found.wanted_schema) == (migrate.head(), migrate.head())
+    assert found.timeline == me.timeline
+    assert not found.in_recovery
+    assert found.connections > 0
+    assert found.missing_days == 0
+    assert {"shards", "timers", "live"} <= {one.name for one in found.tables}
+    assert {"fsync", "lock_timeout", "max_connections"} <= found.settings.keys()
+    assert 0 < found.age < 1_000_000
+
+
+async def test_whoever_sleeps_in_a_transaction_is_seen(world: World) -> None:
+    me = await world.member()
+    ends, began = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def sleeps(connection: Connection) -> None:
+        connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+        connection.exec_driver_sql("SELECT txid_current()")
+        loop.call_soon_threadsafe(began.set)
+        asyncio.run_coroutine_threadsafe(ends.wait(), loop).result(20)
+
+    sleeping = asyncio.create_task(me.store.database.call(sleeps), name="sleeper")
+    await began.wait()
+    other = await world.member(take=False)
+    first = await other.store.look()
+    await world.sql("SELECT txid_current()")
+    later = await other.store.look()
+    ends.set()
+    await sleeping
+    assert later.oldest_transaction > first.oldest_transaction > 0
+    assert later.held_back > 0
+
+
+async def test_a_day_without_a_partition_is_counted(world: World) -> None:
+    me = await world.member()
+    [(name,)] = await world.sql(
+        "SELECT max(c.relname) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
+        " WHERE i.inhparent = 'runs'::regclass AND c.relname <= 'runs_' ||"
+        " to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYYMMDD')"
+    )
+    await world.sql(f"DROP TABLE {name}")
+    assert (await me.store.look()).missing_days == 1

@@ -1,0 +1,253 @@
+"""The checkup's rules: what is well gives ok, and each trouble is found with why and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from schedd.core.assignment import assign
+from schedd.core.checkup import examine
+from schedd.core.checkup.facts import (
+    DatabaseFacts,
+    EtcdEndpoint,
+    EtcdFacts,
+    Facts,
+    MemberFacts,
+    Replica,
+    TableFacts,
+    WorkerFacts,
+)
+from schedd.core.checkup.finding import Finding, Severity
+from schedd.core.ids import Epoch, IncarnationId, TenureId, Term, Timeline
+from schedd.core.membership import EMPTY_VIEW, ClusterView, MemberView
+from schedd.core.model import ShardRow
+from schedd.core.pauses import Pause
+
+NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
+MIB = 1024 * 1024
+ONE = Timeline(1)
+SETTINGS = {
+    "statement_timeout": "3s",
+    "lock_timeout": "2s",
+    "idle_in_transaction_session_timeout": "2s",
+    "fsync": "on",
+    "full_page_writes": "on",
+    "synchronous_commit": "on",
+    "max_connections": "100",
+}
+
+
+def member(number: int, **changes: Any) -> MemberView:
+    plain = MemberView(
+        name=f"m{number}",
+        tenure=TenureId(UUID(int=number)),
+        grpc=f"m{number}:7420",
+        http="",
+        weight=100,
+        version="1.0",
+        tzdata="2026a",
+        draining=False,
+        attached=True,
+    )
+    return replace(plain, **changes)
+
+
+def seen(*members: MemberView, **changes: Any) -> ClusterView:
+    members = members or (member(1), member(2), member(3))
+    view = replace(
+        EMPTY_VIEW,
+        members=members,
+        leader=members[0].tenure,
+        term=Term(7),
+        workers=frozenset({IncarnationId(UUID(int=9))}),
+        timeline=ONE,
+    )
+    return replace(view, **changes)
+
+
+def rows(view: ClusterView) -> tuple[ShardRow, ...]:
+    return tuple(
+        ShardRow(shard, tenure, Epoch(1), ONE) for shard, tenure in assign(view.members).items()
+    )
+
+
+def endpoint(number: int, **changes: Any) -> EtcdEndpoint:
+    plain = EtcdEndpoint(f"e{number}:2379", version="3.6.1", size=9 * MIB, in_use=4 * MIB)
+    return replace(plain, **changes)
+
+
+def stored(**changes: Any) -> DatabaseFacts:
+    settings = SETTINGS | changes.pop("settings", {})
+    plain = DatabaseFacts(
+        180001, settings, timeline=ONE, connections=20, schema="0002", wanted_schema="0002"
+    )
+    return replace(plain, **changes)
+
+
+def healthy(view: ClusterView | None = None, **changes: Any) -> Facts:
+    view = view or seen()
+    facts = Facts(
+        now=NOW,
+        version="1.0",
+        view=view,
+        etcd=EtcdFacts((endpoint(1, leads=True), endpoint(2), endpoint(3))),
+        database=stored(),
+        rows=rows(view),
+        members=tuple(map(MemberFacts, view.members)),
+        workers=(WorkerFacts("w1", "1.0", spool=0, disk_free=9000 * MIB),),
+    )
+    return replace(facts, **changes)
+
+
+def told(first: MemberView | None = None, **changes: Any) -> tuple[MemberFacts, ...]:
+    """What the members say; of the first, this."""
+    found = [MemberFacts(one) for one in seen().members]
+    return (replace(found[0], **({"view": first} if first else {}), **changes), *found[1:])
+
+
+def wrong(facts: Facts) -> list[Finding]:
+    return [finding for finding in examine(facts) if finding.severity is not Severity.OK]
+
+
+def test_what_is_well_is_told_too() -> None:
+    findings = list(examine(healthy()))
+    assert wrong(healthy()) == []
+    assert {one.area for one in findings} >= {
+        "etcd",
+        "postgres",
+        "cluster",
+        "members",
+        "clocks",
+        "workers",
+    }
+    assert not [one for one in findings if one.why or one.remedy]
+
+
+AWAY = endpoint(1, away="connection refused")
+LEFT = timedelta(days=3)
+WARN, BAD = Severity.WARN, Severity.BAD
+
+TROUBLES: list[tuple[str, Facts, Severity, str]] = [
+    ("one of three endpoints is away",
+     healthy(etcd=EtcdFacts((AWAY, endpoint(2), endpoint(3)))), WARN, "etcd: answers"),
+    ("two of three are away",
+     healthy(etcd=EtcdFacts((AWAY, replace(AWAY, endpoint="e2"), endpoint(3)))), BAD,
+     "etcd: answers"),
+    ("etcd has no leader",
+     healthy(etcd=EtcdFacts((endpoint(1, has_leader=False),))), BAD, "etcd: answers"),
+    ("etcd is slow", healthy(etcd=EtcdFacts((endpoint(1, took=0.4),))), WARN, "etcd: answers"),
+    ("etcd raised an alarm",
+     healthy(etcd=EtcdFacts((endpoint(1, problems=("NOSPACE",)),))), BAD, "etcd: alarms"),
+    ("etcd is nearly full",
+     healthy(etcd=EtcdFacts((endpoint(1, size=1900 * MIB, in_use=1800 * MIB),))), WARN,
+     "etcd: size"),
+    ("etcd is mostly empty pages",
+     healthy(etcd=EtcdFacts((endpoint(1, size=400 * MIB, in_use=10 * MIB),))), WARN,
+     "etcd: size"),
+    ("an etcd that corrupts",
+     healthy(etcd=EtcdFacts((endpoint(1, version="3.5.1"),))), WARN, "etcd: versions"),
+    ("two versions of etcd",
+     healthy(etcd=EtcdFacts((endpoint(1), endpoint(2, version="3.5.9")))), WARN,
+     "etcd: versions"),
+    ("revisions went back",
+     healthy(etcd=EtcdFacts((endpoint(1),), NOW)), WARN, "etcd: revisions"),
+    ("the database is away", healthy(database="refused"), BAD, "postgres: answers"),
+    ("an old PostgreSQL", healthy(database=stored(version=130004)), BAD, "postgres: version"),
+    ("an old schema", healthy(database=stored(schema="0001")), BAD, "postgres: schema"),
+    ("a standby", healthy(database=stored(in_recovery=True)), BAD, "postgres: timeline"),
+    ("another timeline",
+     healthy(database=stored(timeline=Timeline(2))), WARN, "postgres: timeline"),
+    ("a timeout is unset",
+     healthy(database=stored(settings={"lock_timeout": "0"})), WARN, "postgres: timeouts"),
+    ("a commit isn't durable",
+     healthy(database=stored(settings={"synchronous_commit": "off"})), BAD,
+     "postgres: durability"),
+    ("connections run out",
+     healthy(database=stored(connections=90)), WARN, "postgres: connections"),
+    ("replication is asynchronous",
+     healthy(database=stored(replicas=(Replica("s1", "streaming", "async", 0),))), WARN,
+     "postgres: replication"),
+    ("a standby is far behind",
+     healthy(database=stored(replicas=(Replica("s1", "streaming", "sync", 900 * MIB),))), WARN,
+     "postgres: replication"),
+    ("a slot that nobody reads",
+     healthy(database=stored(idle_slots=("old",))), WARN, "postgres: replication slots"),
+    ("somebody sleeps in a transaction",
+     healthy(database=stored(oldest_transaction=900.0)), WARN, "postgres: oldest transaction"),
+    ("vacuum is held back",
+     healthy(database=stored(held_back=5_000_000)), WARN, "postgres: oldest transaction"),
+    ("much WAL", healthy(database=stored(wal=40_000 * MIB)), WARN, "postgres: WAL"),
+    ("dead rows",
+     healthy(database=stored(tables=(TableFacts("live", 10, 50_000),))), WARN,
+     "postgres: dead rows"),
+    ("transaction ids run out",
+     healthy(database=stored(age=1_500_000_000)), BAD, "postgres: transaction ids"),
+    ("tomorrow has no partition",
+     healthy(database=stored(missing_days=1)), WARN, "postgres: partitions"),
+    ("nobody leads", healthy(seen(leader=None)), BAD, "cluster: leader"),
+    ("a shard is nobody's",
+     healthy(rows=(replace(rows(seen())[0], owner=None), *rows(seen())[1:])), BAD,
+     "cluster: shards"),
+    ("a shard isn't where it should be",
+     healthy(rows=tuple(replace(row, owner=member(1).tenure) for row in rows(seen()))), WARN,
+     "cluster: balance"),
+    ("it is paused", healthy(pause=Pause(NOW, "ops", "disks")), WARN, "cluster: pause"),
+    ("a stray key", healthy(seen(unreadable=("members/x",))), WARN, "cluster: keys"),
+    ("a member doesn't answer", healthy(members=told(away="timed out")), WARN,
+     "members: answers"),
+    ("a member lost the database",
+     healthy(members=told(member(1, database=False), database_away=9.0)), BAD,
+     "members: answers"),
+    ("a member has no trust", healthy(members=told(trusted=False)), BAD, "members: answers"),
+    ("a wall clock is off",
+     healthy(members=told(wall_offset=timedelta(hours=-1))), WARN, "clocks: wall clock"),
+    ("cluster time is off",
+     healthy(members=told(cluster_offset=timedelta(seconds=2))), BAD, "clocks: cluster time"),
+    ("a certificate ends soon",
+     healthy(members=told(certificate_until=NOW + LEFT)), WARN, "tls: certificate"),
+    ("a certificate has ended",
+     healthy(members=told(certificate_until=NOW - LEFT)), BAD, "tls: certificate"),
+    ("one member alone", healthy(seen(member(1))), WARN, "members: takeover"),
+    ("two versions of schedd",
+     healthy(seen(member(1), member(2, version="0.9"))), WARN, "members: versions"),
+    ("two tzdata",
+     healthy(seen(member(1), member(2, tzdata="2025b"))), WARN, "members: tzdata"),
+    ("a member without workers",
+     healthy(seen(member(1), member(2), member(3, attached=False))), WARN,
+     "members: workers attached"),
+    ("no worker", healthy(seen(workers=frozenset()), workers=()), BAD, "workers: attached"),
+    ("no worker here", healthy(workers=()), WARN, "workers: attached"),
+    ("an old worker",
+     healthy(workers=(WorkerFacts("w1", "0.9", disk_free=9000 * MIB),)), WARN,
+     "workers: versions"),
+    ("a spool's disk is full",
+     healthy(workers=(WorkerFacts("w1", "1.0", disk_free=MIB),)), BAD, "workers: spool"),
+    ("a spool's disk is nearly full",
+     healthy(workers=(WorkerFacts("w1", "1.0", disk_free=500 * MIB),)), WARN,
+     "workers: spool"),
+    ("results pile up",
+     healthy(workers=(WorkerFacts("w1", "1.0", spool=99 * MIB, disk_free=9000 * MIB),)), WARN,
+     "workers: spool"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("facts", "severity", "check"),
+    [trouble[1:] for trouble in TROUBLES],
+    ids=[trouble[0] for trouble in TROUBLES],
+)
+def test_each_trouble_is_found_with_why_and_what_to_do(
+    facts: Facts, severity: Severity, check: str
+) -> None:
+    found = wrong(facts)
+    assert (check, severity) in {(f"{one.area}: {one.check}", one.severity) for one in found}
+    assert all(one.why and one.remedy for one in found)
+
+
+def test_a_database_that_is_away_stops_no_other_check() -> None:
+    areas = {one.area for one in examine(healthy(database="refused", rows=()))}
+    assert areas >= {"etcd", "postgres", "cluster", "members", "workers"}

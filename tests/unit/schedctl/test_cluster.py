@@ -1,0 +1,124 @@
+"""`schedctl cluster`: what is asked of the member, what is printed, how it exits."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from schedctl.commands.doctor import this_machine
+from schedproto.v1 import cluster_service_pb2 as wire
+
+NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
+OK = wire.Finding(area="etcd", check="alarms", severity=wire.Finding.SEVERITY_OK, what="none")
+WARN = wire.Finding(
+    area="members",
+    check="answers",
+    subject="m2",
+    severity=wire.Finding.SEVERITY_WARN,
+    what="timed out",
+    why="it is slow",
+    remedy="look at it",
+)
+BAD = wire.Finding(
+    area="postgres",
+    check="answers",
+    severity=wire.Finding.SEVERITY_BAD,
+    what="refused",
+    why="nothing fires",
+    remedy="start it",
+)
+
+
+def checkup(*findings: wire.Finding) -> wire.CheckClusterResponse:
+    answer = wire.CheckClusterResponse(findings=findings, member="m1")
+    answer.now.GetCurrentTime()
+    return answer
+
+
+@pytest.mark.parametrize(("findings", "code"), [([OK], 0), ([OK, WARN], 0), ([OK, WARN, BAD], 1)])
+async def test_the_doctor_exits_1_only_if_something_is_bad(ctl, member, findings, code):
+    member.say("CheckCluster", checkup(*findings))
+    for form in ("table", "wide", "json", "jsonl"):
+        assert (await ctl("cluster", "doctor", "-o", form)).code == code
+
+
+async def test_the_doctor_says_why_and_what_to_do_below_what_isnt_well(ctl, member):
+    member.say("CheckCluster", checkup(OK, WARN, BAD))
+    out = (await ctl("cluster", "doctor")).lines
+    at = out.index("  ! warn  answers (m2): timed out")
+    assert out[at - 1 : at + 3] == [
+        "members",
+        "  ! warn  answers (m2): timed out",
+        "          why: it is slow",
+        "          do:  look at it",
+    ]
+    assert out[1] == "  ✓ ok    alarms: none"
+    assert out[-1] == "2 ok, 1 warn, 1 bad"
+
+
+async def test_the_doctors_json_has_every_key_and_this_machines_clock(ctl, member):
+    member.say("CheckCluster", checkup(OK))
+    findings = (await ctl("cluster", "doctor", "-o", "json")).data
+    assert findings[0] == {
+        "area": "etcd",
+        "severity": "OK",
+        "check": "alarms",
+        "subject": None,
+        "what": "none",
+        "why": None,
+        "remedy": None,
+    }
+    assert findings[-1]["subject"] == "this machine"
+
+
+@pytest.mark.parametrize(
+    ("off", "severity"), [(0.4, "OK"), (-0.4, "OK"), (5, "WARN"), (-5, "WARN")]
+)
+def test_this_machines_clock_is_compared_with_cluster_time(off, severity):
+    finding = this_machine(NOW, NOW + timedelta(seconds=off))
+    assert finding.severity == severity
+    assert bool(finding.remedy) == (severity != "OK")
+    assert finding.what == f"{off * 1000:+.0f} ms"
+
+
+async def test_a_transfer_prints_old_and_new_and_how_long(ctl, member):
+    moved = wire.TransferLeaderResponse(old_leader="m1", new_leader="m2", old_term=7, new_term=9)
+    moved.took.FromMilliseconds(39)
+    member.say("TransferLeader", moved)
+    ended = await ctl("cluster", "transfer-leader", "m2", "--reason", "upgrade")
+    assert ended.out == "m1 → m2 in 39ms, term 7 → 9\n"
+    data = (await ctl("cluster", "transfer-leader", "-o", "json")).data
+    assert data == {
+        "oldLeader": "m1",
+        "newLeader": "m2",
+        "oldTerm": 7,
+        "newTerm": 9,
+        "took": "0.039s",
+    }
+
+
+async def test_a_rebalance_prints_what_moved_and_a_dry_run_exits_1_if_anything_would(ctl, member):
+    move = wire.RebalanceClusterResponse.Move(shard=7, new_owner="m2")
+    member.say("RebalanceCluster", wire.RebalanceClusterResponse(moves=[move]))
+    ended = await ctl("cluster", "rebalance")
+    assert (ended.code, ended.lines[1].split()) == (0, ["7", "nobody", "m2"])
+    assert (await ctl("cluster", "rebalance", "--dry-run")).code == 1
+    member.say("RebalanceCluster", wire.RebalanceClusterResponse())
+    for flags in ([], ["--dry-run"]):
+        ended = await ctl("cluster", "rebalance", *flags)
+        assert (ended.code, ended.out) == (0, "")
+        assert "every shard is where it should be" in ended.err
+
+
+async def test_a_pause_is_told_by_whom_since_when_and_why(ctl, member):
+    paused = wire.Cluster(paused=True, paused_by="ops", pause_note="disks")
+    paused.paused_at.FromDatetime(NOW)
+    member.say("PauseCluster", paused)
+    member.say("GetCluster", paused)
+    for words in (["pause", "--note", "disks"], ["status"]):
+        out = (await ctl("cluster", *words)).out
+        assert "PAUSED" in out
+        assert "by ops, since 2026-01-05T12:00:00.000Z: disks" in out
+    member.say("ResumeCluster", wire.Cluster())
+    assert "PAUSED" not in (await ctl("cluster", "resume", "--catch-up")).out

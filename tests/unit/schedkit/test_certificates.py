@@ -1,0 +1,60 @@
+"""When a certificate ends, read without a library, compared with openssl."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from schedkit.certificates import not_after
+from support.certs import Authority
+
+
+def issued(folder: Path, days: int) -> bytes:
+    """A certificate of its own that ends in so many days."""
+    key = ["-newkey", "rsa:2048", "-nodes", "-keyout", "k.pem"]
+    made = ["openssl", "req", "-x509", *key, "-out", "c.pem", "-days", str(days), "-subj", "/CN=c"]
+    subprocess.run(made, cwd=folder, check=True, capture_output=True)
+    return (folder / "c.pem").read_bytes()
+
+
+def test_it_is_what_openssl_says(tmp_path: Path) -> None:
+    tls = Authority.create(tmp_path / "ca").issue("m1")
+    said = subprocess.run(
+        ["openssl", "x509", "-enddate", "-noout", "-in", str(tls.cert)],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.removeprefix("notAfter=")
+    expected = datetime.strptime(said.strip(), "%b %d %H:%M:%S %Y GMT").replace(tzinfo=UTC)
+    assert not_after(tls.cert.read_bytes()) == expected
+
+
+def test_years_past_2049_are_written_otherwise_and_read_as_well(tmp_path: Path) -> None:
+    ends = not_after(issued(tmp_path, 20_000))
+    assert abs(ends - datetime.now(UTC) - timedelta(days=20_000)) < timedelta(days=1)
+
+
+@pytest.mark.parametrize(
+    "pem",
+    [
+        b"",
+        b"no certificate",
+        b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----",
+        b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
+        b"-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----",
+    ],
+)
+def test_what_is_none_is_refused(pem: bytes) -> None:
+    with pytest.raises(ValueError, match="no certificate that can be read"):
+        not_after(pem)
+
+
+def test_one_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+    der = ssl.PEM_cert_to_DER_cert(issued(tmp_path, 2).decode())
+    for end in range(0, 200, 7):
+        with pytest.raises(ValueError, match="no certificate that can be read"):
+            not_after(ssl.DER_cert_to_PEM_cert(der[:end]).encode())
