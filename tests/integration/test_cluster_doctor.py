@@ -1,0 +1,81 @@
+"""`schedctl cluster doctor` on real processes: what is well is told, and what isn't is found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support.cluster import DevCluster, dev_cluster
+
+Found = dict[tuple[str, str, str | None], Any]
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
+    """Two members whose leases outlive any look at them, and a worker."""
+    overrides = ["schedd.member_ttl=30s"]
+    with dev_cluster(request.session, members=2, workers=1, overrides=overrides) as made:
+        yield made
+
+
+def looked(cluster: DevCluster, *options: str, code: int = 0) -> Found:
+    """What it says, and that it exits so."""
+    done = cluster.schedctl(*options, "cluster", "doctor", "-o", "json")
+    assert done.returncode == code, done.stdout + done.stderr
+    return {(one["area"], one["check"], one["subject"]): one for one in json.loads(done.stdout)}
+
+
+def about(found: Found, area: str, check: str) -> dict[str | None, str]:
+    """Subject → severity, of one check."""
+    return {at[2]: one["severity"] for at, one in found.items() if at[:2] == (area, check)}
+
+
+def test_a_healthy_cluster_has_nothing_bad_and_every_area_was_looked_at(
+    cluster: DevCluster,
+) -> None:
+    found = looked(cluster)
+    areas = {area for area, _, _ in found}
+    assert areas == {"etcd", "postgres", "cluster", "members", "clocks", "workers"}
+    names = {member["name"] for member in cluster.record["members"]}
+    everybody = dict.fromkeys(names, "OK")
+    assert about(found, "members", "answers") == everybody
+    assert about(found, "clocks", "cluster time") == everybody
+    assert about(found, "clocks", "wall clock") == everybody | {"this machine": "OK"}
+    assert about(found, "cluster", "shards") == {None: "OK"}
+    [spool] = [one for at, one in found.items() if at[:2] == ("workers", "spool")]
+    assert "MiB free" in spool["what"], "the worker says how much room it has"
+    assert all(one["why"] and one["remedy"] for one in found.values() if one["severity"] != "OK")
+
+
+def test_a_member_that_stands_still_is_found_by_the_other(cluster: DevCluster) -> None:
+    asked, still = cluster.record["members"]
+    cluster.pause(still["name"])
+    try:
+        found = looked(cluster, "--endpoints", asked["grpc"])
+    finally:
+        cluster.resume(still["name"])
+    answers = about(found, "members", "answers")
+    assert answers == {asked["name"]: "OK", still["name"]: "WARN"}
+
+
+def test_a_pause_is_found_with_its_note_and_what_ends_it(cluster: DevCluster) -> None:
+    cluster.schedctl("cluster", "pause", "--note", "doctor's test").check_returncode()
+    try:
+        paused = looked(cluster)["cluster", "pause", None]
+    finally:
+        cluster.schedctl("cluster", "resume").check_returncode()
+    assert paused["severity"] == "WARN"
+    assert "doctor's test" in paused["what"]
+    assert paused["remedy"] == "`schedctl cluster resume`"
+
+
+def test_a_loss_of_etcd_is_bad_and_the_exit_code_says_so(cluster: DevCluster) -> None:
+    cluster.pause("etcd")
+    try:
+        found = looked(cluster, code=1)
+    finally:
+        cluster.resume("etcd")
+    assert set(about(found, "etcd", "answers").values()) == {"BAD"}
