@@ -32,8 +32,10 @@ from schedkit.errors import Misconfigured, Unavailable
 T = TypeVar("T")
 Body = Callable[[Connection], T]
 
-PATIENCE = 10.0
-"""Seconds that one try may take: more than all of the server's own timeouts together."""
+PATIENCE = 20.0
+"""Seconds that one try may take: more than all of the server's own timeouts together, and than a
+transaction over a line that takes two seconds each way.
+"""
 
 CLOSE_WITHIN = 1.0
 """Seconds that what is under way has when the database is closed."""
