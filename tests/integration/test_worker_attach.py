@@ -149,6 +149,19 @@ async def test_a_revoke_that_overtakes_its_assignment_holds(tmp_path: Path) -> N
         assert (await stream.refusal_of(key)).why == pb.Refusal.WHY_REVOKED
 
 
+async def test_a_revoke_in_the_frame_of_its_assignment_goes_first(tmp_path: Path) -> None:
+    """P4.2: a busy stream coalesces, and what was asked back must not start."""
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        mark = tmp_path / "mark"
+        assignment = member.assignment(incarnation=stream.hello.incarnation, argv=counting(mark))
+        revoke = pb.Revoke(key=assignment.key)
+        await stream.send(assignments=[assignment], revokes=[revoke])
+        assert (await stream.refusal_of(assignment.key)).why == pb.Refusal.WHY_REVOKED
+        await stream.result_of(await stream.assign(argv=["true"]))
+        assert lines(mark) == 0
+
+
 async def test_a_started_assignment_is_not_revoked(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (member, _):
         stream = await member.attached()
