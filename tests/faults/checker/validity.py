@@ -37,12 +37,11 @@ def _felt(world: World, fault: Fault) -> Iterator[Violation]:
     if fault.took_effect is None:
         yield _doubt(f"{name} did not verifiably take effect", f"begun {clock(fault.begin)}")
         return
-    last = fault.healed + world.windows.patience
-    count = sum(1 for due in world.dues if fault.begin <= due.at <= last)
+    count = sum(1 for due in world.dues if fault.begin <= due.at <= fault.healed)
     if count < ENOUGH_IN_WINDOW:
         yield _doubt(
             f"{count} instants fell into {name}, {ENOUGH_IN_WINDOW} are needed",
-            f"from {clock(fault.begin)} to {clock(last)}",
+            f"from {clock(fault.begin)} to {clock(fault.healed)}",
         )
 
 

@@ -7,12 +7,17 @@ A run that is due in quiet starts within a second. Any other has G seconds of *w
 no fault lasts and the last one healed at least F ago; and never less than F + G in all. After one
 fault alone that is heal + F + G. A fault lasts from its `begin` to its `healed` (or its `end`, or
 the end of the run).
+
+A fault of one member or one worker alone is *borne* by the others: they must have failed over F
+after it began, healed or not. So an owner that stands still for a minute excuses nobody for a
+minute.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from faults.history import Meta, Nemesis
 
@@ -23,6 +28,8 @@ CLOCK_BOUND = 1.0
 """Seconds by which hosts' clocks may differ (S7) where something was wrong."""
 QUIET_BOUND = 0.1
 """The same in quiet: all processes of a run share one host's clock."""
+SOME_MEMBER = "a member"
+"""The target of a fault that strikes whichever member comes first."""
 SLEEPS = ("stop", "pause", "freeze", "suspend")
 """A fault with one of these in its name keeps its target from running; it goes on later."""
 
@@ -37,6 +44,11 @@ class Fault:
     begin: float
     took_effect: float | None
     healed: float
+    borne: bool = False
+
+    def over(self, failover: float) -> float:
+        """When it was over for the system as a whole, which then needs F to fail over."""
+        return min(self.healed, self.begin + failover) if self.borne else self.healed
 
     def sleeps(self, who: str) -> bool:
         """Whether it made this process stand still."""
@@ -90,10 +102,24 @@ class Windows:
         return any(fault.sleeps(who) and fault.overlaps(first, last) for fault in self.faults)
 
 
-def windows_of(meta: Meta, events: Sequence[Nemesis]) -> Windows:
-    """The windows of a run, of its nemesis' record."""
-    faults = _faults(events, meta.ended)
-    return Windows(meta, faults, tuple(_working(meta, faults)))
+def windows_of(meta: Meta, events: Sequence[Nemesis], alone: Collection[str] = ()) -> Windows:
+    """The windows of a run, of its nemesis' record; `alone`: names of members and workers."""
+    by_id: dict[int, list[Nemesis]] = {}
+    for event in events:
+        by_id.setdefault(event.id, []).append(event)
+    faults = sorted(
+        (_fault(one, meta.ended) for one in by_id.values()), key=lambda each: (each.begin, each.id)
+    )
+    judged = tuple(replace(each, borne=_borne(each, faults, alone)) for each in faults)
+    return Windows(meta, judged, tuple(_working(meta, judged)))
+
+
+def _borne(fault: Fault, faults: Sequence[Fault], alone: Collection[str]) -> bool:
+    """Whether it was of one process alone, and nothing else was wrong meanwhile."""
+    sides = re.split(r"\s*<?->\s*", fault.target)
+    single = any(side in alone or side == SOME_MEMBER for side in sides)
+    others = (other for other in faults if other.id != fault.id)
+    return single and not any(other.overlaps(fault.begin, fault.healed) for other in others)
 
 
 def _working(meta: Meta, faults: Sequence[Fault]) -> Iterator[tuple[float, float]]:
@@ -101,17 +127,8 @@ def _working(meta: Meta, faults: Sequence[Fault]) -> Iterator[tuple[float, float
     for fault in faults:
         if ready < fault.begin:
             yield ready, fault.begin
-        ready = max(ready, fault.healed + meta.failover)
+        ready = max(ready, fault.over(meta.failover) + meta.failover)
     yield ready, NEVER
-
-
-def _faults(events: Sequence[Nemesis], ended: float) -> tuple[Fault, ...]:
-    """The faults of a run in order of their beginning."""
-    by_id: dict[int, list[Nemesis]] = {}
-    for event in events:
-        by_id.setdefault(event.id, []).append(event)
-    faults = [_fault(one, ended) for one in by_id.values()]
-    return tuple(sorted(faults, key=lambda fault: (fault.begin, fault.id)))
 
 
 def _fault(events: Sequence[Nemesis], ended: float) -> Fault:

@@ -15,7 +15,7 @@ from faults.checker.assignments import Assignment, assignments_of
 from faults.checker.ledger import Due, Standing, dues_of
 from faults.checker.lives import Call, Lives, calls_of, lives_of
 from faults.checker.tables import Table
-from faults.checker.windows import windows_of
+from faults.checker.windows import Windows, windows_of
 from faults.history import History, ProbeEvent
 
 
@@ -25,7 +25,12 @@ class World:
     def __init__(self, history: History) -> None:
         self.history = history
         self.meta = history.meta
-        self.windows = windows_of(history.meta, history.nemesis)
+
+    @cached_property
+    def windows(self) -> Windows:
+        members = {step.after.member for step in self.tenures.steps if step.after}
+        workers = {step.after.worker for step in self.incarnations.steps if step.after}
+        return windows_of(self.meta, self.history.nemesis, members | workers)
 
     @cached_property
     def runs(self) -> Table[rows.Run]:

@@ -35,7 +35,7 @@ def leader_killed(*, without: Collection[int] = (), seconds: int = 250, **wanted
     """
     story = _begun("leader-kill", seconds)
     _cluster(story, 103.5)
-    story.fault("kill", "m1", 100.2, 112.0)
+    story.fault("kill", "m1", 100.2, 121.0)
     story.tenure("m1'", 105.0)
     story.job("tick", **wanted)
     _calls_and_resources(story, seconds)

@@ -16,9 +16,9 @@ NONE: frozenset[str] = frozenset()
 
 
 def cut() -> Story:
-    """A fault that by itself changes nothing: from 100 to 112, with F until 118."""
+    """A fault that by itself changes nothing: from 90 to 112, with F until 118."""
     story = calm()
-    story.fault("cut", "m2", 100, 112)
+    story.fault("cut", "m2", 90, 112)
     return story
 
 
@@ -34,7 +34,7 @@ def test_a_shard_without_an_owner_breaks_l3() -> None:
 
 def test_a_shard_of_a_dead_owner_breaks_l3() -> None:
     story = calm()
-    story.fault("kill", "m2", 100, 112)
+    story.fault("kill", "m2", 90, 112)
     story.tenure("m3", 0.02)
     story.fence("m2", 120)
     story.take(1, "m3", 120.1)
@@ -80,7 +80,7 @@ def test_a_leader_that_hands_over_breaks_nothing() -> None:
 
 def test_a_worker_that_comes_too_late_breaks_l3() -> None:
     story = calm()
-    story.fault("kill", "w2", 100, 112)
+    story.fault("kill", "w2", 90, 112)
     story.lose("w2/0.1", 103)
     story.attach("w2", 123)
     assert broken(story) == {"L3"}
@@ -88,14 +88,14 @@ def test_a_worker_that_comes_too_late_breaks_l3() -> None:
 
 def test_a_worker_that_was_dead_and_not_yet_lost_breaks_l3() -> None:
     story = calm()
-    story.fault("kill", "w2", 100, 112)
+    story.fault("kill", "w2", 90, 112)
     story.lose("w2/0.1", 124)
     assert broken(story) == {"L3"}
 
 
 def test_a_worker_in_time_breaks_nothing() -> None:
     story = calm()
-    story.fault("kill", "w2", 100, 112)
+    story.fault("kill", "w2", 90, 112)
     story.lose("w2/0.1", 103)
     story.attach("w2", 115)
     assert broken(story) == NONE
@@ -104,7 +104,7 @@ def test_a_worker_in_time_breaks_nothing() -> None:
 def test_what_is_judged_waits_for_the_next_fault() -> None:
     story = cut()
     story.take(1, None, 110, epoch=100)
-    story.fault("cut", "m1", 116, 130)
+    story.fault("cut", "m1", 116, 140)
     story.take(1, "m1", 135)
     assert broken(story) == NONE
 

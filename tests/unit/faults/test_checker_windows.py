@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import pytest
+
 from faults.checker.windows import Windows, windows_of
 from faults.history import Meta, Nemesis
 
 F, G = 6.0, 5.0
 
 
-def world(*faults: tuple[float, float], quiet: tuple[tuple[float, float], ...] = ()) -> Windows:
-    """A run of 1,000 s with faults that last from a to b."""
+def world(
+    *faults: tuple[float, float],
+    quiet: tuple[tuple[float, float], ...] = (),
+    target: str = "pg",
+) -> Windows:
+    """A run of 1,000 s with faults that last from a to b; m1 is a member, w1 a worker."""
     meta = Meta("rows", 1, 0.0, 1000.0, 3.0, 3.0, F, G, quiet)
-    begun = [Nemesis(begin, n, "cut", "m1", "begin") for n, (begin, _) in enumerate(faults)]
-    healed = [Nemesis(end, n, "cut", "m1", "healed") for n, (_, end) in enumerate(faults)]
-    return windows_of(meta, begun + healed)
+    begun = [Nemesis(begin, n, "cut", target, "begin") for n, (begin, _) in enumerate(faults)]
+    healed = [Nemesis(end, n, "cut", target, "healed") for n, (_, end) in enumerate(faults)]
+    return windows_of(meta, begun + healed, {"m1", "w1"})
 
 
 def test_in_quiet_a_run_starts_within_a_second() -> None:
@@ -53,3 +59,24 @@ def test_a_fault_that_never_heals_demands_nothing_before_the_end() -> None:
     meta = Meta("rows", 1, 0.0, 1000.0, 3.0, 3.0, F, G)
     windows = windows_of(meta, [Nemesis(100.0, 1, "cut", "m1", "begin")])
     assert windows.deadline(110.0) > 1000.0
+
+
+@pytest.mark.parametrize("target", ["m1", "w1", "a member", "e1,e2,e3 -> m1", "w1 <-> m1,m2,m3"])
+def test_others_bear_what_befell_one_alone(target: str) -> None:
+    windows = world((100.0, 160.0), target=target)
+    assert windows.deadline(101.0) == 106.0 + F + G
+    assert windows.deadline(130.0) == 130.0 + F + G
+
+
+@pytest.mark.parametrize("target", ["pg", "m1,m2", "m1,m2,m3 -> pg:5432", "runs"])
+def test_nobody_bears_what_befell_all(target: str) -> None:
+    assert world((100.0, 160.0), target=target).deadline(101.0) == 160.0 + F + G
+
+
+def test_nobody_bears_two_faults_at_once() -> None:
+    windows = world((100.0, 160.0), (110.0, 120.0), target="m1")
+    assert windows.deadline(101.0) == 160.0 + F + G
+
+
+def test_what_heals_sooner_is_over_then() -> None:
+    assert world((100.0, 103.0), target="m1").deadline(101.0) == 103.0 + F + G
