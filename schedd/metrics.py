@@ -79,6 +79,7 @@ class Metrics:
         gauge("schedd_workers_attached", "Workers attached to this member.").set_function(
             lambda: len(self.attached)
         )
+        self.paused = gauge("schedd_cluster_paused", "1 while the whole cluster is paused.")
         self.ready = gauge("schedd_queue_ready", "Runs that wait here for a slot.")
         self.running = gauge("schedd_queue_running", "Runs of this member's shards that run.")
         self.timers = gauge("schedd_timers_held", "Timers held in memory, due within the horizon.")

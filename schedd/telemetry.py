@@ -28,6 +28,7 @@ from prometheus_client.exposition import choose_encoder
 
 from schedd.core.events import (
     AssignedRuns,
+    Braked,
     Ended,
     Event,
     Fired,
@@ -165,6 +166,14 @@ def _waiting(metrics: Metrics, event: Waiting) -> None:
     metrics.timers.set(event.timers)
 
 
+def _braked(metrics: Metrics, event: Braked) -> None:
+    metrics.paused.set(event.by is not None)
+    if event.by is None:
+        log.info("the cluster isn't paused any more")
+    else:
+        log.warning("the cluster is paused by %s: %s", event.by, event.note or "no note")
+
+
 SEEN: Final[Mapping[type[Event], Callable[[Metrics, Any], None]]] = {
     Fired: _fired,
     AssignedRuns: _assigned,
@@ -178,6 +187,7 @@ SEEN: Final[Mapping[type[Event], Callable[[Metrics, Any], None]]] = {
     WorkerWent: _went,
     ShardsLost: _shards_lost,
     Waiting: _waiting,
+    Braked: _braked,
 }
 """What is done with each kind of event."""
 

@@ -232,6 +232,9 @@ class Member(Value):
     http: str | None
     version: str | None
     tenure: str | None
+    attached: bool
+    database: bool
+    tzdata: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,6 +106,9 @@ MEMBERS: Final[Sequence[Column[Member]]] = (
     Column("GRPC", lambda one: one.grpc),
     Column("HTTP", lambda one: one.http),
     Column("VERSION", lambda one: one.version),
+    Column("WORKERS", lambda one: "attached" if one.attached else "none", wide=True),
+    Column("DATABASE", lambda one: "answers" if one.database else "away", wide=True),
+    Column("TZDATA", lambda one: one.tzdata, wide=True),
     Column("TENURE", lambda one: one.tenure, wide=True),
 )
 SHARDS: Final[Sequence[Column[Shard]]] = (

@@ -54,10 +54,11 @@ async def list_members(
     del caller, request
     view = services.cluster.view()
     rows = await services.membership.read_shards()
+    fenced = await services.membership.fenced([member.tenure for member in view.members])
     owned = Counter(row.owner for row in rows)
     return wire.ListMembersResponse(
         members=[
-            _member(member, view, owned[member.tenure])
+            _member(member, view, owned[member.tenure], fenced=member.tenure in fenced)
             for member in sorted(view.members, key=lambda member: member.name)
         ]
     )
@@ -170,19 +171,29 @@ def _worker(view: WorkerView) -> wire.Worker:
     )
 
 
-def _member(member: MemberView, view: ClusterView, shards: int) -> wire.Member:
+def _member(member: MemberView, view: ClusterView, shards: int, *, fenced: bool) -> wire.Member:
     leads = member.tenure == view.leader
     return wire.Member(
         name=member.name,
         role=wire.Member.ROLE_LEADER if leads else wire.Member.ROLE_FOLLOWER,
-        state=wire.Member.STATE_DRAINING if member.draining else wire.Member.STATE_LIVE,
+        state=_state(member, fenced=fenced),
         shards=shards,
         weight=member.weight,
         grpc=member.grpc,
         http=member.http,
         version=member.version,
         tenure=str(member.tenure),
+        attached=member.attached,
+        database=member.database,
+        tzdata=member.tzdata,
     )
+
+
+def _state(member: MemberView, *, fenced: bool) -> wire.Member.State.ValueType:
+    """FENCED: its lease still lives, and it may take no shard any more."""
+    if fenced:
+        return wire.Member.STATE_FENCED
+    return wire.Member.STATE_DRAINING if member.draining else wire.Member.STATE_LIVE
 
 
 def _name(view: ClusterView, tenure: TenureId | None) -> str:

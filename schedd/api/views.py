@@ -144,6 +144,6 @@ def paused(pause: Pause) -> str:
 
 
 def _reason(record: RunRecord) -> str | None:
-    """The stored reason; a waiting run of a paused job says PAUSED."""
+    """The stored reason; a waiting run of a paused job, or cluster, says PAUSED."""
     waits = record.run.state in {State.PENDING, State.RETRYING}
-    return "PAUSED" if record.paused and waits else record.reason
+    return "PAUSED" if (record.paused or record.braked) and waits else record.reason

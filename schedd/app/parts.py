@@ -81,7 +81,7 @@ def build(ground: Ground) -> Parts:
     nudges = Nudger(member.cluster, peers)
     relay = workers.elsewhere = Relay(peers)
     collect = Collect(catalogue, store.results, clock, nudges, emit)
-    leases, brake = _worker_leases(ground, member), Brake(store.pauses)
+    leases, brake = _worker_leases(ground, member), Brake(store.pauses, emit)
     owner = Owner(
         store=store.owner,
         catalogue=catalogue,

@@ -117,6 +117,14 @@ class Waiting:
     timers: int
 
 
+@dataclass(frozen=True, slots=True)
+class Braked:
+    """The whole cluster was paused (`by`, `note`), or goes on (`by` is None)."""
+
+    by: str | None
+    note: str = ""
+
+
 Event = (
     Fired
     | AssignedRuns
@@ -130,6 +138,7 @@ Event = (
     | WorkerWent
     | ShardsLost
     | Waiting
+    | Braked
 )
 
 Emit = Callable[[Event], None]

@@ -129,6 +129,9 @@ class RunRecord:
     error: str
     retry_at: datetime | None
     paused: bool = False
+    """Its job is."""
+    braked: bool = False
+    """The whole cluster is paused."""
 
 
 @dataclass(frozen=True, slots=True)

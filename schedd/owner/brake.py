@@ -8,15 +8,13 @@ It only spares work and answers questions: the fire and assign statements judge 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Final
 
+from schedd.core.events import Braked, Emit
 from schedd.core.pauses import NO_PAUSES, Pauses
 from schedd.ports import PauseStore
 from schedkit.tasks import Loop
-
-log = logging.getLogger(__name__)
 
 READ_EVERY: Final = 1.0
 
@@ -24,8 +22,9 @@ READ_EVERY: Final = 1.0
 class Brake:
     """Reads the pauses. `pauses` is what was read last."""
 
-    def __init__(self, store: PauseStore) -> None:
+    def __init__(self, store: PauseStore, emit: Emit) -> None:
         self._store = store
+        self._emit = emit
         self.pauses: Pauses = NO_PAUSES
         self._told: Callable[[], None] = lambda: None
         self.loop = Loop("brake", self.step, interval=READ_EVERY)
@@ -48,8 +47,5 @@ class Brake:
         known, self.pauses = self.pauses, await self._store.read()
         if known.switched != self.pauses.switched:
             present = self.pauses.present
-            if present is None:
-                log.info("the cluster isn't paused any more")
-            else:
-                log.warning("the cluster is paused by %s: %s", present.by, present.note or "-")
+            self._emit(Braked(present.by, present.note) if present else Braked(None))
             self._told()

@@ -78,6 +78,15 @@ def unfenced_tenures(connection: Connection) -> list[Tenure]:
     return [Tenure(*row) for row in rows]
 
 
+def fenced(connection: Connection, tenures: Sequence[TenureId]) -> frozenset[TenureId]:
+    """Those of these that are fenced."""
+    rows = connection.exec_driver_sql(
+        "SELECT id FROM tenures WHERE id = ANY (%s::uuid[]) AND fenced_at IS NOT NULL",
+        (arrays.ids(tenures),),
+    )
+    return frozenset(TenureId(row[0]) for row in rows)
+
+
 def fence(connection: Connection, tenures: Sequence[TenureId]) -> None:
     """Fence these, ids ascending; one that is fenced keeps its first instant."""
     ids = {"ids": arrays.ids(tenures)}

@@ -68,6 +68,10 @@ class PostgresMembershipStore:
         """All that may still take shards."""
         return await self.database.call(membership.unfenced_tenures)
 
+    async def fenced(self, tenures: Sequence[TenureId]) -> frozenset[TenureId]:
+        """Those of these that are fenced."""
+        return await self.database.call(lambda c: membership.fenced(c, tenures))
+
     async def fence_own(self, tenure: TenureId) -> None:
         """A goodbye."""
         await self.database.call(lambda c: membership.fence(c, [tenure]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, Select, func, select
+from sqlalchemy import Row, Select, func, literal_column, select
 
 from schedd.core.ids import JobId, RunId, Token
 from schedd.core.lifecycle import LIVE, State
@@ -24,6 +24,7 @@ def records() -> Select[Any]:
         jobs.c.name,
         jobs.c.ephemeral,
         func.coalesce(timers.c.paused, False).label("paused"),
+        literal_column("(SELECT paused FROM cluster WHERE one)").label("braked"),
     ).select_from(
         runs.join(jobs, jobs.c.job_id == runs.c.job_id).outerjoin(
             timers, timers.c.job_id == runs.c.job_id
@@ -66,6 +67,7 @@ def record(row: Row[Any]) -> RunRecord:
         row.error,
         row.ready_at if run.state is State.RETRYING else None,
         row.paused,
+        row.braked,
     )
 
 

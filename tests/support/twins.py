@@ -295,6 +295,11 @@ class TwinMembershipStore:
         await self._travel()
         return [row for row in self.rows.tenures.values() if row.fenced_at is None]
 
+    async def fenced(self, tenures: Sequence[TenureId]) -> frozenset[TenureId]:
+        """Those of these that are fenced."""
+        await self._travel()
+        return frozenset(tenure for tenure in tenures if self.rows.fenced(tenure))
+
     async def fence_own(self, tenure: TenureId) -> None:
         """A goodbye."""
         await self._travel()

@@ -12,6 +12,7 @@ import pytest
 
 from schedd.core.events import (
     AssignedRuns,
+    Braked,
     Ended,
     Event,
     Fired,
@@ -47,6 +48,7 @@ EVENTS: list[Event] = [
     WorkerWent("w1", INCARNATION),
     ShardsLost(frozenset({ShardId(9)}), "fire"),
     Waiting(5, 6, 7),
+    Braked("ops", "new disks"),
 ]
 
 
@@ -82,6 +84,7 @@ def test_every_kind_of_event_is_counted() -> None:
         ("schedd_queue_ready", {}, 5),
         ("schedd_queue_running", {}, 6),
         ("schedd_timers_held", {}, 7),
+        ("schedd_cluster_paused", {}, 1),
     ):
         assert value(telemetry, name, **labels) == expected, name
 
@@ -110,6 +113,15 @@ def test_a_stale_result_is_told_with_run_token_and_worker(
     [line] = caplog.records
     assert line.levelno == logging.WARNING
     assert (line.run_id, line.token, line.worker) == (RUN, 77, "w1")
+
+
+def test_a_pause_of_the_cluster_is_told_and_shown_until_it_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    telemetry = telemetry_after(Braked("ops", "new disks"))
+    assert "paused by ops: new disks" in caplog.text
+    telemetry.emit(Braked(None))
+    assert value(telemetry, "schedd_cluster_paused") == 0
 
 
 def test_routine_is_not_worth_a_line(caplog: pytest.LogCaptureFixture) -> None:

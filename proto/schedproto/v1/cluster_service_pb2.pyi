@@ -155,6 +155,9 @@ class Member(google.protobuf.message.Message):
     HTTP_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
     TENURE_FIELD_NUMBER: builtins.int
+    ATTACHED_FIELD_NUMBER: builtins.int
+    DATABASE_FIELD_NUMBER: builtins.int
+    TZDATA_FIELD_NUMBER: builtins.int
     name: builtins.str
     role: global___Member.Role.ValueType
     state: global___Member.State.ValueType
@@ -166,6 +169,10 @@ class Member(google.protobuf.message.Message):
     version: builtins.str
     tenure: builtins.str
     """The tenure's id."""
+    attached: builtins.bool
+    """Whether a worker is attached to it, and whether the database answers it."""
+    database: builtins.bool
+    tzdata: builtins.str
     def __init__(
         self,
         *,
@@ -178,8 +185,11 @@ class Member(google.protobuf.message.Message):
         http: builtins.str = ...,
         version: builtins.str = ...,
         tenure: builtins.str = ...,
+        attached: builtins.bool = ...,
+        database: builtins.bool = ...,
+        tzdata: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["grpc", b"grpc", "http", b"http", "name", b"name", "role", b"role", "shards", b"shards", "state", b"state", "tenure", b"tenure", "version", b"version", "weight", b"weight"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attached", b"attached", "database", b"database", "grpc", b"grpc", "http", b"http", "name", b"name", "role", b"role", "shards", b"shards", "state", b"state", "tenure", b"tenure", "tzdata", b"tzdata", "version", b"version", "weight", b"weight"]) -> None: ...
 
 global___Member = Member
 

@@ -10,7 +10,7 @@ import pytest
 from schedd.api.errors import OutcomeUnclear
 from schedd.core.lifecycle import State
 from schedproto.v1 import cluster_service_pb2 as wire
-from schedproto.v1 import job_pb2, job_service_pb2, run_service_pb2
+from schedproto.v1 import common_pb2, job_pb2, job_service_pb2, run_service_pb2
 from support.store import draft
 
 
@@ -70,6 +70,8 @@ async def test_why_a_run_waits_names_the_pause_and_what_ends_it(api):
     await api("PauseCluster", wire.PauseClusterRequest(note="upgrade"))
     shell = job_pb2.ShellAction(argv=["true"])
     run = await api("SubmitRun", run_service_pb2.SubmitRunRequest(spec=job_pb2.Job(shell=shell)))
+    listed = await api("ListRuns", run_service_pb2.ListRunsRequest())
+    assert [one.reason for one in listed.runs] == [common_pb2.REASON_PAUSED]
     why = await api("ExplainRun", run_service_pb2.ExplainRunRequest(run_id=run.run_id))
     assert "paused by tester since" in why.answer
     assert why.answer.endswith(": upgrade.")

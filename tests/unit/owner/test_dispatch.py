@@ -114,7 +114,7 @@ class World:
         self.workers = Workers(SetClock(), lambda _event: None)
         self.board = Board(owning(0))
         transactor = Transactor(self.board.ownership, lambda: True, lambda _event: None)
-        self.brake = Brake(cast("PauseStore", None))
+        self.brake = Brake(cast("PauseStore", None), lambda _event: None)
         self.dispatch = Dispatch(
             self.board,
             self.definitions,

@@ -86,7 +86,7 @@ class World:
         self.clock = SetClock()
         self.board = Board(owning(0))
         transactor = Transactor(self.board.ownership, lambda: trusted, lambda _event: None)
-        self.brake = Brake(cast("PauseStore", None))
+        self.brake = Brake(cast("PauseStore", None), lambda _event: None)
         self.fire = Fire(
             self.board,
             Definitions(),

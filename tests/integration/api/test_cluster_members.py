@@ -1,0 +1,31 @@
+"""Members and shards as a person sees them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from schedd.core.ids import SHARDS, Term
+from schedd.core.membership import EMPTY_VIEW
+from schedproto.v1 import cluster_service_pb2 as wire
+from support.web import member
+
+
+async def test_a_member_is_live_draining_or_fenced_and_says_how_it_stands(api):
+    [first] = api.world.members
+    second = await api.world.member(take=False)
+    leads = replace(member("m1", attached=True, tzdata="2026a"), tenure=first.tenure)
+    fenced = replace(member("m2", draining=True, database=False), tenure=second.tenure)
+    leaving = member("m3", draining=True)
+    await second.store.membership.fence_own(second.tenure)
+    api.cluster.now = replace(
+        EMPTY_VIEW, members=(leads, fenced, leaving), leader=leads.tenure, term=Term(7)
+    )
+    one, two, three = (await api("ListMembers", wire.ListMembersRequest())).members
+    assert (one.role, one.state, one.shards) == (
+        wire.Member.ROLE_LEADER,
+        wire.Member.STATE_LIVE,
+        SHARDS,
+    )
+    assert (one.attached, one.database, one.tzdata) == (True, True, "2026a")
+    assert (two.state, two.database) == (wire.Member.STATE_FENCED, False)
+    assert three.state == wire.Member.STATE_DRAINING

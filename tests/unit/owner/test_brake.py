@@ -1,0 +1,54 @@
+"""The brake: what is read of the pauses, and who is told when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from schedd.core.events import Braked, Event
+from schedd.core.model import AuditEntry
+from schedd.core.pauses import NO_PAUSES, Pause, Pauses
+from schedd.owner.brake import Brake
+from support.runs import NOW
+
+PAUSED = Pauses(1, (Pause(NOW, "ops", "disks"),))
+RESUMED = Pauses(2, (Pause(NOW, "ops", "disks", NOW),))
+
+Entry = Callable[[Pauses, Pauses], AuditEntry]
+
+
+class Rows:
+    """The row as the test sets it."""
+
+    now: Pauses = NO_PAUSES
+
+    async def read(self) -> Pauses:
+        return self.now
+
+    async def pause(self, by: str, note: str, entry: Entry) -> Pauses:
+        raise AssertionError("the brake only reads")
+
+    async def resume(self, catch_up: bool, entry: Entry) -> Pauses:
+        raise AssertionError("the brake only reads")
+
+
+async def test_it_tells_once_when_the_cluster_is_paused_and_when_it_goes_on() -> None:
+    rows, events, told = Rows(), list[Event](), list[bool]()
+    brake = Brake(rows, events.append)
+    brake.on_change(lambda: told.append(brake.on))
+
+    for now in (NO_PAUSES, PAUSED, PAUSED, RESUMED, RESUMED):
+        rows.now = now
+        await brake.step()
+
+    assert told == [True, False]
+    assert events == [Braked("ops", "disks"), Braked(None)]
+
+
+async def test_a_pause_and_a_resume_between_two_looks_are_news() -> None:
+    """What is on the board was reckoned without them."""
+    rows, told = Rows(), list[bool]()
+    brake = Brake(rows, lambda _event: None)
+    brake.on_change(lambda: told.append(brake.on))
+    rows.now = RESUMED
+    await brake.step()
+    assert told == [False]
