@@ -122,16 +122,17 @@ async def peers(cluster: Cluster) -> AsyncIterator[Peers]:
 
 
 async def test_one_hung_peer_delays_no_nudge_to_another(
-    cluster: Cluster, peers: Peers, peer: Peer, hung: str
+    cluster: Cluster, peers: Peers, peer: Peer, hung: str, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr("schedd.rpc.peers.DEADLINE", 60.0)
     cluster.members[THIRD] = hung
     cluster.assigned = {ShardId(n): THIRD if n % 2 else OTHER for n in range(SHARDS)}
     nudger = Nudger(cluster, peers)  # type: ignore[arg-type]  # as above
     sending = asyncio.create_task(nudger.run())
     nudger.runs_ready([ShardId(1), ShardId(2)])
-    await wait_until_async(lambda: ShardId(2) in peer.loops.shards, 0.8, "the first nudge")
+    await wait_until_async(lambda: ShardId(2) in peer.loops.shards, 5, "the first nudge")
     nudger.runs_ready([ShardId(3), ShardId(4)])
-    await wait_until_async(lambda: ShardId(4) in peer.loops.shards, 0.8, "the second nudge")
+    await wait_until_async(lambda: ShardId(4) in peer.loops.shards, 5, "the second nudge")
     sending.cancel()
 
 
