@@ -58,7 +58,8 @@ class Timings:
 class Run:
     """One fault run. As a context manager it makes jobs and load, and ends them; faults go inside.
 
-    `directory`: where its history lies. `command`: the line that repeats it.
+    `directory`: where its history lies. `command`: the line that repeats it. `faketime`: whose clock
+    is moved, and how.
     """
 
     def __init__(
@@ -72,12 +73,14 @@ class Run:
         timings: Timings | None = None,
         command: str = "",
         load: bool = True,
+        faketime: str | None = None,
     ) -> None:
         self.world = world
         self.scenario = scenario
         self.seed = seed
         self.timings = timings or Timings()
         self.command = command
+        self.faketime = faketime
         self.recorder = Recorder(directory)
         self.directory = directory
         self.journal = Journal(self.recorder)
@@ -268,6 +271,7 @@ class Run:
                 quiet=tuple(self.quiet),
                 command=self.command,
                 commit=_commit(),
+                faketime=self.faketime,
             )
         )
 

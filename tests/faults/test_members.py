@@ -151,5 +151,6 @@ def test_wall_clock_moved(fault_run: FaultRun, world: World, how: str, least: fl
     leader = str(world.leader())
     with movable_clock(world.members[leader]) as clock:
         world.await_ready(30)
-        with fault_run() as run, moved(run.journal, clock, how, least):
+        told = f"{leader} {how}"
+        with fault_run(faketime=told) as run, moved(run.journal, clock, how, least):
             run.ride(8)

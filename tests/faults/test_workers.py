@@ -111,5 +111,6 @@ def test_worker_clock_moved(fault_run: FaultRun, world: World) -> None:
     """An hour ahead: it starts nothing early, nothing late, and what it says of times is right."""
     with movable_clock(world.workers["w1"]) as clock:
         world.await_ready(30)
-        with fault_run() as run, moved(run.journal, clock, "+3600s", 3000):
+        told = "w1 +3600s"
+        with fault_run(faketime=told) as run, moved(run.journal, clock, "+3600s", 3000):
             run.ride(8)
