@@ -58,8 +58,8 @@ class Timings:
 class Run:
     """One fault run. As a context manager it makes jobs and load, and ends them; faults go inside.
 
-    `directory`: where its history lies. `command`: the line that repeats it. `faketime`: whose clock
-    is moved, and how.
+    `directory`: where its history lies. `command`: the line that repeats it. `faketime`: whose
+    clock is moved, and how.
     """
 
     def __init__(
