@@ -19,8 +19,8 @@ READY_WITHIN = 45.0
 def killed_at(journal: Journal, world: World, point: str) -> Iterator[Service]:
     """The first member to pass this point dies there; the service manager starts it again."""
     with journal.fault(f"kill -9 at {point}", "a member") as fault:
-        lives = {name: member.process for name, member in world.members.items()}
-        victim = _passing(world, point, lambda member: not lives[member.name].alive())
+        lives = {m.name: m.process for m in world.members.values() if m.alive()}
+        victim = _passing(world, point, lambda m: m.name in lives and not lives[m.name].alive())
         fault.took_effect(what="the ticket is gone, and the process", member=victim.name)
         try:
             yield victim
