@@ -24,7 +24,7 @@ from schedd.rpc.outbox import Outbox
 from schedd.rpc.peer_service import PeerService
 from schedd.rpc.peers import Peers
 from schedd.rpc.relay import Relay
-from schedproto.v1 import job_pb2
+from schedproto.v1 import job_pb2, peer_service_pb2
 from schedproto.v1 import worker_service_pb2 as down
 from support.runs import NOW, SetClock, running, worker
 from support.wait import wait_until_async
@@ -58,7 +58,8 @@ class Peer:
         self.loops = Loops()
         self.workers = Workers(SetClock(), lambda _event: None)
         self.server = grpc.aio.server()
-        self.server.add_generic_rpc_handlers((PeerService(self.loops, self.workers).handler(),))
+        service = PeerService(self.loops, self.workers, peer_service_pb2.ExamineResponse)
+        self.server.add_generic_rpc_handlers((service.handler(),))
         self.port = self.server.add_insecure_port("127.0.0.1:0")
 
     @property
