@@ -9,7 +9,7 @@ import pytest
 
 from schedd.core.coordination import Delete, Put
 from schedd.core.ids import TenureId, Term
-from schedd.core.membership import LEADER, encode_leader
+from schedd.core.membership import HEIR, LEADER, Heir, encode_heir, encode_leader
 from schedd.leader.elect import Mandate, campaign, holds, withdraw
 from schedd.leader.term import TermOver, open_term
 from schedkit.errors import Unavailable
@@ -58,6 +58,12 @@ async def test_an_answer_that_was_lost_is_a_defeat_and_the_key_is_given_back(
     assert await etcd.get(LEADER)
     await withdraw(etcd, A)
     assert await etcd.get(LEADER) is None
+
+
+async def test_a_victory_ends_the_wish_for_an_heir_whoever_won(etcd: TwinCoordination) -> None:
+    await etcd.txn((), [Put(HEIR, encode_heir(Heir(B, Term(1))))])
+    await elect(etcd, A)
+    assert await etcd.get(HEIR) is None
 
 
 async def test_nobody_gives_back_anothers_key(etcd: TwinCoordination) -> None:
