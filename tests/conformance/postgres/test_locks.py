@@ -11,9 +11,9 @@ from uuid import uuid4
 import psycopg2
 import pytest
 
-from conformance.postgres.conftest import Postgres
 from schedd.store.fence import END_BLOCKERS, LOCK_SHARDS, TIMELINE
 from schedd.store.membership import TAKE
+from support.sessions import Postgres
 from support.wait import wait_until
 
 ME, YOU, OTHER = (str(uuid4()) for _ in range(3))
@@ -238,9 +238,9 @@ def test_no_timeout_ends_a_copy_whose_client_sleeps_but_the_fencer_does(
     sleeper, fencer, other = (postgres.session() for _ in range(3))
 
     class Asleep:
-        def read(self, size: int) -> str:
+        def read(self, size: int) -> bytes:
             awake.wait(20)
-            return ""
+            return b""
 
     sleeper.run(f"SET application_name = 'schedd/{ME}'")
     sleeper.run(TIMEOUTS)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import psycopg2
 import pytest
 
-from conformance.postgres.conftest import Postgres
 from schedctl.dev import postgres as cluster
 from schedd.store import migrate
 from schedd.store.fence import LOCK_SHARDS, TIMELINE
 from support.postgres import private_postgres, restart
+from support.sessions import Postgres
 from support.wait import wait_until
 
 ME = "00000000-0000-0000-0000-00000000000a"
