@@ -350,8 +350,8 @@ class UserStore(Protocol):
 
     async def attempts(self, run_id: RunId) -> list[AttemptRecord]: ...
     async def unstarted_attempts(self, job_id: JobId | None, now: datetime) -> list[LiveRun]:
-        """RUNNING runs of the job, or of all jobs, whose `start_by` hasn't passed: what `ok`
-        waits for.
+        """Attempts of the job, or of all jobs, that may still start: what `ok` waits for. Those of
+        runs that were taken from their worker too.
         """
         ...
 

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, func, select, tuple_
 
 from schedd.core.ids import JobId, RunId, Token
 from schedd.core.lifecycle import LIVE, Reason, State
-from schedd.core.model import AuditEntry, LiveRun, NewRun, Priority, Trigger
+from schedd.core.model import AuditEntry, NewRun, Priority, Trigger
 from schedd.core.records import AttemptRecord, DeadLetterRecord, Idempotency, RunRecord
 from schedd.store import audit, idempotency
 from schedd.store.arrays import clean
@@ -152,29 +152,6 @@ def attempts_of(connection: Connection, run_id: RunId) -> list[AttemptRecord]:
     )
     rows = connection.execute(earlier.union_all(latest).order_by("token"))
     return [_attempt(row) for row in rows]
-
-
-def unstarted_attempts(
-    connection: Connection, job_id: JobId | None, now: datetime
-) -> list[LiveRun]:
-    """RUNNING runs of the job, a deleted one too, or of all, that may still start."""
-    query = (
-        records()
-        .join(
-            live,
-            (live.c.run_id == runs.c.run_id) & (live.c.scheduled_at == runs.c.scheduled_at),
-        )
-        .where(
-            runs.c.state == State.RUNNING.value,
-            runs.c.start_by > now,
-            runs.c.started_at.is_(None),
-        )
-    )
-    if job_id is not None:
-        query = query.where(
-            jobs.c.job_id == job_id, live.c.job_id == job_id, live.c.shard == jobs.c.shard
-        )
-    return [record(row).run for row in connection.execute(query)]
 
 
 def output(connection: Connection, run_id: RunId, token: Token | None) -> bytes | None:

@@ -19,7 +19,7 @@ from schedd.core.records import (
     RunRecord,
     StoredDefinition,
 )
-from schedd.store import audit, counting, dispatch, jobs, runs
+from schedd.store import audit, counting, dispatch, jobs, runs, unstarted
 from schedd.store.database import Database
 from schedd.store.jobs import DueAndNominal
 
@@ -148,8 +148,8 @@ class PostgresUserStore:
         return await self.database.call(lambda c: runs.attempts_of(c, run_id))
 
     async def unstarted_attempts(self, job_id: JobId | None, now: datetime) -> list[LiveRun]:
-        """RUNNING runs of the job, or of all, that may still start."""
-        return await self.database.call(lambda c: runs.unstarted_attempts(c, job_id, now))
+        """Attempts of the job, or of all, that may still start."""
+        return await self.database.call(lambda c: unstarted.unstarted_attempts(c, job_id, now))
 
     async def output(self, run_id: RunId, token: Token | None) -> bytes | None:
         """The log's pieces."""

@@ -430,6 +430,32 @@ async def test_unstarted_attempts_are_what_ok_waits_for(world: World) -> None:
     assert after == started == []
 
 
+async def test_ok_waits_for_attempts_of_runs_that_were_taken_from_their_worker_too(
+    world: World,
+) -> None:
+    """PROTOCOL 3: a worker whose lease was lost may yet start it (model: ok-asks-ended)."""
+    me = await world.member()
+    worker = await me.store.workers.register(incarnation())
+    lost, again = [await running(world, me, incarnation=worker.id) for _ in range(2)]
+    await me.store.owner.rescue(
+        me.claim(0),
+        [
+            Loss(run.key, run.shard, run.token, worker.id, State.RETRYING, Reason.WORKER_LOST)
+            for run in (lost, again)
+        ],
+    )
+    await me.assigned(draft(again))
+    assert lost.start_by is not None
+    before = lost.start_by - MINUTE
+
+    waiting = await me.store.users.unstarted_attempts(lost.job_id, before)
+    twice = await me.store.users.unstarted_attempts(again.job_id, before)
+
+    assert [(each.token, each.incarnation) for each in waiting] == [(lost.token, worker.id)]
+    assert again.token in {each.token for each in twice}
+    assert len(twice) == 2
+
+
 async def test_runs_are_listed_newest_first_and_by_what_is_asked(world: World) -> None:
     me = await world.member()
     job, other = await world.job(name="a"), await world.job(name="b")
