@@ -6,6 +6,7 @@ the cluster's life (shards, tenures, incarnations, audit since it began) belong 
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -87,6 +88,18 @@ def _dump(
         cursor.execute("SET timezone = 'UTC'")
         cursor.execute(f"SELECT {texts} FROM {table} WHERE {where}", (began,))
         write(table, (dict(zip(columns, row, strict=True)) for row in cursor))
+
+
+def commit_of_tree() -> str:
+    """What git calls the tree that the test runs from."""
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip()
 
 
 def leftovers(world: World, prefixes: Collection[str]) -> Leftovers:

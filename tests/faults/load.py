@@ -141,7 +141,8 @@ class Load:
         """Finish the calls under way, and no more."""
         self._over.set()
         for thread in self._threads:
-            thread.join(PATIENCE * 10)
+            if thread.ident is not None:  # it was begun
+                thread.join(PATIENCE * 10)
         for caller in self._callers:
             caller.close()
 

@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -136,9 +137,23 @@ class Run:
         begun = (line for line in seen if (line["run"], line["token"]) not in ended)
         return {line["job"].removeprefix(f"{self.prefix}-") for line in begun}
 
+    def change_all(self, call: str, probes: Sequence[Probe]) -> None:
+        """Pause or resume these jobs, over all callers at once; returns when all have answered."""
+        self._spread(
+            lambda caller, probe: caller.change(call, probe.name, self.job_ids[probe.name]), probes
+        )
+
     # ── the phases ───────────────────────────────────────────────────────────────────────────
 
     def __enter__(self) -> Self:
+        try:
+            self._begin()
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
+        return self
+
+    def _begin(self) -> None:
         self.world.commits.absorb()
         dump.dump_initial(self.world.postgres, self.recorder)
         self.began = time.time()
@@ -152,7 +167,6 @@ class Run:
         self._await_on_time(time.time(), 20)
         resources.record(self.world, self.recorder, "before")
         self._be_quiet(self.timings.first_quiet)
-        return self
 
     def __exit__(
         self,
@@ -164,12 +178,12 @@ class Run:
             closing.callback(self._keep_logs)
             closing.callback(self._write_meta)
             closing.callback(self._close)
+            closing.callback(self._finish)  # last made, first done, even if nothing heals
             if kind is None:
                 self._heal()
                 self._be_quiet(
                     max(self.timings.second_quiet, self._patience_left(), self._lacking_length())
                 )
-            self._finish()
 
     def _patience_left(self) -> float:
         """Seconds until what fell due in the last fault must have run, whatever happened."""
@@ -193,7 +207,8 @@ class Run:
         self._spread(lambda caller, probe: self._delete(caller, probe))
         try:
             wait_until(self._settled, self.timings.settle, "all runs to end and spools to empty")
-            self.ride(max(0.0, self.quiet[-1][1] + MARGIN - time.time()))
+            last = self.quiet[-1][1] if self.quiet else self.began
+            self.ride(max(0.0, last + MARGIN - time.time()))
         finally:
             resources.record(self.world, self.recorder, "after")
             self.recorder.leftovers(dump.leftovers(self.world, ()))
@@ -232,9 +247,10 @@ class Run:
 
     # ── small acts ───────────────────────────────────────────────────────────────────────────
 
-    def _spread(self, act: Any) -> None:
+    def _spread(self, act: Any, probes: Sequence[Probe] | None = None) -> None:
         """Do it for each probe, over all callers at once."""
-        share = [self.mix[at :: len(self._callers)] for at in range(len(self._callers))]
+        each = self.mix if probes is None else probes
+        share = [each[at :: len(self._callers)] for at in range(len(self._callers))]
 
         def work(caller: Caller, probes: Sequence[Probe]) -> None:
             for probe in probes:
@@ -270,7 +286,7 @@ class Run:
                 grace=self.timings.grace,
                 quiet=tuple(self.quiet),
                 command=self.command,
-                commit=_commit(),
+                commit=dump.commit_of_tree(),
                 faketime=self.faketime,
             )
         )
@@ -286,21 +302,8 @@ class Run:
 
 
 def _instant(nominal: str) -> float:
-    from datetime import datetime
-
     return datetime.fromisoformat(nominal).timestamp()
 
 
 def _size(file: Path) -> int:
     return file.stat().st_size if file.exists() else 0
-
-
-def _commit() -> str:
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout.strip()

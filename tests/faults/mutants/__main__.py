@@ -1,0 +1,127 @@
+"""Ride with each mutant, and with the product as it is; print who was caught by what.
+
+    ../.venv/bin/python -m faults.mutants [NAME…] [--jobs N] [--only-mutants | --only-product]
+
+Exit code: 0 each mutant was caught by the invariant it names and the product passed each ride;
+1 otherwise; 64 no such mutant, or no world can be built here. Histories of what failed are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from faults.mutants.catalogue import MUTANTS, Mutant
+from faults.mutants.edits import Edit
+from faults.mutants.rides import Ride
+from faults.mutants.trial import Trial, ride_on
+from faults.world.needs import lacking_here
+
+KEPT = Path(tempfile.gettempdir()) / "schedd-mutants"
+SHOWN = 3
+NO_WORLD = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One trial to be made. `expected`: an invariant; None: the product, and nothing may break."""
+
+    name: str
+    ride: Ride
+    edits: Sequence[Edit] = ()
+    expected: str | None = None
+
+    @property
+    def home(self) -> Path:
+        """Where what it leaves lies."""
+        return KEPT / re.sub("[^a-z]+", "-", f"{self.name} {self.ride.name}".lower()).strip("-")
+
+    def right(self, trial: Trial) -> bool:
+        """Whether it came out as expected."""
+        return trial.whole if self.expected is None else self.expected in trial.broken
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; gives its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m faults.mutants")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="mutants; all if none is named")
+    parser.add_argument("--list", action="store_true", help="list them, and ride with none")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants that ride at once")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--only-mutants", action="store_true")
+    which.add_argument("--only-product", action="store_true", help="only the rides of the product")
+    asked = parser.parse_args(arguments)
+    known = {mutant.name: mutant for mutant in MUTANTS}
+    if unknown := [name for name in asked.names if name not in known]:
+        print(f"no mutant is called {', '.join(unknown)}; there are: {', '.join(known)}")
+        return NO_WORLD
+    chosen = [known[name] for name in asked.names] or list(MUTANTS)
+    if asked.list:
+        for mutant in chosen:
+            print(f"{mutant.name:<24}{mutant.caught_by:<5}{mutant.ride.name:<38}{mutant.lacks}")
+        return 0
+    if lack := lacking_here():
+        print(f"mutants can't ride here: {lack}", file=sys.stderr)
+        return NO_WORLD
+    print(f"{'mutant':<24}{'ride':<38}{'expected':<10}{'broken':<28}{'s':>5}", flush=True)
+    right = True
+    if not asked.only_product:
+        right &= _all(_mutants(chosen), asked.jobs)
+    if not asked.only_mutants:  # one by one: the product is to be on time
+        right &= _all(_product(chosen), 1)
+    return 0 if right else 1
+
+
+def _mutants(chosen: Iterable[Mutant]) -> Iterator[Planned]:
+    for mutant in chosen:
+        yield Planned(mutant.name, mutant.ride, mutant.edits, mutant.caught_by)
+
+
+def _product(chosen: Iterable[Mutant]) -> Iterator[Planned]:
+    for ride in {mutant.ride.name: mutant.ride for mutant in chosen}.values():
+        yield Planned("(the product)", ride)
+
+
+def _all(planned: Iterable[Planned], jobs: int) -> bool:
+    """Make these trials, so many at once; whether all came out as expected."""
+    with ThreadPoolExecutor(jobs, "trial") as pool:
+        trials = {pool.submit(ride_on, one.ride, one.edits, one.home): one for one in planned}
+        right = [_told(trials[done], done.result()) for done in as_completed(trials)]
+    return all(right)
+
+
+def _told(planned: Planned, trial: Trial) -> bool:
+    right = planned.right(trial)
+    expected = planned.expected or "nothing"
+    broken = " ".join(sorted(trial.broken, key=_order)) or "nothing"
+    fate = "" if right else "  BROKEN" if planned.expected is None else "  SURVIVED"
+    print(
+        f"{planned.name:<24}{planned.ride.name:<38}{expected:<10}{broken:<28}"
+        f"{trial.seconds:5.0f}{fate}",
+        flush=True,
+    )
+    if right:
+        shutil.rmtree(planned.home, ignore_errors=True)
+        return True
+    if trial.trouble:
+        print(f"    {trial.trouble}")
+    if trial.verdict is not None:
+        for each in (*trial.verdict.violations, *trial.verdict.doubts)[:SHOWN]:
+            print(f"    {each.invariant}: {each.what}")
+    print(f"    the history is kept: {trial.history}", flush=True)
+    return False
+
+
+def _order(invariant: str) -> tuple[str, int]:
+    return invariant[0], int(invariant[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

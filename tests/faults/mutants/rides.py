@@ -1,0 +1,211 @@
+"""The rides of mutants: a small world, and the shortest fault that shows what is missing.
+
+Each is an ordinary run (`faults/scenario.py`): jobs, quiet, fault, heal, quiet, settle, dump.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from faults.history import Recorder
+from faults.mutants.edits import Edit
+from faults.nemesis.cuts import cut
+from faults.nemesis.failpoints import killed_at, stopped_at
+from faults.nemesis.journal import Journal
+from faults.nemesis.processes import killed, stopped
+from faults.nemesis.threads import hung_main_thread
+from faults.probes import EVERY_TWO, MIX, Probe
+from faults.scenario import Run, Timings
+from faults.world.world import TTL, World
+from schedctl.dev import postgres
+from support.wait import wait_until
+
+TIMINGS = Timings(first_quiet=3.0, second_quiet=3.0, settle=15.0, least=16.0)
+HELD_UP = 8.0
+"""Seconds that a worker is held up before its starts: past its trust and every `start_by`."""
+
+LONG = Probe("long", cron=EVERY_TWO, lasts=8.0, overlap="allow")
+WHILE = Probe("while", lasts=1.5, overlap="allow")
+MOST = Probe("most-while", cron=EVERY_TWO, lasts=1.5, overlap="allow", at_most_once=True)
+
+
+def nothing(_: World) -> None:
+    """No preparation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ride:
+    """What is done to a world. `setting`: edits for the product and the mutant alike.
+
+    `points`: failpoints beside the world's own, of members; `hands`: those of worker w1.
+    `prepare` is called when the world is up, before the run.
+    """
+
+    name: str
+    go: Callable[[Run, World], None]
+    setting: Sequence[Edit] = ()
+    mix: Sequence[Probe] = MIX
+    points: Mapping[str, str] = field(default_factory=dict)
+    hands: Mapping[str, str] = field(default_factory=dict)
+    prepare: Callable[[World], None] = nothing
+
+
+def _calm(run: Run, _: World) -> None:
+    run.ride(10)
+
+
+def _leader_killed(run: Run, world: World) -> None:
+    leader = str(world.leader())
+    with killed(run.journal, world.members[leader]):
+        world.await_leader(20, other_than=leader)
+        run.ride(2)
+
+
+def _worker_killed(run: Run, world: World) -> None:
+    wait_until(lambda: "most-while" in run.running_on("w1"), 20, "w1 to run something")
+    with killed(run.journal, world.workers["w1"]):
+        run.ride(TTL + 2)
+
+
+def _worker_stopped(run: Run, world: World) -> None:
+    wait_until(lambda: {"long", "while"} <= run.running_on("w1"), 20, "w1 to run something long")
+    with stopped(run.journal, world.workers["w1"]):
+        run.ride(TTL + 3)
+    run.ride(4)
+
+
+def _results_in_the_spool(run: Run, world: World) -> None:
+    worker = world.workers["w1"]
+    members = [member.host for member in world.members.values()]
+    wait_until(lambda: "while" in run.running_on("w1"), 20, "w1 to run something")
+    with ExitStack() as death, cut(run.journal, world.network, [worker.host], members):
+        wait_until(lambda: world.spooled("w1"), 10, "results in the spool")
+        run.ride(0.5)
+        death.enter_context(killed(run.journal, worker))
+
+
+def _killed_before_storing(run: Run, world: World) -> None:
+    with killed_at(run.journal, world, "accept.before_commit"):
+        run.ride(TTL + 5)
+
+
+def _commit_in_doubt(run: Run, world: World) -> None:
+    with run.journal.fault("no answer to COMMIT at fire.mid_batch", "a member") as fault:
+        ticket = world.tickets / "fire.mid_batch"
+        ticket.touch()
+        fault.effect_of(lambda: not ticket.exists(), 20, "the ticket to be taken")
+        run.ride(2)
+
+
+def _owner_asleep_in_transaction(run: Run, world: World) -> None:
+    with stopped_at(run.journal, world, "fire.before_commit") as sleeper:
+        wait_until(lambda: sleeper.name not in world.owners().values(), 20, "its shards' takeover")
+        run.ride(2)
+
+
+def _loop_hung(run: Run, world: World) -> None:
+    """Within its lease and a second others must have all that was its own, though it hangs on: from
+    then on nothing is excused by it. So the fault that the checker knows of ends there.
+    """
+    leader = world.members[str(world.leader())]
+    aside = Journal(Recorder(world.work / "aside"))
+    with ExitStack() as hanging:
+        with run.journal.fault("main thread hung", leader.name) as fault:
+            hanging.enter_context(hung_main_thread(aside, leader))
+            fault.took_effect(what="its main thread is traced")
+            run.ride(TTL + 1)
+        run.ride(run.timings.failover + run.timings.grace + 4)
+
+
+def _held_up(run: Run, world: World) -> None:
+    """Jobs are paused while a worker that has runs of theirs stands just before their start."""
+    each_second = [probe for probe in run.mix if probe.cron == "* * * * * *"]
+    with run.journal.fault("held up before its starts", "w1") as fault:
+        ticket = world.tickets / "worker.before_start"
+        ticket.touch()
+        fault.effect_of(lambda: not ticket.exists(), 10, "w1 to be held up")
+        run.change_all("pause", each_second)
+        run.ride(HELD_UP)
+        run.change_all("resume", each_second)
+
+
+def _patient_database(world: World) -> None:
+    """Whoever sleeps inside a transaction is left alone by the database itself."""
+    role, limit = postgres.ROLE, "idle_in_transaction_session_timeout"
+    world.postgres.sql(f"ALTER ROLE {role} SET {limit} = '60s'")
+    world.postgres.sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", role
+    )
+    world.await_ready(20)
+
+
+FIRE = "schedd/owner/fire.py"
+FIRING = "schedd/store/firing.py"
+
+UNGUARDED = (
+    Edit(FIRING, "      AND t.due_at = b.due_at AND NOT t.paused\n", "      AND NOT t.paused\n"),
+    Edit(
+        FIRE,
+        "            self._changed |= in_doubt  # their rows say what happened\n",
+        "            self._board.put_timers(timers[job] for job in in_doubt)\n",
+    ),
+)
+"""Who had no answer to a COMMIT fires once more, unread, and the timer doesn't mind."""
+
+UNTOLD = (
+    Edit(
+        "schedd/api/settling.py",
+        "    services.nudges.jobs_changed([(stored.job_id, record.shard)])\n",
+        "",
+    ),
+)
+"""Owners aren't told of pauses, edits and deletes: their memory stays as it was."""
+
+TWICE = (
+    Edit(
+        "schedd/owner/workers.py",
+        "        attached.line.assign(assigned, known)\n        return True\n",
+        "        attached.line.assign(assigned, known)\n"
+        "        attached.line.assign(assigned, known)\n        return True\n",
+    ),
+)
+"""Every assignment is sent twice."""
+
+SLOW_RELEASE = (
+    Edit("schedd/owner/shards.py", "import logging\n", "import asyncio\nimport logging\n"),
+    Edit(
+        "schedd/owner/shards.py",
+        "        await self._store.release(claim)\n",
+        "        await asyncio.sleep(0.5)\n        await self._store.release(claim)\n",
+    ),
+)
+"""Owners take their time to let go, so that takers have to wait."""
+
+CALM = Ride("calm", _calm)
+CALM_UNTOLD = Ride("calm, owners untold of changes", _calm, setting=UNTOLD)
+CALM_TWICE = Ride("calm, assignments sent twice", _calm, setting=TWICE)
+LEADER_KILLED = Ride("leader killed", _leader_killed)
+MOVED_SLOWLY = Ride("leader killed, releases slow", _leader_killed, setting=SLOW_RELEASE)
+WORKER_KILLED = Ride("worker killed", _worker_killed, mix=(*MIX, MOST))
+WORKER_STOPPED = Ride("worker stopped, results late", _worker_stopped, mix=(*MIX, LONG, WHILE))
+SPOOLED = Ride("worker dies with results spooled", _results_in_the_spool, mix=(*MIX, WHILE))
+BEFORE_STORING = Ride("member dies before storing results", _killed_before_storing)
+IN_DOUBT = Ride(
+    "COMMIT without answer, fired again",
+    _commit_in_doubt,
+    setting=UNGUARDED,
+    points={"fire.mid_batch": "unknown"},
+)
+ASLEEP = Ride(
+    "owner asleep in a transaction",
+    _owner_asleep_in_transaction,
+    prepare=_patient_database,
+)
+HUNG = Ride("main loop hung", _loop_hung)
+HELD = Ride(
+    "worker held up before starts",
+    _held_up,
+    hands={"worker.before_start": f"pause:{HELD_UP:g}"},
+)

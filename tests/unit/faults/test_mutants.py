@@ -1,0 +1,42 @@
+"""Mutants stay what they say they are, whatever becomes of the code around them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from faults.checker import INVARIANTS
+from faults.mutants.catalogue import MUTANTS, Mutant
+from faults.mutants.edits import ROOT, DoesNotApply, Edit, Tree, edited
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_each_edit_still_finds_its_place_and_leaves_a_program(mutant: Mutant) -> None:
+    for file, text in edited((*mutant.ride.setting, *mutant.edits)).items():
+        assert text != (ROOT / file).read_text(encoding="utf-8")
+        compile(text, file, "exec")
+
+
+def test_each_mutant_names_an_invariant_that_the_checker_judges() -> None:
+    assert {mutant.caught_by for mutant in MUTANTS} <= {each.name for each in INVARIANTS}
+
+
+def test_no_two_mutants_or_rides_share_a_name() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 12
+    rides = {id(mutant.ride): mutant.ride.name for mutant in MUTANTS}
+    assert len(set(rides.values())) == len(rides)
+
+
+def test_an_edit_whose_text_has_gone_or_is_there_twice_says_so() -> None:
+    with pytest.raises(DoesNotApply, match="0 times"):
+        Edit("a.py", "gone", "").made("text")
+    with pytest.raises(DoesNotApply, match="2 times"):
+        Edit("a.py", "x", "y").made("x x")
+
+
+def test_daemons_run_the_copy_with_its_edits_and_not_what_is_installed(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, MUTANTS[0].edits)
+    tree.prove()
+    file = MUTANTS[0].edits[0].file
+    assert (tmp_path / file).read_text() == edited(MUTANTS[0].edits)[file]
