@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Callable
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from faults.model import search, story, table
 from faults.model.rules import MEANINGS, Rule, taken_out
 from faults.model.weather import HARSH
+from support.repository import ROOT
 
 FIXED = 300
 DRAWN = 300
@@ -43,8 +45,13 @@ def test_what_is_taken_out_beside_a_rule_isnt_what_breaks(rule: Rule) -> None:
     assert not any(search.outcome(seed, beside, weather).broken for seed in range(60))
 
 
-def test_each_rule_says_what_it_is() -> None:
+def test_each_rule_says_what_it_is_and_the_page_of_rules_has_it_there() -> None:
     assert set(MEANINGS) == set(Rule)
+    page = (ROOT / "docs" / "protocol-rules.md").read_text(encoding="utf-8")
+    in_the_model = page.partition("## In the model")[2]
+    for rule, meaning in MEANINGS.items():
+        assert f"| {meaning.place} |" in page
+        assert re.search(rf"`{rule}`.* \| {re.escape(meaning.place)} \|", in_the_model)
 
 
 def test_one_seed_is_one_trace() -> None:

@@ -26,16 +26,16 @@ def meager(tally: Tally) -> list[str]:
 
 def heading() -> str:
     """Above the rules."""
-    return f"{'without':24} {'broken in':>12}  {'by':26} what is done instead"
+    return f"{'without':25} {'':5} {'broken in':>10}  {'by':26} what is done instead"
 
 
 def rule(name: Rule, tally: Tally) -> str:
     """The line of one rule that was taken out."""
     broken = sum(tally.broken.values())
     by = " ".join(f"{invariant}:{count}" for invariant, count in tally.broken.most_common())
-    return (
-        f"{name:24} {f'{broken}/{tally.seeds}':>12}  {by or 'nothing':26} {MEANINGS[name].without}"
-    )
+    meaning = MEANINGS[name]
+    seeds = f"{broken}/{tally.seeds}"
+    return f"{name:25} {meaning.place:5} {seeds:>10}  {by or 'nothing':26} {meaning.without}"
 
 
 def examples(tally: Tally) -> list[str]:
