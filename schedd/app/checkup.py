@@ -6,7 +6,6 @@ What can't be read is left as a reason in its place; nothing here raises but a b
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -31,7 +30,7 @@ from schedd.rpc.peers import Peers
 from schedd.store.postgres import PostgresStore
 from schedkit.certificates import not_after
 from schedkit.channel import TLS
-from schedkit.clock import utcnow
+from schedkit.clock import boottime, utcnow
 from schedkit.errors import Misconfigured, Unavailable
 from schedproto.v1 import peer_service_pb2 as wire
 
@@ -97,9 +96,9 @@ class Checkup:
         return answer
 
     async def _etcd(self) -> EtcdFacts:
-        began = time.monotonic()
+        began = boottime()
         statuses = await self.etcd.status()
-        took = (time.monotonic() - began) / max(1, len(statuses))
+        took = (boottime() - began) / max(1, len(statuses))
         endpoints = zip(self.etcd.endpoints, statuses, strict=True)
         return EtcdFacts(
             tuple(_endpoint(endpoint, status, took) for endpoint, status in endpoints),

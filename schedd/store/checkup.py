@@ -6,8 +6,6 @@ know is left out, never guessed.
 
 from __future__ import annotations
 
-import time
-
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection
 
@@ -15,6 +13,7 @@ from schedd.core.checkup.facts import DatabaseFacts, Replica, TableFacts
 from schedd.core.ids import Timeline
 from schedd.store import migrate, partitions
 from schedd.store.fence import TIMELINE
+from schedkit.clock import boottime
 
 SETTINGS = (
     *migrate.TIMEOUTS,
@@ -63,12 +62,12 @@ WAL = "SELECT sum(size)::bigint FROM pg_ls_waldir()"
 
 def look(connection: Connection) -> DatabaseFacts:
     """All of it, by one connection."""
-    began = time.monotonic()
+    began = boottime()
     settings = {
         name: str(connection.exec_driver_sql(f"SHOW {name}").scalar_one()) for name in SETTINGS
     }
     in_recovery, timeline, connections, age = connection.exec_driver_sql(ROLE).one()
-    took = (time.monotonic() - began) / (len(SETTINGS) + 1)
+    took = (boottime() - began) / (len(SETTINGS) + 1)
     oldest, held_back = connection.exec_driver_sql(OLDEST).one()
     replicas = () if in_recovery else connection.exec_driver_sql(REPLICAS).all()
     return DatabaseFacts(

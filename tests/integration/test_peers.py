@@ -99,11 +99,22 @@ async def peer() -> AsyncIterator[Peer]:
 
 @pytest.fixture
 async def hung() -> AsyncIterator[str]:
-    """A member that takes connections and says nothing."""
-    server = await asyncio.start_server(lambda _r, _w: None, "127.0.0.1", 0)
-    [socket] = server.sockets
-    yield f"127.0.0.1:{socket.getsockname()[1]}"
-    server.close()
+    """A member that takes calls and answers none."""
+
+    async def forever(_request: bytes, _context: object) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    silent = grpc.unary_unary_rpc_method_handler(forever)
+    calls = {"Nudge": silent, "Relay": silent}
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("schedd.v1.PeerService", calls),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield f"127.0.0.1:{port}"
+    await server.stop(None)
 
 
 @pytest.fixture
