@@ -135,9 +135,10 @@ async def delete_job(
     if request.etag and request.etag != views.etag(stored.job_id, stored.generation):
         raise stored_jobs.edited_meanwhile(stored.name)
     audit = caller.audit("delete", f"job/{stored.namespace}/{stored.name}", request.request_id)
+    before = await settling.unstarted(services, stored.job_id)  # a lost worker's run is cancelled
     if not await services.store.delete_job(stored.job_id, audit):
         raise stored_jobs.unknown(request.job)
-    await settling.settle(services, caller, record)
+    await settling.settle(services, caller, record, before=before)
     return job_service_pb2.DeleteJobResponse(deleted=True)
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from schedd.api.errors import OutcomeUnclear
 from schedd.api.services import Caller, Services
+from schedd.core.ids import JobId
 from schedd.core.model import LiveRun
 from schedd.core.records import JobRecord
 
@@ -17,17 +18,26 @@ CLOCKS_DIFFER: Final = timedelta(seconds=0.5)
 
 
 async def settle(
-    services: Services, caller: Caller, record: JobRecord, *, may_start: int | None = None
+    services: Services,
+    caller: Caller,
+    record: JobRecord,
+    *,
+    may_start: int | None = None,
+    before: Sequence[LiveRun] = (),
 ) -> None:
     """Tell the owner, and wait until nothing of the old definition can start any more; attempts
-    of generation `may_start` and later may.
+    of generation `may_start` and later may. `before`: what might start before the change.
     """
     stored = record.definition
     services.nudges.jobs_changed([(stored.job_id, record.shard)])
-    surely_past = services.clock.now() - CLOCKS_DIFFER
-    out = await services.store.unstarted_attempts(stored.job_id, surely_past)
-    old = [run for run in out if may_start is None or run.generation < may_start]
+    out = {run.token: run for run in (*before, *await unstarted(services, stored.job_id))}
+    old = [run for run in out.values() if may_start is None or run.generation < may_start]
     await revoke(services, caller, old, stored.name or str(stored.job_id))
+
+
+async def unstarted(services: Services, job_id: JobId) -> list[LiveRun]:
+    """Attempts of a job that may still start."""
+    return await services.store.unstarted_attempts(job_id, services.clock.now() - CLOCKS_DIFFER)
 
 
 async def revoke(services: Services, caller: Caller, out: Sequence[LiveRun], what: str) -> None:

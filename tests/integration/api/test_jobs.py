@@ -20,7 +20,8 @@ from schedd.api.errors import (
     NotFound,
     OutcomeUnclear,
 )
-from schedd.core.lifecycle import LIVE
+from schedd.core.lifecycle import LIVE, Reason, State
+from schedd.core.model import Loss
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import job_service_pb2 as wire
 from schedproto.v1.cluster_service_pb2 import ListAuditRequest
@@ -218,6 +219,20 @@ async def test_a_pause_waits_for_what_may_still_start_and_says_when_it_cannot_kn
     api.lines.revoke = never
     with pytest.raises(OutcomeUnclear):
         await api("PauseJob", wire.PauseJobRequest(job="j"), deadline=0.05)
+
+
+async def test_a_delete_waits_for_what_a_lost_worker_may_still_start(api):
+    made = await api("CreateJob", create(job(on_demand=True)))
+    run = await api("TriggerJob", wire.TriggerJobRequest(job="j"))
+    me = api.world.members[0]
+    [live] = await me.store.owner.live_runs([*me.epochs], list(LIVE))
+    [out] = await me.assigned(draft(live, generation=made.generation))
+    loss = Loss(out.key, out.shard, out.token, out.incarnation, State.RETRYING, Reason.WORKER_LOST)
+    assert await me.store.owner.rescue(me.claim(out.shard), [loss]) == [out.key]
+
+    await api("DeleteJob", wire.DeleteJobRequest(job="j"))
+
+    assert [str(each) for each in api.lines.revoked] == [run.run_id]
 
 
 async def test_an_edit_that_was_made_already_still_waits_for_older_attempts_alone(api):
