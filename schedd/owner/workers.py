@@ -44,7 +44,7 @@ much a worker's may be behind.
 ASK_AFTER: Final = timedelta(seconds=1)
 """Past `start_by`, before other members are asked about it: a heartbeat tells most by then."""
 MOST_ASKED: Final = 8
-"""Workers about which a scan asks at most."""
+"""Workers about which a scan asks at most; the others have their turn in the next ones."""
 
 Demand: TypeAlias = Callable[[Incarnation], Sequence[Head]]
 """What waits at this member that a worker can do."""
@@ -76,6 +76,7 @@ class Workers:
         self._slots_freed: list[Callable[[], None]] = []
         self._attachment: Callable[[bool], None] = lambda _some: None
         self._demand: Demand = no_demand
+        self._asked_last = 0
 
     def on_attachment(self, told: Callable[[bool], None]) -> None:
         """Have `told(some)` called when workers come and go: whether any is attached."""
@@ -223,7 +224,7 @@ class Workers:
             and run.start_by is not None
             and run.start_by < past
         }
-        asked = sorted(away, key=lambda one: one.int)[:MOST_ASKED]
+        asked = self._in_turn(away)
         async with asyncio.TaskGroup() as group:
             answers = {
                 each: group.create_task(self.elsewhere.heard(each), name=f"heard {each}")
@@ -245,6 +246,15 @@ class Workers:
     async def revoke_settled(self, run: RunId, token: Token, within: float) -> bool:
         """Wait for the answer to a revoke that was sent; whether it came in time."""
         return await self._revocations.settled((run, token), within)
+
+    def _in_turn(self, away: Collection[IncarnationId]) -> list[IncarnationId]:
+        """Those to be asked about this time. A worker with a long run is asked about as long as it
+        runs: a few of them must not keep the others from their turn.
+        """
+        asked = sorted(away, key=lambda one: (one.int <= self._asked_last, one.int))[:MOST_ASKED]
+        if asked:
+            self._asked_last = asked[-1].int
+        return asked
 
     def _tell_demand(self, attached: Attached) -> None:
         heads = tuple(self._demand(attached.incarnation))

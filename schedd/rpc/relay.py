@@ -8,6 +8,7 @@ again is taken in by the member that has the stream.
 
 Invariants
 - One hop: what was relayed is never relayed again.
+- A peer that hangs costs one call's deadline, however many workers it is asked about.
 - "Absent" needs the word of every peer; a peer that doesn't answer may have passed it on.
 """
 
@@ -50,15 +51,12 @@ class Relay:
         for each in handed:
             if (incarnation := each[0].run.incarnation) is not None:
                 by_worker.setdefault(incarnation, []).append(each)
-        absent: list[Assigned] = []
-        for incarnation, theirs in by_worker.items():
-            frame = down.MemberFrame(
-                assignments=[frames.assignment(assigned, known) for assigned, known in theirs]
-            )
-            answers = await self._ask(incarnation, frame)
-            if all(answer is not None and answer.absent for answer in answers):
-                absent += [assigned for assigned, _ in theirs]
-        return absent
+        async with asyncio.TaskGroup() as group:
+            asked = [
+                group.create_task(self._hand_on(incarnation, theirs), name=f"hand on {incarnation}")
+                for incarnation, theirs in by_worker.items()
+            ]
+        return [assigned for task in asked for assigned in task.result()]
 
     async def revoke(self, run: LiveRun) -> bool:
         """Ask for it back; True: its worker has answered."""
@@ -102,6 +100,16 @@ class Relay:
                         group.create_task(
                             self._ask(run.incarnation, frame), name=f"cancel {run.key.run_id}"
                         )
+
+    async def _hand_on(
+        self, incarnation: IncarnationId, theirs: Sequence[tuple[Assigned, Known]]
+    ) -> list[Assigned]:
+        """All of them if their worker is surely attached nowhere."""
+        assignments = [frames.assignment(assigned, known) for assigned, known in theirs]
+        answers = await self._ask(incarnation, down.MemberFrame(assignments=assignments))
+        if all(answer is not None and answer.absent for answer in answers):
+            return [assigned for assigned, _ in theirs]
+        return []
 
     async def _ask(
         self, incarnation: IncarnationId, frame: down.MemberFrame

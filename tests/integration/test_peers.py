@@ -186,6 +186,16 @@ async def test_only_when_all_members_say_so_a_worker_is_attached_nowhere(
     assert await Relay(peers).assign([(handed, KNOWN)]) == []
 
 
+async def test_a_hung_peer_holds_the_dispatcher_up_once_however_many_workers_are_gone(
+    cluster: Cluster, peers: Peers, hung: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("schedd.rpc.peers.DEADLINE", 0.5)
+    cluster.members[THIRD] = hung
+    handed = [(Assigned(running(n, worker(n)), None), KNOWN) for n in range(1, 11)]
+    async with asyncio.timeout(2.5):
+        assert await Relay(peers).assign(handed) == []
+
+
 async def test_a_revoke_over_one_hop_is_settled_by_the_workers_answer(peers: Peers, peer: Peer):
     one, outbox = worker(), Outbox()
     peer.workers.attach(one, outbox)

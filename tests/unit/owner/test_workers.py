@@ -12,7 +12,7 @@ from schedd.core.model import Assigned, Definition, LiveRun, Priority
 from schedd.core.ready_queue import Head
 from schedd.owner.catalogue import Known
 from schedd.owner.elsewhere import Heard, Nowhere
-from schedd.owner.workers import SILENT_AFTER, Workers
+from schedd.owner.workers import MOST_ASKED, SILENT_AFTER, Workers
 from schedproto.v1 import job_pb2
 from support.runs import NOW, RecordingLine, SetClock, running, worker
 
@@ -233,3 +233,17 @@ async def test_what_another_member_heard_of_a_worker_says_what_never_started(
     assert await workers.never_started([out]) == []
     other.beat = Heard(clock.time, frozenset())
     assert await workers.never_started([out]) == [out]
+
+
+async def test_workers_with_long_runs_dont_keep_the_others_from_being_asked_about(
+    workers: Workers, other: OtherMember, clock: SetClock
+):
+    """Else a run that never started on the ninth of them would be RUNNING as long as it lives."""
+    out = [running(number, worker(number)) for number in range(1, MOST_ASKED + 2)]
+    last = out[-1]
+    assert last.start_by is not None
+    clock.time = last.start_by + timedelta(seconds=2)
+    long = frozenset((run.key.run_id, run.token) for run in out[:-1])
+    other.beat = Heard(clock.time, long)
+    scans = [await workers.never_started(out) for _ in range(2)]
+    assert [last] in scans
