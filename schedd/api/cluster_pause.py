@@ -22,7 +22,7 @@ async def pause_cluster(
 
     await services.pauses.pause(caller.actor, request.note, entry)
     services.nudges.cluster_changed()
-    out = await services.store.unstarted_attempts(None, services.clock.now())
+    out = await settling.unstarted(services, None)
     await settling.revoke(services, caller, out, "the cluster")
     return await get_cluster(services, caller, wire.GetClusterRequest())
 

@@ -35,8 +35,8 @@ async def settle(
     await revoke(services, caller, old, stored.name or str(stored.job_id))
 
 
-async def unstarted(services: Services, job_id: JobId) -> list[LiveRun]:
-    """Attempts of a job that may still start."""
+async def unstarted(services: Services, job_id: JobId | None) -> list[LiveRun]:
+    """Attempts of a job, or of all jobs, that may still start."""
     return await services.store.unstarted_attempts(job_id, services.clock.now() - CLOCKS_DIFFER)
 
 

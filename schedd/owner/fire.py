@@ -92,6 +92,7 @@ class Fire:
     async def step(self) -> float:
         """Load if it is time, read what changed, fire what is due; seconds until the next."""
         if self._brake.on:
+            self._changed.clear()  # at its end all is loaded anew: a long pause gathers nothing
             return LOAD_EVERY
         now = self._clock.now()
         if self._load_at is None or now >= self._load_at:

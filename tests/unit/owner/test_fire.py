@@ -150,6 +150,22 @@ async def test_while_the_cluster_is_paused_nothing_is_asked_of_the_database() ->
     assert rows.calls == []
 
 
+async def test_what_changes_in_a_pause_is_loaded_at_its_end_and_not_gathered_till_then() -> None:
+    """A million jobs may be imported meanwhile; no statement could read them at once."""
+    rows = Rows()
+    world = World(rows)
+    world.brake.pauses = Pauses(1, (Pause(NOW, "ops"),))
+    world.fire.changed([JOB])
+    await world.fire.step()
+
+    world.brake.pauses = Pauses(2, (Pause(NOW, "ops", ended=NOW),))
+    world.fire.reload()
+    await world.fire.step()
+
+    assert rows.calls[0] == "load"
+    assert "reread" not in rows.calls
+
+
 async def test_who_hasnt_heard_of_a_pause_is_refused_and_asks_after_it() -> None:
     """P3: the row judges; the member then reads the pauses, and accounts for what fell due."""
     rows = Rows(switched=2)
