@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from psycopg2 import InterfaceError
 from sqlalchemy import Connection, Engine, event
 
 from schedkit.clock import boottime
@@ -84,8 +85,8 @@ class Patience:
 
 def _cut(raw: Any) -> None:
     """Whoever reads from this connection finds its end."""
-    with socket.socket(fileno=os.dup(raw.fileno())) as line:
-        try:
+    try:
+        with socket.socket(fileno=os.dup(raw.fileno())) as line:
             line.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return  # it has ended by itself
+    except (OSError, InterfaceError):
+        return  # it has ended by itself, and its call is about to find that out

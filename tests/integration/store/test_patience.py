@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +14,9 @@ import pytest
 from sqlalchemy import Connection
 
 from schedd.store.database import Database
-from schedkit.errors import OutcomeUnknown, Unavailable
+from schedkit.errors import OutcomeUnknown, ScheddError, Unavailable
 from support.postgres import ScratchServer
+from support.wait import wait_until_async
 
 
 def pid_of(connection: Connection) -> int:
@@ -58,6 +60,32 @@ async def test_a_commit_that_isnt_answered_in_time_is_in_doubt(dsn: str) -> None
     finally:
         os.kill(seen[0], signal.SIGCONT)
     assert len(seen) == 1
+    database.close()
+
+
+async def test_a_line_that_broke_before_it_could_be_cut_ends_the_patience_with_no_other(
+    dsn: str,
+) -> None:
+    """The server went just when its time was over: its connection has no socket any more."""
+    database = Database(dsn, lanes=1, readers=2, patience=0.5)
+    broken, seen = threading.Event(), threading.Event()
+
+    def breaks(connection: Connection) -> None:
+        connection.connection.dbapi_connection.close()  # type: ignore[union-attr]  # it has one
+        broken.set()
+        seen.wait(5)
+
+    breaking = asyncio.create_task(database.call(breaks), name="breaking")
+    await asyncio.to_thread(broken.wait)
+    calls = database._patience._calls
+    await wait_until_async(lambda: any(call.cut for call in calls), 5, "its time to be over")
+    backend = await database.call(pid_of)
+    with frozen(backend), pytest.raises(Unavailable):
+        async with asyncio.timeout(5):
+            await database.call(pid_of)
+    seen.set()
+    with pytest.raises(ScheddError):
+        await breaking
     database.close()
 
 
