@@ -201,7 +201,7 @@ class Courier:
                 parcel.file = file
                 self._send(parcel)
         settled, self._settled = self._settled, []
-        if settled:
+        if settled or not self._takes:  # else nothing was left undone
             await asyncio.to_thread(self._spool.acknowledged, settled)
 
     def _send(self, parcel: _Parcel, other_than: Stream | None = None) -> None:

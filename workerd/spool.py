@@ -68,6 +68,8 @@ class Spool:
             raise Misconfigured(f"the spool {directory} can't be used: {error}") from error
         self._batches: dict[Path, int] = {}
         """Results of each file that nobody has acknowledged yet."""
+        self._empty: list[Path] = []
+        """Files that are to be removed."""
         self._sizes: dict[Path, int] = {}
         self.size = 0
         """Bytes of all files."""
@@ -110,13 +112,19 @@ class Spool:
         return path
 
     def acknowledged(self, paths: Iterable[Path]) -> None:
-        """One result for each time that a path is named is settled; empty files are removed."""
+        """One result for each time that a path is named is settled; empty files are removed.
+
+        Raises:
+            OSError: a file can't be removed. All were counted; the next call tries again.
+        """
         for path in paths:
             self._batches[path] -= 1
             if not self._batches[path]:
                 del self._batches[path]
-                self.size -= self._sizes.pop(path)
-                path.unlink(missing_ok=True)
+                self._empty.append(path)
+        while self._empty:
+            self._empty[-1].unlink(missing_ok=True)
+            self.size -= self._sizes.pop(self._empty.pop())
 
     def free(self) -> int:
         """Bytes that are free on its disk; 0 if the disk doesn't say."""

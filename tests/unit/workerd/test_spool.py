@@ -88,6 +88,34 @@ async def test_a_full_spool_asks_for_no_work_and_still_takes_what_ended(tmp_path
     spooling.cancel()
 
 
+async def test_a_file_that_couldnt_be_removed_is_removed_later_and_fills_the_spool_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W2: else a disk that fails for a moment would leave a spool that is full for ever."""
+    spool = Spool(tmp_path)
+    courier = Courier(spool, lambda _key, _verdict: None, limit=1)
+    spooling = asyncio.create_task(courier.keep_spooling())
+    remove, fails = Path.unlink, [OSError("input/output error")]
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        if path.suffix == ".results" and fails:
+            raise fails.pop()
+        remove(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    for run in ("a", "b"):
+        courier.put(result(run), None)
+        await wait_until_async(lambda: not courier._unspooled, 5, "it to be on disk")
+    answers = [
+        pb.Acknowledgement(key=result(run).key, verdict=pb.Acknowledgement.VERDICT_ACCEPTED)
+        for run in ("a", "b")
+    ]
+    courier.acknowledge(answers)
+    await wait_until_async(lambda: courier.healthy, 5, "it to be empty")
+    assert (spool.size, spool.load(), fails) == (0, [], [])
+    spooling.cancel()
+
+
 def test_a_directory_has_one_owner(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     with pytest.raises(Misconfigured, match="in use"):
