@@ -1,0 +1,82 @@
+"""What a member says of itself to a checkup: clocks, trust, certificate, and a restored etcd."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from schedd.app.checkup import Checkup
+from schedd.core.coordination import Put, Revision
+from schedd.member import Identity
+from schedd.observer import Observer
+from schedkit.channel import TLS
+from schedkit.clock import utcnow
+from support.certs import Authority
+from support.twins import TwinCoordination, TwinEtcd
+from support.wait import wait_until_async
+
+AHEAD = timedelta(seconds=3)
+
+
+@dataclass
+class Clock:
+    """Cluster time, ahead of this host's."""
+
+    def now(self) -> datetime:
+        return utcnow() + AHEAD
+
+    def away_for(self) -> float:
+        return 0.5
+
+
+def checkup(tls: TLS | None) -> Checkup:
+    identity = Identity("m1", "m1:7420", "m1:7421", version="1.0", tzdata="2026a")
+    member = SimpleNamespace(identity=identity, cluster=SimpleNamespace(trusted=lambda: True))
+    nobody = cast("Any", None)
+    return Checkup(nobody, nobody, cast("Any", Clock()), cast("Any", member), nobody, nobody, tls)
+
+
+def test_it_says_both_of_its_clocks_and_whether_it_may_act() -> None:
+    said = checkup(None).stands()
+    assert (said.name, said.version, said.tzdata, said.trusted) == ("m1", "1.0", "2026a", True)
+    apart = said.cluster.ToDatetime(UTC) - said.wall.ToDatetime(UTC)
+    assert abs(apart - AHEAD) < timedelta(seconds=1)
+    assert not said.HasField("certificate_until")
+
+
+def test_it_says_when_the_certificate_that_is_on_disk_now_ends(tmp_path: Path) -> None:
+    tls = Authority.create(tmp_path).issue("m1")
+    ends = checkup(tls).stands().certificate_until.ToDatetime(UTC)
+    assert timedelta(days=1) < ends - datetime.now(UTC) < timedelta(days=3)
+    tls.cert.write_text("no certificate")
+    assert checkup(tls).stands().certificate_until.seconds == 0, "as good as ended"
+
+
+@asynccontextmanager
+async def observed(etcd: TwinEtcd) -> AsyncIterator[Observer]:
+    observer = Observer(TwinCoordination(etcd))
+    following = asyncio.create_task(observer.run(), name="observer")
+    try:
+        await wait_until_async(lambda: observer.view().revision > 0, 2, "the first view")
+        yield observer
+    finally:
+        following.cancel()
+
+
+async def test_an_etcd_whose_revisions_go_back_is_remembered() -> None:
+    etcd = TwinEtcd()
+    etcd.txn((), [Put("map", b"")], ())
+    async with observed(etcd) as observer:
+        etcd.txn((), [Put("map", b"1")], ())
+        await wait_until_async(lambda: observer.view().revision == 3, 2, "the change")
+        assert observer.went_back is None
+        etcd.revision = Revision(0)
+        etcd.txn((), [Put("map", b"2")], ())
+        await wait_until_async(lambda: observer.view().revision == 1, 2, "the restored state")
+        assert observer.went_back is not None
