@@ -23,7 +23,10 @@ EDIT_SLACK = 1.5
 
 
 def l1(world: World) -> Iterator[Violation]:
-    """Due instants = fired + missed(reason) + skipped(policy) + coalesced(into); quiet: fired."""
+    """Due instants = fired + missed(reason) + skipped(policy) + coalesced(into); quiet: fired.
+
+    What didn't fire is written down within the window in which it would have had to.
+    """
     for due in world.dues:
         if not due.rows:
             quiet = ", in a quiet time" if due.in_time else ""
@@ -162,6 +165,9 @@ def _unjustified(world: World, due: Due, standing: Standing) -> str | None:
     told_so = f"{row.state} ({row.reason})" if row.reason else row.state
     if due.in_time:
         return f"{told_so} in a quiet time"
+    late = _accounted_late(due, standing)
+    if late is not None:
+        return f"{told_so} {late}"
     if row.state == "COALESCED" and policy == "latest":
         return _into(world, due, standing)
     age = standing.inserted.at - due.at
@@ -173,6 +179,14 @@ def _unjustified(world: World, due: Due, standing: Standing) -> str | None:
     if justified.get((row.state, row.reason or ""), False):
         return None
     return f"{told_so} is not what catch_up {policy} may do"
+
+
+def _accounted_late(due: Due, standing: Standing) -> str | None:
+    """Nobody looked at the instant in its window: only later it was said what became of it."""
+    at = standing.inserted.at
+    if at <= due.deadline or due.life.paused(due.at, due.deadline) is not None:
+        return None
+    return f"was written {at - due.at:.1f} s late, {at - due.deadline:.1f} s out of its window"
 
 
 def _unwanted(world: World, due: Due, standing: Standing) -> str | None:

@@ -343,6 +343,6 @@ MUTANTS: Sequence[Mutant] = (
             ),
         ),
         rides.HUNG,
-        "L2",
+        "L1",
     ),
 )

@@ -22,7 +22,7 @@ from faults.world.world import TTL, World
 from schedctl.dev import postgres
 from support.wait import wait_until
 
-TIMINGS = Timings(first_quiet=3.0, second_quiet=3.0, settle=15.0, least=16.0)
+TIMINGS = Timings(first_quiet=3.0, second_quiet=3.0, settle=15.0, least=20.0)
 HELD_UP = 8.0
 """Seconds that a worker is held up before its starts: past its trust and every `start_by`."""
 

@@ -82,6 +82,16 @@ def test_catching_up_all_breaks_nothing() -> None:
     assert check(story.history()).figures.late == 2
 
 
+@pytest.mark.parametrize(("last", "right"), [(163, True), (175, False)])
+def test_an_account_that_comes_long_after_every_fault_breaks_l1(last: int, right: bool) -> None:
+    """Nobody fired for so long, and nothing was wrong: not quiet time alone must be explained."""
+    story = leader_killed(without=set(range(160, last + 1)))
+    story.meta = replace(story.meta, quiet=((BASE, BASE + 100),))
+    story.fold(160, last - 1, "COALESCED", last + 0.3)
+    story.play(story.fire(last, on=last + 0.3), last + 0.4)
+    assert broken(story) == (NONE if right else {"L1"})
+
+
 def test_a_fold_coalesced_into_nothing_breaks_l1() -> None:
     story = leader_killed(without=GAP)
     story.fold(101, 103, "COALESCED", 103.7)
