@@ -24,6 +24,7 @@ WITHOUT_AT_MOST = 500
 """Seeds within which the absence of a rule must show."""
 
 
+@pytest.mark.timeout(300)
 def test_no_invariant_breaks_while_all_rules_hold(figure: Callable[[str], None]) -> None:
     first = 10_000 if os.environ.get("CI") else random.randrange(10_000, 10**9)
     tally = search.tally([*range(FIXED), *range(first, first + DRAWN)])

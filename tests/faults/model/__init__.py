@@ -1,4 +1,5 @@
-"""The protocol, as a small adversarial model: what PROTOCOL says, run against the worst of worlds.
+"""The protocol, as a small adversarial model: what docs/protocol-rules.md says, run
+against the worst of worlds.
 
     seed ─→ world (rows, etcd, members, workers, a network, a nemesis) ─→ steps ─→ judge
 
@@ -12,9 +13,10 @@ rows in the order of their commits, physical starts, and answers.
     make model WITHOUT=shard-row-fence    only without that one
     make model SEED=4711                  what happened in one seed, the last of it told
 
-`rules` names the rules; `rows` and `etcd` are the two stores; `owner`, `results`, `calls` and
-`worker` are the players; `nemesis` breaks things; `judge` has the invariants of RELIABILITY;
-`search` runs seeds and `table` prints what they gave.
+`rules` names the rules; `rows` and `etcd` are the two stores; `owner` (with `dispatch` and
+`rescue`), `results`, `calls` and `worker` are the players; `nemesis` breaks things, as the seed's
+`weather` has it; `judge` has the invariants; `search` runs seeds, `table` prints what they gave,
+`story` tells one.
 
 A rule is a name in `rules.Rule`, looked at in one place of the model. All of them on: no invariant
 may break in any seed. One of them off: some seed must break, else the model doesn't know why the

@@ -41,7 +41,9 @@ class Nemesis:
         while True:
             yield
             if kinds and rng.random() < weather.faulty:
-                self._deeds[rng.choices(kinds, rates)[0]]()
+                [kind] = rng.choices(kinds, rates)
+                self._world.judge.note(f"fault   {kind.name}")
+                self._deeds[kind]()
 
     def users(self) -> Steps[None]:
         """The process of those who call."""
