@@ -7,11 +7,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import SubprocessError
 
 from faults.checker import check
 from faults.checker.verdict import Verdict
 from faults.history import History, NoHistory
-from faults.mutants.edits import Edit, Tree
+from faults.mutants.edits import DoesNotApply, Edit, Tree
 from faults.mutants.rides import TIMINGS, Ride
 from faults.scenario import Run
 from faults.world import daemons
@@ -19,6 +20,8 @@ from faults.world.world import World
 from schedkit.errors import Unavailable
 
 MEMBERS = WORKERS = 2
+TROUBLES = (AssertionError, RuntimeError, OSError, SubprocessError, Unavailable, DoesNotApply)
+"""What may end a ride before its end: a mutant may break anything, a ride's own waits included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +52,24 @@ def ride_on(ride: Ride, edits: Sequence[Edit], home: Path) -> Trial:
     history = home / "history"
     shutil.rmtree(home, ignore_errors=True)
     (home / "logs").mkdir(parents=True)
-    tree = Tree(home / "tree", (*ride.setting, *edits))
-    tree.prove()
     trouble = ""
     try:
+        tree = Tree(home / "tree", (*ride.setting, *edits))
+        tree.prove()
         world = World(home / "logs", members=MEMBERS, workers=WORKERS)
         _arm(world, tree, ride)
         with world:
             ride.prepare(world)
             with Run(world, ride.name, history, mix=ride.mix, timings=TIMINGS) as run:
                 ride.go(run, world)
-    except (AssertionError, RuntimeError, OSError, Unavailable) as error:
+    except TROUBLES as error:
         trouble = f"{type(error).__name__}: {error}"
     verdict = None
     try:
         verdict = check(History.read(history))
     except NoHistory as none:
         trouble = trouble or str(none)
-    shutil.rmtree(tree.folder)
+    shutil.rmtree(home / "tree", ignore_errors=True)
     return Trial(verdict, trouble, time.monotonic() - began, history)
 
 
