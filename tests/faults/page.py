@@ -35,6 +35,8 @@ make faults                          the rows marked ●: under 8 minutes on two
 make faults-all                      every row
 make faults ARGS="-k leader_killed"  one row, by words of its test's name
 make faults-long SECONDS=1800 SEED=7 faults drawn at random; the same seed draws the same faults
+make mutants                         the checker's own proof: it names what builds with a promise
+                                     taken out have broken, and finds nothing in the product
 ```
 
 A row failed if one instant is *lost* (due, and neither run nor accounted for with a reason), one
