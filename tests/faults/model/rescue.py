@@ -36,6 +36,7 @@ class Absence:
         self._seen: tuple[int, int] | None = None
         """Cluster id and revision of the list before."""
         self._doubted_until = 0
+        self._read_at = 0
         world.etcd.watchers.append(self._deleted.add)
 
     def read(self, listing: Listing) -> None:
@@ -45,6 +46,9 @@ class Absence:
             if cluster != listing.cluster or listing.revision < revision:
                 self._doubted_until = self._world.now + WORKER_TTL
         self._seen = (listing.cluster, listing.revision)
+        if self._world.now > self._read_at + WORKER_TTL // 3:
+            self._since.clear()  # it may have been there in between: absent is what stays absent
+        self._read_at = self._world.now
         for there in listing.live:
             self._since.pop(there, None)
         self._deleted -= listing.live
