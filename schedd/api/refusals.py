@@ -1,22 +1,39 @@
 """Refused changes of the cluster are audited too: who wanted what, and why it wasn't done."""
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from typing import Final
 
 from schedd.api.errors import CallError, OutcomeUnclear
 from schedd.api.services import Caller, Services
+from schedkit.errors import Unavailable
+
+GONE_WITHIN: Final = 2.0
+"""Seconds to write that a caller has gone, or that the world was away."""
 
 
 @asynccontextmanager
 async def audited(
     services: Services, caller: Caller, action: str, object_: str, request_id: str
 ) -> AsyncIterator[None]:
-    """Write down what is raised inside: as refused, or as unknown where it may have happened."""
+    """Write down what is raised inside: as refused, or as unknown where it may have happened. That
+    is so too when etcd gave no answer, and when the caller left before it had one.
+    """
+
+    async def told(outcome: str, reason: str) -> None:
+        entry = caller.audit(action, object_, request_id)
+        await services.store.audit(replace(entry, outcome=outcome, reason=reason))
+
     try:
         yield
     except CallError as error:
         outcome = "unknown" if isinstance(error, OutcomeUnclear) else "refused"
-        entry = caller.audit(action, object_, request_id)
-        await services.store.audit(replace(entry, outcome=outcome, reason=error.reason))
+        await told(outcome, error.reason)
+        raise
+    except (Unavailable, asyncio.CancelledError) as error:
+        with suppress(Unavailable, TimeoutError):
+            async with asyncio.timeout(GONE_WITHIN):
+                await told("unknown", "UNAVAILABLE" if isinstance(error, Unavailable) else "GONE")
         raise

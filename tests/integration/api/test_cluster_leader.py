@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 from schedd.api.errors import Aborted, CallError, FailedPrecondition, NotFound, OutcomeUnclear
 from schedd.core.ids import Term
 from schedd.core.membership import EMPTY_VIEW, ClusterView
+from schedkit.errors import OutcomeUnknown
 from schedproto.v1 import cluster_service_pb2 as wire
+from support.wait import wait_until_async
 from support.web import member
 
 
@@ -102,6 +105,30 @@ async def test_when_another_won_the_caller_is_told_who_leads(api):
         await api("TransferLeader", transfer("m2"))
     [line] = await audited(api)
     assert json.loads(line.after)["leader"] == "m3"
+
+
+async def test_a_wish_that_etcd_didnt_answer_is_audited_for_it_may_stand(api, monkeypatch):
+    async def lost(_view: ClusterView, _heir: object) -> bool:
+        raise OutcomeUnknown("etcd: no answer")
+
+    api.cluster.now = cluster("m1", *ALL)
+    monkeypatch.setattr(api.cluster, "ask", lost)
+    with pytest.raises(OutcomeUnknown):
+        await api("TransferLeader", transfer("m2"))
+    [line] = await audited(api)
+    assert (line.outcome, line.reason) == ("unknown", "UNAVAILABLE")
+
+
+async def test_a_caller_that_leaves_before_the_answer_is_audited_all_the_same(api):
+    """The leader steps down though nobody waits for it."""
+    api.cluster.now = cluster("m1", *ALL)
+    asking = asyncio.create_task(api("TransferLeader", transfer("m2")), name="asking")
+    await wait_until_async(lambda: bool(api.cluster.heirs), 5, "the wish")
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    [line] = await audited(api)
+    assert (line.outcome, line.reason) == ("unknown", "GONE")
 
 
 async def test_a_successor_that_isnt_seen_in_time_is_unknown(api):
