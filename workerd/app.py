@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import uuid
 from collections.abc import Awaitable
 from importlib import metadata
 from typing import NoReturn
@@ -33,11 +32,9 @@ from workerd.courier import Courier
 from workerd.executors import scratch
 from workerd.executors.table import executors
 from workerd.identity import Identity
-from workerd.journal import Journal
 from workerd.keeper import Keeper, sweep_leftovers
 from workerd.listener import Listener
 from workerd.metrics import Metrics
-from workerd.orphans import Orphans
 from workerd.sessions import Sessions
 from workerd.spool import Spool
 from workerd.work import Work
@@ -71,10 +68,9 @@ class App:
         if killed:
             log.warning("killed %d processes that an earlier worker left", killed)
         scratch.clear(spool.scratch)
-        self._journal = Journal(spool.directory, str(uuid.uuid4()))
-        self._orphans = Orphans(self._journal.mark)
+        self._sessions = Sessions(spool.directory, wanted=config.cgroups)
         self._metrics = Metrics()
-        table = executors(config, Sessions(self._journal, self._orphans), spool.scratch)
+        table = executors(config, self._sessions, spool.scratch)
         identity = Identity(
             worker=config.name,
             spool_id=spool.id,
@@ -124,7 +120,7 @@ class App:
             "attach": self._attach.run,
             "http": self._listener.serve,
             "keeper": self._keep_keeper,
-            "orphans": self._orphans.watch,
+            "sessions": self._sessions.watch,
         }
         async with self._table, asyncio.TaskGroup() as group:
             tasks = [
@@ -136,7 +132,7 @@ class App:
             await self._drain(daemon)
             for task in tasks:
                 task.cancel()
-        self._journal.close()
+        self._sessions.close()
 
     async def _drain(self, daemon: Daemon) -> None:
         daemon.status("draining")
@@ -159,16 +155,19 @@ class App:
             await _within(2.0, self._attach.goodbye())
 
     async def _keep_keeper(self) -> NoReturn:
-        keeper = Keeper(self._journal.path)
+        keeper = self._keeper()
         try:
             while True:
                 await asyncio.sleep(_KEEPER_LOOK)
                 if not keeper.alive():
                     log.error("the keeper process is gone; starting another")
                     keeper.release()
-                    keeper = Keeper(self._journal.path)
+                    keeper = self._keeper()
         finally:
             keeper.release()
+
+    def _keeper(self) -> Keeper:
+        return Keeper(self._sessions.journal.path, picture=not self._sessions.grouped)
 
     def _settled(self, key: Key, verdict: str) -> None:
         self._metrics.answered(verdict).inc()

@@ -36,6 +36,8 @@ class Config:
     """MiB of results that nobody takes, past which no new work is asked for."""
     name: str = field(default_factory=lambda: socket.gethostname().lower())
     slots: int = 16
+    cgroups: bool = True
+    """Whether each attempt of a program gets a cgroup of its own, where one can be made."""
     handlers: tuple[str, ...] = ()
     """Modules that register Python handlers."""
     labels: dict[str, str] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
     boot <id of this boot>            a number of an earlier boot means nothing
     mark <id of the worker process>
+    tree <folder>                     where the cgroups of its attempts are, if they have any
     + <session> <start time>          a job's session began
     - <session>                       and is over, with nothing left of it
 
@@ -14,7 +15,7 @@ Invariants
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 SUFFIX = ".journal"
@@ -29,13 +30,16 @@ class Left:
     mark: str
     sessions: dict[int, int] = field(default_factory=dict)
     """Leader's number → its start time."""
+    tree: Path | None = None
 
 
 class Journal:
     """The writing side. Takes microseconds; called on the event loop."""
 
-    def __init__(self, directory: Path, mark: str) -> None:
+    def __init__(self, directory: Path, mark: str, tree: Path | None = None) -> None:
+        """`tree` is written down before it is made, so none is ever lost."""
         self.mark = mark
+        self._tree = tree
         self.path = directory / f"{mark}{SUFFIX}"
         self._open: dict[int, int] = {}
         self._size = 0
@@ -68,6 +72,7 @@ class Journal:
             fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600
         )
         lines = [f"boot {boot_id()}", f"mark {self.mark}"]
+        lines += [f"tree {self._tree}"] if self._tree is not None else []
         lines += [f"+ {session} {start}" for session, start in self._open.items()]
         self._size = os.write(fd, ("\n".join(lines) + "\n").encode())
         fresh.replace(self.path)
@@ -86,7 +91,9 @@ def read(path: Path) -> Left | None:
         return None
     left = Left(mark=lines[1].removeprefix("mark "))
     for line in lines[2:]:
-        match line.split():
+        match line.split(" "):
+            case ["tree", *folder]:
+                left = replace(left, tree=Path(" ".join(folder)))
             case ["+", session, start]:
                 left.sessions[int(session)] = int(start)
             case ["-", session]:

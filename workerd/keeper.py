@@ -1,37 +1,46 @@
 """A worker that dies leaves nothing running: this process sees to it.
 
     workerd ──pipe──→ keeper      the pipe closes when workerd dies, however it dies
-                        └→ sweeps what the journal lists and what carries its mark
+                        └→ empties the cgroups that the journal names; sweeps the sessions it
+                           lists, what carries its mark, and what the last picture shows
 
-Run as `python -m workerd.keeper JOURNAL`, with the pipe as standard input.
+Run as `python -m workerd.keeper JOURNAL [WORKER]`, with the pipe as standard input. With WORKER, a
+process number, it keeps a picture of all that comes from it: with no cgroups, a process that left
+its session and cleared its environment can't be told from a stranger once the worker is dead.
 
 Invariants
 - It outlives its worker: a session of its own, deaf to the signals that end a worker.
-- It does nothing until the pipe closes, and ends when all is swept.
+- It kills nothing until the pipe closes, and ends when all is swept.
+- What is in the picture is known by number and start time together.
 - Standard library alone: it must start in milliseconds and never fail for want of anything.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from workerd import journal, procs
+from workerd import cgroups, journal, procs
+
+REFRESH = 0.05
+"""Seconds between two pictures. What escapes and loses its worker within, gets away."""
 
 
 class Keeper:
     """The worker's hold on its keeper process."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, picture: bool = False) -> None:
+        """`path` is the journal; `picture`: whether there are no cgroups to rely on."""
         safe_path = ["-P"] if sys.flags.safe_path else []
         reading, self._pipe = os.pipe()  # close-on-exec: no job inherits the writing end
         self._process = subprocess.Popen(
-            [sys.executable, *safe_path, "-m", "workerd.keeper", str(path)],
+            [sys.executable, *safe_path, "-m", "workerd.keeper", str(path)]
+            + [str(os.getpid())] * picture,
             stdin=reading,
             start_new_session=True,
         )
@@ -63,24 +72,34 @@ def sweep_leftovers(directory: Path) -> int:
     """
     killed = 0
     for path in sorted(directory.glob(f"*{journal.SUFFIX}")):
-        left = journal.read(path)
-        if left is not None:
-            killed += procs.sweep(left.sessions, left.mark)
+        killed += _sweep(path, {})
         path.unlink(missing_ok=True)
     return killed
 
 
+def _sweep(path: Path, picture: Mapping[int, int]) -> int:
+    left = journal.read(path)
+    if left is None:
+        return 0
+    killed = cgroups.clear(left.tree, left.mark) if left.tree is not None else 0
+    return killed + procs.sweep(left.sessions, left.mark, picture)
+
+
 def main(arguments: Iterable[str]) -> int:
-    """Wait for the pipe to close, then sweep."""
+    """Wait for the pipe to close, looking at the worker meanwhile, then sweep."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
-    (path,) = map(Path, arguments)
-    while os.read(0, 4096):
-        pass
-    left = journal.read(path)
-    if left is not None:
-        procs.sweep(left.sessions, left.mark)
+    path, *worker = arguments
+    picture: Mapping[int, int] = {}
+    while not _closed(REFRESH if worker else None):
+        picture = procs.descendants(int(*worker))
+    _sweep(Path(path), picture)
     return 0
+
+
+def _closed(within: float | None) -> bool:
+    readable, _, _ = select.select([0], [], [], within)
+    return bool(readable)  # nothing is ever written there
 
 
 if __name__ == "__main__":

@@ -4,38 +4,46 @@ A process whose parent died becomes a child of its nearest subreaper. So a job's
 daemon, in whatever session, shows up in one small file: the list of this process's children.
 
 Invariants
-- Only what carries the worker's mark is touched: a handler's own child processes are its own.
+- A handler's own child processes are its own: they are in the worker's session, or carry the
+  variable `procs.OWN`, which is in the worker's environment and in no job's.
 - An orphan of an attempt that still runs is left to it; of any other it is killed.
+- Without cgroups one that tells nothing is judged by its birth (`core.kinship`). With them its
+  cgroup has ended it, and only the dead are dealt with here.
 - A dead child without an environment to look at is reaped only when it was known, or after
   `UNKNOWN_AFTER` seconds: whoever started it should have done so by then.
 """
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import os
 from collections import deque
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import NoReturn
 
 from schedkit.clock import boottime
-from workerd import procs
+from workerd import cgroups, procs
+from workerd.core.kinship import Fate, Kinship
 
 UNKNOWN_AFTER = 60.0
 _REMEMBERED = 256
-_LOOK = 1.0
+_TICKS = os.sysconf("SC_CLK_TCK")
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Orphans:
     """Belongs to the main thread, whose children orphans become."""
 
-    def __init__(self, mark: str) -> None:
-        """From here on orphans come to this process. An old kernel leaves them to init."""
+    def __init__(self, mark: str, tree: Path | None) -> None:
+        """From here on orphans come to this process. An old kernel leaves them to init.
+
+        `tree` is where the cgroups of attempts are, None where there are none.
+        """
+        os.environ[procs.OWN] = mark
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._mark = mark
+        self._tree = tree
+        self._kinship = Kinship()
         self._children = Path(f"/proc/self/task/{os.getpid()}/children")
         self._session = os.getsid(0)
         self._jobs: dict[int, tuple[str, str]] = {}
@@ -45,21 +53,17 @@ class Orphans:
         self._known: set[int] = set()
         self._dead: dict[int, float] = {}
 
-    def began(self, pid: int, run: str, token: int) -> None:
+    def began(self, process: procs.Process, run: str, token: int) -> None:
         """An attempt's first process runs; it is reaped by whoever started it."""
-        self._jobs[pid] = (run, str(token))
+        self._jobs[process.pid] = (run, str(token))
+        self._kinship.began(process.pid, process.start)
 
     def ended(self, pid: int) -> None:
         """That attempt is over, and so is whatever it left."""
         del self._jobs[pid]
         self._over.append(pid)
+        self._kinship.ended(pid)
         self.look()
-
-    async def watch(self) -> NoReturn:
-        """Look again and again: the killed leave children, which come here in turn."""
-        while True:
-            await asyncio.sleep(_LOOK)
-            self.look()
 
     def look(self) -> int:
         """End and reap what belongs to no running attempt; how many were killed."""
@@ -69,7 +73,11 @@ class Orphans:
             return 0
         self._known &= children
         self._dead = {pid: since for pid, since in self._dead.items() if pid in children}
-        return sum(self._settle(pid) for pid in children - self._jobs.keys())
+        now = int(boottime() * _TICKS)
+        killed = sum(self._settle(pid) for pid in children - self._jobs.keys())
+        if not killed:
+            self._kinship.settled(now)
+        return killed
 
     def _settle(self, pid: int) -> bool:
         process = procs.look(pid)
@@ -82,8 +90,7 @@ class Orphans:
         if not self._stray(process, {*self._jobs.values()}):
             return False
         self._known.add(pid)
-        procs.kill(pid)
-        return True
+        return procs.kill(pid)
 
     def _stray(self, process: procs.Process, running: AbstractSet[tuple[str, str]]) -> bool:
         if process.session == self._session or process.session in self._jobs:
@@ -91,12 +98,17 @@ class Orphans:
         if process.session in self._over:
             return True
         environ = procs.environment(process.pid)
-        if environ.get(procs.MARK) != self._mark:
+        if environ.get(procs.OWN) == self._mark:
             return False
-        return (environ.get("SCHEDD_RUN_ID"), environ.get("SCHEDD_FENCING_TOKEN")) not in running
+        if environ.get(procs.MARK) == self._mark:
+            told = (environ.get("SCHEDD_RUN_ID"), environ.get("SCHEDD_FENCING_TOKEN"))
+            return told not in running
+        return self._tree is None and self._kinship.fate(process.start) is Fate.END
 
     def _of_a_job(self, process: procs.Process) -> bool:
-        return process.session in self._jobs or process.session in self._over
+        if process.session in self._jobs or process.session in self._over:
+            return True
+        return self._tree is not None and cgroups.holds(self._tree, process.pid)
 
     def _long_dead(self, process: procs.Process) -> bool:
         if process.session == self._session:

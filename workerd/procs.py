@@ -13,12 +13,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 MARK = "_WORKERD_KEEPER"
 """The variable that names the worker process which started a job."""
+OWN = "_WORKERD_OWN"
+"""The variable that does so in what isn't a job: the keeper, and what a handler starts."""
 
 _PROC = Path("/proc")
 
@@ -70,12 +72,35 @@ def marked(pid: int, mark: str) -> bool:
     return environment(pid).get(MARK) == mark
 
 
-def kill(pid: int) -> None:
-    """SIGKILL; a process that is gone, or that only its own user may kill, is left."""
+def descendants(root: int) -> dict[int, int]:
+    """All that come from this process, down to where a parent has died: number → start time."""
+    found: dict[int, int] = {}
+    waiting = [root]
+    while waiting:
+        for pid in _children(waiting.pop()):
+            process = look(pid)
+            if process is not None and pid not in found:
+                found[pid] = process.start
+                waiting.append(pid)
+    return found
+
+
+def _children(pid: int) -> Iterator[int]:
+    try:
+        for thread in os.listdir(_PROC / str(pid) / "task"):  # noqa: PTH208 - see `everyone`
+            text = (_PROC / str(pid) / "task" / thread / "children").read_bytes()
+            yield from map(int, text.split())
+    except (FileNotFoundError, ProcessLookupError):  # it ends, or the kernel has no such list
+        return
+
+
+def kill(pid: int) -> bool:
+    """SIGKILL; False for a process that is gone, or that only its own user may kill."""
     try:
         os.kill(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        pass
+        return False
+    return True
 
 
 def kill_session(leader: int) -> int:
@@ -86,10 +111,16 @@ def kill_session(leader: int) -> int:
     return len(members)
 
 
-def sweep(sessions: Mapping[int, int], mark: str, patience: float = 1.5) -> int:
+def sweep(
+    sessions: Mapping[int, int],
+    mark: str,
+    picture: Mapping[int, int] | None = None,
+    patience: float = 1.5,
+) -> int:
     """Kill all that the sessions (leader's number → start time) and the mark name.
 
-    Looks again until two looks in a row found nothing, for a process may fork while it is being
+    And all that the picture (number → start time) shows, with what has come from it since. Looks
+    again until two looks in a row found nothing, for a process may fork while it is being
     looked for; gives up after `patience` seconds. Returns how many were killed.
     """
     own, killed, clean = os.getpid(), 0, 0
@@ -97,11 +128,16 @@ def sweep(sessions: Mapping[int, int], mark: str, patience: float = 1.5) -> int:
     while clean < 2 and time.monotonic() < deadline:
         alive = list(everyone())
         starts = {process.pid: process.start for process in alive}
+        shown = _shown(alive, picture or {})
         found = [
             process.pid
             for process in alive
             if process.pid != own
-            and (_of_session(process, sessions, starts) or marked(process.pid, mark))
+            and (
+                process.pid in shown
+                or _of_session(process, sessions, starts)
+                or marked(process.pid, mark)
+            )
         ]
         for pid in found:
             kill(pid)
@@ -109,6 +145,15 @@ def sweep(sessions: Mapping[int, int], mark: str, patience: float = 1.5) -> int:
         clean = 0 if found else clean + 1
         time.sleep(0.02)  # the keeper has no event loop, and nothing else to do
     return killed
+
+
+def _shown(alive: Iterable[Process], picture: Mapping[int, int]) -> set[int]:
+    """Those in the picture that still live, and their descendants."""
+    shown: set[int] = set()
+    for process in sorted(alive, key=lambda each: each.start):  # parents come first
+        if picture.get(process.pid) == process.start or process.parent in shown:
+            shown.add(process.pid)
+    return shown
 
 
 def _of_session(process: Process, sessions: Mapping[int, int], starts: Mapping[int, int]) -> bool:

@@ -1,33 +1,79 @@
-"""The sessions of the jobs that run: written down for the keeper, watched for orphans.
+"""The programs that run, each with a session and, where it can be, a cgroup of its own.
+
+    start → written down for the keeper → ended: what it left is killed → empty
+
+Two ways to know what belongs to an attempt, chosen once, at the start of the worker, and told in
+its log: its cgroup; or, where none can be made, sessions, marks and the births of orphans.
 
 Invariants
 - A session is written down before anything else is done with its first process, and struck out
   when its attempt has ended and its group was killed.
+- An attempt is `empty` when nothing of it lives: in a cgroup that is proven, else it is judged.
 """
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import logging
+import uuid
+from pathlib import Path
+from typing import NoReturn
 
-from workerd import procs
+from workerd import births, cgroups, procs
+from workerd.births import Launcher, Process, Program
 from workerd.core.ids import Key
 from workerd.journal import Journal
 from workerd.orphans import Orphans
 
 log = logging.getLogger(__name__)
 
+_LOOK = 1.0
+
 
 class Sessions:
     """What executors that start processes report to."""
 
-    def __init__(self, journal: Journal, orphans: Orphans) -> None:
-        self._journal = journal
-        self._orphans = orphans
+    def __init__(self, directory: Path, *, wanted: bool) -> None:
+        """Choose the way; `wanted`: whether cgroups are to be used where they can be.
+
+        The journal is in `directory`. Blocks for a moment.
+        """
+        mark = str(uuid.uuid4())
+        tree = cgroups.tree_of(mark) if wanted else None
+        self.journal = Journal(directory, mark, tree)
+        self._launcher = _launcher(tree, mark, wanted=wanted)
+        self._orphans = Orphans(mark, None if self._launcher is None else self._launcher.tree)
+        self._groups: dict[Key, cgroups.Group] = {}
+        """Those that haven't been removed."""
+        self._over: set[Key] = set()
 
     @property
-    def mark(self) -> str:
-        """The value of `procs.MARK` for each first process."""
-        return self._journal.mark
+    def grouped(self) -> bool:
+        """Whether each attempt has a cgroup."""
+        return self._launcher is not None
+
+    def start(self, program: Program, key: Key, out: int, err: int) -> Process:
+        """Start an attempt's program; `began` is to follow at once.
+
+        Raises:
+            OSError: it can't be started, and nothing of it runs.
+            ValueError: an argument or a variable can't be passed on.
+        """
+        if self._launcher is None:
+            return births.plainly(program, self.journal.mark, out, err)
+        path = self._launcher.tree / f"{key.run}-{key.token}"
+        try:
+            group = cgroups.Group(path)
+        except OSError as error:  # the host's limits, no failure of the program's
+            raise OSError(errno.EAGAIN, f"no cgroup: {error.strerror}", path) from error
+        self._groups[key] = group
+        try:
+            return self._launcher.launch(program, group, out, err)
+        except (OSError, ValueError):
+            self._over.add(key)
+            self.empty(key)
+            raise
 
     def began(self, pid: int, key: Key) -> None:
         """The first process of an attempt lives, as leader of its session.
@@ -37,13 +83,73 @@ class Sessions:
         """
         process = procs.look(pid)
         assert process is not None, "a child that nobody has reaped has an entry"
-        self._journal.began(pid, process.start)
-        self._orphans.began(pid, key.run, key.token)
+        self.journal.began(pid, process.start)
+        self._orphans.began(process, key.run, key.token)
 
-    def ended(self, pid: int) -> None:
-        """It was reaped, and its group killed."""
+    def kill(self, pid: int, key: Key) -> None:
+        """Everything that is known to belong to it."""
+        if not self.grouped:
+            procs.kill_session(pid)
+        elif key in self._groups:
+            self._groups[key].kill()
+
+    def ended(self, pid: int, key: Key) -> None:
+        """Its first process was reaped, and its process group killed."""
         self._orphans.ended(pid)
+        self.over(key)
         try:
-            self._journal.ended(pid)
+            self.journal.ended(pid)
         except OSError as error:  # a full disk: the entry stays, and names a process that is gone
             log.warning("the end of session %d can't be written down: %s", pid, error)
+
+    def over(self, key: Key) -> None:
+        """Nothing of it is to live any more."""
+        if key in self._groups:
+            self._over.add(key)
+            self.empty(key)
+
+    def empty(self, key: Key) -> bool:
+        """Whether nothing of an attempt that is over lives; what does is killed."""
+        if not self.grouped:
+            return self._orphans.look() == 0
+        group = self._groups.get(key)
+        if group is None:
+            return True
+        if not group.remove():
+            group.kill()
+            return False
+        del self._groups[key]
+        self._over.discard(key)
+        return True
+
+    async def watch(self) -> NoReturn:
+        """Look again and again: the killed leave children, which come here in turn."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            self._orphans.look()
+            for key in [*self._over]:
+                self.empty(key)
+
+    def close(self) -> None:
+        """The worker ends, and has nothing running."""
+        if self._launcher is not None:
+            self._launcher.close()
+        self.journal.close()
+
+
+def _launcher(tree: Path | None, mark: str, *, wanted: bool) -> Launcher | None:
+    why = "no version 2 hierarchy is mounted" if wanted else "cgroups = false"
+    if tree is not None:
+        try:
+            launcher = Launcher(tree, mark)
+        except OSError as error:
+            why = f"{error.strerror}: {error.filename}"
+        else:
+            log.info("each attempt of a program has a cgroup of its own, under %s", tree)
+            return launcher
+    log.warning(
+        "attempts have no cgroups (%s): what leaves its session and clears its environment"
+        " is told by its birth, and ended when no attempt that lived then is left",
+        why,
+    )
+    return None

@@ -262,13 +262,11 @@ async def test_a_daemon_that_left_its_session_ends_with_its_attempt(tmp_path: Pa
 async def test_no_dead_process_is_left_unreaped(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (member, worker):
         stream = await member.attached()
-        children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children")
+        own = worker.children()
         for _ in range(3):
             key = await stream.assign(argv=["sh", "-c", "(sleep 0.1 & sleep 300 &) & sleep 0.3"])
             await stream.result_of(key)
-        await wait_until_async(
-            lambda: children.read_text().split() == [str(worker.keeper_pid())], 3.0, "one child"
-        )
+        await wait_until_async(lambda: worker.children() == own, 3.0, "its own processes alone")
 
 
 @pytest.mark.root

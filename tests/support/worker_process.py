@@ -101,11 +101,19 @@ class WorkerProcess:
 
     def keeper_pid(self) -> int:
         """Its keeper process."""
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        for child in map(int, children):
-            if b"workerd.keeper" in Path(f"/proc/{child}/cmdline").read_bytes():
+        return self.child("workerd.keeper")
+
+    def child(self, module: str) -> int:
+        """The process of its own that runs this module."""
+        for child in self.children():
+            if module.encode() in Path(f"/proc/{child}/cmdline").read_bytes():
                 return child
-        raise AssertionError("no keeper")
+        raise AssertionError(f"no process runs {module}")
+
+    def children(self) -> list[int]:
+        """All its child processes."""
+        text = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+        return [int(each) for each in text.split()]
 
 
 @contextlib.asynccontextmanager

@@ -1,10 +1,10 @@
 """One child process: its birth, its output, its end, and the end of all it has started.
 
-    spawn → journal → pidfd readable → kill what is left of its group → reap → output until closed
+    start → journal → pidfd readable → kill what is left of its group → reap → output until closed
+                                                                             → nothing of it lives
 
 Invariants
-- It leads a session and a process group of its own, carries the worker's mark in its environment
-  from its first instruction, and stands in the journal.
+- It is started as `births` says, and stands in the journal.
 - Both output pipes are read whenever there is something, so a full pipe never hangs the child.
 - Its group is killed before the child is reaped: until then its number can't be given to others.
 - A grandchild that keeps a pipe open delays the end by `GRACE` seconds at most.
@@ -14,42 +14,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
-import pwd
 import signal
-import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO
 
 from schedkit.clock import utcnow
-from workerd import procs
+from workerd.births import Begun, Program
 from workerd.core.capture import Capture, Piece
 from workerd.core.ids import Key
 from workerd.sessions import Sessions
+
+log = logging.getLogger(__name__)
 
 GRACE = 1.0
 """Seconds that output may stay open after its process has ended."""
 _STRAGGLER = 0.1
 """Seconds after which whoever still holds a pipe is looked for in the whole session."""
+_FIRST_LOOK = 0.001
+_LAST_LOOK = 0.05
+"""Seconds between two looks at whether what was killed is gone."""
 _CHUNK = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """What to start, and in which surroundings."""
-
-    argv: Sequence[str]
-    env: Mapping[str, str]
-    cwd: Path
-    stdin: BinaryIO | int
-    user: pwd.struct_passwd | None = None
-    umask: int | None = None
-
-
-class Begun(OSError):
-    """What failed after the program had begun; it was killed."""
 
 
 class Child:
@@ -63,10 +47,11 @@ class Child:
             ValueError: an argument or a variable can't be passed on, such as one with a zero byte.
         """
         self._sessions = sessions
+        self._key = key
         self._loop = asyncio.get_running_loop()
         pipes = [os.pipe(), os.pipe()]
         try:
-            self._process = _popen(program, sessions.mark, pipes[0][1], pipes[1][1])
+            self._process = sessions.start(program, key, pipes[0][1], pipes[1][1])
         except (OSError, ValueError):
             for reading, _ in pipes:
                 os.close(reading)
@@ -80,6 +65,7 @@ class Child:
         except OSError as error:  # a full disk: what can't be written down doesn't run
             os.killpg(self.pid, signal.SIGKILL)
             self._process.wait()
+            sessions.over(key)
             for reading, _ in pipes:
                 os.close(reading)
             raise Begun(error.errno, error.strerror, error.filename) from error
@@ -101,19 +87,32 @@ class Child:
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the whole group and session, now."""
+        """End the whole tree, as far as it is known, now."""
         self._signal(signal.SIGKILL)
         if not self._exited.done():
-            procs.kill_session(self.pid)
+            self._sessions.kill(self.pid, self._key)
 
     async def output(self) -> tuple[Piece, ...]:
         """What is kept of both streams, after they closed or `GRACE` is over."""
         closed = [stream.closed for stream in self._streams]
         _, waiting = await asyncio.wait(closed, timeout=_STRAGGLER)
         if waiting:
-            procs.kill_session(self.pid)
+            self._sessions.kill(self.pid, self._key)
             await asyncio.wait(closed, timeout=GRACE)
         return tuple(piece for stream in self._streams for piece in stream.capture.pieces())
+
+    async def emptied(self, within: float) -> None:
+        """After its end: return when nothing that came from it lives any more.
+
+        Or after `within` seconds, or `GRACE` if that is longer: the log tells then.
+        """
+        deadline, pause = self._loop.time() + max(within, GRACE), _FIRST_LOOK
+        while not self._sessions.empty(self._key):
+            if self._loop.time() > deadline:
+                log.error("something of run %s can't be killed and lives on", self._key.run)
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LAST_LOOK)
 
     def close(self) -> None:
         """Let go of everything; whatever still runs is killed. May be called again."""
@@ -121,8 +120,7 @@ class Child:
             stream.close()
         if not self._exited.done():
             self.kill()
-            self._process.wait()
-            self._settle(self._process.returncode)
+            self._settle(self._process.wait())
 
     def _signal(self, number: signal.Signals) -> None:
         if self._exited.done():
@@ -139,24 +137,7 @@ class Child:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._exited.set_result(code)
-        self._sessions.ended(self.pid)
-
-
-def _popen(program: Program, mark: str, out: int, err: int) -> subprocess.Popen[bytes]:
-    user = program.user
-    return subprocess.Popen(
-        program.argv,
-        env={**program.env, procs.MARK: mark},
-        cwd=program.cwd,
-        stdin=program.stdin,
-        stdout=out,
-        stderr=err,
-        start_new_session=True,
-        umask=-1 if program.umask is None else program.umask,
-        user=None if user is None else user.pw_uid,
-        group=None if user is None else user.pw_gid,
-        extra_groups=None if user is None else (),
-    )
+        self._sessions.ended(self.pid, self._key)
 
 
 class _Stream:

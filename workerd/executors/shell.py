@@ -24,9 +24,10 @@ from typing import BinaryIO
 from schedkit import failpoints
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
+from workerd.births import Begun, Program
 from workerd.core.outcome import Outcome, Reason, Verdict, exited, stopped
 from workerd.executors.base import Attempt, Stop
-from workerd.executors.process import Begun, Child, Program
+from workerd.executors.process import Child
 from workerd.executors.scratch import Scratch
 from workerd.sessions import Sessions
 
@@ -100,6 +101,7 @@ async def _stay(child: Child, attempt: Attempt, stop: Stop) -> Outcome:
         code = await child.ended()
         stop.deafen()
         output = await child.output()
+        await child.emptied(attempt.kill_after)
     finally:
         stop.deafen()
         if killing is not None:

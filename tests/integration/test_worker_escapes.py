@@ -1,0 +1,250 @@
+"""Jobs that fork, leave their session and clear their environment: they are ended all the same.
+
+Each both ways: with a cgroup for each attempt, and where none can be made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from schedproto.v1 import common_pb2, job_pb2
+from schedproto.v1 import worker_service_pb2 as pb
+from support.fake_member import FakeMember
+from support.wait import wait_until_async
+from support.worker_process import WorkerProcess, alive, cluster, gone, pid_in
+from workerd import cgroups
+
+GROUPED = pytest.mark.skipif(
+    (place := cgroups.tree_of("x")) is None or not os.access(place.parent, os.W_OK),
+    reason="no cgroup can be made here",
+)
+WAYS = [pytest.param("", marks=GROUPED, id="cgroups"), pytest.param("cgroups = false", id="births")]
+
+
+class Start(Protocol):
+    """A cluster whose worker keeps its attempts in one of the two ways."""
+
+    def __call__(
+        self, home: Path, *, config: str = "", environ: dict[str, str] | None = None
+    ) -> AbstractAsyncContextManager[tuple[FakeMember, WorkerProcess]]: ...
+
+
+@pytest.fixture(params=WAYS)
+def started(request: pytest.FixtureRequest) -> Start:
+    @contextlib.asynccontextmanager
+    async def start(
+        home: Path, *, config: str = "", environ: dict[str, str] | None = None
+    ) -> AsyncIterator[tuple[FakeMember, WorkerProcess]]:
+        both = f"{request.param}\n{config}"
+        async with cluster(home, config=both, environ=environ) as (member, worker):
+            told = "has a cgroup of its own" if not request.param else "attempts have no cgroups"
+            assert told in worker.log.read_text()
+            yield member, worker
+
+    return start
+
+
+def escape(mark: Path) -> str:
+    """A command that leaves a process behind, which writes its number there."""
+    return f"env -i setsid -f /bin/sh -c 'echo $$ > {mark}; exec sleep 984'"
+
+
+def until(mark: Path) -> str:
+    return f"until [ -s {mark} ]; do sleep 0.02; done"
+
+
+def tree(worker: WorkerProcess) -> Path | None:
+    """Where the worker's log says that its cgroups are."""
+    _, found, path = worker.log.read_text().rpartition("of its own, under ")
+    return Path(path.split("\n", 1)[0]) if found else None
+
+
+async def test_a_result_comes_when_nothing_of_the_attempt_lives(
+    tmp_path: Path, started: Start
+) -> None:
+    async with started(tmp_path) as (member, _):
+        stream = await member.attached()
+        mark = tmp_path / "escaped"
+        key = await stream.assign(argv=["sh", "-c", f"{escape(mark)}; {until(mark)}"])
+        result = await stream.result_of(key)
+        assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
+        assert not alive(await pid_in(mark))
+
+
+async def test_a_timeout_and_a_cancel_end_it_too(tmp_path: Path, started: Start) -> None:
+    async with started(tmp_path) as (member, _):
+        stream = await member.attached()
+        late, cancelled = tmp_path / "late", tmp_path / "cancelled"
+        key = await stream.assign(argv=["sh", "-c", f"{escape(late)}; sleep 300"], timeout=1)
+        assert (await stream.result_of(key)).reason == common_pb2.REASON_TIMEOUT
+        assert not alive(await pid_in(late))
+        key = await stream.assign(argv=["sh", "-c", f"{escape(cancelled)}; sleep 300"])
+        pid = await pid_in(cancelled)
+        assert alive(pid)
+        await stream.send(cancels=[pb.Cancel(key=key)])
+        assert (await stream.result_of(key)).reason == common_pb2.REASON_BY_USER
+        assert not alive(pid)
+
+
+async def test_kill_minus_9_of_the_worker_ends_it_within_2_s(
+    tmp_path: Path, started: Start
+) -> None:
+    async with started(tmp_path) as (member, worker):
+        stream = await member.attached()
+        mark = tmp_path / "escaped"
+        await stream.assign(argv=["sh", "-c", f"{escape(mark)}; sleep 300"])
+        pid = await pid_in(mark)
+        await stream.until(lambda: len(stream.heartbeats) > 1, "a moment for the keeper to look")
+        folder = tree(worker)
+        worker.kill()
+        await gone(pid, within=2.0)
+        if folder is not None:
+            await wait_until_async(lambda: not folder.exists(), 2.0, "no cgroup left")
+
+
+async def test_it_is_left_to_an_attempt_that_runs(tmp_path: Path, started: Start) -> None:
+    async with started(tmp_path) as (member, worker):
+        stream = await member.attached()
+        mark = tmp_path / "neighbours"
+        running = await stream.assign(argv=["sh", "-c", f"{escape(mark)}; sleep 300"])
+        pid = await pid_in(mark)
+        await stream.result_of(await stream.assign(argv=["true"]))
+        assert alive(pid)
+        await stream.send(cancels=[pb.Cancel(key=running)])
+        await stream.result_of(running)
+        assert not alive(pid)
+        await wait_until_async(lambda: not zombies(worker), 3.0, "all that died is reaped")
+
+
+def zombies(worker: WorkerProcess) -> list[int]:
+    return [pid for pid in worker.children() if not alive(pid)]
+
+
+async def test_what_may_belong_to_either_ends_with_the_last(tmp_path: Path) -> None:
+    """Without cgroups an orphan is known by its birth alone."""
+    async with cluster(tmp_path, config="cgroups = false") as (member, _):
+        stream = await member.attached()
+        mark = tmp_path / "escaped"
+        long = await stream.assign(argv=["sleep", "300"])
+        await stream.holds(long, pb.Holding.STATE_RUNNING)
+        key = await stream.assign(argv=["sh", "-c", f"{escape(mark)}; {until(mark)}"])
+        await stream.result_of(key)
+        pid = await pid_in(mark)
+        assert alive(pid), "it may be the long one's"
+        await stream.send(cancels=[pb.Cancel(key=long)])
+        await stream.result_of(long)
+        assert not alive(pid)
+
+
+@GROUPED
+async def test_with_cgroups_each_attempt_ends_its_own_while_others_run(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, worker):
+        stream = await member.attached()
+        mark = tmp_path / "escaped"
+        long = await stream.assign(argv=["sleep", "300"])
+        await stream.holds(long, pb.Holding.STATE_RUNNING)
+        key = await stream.assign(argv=["sh", "-c", f"{escape(mark)}; {until(mark)}"])
+        await stream.result_of(key)
+        assert not alive(await pid_in(mark))
+        folder = tree(worker)
+        assert folder is not None
+        assert [each.name for each in folder.iterdir() if each.is_dir()] == [
+            f"{long.run_id}-{long.fencing_token}"
+        ]
+
+
+@GROUPED
+async def test_one_that_forks_on_and_on_is_caught(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        hopper = tmp_path / "hopper"
+        hopper.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/hop\nenv -i setsid -f {hopper}\n")
+        hopper.chmod(0o755)
+        script = f"{hopper}; {until(tmp_path / 'hop')}"
+        await stream.result_of(await stream.assign(argv=["sh", "-c", script]))
+        before = (tmp_path / "hop").read_text()
+        await stream.result_of(await stream.assign(argv=["sleep", "0.3"]))
+        assert (tmp_path / "hop").read_text() == before
+
+
+@GROUPED
+async def test_a_restarted_worker_empties_the_cgroups_of_one_without_keeper(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path) as (member, worker):
+        stream = await member.attached()
+        mark = tmp_path / "escaped"
+        await stream.assign(argv=["sh", "-c", f"{escape(mark)}; sleep 300"])
+        pid = await pid_in(mark)
+        folder, keeper = tree(worker), worker.keeper_pid()
+        assert folder is not None
+        os.kill(keeper, signal.SIGSTOP)
+        worker.kill()
+        os.kill(keeper, signal.SIGKILL)
+        assert alive(pid)
+        worker.start()
+        await member.attached(2)
+        assert not alive(pid), "leftovers are killed before the hello"
+        assert not folder.exists()
+
+
+async def test_a_worker_that_ends_leaves_neither_process_nor_cgroup(
+    tmp_path: Path, started: Start
+) -> None:
+    async with started(tmp_path, config='drain_timeout = "300ms"') as (member, worker):
+        stream = await member.attached()
+        mark = tmp_path / "escaped"
+        await stream.assign(argv=["sh", "-c", f"{escape(mark)}; sleep 300"])
+        pid = await pid_in(mark)
+        folder = tree(worker)
+        worker.signal(signal.SIGTERM)
+        assert await worker.ended() == 0
+        assert not alive(pid)
+        assert folder is None or not folder.exists()
+
+
+HANDLERS = """
+import subprocess
+from schedclient.handlers import handler
+
+@handler
+def helper(payload, ctx):
+    return subprocess.Popen(["sleep", "300"], start_new_session=True).pid
+"""
+
+
+async def test_what_a_handler_starts_is_its_own(tmp_path: Path, started: Start) -> None:
+    (tmp_path / "helpers.py").write_text(HANDLERS)
+    environ = {"PYTHONPATH": str(tmp_path)}
+    async with started(tmp_path, config='handlers = ["helpers"]', environ=environ) as (member, _):
+        stream = await member.attached()
+        running = await stream.assign(argv=["sleep", "300"])
+        await stream.holds(running, pb.Holding.STATE_RUNNING)
+        key = await stream.assign(python=job_pb2.PythonAction(handler="helper"))
+        pid = int((await stream.result_of(key)).result.json)
+        try:
+            await stream.send(cancels=[pb.Cancel(key=running)])
+            await stream.result_of(running)
+            assert alive(pid)
+        finally:
+            os.kill(pid, signal.SIGKILL)
+
+
+@GROUPED
+async def test_a_lost_launcher_costs_one_start_at_most(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, worker):
+        stream = await member.attached()
+        os.kill(worker.child("workerd.launcher"), signal.SIGKILL)
+        lost = await stream.result_of(await stream.assign(argv=["true"]))
+        assert lost.outcome == pb.Result.OUTCOME_RETURNED
+        assert "launcher" in lost.error
+        fine = await stream.result_of(await stream.assign(argv=["true"]))
+        assert fine.outcome == pb.Result.OUTCOME_SUCCEEDED

@@ -1,0 +1,155 @@
+"""A cgroup (version 2) for each attempt: the kernel itself knows what belongs to it.
+
+    <the worker's own cgroup>/workerd-<mark>/<run>-<token>
+
+A process is born in the cgroup of its attempt (`launcher`) and so are its descendants, whatever
+session they make and however they clear their environment.
+
+Invariants
+- No process of the worker's own stands in its tree; whatever does may be killed.
+- A cgroup that could be removed had no living process in it: the kernel refuses otherwise. So
+  removing is the proof, and costs microseconds when nothing was left behind.
+- Only folders named after a worker's mark are ever emptied.
+- Standard library alone: the keeper stands on this.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from pathlib import Path
+
+_NAME = "workerd-{}"
+_LOOK = 0.01
+
+
+def place(mountinfo: str, cgroup: str) -> Path | None:
+    """The folder of a process's own version 2 cgroup; None when it has none, or it isn't mounted.
+
+    `mountinfo` and `cgroup` are the texts of these files of the process in /proc. Where version 1
+    is mounted beside it (hybrid), version 2 is the entry with number 0 and no controllers.
+    """
+    own = next((line[3:] for line in cgroup.splitlines() if line.startswith("0::")), None)
+    if own is None:
+        return None
+    for line in mountinfo.splitlines():
+        fields, _, described = line.partition(" - ")
+        if described.split(" ", 1)[0] != "cgroup2":
+            continue
+        root, mount = fields.split()[3:5]
+        below = os.path.relpath(own, root)
+        if below != ".." and not below.startswith("../"):
+            return Path(_plain(mount)) / below
+    return None
+
+
+def tree_of(mark: str) -> Path | None:
+    """Where this process would keep the cgroups of its attempts; None without version 2."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text()
+        own = place(mounts, Path("/proc/self/cgroup").read_text())
+    except OSError:  # no /proc, or one that tells nothing
+        return None
+    return None if own is None else own / _NAME.format(mark)
+
+
+class Group:
+    """The cgroup of one attempt."""
+
+    def __init__(self, path: Path) -> None:
+        """Make it.
+
+        Raises:
+            OSError: it can't be made.
+        """
+        self.path = path
+        path.mkdir()
+
+    def kill(self) -> None:
+        """SIGKILL everything in it, at once."""
+        _kill(self.path)
+
+    def remove(self) -> bool:
+        """Away with it; False when something in it still lives."""
+        return _remove(self.path)
+
+
+def clear(path: Path, mark: str, patience: float = 1.5) -> int:
+    """End all that stands in the tree of a worker that is dead, and remove it.
+
+    Gives up after `patience` seconds. Returns how many processes were killed.
+    """
+    if path.name != _NAME.format(mark) or not path.is_dir():
+        return 0
+    killed = len(_members(path))
+    deadline = time.monotonic() + patience
+    _kill(path)
+    while not _remove(path) and time.monotonic() < deadline:
+        time.sleep(_LOOK)  # the keeper has no event loop, nor has a worker at its start
+        _kill(path)
+    return killed
+
+
+def holds(path: Path, pid: int) -> bool:
+    """Whether a process, alive or dead and not yet reaped, belongs in this tree."""
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    # The tree's name is unique, so where it is mounted doesn't matter.
+    return any(line.startswith("0::") and f"/{path.name}/" in line for line in lines)
+
+
+def _kill(path: Path) -> None:
+    try:
+        (path / "cgroup.kill").write_text("1")
+    except OSError as error:
+        if not path.is_dir():
+            return
+        if error.errno not in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EOPNOTSUPP):
+            raise
+        for pid in _members(path):  # before Linux 5.14
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass
+
+
+def _members(path: Path) -> list[int]:
+    """Of the cgroup and all below it."""
+    pids: list[int] = []
+    for folder, _, _ in os.walk(path):
+        try:
+            pids += map(int, (Path(folder) / "cgroup.procs").read_text().split())
+        except OSError:  # removed meanwhile, or of a kind that lists none
+            continue
+    return pids
+
+
+def _remove(path: Path) -> bool:
+    """Bottom up: a job may have made cgroups of its own in its own."""
+    try:
+        path.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno not in (errno.EBUSY, errno.ENOTEMPTY):
+            raise
+    else:
+        return True
+    below = [Path(folder) for folder, _, _ in os.walk(path, topdown=False)]
+    for folder in below:
+        try:
+            folder.rmdir()
+        except OSError:  # something in it lives, or it is gone already
+            continue
+    return not path.exists()
+
+
+def _plain(text: str) -> str:
+    """Blanks and the like are written in octal there."""
+    for code, character in (("040", " "), ("011", "\t"), ("012", "\n"), ("134", "\\")):
+        text = text.replace(f"\\{code}", character)
+    return text
