@@ -1,14 +1,13 @@
 """A cgroup (version 2) for each attempt: the kernel itself knows what belongs to it.
 
-    <the worker's own cgroup>/workerd-<mark>/<run>-<token>
+    <the worker's own cgroup>/workerd-<mark>/slot-<n>
 
-A process is born in the cgroup of its attempt (`launcher`) and so are its descendants, whatever
-session they make and however they clear their environment.
+A program is born in the cgroup of its attempt (`launcher`) and so are its descendants, whatever
+session they make and however they clear their environment. Attempts may have one after another.
 
 Invariants
-- No process of the worker's own stands in its tree; whatever does may be killed.
-- A cgroup that could be removed had no living process in it: the kernel refuses otherwise. So
-  removing is the proof, and costs microseconds when nothing was left behind.
+- Neither the worker nor its keeper stand in its tree; whatever does may be killed.
+- A cgroup that could be removed had no living process in it: the kernel refuses otherwise.
 - Only folders named after a worker's mark are ever emptied.
 - Standard library alone: the keeper stands on this.
 """
@@ -23,6 +22,8 @@ from pathlib import Path
 
 _NAME = "workerd-{}"
 _LOOK = 0.01
+_NONE_BELOW = 2
+"""Links of a folder that has no folder in it."""
 
 
 def place(mountinfo: str, cgroup: str) -> Path | None:
@@ -71,6 +72,11 @@ class Group:
         """SIGKILL everything in it, at once."""
         _kill(self.path)
 
+    def holds_only(self, pid: int) -> bool:
+        """Whether this process is the only one that lives in it, and in all below it."""
+        own = (self.path / "cgroup.procs").read_text().split() == [str(pid)]
+        return own and self.path.stat().st_nlink == _NONE_BELOW
+
     def remove(self) -> bool:
         """Away with it; False when something in it still lives."""
         return _remove(self.path)
@@ -104,7 +110,11 @@ def holds(path: Path, pid: int) -> bool:
 
 def _kill(path: Path) -> None:
     try:
-        (path / "cgroup.kill").write_text("1")
+        fd = os.open(path / "cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, b"1")
+        finally:
+            os.close(fd)
     except OSError as error:
         if not path.is_dir():
             return

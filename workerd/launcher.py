@@ -1,24 +1,28 @@
-"""Gives birth to programs inside a cgroup, for a worker that can't do so itself.
+"""Gives birth inside cgroups, for a worker that can't do so itself.
 
-    worker ──program, files──→ launcher ──clone3──→ child, born in its cgroup ──exec──→ program
-       └──────────────────── its parent is the worker ─────────────┘
+    worker ──a cgroup, a socket──→ launcher ──clone3──→ cradle, born in that cgroup
+       └───────────── program, files ─────────────────────→ cradle ──vfork, exec──→ program
+       ←───────────── number … how it ended ───────────────────┘
 
 Moving a process into a cgroup takes milliseconds and comes too late: by then it may have forked.
-To be born there it takes clone3, which is a fork; a worker is too big and has too many threads
-for one, this process has neither. The child is made the worker's own (CLONE_PARENT), which waits
-for it as for any other.
+To be born there without having moved takes clone3, which is a fork; a worker is too big and has
+too many threads for one, this process has neither. And since what is born in a cradle is born in
+the cradle's cgroup, one fork serves many attempts, one after the other.
 
 Run as `python -m workerd.launcher`, with a socket as standard input.
 
 Invariants
 - One thread, no more: what a fork copies is whole.
-- A child that doesn't become its program says why, and ends; the worker reaps it.
-- It ends when its worker does, and is deaf to the signals that end one.
+- A cradle is a child of the worker (CLONE_PARENT), and has one program at a time.
+- A program's group is killed, and its worker has heard of its end, before it is reaped: until
+  then its number can't be given to others.
+- Both end when the worker does, and are deaf to the signals that end one.
 - Standard library alone: it must be small.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import json
@@ -26,43 +30,34 @@ import os
 import signal
 import socket
 import struct
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from enum import IntEnum
 from typing import NoReturn
 
 HEAD = struct.Struct("!I")
 """Length of the order that follows; the files come with it."""
-REPLY = struct.Struct("!iii")
-"""Number of the child (0: none was born), how far it came, errno."""
-FAILURE = struct.Struct("!ii")
+BORN = struct.Struct("!ii?")
+"""Number of the process (0: none), errno, and whether it is the directory that was wrong."""
+ENDED = struct.Struct("!i")
+"""Exit code, or minus the signal."""
 
 _CLONE3 = 435  # on every architecture
 _CLONE_PARENT = 0x8000
 _CLONE_INTO_CGROUP = 0x200000000
 _DEAF_TO = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
-
-
-class Stage(IntEnum):
-    """How far a child came."""
-
-    CLONE = 0
-    SETUP = 1
-    CWD = 2
-    EXEC = 3
-    DONE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A program to become. Text stands for bytes, one character each."""
+    """A program to start. Text stands for bytes, one character each."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: str
-    umask: int | None
+    umask: int
+    """-1: as it is."""
     user: tuple[int, int] | None
     """uid and gid; it is in no other group then."""
 
@@ -74,51 +69,35 @@ class Order:
 def main() -> int:
     """Serve until the worker's end of the socket closes."""
     for number in _DEAF_TO:
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, _nothing)  # and not SIG_IGN, which programs would inherit
+    libc = ctypes.PyDLL(None, use_errno=True)
     with socket.socket(fileno=0) as worker:
         while True:
-            head, files, _, _ = socket.recv_fds(worker, HEAD.size, 4)
-            if len(head) < HEAD.size:
+            word, files, _, _ = socket.recv_fds(worker, 1, 2)
+            if not word:
                 return 0
-            order = _received(worker, HEAD.unpack(head)[0])
-            if order is None:
-                return 0
-            reply = _launch(order, files)
+            group, theirs = files
+            try:
+                pid, failure = _clone_into(libc, group), 0
+            except OSError as error:
+                pid, failure = 0, error.errno or errno.EIO
+            else:
+                if pid == 0:
+                    _be_cradle(theirs)
             for fd in files:
                 os.close(fd)
-            worker.sendall(REPLY.pack(*reply))
+            worker.sendall(BORN.pack(pid, failure, False))
 
 
-def _received(worker: socket.socket, size: int) -> Order | None:
-    body = worker.recv(size, socket.MSG_WAITALL)
-    return Order(**json.loads(body)) if len(body) == size else None
+def _nothing(_number: int, _frame: object) -> None:
+    """What a signal does that isn't meant for this process."""
 
 
-def _launch(order: Order, files: Sequence[int]) -> tuple[int, Stage, int]:
-    """`files`: the cgroup's folder, and what become standard input, output and error."""
-    group, *standard = files
-    reading, writing = os.pipe()
-    with os.fdopen(reading, "rb", 0) as told:
-        try:
-            pid = _clone_into(group)
-        except OSError as error:
-            return 0, Stage.CLONE, error.errno or errno.EIO
-        else:
-            if pid == 0:
-                _become(order, standard, writing)
-        finally:
-            os.close(writing)
-        failure = told.read(FAILURE.size)  # closed by the beginning of the program
-    stage, number = FAILURE.unpack(failure) if failure else (Stage.DONE, 0)
-    return pid, Stage(stage), number
-
-
-def _clone_into(group: int) -> int:
+def _clone_into(libc: ctypes.PyDLL, group: int) -> int:
     """Fork into the cgroup with this open folder; 0 in the child, which is our parent's."""
     arguments = struct.pack(
         "11Q", _CLONE_PARENT | _CLONE_INTO_CGROUP, 0, 0, 0, 0, 0, 0, 0, 0, 0, group
     )
-    libc = ctypes.PyDLL(None, use_errno=True)
     pid = int(libc.syscall(_CLONE3, arguments, ctypes.c_size_t(len(arguments))))
     if pid < 0:
         number = ctypes.get_errno()
@@ -126,34 +105,66 @@ def _clone_into(group: int) -> int:
     return pid
 
 
-def _become(order: Order, standard: Sequence[int], telling: int) -> NoReturn:
-    """The child's whole life until its program begins."""
-    stage = Stage.SETUP
+def _be_cradle(theirs: int) -> NoReturn:
+    """The whole life of a cradle."""
     try:
-        for number in _DEAF_TO + _IGNORED_BY_PYTHON:
-            signal.signal(number, signal.SIG_DFL)
-        os.setsid()
-        for target, fd in enumerate(standard):
-            os.dup2(fd, target)
-        os.closerange(3, telling)
-        os.closerange(telling + 1, os.sysconf("SC_OPEN_MAX"))
-        stage = Stage.CWD
-        os.chdir(_bytes(order.cwd))
-        stage = Stage.SETUP
-        if order.umask is not None:
-            os.umask(order.umask)
-        if order.user is not None:
-            os.setgroups(())
-            os.setgid(order.user[1])
-            os.setuid(order.user[0])
-        stage = Stage.EXEC
-        argv = [_bytes(each) for each in order.argv]
-        env = {_bytes(name): _bytes(value) for name, value in order.env.items()}
-        os.execvpe(argv[0], argv, env)  # noqa: S606 - no shell reads argv
-    except OSError as error:
-        os.write(telling, FAILURE.pack(stage, error.errno or errno.EIO))
+        os.dup2(theirs, 0)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        worker = socket.socket(fileno=0)
+        with contextlib.suppress(ConnectionError):  # the worker has died
+            while _serve(worker):
+                pass
     finally:
-        os._exit(255)
+        os._exit(0)
+
+
+def _serve(worker: socket.socket) -> bool:
+    """One program, from its birth to its end; False when none will follow."""
+    head, files, _, _ = socket.recv_fds(worker, HEAD.size, 3)
+    if len(head) < HEAD.size:
+        return False
+    (size,) = HEAD.unpack(head)
+    body = worker.recv(size, socket.MSG_WAITALL)
+    if len(body) < size:
+        return False
+    order = Order(**json.loads(body))
+    try:
+        process = _started(order, files)
+    except OSError as error:
+        # Python names the directory when that was wrong, and the program else.
+        about_cwd = error.filename == _bytes(order.cwd)
+        worker.sendall(BORN.pack(0, error.errno or errno.EIO, about_cwd))
+        return True
+    finally:
+        for fd in files:
+            os.close(fd)
+    worker.sendall(BORN.pack(process.pid, 0, False))
+    ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert ended is not None, "it was waited for"
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+    worker.sendall(ENDED.pack(code))
+    heard = worker.recv(1)
+    process.wait()
+    return bool(heard)
+
+
+def _started(order: Order, files: Sequence[int]) -> subprocess.Popen[bytes]:
+    user = order.user
+    return subprocess.Popen(
+        [_bytes(each) for each in order.argv],
+        env={_bytes(name): _bytes(value) for name, value in order.env.items()},
+        cwd=_bytes(order.cwd),
+        stdin=files[0],
+        stdout=files[1],
+        stderr=files[2],
+        start_new_session=True,
+        umask=order.umask,
+        user=None if user is None else user[0],
+        group=None if user is None else user[1],
+        extra_groups=None if user is None else (),
+    )
 
 
 def _bytes(text: str) -> bytes:

@@ -14,14 +14,13 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import uuid
 from pathlib import Path
 from typing import NoReturn
 
 from workerd import births, cgroups, procs
-from workerd.births import Launcher, Process, Program
+from workerd.births import Cradle, Launcher, Process, Program
 from workerd.core.ids import Key
 from workerd.journal import Journal
 from workerd.orphans import Orphans
@@ -44,8 +43,8 @@ class Sessions:
         self.journal = Journal(directory, mark, tree)
         self._launcher = _launcher(tree, mark, wanted=wanted)
         self._orphans = Orphans(mark, None if self._launcher is None else self._launcher.tree)
-        self._groups: dict[Key, cgroups.Group] = {}
-        """Those that haven't been removed."""
+        self._cradles: dict[Key, Cradle] = {}
+        """Those in use, or not known to be empty."""
         self._over: set[Key] = set()
 
     @property
@@ -57,23 +56,18 @@ class Sessions:
         """Start an attempt's program; `began` is to follow at once.
 
         Raises:
-            OSError: it can't be started, and nothing of it runs.
+            OSError: it can't be started, and nothing of it runs or, if a `Begun`, will for long.
             ValueError: an argument or a variable can't be passed on.
         """
         if self._launcher is None:
-            return births.plainly(program, self.journal.mark, out, err)
-        path = self._launcher.tree / f"{key.run}-{key.token}"
+            return births.Plain(program, self.journal.mark, out, err)
+        cradle = self._cradles[key] = self._launcher.take()
         try:
-            group = cgroups.Group(path)
-        except OSError as error:  # the host's limits, no failure of the program's
-            raise OSError(errno.EAGAIN, f"no cgroup: {error.strerror}", path) from error
-        self._groups[key] = group
-        try:
-            return self._launcher.launch(program, group, out, err)
+            cradle.start(program, self.journal.mark, out, err)
         except (OSError, ValueError):
-            self._over.add(key)
-            self.empty(key)
+            self.over(key)
             raise
+        return cradle
 
     def began(self, pid: int, key: Key) -> None:
         """The first process of an attempt lives, as leader of its session.
@@ -90,8 +84,8 @@ class Sessions:
         """Everything that is known to belong to it."""
         if not self.grouped:
             procs.kill_session(pid)
-        elif key in self._groups:
-            self._groups[key].kill()
+        elif key in self._cradles:
+            self._cradles[key].kill()
 
     def ended(self, pid: int, key: Key) -> None:
         """Its first process was reaped, and its process group killed."""
@@ -104,21 +98,23 @@ class Sessions:
 
     def over(self, key: Key) -> None:
         """Nothing of it is to live any more."""
-        if key in self._groups:
+        if key in self._cradles:
             self._over.add(key)
             self.empty(key)
 
     def empty(self, key: Key) -> bool:
         """Whether nothing of an attempt that is over lives; what does is killed."""
-        if not self.grouped:
+        if self._launcher is None:
             return self._orphans.look() == 0
-        group = self._groups.get(key)
-        if group is None:
+        cradle = self._cradles.get(key)
+        if cradle is None:
             return True
-        if not group.remove():
-            group.kill()
+        if cradle.reusable():
+            self._launcher.give_back(cradle)
+        elif not cradle.remove():
+            cradle.kill()
             return False
-        del self._groups[key]
+        del self._cradles[key]
         self._over.discard(key)
         return True
 

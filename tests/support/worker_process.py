@@ -101,19 +101,26 @@ class WorkerProcess:
 
     def keeper_pid(self) -> int:
         """Its keeper process."""
-        return self.child("workerd.keeper")
+        (keeper,) = self.own("workerd.keeper")
+        return keeper
 
-    def child(self, module: str) -> int:
-        """The process of its own that runs this module."""
-        for child in self.children():
-            if module.encode() in Path(f"/proc/{child}/cmdline").read_bytes():
-                return child
-        raise AssertionError(f"no process runs {module}")
+    def own(self, module: str) -> list[int]:
+        """Its child processes that run this module of its own."""
+        return [
+            child
+            for child in self.children()
+            if module.encode() in Path(f"/proc/{child}/cmdline").read_bytes()
+        ]
 
     def children(self) -> list[int]:
         """All its child processes."""
         text = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
         return [int(each) for each in text.split()]
+
+    def strangers(self) -> list[int]:
+        """Its child processes that run none of its own modules, the dead among them."""
+        own = self.own("workerd.")
+        return [child for child in self.children() if child not in own]
 
 
 @contextlib.asynccontextmanager

@@ -1,12 +1,11 @@
 """One child process: its birth, its output, its end, and the end of all it has started.
 
-    start → journal → pidfd readable → kill what is left of its group → reap → output until closed
-                                                                             → nothing of it lives
+    start → journal → it ends → its group is killed, it is reaped → output until closed
+                                                                 → nothing of it lives
 
 Invariants
 - It is started as `births` says, and stands in the journal.
 - Both output pipes are read whenever there is something, so a full pipe never hangs the child.
-- Its group is killed before the child is reaped: until then its number can't be given to others.
 - A grandchild that keeps a pipe open delays the end by `GRACE` seconds at most.
 """
 
@@ -70,8 +69,7 @@ class Child:
                 os.close(reading)
             raise Begun(error.errno, error.strerror, error.filename) from error
         self._exited = self._loop.create_future()
-        self._pidfd = os.pidfd_open(self.pid)
-        self._loop.add_reader(self._pidfd, self._gone)
+        self._loop.add_reader(self._process.fileno(), self._gone)
         self._streams = [
             _Stream(self._loop, reading, Capture(stderr=bool(index)))
             for index, (reading, _) in enumerate(pipes)
@@ -120,7 +118,7 @@ class Child:
             stream.close()
         if not self._exited.done():
             self.kill()
-            self._settle(self._process.wait())
+            self._gone()
 
     def _signal(self, number: signal.Signals) -> None:
         if self._exited.done():
@@ -130,13 +128,8 @@ class Child:
             os.killpg(self.pid, number)
 
     def _gone(self) -> None:
-        self._signal(signal.SIGKILL)
-        self._settle(self._process.wait())
-
-    def _settle(self, code: int) -> None:
-        self._loop.remove_reader(self._pidfd)
-        os.close(self._pidfd)
-        self._exited.set_result(code)
+        self._loop.remove_reader(self._process.fileno())
+        self._exited.set_result(self._process.wait())
         self._sessions.ended(self.pid, self._key)
 
 

@@ -24,6 +24,12 @@ def test_a_journal_lists_what_began_and_has_not_ended(tmp_path: Path) -> None:
     assert journal.read(written.path) is None
 
 
+def test_a_journal_names_the_tree_of_its_cgroups(tmp_path: Path) -> None:
+    written = journal.Journal(tmp_path, "mark", Path("/sys/fs/a b"))
+    written.began(10, 111)
+    assert journal.read(written.path) == journal.Left("mark", {10: 111}, Path("/sys/fs/a b"))
+
+
 def test_a_long_journal_is_rewritten_and_says_the_same(tmp_path: Path) -> None:
     written = journal.Journal(tmp_path, "mark")
     written.began(1, 5)
