@@ -220,6 +220,22 @@ async def test_a_change_is_audited_with_where_it_came_from(web: Web) -> None:
     assert entry["source"].startswith("http:127.0.0.1:")
 
 
+async def test_the_cluster_is_paused_and_resumed_and_its_page_says_so(web: Web) -> None:
+    paused = await web.post("/api/v1/cluster:pause", {"note": "new disks"})
+    assert (paused.status, paused.json["paused"], paused.json["pauseNote"]) == (
+        200,
+        True,
+        "new disks",
+    )
+    assert paused.json["pausedAt"].endswith("Z")
+    assert paused.json["pausedBy"]
+    page = (await web.get("/")).text
+    assert f"The cluster is paused by {paused.json['pausedBy']} since" in page
+    assert "new disks" in page
+    resumed = (await web.post("/api/v1/cluster:resume", {})).json
+    assert (resumed["paused"], resumed["pausedAt"], resumed["pauseNote"]) == (False, None, None)
+
+
 async def test_health_tells_alive_from_ready(web: Web) -> None:
     assert (await web.get("/healthz")).status == 200
     assert (await web.get("/readyz")).json == {"status": "ready", "reasons": [], "notes": []}
