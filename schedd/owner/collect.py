@@ -28,7 +28,9 @@ from schedkit.tasks import Loop
 
 BATCH: Final = 500
 QUEUE: Final = 20_000
-"""Results held at most; past that new ones are dropped, for the worker sends them again."""
+"""Results, and refusals, held at most. Past that new ones are dropped: a worker sends its results
+again, and a run that was refused is found by the scan, for it never started.
+"""
 
 AFTER_COMMIT = failpoints.awaited("accept.after_commit")
 
@@ -104,8 +106,9 @@ class Collect:
     def refused(self, refusal: Refusal) -> None:
         """A worker didn't take an assignment, or gave it up before its start."""
         self._emit(Refused(refusal.why, refusal.worker))
-        self._refusals[refusal.key.run_id, refusal.token] = refusal
-        self.loop.wake()
+        if len(self._refusals) < QUEUE:
+            self._refusals[refusal.key.run_id, refusal.token] = refusal
+            self.loop.wake()
 
     def started(self, key: RunKey, token: Token, at: datetime) -> None:
         """A heartbeat listed this run as started; written down for people to see."""

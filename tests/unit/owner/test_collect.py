@@ -161,6 +161,16 @@ async def test_a_refusal_names_who_refused() -> None:
     assert [one.sender for one in world.rows.refused] == [sender]
 
 
+async def test_refusals_are_gathered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the database is away; the scan brings back what was dropped, for it never started."""
+    monkeypatch.setattr("schedd.owner.collect.QUEUE", 2)
+    world = World()
+    for token in range(1, 5):
+        world.collect.refused(replace(refusal(world.run, greatest=Token(0)), token=Token(token)))
+    await world.collect.step()
+    assert [one.token for one in world.rows.refused] == [1, 2]
+
+
 async def test_a_result_counts_without_a_tenure() -> None:
     """M9: while etcd is away results are still accepted."""
     world = World()
