@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from schedd.core.events import Emit, NeverStarted, RunsRescued
-from schedd.core.ids import SHARDS, IncarnationId, JobId, RunId, ShardId
+from schedd.core.ids import SHARDS, JobId, RunId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Loss
 from schedd.core.records import Unstarted
@@ -97,9 +97,10 @@ class Rescue:
             shards, self._look_at = sorted(self._look_at & set(self._board.ownership.epochs)), set()
             self._put(await self._store.live_runs(shards, WAITING, self._until()))
         else:
-            self._look_at = set()
+            self._look_at, self._scan_at = set(), now + SCAN_EVERY
             await self._scan(sorted(self._board.ownership.epochs))
-            self._scan_at = max(now + SCAN_EVERY, boottime() + 3 * (boottime() - now))
+            if self._scan_at:  # else somebody wants another: a key went after the list was read
+                self._scan_at = max(self._scan_at, boottime() + 3 * (boottime() - now))
         return 0.0 if self._look_at else max(0.0, self._scan_at - boottime())
 
     def _until(self) -> datetime:
@@ -149,12 +150,16 @@ class Rescue:
     async def _rescue(self, lost: Sequence[LiveRun]) -> None:
         if not lost:
             return
-        self._workers.lost(run.incarnation for run in lost if run.incarnation)
-        known = await self._catalogue.of_runs(lost)
-        losses = [_loss(run, known[run.job_id]) for run in lost if run.job_id in known]
-        rescued = await self._transactor.rows(losses, self._store.rescue)
+        doubted = {run.incarnation for run in lost if run.incarnation}
+        self._workers.lost(doubted)
+        try:
+            known = await self._catalogue.of_runs(lost)
+            losses = [_loss(run, known[run.job_id]) for run in lost if run.job_id in known]
+            rescued = set(await self._transactor.rows(losses, self._store.rescue))
+            doubted -= (gone := {loss.incarnation for loss in losses if loss.key in rescued})
+        finally:
+            self._workers.spared(doubted)  # it isn't written down: they may come back
         if rescued:
-            gone: set[IncarnationId] = {loss.incarnation for loss in losses}
             self._emit(RunsRescued(len(rescued), tuple(sorted(gone, key=lambda i: i.int))))
             self._nudges.runs_changed([key.run_id for key in rescued])
             self.look_at({loss.shard for loss in losses})

@@ -131,11 +131,18 @@ class Workers:
         attached.draining = draining
 
     def lost(self, incarnations: Iterable[IncarnationId]) -> None:
-        """These were written off: nothing more for them, even while their streams stand."""
+        """These are written off: nothing more for them, even while their streams stand."""
         for incarnation in incarnations:
             attached = self._attached.get(incarnation)
             if attached is not None:
                 attached.lost = True
+
+    def spared(self, incarnations: Iterable[IncarnationId]) -> None:
+        """Their loss was not committed: they may be given work again."""
+        for incarnation in incarnations:
+            attached = self._attached.get(incarnation)
+            if attached is not None:
+                attached.lost = False
 
     def revoke_answered(self, run: RunId, token: Token) -> None:
         """The worker gave the assignment up, or says that it has started."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import cast
@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from schedd.core import schedule
-from schedd.core.ids import IncarnationId, JobId
+from schedd.core.ids import IncarnationId, JobId, ShardId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Claim, Definition, LiveRun, Loss, RunKey
 from schedd.core.records import Unstarted
@@ -35,12 +35,18 @@ class Rows:
         self.calls: list[str] = []
         self.losses: list[Loss] = []
         self.back: list[RunKey] = []
+        self.away = False
+        self.between: Callable[[], None] = lambda: None
+        """What happens between the rows and the list."""
 
     async def live_runs(self, shards: object, states: object, until: object) -> list[LiveRun]:
         self.calls.append("rows")
+        self.between()
         return self.runs
 
     async def rescue(self, claim: Claim, losses: Sequence[Loss]) -> list[RunKey]:
+        if self.away:
+            raise Unavailable("PostgreSQL: no answer")
         self.losses += losses
         return [loss.key for loss in losses]
 
@@ -145,3 +151,37 @@ async def test_a_cancelled_run_is_told_to_its_worker_at_each_scan() -> None:
     world.workers.attach(one, line)
     await world.rescue.step()
     assert line.cancelled == [run.key.run_id]
+
+
+async def test_a_worker_whose_loss_wasnt_written_down_is_given_work_when_it_comes_back() -> None:
+    """Its lease ran out, and its heartbeats made it anew before anybody could write it off."""
+    one = worker(1)
+    world = World(running(1, one))
+    world.workers.granted(world.workers.attach(one, RecordingLine()), slots=2, received=0)
+    world.rows.away = True
+    with pytest.raises(Unavailable):
+        await world.rescue.step()
+    world.rows.live = {one.id}
+    await world.rescue.step()
+    assert [offer.slots for offer in world.workers.offers()] == [2]
+
+
+async def test_a_worker_that_was_written_off_is_given_nothing_more() -> None:
+    one = worker(1)
+    world = World(running(1, one))
+    world.workers.granted(world.workers.attach(one, RecordingLine()), slots=2, received=0)
+    await world.rescue.step()
+    assert world.workers.offers() == []
+
+
+async def test_a_key_that_goes_during_a_scan_has_another_scan_begin_at_once() -> None:
+    """Also when somebody has named a shard meanwhile: that look is a smaller one."""
+    world = World(running(1, worker(1)))
+    world.rows.live = {worker(1).id}
+    world.rows.between = world.rescue.wake
+    pause = await world.rescue.step()
+    world.rescue.look_at([ShardId(0)])
+    world.rows.calls.clear()
+    await world.rescue.step()
+    assert pause == 0.0
+    assert "live workers" in world.rows.calls
