@@ -190,7 +190,8 @@ class Greeting:
         answer(refreshed=refreshed, lost=incarnation.id in self._lost)
 
     async def _look_after(self) -> None:
-        """See who was lost, and end what waited for a spool."""
+        """See who is silent, who was lost, and end what waited for a spool."""
+        self._workers.look()
         attached = [view.incarnation for view in self._workers.workers()]
         stored = await self._store.incarnations([one.id for one in attached])
         for one in stored:

@@ -75,13 +75,21 @@ class Workers:
         self.elsewhere: Elsewhere = Nowhere()
         self._slots_freed: list[Callable[[], None]] = []
         self._attachment: Callable[[bool], None] = lambda _some: None
+        self._some = False
         self._demand: Demand = no_demand
         self._asked_last = 0
 
     def on_attachment(self, told: Callable[[bool], None]) -> None:
-        """Have `told(some)` called when workers come and go: whether any is attached."""
+        """Have `told(some)` called when that changes: whether any worker is attached, and heard."""
         self._attachment = told
-        told(bool(self._attached))
+        told(self._some)
+
+    def look(self) -> None:
+        """See who has fallen silent: a line that was cut may stand for long before it breaks."""
+        some = any(self._speaks(attached) for attached in self._attached.values())
+        if some != self._some:
+            self._some = some
+            self._attachment(some)
 
     # -- what the streams tell --
 
@@ -89,7 +97,7 @@ class Workers:
         """A stream was opened; it takes the place of an older one of the same incarnation."""
         attached = Attached(incarnation, line, spoke_at=self._boot())
         self._attached[incarnation.id] = attached
-        self._attachment(True)
+        self.look()
         self._emit(WorkerCame(incarnation.worker, incarnation.id))
         self._tell_demand(attached)
         return attached
@@ -98,7 +106,7 @@ class Workers:
         """The stream ended."""
         if self._attached.get(attached.incarnation.id) is attached:
             del self._attached[attached.incarnation.id]
-            self._attachment(bool(self._attached))
+            self.look()
             self._emit(WorkerWent(attached.incarnation.worker, attached.incarnation.id))
 
     def granted(self, attached: Attached, slots: int, received: int) -> None:
@@ -156,11 +164,10 @@ class Workers:
 
     def offers(self) -> list[Offer]:
         """The slots that may be used now."""
-        since = self._boot() - self._silent_after
         return [
             Offer(attached.incarnation, attached.available)
             for attached in self._attached.values()
-            if attached.available > 0 and attached.spoke_at >= since
+            if attached.available > 0 and self._speaks(attached)
         ]
 
     def incarnations(self) -> list[Incarnation]:
@@ -197,7 +204,7 @@ class Workers:
         attached = self._of(run)
         if attached is not None:
             attached.line.cancel(run.key, run.token, kill=kill)
-        else:
+        if attached is None or not self._speaks(attached):
             self.elsewhere.cancel(run, kill=kill)
 
     def workers(self) -> list[WorkerView]:
@@ -263,6 +270,9 @@ class Workers:
             self._asked_last = asked[-1].int
         return asked
 
+    def _speaks(self, attached: Attached) -> bool:
+        return attached.spoke_at >= self._boot() - self._silent_after
+
     def _tell_demand(self, attached: Attached) -> None:
         heads = tuple(self._demand(attached.incarnation))
         if attached.demanded != heads:
@@ -278,7 +288,7 @@ class Workers:
         attached = self._of(run)
         if attached is not None:
             attached.line.revoke(run.key, run.token)
-        elif await self.elsewhere.revoke(run):
+        if (attached is None or not self._speaks(attached)) and await self.elsewhere.revoke(run):
             return
         left = (run.start_by - self._clock.now()).total_seconds() + REVOKE_MARGIN
         await self.revoke_settled(run.key.run_id, run.token, left)

@@ -118,6 +118,26 @@ def test_nothing_is_offered_of_a_worker_that_was_silent_for_a_while():
     assert len(workers.offers()) == 1
 
 
+async def test_a_worker_whose_line_was_cut_in_silence_counts_as_not_attached() -> None:
+    """P4.6: else its member keeps shards that it can hand to nobody, until TCP gives up."""
+    boot, told = [100.0], list[bool]()
+    workers = Workers(SetClock(), lambda _event: None, boot=lambda: boot[0])
+    workers.on_attachment(told.append)
+    workers.elsewhere = other = OtherMember()
+    one, line = worker(), RecordingLine()
+    attached = workers.attach(one, line)
+    workers.look()
+    boot[0] += SILENT_AFTER + 0.1
+    workers.look()
+    assert told == [False, True, False]
+    workers.cancel(running(1, one))
+    assert len(line.cancelled) == len(other.cancelled) == 1, "by both ways"
+    workers.heard(attached, NOW, [], free=2, since_refresh=0, draining=False)
+    workers.look()
+    workers.detach(attached)
+    assert told == [False, True, False, True, False]
+
+
 def test_nothing_is_offered_of_a_lost_incarnation_though_its_stream_stands(workers: Workers):
     one = worker()
     attached = workers.attach(one, RecordingLine())
