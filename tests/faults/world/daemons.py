@@ -60,7 +60,13 @@ def member(
         "name": name or host.name,
         "member_ttl": f"{ttl:g}s",
         "worker_ttl": f"{ttl:g}s",
-        "listen": {"grpc": address(host), "http": address(host, HTTP), "insecure": True},
+        # Everywhere, for a proxy comes in by the back door.
+        "listen": {
+            "grpc": f"0.0.0.0:{GRPC}",
+            "advertise_grpc": address(host),
+            "http": address(host, HTTP),
+            "insecure": True,
+        },
         "etcd": {"endpoints": [address(each, etcd.CLIENT) for each in etcds]},
         "postgres": {"dsn": dsn},
     }
