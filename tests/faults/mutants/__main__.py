@@ -18,8 +18,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from faults.mutants.catalogue import MUTANTS, Mutant
+from faults.mutants.catalogue import MUTANTS
 from faults.mutants.edits import Edit
+from faults.mutants.mutant import Mutant
 from faults.mutants.rides import Ride
 from faults.mutants.trial import Trial, ride_on
 from faults.world.needs import lacking_here

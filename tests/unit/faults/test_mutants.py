@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from faults.checker import INVARIANTS
-from faults.mutants.catalogue import MUTANTS, Mutant
+from faults.mutants.catalogue import MUTANTS
 from faults.mutants.edits import ROOT, DoesNotApply, Edit, Tree, edited
+from faults.mutants.mutant import Mutant
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

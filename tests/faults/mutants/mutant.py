@@ -1,0 +1,20 @@
+"""What a mutant is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from faults.mutants.edits import Edit
+from faults.mutants.rides import Ride
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A build without one promise. `lacks`: in words. `caught_by`: the invariant that it breaks."""
+
+    name: str
+    lacks: str
+    edits: Sequence[Edit]
+    ride: Ride
+    caught_by: str

@@ -1,0 +1,183 @@
+"""Mutants of members: what fires, who may write, what is handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from faults.mutants import rides
+from faults.mutants.edits import Edit
+from faults.mutants.mutant import Mutant
+
+ASSIGNING = "schedd/store/assigning.py"
+FIRING = "schedd/store/firing.py"
+FIRE = "schedd/owner/fire.py"
+CATCH_UP = "schedd/core/catch_up.py"
+MEMBERSHIP = "schedd/store/membership.py"
+
+OF_MEMBERS: Sequence[Mutant] = (
+    Mutant(
+        "key-not-unique",
+        "a run's key doesn't follow from its job and instant, so ON CONFLICT never meets one",
+        (
+            Edit(
+                FIRE,
+                "NewRun(RunKey(nominal, scheduled_run_id(job, nominal)), due)",
+                'NewRun(RunKey(nominal, __import__("uuid").uuid4()), due)',
+            ),
+        ),
+        rides.IN_DOUBT,
+        "S5",
+    ),
+    Mutant(
+        "no-catch-up",
+        "after a takeover what fell due meanwhile is passed over",
+        (
+            Edit(
+                CATCH_UP,
+                "        if self.policy.policy is CatchUpPolicy.NONE:\n",
+                "        if (following := self.compiled.next_after(last)) is not None:\n"
+                "            return self._on_time((), (), following)\n"
+                "        if self.policy.policy is CatchUpPolicy.NONE:\n",
+            ),
+        ),
+        rides.LEADER_KILLED,
+        "L1",
+    ),
+    Mutant(
+        "fold-unwritten",
+        "instants that don't run leave no row",
+        (
+            Edit(
+                FIRE,
+                "    folds = tuple(_fold(definition.job_id, fold) for fold in plan.folds)\n",
+                "    folds: tuple[NewRun, ...] = ()\n",
+            ),
+        ),
+        rides.LEADER_KILLED,
+        "L1",
+    ),
+    Mutant(
+        "no-fence",
+        "an owner's transaction doesn't hold its shards' rows",
+        (
+            Edit(
+                "schedd/store/fence.py",
+                "ORDER BY s.id FOR NO KEY UPDATE OF s\n",
+                "ORDER BY s.id\n",
+            ),
+        ),
+        rides.ASLEEP,
+        "S4",
+    ),
+    Mutant(
+        "taken-from-the-living",
+        "a shard is taken though its owner isn't fenced",
+        (
+            Edit(
+                MEMBERSHIP,
+                "      AND (s.owner IS NULL OR s.owner = %(tenure)s\n"
+                "           OR EXISTS (SELECT FROM tenures t"
+                " WHERE t.id = s.owner AND t.fenced_at IS NOT NULL))\n",
+                "",
+            ),
+        ),
+        rides.MOVED_SLOWLY,
+        "S13",
+    ),
+    Mutant(
+        "epoch-stands",
+        "taking a shard doesn't raise its epoch",
+        (Edit(MEMBERSHIP, "epoch = GREATEST(s.epoch + 1, {FLOOR})", "epoch = s.epoch"),),
+        rides.LEADER_KILLED,
+        "S3",
+    ),
+    Mutant(
+        "tokens-begin-anew",
+        "each owner counts tokens from one, without the epoch",
+        (
+            Edit(
+                "schedd/owner/ownership.py",
+                "return token_of(at[1], self._sequences[at])",
+                "return token_of(Epoch(1), self._sequences[at])",
+            ),
+        ),
+        rides.LEADER_KILLED,
+        "S3",
+    ),
+    Mutant(
+        "overlap-unjudged",
+        "who may run at once isn't judged when runs are handed out",
+        (
+            Edit(
+                ASSIGNING,
+                "    SELECT c.*, c.token > 0 OR c.overlap_limit = 0\n",
+                "    SELECT c.*, true OR c.overlap_limit = 0\n",
+            ),
+        ),
+        rides.CALM,
+        "S9",
+    ),
+    Mutant(
+        "pause-unjudged",
+        "neither firing nor assigning looks whether the job is paused or was changed",
+        (
+            Edit(
+                FIRING,
+                "t.shard = b.shard AND t.generation = b.generation\n"
+                "      AND t.due_at = b.due_at AND NOT t.paused\n",
+                "t.shard = b.shard\n      AND t.due_at = b.due_at\n",
+            ),
+            Edit(
+                ASSIGNING,
+                "t.shard = b.shard\n      AND t.generation = b.generation\n",
+                "t.shard = b.shard\n",
+            ),
+            Edit(
+                ASSIGNING,
+                "      AND (NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))\n",
+                "",
+            ),
+        ),
+        rides.CALM_UNTOLD,
+        "S8",
+    ),
+    Mutant(
+        "early",
+        "members' clocks are 300 ms ahead of cluster time",
+        (
+            Edit(
+                "schedd/cluster_clock.py",
+                "        now = self._known().now(self._clock())\n",
+                "        now = self._known().now(self._clock() + 0.3)\n",
+            ),
+        ),
+        rides.CALM,
+        "S7",
+    ),
+    Mutant(
+        "key-of-calls-ignored",
+        "an idempotency key is not looked at",
+        (
+            Edit(
+                "schedd/store/idempotency.py",
+                "    if wanted is None:\n        return None\n",
+                "    return None\n",
+            ),
+        ),
+        rides.CALM,
+        "S11",
+    ),
+    Mutant(
+        "kept-alive-while-hung",
+        "the lease is kept whether or not the main loop goes on",
+        (
+            Edit(
+                "schedd/etcd/trust.py",
+                "        return now - self._beat > self._timings.interval\n",
+                "        return False\n",
+            ),
+        ),
+        rides.HUNG,
+        "L1",
+    ),
+)

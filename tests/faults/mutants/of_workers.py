@@ -1,0 +1,165 @@
+"""Mutants about workers: what they start, what becomes of their results and of their losses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from faults.mutants import rides
+from faults.mutants.edits import Edit
+from faults.mutants.mutant import Mutant
+
+RESULTS = "schedd/store/results.py"
+RESCUE = "schedd/owner/rescue.py"
+DISPATCH = "schedd/store/dispatch.py"
+ADMISSION = "workerd/core/admission.py"
+
+GUARD = "      AND r.token = b.token AND r.incarnation = b.sender AND r.state = b.running\n"
+OF_ANY_TOKEN = (
+    Edit(
+        RESULTS,
+        "        row.state is State.RUNNING\n        and row.token == report.token\n"
+        "        and row.incarnation == report.sender\n",
+        "        row.state is State.RUNNING\n",
+    ),
+    Edit(
+        RESULTS,
+        GUARD,
+        "      AND r.state = b.running\n",
+    ),
+)
+"""A result is taken whatever its token and sender."""
+
+OF_WORKERS: Sequence[Mutant] = (
+    Mutant(
+        "token-unchecked",
+        "a result is accepted whatever its token",
+        OF_ANY_TOKEN,
+        rides.WORKER_STOPPED,
+        "S2",
+    ),
+    Mutant(
+        "end-overwritten",
+        "a late result overwrites what has ended",
+        (
+            Edit(RESULTS, "        row.state is State.RUNNING\n", "        True\n"),
+            Edit(RESULTS, "        and row.token == report.token\n", ""),
+            Edit(RESULTS, "        and row.incarnation == report.sender\n", ""),
+            Edit(
+                RESULTS,
+                GUARD,
+                "",
+            ),
+        ),
+        rides.WORKER_STOPPED,
+        "S12",
+    ),
+    Mutant(
+        "acknowledged-unstored",
+        "a result is acknowledged before its COMMIT",
+        (
+            Edit(
+                "schedd/owner/collect.py",
+                "        verdicts = await self._store.accept(reports)\n",
+                "        for _, (one, line) in batch:\n"
+                "            line.acknowledge(one.key, one.token, stale=False)\n"
+                '        await __import__("asyncio").sleep(0.05)\n'
+                "        verdicts = await self._store.accept(reports)\n",
+            ),
+        ),
+        rides.BEFORE_STORING,
+        "S10",
+    ),
+    Mutant(
+        "spool-forgotten",
+        "results of an earlier process stay in the spool",
+        (
+            Edit(
+                "workerd/courier.py",
+                "in self._spool.load():\n            for result in results:\n",
+                "in self._spool.load():\n            for result in results[:0]:\n",
+            ),
+        ),
+        rides.SPOOLED,
+        "L4",
+    ),
+    Mutant(
+        "rescued-too-early",
+        "runs are taken from workers whose leases live",
+        (
+            Edit(
+                RESCUE,
+                "await self._rescue([run for run in running if run.incarnation not in live])",
+                "await self._rescue([run for run in running if run.incarnation in live])",
+            ),
+            Edit(
+                DISPATCH,
+                '    connection.exec_driver_sql(LOSE, {"ids": arrays.ids('
+                "{loss.incarnation for loss in losses})})\n",
+                "",
+            ),
+        ),
+        rides.CALM,
+        "S10",
+    ),
+    Mutant(
+        "never-rescued",
+        "the runs of a worker that is gone stay its own",
+        (
+            Edit(
+                RESCUE,
+                "            await self._rescue("
+                "[run for run in running if run.incarnation not in live])\n",
+                "",
+            ),
+        ),
+        rides.WORKER_KILLED,
+        "L4",
+    ),
+    Mutant(
+        "at-most-once-again",
+        "an at_most_once run is handed out again after its worker was lost",
+        (
+            Edit(
+                "schedd/core/retry.py",
+                "    given_up = _given_up(run, definition)\n"
+                "    return given_up or Sequel(State.RETRYING, Reason.WORKER_LOST",
+                "    return Sequel(State.RETRYING, Reason.WORKER_LOST",
+            ),
+        ),
+        rides.WORKER_KILLED,
+        "L5",
+    ),
+    Mutant(
+        "started-twice",
+        "a worker takes the same assignment as often as it comes",
+        (
+            Edit(
+                ADMISSION,
+                "        if (state := self.state(key)) is not None:\n"
+                "            return Known(state)\n",
+                "",
+            ),
+            Edit(
+                ADMISSION,
+                "        if seen is not None and key.token <= seen.token:\n",
+                "        if seen is not None and key.token < seen.token:\n",
+            ),
+        ),
+        rides.CALM_TWICE,
+        "L5",
+    ),
+    Mutant(
+        "started-too-late",
+        "a worker starts what it has, past `start_by` and without trust",
+        (
+            Edit(
+                ADMISSION,
+                "        if not trusted or judged > offer.start_by:\n"
+                "            return Why.TOO_LATE\n",
+                "",
+            ),
+        ),
+        rides.HELD,
+        "S8",
+    ),
+)
