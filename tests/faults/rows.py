@@ -129,11 +129,11 @@ ROWS: Sequence[Row] = (
         ("test_wall_clock_moved", "test_worker_clock_moved"),
     ),
     Row(
-        "disk full under PostgreSQL, under the spool",
+        "disk full under PostgreSQL, under the spool, under the log",
         "nothing is acknowledged that wasn't written; heals without deletion by hand",
-        ("test_postgres_disk_full", "test_spool_disk_full"),
+        ("test_postgres_disk_full", "test_spool_disk_full", "test_log_disk_full"),
         ("tests/integration/test_worker_disk.py",),
-        "etcd's own disk stands in by its quota (above); a full disk under the log is not injected",
+        "etcd's own disk: its quota stands in for it",
     ),
     Row(
         "faults drawn at random, one after another",

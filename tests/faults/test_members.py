@@ -7,6 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from faults.conftest import FaultRun
+from faults.nemesis import disks
 from faults.nemesis.clocks import movable_clock, moved
 from faults.nemesis.cuts import cut
 from faults.nemesis.failpoints import killed_at, stopped_at
@@ -154,3 +155,15 @@ def test_wall_clock_moved(fault_run: FaultRun, world: World, how: str, least: fl
         told = f"{leader} {how}"
         with fault_run(faketime=told) as run, moved(run.journal, clock, how, least):
             run.ride(8)
+
+
+@pytest.mark.full
+def test_log_disk_full(fault_run: FaultRun, world: World) -> None:
+    """The leader can't write a line of its log any more, and works on."""
+    leader = world.members[str(world.leader())]
+    with disks.log_disk(world, leader) as folder:
+        world.await_ready(30)
+        with fault_run() as run, disks.full(run.journal, folder):
+            with killed(run.journal, world.workers["w1"]):  # something to tell of
+                run.ride(5)
+            assert leader.alive()

@@ -86,7 +86,7 @@ def test_workers_asked_to_end_one_after_another(fault_run: FaultRun, world: Worl
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("way", "after"), [("slow", 1), ("stall", 4000), ("truncate", 4000), ("reset", 4000)]
+    ("way", "after"), [("slow", 1), ("stall", 1000), ("truncate", 1000), ("reset", 1000)]
 )
 def test_wire_between_workers_and_members(
     fault_run: FaultRun, world: World, way: str, after: int

@@ -9,8 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from faults.nemesis.journal import Fault, Journal, NoEffect
+from faults.world.grounds import disk, run
+from faults.world.service import Service
+from faults.world.world import World
+from support.wait import wait_until
 
 FILLER = ".nemesis"
+LOG_DISK = 1
+"""Megabytes."""
 
 
 @contextmanager
@@ -27,6 +33,29 @@ def full(journal: Journal, folder: Path) -> Iterator[Fault]:
         finally:
             fault.end()
             filler.unlink(missing_ok=True)
+
+
+@contextmanager
+def log_disk(world: World, service: Service) -> Iterator[Path]:
+    """Start this daemon anew with its log on a small disk of its own; undone at the end."""
+    folder = world.work / f"log-{service.name}"
+    disk(folder, LOG_DISK)
+    usual = service.log
+    service.log = folder / usual.name
+    _anew(service)
+    try:
+        yield folder
+    finally:
+        service.log = usual
+        _anew(service)
+        run("umount", "--lazy", str(folder))
+        folder.rmdir()
+
+
+def _anew(service: Service) -> None:
+    service.terminate(20)
+    service.start()
+    wait_until(service.ready, 45, f"{service.name} to be ready")
 
 
 def _fill(filler: Path) -> int:
