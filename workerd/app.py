@@ -12,6 +12,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Awaitable
@@ -53,7 +54,7 @@ _KEEPER_LOOK = 0.5
 class App:
     """One worker process."""
 
-    def __init__(self, config: Config, spool: Spool) -> None:
+    def __init__(self, config: Config, spool: Spool, sessions: Sessions) -> None:
         """Prepare everything; blocks for a moment.
 
         Raises:
@@ -64,11 +65,7 @@ class App:
             config.tls.read()
         self._config = config
         self._spool = spool
-        killed = sweep_leftovers(spool.directory)
-        if killed:
-            log.warning("killed %d processes that an earlier worker left", killed)
-        scratch.clear(spool.scratch)
-        self._sessions = Sessions(spool.directory, wanted=config.cgroups)
+        self._sessions = sessions
         self._metrics = Metrics()
         table = executors(config, self._sessions, spool.scratch)
         identity = Identity(
@@ -132,7 +129,6 @@ class App:
             await self._drain(daemon)
             for task in tasks:
                 task.cancel()
-        self._sessions.close()
 
     async def _drain(self, daemon: Daemon) -> None:
         daemon.status("draining")
@@ -194,7 +190,12 @@ async def serve(config: Config, daemon: Daemon) -> None:
     """A worker's whole life, for `run_daemon`."""
     spool = Spool(config.spool)
     try:
-        await App(config, spool).run(daemon)
+        killed = sweep_leftovers(spool.directory)
+        if killed:
+            log.warning("killed %d processes that an earlier worker left", killed)
+        scratch.clear(spool.scratch)
+        with contextlib.closing(Sessions(spool.directory, wanted=config.cgroups)) as sessions:
+            await App(config, spool, sessions).run(daemon)
     finally:
         spool.close()
 

@@ -66,6 +66,8 @@ class Group:
             OSError: it can't be made.
         """
         self.path = path
+        self._folder = str(path)
+        self._procs = f"{path}/cgroup.procs"
         path.mkdir()
 
     def kill(self) -> None:
@@ -74,8 +76,15 @@ class Group:
 
     def holds_only(self, pid: int) -> bool:
         """Whether this process is the only one that lives in it, and in all below it."""
-        own = (self.path / "cgroup.procs").read_text().split() == [str(pid)]
-        return own and self.path.stat().st_nlink == _NONE_BELOW
+        try:
+            fd = os.open(self._procs, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # someone has removed it
+            return False
+        try:
+            alone = os.read(fd, 64) == b"%d\n" % pid
+        finally:
+            os.close(fd)
+        return alone and os.stat(self._folder).st_nlink == _NONE_BELOW  # noqa: PTH116 - each run
 
     def remove(self) -> bool:
         """Away with it; False when something in it still lives."""

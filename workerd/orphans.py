@@ -51,6 +51,8 @@ class Orphans:
         self._over: deque[int] = deque(maxlen=_REMEMBERED)
         """The sessions of the last attempts that ended."""
         self._known: set[int] = set()
+        self._spared: set[int] = set()
+        """Children that were seen to carry `procs.OWN`; environments are dear to read."""
         self._dead: dict[int, float] = {}
 
     def began(self, process: procs.Process, run: str, token: int) -> None:
@@ -63,7 +65,8 @@ class Orphans:
         del self._jobs[pid]
         self._over.append(pid)
         self._kinship.ended(pid)
-        self.look()
+        if self._tree is None:
+            self.look()
 
     def look(self) -> int:
         """End and reap what belongs to no running attempt; how many were killed."""
@@ -72,6 +75,7 @@ class Orphans:
         except FileNotFoundError:  # a kernel without this list
             return 0
         self._known &= children
+        self._spared &= children
         self._dead = {pid: since for pid, since in self._dead.items() if pid in children}
         now = int(boottime() * _TICKS)
         killed = sum(self._settle(pid) for pid in children - self._jobs.keys())
@@ -97,8 +101,11 @@ class Orphans:
             return False
         if process.session in self._over:
             return True
+        if process.pid in self._spared:
+            return False
         environ = procs.environment(process.pid)
         if environ.get(procs.OWN) == self._mark:
+            self._spared.add(process.pid)
             return False
         if environ.get(procs.MARK) == self._mark:
             told = (environ.get("SCHEDD_RUN_ID"), environ.get("SCHEDD_FENCING_TOKEN"))

@@ -234,6 +234,7 @@ async def test_a_module_that_cannot_be_imported_is_an_error_at_start(tmp_path: P
     worker.start()
     assert await worker.ended() == 2
     assert "no_such_module" in worker.log.read_text()
+    assert not [*worker.spool.glob("*.journal")], "nothing of it is left to be swept"
 
 
 async def test_a_thousand_small_runs_all_report_once(tmp_path: Path) -> None:
