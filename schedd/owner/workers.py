@@ -226,15 +226,16 @@ class Workers:
     async def never_started(self, runs: Collection[LiveRun]) -> list[LiveRun]:
         """Those of which their live worker has said, by a heartbeat stamped after `start_by`,
         that it doesn't have this assignment. Asks the other members about workers that aren't
-        attached here, once each.
+        attached here, or silent, once each.
         """
         heard = {one.incarnation.id: one.heard for one in self._attached.values()}
+        speaking = {one.incarnation.id for one in self._attached.values() if self._speaks(one)}
         past = self._clock.now() - ASK_AFTER
         away: set[IncarnationId] = {
             run.incarnation
             for run in runs
             if run.incarnation is not None
-            and run.incarnation not in heard
+            and run.incarnation not in speaking
             and run.start_by is not None
             and run.start_by < past
         }
@@ -244,7 +245,7 @@ class Workers:
                 each: group.create_task(self.elsewhere.heard(each), name=f"heard {each}")
                 for each in asked
             }
-        heard.update((each, task.result()) for each, task in answers.items())
+        heard.update((each, told) for each, task in answers.items() if (told := task.result()))
         return [
             run
             for run in runs

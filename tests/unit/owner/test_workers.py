@@ -267,3 +267,19 @@ async def test_workers_with_long_runs_dont_keep_the_others_from_being_asked_abou
     other.beat = Heard(clock.time, long)
     scans = [await workers.never_started(out) for _ in range(2)]
     assert [last] in scans
+
+
+async def test_a_worker_that_is_silent_here_is_asked_about_elsewhere(clock: SetClock):
+    """P4.3: a line that was cut in silence may stand for long before it breaks."""
+    boot = [100.0]
+    workers = Workers(clock, lambda _event: None, boot=lambda: boot[0])
+    workers.elsewhere = other = OtherMember()
+    one = worker()
+    workers.attach(one, RecordingLine())
+    out = running(1, one)
+    assert out.start_by is not None
+    clock.time = out.start_by + timedelta(seconds=2)
+    other.beat = Heard(clock.time, frozenset())
+    assert await workers.never_started([out]) == []
+    boot[0] += SILENT_AFTER + 0.1
+    assert await workers.never_started([out]) == [out]
