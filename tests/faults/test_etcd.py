@@ -28,7 +28,7 @@ def test_etcd_majority_lost(fault_run: FaultRun, world: World) -> None:
 def test_etcd_compacted_under_the_watches(fault_run: FaultRun, world: World) -> None:
     """Who was away for a moment, and finds the revisions gone that it missed, lists anew."""
     with fault_run() as run, etcd.compacted_unseen(run.journal, world):
-        run.ride(0.5)
+        run.ride(3)
 
 
 @pytest.mark.full

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from faults.nemesis.cuts import cut
 from faults.nemesis.journal import Fault, Journal, NoEffect
 from faults.world import etcd
 from faults.world.service import Service
@@ -58,14 +57,21 @@ def compact(fault: Fault, world: World) -> None:
 
 @contextmanager
 def compacted_unseen(journal: Journal, world: World) -> Iterator[Fault]:
-    """All members are cut from etcd while it is compacted: their watches resume from nowhere."""
-    etcds = [member.host for member in world.etcds.values()]
-    members = [member.host for member in world.members.values()]
-    with (
-        cut(journal, world.network, members, etcds),
-        journal.fault("etcd compacted", "etcd") as fault,
-    ):
-        compact(fault, world)
+    """Compacted while no member has a connection: their watches resume where nothing is left.
+
+    Silence would not do, for a stream outlives a short one: what members send to etcd is led to a
+    host that resets it, for less time than a lease leaves.
+    """
+    network, astray = world.network, world.proxy_host
+    with journal.fault("etcd compacted", "etcd") as fault:
+        with ExitStack() as undo:
+            for target in world.etcds.values():
+                network.bear(target.host, astray)
+                undo.callback(network.forget, target.host, astray)
+                for member in world.members.values():
+                    network.detour(member.host, target.host, astray)
+                    undo.callback(network.straighten, member.host, target.host, astray)
+            compact(fault, world)
         yield fault
 
 
