@@ -98,7 +98,8 @@ def fault_run(
         except BaseException:
             _tell(run)
             raise
-        verdict = check(History.read(directory))
+        history = History.read(directory)
+        verdict = check(history)
         run.recorder.verdict(verdict.as_json())
         figures = verdict.figures
         figure(
@@ -107,7 +108,7 @@ def fault_run(
             f" longest gap {figures.longest_gap:.1f} s {run.figures or ''}"
         )
         if os.environ.get("EVIDENCE"):
-            evidence.append(name, verdict, run)
+            evidence.append(directory, history, verdict)
         if verdict.status is not Status.OK:
             _tell(run)
             found = (*verdict.violations, *verdict.doubts)

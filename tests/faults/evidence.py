@@ -1,27 +1,49 @@
-"""What the rows measured, as JSON lines in docs/evidence, one file a set of rows."""
+"""What a run measured, as a JSON line in docs/evidence; from the folder `tests`:
+
+    ../.venv/bin/python -m faults.evidence DIRECTORY…
+
+judges kept histories again and appends what they show. `EVIDENCE=1 make faults` does so as it goes.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
+from faults.checker import check
 from faults.checker.verdict import Verdict
-from faults.scenario import Run
+from faults.history import History, Meta
 
-FOLDER = Path(__file__).parents[2] / "docs" / "evidence"
+FILE = Path(__file__).parents[2] / "docs" / "evidence" / "faults.jsonl"
+FIGURES = "figures.json"
+"""In a history's directory: what its run measured itself."""
 
 
-def append(test: str, verdict: Verdict, run: Run) -> None:
-    """Add one line to `docs/evidence/faults.jsonl`."""
-    line = {
-        "test": test,
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+def line_of(meta: Meta, verdict: Verdict, figures: dict[str, Any]) -> dict[str, Any]:
+    """One line: the test, when, the verdict, what was measured beside it, how to repeat it."""
+    drawn = meta.scenario == "faults-long"
+    return {
+        "test": f"{meta.scenario}, seed {meta.seed}" if drawn else meta.scenario,
+        "date": time.strftime("%Y-%m-%d", time.gmtime(meta.ended)),
         **verdict.as_json(),
-        "seconds": round(time.time() - run.began, 1),
-        "measured": run.figures,
-        "command": run.command,
+        "seconds": round(meta.ended - meta.began, 1),
+        "measured": figures,
+        "command": meta.command,
     }
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with (FOLDER / "faults.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+
+
+def append(directory: Path, history: History, verdict: Verdict, file: Path = FILE) -> None:
+    """Add the line of this history."""
+    figures = directory / FIGURES
+    measured = json.loads(figures.read_text()) if figures.exists() else {}
+    with file.open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps(line_of(history.meta, verdict, measured)) + "\n")
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        kept = History.read(Path(name))
+        append(Path(name), kept, check(kept))

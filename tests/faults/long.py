@@ -55,13 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"check it again:      cd tests && python -m faults.checker {home}/history"
     )
     try:
-        run, verdict = suffer(home, asked.seconds, seed, command)
+        history, verdict = suffer(home, asked.seconds, seed, command)
     except AssertionError as broken:
         print(f"the run broke off: {broken}\n{kept}", file=sys.stderr)
         return 1
     print(table(verdict), end="")
     if os.environ.get("EVIDENCE"):
-        evidence.append(f"faults-long, seed {seed}", verdict, run)
+        evidence.append(home / "history", history, verdict)
     if verdict.status is Status.OK and not asked.keep:
         shutil.rmtree(home)
     else:
@@ -69,8 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return verdict.status.exit_code
 
 
-def suffer(home: Path, seconds: float, seed: int, command: str) -> tuple[Run, Verdict]:
-    """One world under the faults of this seed for so long; the judged run."""
+def suffer(home: Path, seconds: float, seed: int, command: str) -> tuple[History, Verdict]:
+    """One world under the faults of this seed for so long; what it left, judged."""
     plan = draw(seed, int(seconds / PACE) + 1)
     with World(home / "logs") as world:
         run = Run(world, "faults-long", home / "history", seed=seed, command=command)
@@ -84,9 +84,10 @@ def suffer(home: Path, seconds: float, seed: int, command: str) -> tuple[Run, Ve
                     _once(run, planned, time.monotonic() - began)
         finally:
             world.postgres.dump(run.directory / "pg_dump.sql")
-    verdict = check(History.read(run.directory))
+    history = History.read(run.directory)
+    verdict = check(history)
     run.recorder.verdict(verdict.as_json())
-    return run, verdict
+    return history, verdict
 
 
 def _once(run: Run, planned: Planned, at: float) -> None:
