@@ -86,7 +86,10 @@ def main() -> int:
                     _be_cradle(theirs)
             for fd in files:
                 os.close(fd)
-            worker.sendall(BORN.pack(pid, failure, False))
+            try:
+                worker.sendall(BORN.pack(pid, failure, False))
+            except ConnectionError:  # the worker has died, and the cradle hears it by itself
+                return 0
 
 
 def _nothing(_number: int, _frame: object) -> None:
