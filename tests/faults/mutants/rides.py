@@ -80,10 +80,12 @@ def _results_in_the_spool(run: Run, world: World) -> None:
     worker = world.workers["w1"]
     members = [member.host for member in world.members.values()]
     wait_until(lambda: "while" in run.running_on("w1"), 20, "w1 to run something")
-    with ExitStack() as death, cut(run.journal, world.network, [worker.host], members):
-        wait_until(lambda: world.spooled("w1"), 10, "results in the spool")
-        run.ride(0.5)
-        death.enter_context(killed(run.journal, worker))
+    with ExitStack() as death:
+        with cut(run.journal, world.network, [worker.host], members):
+            wait_until(lambda: world.spooled("w1"), 10, "results in the spool")
+            run.ride(2)  # here and below: so that enough instants fall into each fault
+            death.enter_context(killed(run.journal, worker))
+        run.ride(1)
 
 
 def _killed_before_storing(run: Run, world: World) -> None:
