@@ -49,6 +49,7 @@ def test_worker_restarted_with_results_in_the_spool(fault_run: FaultRun, world: 
             run.ride(0.5)
             death.enter_context(killed(run.journal, worker))
             run.figures["spooled_batches"] = len(world.spooled("w1"))
+            run.ride(3)
 
 
 def test_two_daemons_with_one_identity(fault_run: FaultRun, world: World) -> None:
