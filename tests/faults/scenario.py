@@ -21,14 +21,14 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from faults import dump, resources
 from faults.history import Meta, Recorder
@@ -37,6 +37,8 @@ from faults.nemesis.journal import Journal
 from faults.probes import MIX, Probe
 from faults.world.world import World
 from support.wait import wait_until
+
+T = TypeVar("T")
 
 MARGIN = 2.5
 """Seconds from the last instant that is judged to the end of the record, at least."""
@@ -161,7 +163,7 @@ class Run:
         self._callers = [
             Caller(self.world.endpoints, self.recorder, self._ops, self._probes) for _ in range(4)
         ]
-        self._spread(lambda caller, probe: self._create(caller, probe))
+        self._spread(self._create, self.mix)
         if self._load is not None:
             self._load.begin()
         self._await_on_time(time.time(), 20)
@@ -204,8 +206,8 @@ class Run:
     def _finish(self) -> None:
         if self._load is not None:
             self._load.end()
-        self._spread(lambda caller, probe: self._delete(caller, probe))
         try:
+            self._delete_all()
             wait_until(self._settled, self.timings.settle, "all runs to end and spools to empty")
             last = self.quiet[-1][1] if self.quiet else self.began
             self.ride(max(0.0, last + MARGIN - time.time()))
@@ -247,14 +249,13 @@ class Run:
 
     # ── small acts ───────────────────────────────────────────────────────────────────────────
 
-    def _spread(self, act: Any, probes: Sequence[Probe] | None = None) -> None:
-        """Do it for each probe, over all callers at once."""
-        each = self.mix if probes is None else probes
-        share = [each[at :: len(self._callers)] for at in range(len(self._callers))]
+    def _spread(self, act: Callable[[Caller, T], object], subjects: Sequence[T]) -> None:
+        """Do it for each of them, over all callers at once."""
+        share = [subjects[at :: len(self._callers)] for at in range(len(self._callers))]
 
-        def work(caller: Caller, probes: Sequence[Probe]) -> None:
-            for probe in probes:
-                act(caller, probe)
+        def work(caller: Caller, subjects: Sequence[T]) -> None:
+            for subject in subjects:
+                act(caller, subject)
 
         with ThreadPoolExecutor(len(self._callers)) as pool:
             list(pool.map(work, self._callers, share))
@@ -264,10 +265,19 @@ class Run:
         assert job_id is not None, f"{probe.name} could not be made in a quiet cluster"
         self.job_ids[probe.name] = job_id
 
-    def _delete(self, caller: Caller, probe: Probe) -> None:
-        for _ in range(5):
-            if caller.change("delete", probe.name, self.job_ids.get(probe.name)):
-                return
+    def _delete_all(self) -> None:
+        """Delete whatever job of this run still lives: the load's too, where a fault left one."""
+        living = self.world.postgres.sql(
+            "SELECT name, job_id::text FROM jobs"
+            f" WHERE deleted_at IS NULL AND name LIKE '{self.prefix}-%'"
+        )
+
+        def delete(caller: Caller, job: tuple[str, str]) -> None:
+            for _ in range(5):
+                if caller.change("delete", *job):
+                    return
+
+        self._spread(delete, living)
 
     def _close(self) -> None:
         for caller in self._callers:
