@@ -9,7 +9,8 @@ Invariants
 - A list of members older than the last one read (by etcd's revision) is ignored, unless no stream
   is left: an etcd that was restored counts from a lower number.
 - In total never more slots are granted than are free, and none while there is no trust, while
-  draining, or while the spool takes nothing.
+  draining, or while the spool takes nothing. They are withdrawn at the moment trust ends; what a
+  member still pushes until it hears of that is refused.
 """
 
 from __future__ import annotations
@@ -93,8 +94,13 @@ class Attach:
                         self._keep(address), name=f"attach {address}"
                     )
                 self._drop_aliases()
-                await self._waker.wait(_LOOK)
+                await self._waker.wait(self._to_look())
                 self.redeal()
+
+    def _to_look(self) -> float:
+        """Seconds to the next look: at the end of trust at the latest, to withdraw all slots."""
+        left = self._trust.until - boottime()
+        return min(left, _LOOK) if left > 0 else _LOOK
 
     async def goodbye(self) -> None:
         """Everything is settled: say so on each stream, and return when all have ended."""
@@ -195,6 +201,7 @@ class Attach:
         fresh = not self.trusted()
         self._trust.refreshed(sent)
         if fresh:
+            self._waker.wake()
             self.redeal()
 
     def received(self, link: Link, frame: pb.MemberFrame) -> None:

@@ -1,0 +1,82 @@
+"""What a worker keeps free for its members, and until when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from schedkit.clock import boottime, utcnow
+from schedproto.v1 import worker_service_pb2 as pb
+from support.wait import wait_until_async
+from workerd import attach as module
+from workerd.attach import Attach
+from workerd.core.admission import Admission
+from workerd.core.cluster_time import JudgingClock, RoundTrip
+from workerd.core.ids import Address
+from workerd.core.trust import Trust
+from workerd.courier import Courier
+from workerd.identity import Identity
+from workerd.link import Link
+from workerd.metrics import Metrics
+from workerd.spool import Spool
+from workerd.work import Work
+
+SLOTS = 4
+NEVER = 3600.0
+
+
+class World:
+    """A worker's attachment without a wire: the test says what streams there are."""
+
+    def __init__(self, spool: Spool) -> None:
+        identity = Identity("w1", spool.id, "0", "host", SLOTS, {}, [], [], utcnow())
+        admission = Admission(SLOTS, identity.incarnation)
+        self.trust, clock = Trust(), JudgingClock()
+        courier = Courier(spool, lambda _key, _verdict: None)
+        work = Work("w1", admission, self.trust, clock, {}, courier, Metrics())
+        self.attach = Attach(identity, [], None, admission, self.trust, clock, work, courier)
+        clock.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
+
+    def link(self, member: str, *, ttl: float) -> Link:
+        """One more open stream; workers' leases live for `ttl` seconds."""
+        link = Link(Address(member), None, self.attach)
+        link.member = member
+        welcome = pb.Welcome(member=member)
+        welcome.worker_ttl.FromTimedelta(timedelta(seconds=ttl))
+        self.attach.welcomed(link, welcome)
+        return link
+
+
+@asynccontextmanager
+async def attaching(folder: Path) -> AsyncIterator[World]:
+    spool = Spool(folder)
+    world = World(spool)
+    running = asyncio.create_task(world.attach.run(), name="attach")
+    try:
+        yield world
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        spool.close()
+
+
+def granted(link: Link) -> int:
+    return link.promised - link.received
+
+
+async def test_slots_are_withdrawn_at_the_moment_trust_ends_not_at_the_next_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LOOK", NEVER)
+    async with attaching(tmp_path) as world:
+        link = world.link("m1", ttl=3.0)
+        await asyncio.sleep(0)  # its loop waits for the next look
+        world.attach.refreshed(boottime())
+        await wait_until_async(lambda: granted(link) == SLOTS, 5, "slots granted")
+        await wait_until_async(lambda: granted(link) == 0, 5, "slots withdrawn")
+        assert boottime() >= world.trust.until, "too early: a lease that lives lends its slots"
