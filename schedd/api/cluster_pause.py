@@ -20,10 +20,11 @@ async def pause_cluster(
     def entry(before: Pauses, after: Pauses) -> AuditEntry:
         return caller.changed("pause", "cluster", _told(before), _told(after), request.request_id)
 
-    await services.pauses.pause(caller.actor, request.note, entry)
-    services.nudges.cluster_changed()
-    out = await settling.unstarted(services, None)
-    await settling.revoke(services, caller, out, "the cluster")
+    async with settling.kept(services, "the cluster"):
+        await services.pauses.pause(caller.actor, request.note, entry)
+        services.nudges.cluster_changed()
+        out = await settling.unstarted(services, None)
+        await settling.revoke(services, caller, out, "the cluster")
     return await get_cluster(services, caller, wire.GetClusterRequest())
 
 

@@ -98,7 +98,8 @@ async def update_job(
     spec = definitions.spec_of(new)
     if spec == old:
         if not request.validate_only:  # an edit whose answer was "unknown" may be asked again
-            await settling.settle(services, caller, record, may_start=stored.generation)
+            async with settling.kept(services, stored.name):
+                await settling.settle(services, caller, record, may_start=stored.generation)
         return views.job_message(record)
     edited = replace(
         stored, generation=stored.generation + 1, spec=spec.SerializeToString(deterministic=True)
@@ -110,19 +111,16 @@ async def update_job(
     if request.validate_only:
         due = timer[0] if timer else record.due_at
         return views.job_message(replace(record, definition=edited, due_at=due))
-    result = await services.store.update_job(
-        stored.job_id,
-        stored.generation,
-        edited,
-        timer,
-        caller.audit("update", f"job/{stored.namespace}/{stored.name}", request.request_id),
-        missed,
-    )
-    if isinstance(result, Conflict):
-        raise stored_jobs.edited_meanwhile(stored.name)
-    if result is None:
-        raise stored_jobs.unknown(stored.name)
-    await settling.settle(services, caller, result, may_start=result.definition.generation)
+    audit = caller.audit("update", f"job/{stored.namespace}/{stored.name}", request.request_id)
+    async with settling.kept(services, stored.name):
+        result = await services.store.update_job(
+            stored.job_id, stored.generation, edited, timer, audit, missed
+        )
+        if isinstance(result, Conflict):
+            raise stored_jobs.edited_meanwhile(stored.name)
+        if result is None:
+            raise stored_jobs.unknown(stored.name)
+        await settling.settle(services, caller, result, may_start=result.definition.generation)
     return views.job_message(result)
 
 
@@ -135,10 +133,10 @@ async def delete_job(
     if request.etag and request.etag != views.etag(stored.job_id, stored.generation):
         raise stored_jobs.edited_meanwhile(stored.name)
     audit = caller.audit("delete", f"job/{stored.namespace}/{stored.name}", request.request_id)
-    before = await settling.unstarted(services, stored.job_id)  # a lost worker's run is cancelled
-    if not await services.store.delete_job(stored.job_id, audit):
-        raise stored_jobs.unknown(request.job)
-    await settling.settle(services, caller, record, before=before)
+    async with settling.kept(services, stored.name):
+        if not await services.store.delete_job(stored.job_id, audit):
+            raise stored_jobs.unknown(request.job)
+        await settling.settle(services, caller, record)
     return job_service_pb2.DeleteJobResponse(deleted=True)
 
 

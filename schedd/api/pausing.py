@@ -19,15 +19,12 @@ async def pause_job(
     refuse_unbuilt(request)
     record = await stored_jobs.find(services, request.namespace, request.job)
     stored = record.definition
-    paused = await services.store.pause_job(
-        stored.job_id,
-        request.note,
-        caller.actor,
-        caller.audit("pause", f"job/{stored.namespace}/{stored.name}", request.request_id),
-    )
-    if paused is None:
-        raise stored_jobs.unknown(request.job)
-    await settling.settle(services, caller, paused)
+    audit = caller.audit("pause", f"job/{stored.namespace}/{stored.name}", request.request_id)
+    async with settling.kept(services, stored.name):
+        paused = await services.store.pause_job(stored.job_id, request.note, caller.actor, audit)
+        if paused is None:
+            raise stored_jobs.unknown(request.job)
+        await settling.settle(services, caller, paused)
     return views.job_message(paused)
 
 

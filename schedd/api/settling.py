@@ -1,9 +1,15 @@
 """What `ok` of pause, edit and delete waits for: each attempt that may still start was given up,
 has started, or has expired (PROTOCOL 3).
+
+    probe ─→ change, COMMIT ─→ what is out? ─→ asked back, at most 5 s ─→ probe ─→ ok
+      └──────────────── the same timeline of PostgreSQL? else: unknown ────┘
+
+A standby that was promoted while `ok` waited may lack the change.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Final
 
@@ -17,21 +23,39 @@ CLOCKS_DIFFER: Final = timedelta(seconds=0.5)
 """By which a worker's reading of cluster time may be behind this member's."""
 
 
+@asynccontextmanager
+async def kept(services: Services, what: str) -> AsyncIterator[None]:
+    """Around a change and all that its `ok` waits for: PostgreSQL didn't fail over meanwhile.
+
+    Raises:
+        OutcomeUnclear: it did, so that the change may be lost.
+    """
+    before = (await services.membership.probe()).timeline
+    yield
+    after = await services.membership.probe()
+    newest = max(after.timeline, services.cluster.view().timeline)
+    if after.in_recovery or newest != before:
+        raise OutcomeUnclear(
+            f"PostgreSQL failed over while {what} was changed: the change may be lost",
+            reason="FAILED_OVER",
+            remedy="see whether it is as it should be, and call again if it isn't",
+        )
+
+
 async def settle(
     services: Services,
     caller: Caller,
     record: JobRecord,
     *,
     may_start: int | None = None,
-    before: Sequence[LiveRun] = (),
 ) -> None:
     """Tell the owner, and wait until nothing of the old definition can start any more; attempts
-    of generation `may_start` and later may. `before`: what might start before the change.
+    of generation `may_start` and later may.
     """
     stored = record.definition
     services.nudges.jobs_changed([(stored.job_id, record.shard)])
-    out = {run.token: run for run in (*before, *await unstarted(services, stored.job_id))}
-    old = [run for run in out.values() if may_start is None or run.generation < may_start]
+    out = await unstarted(services, stored.job_id)
+    old = [run for run in out if may_start is None or run.generation < may_start]
     await revoke(services, caller, old, stored.name or str(stored.job_id))
 
 

@@ -106,7 +106,14 @@ WITH d AS MATERIALIZED (
         ready_at = statement_timestamp() + d.wait * interval '1 s'
     FROM d WHERE r.scheduled_at = d.scheduled_at AND r.run_id = d.run_id
       AND r.token = d.token AND r.state = d.running AND r.incarnation = d.incarnation
-    RETURNING r.scheduled_at, r.run_id, r.job_id, r.shard, r.state, d.dead, d.fingerprint
+    RETURNING r.scheduled_at, r.run_id, r.job_id, r.shard, r.state, d.dead, d.fingerprint,
+        r.token, r.generation, r.worker, r.incarnation, r.start_by, r.started_at
+), may_start AS (  -- for `ok` of a pause, an edit, a delete (PROTOCOL 3)
+    INSERT INTO lost_assignments
+        (run_id, token, scheduled_at, job_id, generation, worker, incarnation, start_by)
+    SELECT run_id, token, scheduled_at, job_id, generation, worker, incarnation, start_by
+    FROM moved WHERE started_at IS NULL AND start_by > statement_timestamp() - interval '2 s'
+    ON CONFLICT DO NOTHING
 ), gone AS (
     DELETE FROM live l USING moved m
     WHERE m.state <> 'RETRYING' AND l.shard = m.shard AND l.job_id = m.job_id

@@ -37,6 +37,7 @@ from schedd.store.fence import application_name, ending_blockers
 from schedd.store.halving import halved
 from schedd.store.owner import HORIZON, PostgresOwnerStore
 from schedd.store.pauses import PostgresPauseStore
+from schedd.store.unstarted import forget_expired
 from schedd.store.users import PostgresUserStore
 from schedkit import failpoints
 
@@ -239,8 +240,9 @@ class PostgresStore:
         return sum(made)
 
     async def keep_house(self) -> None:
-        """What the leader does now and then: coming partitions, and keys past their life away."""
+        """What the leader does now and then: coming partitions, and what is past its life away."""
         await self.ensure_partitions()
+        await self.database.call(forget_expired)
         while await self.database.call(idempotency.forget_old):
             pass
 

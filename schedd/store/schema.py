@@ -119,6 +119,19 @@ attempts = Table(
     Column("digest", LargeBinary),
 )
 
+lost_assignments = Table(
+    "lost_assignments",
+    metadata,
+    Column("run_id", Uuid, primary_key=True),
+    Column("token", BigInteger, primary_key=True),
+    Column("scheduled_at", INSTANT, nullable=False),
+    Column("job_id", Uuid, nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("worker", Text, nullable=False),
+    Column("incarnation", Uuid, nullable=False),
+    Column("start_by", INSTANT, nullable=False),
+)
+
 outputs = Table(
     "outputs",
     metadata,

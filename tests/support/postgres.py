@@ -23,6 +23,7 @@ from pathlib import Path
 
 from schedctl.dev import binaries, ports, postgres
 from schedctl.dev.processes import Process
+from support.wait import wait_until
 
 SETTINGS = {
     **postgres.SETTINGS,
@@ -96,6 +97,16 @@ def private_postgres(**settings: str) -> Iterator[ScratchServer]:
 def restart(server: ScratchServer) -> None:
     """Start a private server again, on the same port, after the test has killed it."""
     server.process = _run(server.folder, server.port)
+
+
+def promote(server: ScratchServer) -> None:
+    """Have a private server go on as a standby that was promoted: on another timeline."""
+    postgres.stop(server.process, server.folder / "data")
+    (server.folder / "data" / "standby.signal").touch()
+    restart(server)
+    assert server.execute("SELECT pg_promote()") == [(True,)]
+    promoted = "SELECT NOT pg_is_in_recovery()"
+    wait_until(lambda: server.execute(promoted) == [(True,)], 10, "the promotion")
 
 
 def _start(**settings: str) -> ScratchServer:

@@ -8,9 +8,8 @@ import pytest
 from schedctl.dev import postgres as cluster
 from schedd.store import migrate
 from schedd.store.fence import LOCK_SHARDS, TIMELINE
-from support.postgres import private_postgres, restart
+from support.postgres import private_postgres, promote
 from support.sessions import Postgres
-from support.wait import wait_until
 
 ME = "00000000-0000-0000-0000-00000000000a"
 
@@ -61,13 +60,7 @@ def test_after_a_promotion_no_claim_of_the_timeline_before_holds() -> None:
         server.execute(f"UPDATE shards SET owner = '{ME}', epoch = 5, timeline = {before}", dsn)
         assert _locked(dsn, before) == 256
 
-        cluster.stop(server.process, server.folder / "data")
-        (server.folder / "data" / "standby.signal").touch()
-        restart(server)
-        assert server.execute("SELECT pg_promote()") == [(True,)]
-        wait_until(
-            lambda: server.execute("SELECT NOT pg_is_in_recovery()") == [(True,)], 10, "promotion"
-        )
+        promote(server)
 
         [[after]] = server.execute(f"SELECT {TIMELINE}", dsn)
         assert int(str(after)) > int(str(before))

@@ -36,6 +36,7 @@ class Rule(StrEnum):
     DELETE_LOCKS_RUNS = "delete-locks-runs"
     OK_WAITS = "ok-waits"
     OK_ASKS_ENDED = "ok-asks-ended"
+    OK_ONE_TIMELINE = "ok-one-timeline"
     START_BY = "start-by"
     JUDGED_AT_START = "judged-at-start"
     RESEND_KEEPS_START_BY = "resend-keeps-start-by"
@@ -151,6 +152,11 @@ MEANINGS: dict[Rule, Meaning] = {
     ),
     R.OK_ASKS_ENDED: Meaning(
         "P3.8", "it waits for those of runs that were taken back too", "for RUNNING ones alone"
+    ),
+    R.OK_ONE_TIMELINE: Meaning(
+        "P3.13",
+        "no ok across a promotion: the standby may lack the change",
+        "ok once nothing can start",
     ),
     R.START_BY: Meaning("P4.1", "an assignment may start until its start_by", "whenever it comes"),
     R.JUDGED_AT_START: Meaning(
