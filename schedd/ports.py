@@ -46,7 +46,7 @@ from schedd.core.model import (
     Trigger,
     Verdict,
 )
-from schedd.core.pauses import Pauses
+from schedd.core.pauses import NO_PAUSES, Pause, Pauses
 from schedd.core.records import (
     Assignments,
     AttemptRecord,
@@ -382,7 +382,14 @@ class UserStore(Protocol):
 class PauseStore(Protocol):
     """Pauses of the whole cluster. Both writes hold every shard's row (PROTOCOL 3)."""
 
-    async def read(self) -> Pauses: ...
+    async def read(self, known: Pauses = NO_PAUSES) -> Pauses:
+        """All pauses there were. Of those that are `known` only what may have changed is read."""
+        ...
+
+    async def present(self) -> Pause | None:
+        """The pause that lasts."""
+        ...
+
     async def pause(
         self, by: str, note: str, entry: Callable[[Pauses, Pauses], AuditEntry]
     ) -> Pauses:

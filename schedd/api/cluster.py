@@ -24,7 +24,7 @@ async def get_cluster(
     rows = await services.membership.read_shards()
     live = {member.tenure for member in view.members}
     counts = await services.store.counts()
-    pause = (await services.pauses.read()).present
+    pause = await services.pauses.present()
     leader = view.member(view.leader)
     return wire.Cluster(
         cluster_id=services.cluster_id,

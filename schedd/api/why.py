@@ -51,7 +51,7 @@ async def explain(services: Services, record: RunRecord) -> run_service_pb2.Expl
 
 
 async def _cluster(services: Services) -> list[Check]:
-    pause = (await services.pauses.read()).present
+    pause = await services.pauses.present()
     question = "Is the cluster paused?"
     if pause is None:
         return [Check(question=question, answer="no")]

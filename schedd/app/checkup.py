@@ -111,7 +111,7 @@ class Checkup:
         try:
             found = await self.store.look()
             rows = tuple(await self.store.membership.read_shards())
-            return found, rows, (await self.store.pauses.read()).present
+            return found, rows, await self.store.pauses.present()
         except Unavailable as error:
             return str(error), (), None
 

@@ -6,14 +6,17 @@
       catch-up        (PAUSED)       catch-up             catch-up
 
 Invariants
-- An instant whose due time is in a pause, (began, ended], never runs and is accounted for once,
-  unless the one who ended the pause asked for it to be caught up.
+- An instant in a pause, (began, ended], never runs and is accounted for once, unless the one who
+  ended the pause asked for it to be caught up. It is the nominal instant that counts: one of the
+  pause is of it though jitter makes it due after the end, and one from before the pause isn't of
+  it though due inside.
 - One step of a timer goes no further than the next border of a pause: what follows is the next
   step's.
 - A step that was reckoned from one count of `switched` counts for nothing under another: the fire
   statement compares it under the shard's lock.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -49,6 +52,11 @@ class Pauses:
         """The pause that lasts."""
         return self.all[-1] if self.all and self.all[-1].ended is None else None
 
+    def since(self, instant: datetime) -> tuple[Pause, ...]:
+        """Those that ended no earlier: pauses follow each other."""
+        first = bisect_left(self.all, instant, key=lambda pause: pause.ended or instant)
+        return self.all[first:]
+
 
 NO_PAUSES: Final = Pauses()
 
@@ -62,14 +70,25 @@ def plan(
     pauses: Pauses = NO_PAUSES,
 ) -> Plan:
     """One step of a timer that stands at (`nominal`, `due`), looked at `now`."""
-    for pause in pauses.all:
-        if pause.ended is None or pause.caught_up or pause.ended < due:
+    for pause in pauses.since(nominal):
+        if pause.ended is None or pause.caught_up:
             continue
-        if due <= pause.began:
-            return catch_up.plan(compiled, policy, nominal, due, now, until=pause.began)
-        occurrence = Occurrence(nominal, due)
-        fold, following = catch_up.settle(
-            compiled, occurrence, pause.ended, State.SKIPPED, Reason.PAUSED
-        )
+        head = Occurrence(nominal, due)
+        if nominal <= pause.began:
+            border = _due_until(compiled, head, pause.began)
+            return catch_up.plan(compiled, policy, nominal, due, now, until=border)
+        border = _due_until(compiled, head, pause.ended)
+        fold, following = catch_up.settle(compiled, head, border, State.SKIPPED, Reason.PAUSED)
         return Plan((fold,) if fold else (), (), following)
     return catch_up.plan(compiled, policy, nominal, due, now)
+
+
+def _due_until(compiled: CompiledSchedule, head: Occurrence, border: datetime) -> datetime:
+    """The moment until which exactly the instants up to `border` are due, `head` the first.
+
+    Due instants are in the order of the nominal ones, so it is the last one's, if that is later.
+    """
+    if not compiled.bounds.jitter:
+        return max(border, head.due)  # an `at` instant a little past is due when its job was made
+    last = compiled.newest(head.nominal, border)
+    return max(border, head.due if last is None else compiled.due(last))

@@ -44,7 +44,7 @@ class Brake:
 
     async def step(self) -> None:
         """Read, and tell what changed."""
-        known, self.pauses = self.pauses, await self._store.read()
+        known, self.pauses = self.pauses, await self._store.read(self.pauses)
         if known.switched != self.pauses.switched:
             present = self.pauses.present
             self._emit(Braked(present.by, present.note) if present else Braked(None))

@@ -11,7 +11,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -44,8 +44,10 @@ class Elsewhere(Protocol):
         """Pass these on; gives those whose workers are surely attached nowhere."""
         ...
 
-    async def revoke(self, run: LiveRun) -> bool:
-        """Ask for it back; True: its worker has answered, and the assignment is settled."""
+    async def revoke(
+        self, incarnation: IncarnationId, runs: Sequence[LiveRun]
+    ) -> Collection[tuple[RunId, Token]]:
+        """Ask its worker for these back; gives those that it has answered, so that are settled."""
         ...
 
     def cancel(self, run: LiveRun, *, kill: bool) -> None:
@@ -64,10 +66,12 @@ class Nowhere:
         """All of them."""
         return [assigned for assigned, _ in handed]
 
-    async def revoke(self, run: LiveRun) -> bool:
+    async def revoke(
+        self, incarnation: IncarnationId, runs: Sequence[LiveRun]
+    ) -> Collection[tuple[RunId, Token]]:
         """Nobody answers."""
-        del run
-        return False
+        del incarnation, runs
+        return ()
 
     def cancel(self, run: LiveRun, *, kill: bool) -> None:
         """Nobody is told."""

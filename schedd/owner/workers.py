@@ -11,13 +11,13 @@ costs nothing. The streams themselves (`rpc/attach.py`) stand behind `Line`. Not
 worker that was silent for a while, or that is lost: what went to it would be lost with it, again
 and again.
 
-Revoking: `ok` of pause, edit and delete waits here until each assignment was given up, was
-reported started, or may not be started any more (PROTOCOL 3). What concerns a worker that isn't
-attached here goes over one hop (`elsewhere`).
+Revoking: `ok` of pause, edit and delete waits here until nothing can start any more (PROTOCOL 3).
+What concerns a worker that isn't attached here goes over one hop (`elsewhere`).
 """
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
@@ -30,7 +30,7 @@ from schedd.core.records import WorkerView
 from schedd.owner.attached import Attached, Line
 from schedd.owner.catalogue import Known
 from schedd.owner.elsewhere import Elsewhere, Heard, Nowhere
-from schedd.owner.revocations import Revocations
+from schedd.owner.revocations import At, Question, Revocations, ask_elsewhere
 from schedd.ports import ClusterClock
 from schedkit.clock import boottime
 
@@ -195,9 +195,25 @@ class Workers:
 
     async def revoke(self, runs: Sequence[LiveRun]) -> None:
         """Ask for these assignments back; returns when each is settled or past its `start_by`."""
-        async with asyncio.TaskGroup() as group:
+        now = self._clock.now()
+        left = {
+            (run.key.run_id, run.token): (run.start_by - now).total_seconds() + REVOKE_MARGIN
+            for run in runs
+            if run.start_by is not None
+        }
+        away: dict[IncarnationId, list[LiveRun]] = {}
+        with self._revocations.asking(left) as question:
             for run in runs:
-                group.create_task(self._revoke(run), name=f"revoke {run.key.run_id}")
+                attached = self._of(run)
+                if attached is not None:
+                    attached.line.revoke(run.key, run.token)
+                if run.incarnation and (attached is None or not self._speaks(attached)):
+                    away.setdefault(run.incarnation, []).append(run)
+            async with asyncio.TaskGroup() as group:
+                asking = ask_elsewhere(self.elsewhere, away, self._revocations.answered)
+                task = group.create_task(asking, name="revoke elsewhere")
+                await question.settled()
+                task.cancel()
 
     def cancel(self, run: LiveRun, *, kill: bool = False) -> None:
         """Have its worker end a run."""
@@ -258,9 +274,9 @@ class Workers:
         """Its stream here."""
         return self._attached.get(incarnation)
 
-    async def revoke_settled(self, run: RunId, token: Token, within: float) -> bool:
-        """Wait for the answer to a revoke that was sent; whether it came in time."""
-        return await self._revocations.settled((run, token), within)
+    def answers_to(self, ats: Iterable[At], within: float) -> AbstractContextManager[Question]:
+        """Around the sending of these revokes: their answers, for so many seconds."""
+        return self._revocations.asking(dict.fromkeys(ats, within))
 
     def _in_turn(self, away: Collection[IncarnationId]) -> list[IncarnationId]:
         """Those to be asked about this time. A worker with a long run is asked about as long as it
@@ -282,15 +298,3 @@ class Workers:
 
     def _of(self, run: LiveRun) -> Attached | None:
         return None if run.incarnation is None else self._attached.get(run.incarnation)
-
-    async def _revoke(self, run: LiveRun) -> None:
-        if run.start_by is None:
-            return
-        attached = self._of(run)
-        if attached is not None:
-            attached.line.revoke(run.key, run.token)
-        if (attached is None or not self._speaks(attached)) and await self.elsewhere.revoke(run):
-            return
-        left = (run.start_by - self._clock.now()).total_seconds() + REVOKE_MARGIN
-        await self.revoke_settled(run.key.run_id, run.token, left)
-        # Else start_by has passed: it can't be started any more.

@@ -24,6 +24,18 @@ BYTES_IN_FRAME: Final = 1024 * 1024
 """About how many bytes of assignments go into one frame: a worker takes none over 4 MiB."""
 
 
+def one_frame(waiting: deque[wire.Assignment]) -> list[wire.Assignment]:
+    """Take as many as go into one frame, from the left; at least one, if there is any."""
+    taken: list[wire.Assignment] = []
+    size = 0
+    while waiting and len(taken) < MOST_IN_FRAME:
+        size += waiting[0].ByteSize()
+        if size > BYTES_IN_FRAME and taken:
+            break
+        taken.append(waiting.popleft())
+    return taken
+
+
 class Outbox:
     """What waits to go down one stream; `Line` for the loops."""
 
@@ -46,12 +58,7 @@ class Outbox:
         await self._waiting.wait()
         self._waiting.clear()
         frame, self._frame = self._frame, wire.MemberFrame()
-        size = 0
-        while self._assignments and len(frame.assignments) < MOST_IN_FRAME:
-            size += self._assignments[0].ByteSize()
-            if size > BYTES_IN_FRAME and frame.assignments:
-                break
-            frame.assignments.append(self._assignments.popleft())
+        frame.assignments.extend(one_frame(self._assignments))
         if self._assignments:
             self._waiting.set()
         return frame

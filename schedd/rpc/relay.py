@@ -10,20 +10,24 @@ Invariants
 - One hop: what was relayed is never relayed again.
 - A peer that hangs costs one call's deadline, however many workers it is asked about.
 - "Absent" needs the word of every peer; a peer that doesn't answer may have passed it on.
+- No frame is larger than those of a stream (`outbox`): what doesn't go into one goes in several, at
+  the same time.
 """
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Final, NoReturn
+from itertools import islice
+from typing import Final, NoReturn, TypeVar
 
-from schedd.core.ids import IncarnationId, Token
+from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.model import Assigned, LiveRun, RunKey
 from schedd.owner.catalogue import Known
 from schedd.owner.elsewhere import Heard
 from schedd.owner.workers import Workers
 from schedd.rpc import frames
-from schedd.rpc.outbox import Outbox
+from schedd.rpc.outbox import MOST_IN_FRAME, Outbox, one_frame
 from schedd.rpc.peers import Peers
 from schedkit.errors import Unavailable
 from schedkit.tasks import Waker
@@ -31,6 +35,8 @@ from schedproto.v1 import peer_service_pb2 as wire
 from schedproto.v1 import worker_service_pb2 as down
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 ANSWER_WITHIN: Final = 0.7
 """Seconds that a worker has to answer a relayed revoke; less than a peer's deadline."""
@@ -58,19 +64,26 @@ class Relay:
             ]
         return [assigned for task in asked for assigned in task.result()]
 
-    async def revoke(self, run: LiveRun) -> bool:
-        """Ask for it back; True: its worker has answered."""
-        if run.incarnation is None:
-            return False
-        message = frames.key_message(run.key, run.token)
-        frame = down.MemberFrame(revokes=[down.Revoke(key=message)])
-        answers = await self._ask(run.incarnation, frame)
-        return any(
-            (told.key.run_id, told.key.fencing_token) == (message.run_id, message.fencing_token)
-            for answer in answers
-            if answer is not None
-            for told in answer.revoke_answers
-        )
+    async def revoke(
+        self, incarnation: IncarnationId, runs: Sequence[LiveRun]
+    ) -> set[tuple[RunId, Token]]:
+        """Ask for these back; gives those that their worker has answered."""
+        keys = [frames.key_message(run.key, run.token) for run in runs]
+        named = {
+            (key.run_id, key.fencing_token): (run.key.run_id, run.token)
+            for key, run in zip(keys, runs, strict=True)
+        }
+        revokes = [
+            down.MemberFrame(revokes=[down.Revoke(key=key) for key in some]) for some in _cut(keys)
+        ]
+        told = [
+            (answer.key.run_id, answer.key.fencing_token)
+            for answers in await self._ask_each(incarnation, revokes)
+            for response in answers
+            if response is not None
+            for answer in response.revoke_answers
+        ]
+        return {named[at] for at in told if at in named}
 
     def cancel(self, run: LiveRun, *, kill: bool) -> None:
         """Have it ended, if its worker is to be found; the scan asks again."""
@@ -92,24 +105,45 @@ class Relay:
         while True:
             await self._waker.wait(60.0)
             cancels, self._cancels = self._cancels, {}
+            by_worker: dict[IncarnationId, list[down.Cancel]] = {}
+            for run, kill in cancels.values():
+                if run.incarnation is not None:
+                    told = down.Cancel(key=frames.key_message(run.key, run.token), kill=kill)
+                    by_worker.setdefault(run.incarnation, []).append(told)
             async with asyncio.TaskGroup() as group:
-                for run, kill in cancels.values():
-                    if run.incarnation is not None:
-                        told = down.Cancel(key=frames.key_message(run.key, run.token), kill=kill)
-                        frame = down.MemberFrame(cancels=[told])
-                        group.create_task(
-                            self._ask(run.incarnation, frame), name=f"cancel {run.key.run_id}"
-                        )
+                for incarnation, theirs in by_worker.items():
+                    batches = [down.MemberFrame(cancels=some) for some in _cut(theirs)]
+                    asking = self._ask_each(incarnation, batches)
+                    group.create_task(asking, name=f"cancels for {incarnation}")
 
     async def _hand_on(
         self, incarnation: IncarnationId, theirs: Sequence[tuple[Assigned, Known]]
     ) -> list[Assigned]:
-        """All of them if their worker is surely attached nowhere."""
-        assignments = [frames.assignment(assigned, known) for assigned, known in theirs]
-        answers = await self._ask(incarnation, down.MemberFrame(assignments=assignments))
-        if all(answer is not None and answer.absent for answer in answers):
-            return [assigned for assigned, _ in theirs]
-        return []
+        """Those of a frame whose worker is surely attached nowhere."""
+        waiting = deque(frames.assignment(assigned, known) for assigned, known in theirs)
+        handed = iter(theirs)
+        batches = []
+        while some := one_frame(waiting):
+            batches.append((some, [assigned for assigned, _ in islice(handed, len(some))]))
+        told = [down.MemberFrame(assignments=some) for some, _ in batches]
+        answers = await self._ask_each(incarnation, told)
+        return [
+            assigned
+            for (_, sent), heard in zip(batches, answers, strict=True)
+            if all(answer is not None and answer.absent for answer in heard)
+            for assigned in sent
+        ]
+
+    async def _ask_each(
+        self, incarnation: IncarnationId, told: Sequence[down.MemberFrame]
+    ) -> list[list[wire.RelayResponse | None]]:
+        """Ask all peers at once about each of these frames."""
+        async with asyncio.TaskGroup() as group:
+            asked = [
+                group.create_task(self._ask(incarnation, frame), name=f"relay for {incarnation}")
+                for frame in told
+            ]
+        return [task.result() for task in asked]
 
     async def _ask(
         self, incarnation: IncarnationId, frame: down.MemberFrame
@@ -143,25 +177,25 @@ async def pass_on(
     if attached is None or not isinstance(attached.line, Outbox):
         return wire.RelayResponse(absent=True)
     attached.pushed += sum(max(each.slots, 1) for each in frame.assignments)
-    keys = [(each.key, frames.key_of(each.key)) for each in frame.revokes]
-    async with asyncio.TaskGroup() as group:
-        answers = [
-            (
-                message,
-                group.create_task(
-                    workers.revoke_settled(run.run_id, token, ANSWER_WITHIN),
-                    name=f"relayed revoke {run.run_id}",
-                ),
-            )
-            for message, (run, token) in keys
-        ]
-        await asyncio.sleep(0)  # each waits by now: no answer is missed
+    asked = {_at(each.key): each.key for each in frame.revokes}
+    with workers.answers_to(asked, ANSWER_WITHIN) as question:
         attached.line.pass_on(frame)
-    settled = [down.RevokeAnswer(key=message) for message, task in answers if task.result()]
+        await question.settled()
+    settled = [down.RevokeAnswer(key=key) for at, key in asked.items() if at not in question.open]
     response = wire.RelayResponse(revoke_answers=settled)
     if attached.heard is not None and not frame.ListFields():
         response.heartbeat.CopyFrom(_heartbeat(attached.heard))
     return response
+
+
+def _cut(whole: Sequence[T]) -> list[Sequence[T]]:
+    """In pieces that go into one frame each."""
+    return [whole[at : at + MOST_IN_FRAME] for at in range(0, len(whole), MOST_IN_FRAME)]
+
+
+def _at(key: down.AssignmentKey) -> tuple[RunId, Token]:
+    run, token = frames.key_of(key)
+    return run.run_id, token
 
 
 def _heartbeat(heard: Heard) -> down.Heartbeat:

@@ -14,17 +14,24 @@ Invariants (PROTOCOL 3)
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 from sqlalchemy import Connection
 
 from schedd.core.model import AuditEntry
-from schedd.core.pauses import Pause, Pauses
+from schedd.core.pauses import NO_PAUSES, Pause, Pauses
 from schedd.store import audit
 from schedd.store.arrays import clean
 from schedd.store.database import Database
 
-READ = """
+LOOK = """
+SELECT c.switched, p.began, p.paused_by, p.note, p.ended, p.caught_up
+FROM cluster c LEFT JOIN LATERAL (SELECT * FROM pauses ORDER BY id DESC LIMIT 1) p ON true
+"""
+"""The newest pause alone: however many there were, a look costs the same."""
+
+ALL = """
 SELECT c.switched, p.began, p.paused_by, p.note, p.ended, p.caught_up
 FROM cluster c LEFT JOIN pauses p ON true ORDER BY p.id
 """
@@ -41,11 +48,12 @@ INSERT INTO pauses (began, paused_by, note) VALUES (clock_timestamp(), %s, %s)
 
 END = """
 UPDATE pauses SET ended = clock_timestamp(), caught_up = %s WHERE ended IS NULL
+RETURNING began, ended
 """
 
 INSERTED_EARLY = """
 SELECT r.scheduled_at, r.run_id, r.shard, r.job_id FROM runs r
-WHERE r.scheduled_at > %(began)s AND r.scheduled_at <= clock_timestamp()
+WHERE r.scheduled_at > %(began)s AND r.scheduled_at <= %(ended)s
   AND r.state = 'PENDING' AND r.token = 0 AND r.trigger = 'SCHEDULE'
 ORDER BY r.scheduled_at, r.run_id FOR NO KEY UPDATE
 """
@@ -63,11 +71,12 @@ AuditOf = Callable[[Pauses, Pauses], AuditEntry]
 """The audit's line for a change from one to the other."""
 
 
-def read(connection: Connection) -> Pauses:
-    """All pauses there were."""
-    rows = connection.exec_driver_sql(READ).all()
-    found = tuple(Pause(*row[1:]) for row in rows if row[1] is not None)
-    return Pauses(rows[0][0], found)
+def read(connection: Connection, known: Pauses = NO_PAUSES) -> Pauses:
+    """All pauses there were, read anew only if there are others than the `known` ones."""
+    newest = _pauses(connection, LOOK)
+    if newest.switched == known.switched and _began(newest) == _began(known):
+        return replace(known, all=known.all[:-1] + newest.all)  # its note may be another
+    return _pauses(connection, ALL)
 
 
 def pause(connection: Connection, by: str, note: str, entry: AuditOf) -> Pauses:
@@ -90,11 +99,21 @@ def resume(connection: Connection, catch_up: bool, entry: AuditOf) -> Pauses:
     before = _locked(connection)
     if before.present is None:
         return before
+    began, ended = connection.exec_driver_sql(END, (catch_up,)).one()
     if not catch_up:
-        connection.exec_driver_sql(SKIP, {"began": before.present.began})
-    connection.exec_driver_sql(END, (catch_up,))
+        connection.exec_driver_sql(SKIP, {"began": began, "ended": ended})
     connection.exec_driver_sql(SWITCH, (False,))
     return _audited(connection, before, entry)
+
+
+def _pauses(connection: Connection, statement: str) -> Pauses:
+    rows = connection.exec_driver_sql(statement).all()
+    return Pauses(rows[0][0], tuple(Pause(*row[1:]) for row in rows if row[1] is not None))
+
+
+def _began(pauses: Pauses) -> datetime | None:
+    """When the newest began: a database that lost its tail may count to the same again."""
+    return pauses.all[-1].began if pauses.all else None
 
 
 def _locked(connection: Connection) -> Pauses:
@@ -115,9 +134,13 @@ class PostgresPauseStore:
 
     database: Database
 
-    async def read(self) -> Pauses:
-        """All pauses there were."""
-        return await self.database.call(read)
+    async def read(self, known: Pauses = NO_PAUSES) -> Pauses:
+        """All pauses there were, from what is known and what is new."""
+        return await self.database.call(lambda c: read(c, known))
+
+    async def present(self) -> Pause | None:
+        """The pause that lasts."""
+        return (await self.database.call(lambda c: _pauses(c, LOOK))).present
 
     async def pause(self, by: str, note: str, entry: AuditOf) -> Pauses:
         """Nothing fires or starts from the commit on."""

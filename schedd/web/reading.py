@@ -60,6 +60,6 @@ async def read(services: Services) -> Stored:
         workers=tuple(workers.workers),
         runs=tuple(runs.runs),
         jobs=tuple(jobs.jobs),
-        pause=(await services.pauses.read()).present,
+        pause=await services.pauses.present(),
         read=True,
     )

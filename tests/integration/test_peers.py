@@ -20,7 +20,7 @@ from schedd.owner.catalogue import Known
 from schedd.owner.elsewhere import Heard
 from schedd.owner.workers import Workers
 from schedd.rpc.nudges import Nudger
-from schedd.rpc.outbox import Outbox
+from schedd.rpc.outbox import MOST_IN_FRAME, Outbox
 from schedd.rpc.peer_service import PeerService
 from schedd.rpc.peers import Peers
 from schedd.rpc.relay import Relay
@@ -207,9 +207,53 @@ async def test_a_revoke_over_one_hop_is_settled_by_the_workers_answer(peers: Pee
         peer.workers.revoke_answered(RunId(UUID(revoke.key.run_id)), run.token)
 
     answering = asyncio.create_task(answer())
-    assert await Relay(peers).revoke(run)
+    assert await Relay(peers).revoke(one.id, [run]) == {(run.key.run_id, run.token)}
     await answering
-    assert not await Relay(peers).revoke(replace(run, incarnation=worker(7).id))
+    assert not await Relay(peers).revoke(worker(7).id, [run])
+
+
+async def test_what_doesnt_go_into_one_message_is_passed_on_in_several(peers: Peers, peer: Peer):
+    """P4.5: a member takes none over 4 MiB, and would have answered nothing."""
+    one, outbox = worker(), Outbox()
+    peer.workers.attach(one, outbox)
+    big = replace(KNOWN, spec=job_pb2.Job(shell=job_pb2.ShellAction(argv=["x" * 700_000])))
+    handed = [Assigned(running(n, one), None) for n in range(1, 11)]
+    assert await Relay(peers).assign([(each, big) for each in handed]) == []
+    given: list[str] = []
+    async with asyncio.timeout(5):
+        while len(given) < len(handed):
+            given += [each.key.run_id for each in (await outbox.next()).assignments]
+    assert sorted(given) == [str(each.run.key.run_id) for each in handed]
+
+
+async def test_of_what_was_handed_on_only_what_surely_arrived_nowhere_comes_back(
+    peers: Peers, peer: Peer
+):
+    """Each message is answered by itself."""
+    big = replace(KNOWN, spec=job_pb2.Job(shell=job_pb2.ShellAction(argv=["x" * 700_000])))
+    handed = [Assigned(running(n, worker(1 + n % 2)), None) for n in range(1, 11)]
+    peer.workers.attach(worker(1), Outbox())
+    back = await Relay(peers).assign([(each, big) for each in handed])
+    assert {each.run.incarnation for each in back} == {worker(2).id}
+    assert len(back) == 5
+
+
+async def test_any_number_of_revokes_is_settled_by_the_workers_answers(peers: Peers, peer: Peer):
+    one, outbox = worker(), Outbox()
+    peer.workers.attach(one, outbox)
+    runs = [running(n, one) for n in range(1, 2 * MOST_IN_FRAME + 2)]
+    asked: list[str] = []
+
+    async def answer() -> None:
+        while len(asked) < len(runs):
+            for revoke in (await outbox.next()).revokes:
+                asked.append(revoke.key.run_id)
+                peer.workers.revoke_answered(RunId(UUID(revoke.key.run_id)), runs[0].token)
+
+    answering = asyncio.create_task(answer(), name="answering")
+    async with asyncio.timeout(10):
+        assert len(await Relay(peers).revoke(one.id, runs)) == len(runs)
+    await answering
 
 
 async def test_a_cancel_goes_over_one_hop(peers: Peers, peer: Peer):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, event
 
 from schedd.core.lifecycle import State
 from schedd.core.model import AuditEntry, Priority, Trigger
@@ -164,3 +165,52 @@ async def test_a_note_of_any_text_is_kept_as_far_as_it_can_be(world: World) -> N
     assert paused.present is not None
     assert "💥" in paused.present.note
     assert await me.store.pauses.read() == paused
+
+
+async def test_a_look_at_what_is_known_reads_one_row_however_many_pauses_there_were(
+    world: World,
+) -> None:
+    me = await world.member()
+    await world.sql(
+        "INSERT INTO pauses (began, paused_by, ended)"
+        " SELECT now() - n * interval '1 h', 'ann', now() - n * interval '1 h' + interval '1 min'"
+        " FROM generate_series(1000, 1, -1) n"
+    )
+    await me.store.pauses.pause("ann", "upgrade", told)
+    known = await me.store.pauses.read()
+    assert len(known.all) == 1001
+    read: list[int] = []
+
+    def count(_conn: object, cursor: Any, *_rest: object) -> None:
+        read.append(cursor.rowcount)
+
+    event.listen(me.store.database._engine, "after_cursor_execute", count)
+    assert await me.store.pauses.read(known) == known
+    assert await me.store.pauses.present() == known.present
+    assert read == [1, 1]
+
+
+async def test_what_is_new_since_the_last_look_is_read(world: World) -> None:
+    me = await world.member()
+    known = await me.store.pauses.read()
+    for change in (
+        me.store.pauses.pause("ann", "upgrade", told),
+        me.store.pauses.pause("bob", "another note", told),
+        me.store.pauses.resume(True, told),
+        me.store.pauses.pause("ann", "again", told),
+    ):
+        changed = await change
+        known = await me.store.pauses.read(known)
+        assert known == changed == await me.store.pauses.read()
+
+
+async def test_a_database_that_lost_its_tail_and_counts_to_the_same_is_read_anew(
+    world: World,
+) -> None:
+    me = await world.member()
+    known = await me.store.pauses.pause("ann", "lost in the fail-over", told)
+    await world.sql("DELETE FROM pauses")
+    await world.sql("UPDATE cluster SET paused = false, switched = 0")
+    present = await me.store.pauses.pause("ann", "of the new primary", told)
+    assert present.switched == known.switched
+    assert await me.store.pauses.read(known) == present

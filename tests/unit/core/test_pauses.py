@@ -10,7 +10,7 @@ from schedd.core.catch_up import Fire, Plan
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import CatchUp, CatchUpPolicy
 from schedd.core.pauses import NO_PAUSES, Pause, Pauses, plan
-from schedd.core.schedule import CompiledSchedule, CronSchedule, EverySchedule
+from schedd.core.schedule import Bounds, CompiledSchedule, CronSchedule, EverySchedule
 
 HOUR = timedelta(hours=1)
 
@@ -19,8 +19,9 @@ def at(text: str) -> datetime:
     return datetime.fromisoformat(f"2026-01-10T{text}").replace(tzinfo=UTC)
 
 
-def minutely() -> CompiledSchedule:
-    return schedule.compile(CronSchedule(("* * * * *",)), "ns/job", UUID(int=1))
+def minutely(job: int = 1, jitter: timedelta = timedelta(0)) -> CompiledSchedule:
+    every_minute = CronSchedule(("* * * * *",))
+    return schedule.compile(every_minute, "ns/job", UUID(int=job), Bounds(jitter=jitter))
 
 
 def pause(began: str, ended: str | None, *, caught_up: bool = False) -> Pause:
@@ -97,6 +98,43 @@ def test_a_pause_that_is_caught_up_is_like_an_outage() -> None:
     assert fires == ["12:10:00"]
 
 
+@pytest.mark.parametrize("job", range(1, 9))
+@pytest.mark.parametrize("border", range(0, 60, 7))
+def test_jitter_moves_no_instant_into_a_pause_nor_out_of_it(job: int, border: int) -> None:
+    """Else one of the pause would run after the resume, which had inserted none of it early."""
+    jittered = minutely(job, timedelta(seconds=55))
+    began, ended = f"12:02:{border:02}", f"12:05:{border:02}"
+    folds, fires = walked(
+        at("12:09:59"), at("12:00"), pause(began, ended),
+        policy=CatchUpPolicy.ALL, compiled=jittered,
+    )  # fmt: skip
+    skipped = [f"12:0{minute}:00" for minute in range(10) if began < f"12:0{minute}:00" <= ended]
+    assert folds == [("SKIPPED", Reason.PAUSED, skipped[0], len(skipped))]
+    assert fires == [f"12:0{m}:00" for m in range(10) if f"12:0{m}:00" not in skipped]
+
+
+def test_an_instant_of_the_pause_that_is_due_after_it_is_told_then() -> None:
+    """It is skipped when it falls due, and what was due before it isn't touched again."""
+    jittered = minutely(jitter=timedelta(seconds=55))
+    late = jittered.due(at("12:04"))
+    assert late > at("12:04:10")
+    during = pause("12:03:30", "12:04:05")
+    step = plan(jittered, CatchUp(), at("12:04"), late, late, Pauses(2, (during,)))
+    assert [(fold.reason, fold.count) for fold in step.folds] == [(Reason.PAUSED, 1)]
+    assert step.fires == ()
+
+
+def test_an_instant_from_before_the_pause_that_falls_due_in_it_goes_by_the_jobs_policy() -> None:
+    jittered = minutely(jitter=timedelta(seconds=55))
+    assert jittered.due(at("12:04")) > at("12:04:10")
+    folds, fires = walked(
+        at("12:06:10"), at("12:04"), pause("12:04:05", "12:05:59"),
+        compiled=jittered,
+    )  # fmt: skip
+    assert ("SKIPPED", Reason.PAUSED, "12:05:00", 1) in folds
+    assert fires[:1] == ["12:04:00"]
+
+
 def test_old_pauses_are_no_matter() -> None:
     step = plan(
         minutely(), CatchUp(), at("12:00"), at("12:00"), at("12:00"),
@@ -113,6 +151,14 @@ def test_a_long_pause_of_a_quick_job_ends_in_bounded_steps() -> None:
     assert {fold[:2] for fold in folds} == {(State.SKIPPED.value, Reason.PAUSED)}
     assert sum(fold[3] for fold in folds) == 9 * 3600
     assert fires == []
+
+
+def test_of_many_pauses_those_that_ended_before_an_instant_are_passed_over() -> None:
+    each = [pause(f"1{hour}:00", f"1{hour}:30") for hour in range(3)]
+    many = Pauses(7, (*each, pause("13:00", None)))
+    assert many.since(at("11:30")) == many.all[1:]
+    assert many.since(at("11:31")) == many.all[2:]
+    assert many.since(at("20:00")) == many.all[3:], "the present one has no end yet"
 
 
 def test_the_present_pause_is_the_one_without_an_end() -> None:

@@ -21,8 +21,11 @@ class Rows:
 
     now: Pauses = NO_PAUSES
 
-    async def read(self) -> Pauses:
+    async def read(self, known: Pauses = NO_PAUSES) -> Pauses:
         return self.now
+
+    async def present(self) -> Pause | None:
+        return self.now.present
 
     async def pause(self, by: str, note: str, entry: Entry) -> Pauses:
         raise AssertionError("the brake only reads")

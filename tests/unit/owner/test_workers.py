@@ -1,17 +1,20 @@
 """The workers attached to a member: grants, pushes, revocations."""
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
 import pytest
 
 from schedd.core import schedule
-from schedd.core.ids import IncarnationId, JobId, Token
+from schedd.core.ids import IncarnationId, JobId, RunId, Token
 from schedd.core.model import Assigned, Definition, LiveRun, Priority
 from schedd.core.ready_queue import Head
 from schedd.owner.catalogue import Known
 from schedd.owner.elsewhere import Heard, Nowhere
+from schedd.owner.revocations import ASKED_AT_ONCE
 from schedd.owner.workers import MOST_ASKED, SILENT_AFTER, Workers
 from schedproto.v1 import job_pb2
 from support.runs import NOW, RecordingLine, SetClock, running, worker
@@ -204,9 +207,11 @@ class OtherMember(Nowhere):
         self.answers = False
         self.beat: Heard | None = None
 
-    async def revoke(self, run: LiveRun) -> bool:
-        self.revoked.append(run)
-        return self.answers
+    async def revoke(
+        self, incarnation: IncarnationId, runs: Sequence[LiveRun]
+    ) -> list[tuple[RunId, Token]]:
+        self.revoked += runs
+        return [(run.key.run_id, run.token) for run in runs] if self.answers else []
 
     def cancel(self, run: LiveRun, *, kill: bool) -> None:
         self.cancelled.append(run)
@@ -231,6 +236,55 @@ async def test_a_worker_attached_elsewhere_is_asked_over_one_hop(
         await workers.revoke([out])
     workers.cancel(out)
     assert (other.revoked, other.cancelled) == ([out], [out])
+
+
+async def test_however_many_are_asked_back_their_workers_are_asked_once_and_a_few_at_a_time(
+    workers: Workers,
+):
+    """A pause of the cluster asks for all that may start, of all workers."""
+    asked: list[int] = []
+    at_once, most = 0, 0
+
+    class Others(Nowhere):
+        async def revoke(
+            self, incarnation: IncarnationId, runs: Sequence[LiveRun]
+        ) -> list[tuple[RunId, Token]]:
+            nonlocal at_once, most
+            asked.append(len(runs))
+            at_once += 1
+            most = max(most, at_once)
+            await asyncio.sleep(0)
+            at_once -= 1
+            return [(run.key.run_id, run.token) for run in runs]
+
+    workers.elsewhere = Others()
+    out = [running(n, worker(n % 40 + 1)) for n in range(4000)]
+    tasks: set[int] = set()
+    revoking = asyncio.create_task(workers.revoke(out), name="revoking")
+    async with asyncio.timeout(10):
+        while not revoking.done():
+            tasks.add(len(asyncio.all_tasks()))
+            await asyncio.sleep(0)
+    assert asked == [100] * 40
+    assert most == ASKED_AT_ONCE
+    assert max(tasks) < 50
+
+
+async def test_ok_waits_for_the_one_that_may_start_longest_of_those_without_an_answer(
+    workers: Workers, clock: SetClock
+):
+    one, line = worker(), RecordingLine()
+    workers.attach(one, line)
+    soon, late = running(1, one), running(2, one)
+    assert soon.start_by is not None
+    clock.time = soon.start_by - timedelta(milliseconds=20)
+    late = replace(late, start_by=soon.start_by + timedelta(hours=1))
+    waiting = asyncio.create_task(workers.revoke([late, soon]), name="waiting")
+    done, _ = await asyncio.wait([waiting], timeout=0.8)
+    assert not done, "the second may start for an hour"
+    workers.revoke_answered(late.key.run_id, late.token)
+    async with asyncio.timeout(1):
+        await waiting
 
 
 async def test_a_worker_attached_here_is_asked_here_alone(workers: Workers, other: OtherMember):
