@@ -4,9 +4,13 @@
 
 Nothing stands still meanwhile: owners go on firing by the map they have, and the new leader's first
 map is the same. `ok` comes when that map is seen.
+
+The audit has two lines, for the change itself is etcd's: "asked", written before the wish, and what
+came of it. A member that dies in between leaves the first.
 """
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
@@ -33,6 +37,10 @@ async def transfer_leader(
     began = boottime()
     async with refusals.audited(services, caller, ACTION, OBJECT, request.request_id):
         old, heir = parties(view, request.member)
+        before: dict[str, object] = {"leader": old.name, "term": view.term}
+        wished = {"leader": heir.name, "reason": request.reason}
+        asked = caller.changed(ACTION, OBJECT, before, wished, request.request_id)
+        await services.store.audit(replace(asked, outcome="asked"))
         if not await services.succession.ask(view, heir.tenure):
             raise Aborted(
                 "leadership changed meanwhile, or another transfer is under way",
@@ -40,18 +48,13 @@ async def transfer_leader(
                 remedy="see `schedctl cluster members`, and ask again",
             )
         after = await _followed(services, caller, view)
-    new = after.member(after.leader)
-    name = new.name if new else ""
-    took = boottime() - began
-    await services.store.audit(
-        caller.changed(
-            ACTION,
-            OBJECT,
-            {"leader": old.name, "term": view.term},
-            {"leader": name, "term": after.term, "reason": request.reason},
-            request.request_id,
+        took = boottime() - began
+        new = after.member(after.leader)
+        name = new.name if new else ""
+        became = {"leader": name, "term": after.term, "reason": request.reason}
+        await services.store.audit(
+            caller.changed(ACTION, OBJECT, before, became, request.request_id)
         )
-    )
     if new is None or new.tenure != heir.tenure:
         raise Aborted(
             f"{name or 'somebody else'} leads now, not {heir.name}",

@@ -738,7 +738,7 @@ class AuditEntry(google.protobuf.message.Message):
     action: builtins.str
     object: builtins.str
     outcome: builtins.str
-    """ok or refused"""
+    """ok, refused, unknown (it may have happened), or asked (a later line says what came of it)"""
     reason: builtins.str
     run_id: builtins.str
     fencing_token: builtins.int

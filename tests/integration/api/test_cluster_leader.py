@@ -37,8 +37,15 @@ def transfer(name: str = "") -> wire.TransferLeaderRequest:
 
 
 async def audited(api: Any) -> list[wire.AuditEntry]:
+    """Newest first."""
     listed = await api("ListAudit", wire.ListAuditRequest(action="transfer-leader"))
     return list(listed.entries)
+
+
+async def outcome_of_what_was_asked(api: Any) -> wire.AuditEntry:
+    line, asked = await audited(api)
+    assert asked.outcome == "asked"
+    return line
 
 
 @pytest.mark.parametrize("name", ["m3", "idle"])
@@ -49,7 +56,7 @@ async def test_whoever_is_named_and_can_lead_is_wished_for(api, name):
     moved = await api("TransferLeader", transfer(name))
     assert (moved.old_leader, moved.new_leader) == ("m1", name)
     assert (moved.old_term, moved.new_term) == (7, 9)
-    [line] = await audited(api)
+    line = await outcome_of_what_was_asked(api)
     assert (line.outcome, line.object, line.actor) == ("ok", "cluster/leader", "tester")
     assert json.loads(line.before) == {"leader": "m1", "term": 7}
     assert json.loads(line.after) == {"leader": name, "term": 9, "reason": "upgrade"}
@@ -98,12 +105,48 @@ async def test_a_leader_that_changed_meanwhile_is_told(api):
         await api("TransferLeader", transfer("m2"))
 
 
+async def test_that_it_was_asked_is_written_before_the_leader_is(api, monkeypatch):
+    """A member that dies right after it leaves who asked, for what, and why."""
+    api.cluster.now = cluster("m1", *ALL)
+    seen: list[wire.AuditEntry] = []
+
+    async def looked(_view: ClusterView, _heir: object) -> bool:
+        seen.extend(await audited(api))
+        return False
+
+    monkeypatch.setattr(api.cluster, "ask", looked)
+    with pytest.raises(Aborted):
+        await api("TransferLeader", transfer("m2"))
+    [line] = seen
+    assert (line.outcome, line.object, line.actor) == ("asked", "cluster/leader", "tester")
+    assert json.loads(line.before) == {"leader": "m1", "term": 7}
+    assert json.loads(line.after) == {"leader": "m2", "reason": "upgrade"}
+    assert line.source == "test request:r1"
+
+
+async def test_a_caller_that_leaves_before_the_outcome_is_written_is_audited_too(api, monkeypatch):
+    api.cluster.now = cluster("m1", *ALL)
+    api.cluster.next = cluster("m2", *ALL, term=9)
+    follows = api.cluster.follows
+
+    async def followed(term: Term) -> ClusterView:
+        after: ClusterView = await follows(term)
+        asking.cancel()
+        return after
+
+    monkeypatch.setattr(api.cluster, "follows", followed)
+    asking = asyncio.create_task(api("TransferLeader", transfer("m2")), name="asking")
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert [line.outcome for line in await audited(api)] == ["unknown", "asked"]
+
+
 async def test_when_another_won_the_caller_is_told_who_leads(api):
     api.cluster.now = cluster("m1", *ALL)
     api.cluster.next = cluster("m3", *ALL, term=9)
     with pytest.raises(Aborted, match="m3 leads now, not m2"):
         await api("TransferLeader", transfer("m2"))
-    [line] = await audited(api)
+    line = await outcome_of_what_was_asked(api)
     assert json.loads(line.after)["leader"] == "m3"
 
 
@@ -115,7 +158,7 @@ async def test_a_wish_that_etcd_didnt_answer_is_audited_for_it_may_stand(api, mo
     monkeypatch.setattr(api.cluster, "ask", lost)
     with pytest.raises(OutcomeUnknown):
         await api("TransferLeader", transfer("m2"))
-    [line] = await audited(api)
+    line = await outcome_of_what_was_asked(api)
     assert (line.outcome, line.reason) == ("unknown", "UNAVAILABLE")
 
 
@@ -127,7 +170,7 @@ async def test_a_caller_that_leaves_before_the_answer_is_audited_all_the_same(ap
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    [line] = await audited(api)
+    line = await outcome_of_what_was_asked(api)
     assert (line.outcome, line.reason) == ("unknown", "GONE")
 
 
@@ -135,5 +178,5 @@ async def test_a_successor_that_isnt_seen_in_time_is_unknown(api):
     api.cluster.now = cluster("m1", *ALL)
     with pytest.raises(OutcomeUnclear):
         await api("TransferLeader", transfer("m2"), deadline=0.05)
-    [line] = await audited(api)
+    line = await outcome_of_what_was_asked(api)
     assert (line.outcome, line.reason) == ("unknown", "NO_SUCCESSOR_YET")
