@@ -1,6 +1,6 @@
 """Follows what stands in etcd, for the whole life of the daemon, with or without a tenure.
 
-    coordination.follow ──listing──→ core/membership ──ClusterView──→ view(), listeners, until()
+    coordination.follow ──Followed──→ core/membership ──ClusterView──→ view(), listeners, until()
 
 Invariants
 - There is one newest view, replaced as a whole; nobody sees half of a change.
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import NoReturn, TypeAlias
 
-from schedd.core.coordination import LeaseId, Listing
+from schedd.core.coordination import Followed, LeaseId
 from schedd.core.ids import Epoch, ShardId, TenureId
 from schedd.core.membership import EMPTY_VIEW, ClusterView, view_of
 from schedd.ports import Coordination
@@ -87,12 +87,12 @@ class Observer:
 
     async def run(self) -> NoReturn:
         """Follow for ever."""
-        async for listing in self._coordination.follow(""):
-            self._take(listing)
+        async for followed in self._coordination.follow(""):
+            self._take(followed)
         raise Fault("following etcd came to an end by itself")
 
-    def _take(self, listing: Listing) -> None:
-        known, self._view = self._view, view_of(listing, self._view)
+    def _take(self, followed: Followed) -> None:
+        known, self._view = self._view, view_of(followed.listing, self._view, followed.deleted)
         if known is not EMPTY_VIEW and self._view.restored_since(known):
             log.error("etcd's revisions went back, or it is another etcd: was it restored?")
             self.went_back = utcnow()

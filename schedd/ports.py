@@ -15,7 +15,16 @@ from typing import Protocol, TypeAlias
 
 from schedd.core import membership
 from schedd.core.checkup.facts import Facts
-from schedd.core.coordination import Compare, Entry, Lease, LeaseId, Listing, Op, TxnResult
+from schedd.core.coordination import (
+    Compare,
+    Entry,
+    Followed,
+    Lease,
+    LeaseId,
+    Listing,
+    Op,
+    TxnResult,
+)
 from schedd.core.ids import (
     Epoch,
     IncarnationId,
@@ -77,7 +86,7 @@ class Coordination(Protocol):
     async def grant(self, ttl: int) -> Lease: ...
     async def revoke(self, lease: LeaseId) -> None: ...
     async def keepalive_once(self, lease: LeaseId) -> int: ...
-    def follow(self, prefix: str) -> AsyncIterator[Listing]: ...
+    def follow(self, prefix: str) -> AsyncIterator[Followed]: ...
 
 
 class LeaseKeeper(Protocol):

@@ -9,8 +9,8 @@ from schedd.app.checkup import Checkup
 from schedd.app.configured import VERSION
 from schedd.cluster_clock import DatabaseClock
 from schedd.config import Config
+from schedd.core.absence import Departures
 from schedd.core.ids import SHARDS, IncarnationId, ShardId
-from schedd.core.membership import ClusterView
 from schedd.core.partition import owner_of
 from schedd.etcd.access import Access
 from schedd.etcd.client import EtcdClient
@@ -138,15 +138,12 @@ def _worker_leases(ground: Ground, member: Member) -> WorkerLeases:
         members = {one.name: 1 for one in member.cluster.view().members}
         return owner_of(ShardId(incarnation.int % SHARDS), members) == ground.identity.name
 
+    def watched() -> Departures:
+        view = member.cluster.view()
+        return Departures(view.cluster_id, view.departed)
+
     ttl = ground.config.worker_ttl.total_seconds()
-    leases = WorkerLeases(ground.etcd, ground.store.workers, "", ttl, designated)
-
-    def look_for_restore(known: ClusterView, view: ClusterView) -> None:
-        if view.restored_since(known):
-            leases.restored()
-
-    member.cluster.listen(look_for_restore)
-    return leases
+    return WorkerLeases(ground.etcd, ground.store.workers, "", ttl, designated, watched)
 
 
 def _services(

@@ -18,8 +18,9 @@ from __future__ import annotations
 import enum
 import operator
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, NewType, TypeAlias
 
 Revision = NewType("Revision", int)
@@ -70,6 +71,22 @@ class Listing:
     def under(self, prefix: str) -> tuple[Entry, ...]:
         """The entries whose key starts with `prefix`, in order."""
         return tuple(entry for entry in self.entries if entry.key.startswith(prefix))
+
+
+NOTHING_DELETED: Final[Mapping[str, Revision]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What is known of a prefix by following it.
+
+    `deleted`: keys whose deletion was watched as it happened, with its revision, and which weren't
+    made anew since; in the one unbroken watch that goes on now, for a minute at least. A key that
+    is only missing isn't among them: after a restore keys are missing that nobody deleted.
+    """
+
+    listing: Listing
+    deleted: Mapping[str, Revision]
 
 
 def _key_of(entry: Entry) -> str:

@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from uuid import UUID
 
-from schedd.core.coordination import Entry, Listing
+from schedd.core.coordination import NOTHING_DELETED, Entry, Listing, Revision
 from schedd.core.ids import IncarnationId, ShardId, TenureId, Term, Timeline
 from schedd.core.shard_map import NO_MAP, NO_TIMELINE, ShardMap, Unreadable, decode, newer
 
@@ -78,6 +79,8 @@ class ClusterView:
     cluster_id: int = 0
     """Of the etcd it was read from."""
     heir: Heir | None = None
+    departed: Mapping[IncarnationId, Revision] = field(default_factory=dict)
+    """Workers' keys whose deletion was watched, with its revision (`coordination.Followed`)."""
 
     def member(self, tenure: TenureId | None) -> MemberView | None:
         """The live member of this tenure."""
@@ -188,8 +191,14 @@ def members_of(entries: Iterable[Entry]) -> tuple[MemberView, ...]:
     return tuple(_Reader().all(decode_member, entries))
 
 
-def view_of(listing: Listing, known: ClusterView = EMPTY_VIEW) -> ClusterView:
-    """The cluster as of this listing of everything, after the view `known`."""
+def view_of(
+    listing: Listing,
+    known: ClusterView = EMPTY_VIEW,
+    deleted: Mapping[str, Revision] = NOTHING_DELETED,
+) -> ClusterView:
+    """The cluster as of this listing of everything, after the view `known`. `deleted`: keys whose
+    deletion was watched.
+    """
     reader = _Reader()
     heir = reader.one(decode_heir, listing.get(HEIR))
     shard_map = newer(known.map, reader.one(_decode_map, listing.get(MAP)) or NO_MAP)
@@ -204,6 +213,7 @@ def view_of(listing: Listing, known: ClusterView = EMPTY_VIEW) -> ClusterView:
         unreadable=tuple(reader.unreadable),
         cluster_id=listing.cluster_id,
         heir=heir,
+        departed=_departed(deleted),
     )
 
 
@@ -211,11 +221,29 @@ def _decode_map(entry: Entry) -> ShardMap:
     return decode(entry.value)
 
 
-def _incarnation(entry: Entry) -> IncarnationId:
+def incarnation_of(key: str) -> IncarnationId:
+    """The incarnation whose key this is.
+
+    Raises:
+        Unreadable: it names none.
+    """
     try:
-        return IncarnationId(UUID(entry.key.rpartition("/")[2]))
+        return IncarnationId(UUID(key.rpartition("/")[2]))
     except ValueError as error:
-        raise Unreadable(f"{entry.key}: no incarnation: {error!r}") from error
+        raise Unreadable(f"{key}: no incarnation: {error!r}") from error
+
+
+def _incarnation(entry: Entry) -> IncarnationId:
+    return incarnation_of(entry.key)
+
+
+def _departed(deleted: Mapping[str, Revision]) -> dict[IncarnationId, Revision]:
+    departed = {}
+    for key, revision in deleted.items():
+        if key.startswith(WORKERS):
+            with suppress(Unreadable):  # it was told of while it stood there
+                departed[incarnation_of(key)] = revision
+    return departed
 
 
 class _Reader:

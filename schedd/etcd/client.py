@@ -18,6 +18,7 @@ from schedd.core.coordination import (
     Compare,
     Delete,
     Entry,
+    Followed,
     Lease,
     LeaseId,
     Listing,
@@ -131,8 +132,9 @@ class EtcdClient:
         """Delete the key; whether it existed."""
         return (await self.txn((), (Delete(key),))).deleted > 0
 
-    def follow(self, prefix: str) -> AsyncIterator[Listing]:
-        """The state under the prefix, at once and after each change (several may come as one).
+    def follow(self, prefix: str) -> AsyncIterator[Followed]:
+        """The state under the prefix, at once and after each change (several may come as one), and
+        what of it was watched.
 
         Outages, compactions and restores of etcd are survived, never shown: after each the next
         state is simply the newest. Never ends by itself. Close it with `aclosing` or by

@@ -11,6 +11,8 @@ and is right even after a restore, when etcd may have the same revision with ano
 
 Invariants
 - A state is shown only if it differs from the one shown before it.
+- A deletion is told only as an event of the watch that goes on; one that breaks takes what it saw
+  with it, at once. Listing again though nothing is wrong is no break.
 - Silence is never taken for calm: an idle watch is asked for progress, and one that doesn't
   answer within the call's deadline is left, with its endpoint.
 - A member of etcd that has lost its leader ends the watch by itself (`hasleader`).
@@ -21,9 +23,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
-from schedd.core.coordination import Listing, Revision
+from schedd.core.coordination import NOTHING_DELETED, Followed, Listing, Revision
 from schedd.etcd import wire_pb2 as wire
 from schedd.etcd.codec import Codec
 from schedd.etcd.connection import Connection
@@ -45,7 +47,7 @@ _RECONCILE_EVERY: Final = 60.0
 
 async def follow(
     connection: Connection, codec: Codec, list_: List, prefix: str
-) -> AsyncIterator[Listing]:
+) -> AsyncIterator[Followed]:
     """See `EtcdClient.follow`."""
     follower = Follower(connection, codec, list_, prefix)
     running = asyncio.create_task(follower.run(), name=f"follow {prefix}")
@@ -67,7 +69,7 @@ class Follower:
     """Keeps `newest` up to date; sets `news` whenever it changed."""
 
     def __init__(self, connection: Connection, codec: Codec, list_: List, prefix: str) -> None:
-        self.newest: Listing | None = None
+        self.newest: Followed | None = None
         self.news = asyncio.Event()
         self._connection = connection
         self._codec = codec
@@ -81,26 +83,31 @@ class Follower:
         Raises:
             AccessDenied: the user may not read the prefix.
         """
+        mirror: Mirror | None = None
         while True:
             try:
-                await self._once()
-            except Unavailable as error:
-                log.info("following %r: %s; listing again", self._prefix, error)
-            except Doubt as doubt:
-                log.warning("following %r: %s; listing again", self._prefix, doubt)
+                mirror = await self._once(mirror)
+            except (Unavailable, Doubt) as why:
+                level = logging.WARNING if isinstance(why, Doubt) else logging.INFO
+                log.log(level, "following %r: %s; listing again", self._prefix, why)
+                mirror = None
+                self._broken()
             await asyncio.sleep(self._backoff.next())
 
-    async def _once(self) -> None:
-        """List, then watch. Returns when it is time to reconcile."""
+    async def _once(self, before: Mirror | None) -> Mirror:
+        """List, then watch, going on from the mirror `before` if nothing was wrong with it. Returns
+        the mirror when it is time to reconcile.
+        """
         listing = await self._list(self._prefix)
-        self._show(listing)
+        mirror = Mirror(listing) if before is None else before.listed_again(listing)
+        self._show(mirror.followed())
         stream = await self._connection.open(WATCH)
         try:
             await stream.send(self._create(listing.revision))
             async with asyncio.timeout(_RECONCILE_EVERY):
-                await self._watch(stream, Mirror(listing))
+                await self._watch(stream, mirror)
         except TimeoutError:
-            return
+            return mirror
         except RevisionGone:
             raise  # its endpoint is well
         except Unavailable:
@@ -117,7 +124,7 @@ class Follower:
             )
         )
 
-    async def _watch(self, stream: WatchStream, mirror: Mirror) -> None:
+    async def _watch(self, stream: WatchStream, mirror: Mirror) -> NoReturn:
         """Take events until something ends it."""
         changes: list[Change] = []
         while True:
@@ -129,7 +136,7 @@ class Follower:
             if changes and not response.fragment:
                 mirror.apply(changes, response.header.cluster_id)
                 changes.clear()
-                self._show(mirror.listing())
+                self._show(mirror.followed())
 
     async def _next(self, stream: WatchStream) -> wire.WatchResponse:
         """The next message; asks for one if the stream is idle."""
@@ -142,11 +149,18 @@ class Follower:
             raise Unavailable("etcd: the watch is silent, asked for progress too")
         return response
 
-    def _show(self, listing: Listing) -> None:
-        before, self.newest = self.newest, listing
-        if before is None:
+    def _broken(self) -> None:
+        """No deletion counts as watched any more, from now on and not only when etcd is back."""
+        if self.newest is not None:
+            self._show(Followed(self.newest.listing, NOTHING_DELETED))
+
+    def _show(self, followed: Followed) -> None:
+        known, self.newest = self.newest, followed
+        if known is None:
             self.news.set()
-        elif before.cluster_id != listing.cluster_id or listing.revision < before.revision:
+            return
+        before, listing = known.listing, followed.listing
+        if before.cluster_id != listing.cluster_id or listing.revision < before.revision:
             log.warning(
                 "following %r: etcd went from cluster %x revision %d to cluster %x revision %d",
                 self._prefix,
@@ -156,7 +170,7 @@ class Follower:
                 listing.revision,
             )
             self.news.set()
-        elif before.entries != listing.entries:
+        elif before.entries != listing.entries or known.deleted != followed.deleted:
             self.news.set()
 
 

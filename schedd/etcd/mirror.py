@@ -3,20 +3,24 @@
     listing at r ──changes of r+1, r+2, …──→ listing at r+n          equal to a fresh one at r+n
          └──────── a change at or before r, another cluster ──→ Doubt: list again
 
+It also remembers which keys it saw deleted. What a later listing merely lacks was perhaps never
+deleted: etcd may have been restored from before the key was made.
+
 Invariants
 - The state is that of one revision: all changes of a revision are taken, or none.
 - Only changes move the revision on. A progress notification doesn't: before etcd 3.5.8 it may
   overtake events that are still on their way.
+- No key is both in the state and among the deleted ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TypeAlias
 
-from schedd.core.coordination import Entry, Listing, Revision
+from schedd.core.coordination import NOTHING_DELETED, Entry, Followed, Listing, Revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +51,22 @@ class Doubt(Exception):
 
 
 class Mirror:
-    """The entries under a prefix, changed in place."""
+    """The entries under a prefix, changed in place. `deleted`: see `Followed`."""
 
-    def __init__(self, listing: Listing) -> None:
+    def __init__(self, listing: Listing, deleted: Mapping[str, Revision] = NOTHING_DELETED) -> None:
         self.revision = listing.revision
         self.cluster_id = listing.cluster_id
+        self._began = listing.revision
         self._entries = {entry.key: entry for entry in listing}
+        self._deleted = {key: at for key, at in deleted.items() if key not in self._entries}
+
+    def listed_again(self, listing: Listing) -> Mirror:
+        """The mirror that goes on from a fresh listing, made though nothing was wrong. It knows the
+        deletions that this one has seen itself, unless etcd has another history by now.
+        """
+        if listing.cluster_id != self.cluster_id or listing.revision < self.revision:
+            return Mirror(listing)
+        return Mirror(listing, {key: at for key, at in self._deleted.items() if at > self._began})
 
     def apply(self, changes: Iterable[Change], cluster_id: int) -> None:
         """Take the changes of one or several whole revisions, in etcd's order.
@@ -75,10 +89,16 @@ class Mirror:
         match change:
             case Changed(entry):
                 self._entries[entry.key] = entry
-            case Removed(key):
+                self._deleted.pop(entry.key, None)
+            case Removed(key, revision):
                 self._entries.pop(key, None)
+                self._deleted[key] = revision
 
     def listing(self) -> Listing:
         """The present state."""
         entries = tuple(sorted(self._entries.values(), key=attrgetter("key")))
         return Listing(self.revision, self.cluster_id, entries)
+
+    def followed(self) -> Followed:
+        """The present state, and what was deleted as this looked on."""
+        return Followed(self.listing(), dict(self._deleted))

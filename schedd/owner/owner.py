@@ -128,7 +128,7 @@ class Owner:
                 self._collect.board = None
                 self._workers.demand(no_demand)
 
-        return _UntilTheEnd(ended), fire.loop, dispatch.loop, rescue.loop
+        return _UntilTheEnd(ended), fire.loop, dispatch.loop, *rescue.loops
 
     def on_cluster_changed(self, told: Callable[[], None]) -> None:
         """Have `told()` called when somebody says that the cluster has changed."""

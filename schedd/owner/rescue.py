@@ -3,6 +3,7 @@
     rows of the owned shards, read ──→ then the live workers, listed linearizably ──→ judge
       PENDING, RETRYING   → onto the board (whatever nudge was lost)
       RUNNING, worker gone → loss: RETRYING at once with a new token, or FAILED
+      RUNNING, its key merely missing → looked for again and again until it is there, or gone
       RUNNING, never started past start_by → back whence it came, no attempt spent
       RUNNING, cancelling  → its worker is told again
 
@@ -22,7 +23,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from schedd.core.events import Emit, NeverStarted, RunsRescued
-from schedd.core.ids import SHARDS, JobId, RunId, ShardId
+from schedd.core.ids import SHARDS, IncarnationId, JobId, RunId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Loss
 from schedd.core.records import Unstarted
@@ -33,6 +34,7 @@ from schedd.owner.transact import Transactor
 from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
 from schedd.ports import ClusterClock, Nudges, OwnerStore
+from schedkit.backoff import Backoff
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.tasks import Loop
@@ -73,8 +75,21 @@ class Rescue:
         self._look_at: set[ShardId] = set()
         self._scan_at = 0.0
         self._parts = 1
+        self._gone: frozenset[IncarnationId] = frozenset()
+        look_every = leases.ttl / 6
+        self._search = Loop(
+            "missing workers",
+            self.look_again,
+            interval=look_every,
+            backoff=Backoff(initial=0.1, maximum=look_every),
+        )
         self.loop = Loop("rescue", self.step, interval=SCAN_EVERY)
         board.ownership.listen(lambda gained, _dropped: self.wake() if gained else None)
+
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        """What must run in a tenure."""
+        return self.loop, self._search
 
     def on_ready(self, told: Callable[[], None]) -> None:
         """Have `told()` called when runs became ready."""
@@ -103,6 +118,15 @@ class Rescue:
                 self._scan_at = max(self._scan_at, boottime() + 3 * (boottime() - now))
         return 0.0 if self._look_at else max(0.0, self._scan_at - boottime())
 
+    async def look_again(self) -> None:
+        """Look for workers that are missing: often, for absence counts only if nobody may have come
+        and gone between two looks. Once one of them is gone, there is a scan at once.
+        """
+        gone = await self._leases.look_again()
+        if gone - self._gone:
+            self.wake()
+        self._gone = gone
+
     def _until(self) -> datetime:
         return self._clock.now() + HORIZON
 
@@ -118,11 +142,15 @@ class Rescue:
             running += (run for run in runs if run.state is State.RUNNING)
             await asyncio.sleep(0)  # between two parts everybody else has their turn
         self._parts = max(1, math.ceil(rows / PART))
-        if running:
-            live = await self._leases.live()
-            await self._rescue([run for run in running if run.incarnation not in live])
-            alive = [run for run in running if run.incarnation in live]
-            await self._give_back(await self._workers.never_started(alive))
+        if not running:
+            self._leases.nobody_named()
+            return
+        named = {run.incarnation for run in running if run.incarnation is not None}
+        standing = await self._leases.standing(named)
+        nowhere = {*standing.gone, None}  # None would be a bug, which the rescue raises
+        await self._rescue([run for run in running if run.incarnation in nowhere])
+        alive = [run for run in running if run.incarnation in standing.live]
+        await self._give_back(await self._workers.never_started(alive))
 
     async def _read(self, shards: Sequence[ShardId], until: datetime) -> list[LiveRun]:
         try:

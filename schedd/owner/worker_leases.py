@@ -7,14 +7,16 @@ life outlasts any member's, few writes reach etcd, and all members learn of a lo
     key  <prefix>workers/<worker>/<incarnation>, value: the lease's id
 
 Loss is a row in PostgreSQL and final; this module never re-creates the key of a lost incarnation.
+What it means that a key is missing is `core/absence.py`'s to say.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 from uuid import UUID
 
+from schedd.core.absence import Absence, Departures, Look, Standing
 from schedd.core.coordination import Compare, Delete, LeaseId, Listing, Put
 from schedd.core.ids import IncarnationId
 from schedd.core.model import Incarnation
@@ -29,7 +31,11 @@ ATTEMPTS: Final = 3
 
 
 class WorkerLeases:
-    """Creates, refreshes and ends the workers' keys."""
+    """Creates, refreshes and ends the workers' keys, and judges who is gone.
+
+    `ttl`: the workers', in seconds. `designated`: whether it is for this member to refresh that
+    one first. `watched`: what the member's watch of etcd has seen go until now.
+    """
 
     def __init__(
         self,
@@ -38,15 +44,16 @@ class WorkerLeases:
         prefix: str,
         ttl: float,
         designated: Callable[[IncarnationId], bool],
+        watched: Callable[[], Departures],
     ) -> None:
         self._etcd = etcd
         self._store = store
         self._prefix = f"{prefix}workers/"
         self.ttl = ttl
         self._designated = designated
+        self._watched = watched
+        self._absence = Absence(ttl)
         self._held: dict[IncarnationId, LeaseId] = {}
-        self._seen: tuple[int, int] = (0, 0)
-        self._doubted_until = 0.0
         self._busy: dict[IncarnationId, asyncio.Lock] = {}
 
     def key(self, worker: str, incarnation: IncarnationId) -> str:
@@ -58,17 +65,27 @@ class WorkerLeases:
         async with self._lock(incarnation.id):
             await self._ensure(incarnation)
 
-    async def live(self) -> frozenset[IncarnationId]:
-        """The incarnations that have a key, by a linearizable list.
-
-        Raises Unavailable for one TTL after etcd was restored: its revisions went back, or its
-        cluster id changed. Keys may be missing then that heartbeats are about to re-create.
+    async def standing(self, named: Collection[IncarnationId]) -> Standing:
+        """Who has a key, by a linearizable list, and who of those named is gone. Whoever is missing
+        has to be looked for again, at most TTL / 3 later: `look_again`. Raises Unavailable.
         """
+        sent = boottime()
         listing = await self._etcd.list(self._prefix)
-        self._look_for_restore(listing)
-        if boottime() < self._doubted_until:
-            raise Unavailable("etcd was restored: waiting for the workers' heartbeats")
-        return frozenset(_incarnations(listing))
+        live = frozenset(_incarnations(listing))
+        look = Look(live, listing.cluster_id, listing.revision, sent, boottime())
+        return self._absence.judge(named, look, self._watched())
+
+    async def look_again(self) -> frozenset[IncarnationId]:
+        """Look for those who were named last and missing; who of them is gone by now."""
+        missing = self._absence.missing
+        if not missing:
+            return frozenset()
+        standing = await self.standing(missing)
+        return standing.gone
+
+    def nobody_named(self) -> None:
+        """Nobody has to be looked for any more."""
+        self._absence.nobody()
 
     async def others_live(self, incarnation: Incarnation) -> frozenset[IncarnationId]:
         """Other incarnations of the same worker that have a key."""
@@ -83,11 +100,6 @@ class WorkerLeases:
         born = _incarnations(listing)
         own = born.get(incarnation.id)
         return frozenset(one for one, at in born.items() if own is not None and at < own)
-
-    def restored(self) -> None:
-        """Etcd was restored: keys may be missing that heartbeats are about to re-create."""
-        log.warning("etcd was restored; no worker is written off for %.0f s", self.ttl)
-        self._doubted_until = boottime() + self.ttl
 
     def due(self, incarnation: IncarnationId, since_refresh: float) -> bool:
         """Whether this member should refresh the lease, so many seconds after the last refresh by
@@ -115,12 +127,6 @@ class WorkerLeases:
         """Its stream to this member is gone; the lease lives on with the others."""
         self._held.pop(incarnation, None)
         self._busy.pop(incarnation, None)
-
-    def _look_for_restore(self, listing: Listing) -> None:
-        cluster_id, revision = self._seen
-        if cluster_id not in {0, listing.cluster_id} or listing.revision < revision:
-            self.restored()
-        self._seen = (listing.cluster_id, listing.revision)
 
     def _lock(self, incarnation: IncarnationId) -> asyncio.Lock:
         return self._busy.setdefault(incarnation, asyncio.Lock())

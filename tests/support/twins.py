@@ -21,10 +21,12 @@ from datetime import datetime
 
 from schedd.core.coordination import (
     NO_LEASE,
+    NOTHING_DELETED,
     Compare,
     Delete,
     DeletePrefix,
     Entry,
+    Followed,
     Get,
     Lease,
     LeaseId,
@@ -163,8 +165,10 @@ class TwinCoordination:
         await self._travel()
         return self.etcd.leases.get(lease, 0)
 
-    async def follow(self, prefix: str) -> AsyncIterator[Listing]:
-        """The state at once, and after each change that we aren't cut off from."""
+    async def follow(self, prefix: str) -> AsyncIterator[Followed]:
+        """The state at once, and after each change that we aren't cut off from. What goes here goes
+        between two listings: no deletion is watched.
+        """
         news = asyncio.Event()
         self.etcd.news.append(news)
         news.set()
@@ -175,7 +179,7 @@ class TwinCoordination:
             listing = self.etcd.listing(prefix)
             if not self.cut and (shown is None or shown.entries != listing.entries):
                 shown = listing
-                yield listing
+                yield Followed(listing, NOTHING_DELETED)
 
     async def _travel(self) -> None:
         await asyncio.sleep(0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 
-from schedd.core.coordination import Delete, DeletePrefix, Listing, Put, Revision
+from schedd.core.coordination import Delete, DeletePrefix, Followed, Listing, Put, Revision
 from schedd.etcd.access import Access
 from schedd.etcd.client import EtcdClient, connect
 from schedd.etcd.codec import Codec
@@ -26,6 +26,7 @@ class Seen:
 
     def __init__(self) -> None:
         self.states: list[Listing] = []
+        self.deleted: Mapping[str, Revision] = {}
 
     @property
     def newest(self) -> Listing:
@@ -40,14 +41,15 @@ class Seen:
 
 
 @asynccontextmanager
-async def following(states: AsyncIterator[Listing]) -> AsyncIterator[Seen]:
+async def following(states: AsyncIterator[Followed]) -> AsyncIterator[Seen]:
     """Collect the states in a task of its own."""
     seen = Seen()
 
     async def collect() -> None:
-        async with aclosing(states) as listings:
-            async for listing in listings:
-                seen.states.append(listing)
+        async with aclosing(states) as shown:
+            async for followed in shown:
+                seen.states.append(followed.listing)
+                seen.deleted = followed.deleted
 
     collecting = asyncio.create_task(collect(), name="collect")
     try:
@@ -97,6 +99,35 @@ async def test_a_key_that_goes_with_its_lease_goes_from_the_state(client):
         await seen.until(lambda state: not state.entries, "the key to go")
 
 
+async def test_what_is_deleted_under_the_watch_is_told_until_it_is_made_anew(client):
+    lease = await client.grant(60)
+    await client.put("w/leased", b"", lease.id)
+    await client.put("w/1", b"")
+    async with following(client.follow("w/")) as seen:
+        await client.delete("w/1")
+        await client.revoke(lease.id)
+        await seen.until(lambda _: seen.deleted.keys() == {"w/1", "w/leased"}, "both deletions")
+        await client.put("w/1", b"")
+        await seen.until(lambda _: seen.deleted.keys() == {"w/leased"}, "the key that is back")
+
+
+async def test_deletion_watched_counts_for_nothing_from_the_moment_the_watch_breaks(client, single):
+    """P6.4: while nobody looks on, keys may come back and be lost in a restore."""
+    await client.put("w/1", b"")
+    async with following(client.follow("w/")) as seen:
+        await client.delete("w/1")
+        await seen.until(lambda _: seen.deleted, "the deletion")
+        member = single.members[0]
+        member.kill()
+        try:
+            await seen.until(lambda _: not seen.deleted, "it to be forgotten, etcd being away")
+        finally:
+            member.restart()
+        await client.put("w/2", b"")
+        await seen.until_equal(client, "w/")
+        assert seen.deleted == {}
+
+
 async def test_a_storm_of_writes_ends_in_the_state_that_a_list_shows(client):
     chance = random.Random(7)
 
@@ -139,7 +170,7 @@ async def test_several_changes_may_come_as_one_state(client):
             await client.put("w/a", str(number).encode())
         shown = []
         while not shown or shown[-1].entries[0].value != b"49":
-            shown.append(await anext(states))
+            shown.append((await anext(states)).listing)
         assert len(shown) < 10
 
 

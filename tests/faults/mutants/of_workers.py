@@ -88,8 +88,8 @@ OF_WORKERS: Sequence[Mutant] = (
         (
             Edit(
                 RESCUE,
-                "await self._rescue([run for run in running if run.incarnation not in live])",
-                "await self._rescue([run for run in running if run.incarnation in live])",
+                "await self._rescue([run for run in running if run.incarnation in nowhere])",
+                "await self._rescue([run for run in running if run.incarnation in standing.live])",
             ),
             Edit(
                 DISPATCH,
@@ -107,8 +107,8 @@ OF_WORKERS: Sequence[Mutant] = (
         (
             Edit(
                 RESCUE,
-                "            await self._rescue("
-                "[run for run in running if run.incarnation not in live])\n",
+                "        await self._rescue("
+                "[run for run in running if run.incarnation in nowhere])\n",
                 "",
             ),
         ),

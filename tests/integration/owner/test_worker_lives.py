@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from schedd.core.absence import Departures
 from schedd.core.ids import IncarnationId
 from schedd.core.model import Incarnation
 from schedd.etcd.access import Access
@@ -18,7 +19,6 @@ from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
 from schedd.store import migrate
 from schedkit.clock import utcnow
-from schedkit.errors import Unavailable
 from support.etcd import EtcdCluster
 from support.postgres import scratch_postgres
 from support.runs import RecordingLine, SetClock, worker
@@ -39,7 +39,7 @@ class Place:
     greeting: Greeting
 
     async def live(self) -> set[IncarnationId]:
-        return set(await self.leases.live())
+        return set((await self.leases.standing([])).live)
 
     async def refusals(self) -> int:
         rows = await self.world.sql("SELECT 1 FROM audit WHERE reason = 'SECOND_IDENTITY'")
@@ -64,9 +64,16 @@ async def place(etcd: EtcdCluster) -> AsyncIterator[Place]:
             await world.member()
             store = world.store
             workers = Workers(SetClock(), lambda _event: None)
-            leases = WorkerLeases(client, store.workers, "", TTL, lambda _incarnation: True)
+            leases = WorkerLeases(
+                client, store.workers, "", TTL, lambda _incarnation: True, unwatched
+            )
             greeting = Greeting(workers, leases, store.workers, store.results, store.users)
             yield Place(client, world, workers, leases, greeting)
+
+
+def unwatched() -> Departures:
+    """Nobody is asked about, so nothing need be watched."""
+    return Departures(0, {})
 
 
 def newcomer(of: Incarnation, **changes: object) -> Incarnation:
@@ -181,26 +188,6 @@ async def test_a_stream_that_ends_takes_no_lease_away(place: Place):
     assert await place.leases.heard(one)
 
 
-async def test_nobody_is_written_off_for_a_while_after_etcd_was_restored(place: Place):
-    """P6.4: keys may be missing that heartbeats are about to re-create."""
-    one = someone()
-    await place.greeting.greet(one, [])
-    assert await place.live() == {one.id}
-    cluster_id, revision = place.leases._seen
-    for seen in ((cluster_id, revision + 1_000), (cluster_id + 1, 1)):
-        place.leases._doubted_until = 0.0
-        place.leases._seen = seen  # as if the revisions, or the cluster, had been others before
-        with pytest.raises(Unavailable, match="restored"):
-            await place.live()
-        with pytest.raises(Unavailable, match="restored"):
-            await place.live()
-    place.leases._doubted_until = 0.0
-    assert await place.live() == {one.id}
-    place.leases.restored()
-    with pytest.raises(Unavailable):
-        await place.live()
-
-
 async def test_heartbeats_keep_the_lease_for_longer_than_its_ttl(place: Place):
     one = someone()
     await place.greeting.greet(one, [])
@@ -214,7 +201,8 @@ async def test_heartbeats_keep_the_lease_for_longer_than_its_ttl(place: Place):
 
 async def test_the_designated_member_refreshes_first_and_another_steps_in(place: Place):
     one = someone()
-    other = WorkerLeases(place.etcd, place.world.store.workers, "", TTL, lambda _incarnation: False)
+    store = place.world.store.workers
+    other = WorkerLeases(place.etcd, store, "", TTL, lambda _incarnation: False, unwatched)
     assert not place.leases.due(one.id, TTL * 0.3)
     assert place.leases.due(one.id, TTL * 0.34)
     assert not other.due(one.id, TTL * 0.34)

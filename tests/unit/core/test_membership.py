@@ -91,12 +91,18 @@ def test_a_stray_key_is_named_and_hurts_nobody() -> None:
     assert view.unreadable == (MAP, "members/m2", LEADER, "workers/w/x")
 
 
+def test_a_view_names_the_workers_that_were_seen_to_go() -> None:
+    deleted = {worker_key("w", INCARNATION): Revision(6), "workers/w/x": Revision(6), MAP: 5}
+    view = view_of(listing({}), EMPTY_VIEW, {key: Revision(at) for key, at in deleted.items()})
+    assert view.departed == {INCARNATION: 6}
+
+
 def test_nobody_is_a_member_without_a_tenure() -> None:
     assert EMPTY_VIEW.member(None) is None
 
 
 def test_a_view_tells_that_etcd_was_restored_since_another() -> None:
-    """P6.4: revisions never go back otherwise, nor does a cluster change its id."""
+    """Revisions never go back otherwise, nor does a cluster change its id."""
     known = replace(EMPTY_VIEW, revision=7, cluster_id=1)
     assert not replace(known, revision=8).restored_since(known)
     assert not known.restored_since(EMPTY_VIEW)

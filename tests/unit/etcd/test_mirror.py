@@ -59,6 +59,45 @@ def test_another_cluster_is_doubted():
         mirror().apply([Changed(entry("a", 11))], CLUSTER + 1)
 
 
+def test_a_deletion_that_was_watched_is_remembered_until_the_key_is_made_anew():
+    state = mirror(entry("a", 3), entry("b", 4))
+    state.apply([Removed("a", Revision(11)), Removed("b", Revision(12))], CLUSTER)
+    assert state.followed().deleted == {"a": 11, "b": 12}
+    state.apply([Changed(entry("a", 13))], CLUSTER)
+    assert state.followed().deleted == {"b": 12}
+
+
+def test_deletion_watched_what_a_fresh_listing_lacks_was_not_seen_to_go():
+    """P6.4: a restore may have taken it."""
+    state = mirror(entry("a", 3), entry("b", 4))
+    state.apply([Removed("b", Revision(11))], CLUSTER)
+    again = state.listed_again(Listing(Revision(20), CLUSTER, ()))
+    assert again.followed().deleted == {"b": 11}
+
+
+@pytest.mark.parametrize(("revision", "cluster"), [(11, CLUSTER), (30, CLUSTER + 1)])
+def test_deletion_watched_in_another_history_is_forgotten(revision: int, cluster: int):
+    state = mirror(entry("a", 3))
+    state.apply([Removed("a", Revision(12))], CLUSTER)
+    again = state.listed_again(Listing(Revision(revision), cluster, ()))
+    assert again.followed().deleted == {}
+
+
+def test_a_deletion_is_remembered_over_one_listing_and_not_for_ever():
+    state = mirror(entry("a", 3))
+    state.apply([Removed("a", Revision(11))], CLUSTER)
+    once = state.listed_again(Listing(Revision(20), CLUSTER, ()))
+    twice = once.listed_again(Listing(Revision(30), CLUSTER, ()))
+    assert (once.followed().deleted, twice.followed().deleted) == ({"a": 11}, {})
+
+
+def test_who_is_back_in_a_fresh_listing_was_not_deleted():
+    state = mirror(entry("a", 3))
+    state.apply([Removed("a", Revision(11))], CLUSTER)
+    again = state.listed_again(Listing(Revision(20), CLUSTER, (entry("a", 15),)))
+    assert again.followed().deleted == {}
+
+
 @given(
     writes=st.lists(
         st.tuples(st.sampled_from("abcdef"), st.none() | st.binary(max_size=2)), max_size=40

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import cast
@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 
 from schedd.core import schedule
+from schedd.core.absence import Standing
 from schedd.core.ids import IncarnationId, JobId, ShardId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Claim, Definition, LiveRun, Loss, RunKey
@@ -32,6 +33,8 @@ class Rows:
     def __init__(self, *runs: LiveRun) -> None:
         self.runs = list(runs)
         self.live: set[IncarnationId] | Exception = set()
+        self.missing: set[IncarnationId] = set()
+        """Those without a key who aren't gone for that."""
         self.calls: list[str] = []
         self.losses: list[Loss] = []
         self.back: list[RunKey] = []
@@ -58,12 +61,22 @@ class Rows:
 class Leases(WorkerLeases):
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
+        self.ttl = 3.0
+        self.named: Collection[IncarnationId] = ()
 
-    async def live(self) -> frozenset[IncarnationId]:
+    async def standing(self, named: Collection[IncarnationId]) -> Standing:
         self.rows.calls.append("live workers")
         if isinstance(self.rows.live, Exception):
             raise self.rows.live
-        return frozenset(self.rows.live)
+        self.named = named
+        live = frozenset(self.rows.live)
+        return Standing(live, frozenset(named) - live - self.rows.missing)
+
+    async def look_again(self) -> frozenset[IncarnationId]:
+        return (await self.standing(self.named)).gone
+
+    def nobody_named(self) -> None:
+        self.named = ()
 
 
 class Definitions(Catalogue):
@@ -92,11 +105,12 @@ class World:
         self.clock = SetClock()
         self.workers = Workers(self.clock, lambda _event: None)
         board = Board(owning(0))
+        self.leases = Leases(self.rows)
         self.rescue = Rescue(
             board,
             Definitions(),
             self.workers,
-            Leases(self.rows),
+            self.leases,
             cast("OwnerStore", self.rows),
             Transactor(board.ownership, lambda: True, lambda _event: None),
             self.clock,
@@ -125,6 +139,48 @@ async def test_nobody_is_lost_while_the_list_is_in_doubt() -> None:
     with pytest.raises(Unavailable):
         await world.rescue.step()
     assert world.rows.losses == []
+
+
+async def test_deletion_watched_a_worker_whose_key_is_merely_missing_keeps_its_runs() -> None:
+    """P6.4: a restore of etcd may have taken the key, and its holder is about to make it anew."""
+    world = World(running(1, worker(1)), running(2, worker(2)))
+    world.rows.missing = {worker(1).id}
+
+    await world.rescue.step()
+
+    assert [loss.incarnation for loss in world.rows.losses] == [worker(2).id]
+    assert world.rows.back == []
+
+
+async def test_who_is_missing_is_looked_for_until_it_is_gone_and_then_there_is_a_scan() -> None:
+    world = World(running(1, worker(1)))
+    world.rows.missing = {worker(1).id}
+    await world.rescue.step()
+    pause = world.rescue.loops[1].interval
+    assert pause < 3.0 / 3, "two looks are never further apart than a third of the TTL"
+
+    await world.rescue.look_again()
+    world.rescue.look_at([ShardId(0)])
+    world.rows.calls.clear()
+    await world.rescue.step()
+    assert world.rows.calls == ["rows"], "only the named shard was looked at"
+
+    world.rows.missing.clear()
+    await world.rescue.look_again()
+    world.rescue.look_at([ShardId(0)])
+    await world.rescue.step()
+    assert [loss.incarnation for loss in world.rows.losses] == [worker(1).id]
+
+
+async def test_nobody_is_looked_for_once_nothing_runs() -> None:
+    world = World(running(1, worker(1)))
+    world.rows.missing = {worker(1).id}
+    await world.rescue.step()
+    world.rows.runs.clear()
+    world.rescue.wake()
+    await world.rescue.step()
+    world.rows.missing.clear()
+    assert await world.leases.look_again() == frozenset()
 
 
 async def test_what_a_live_worker_doesnt_have_past_its_start_by_goes_back() -> None:

@@ -1,0 +1,148 @@
+"""Who is gone, of those whose key is missing (PROTOCOL 6; the model's rule `deletion-watched`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schedd.core.absence import Absence, Departures, Look
+from schedd.core.coordination import Revision
+from schedd.core.ids import IncarnationId
+
+TTL = 3.0
+ONE, OTHER = IncarnationId(UUID(int=1)), IncarnationId(UUID(int=2))
+NOTHING: Mapping[IncarnationId, Revision] = {}
+
+
+class Eyes:
+    """One member that looks, each time at a later revision; an answer takes 10 ms."""
+
+    def __init__(self) -> None:
+        self.absence = Absence(TTL)
+        self.revision = 100
+
+    def look(
+        self,
+        at: float,
+        *,
+        live: frozenset[IncarnationId] = frozenset(),
+        named: frozenset[IncarnationId] = frozenset({ONE}),
+        departed: Mapping[IncarnationId, Revision] = NOTHING,
+        cluster: int = 1,
+        takes: float = 0.01,
+    ) -> frozenset[IncarnationId]:
+        """Who is gone, as of a list that was sent at this time."""
+        self.revision += 1
+        seen = Look(live, 1, Revision(self.revision), at, at + takes)
+        return self.absence.judge(named, seen, Departures(cluster, departed)).gone
+
+
+def deletion(at: int, of: IncarnationId = ONE) -> dict[IncarnationId, Revision]:
+    return {of: Revision(at)}
+
+
+def test_deletion_watched_who_was_seen_to_go_is_gone_at_once() -> None:
+    assert Eyes().look(0.0, departed=deletion(50)) == {ONE}
+
+
+def test_deletion_watched_a_key_that_is_merely_missing_is_no_loss() -> None:
+    """P6.4: what a member that has just started sees of a worker after a restore of etcd."""
+    assert Eyes().look(0.0) == frozenset()
+
+
+def test_deletion_watched_else_a_ttl_of_absence_in_lists_close_together_is_needed() -> None:
+    eyes = Eyes()
+    for look in range(7):
+        assert eyes.look(look * TTL / 6) == frozenset()
+    assert eyes.look(TTL + 0.02) == {ONE}
+
+
+def test_deletion_watched_absence_begins_anew_after_a_gap_between_two_lists() -> None:
+    """In the gap the key may have been there, and been taken by another restore."""
+    eyes = Eyes()
+    for at in (0.0, 0.9, 1.8, 2.82):
+        assert eyes.look(at) == frozenset()
+    for at in (3.4, 4.2, 5.0, 5.8):
+        assert eyes.look(at) == frozenset()
+    assert eyes.look(5.9) == {ONE}
+
+
+def test_deletion_watched_a_slow_answer_makes_a_gap() -> None:
+    """The list may have been made at any moment between its sending and its answer."""
+    eyes = Eyes()
+    for at in (0.0, 0.9, 1.8):
+        eyes.look(at)
+    assert eyes.look(2.7, takes=0.2) == frozenset()
+    assert eyes.look(3.1) == frozenset()
+
+
+def test_deletion_watched_who_was_there_in_between_is_missing_anew() -> None:
+    eyes = Eyes()
+    eyes.look(0.0)
+    eyes.look(0.9)
+    eyes.look(1.5, live=frozenset({ONE}))
+    for at in (2.0, 2.9, 3.8):
+        assert eyes.look(at) == frozenset()
+
+
+def test_who_is_named_later_is_missing_from_then_on() -> None:
+    eyes = Eyes()
+    for at in (0.0, 0.9, 1.8, 2.7):
+        eyes.look(at, named=frozenset({OTHER}))
+    assert eyes.look(3.2, named=frozenset({ONE, OTHER})) == {OTHER}
+    assert eyes.absence.missing == {ONE, OTHER}
+
+
+def test_nobody_is_missing_once_nobody_is_asked_about() -> None:
+    eyes = Eyes()
+    eyes.look(0.0)
+    eyes.absence.nobody()
+    assert eyes.absence.missing == frozenset()
+
+
+def test_who_has_a_key_is_never_gone_whatever_was_watched() -> None:
+    """It was made anew; the watch will say so too."""
+    assert Eyes().look(0.0, live=frozenset({ONE}), departed=deletion(50)) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("at", "cluster"), [(50, 2), (102, 1)], ids=["another cluster", "after the list"]
+)
+def test_deletion_watched_in_another_history_than_the_lists_counts_for_nothing(
+    at: int, cluster: int
+) -> None:
+    """The watch hasn't broken yet, and the list is the restored etcd's."""
+    assert Eyes().look(0.0, departed=deletion(at), cluster=cluster) == frozenset()
+
+
+def test_deletion_watched_before_a_list_that_has_the_key_again_counts_for_nothing() -> None:
+    """The watch lags: it hasn't told of the new key, which a restore has taken since."""
+    eyes = Eyes()
+    eyes.look(0.0, live=frozenset({ONE}))
+    assert eyes.look(0.5, departed=deletion(50)) == frozenset()
+    assert eyes.look(0.9, departed=deletion(102)) == {ONE}
+
+
+@given(
+    looks=st.lists(
+        st.tuples(st.floats(0.05, 1.2), st.booleans(), st.sampled_from([0.0, 0.02, 0.3])),
+        max_size=40,
+    )
+)
+def test_deletion_watched_nobody_is_gone_who_may_have_had_a_key_within_the_last_ttl(
+    looks: list[tuple[float, bool, float]],
+) -> None:
+    """Between two looks more than TTL / 3 apart anybody may have had one."""
+    eyes, at, may_have_been_there = Eyes(), 0.0, 0.0
+    last_sent = -TTL
+    for pause, there, takes in looks:
+        at += pause
+        gone = eyes.look(at, live=frozenset({ONE}) if there else frozenset(), takes=takes)
+        if there or at + takes - last_sent > TTL / 3:
+            may_have_been_there = at
+        assert not gone or at - may_have_been_there >= TTL
+        last_sent, at = at, at + takes
