@@ -74,14 +74,22 @@ def exhausted(journal: Journal, server: Server) -> Iterator[Fault]:
 
     The daemons race for each that comes free, so theirs are ended until none has won.
     """
-    theirs = "FROM pg_stat_activity WHERE application_name LIKE 'schedd%%'"
-    with journal.fault("connections exhausted", server.host.name) as fault, ExitStack() as held:
+    ended = """
+        SELECT pg_terminate_backend(pid)
+        FROM pg_stat_activity WHERE application_name LIKE 'schedd%'
+    """
+    with (
+        journal.fault("connections exhausted", server.host.name) as fault,
+        postgres.connect(server.back_door) as admin,  # one for all: the few reserved go too
+        admin.cursor() as cursor,
+        ExitStack() as held,
+    ):
         refusal = _take_all(server, held)
         for _ in range(LIMIT):
-            if not server.sql(f"SELECT pid {theirs}"):
+            cursor.execute(ended)
+            if not cursor.rowcount:
                 fault.took_effect(what=refusal)
                 break
-            server.sql(f"SELECT pg_terminate_backend(pid) {theirs}")
             refusal = _take_all(server, held)
         try:
             yield fault
