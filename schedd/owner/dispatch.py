@@ -209,6 +209,7 @@ class Dispatch:
         for assigned in answer.assigned:
             run = assigned.run
             self._board.running[run.key.run_id] = run
+            self._board.ready.discard(run.key.run_id)  # where a scan saw it wait, meanwhile
             if not self._workers.push(assigned, known[run.key.run_id]):
                 unpushed.append(assigned)
         for key in answer.ended:

@@ -48,6 +48,8 @@ class Rows:
     limits: dict[JobId, int] = field(default_factory=dict)
     admitted: dict[JobId, int] = field(default_factory=dict)
     drafts: list[Draft] = field(default_factory=list)
+    meanwhile: Callable[[], object] = lambda: None
+    """Called before the statement ends."""
 
     async def assign(
         self, claim: Claim, drafts: Sequence[Draft], next_token: Callable[[ShardId], Token]
@@ -69,6 +71,7 @@ class Rows:
                 start_by=NOW + timedelta(seconds=5),
             )
             assigned.append(Assigned(made, None))
+        self.meanwhile()
         if self.fails:
             raise self.fails.pop()
         return Assignments(assigned, [], waiting, frozenset())
@@ -350,3 +353,19 @@ async def test_what_was_handed_to_a_worker_that_left_meanwhile_goes_over_one_hop
 
     assert len(passed_on) == len(given_back) == 1
     assert given_back[0].key != passed_on[0].key
+
+
+async def test_what_a_scan_read_while_it_was_handed_out_asks_for_no_slot_any_more():
+    """A slot granted for a HIGH run that runs already would go to this member's LOW one, before
+    the HIGH ones of others.
+    """
+    world = World()
+    line = world.attach(worker(), grant=1)
+    high, low = replace(of(1, 1), priority=Priority.HIGH), replace(of(2, 2), priority=Priority.LOW)
+    world.board.put_runs([high, low], NOW)
+    world.rows.meanwhile = lambda: world.board.put_runs([high, low], NOW)
+
+    await world.settle()
+
+    assert world.handed() == {1}
+    assert [head.priority for head in line.demanded[-1]] == [Priority.LOW]
