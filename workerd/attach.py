@@ -28,7 +28,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from workerd import wire
 from workerd.core.admission import Admission, State
 from workerd.core.cluster_time import JudgingClock, RoundTrip
-from workerd.core.grants import deal
+from workerd.core.grants import NOTHING, deal
 from workerd.core.ids import Address
 from workerd.core.trust import Trust
 from workerd.courier import Courier
@@ -131,7 +131,7 @@ class Attach:
         previous = {each: link.promised - link.received for each, link in awake.items()}
         granted = deal(self._admission.free if able else 0, demands, previous)
         for address, link in self._links.items():
-            link.grant(granted.get(address, 0))
+            link.grant(granted.get(address, NOTHING))
 
     # -- What links ask of their host --
 

@@ -29,7 +29,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from schedproto.v1.worker_service_pb2_grpc import WorkerServiceStub
 from workerd import wire
 from workerd.core.cluster_time import ClusterTime, RoundTrip
-from workerd.core.grants import Head
+from workerd.core.grants import NOTHING, Head, Share
 from workerd.core.ids import Address, Incarnation
 from workerd.outbox import Outbox
 
@@ -98,6 +98,7 @@ class Link:
         self.received = 0
         self.promised = 0
         """`received + slots` of the last grant."""
+        self._granted = NOTHING
         self.incarnation: Incarnation | None = None
         self._tls = tls
         self._host = host
@@ -127,11 +128,12 @@ class Link:
         """Queue an answer."""
         self._outbox.answer(answer)
 
-    def grant(self, slots: int) -> None:
-        """Keep so many slots free for this member; said only when it changes what it may push."""
-        if self.received + slots != self.promised:
-            self.promised = self.received + slots
-            self._outbox.grant(pb.Granted(slots=slots, received=self.received))
+    def grant(self, share: Share) -> None:
+        """Keep these slots free for this member; said only when it changes what it may push."""
+        promised = self.received + share.slots
+        if promised != self.promised or (share.slots and not self._granted.like(share)):
+            self.promised, self._granted = promised, share
+            self._outbox.grant(wire.granted(share, self.received))
 
     def beat(self) -> None:
         """Send a heartbeat now."""

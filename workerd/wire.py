@@ -12,7 +12,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.admission import Offer, Refused, State, Why
 from workerd.core.capture import Piece
 from workerd.core.cluster_time import ClusterTime
-from workerd.core.grants import Head
+from workerd.core.grants import Head, Share
 from workerd.core.ids import Incarnation, Key, RunId, Token
 from workerd.core.outcome import Content, Outcome, digest
 
@@ -50,6 +50,15 @@ def offer_of(message: pb.Assignment, time: ClusterTime) -> Offer:
 def heads_of(message: pb.Demand) -> Sequence[Head]:
     """What waits at a member."""
     return [Head(head.priority, seconds(head.waiting_since), head.slots) for head in message.heads]
+
+
+def granted(share: Share, received: int) -> pb.Granted:
+    """What a member may use, `received` slots' worth of assignments after the stream began."""
+    message = pb.Granted(slots=share.slots, received=received)
+    if share.before is not None:
+        message.before.priority = common_pb2.Priority.ValueType(share.before.priority)
+        message.before.waiting_since.FromMicroseconds(round(share.before.since * 1e6))
+    return message
 
 
 def refusal(key: pb.AssignmentKey, refused: Refused) -> pb.Refusal:

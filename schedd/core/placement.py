@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 
 from schedd.core.ids import IncarnationId
 from schedd.core.model import Definition, Incarnation
@@ -27,6 +28,10 @@ class Offer:
 
     incarnation: Incarnation
     slots: int
+    last: float = inf
+    """The greatest rank (`ready_queue`) of a run that they are for: what goes after it leaves them
+    to another member.
+    """
 
     @property
     def id(self) -> IncarnationId:
@@ -41,7 +46,11 @@ def able(worker: Incarnation, need: Need) -> bool:
     return not need.handler or need.handler in worker.handlers
 
 
-def choose(need: Need, offers: Iterable[Offer]) -> Offer | None:
-    """Spread: the able worker with the most slots left; ties go by the incarnation's id."""
-    fit = (o for o in offers if o.slots >= need.slots and able(o.incarnation, need))
+def choose(need: Need, rank: float, offers: Iterable[Offer]) -> Offer | None:
+    """Spread: of the able workers whose slots are for such a rank the one with the most left; ties
+    go by the incarnation's id.
+    """
+    fit = (
+        o for o in offers if o.slots >= need.slots and rank <= o.last and able(o.incarnation, need)
+    )
     return max(fit, key=lambda offer: (offer.slots, offer.id.int), default=None)

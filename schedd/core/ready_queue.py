@@ -10,8 +10,8 @@ so no clock is needed. Runs stand in lines, one for each priority and need, each
     add → unsorted ──popped, its need looked up──→ its line ──popped when a worker fits──→ out
 
 Invariants
-- `pop` gives the smallest rank among the lines that fit. A line that no worker fits holds nobody
-  up, however long it is, and costs nothing.
+- `pop` gives the smallest rank among the lines whose oldest may go. A line that no worker fits
+  holds nobody up, however long it is, and costs nothing.
 - Adding a run that stands there already costs nothing and leaves its place: a scan adds all runs
   each second.
 """
@@ -28,18 +28,28 @@ from schedd.core.placement import Need
 
 CLASS_STEP = timedelta(seconds=60)
 
+LEEWAY = CLASS_STEP / 2
+"""By so much a run may go after what another member has: of a class that tells its oldest alone."""
+
 Fits: TypeAlias = Callable[[Need | None], bool]
-"""Whether a run of this need may go now; None: its need isn't known yet."""
+"""Whether some worker can do a run of this need; None: its need isn't known yet."""
+Goes: TypeAlias = Callable[[Need | None, float], bool]
+"""Whether a run of this need and rank may go now."""
 
 _SLACK = 1_000
 
 
-def rank(priority: Priority, ready_at: datetime) -> float:
+def rank(priority: int, ready_at: datetime) -> float:
     """The place in the order, in seconds since the epoch; smaller goes first."""
     return ready_at.timestamp() - CLASS_STEP.total_seconds() * priority
 
 
-def _any(_: Need | None) -> bool:
+def last_rank(priority: int, waiting_since: datetime) -> float:
+    """The greatest rank of a run that needn't wait for such a head of another member."""
+    return rank(priority, waiting_since) + LEEWAY.total_seconds()
+
+
+def _any(_: Need | None, _rank: float = 0.0) -> bool:
     return True
 
 
@@ -109,10 +119,11 @@ class ReadyQueue:
                 line = self._where[run.key.run_id] = self._line(need, run.priority)
             line.add(run)
 
-    def pop(self, fits: Fits = _any) -> LiveRun | None:
-        """Take out the run that goes next among those that fit; None when no such run waits."""
-        oldest = (line.oldest() for line in self._lines.values() if fits(line.need))
-        first = min((run for run in oldest if run is not None), key=_place, default=None)
+    def pop(self, goes: Goes = _any) -> LiveRun | None:
+        """Take out the run that goes next among those that may; None when no such run waits."""
+        oldest = ((line.need, line.oldest()) for line in self._lines.values())
+        able = (run for need, run in oldest if run is not None and goes(need, rank_of(run)))
+        first = min(able, key=_place, default=None)
         return None if first is None else self.discard(first.key.run_id)
 
     def heads(self, fits: Fits = _any) -> list[Head]:
@@ -160,5 +171,10 @@ class ReadyQueue:
         return self._lines.setdefault((need, priority), _Line(need, priority))
 
 
+def rank_of(run: LiveRun) -> float:
+    """Its place in the order."""
+    return rank(run.priority, run.ready_at)
+
+
 def _place(run: LiveRun) -> tuple[float, int]:
-    return rank(run.priority, run.ready_at), run.key.run_id.int
+    return rank_of(run), run.key.run_id.int

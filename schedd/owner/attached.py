@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 from schedd.core.ids import Token
@@ -28,6 +29,8 @@ class Attached:
     incarnation: Incarnation
     line: Line
     granted: int = 0
+    last: float = inf
+    """The greatest rank of a run that the granted slots are for."""
     received: int = 0
     pushed: int = 0
     free: int = 0

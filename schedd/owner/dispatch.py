@@ -2,6 +2,9 @@
 
     ready queue + offers ──choose──→ drafts ──one transaction a lane──→ assigned ──push──→ worker
 
+Slots may be granted for what goes before another member's head alone; a run that goes after it
+leaves them unused, and the demand that is told then has them dealt anew.
+
 The choice is a wish: overlap, pause, generation and state are judged by the assign statement on
 rows, under the shard's lock (PROTOCOL 3). A run is pushed only after a COMMIT that was seen; one
 whose COMMIT is in doubt is found by the scan, and goes back by itself when it never started.
@@ -26,7 +29,7 @@ from schedd.core.model import (
     Overlap,
 )
 from schedd.core.placement import Need, Offer, able, choose, need_of
-from schedd.core.ready_queue import Head
+from schedd.core.ready_queue import Head, rank_of
 from schedd.core.records import Assignments, Unstarted
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
@@ -144,7 +147,7 @@ class Dispatch:
                 if entry is None:
                     continue  # its definition can't be read; the scan brings it back
                 need = need_of(entry.definition)
-                offer = choose(need, offers)
+                offer = choose(need, rank_of(run), offers)
                 if offer is None:
                     self._board.ready.add([run], need)
                 else:
@@ -153,11 +156,13 @@ class Dispatch:
         return chosen, True
 
     def _pop(self, count: int, offers: Sequence[Offer]) -> list[LiveRun]:
-        def fits(need: Need | None) -> bool:
-            return need is None or choose(need, offers) is not None
+        def goes(need: Need | None, rank: float) -> bool:
+            if need is None:
+                return any(offer.slots and rank <= offer.last for offer in offers)
+            return choose(need, rank, offers) is not None
 
         batch: list[LiveRun] = []
-        while len(batch) < count and (run := self._board.ready.pop(fits)) is not None:
+        while len(batch) < count and (run := self._board.ready.pop(goes)) is not None:
             batch.append(run)
         return batch
 

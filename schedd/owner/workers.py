@@ -19,6 +19,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
+from math import inf
 from typing import Final, TypeAlias
 
 from schedd.core.events import Emit, WorkerCame, WorkerWent
@@ -109,11 +110,10 @@ class Workers:
             self.look()
             self._emit(WorkerWent(attached.incarnation.worker, attached.incarnation.id))
 
-    def granted(self, attached: Attached, slots: int, received: int) -> None:
-        """The worker keeps so many slots free for this member."""
+    def granted(self, attached: Attached, slots: int, received: int, last: float = inf) -> None:
+        """The worker keeps so many slots free for this member, for runs up to the rank `last`."""
         attached.spoke_at = self._boot()
-        attached.granted = slots
-        attached.received = received
+        attached.granted, attached.received, attached.last = slots, received, last
         if attached.available:
             for told in self._slots_freed:
                 told()
@@ -140,17 +140,11 @@ class Workers:
 
     def lost(self, incarnations: Iterable[IncarnationId]) -> None:
         """These are written off: nothing more for them, even while their streams stand."""
-        for incarnation in incarnations:
-            attached = self._attached.get(incarnation)
-            if attached is not None:
-                attached.lost = True
+        self._mark(incarnations, lost=True)
 
     def spared(self, incarnations: Iterable[IncarnationId]) -> None:
         """Their loss was not committed: they may be given work again."""
-        for incarnation in incarnations:
-            attached = self._attached.get(incarnation)
-            if attached is not None:
-                attached.lost = False
+        self._mark(incarnations, lost=False)
 
     def revoke_answered(self, run: RunId, token: Token) -> None:
         """The worker gave the assignment up, or says that it has started."""
@@ -165,7 +159,7 @@ class Workers:
     def offers(self) -> list[Offer]:
         """The slots that may be used now."""
         return [
-            Offer(attached.incarnation, attached.available)
+            Offer(attached.incarnation, attached.available, attached.last)
             for attached in self._attached.values()
             if attached.available > 0 and self._speaks(attached)
         ]
@@ -286,6 +280,11 @@ class Workers:
         if asked:
             self._asked_last = asked[-1].int
         return asked
+
+    def _mark(self, incarnations: Iterable[IncarnationId], *, lost: bool) -> None:
+        for incarnation in incarnations:
+            if (attached := self._attached.get(incarnation)) is not None:
+                attached.lost = lost
 
     def _speaks(self, attached: Attached) -> bool:
         return attached.spoke_at >= self._boot() - self._silent_after

@@ -165,7 +165,10 @@ class WorkerService:
             if answer.outcome == wire.RevokeAnswer.OUTCOME_REVOKED:
                 self._collect.refused(Refusal(key, token, who.worker, who.id, "REVOKED"))
         if frame.HasField("granted"):
-            self._workers.granted(attached, frame.granted.slots, frame.granted.received)
+            granted = frame.granted
+            self._workers.granted(
+                attached, granted.slots, granted.received, frames.last_rank(granted)
+            )
         if frame.HasField("heartbeat"):
             self._heartbeat(frame.heartbeat, attached, outbox)
         if frame.HasField("goodbye"):

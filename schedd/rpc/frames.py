@@ -3,12 +3,14 @@
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import Final
 from uuid import UUID
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from schedd.core import ready_queue
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.lifecycle import Reason
 from schedd.core.model import Assigned, Incarnation, RunKey
@@ -189,6 +191,13 @@ def demand(heads: Sequence[Head]) -> worker_service_pb2.Demand:
             for head in heads
         ]
     )
+
+
+def last_rank(granted: worker_service_pb2.Granted) -> float:
+    """The greatest rank of a run that granted slots are for. Raises BadFrame."""
+    if not granted.HasField("before"):
+        return inf
+    return ready_queue.last_rank(granted.before.priority, instant(granted.before.waiting_since))
 
 
 def _output(pieces: Sequence[run_pb2.LogPiece]) -> bytes | None:

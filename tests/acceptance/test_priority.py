@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from acceptance.conftest import CALM_SLOTS
 from schedclient import SyncClient
+from support.cluster import DevCluster
 from support.probe import Probe
 from support.wait import wait_until
 
@@ -13,8 +15,18 @@ EACH = 5
 """Runs of each priority; enough that three owners all have some of both."""
 
 
+def queued(cluster: DevCluster) -> int:
+    """Runs that stand in the owners' queues: an owner hears of a new one within milliseconds, or,
+    when nobody could tell it, sees it within a second.
+    """
+    answers = [cluster.get(member["name"], "/metrics") for member in cluster.record["members"]]
+    texts = [answer.body.decode() for answer in answers if answer]
+    found = [re.search(r"^schedd_queue_ready (\S+)$", text, re.MULTILINE) for text in texts]
+    return sum(int(float(match[1])) for match in found if match)
+
+
 def test_high_goes_before_low_when_one_slot_is_free(
-    calm_client: SyncClient, tmp_path: Path
+    calm: DevCluster, calm_client: SyncClient, tmp_path: Path
 ) -> None:
     blocked = Probe(tmp_path / "blocked")
     waiting = Probe(tmp_path / "waiting")
@@ -35,6 +47,7 @@ def test_high_goes_before_low_when_one_slot_is_free(
             for _ in range(EACH)
         ]
         assert {calm_client.runs.get(run.run_id).state for run in runs} == {"PENDING"}
+        wait_until(lambda: queued(calm) == len(runs), 10, "the owners to know what waits")
         assert waiting.starts() == []
         gates[0].touch()  # one slot, for all that wait
         for run in runs:

@@ -290,6 +290,40 @@ async def test_all_members_are_attached_to_and_slots_are_shared(tmp_path: Path) 
             await worker.stop()
 
 
+async def test_a_slot_goes_to_the_best_head_and_says_whose_turn_it_would_be_else(
+    tmp_path: Path,
+) -> None:
+    def heads(*priorities: common_pb2.Priority.ValueType, since: int = 0) -> pb.Demand:
+        demand = pb.Demand(heads=[pb.Demand.Head(priority=each, slots=1) for each in priorities])
+        for head in demand.heads:
+            head.waiting_since.FromSeconds(1_800_000_000 + since)
+        return demand
+
+    high, low = common_pb2.PRIORITY_HIGH, common_pb2.PRIORITY_LOW
+    async with FakeMember("m1") as one, FakeMember("m2") as two:
+        one.peers = two.peers = (one, two)
+        worker = WorkerProcess(tmp_path, [one.address], slots="1")
+        worker.start()
+        try:
+            first, second = await one.attached(), await two.attached()
+            await first.send(demand=heads(high, low))
+            await first.granted_at_least(1)
+            await second.send(demand=heads(high, since=1))
+            await first.until(
+                lambda: first.granted.slots == 1 and first.granted.before.priority == high,
+                "the other's head to be told",
+            )
+            assert second.granted.slots == 0
+            await first.send(demand=heads(low))  # another worker took the HIGH one
+            await second.until(lambda: second.granted.slots == 1, "the slot")
+            assert second.granted.before.priority == low
+            await first.until(lambda: first.granted.slots == 0, "no slot any more")
+            await first.send(demand=heads())
+            await second.until(lambda: not second.granted.HasField("before"), "no other to wait")
+        finally:
+            await worker.stop()
+
+
 async def test_an_older_list_of_members_is_ignored(tmp_path: Path) -> None:
     async with FakeMember("m1") as one, FakeMember("m2") as two:
         one.peers, one.revision = (one, two), 7

@@ -9,6 +9,9 @@ Invariants
 - Never more is granted in total than is free.
 - A head of a smaller rank is served before one of a greater, whichever member has it; so one order
   of priority holds over all owners.
+- Who gets slots is told the best head of others that goes without (`before`). For it may have
+  nothing so good any more: another worker has served its heads meanwhile, or they are gone. Then
+  the slots aren't for whatever else it has; they wait for its new heads, and are dealt anew.
 - What nobody asked for is split evenly, so an idle cluster starts work without asking; the
   remainder stays where it was, so that nothing moves without need.
 """
@@ -22,6 +25,8 @@ from workerd.core.ids import Address
 
 AGING = 60.0
 """Seconds of waiting that lift a run by one class of priority."""
+NEAR = 1.0
+"""A rank that moved by less isn't told again: members look at it with half a class of leeway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +46,46 @@ class Head:
         return self.since - AGING * self.priority
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one member is granted."""
+
+    slots: int
+    before: Head | None = None
+    """The best head of other members that goes without."""
+
+    def like(self, other: Share) -> bool:
+        """Whether its slots are for the same runs, near enough."""
+        if self.before is None or other.before is None:
+            return self.before is other.before
+        return abs(self.before.rank - other.before.rank) < NEAR
+
+
+NOTHING = Share(0)
+
+
 def deal(
     free: int, demands: Mapping[Address, Sequence[Head]], previous: Mapping[Address, int]
-) -> dict[Address, int]:
-    """Slots for each member in `demands`; one without heads is there with an empty sequence."""
+) -> dict[Address, Share]:
+    """A share for each member in `demands`; one without heads is there with an empty sequence."""
     granted = dict.fromkeys(demands, 0)
     left = max(free, 0)
     heads = [(head, member) for member, own in demands.items() for head in own]
     heads.sort(key=lambda each: each[0].rank)
+    without: dict[Address, Head] = {}  # the best of each, best first
     for head, member in heads:
         share = min(head.slots, left)
         granted[member] += share
         left -= share
+        if share < head.slots:
+            without.setdefault(member, head)
     if left and granted:
         each, remainder = divmod(left, len(granted))
         favoured = sorted(granted, key=lambda member: (-previous.get(member, 0), member))
         for place, member in enumerate(favoured):
             granted[member] += each + (place < remainder)
-    return granted
+    first = [*without.items()][:2]
+    return {
+        member: Share(slots, next((head for other, head in first if other != member), None))
+        for member, slots in granted.items()
+    }

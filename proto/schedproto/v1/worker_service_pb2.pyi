@@ -528,15 +528,26 @@ class Granted(google.protobuf.message.Message):
 
     SLOTS_FIELD_NUMBER: builtins.int
     RECEIVED_FIELD_NUMBER: builtins.int
+    BEFORE_FIELD_NUMBER: builtins.int
     slots: builtins.int
     received: builtins.int
+    @property
+    def before(self) -> global___Demand.Head:
+        """The best head of another member that no slot is left for; absent: nobody
+        goes without. The slots are not for runs that go after it, by half a class
+        of priority or more: if the member has nothing better (any more), it tells
+        its demand, and the slots are dealt anew.
+        """
+
     def __init__(
         self,
         *,
         slots: builtins.int = ...,
         received: builtins.int = ...,
+        before: global___Demand.Head | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["received", b"received", "slots", b"slots"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["before", b"before"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["before", b"before", "received", b"received", "slots", b"slots"]) -> None: ...
 
 global___Granted = Granted
 

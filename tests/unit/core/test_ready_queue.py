@@ -85,10 +85,10 @@ def test_a_line_that_no_worker_fits_holds_nobody_up_and_asks_for_nothing():
         return need == Need("shell")
 
     assert [head.priority for head in queue.heads(shell)] == [Priority.LOW]
-    popped = queue.pop(shell)
+    popped = queue.pop(lambda need, _: shell(need))
     assert popped is not None
     assert popped.key.run_id.int == 5_000
-    assert queue.pop(shell) is None
+    assert queue.pop(lambda need, _: shell(need)) is None
     assert len(queue) == 1_999
 
 
@@ -97,7 +97,7 @@ def test_a_scan_that_adds_all_runs_again_moves_none_and_costs_no_memory():
     queue.add([run(1, Priority.HIGH)], Need("python", "f"))
     for _ in range(10_000):
         queue.add([run(1, Priority.HIGH), run(2, Priority.LOW)])
-    assert queue.pop(lambda need: need is None) == run(2, Priority.LOW)
+    assert queue.pop(lambda need, _: need is None) == run(2, Priority.LOW)
     assert sum(len(line.heap) for line in queue._lines.values()) == 1
 
 
@@ -114,4 +114,4 @@ def test_needs_can_be_looked_up_anew():
     queue.add([run(1, Priority.HIGH)], Need("python", "f"))
     queue.add([run(2, Priority.HIGH)], Need("shell"))
     assert queue.unsort(lambda need: need == Need("python", "f")) == {run(1, Priority.HIGH).job_id}
-    assert queue.pop(lambda need: need is None) == run(1, Priority.HIGH)
+    assert queue.pop(lambda need, _: need is None) == run(1, Priority.HIGH)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from math import inf
 from typing import cast
 
 import pytest
@@ -23,7 +24,7 @@ from schedd.core.model import (
     Priority,
 )
 from schedd.core.pauses import NO_PAUSES, Pause, Pauses
-from schedd.core.ready_queue import Head
+from schedd.core.ready_queue import Head, last_rank
 from schedd.core.records import Assignments, Unstarted
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
@@ -133,8 +134,16 @@ class World:
 
     def attach(self, one: Incarnation, *, grant: int) -> RecordingLine:
         line = self.lines[one.worker] = RecordingLine()
-        self.workers.granted(self.workers.attach(one, line), grant, received=0)
+        self.workers.attach(one, line)
+        self.grant(one, grant)
         return line
+
+    def grant(self, one: Incarnation, slots: int, before: Head | None = None) -> None:
+        """Slots of a worker that has received nothing yet; `before`: another member's head."""
+        attached = self.workers.attached(one.id)
+        assert attached is not None
+        last = inf if before is None else last_rank(before.priority, before.waiting_since)
+        self.workers.granted(attached, slots, received=0, last=last)
 
     async def settle(self) -> None:
         for _ in range(100):
@@ -369,3 +378,37 @@ async def test_what_a_scan_read_while_it_was_handed_out_asks_for_no_slot_any_mor
 
     assert world.handed() == {1}
     assert [head.priority for head in line.demanded[-1]] == [Priority.LOW]
+
+
+async def test_a_slot_granted_for_a_high_run_that_another_worker_took_isnt_used_for_a_low_one():
+    """The HIGH run of another member waits for it: this one tells what it has left."""
+    world = World()
+    first, second = worker(1, name="w1"), worker(2, name="w2")
+    world.attach(first, grant=1)
+    line = world.attach(second, grant=0)
+    high, low = replace(of(1, 1), priority=Priority.HIGH), replace(of(2, 2), priority=Priority.LOW)
+    world.board.put_runs([high, low], NOW)
+    await world.settle()
+    assert world.handed() == {1}
+
+    world.grant(second, 1, before=Head(Priority.HIGH, NOW, 1))
+    await world.settle()
+
+    assert world.handed() == {1}
+    assert line.demanded[-1] == [Head(Priority.LOW, NOW, 1)]
+    assert len(world.rows.drafts) == 1, "nothing was tried in vain"
+    world.grant(second, 1)
+    await world.settle()
+    assert world.handed() == {1, 2}
+
+
+async def test_a_slot_is_used_for_whatever_goes_before_what_waits_at_other_members():
+    world = World()
+    one = worker()
+    world.attach(one, grant=0)
+    aged = replace(of(1, 1, waited=180), priority=Priority.LOW)
+    fresh = replace(of(2, 2), priority=Priority.HIGH)
+    world.board.put_runs([aged, fresh], NOW)
+    world.grant(one, 2, before=Head(Priority.HIGH, NOW - timedelta(seconds=20), 9))
+    await world.settle()
+    assert world.handed() == {1, 2}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import pytest
 
 from workerd.core.capture import KEEP, Capture
 from workerd.core.cluster_time import ClusterTime, JudgingClock, RoundTrip
-from workerd.core.grants import Head, deal
+from workerd.core.grants import Head, Share, deal
 from workerd.core.ids import Address, Key, RunId, Token
 from workerd.core.outcome import Cause, Content, Outcome, Reason, Verdict, digest, exited, stopped
 from workerd.core.trust import Trust
@@ -22,19 +23,23 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 # -- Grants --
 
 
+def slots(dealt: Mapping[Address, Share]) -> dict[Address, int]:
+    return {member: share.slots for member, share in dealt.items()}
+
+
 def test_unasked_slots_are_split_evenly_and_the_remainder_stays_where_it_was() -> None:
-    assert deal(7, {A: [], B: [], C: []}, {C: 3}) == {A: 2, B: 2, C: 3}
+    assert slots(deal(7, {A: [], B: [], C: []}, {C: 3})) == {A: 2, B: 2, C: 3}
 
 
 def test_the_best_head_is_served_first_whoever_has_it() -> None:
     heads = {A: [Head(LOW, 100.0, 5)], B: [Head(HIGH, 100.0, 2)], C: []}
-    assert deal(4, heads, {}) == {A: 2, B: 2, C: 0}
+    assert slots(deal(4, heads, {})) == {A: 2, B: 2, C: 0}
 
 
 def test_waiting_lifts_a_head_by_one_class_a_minute() -> None:
     def winner(waiting: float) -> Address:
         heads = {A: [Head(LOW, 1000.0 - waiting, 1)], B: [Head(HIGH, 1000.0, 1)]}
-        granted = deal(1, heads, {})
+        granted = slots(deal(1, heads, {}))
         return max(granted, key=lambda each: granted[each])
 
     assert winner(119.0) == B
@@ -53,10 +58,28 @@ def test_never_more_is_granted_than_is_free() -> None:
             for each in members
         }
         free = chance.randint(-1, 40)
-        granted = deal(free, demands, {})
+        granted = slots(deal(free, demands, {}))
         assert granted.keys() == demands.keys()
         assert sum(granted.values()) == (max(free, 0) if members else 0)
         assert all(slots >= 0 for slots in granted.values())
+
+
+def test_who_is_granted_slots_is_told_the_best_head_of_others_that_goes_without() -> None:
+    high, low = Head(HIGH, 100.0, 2), Head(LOW, 100.0, 1)
+    other, last = Head(HIGH, 101.0, 1), Head(LOW, 90.0, 1)
+    dealt = deal(2, {A: [high, low], B: [other], C: [last]}, {})
+    assert dealt == {A: Share(2, before=other), B: Share(0, before=last), C: Share(0, before=other)}
+
+
+def test_a_head_that_was_served_in_part_goes_before_others_but_not_before_its_own() -> None:
+    dealt = deal(1, {A: [Head(HIGH, 100.0, 2)], B: [Head(LOW, 100.0, 1)]}, {})
+    assert dealt[A] == Share(1, before=Head(LOW, 100.0, 1))
+    assert dealt[B].before == Head(HIGH, 100.0, 2)
+
+
+def test_where_all_are_served_the_slots_are_for_any_run() -> None:
+    dealt = deal(3, {A: [Head(HIGH, 100.0, 1)], B: [Head(LOW, 100.0, 1)], C: []}, {})
+    assert {share.before for share in dealt.values()} == {None}
 
 
 # -- Trust --
