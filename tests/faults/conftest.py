@@ -21,6 +21,7 @@ import pytest
 from faults import evidence
 from faults.checker import check
 from faults.checker.verdict import Status
+from faults.day import FIRST_LEAD, JOBS, TIMINGS, Day, await_day, clock_before
 from faults.history import History
 from faults.scenario import Run
 from faults.world.needs import lacking_here
@@ -30,6 +31,7 @@ KEPT = Path(tempfile.gettempdir()) / "schedd-faults-kept"
 SEED = int(os.environ.get("SEED", "0") or 0)
 
 FaultRun = Callable[..., AbstractContextManager[Run]]
+DayRun = Callable[[Day], AbstractContextManager[Run]]
 
 
 class Shared:
@@ -41,6 +43,18 @@ class Shared:
 
     def whole(self) -> World:
         """It, with all parts ready."""
+        if self._world is not None and self._world.clock is not None:
+            self.down()
+        return self._ready(World)
+
+    def clocked(self, day: Day) -> World:
+        """One whose clock can be moved, and stands before this day; of two workers."""
+        clock = self._world.clock if self._world is not None else None
+        if clock is None or clock.now() >= day.bounds()[0] - FIRST_LEAD:
+            self.down()
+        return self._ready(lambda logs: World(logs, workers=2, clock=clock_before(day)))
+
+    def _ready(self, build: Callable[[Path], World]) -> World:
         if self._world is not None:
             try:
                 self._world.mend()
@@ -49,8 +63,7 @@ class Shared:
                 self.down()
         if self._world is None:
             self._logs = Path(tempfile.mkdtemp(prefix="schedd-faults-logs-"))
-            world = World(self._logs)
-            self._world = world.__enter__()
+            self._world = build(self._logs).__enter__()
         return self._world
 
     def down(self) -> None:
@@ -84,7 +97,26 @@ def fault_run(
     world: World, request: pytest.FixtureRequest, figure: Callable[[str], None]
 ) -> FaultRun:
     """Give the frame of a row: its faults happen inside; it is judged when it is left."""
+    return _frame(world, request, figure)
 
+
+@pytest.fixture
+def day_run(
+    shared_world: Shared, request: pytest.FixtureRequest, figure: Callable[[str], None]
+) -> DayRun:
+    """Give the frame of a day under the tests' clock, in a world that stands just before it."""
+
+    def framed(day: Day) -> AbstractContextManager[Run]:
+        world = shared_world.clocked(day)
+        await_day(world, day)
+        told = f"cluster clock from {day.since} on, {day.zone}"
+        run = _frame(world, request, figure)
+        return run(mix=JOBS, timings=TIMINGS, load=False, faketime=told)
+
+    return framed
+
+
+def _frame(world: World, request: pytest.FixtureRequest, figure: Callable[[str], None]) -> FaultRun:
     @contextmanager
     def framed(**options: Any) -> Iterator[Run]:
         name = request.node.name

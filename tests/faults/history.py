@@ -228,8 +228,12 @@ def _make(kind: type[T], values: dict[str, Any]) -> T:
     return kind(**values)
 
 
+def _pairs(found: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    return tuple((float(a), float(b)) for a, b in found)
+
+
 _NESTED: dict[type, dict[str, Callable[[Any], Any]]] = {
-    Meta: {"quiet": lambda windows: tuple((float(a), float(b)) for a, b in windows)},
+    Meta: {"quiet": _pairs, "legs": _pairs},
     Definition: {"schedule": lambda values: _make(Schedule, values)},
     Commit: {"changes": lambda changes: tuple(_make(Change, change) for change in changes)},
     Leftovers: dict.fromkeys(("processes", "etcd_keys", "spool_files", "cgroups"), tuple),

@@ -22,7 +22,10 @@ SCRIPT = Path(__file__).with_name("probe.sh").read_text(encoding="utf-8")
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One job. `every`: seconds. `lasts`: seconds of its run. `spec`: more of the job's fields."""
+    """One job. `every`: seconds. `lasts`: seconds of its run. `more`: more of the job's fields.
+
+    `gap`, `repeated`: its policy where clocks change (SEMANTICS, DST).
+    """
 
     name: str
     cron: str | None = "* * * * * *"
@@ -35,6 +38,9 @@ class Probe:
     attempts: int = 1
     timeout: int = 30
     more: Mapping[str, Any] = field(default_factory=dict)
+    zone: str = "UTC"
+    gap: str = "run_after"
+    repeated: str = "first"
 
     def spec(self, probes: Path) -> dict[str, Any]:
         """The job as a client gives it; its lines go to the folder `probes`."""
@@ -47,8 +53,14 @@ class Probe:
             "retry": {"max_attempts": self.attempts, "backoff": "200ms", "jitter": 0.0},
             "timeout": f"{self.timeout}s",
             "shell": shell(probes, self.lasts, fails_first=self.fails_first),
+            **self._where_clocks_change(),
             **self.more,
         }
+
+    def _where_clocks_change(self) -> dict[str, Any]:
+        if not self.cron:
+            return {}
+        return {"time_zone": self.zone, "dst": {"gap": self.gap, "overlap": self.repeated}}
 
     def definition(self, at: float, job_id: str | None, generation: int, op: int) -> Definition:
         """The same for the history."""
@@ -58,7 +70,13 @@ class Probe:
             namespace="default",
             name=self.name,
             generation=generation,
-            schedule=Schedule(cron=self.cron, every=self.every),
+            schedule=Schedule(
+                cron=self.cron,
+                every=self.every,
+                zone=self.zone,
+                gap=self.gap,
+                overlap=self.repeated,
+            ),
             catch_up=self.catch_up,
             overlap=self.overlap,
             delivery="at_most_once" if self.at_most_once else "at_least_once",

@@ -19,7 +19,11 @@ Row = Mapping[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """The run of the test: who, when, with which timings. `failover`, `grace`: F and G, seconds."""
+    """The run of the test: who, when, with which timings. `failover`, `grace`: F and G, seconds.
+
+    `legs`: where a test moved the cluster's clock, from which second of the host's on it was
+    ahead by how many.
+    """
 
     scenario: str
     seed: int
@@ -33,6 +37,7 @@ class Meta:
     command: str = ""
     commit: str = ""
     faketime: str | None = None
+    legs: tuple[tuple[float, float], ...] = ()
     version: int = VERSION
 
 

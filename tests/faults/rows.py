@@ -129,6 +129,11 @@ ROWS: Sequence[Row] = (
         ("test_wall_clock_moved", "test_worker_clock_moved"),
     ),
     Row(
+        "clocks that go forward and back (DST), days of 23 and 25 hours, lived through in minutes",
+        "each instant that the oracle has runs on time and once, under each policy; no other does",
+        ("test_days_on_which_clocks_change",),
+    ),
+    Row(
         "disk full under PostgreSQL, under the spool, under the log",
         "nothing is acknowledged that wasn't written; heals without deletion by hand",
         ("test_postgres_disk_full", "test_spool_disk_full", "test_log_disk_full"),
@@ -148,7 +153,6 @@ ROWS: Sequence[Row] = (
             "tests/integration/test_worker_survival.py",
         ),
     ),
-    Row("DST both ways, at high speed", "S6 against the oracle", lacks="no cluster clock yet"),
     Row(
         "100,000 jobs due at one instant",
         "lease kept, memory bounded",

@@ -3,6 +3,8 @@
     History ─→ World (tables through time, lives of jobs, assignments, what the oracle owes)
                  └─→ one named function an invariant ─→ violations with their evidence ─→ Verdict
 
+A history in which the cluster's clock was moved is told on that clock first (`cluster_time`).
+
 What decides is what happened outside of the product (the lines of the probe jobs, the oracle's
 instants) and the order in which the database committed; the product's own accounts are what is
 judged. RELIABILITY's invariants, by family:
@@ -20,6 +22,7 @@ from dataclasses import dataclass
 
 from faults.checker.attempts import s10
 from faults.checker.calls import s11
+from faults.checker.cluster_time import in_cluster_time
 from faults.checker.coverage import l1, l2
 from faults.checker.epochs import s4, s13
 from faults.checker.extras import l5
@@ -76,7 +79,7 @@ def check(history: History) -> Verdict:
 
     Where no commit was recorded nothing can be judged, and only that is said.
     """
-    world = World(history)
+    world = World(in_cluster_time(history))
     judges = INVARIANTS if history.commits else INVARIANTS[-1:]
     found = [violation for each in judges for violation in each.broken(world)]
     return Verdict(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from faults.checker.resources import by_process
 from faults.checker.tables import clock
 from faults.checker.verdict import Violation
-from faults.checker.windows import Fault
+from faults.checker.windows import CLOCK_BOUND, Fault
 from faults.checker.world import World
 
 CALM = "calm"
@@ -25,7 +25,9 @@ def n1(world: World) -> Iterator[Violation]:
     judged = len(world.dues)
     if judged < ENOUGH_INSTANTS:
         yield _doubt(f"{judged} instants were judged, {ENOUGH_INSTANTS} are needed")
-    if not world.windows.faults and not world.meta.scenario.startswith(CALM):
+    if world.meta.legs:
+        yield from _clock_followed(world)
+    elif not world.windows.faults and not world.meta.scenario.startswith(CALM):
         yield _doubt("no fault is recorded, and the scenario isn't called calm")
     for fault in world.windows.faults:
         yield from _felt(world, fault)
@@ -42,6 +44,18 @@ def _felt(world: World, fault: Fault) -> Iterator[Violation]:
         yield _doubt(
             f"{count} instants fell into {name}, {ENOUGH_IN_WINDOW} are needed",
             f"from {clock(fault.begin)} to {clock(fault.healed)}",
+        )
+
+
+def _clock_followed(world: World) -> Iterator[Violation]:
+    """Whether the database dated its commits by the clock that the test moved."""
+    began, ended = world.meta.began - CLOCK_BOUND, world.meta.ended + CLOCK_BOUND
+    astray = [commit for commit in world.history.commits if not began <= commit.at <= ended]
+    if astray:
+        yield _doubt(
+            f"{len(astray)} commits are dated before or after the run: the clock that was moved"
+            " isn't the database's",
+            *(f"lsn {commit.lsn} at {clock(commit.at)}" for commit in astray[:SHOWN]),
         )
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from faults.day import DAYS, JOBS, Day, await_day, live_through
+from faults.day import TIMINGS as OF_A_DAY
 from faults.history import Recorder
 from faults.mutants.edits import Edit
 from faults.nemesis.cuts import cut
@@ -40,7 +42,8 @@ class Ride:
     """What is done to a world. `setting`: edits for the product and the mutant alike.
 
     `points`: failpoints beside the world's own, of members; `hands`: those of worker w1.
-    `prepare` is called when the world is up, before the run.
+    `prepare` is called when the world is up, before the run. `day`: the world's clock stands before
+    it, and users do nothing but what the ride does.
     """
 
     name: str
@@ -50,6 +53,8 @@ class Ride:
     points: Mapping[str, str] = field(default_factory=dict)
     hands: Mapping[str, str] = field(default_factory=dict)
     prepare: Callable[[World], None] = nothing
+    day: Day | None = None
+    timings: Timings = TIMINGS
 
 
 def _calm(run: Run, _: World) -> None:
@@ -133,6 +138,18 @@ def _held_up(run: Run, world: World) -> None:
         run.change_all("resume", each_second)
 
 
+def _through(day: Day, name: str) -> Ride:
+    """Live through a day on which clocks change."""
+    return Ride(
+        name,
+        lambda run, world: live_through(run, world, day),
+        mix=JOBS,
+        prepare=lambda world: await_day(world, day),
+        day=day,
+        timings=OF_A_DAY,
+    )
+
+
 def _patient_database(world: World) -> None:
     """Whoever sleeps inside a transaction is left alone by the database itself."""
     role, limit = postgres.ROLE, "idle_in_transaction_session_timeout"
@@ -206,6 +223,8 @@ ASLEEP = Ride(
     prepare=_patient_database,
 )
 HUNG = Ride("main loop hung", _loop_hung)
+FORWARD = _through(DAYS["new-york-forward"], "clocks go forward")
+BACK = _through(DAYS["lord-howe-back"], "clocks go back")
 HELD = Ride(
     "worker held up before starts",
     _held_up,

@@ -11,9 +11,10 @@ from subprocess import SubprocessError
 
 from faults.checker import check
 from faults.checker.verdict import Verdict
+from faults.day import clock_before
 from faults.history import History, NoHistory
 from faults.mutants.edits import DoesNotApply, Edit, Tree
-from faults.mutants.rides import TIMINGS, Ride
+from faults.mutants.rides import Ride
 from faults.scenario import Run
 from faults.world import daemons
 from faults.world.world import World
@@ -56,11 +57,13 @@ def ride_on(ride: Ride, edits: Sequence[Edit], home: Path) -> Trial:
     try:
         tree = Tree(home / "tree", (*ride.setting, *edits))
         tree.prove()
-        world = World(home / "logs", members=MEMBERS, workers=WORKERS)
+        clock = clock_before(ride.day) if ride.day else None
+        world = World(home / "logs", members=MEMBERS, workers=WORKERS, clock=clock)
         _arm(world, tree, ride)
         with world:
             ride.prepare(world)
-            with Run(world, ride.name, history, mix=ride.mix, timings=TIMINGS) as run:
+            asked = {"mix": ride.mix, "timings": ride.timings, "load": ride.day is None}
+            with Run(world, ride.name, history, **asked) as run:
                 ride.go(run, world)
     except TROUBLES as error:
         trouble = f"{type(error).__name__}: {error}"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from faults.world.clock import ClusterClock
 from faults.world.network import Host
 from faults.world.service import Service
 from schedctl.dev import binaries, nonroot, postgres
@@ -31,9 +32,14 @@ SETTINGS = {
 
 
 class Server:
-    """The service, and SQL on it as superuser (no timeouts) by the host's back door."""
+    """The service, and SQL on it as superuser (no timeouts) by the host's back door.
 
-    def __init__(self, host: Host, work: Path, logs: Path) -> None:
+    `clock`: what it takes for the time, if not the host's.
+    """
+
+    def __init__(
+        self, host: Host, work: Path, logs: Path, clock: ClusterClock | None = None
+    ) -> None:
         self.host = host
         self.data = work / host.name / "data"
         self._programs = binaries.find_postgres()
@@ -43,6 +49,7 @@ class Server:
             host,
             [
                 *prefix,
+                *(clock.before() if clock else ()),
                 os.fspath(self._programs.postgres),
                 *("-D", os.fspath(self.data)),
                 *("-h", "0.0.0.0"),

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from faults.world import daemons, etcd
+from faults.world.clock import ClusterClock
 from faults.world.commits import Commits
 from faults.world.grounds import claim, disk, release
 from faults.world.network import ROOT, Host, Network
@@ -36,15 +37,24 @@ UP_WITHIN = 60.0
 class World:
     """Hosts: e1…e3, pg, m1…m3, w1…w4; px for proxies; x1 and x2, spare.
 
-    `logs`: the folder where every process writes its own.
+    `logs`: the folder where every process writes its own. `clock`: of the cluster, moved by a test.
     """
 
     slack = 1.0
     """Seconds that a machine of two cores may take longer than the rules say."""
 
-    def __init__(self, logs: Path, *, members: int = 3, workers: int = 4, ttl: float = TTL) -> None:
+    def __init__(
+        self,
+        logs: Path,
+        *,
+        members: int = 3,
+        workers: int = 4,
+        ttl: float = TTL,
+        clock: ClusterClock | None = None,
+    ) -> None:
         self.logs = logs
         self.ttl = ttl
+        self.clock = clock
         self.grounds = claim()
         self.work = self.grounds.work
         try:
@@ -60,7 +70,9 @@ class World:
         network.lay()
         etcds = [network.add(f"e{n}") for n in range(1, 4)]
         disk(self.work / "pg", DATABASE_DISK)
-        self.postgres = Server(network.add("pg"), self.work, self.logs)
+        if self.clock is not None:
+            self.clock.keep_in(self.work)
+        self.postgres = Server(network.add("pg"), self.work, self.logs, self.clock)
         nodes = [network.add(f"m{n}") for n in range(1, members + 1)]
         hands = [network.add(f"w{n}") for n in range(1, workers + 1)]
         for host in hands:

@@ -104,3 +104,13 @@ def test_changes_of_runs_that_no_commit_made_prove_nothing() -> None:
     )
     kept = history.commits[:inserted] + history.commits[inserted + 1 :]
     assert "N1" in check(replace(history, commits=kept)).broken
+
+
+def test_a_day_under_a_clock_that_the_database_did_not_follow_proves_nothing() -> None:
+    history = calm().history()
+    day = replace(history.meta, scenario="a day", legs=((BASE - 1e9, 0.0),))
+    assert check(replace(history, meta=day)).broken == frozenset()
+    late = replace(history.commits[-1], at=history.meta.ended + 3600)
+    astray = check(replace(history, meta=day, commits=(*history.commits[:-1], late)))
+    assert astray.broken == ONLY_N1
+    assert "isn't the database's" in astray.doubts[0].what

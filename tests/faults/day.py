@@ -1,0 +1,157 @@
+"""A day of cron in minutes: the cluster's clock leaps from one due instant to just before the next.
+
+    with Run(world, …, mix=JOBS, load=False, timings=TIMINGS) as run:
+        live_through(run, world, day)
+
+    cluster    … 00:29:56 ─ 00:30:00 fired ┐ 00:59:56 ─ 01:00:00 fired ┐ 01:29:56 …
+    host       ├────── some 4 s ───────────┼────── some 4 s ───────────┤
+
+Between two leaps time runs at its true rate and long enough that all members have learned of the
+new time before an instant comes: so each is met, and judged, on time and not by catching up. A leap
+is made when all that was due has run and its result is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import product
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from faults import oracle
+from faults.checker.windows import ON_TIME
+from faults.probes import Probe
+from faults.scenario import Run, Timings
+from faults.world.clock import ClusterClock
+from faults.world.world import World
+from support.wait import wait_until
+
+LEAD: Final = 4.0
+"""Seconds of true time before an instant: a member asks for the time each second, its owner loads
+timers each 2.5 s, and a busy machine is slower."""
+FIRST_LEAD: Final = 60.0
+"""Before the first instant of a day: jobs are made meanwhile."""
+ALL_RUN: Final = 20.0
+
+TIMINGS: Final = Timings(first_quiet=0.5, second_quiet=1.0, failover=5.0, grace=4.0, least=0.0)
+
+ZONES: Final = (
+    "UTC",
+    "Europe/Berlin",
+    "Europe/Dublin",
+    "America/New_York",
+    "America/Havana",
+    "Australia/Lord_Howe",
+    "Africa/Casablanca",
+    "Africa/Cairo",
+)
+CHANGING: Final = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe")
+"""Whose changes the days are about: an hour, an hour at another time, half an hour."""
+FIXED: Final = ("30 1 * * *", "30 2 * * *", "15,45 1,2 * * *", "0,30 1-3 * * *")
+"""Fixed times in the gaps and repeated hours of those, and on both sides of them."""
+POLICIES: Final = tuple(product(("run_after", "skip"), ("first", "second", "both")))
+"""Each `dst` there is: gap, overlap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """A stretch of the calendar in which clocks change. In local time, `until` included."""
+
+    zone: str
+    since: str
+    until: str
+
+    def bounds(self) -> tuple[float, float]:
+        """The same in seconds of the epoch, as the oracle takes it: (since, until]."""
+        zone = ZoneInfo(self.zone)
+        since, until = (
+            datetime.fromisoformat(text).replace(tzinfo=zone).timestamp()
+            for text in (self.since, self.until)
+        )
+        return since - 1.0, until
+
+
+DAYS: Final = {
+    "new-york-forward": Day("America/New_York", "2027-03-14T00:00", "2027-03-14T04:30"),
+    "berlin-23-hours": Day("Europe/Berlin", "2027-03-28T00:00", "2027-03-29T00:00"),
+    "lord-howe-back": Day("Australia/Lord_Howe", "2027-04-04T00:30", "2027-04-04T04:00"),
+    "lord-howe-forward": Day("Australia/Lord_Howe", "2027-10-03T00:30", "2027-10-03T04:00"),
+    "berlin-25-hours": Day("Europe/Berlin", "2027-10-31T00:00", "2027-11-01T00:00"),
+    "new-york-back": Day("America/New_York", "2027-11-07T00:00", "2027-11-07T04:00"),
+}
+"""In the order in which a clock that only goes forward meets them."""
+
+
+def _jobs() -> Iterator[Probe]:
+    for zone in ZONES:
+        name = zone.rpartition("/")[2].lower().replace("_", "-")
+        yield Probe(f"{name}-halves", cron="*/30 * * * *", zone=zone)
+        yield Probe(f"{name}-hours", cron="0 * * * *", zone=zone)
+        yield Probe(f"{name}-listed", cron="0,30 0-23 * * *", zone=zone, catch_up="all")
+    for zone, (number, cron), (gap, repeated) in product(CHANGING, enumerate(FIXED), POLICIES):
+        name = f"{zone.rpartition('/')[2].lower().replace('_', '-')}-{number}-{gap[:4]}-{repeated}"
+        yield Probe(name.replace("_", "-"), cron=cron, zone=zone, gap=gap, repeated=repeated)
+    yield Probe("every-half", cron=None, every=1800)
+
+
+JOBS: Final[Sequence[Probe]] = tuple(_jobs())
+
+
+def instants(jobs: Sequence[Probe], since: float, until: float) -> list[float]:
+    """When at least one of these jobs is due in (since, until]; ascending."""
+    owed = (oracle.due(job.definition(0.0, None, 1, 0).schedule, since, until) for job in jobs)
+    return sorted({at for found in owed for at in found})
+
+
+def clock_before(day: Day) -> ClusterClock:
+    """A clock for a world that is to live through this day."""
+    since, _ = day.bounds()
+    return ClusterClock(since - FIRST_LEAD * 2)
+
+
+def await_day(world: World, day: Day) -> None:
+    """Leap to just before the day: before its jobs are made, for what they would miss."""
+    assert world.clock is not None, "this world's clock can't be moved"
+    world.clock.leap_to(day.bounds()[0] - FIRST_LEAD)
+    _await_followed(world, world.clock)
+
+
+def live_through(run: Run, world: World, day: Day) -> None:
+    """All due instants of the day, one after another."""
+    assert world.clock is not None, "this world's clock can't be moved"
+    since, until = day.bounds()
+    with run.quiet_throughout():
+        for at in instants(run.mix, since, until):
+            world.clock.leap_to(at - LEAD)
+            _await_followed(world, world.clock)
+            _await_all_run(world, world.clock, at)
+            run.submit()
+            _await_all_run(world, world.clock, at)
+        run.ride(ON_TIME + 0.2)
+
+
+def _await_followed(world: World, clock: ClusterClock) -> None:
+    """The database's clock is the one that was moved."""
+
+    def together() -> bool:
+        [(told,)] = world.postgres.sql("SELECT extract(epoch FROM clock_timestamp())")
+        return abs(float(told) - clock.now()) < 0.5
+
+    wait_until(together, 5.0, "PostgreSQL to have the time it was given")
+
+
+def _await_all_run(world: World, clock: ClusterClock, at: float) -> None:
+    due = datetime.fromtimestamp(at, UTC)
+
+    def done() -> bool:
+        if clock.now() < at:
+            return False
+        [(waiting,)] = world.postgres.sql(
+            "SELECT (SELECT count(*) FROM live) + (SELECT count(*) FROM timers WHERE due_at <= %s)",
+            due,
+        )
+        return not waiting
+
+    wait_until(done, LEAD + ALL_RUN, f"what is due at {due:%F %T}Z to have run", every=0.05)

@@ -1,0 +1,28 @@
+"""Mutants about schedules: what becomes of fixed times where clocks change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from faults.mutants import rides
+from faults.mutants.edits import Edit
+from faults.mutants.mutant import Mutant
+
+EXPRESSION = "schedd/core/cron/expression.py"
+
+OF_SCHEDULES: Sequence[Mutant] = (
+    Mutant(
+        "twice-when-clocks-go-back",
+        "a fixed time in the repeated hour runs at both passes, as croniter has it",
+        (Edit(EXPRESSION, "dst.overlap is Pass.FIRST:", "dst.overlap is None:"),),
+        rides.BACK,
+        "S6",
+    ),
+    Mutant(
+        "gap-skipped",
+        "a fixed time that the clocks jump over doesn't run",
+        (Edit(EXPRESSION, " or dst.gap is Gap.SKIP:", " or dst.gap is not None:"),),
+        rides.FORWARD,
+        "L1",
+    ),
+)

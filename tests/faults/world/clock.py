@@ -1,0 +1,66 @@
+"""The cluster's clock in the hand of a test: the database's own, and nobody else's.
+
+    clock = ClusterClock(work, begin)            the world's PostgreSQL is started under it
+    clock.leap_to(instant)                       later only; from there it runs on at the true rate
+    clock.legs                                   which instant of the host is which of the cluster
+
+Cluster time is what PostgreSQL's clock says (DESIGN, Time): members map theirs onto it, workers
+follow members. So whoever sets that one clock sets the cluster's, and the product knows nothing of
+it: no option, no line of code. Leases, trust and timeouts go by clocks that nobody moves.
+
+- It goes forward only, and at the true rate between two leaps: what falls due there is met on time.
+- A leap is whole: each reader sees the earlier clock or the later one, and all the same.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from faults.world.needs import faketime
+
+
+class ClusterClock:
+    """Seconds of the epoch, as `clock_timestamp()` of the world's PostgreSQL gives them."""
+
+    def __init__(self, begin: float) -> None:
+        self.legs: list[tuple[float, float]] = []
+        """From which second of the host's clock on it was ahead by how many; ascending."""
+        self._file: Path | None = None
+        self._begin = begin
+
+    def keep_in(self, work: Path) -> None:
+        """Let it run, from its beginning; its file lies in this folder."""
+        self._file = work / "cluster.clock"
+        self.leap_to(self._begin)
+
+    def now(self) -> float:
+        """What it says."""
+        return time.time() + self.legs[-1][1]
+
+    def leap_to(self, instant: float) -> None:
+        """Be there now; no later than that, if it is past it."""
+        assert self._file is not None, "keep_in comes first"
+        ahead = instant - time.time()
+        if self.legs:
+            ahead = max(ahead, self.legs[-1][1])
+        fresh = self._file.with_suffix(".fresh")
+        fresh.write_text(f"{ahead:+.6f}\n")
+        fresh.replace(self._file)
+        self.legs.append((time.time(), ahead))
+
+    def before(self) -> Sequence[str]:
+        """What to put before a command, so that it runs under this clock and is no other process.
+
+        The monotonic clocks stay true. Each look reads the file: no process lags behind another.
+        """
+        return (
+            "env",
+            f"LD_PRELOAD={faketime()}",
+            f"FAKETIME_TIMESTAMP_FILE={os.fspath(self._file or '')}",
+            "FAKETIME_NO_CACHE=1",
+            "FAKETIME_DONT_FAKE_MONOTONIC=1",
+            "FAKETIME_FORCE_MONOTONIC_FIX=0",
+        )

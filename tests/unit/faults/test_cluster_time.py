@@ -1,0 +1,113 @@
+"""A history under a moved cluster clock is judged on that clock, and by nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faults.checker import check
+from faults.checker.cluster_time import in_cluster_time
+from faults.checker.validity import ENOUGH_INSTANTS
+from faults.day import DAYS, FIXED, JOBS, POLICIES, Day, instants
+from faults.history import History, Meta, Recorder
+from faults.probes import Probe
+from faults.world.clock import ClusterClock
+from support.story import BASE, calm
+
+AHEAD = 5_000.0
+LEAPT = BASE + 125.25
+
+
+def test_a_history_whose_clock_nobody_moved_is_taken_as_it_is() -> None:
+    history = calm().history()
+    assert in_cluster_time(history) is history
+
+
+def test_what_the_host_dated_is_told_by_the_leg_in_which_it_was() -> None:
+    history = calm().history()
+    legs = ((history.meta.began, 1_000.0), (LEAPT, 2_000.0))
+    told = in_cluster_time(replace(history, meta=replace(history.meta, legs=legs)))
+    for before, after in zip(history.probes, told.probes, strict=True):
+        assert after.at - before.at == pytest.approx(1_000 if before.at < LEAPT else 2_000)
+    assert told.meta.ended == pytest.approx(history.meta.ended + 2_000)
+    assert told.commits == history.commits  # the database's dates are the cluster's already
+
+
+def one_leg(history: History) -> History:
+    """The history as the host dated it, `AHEAD` behind the cluster throughout."""
+    meta = history.meta
+
+    def each(records: Iterable[Any]) -> tuple[Any, ...]:
+        return tuple(replace(one, at=one.at - AHEAD) for one in records)
+
+    return replace(
+        history,
+        meta=replace(
+            meta,
+            began=meta.began - AHEAD,
+            ended=meta.ended - AHEAD,
+            quiet=tuple((begin - AHEAD, end - AHEAD) for begin, end in meta.quiet),
+            legs=((0.0, AHEAD),),
+        ),
+        jobs=each(history.jobs),
+        clients=each(history.clients),
+        probes=each(history.probes),
+        resources=each(history.resources),
+    )
+
+
+def test_a_history_dated_by_the_host_is_judged_alike_and_an_early_start_is_still_one() -> None:
+    history = one_leg(calm().history())
+    assert check(history).broken == frozenset()
+    first = next(one for one in history.probes if one.event == "start")
+    hasty = tuple(replace(one, at=one.at - 1.5) if one is first else one for one in history.probes)
+    assert "S7" in check(replace(history, probes=hasty)).broken
+
+
+def test_legs_outlive_the_file_they_are_kept_in(tmp_path: Path) -> None:
+    legs = ((1.5, 1_000.25), (2.5, 9_000.0))
+    Recorder(tmp_path).meta(Meta("a day", 0, 1.0, 9.0, 3.0, 3.0, 5.0, 4.0, legs=legs))
+    assert History.read(tmp_path).meta.legs == legs
+
+
+def test_the_clock_never_goes_back_and_says_where_it_has_leapt(tmp_path: Path) -> None:
+    clock = ClusterClock(BASE + 1e6)
+    clock.keep_in(tmp_path)
+    clock.leap_to(BASE + 2e6)
+    there = clock.now()
+    clock.leap_to(BASE)
+    assert BASE + 2e6 <= there <= clock.now()
+    assert [ahead for _, ahead in clock.legs] == sorted(ahead for _, ahead in clock.legs)
+    assert float((tmp_path / "cluster.clock").read_text()) == pytest.approx(clock.legs[-1][1])
+
+
+def owed(day: Day, jobs: Iterable[Probe]) -> list[tuple[float, ...]]:
+    return [tuple(instants([job], *day.bounds())) for job in jobs]
+
+
+@pytest.mark.parametrize("day", DAYS.values(), ids=DAYS.keys())
+def test_each_day_owes_enough_to_be_judged_and_lies_after_the_one_before(day: Day) -> None:
+    assert sum(map(len, owed(day, JOBS))) >= ENOUGH_INSTANTS
+    days = list(DAYS.values())
+    earlier = days[: days.index(day)]
+    assert all(before.bounds()[1] < day.bounds()[0] - 3_600 for before in earlier)
+
+
+def test_berlins_days_have_23_and_25_hours() -> None:
+    spans = [DAYS[name].bounds() for name in ("berlin-23-hours", "berlin-25-hours")]
+    assert [(until - since) // 3_600 for since, until in spans] == [23, 25]
+
+
+@pytest.mark.parametrize("day", DAYS.values(), ids=DAYS.keys())
+def test_on_each_day_some_job_shows_which_policy_it_has(day: Day) -> None:
+    fixed = [job for job in JOBS if job.zone == day.zone and job.cron in FIXED]
+    by_cron = {cron: set(owed(day, [job for job in fixed if job.cron == cron])) for cron in FIXED}
+    assert max(map(len, by_cron.values())) in (2, 3)  # run or not; first, second or both
+
+
+def test_each_policy_for_changing_clocks_is_somebodys() -> None:
+    assert {(job.gap, job.repeated) for job in JOBS} == set(POLICIES)
