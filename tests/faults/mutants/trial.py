@@ -62,8 +62,10 @@ def ride_on(ride: Ride, edits: Sequence[Edit], home: Path) -> Trial:
         _arm(world, tree, ride)
         with world:
             ride.prepare(world)
-            asked = {"mix": ride.mix, "timings": ride.timings, "load": ride.day is None}
-            with Run(world, ride.name, history, **asked) as run:
+            users = ride.day is None
+            with Run(
+                world, ride.name, history, mix=ride.mix, timings=ride.timings, load=users
+            ) as run:
                 ride.go(run, world)
     except TROUBLES as error:
         trouble = f"{type(error).__name__}: {error}"
