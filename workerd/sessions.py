@@ -19,11 +19,13 @@ import uuid
 from pathlib import Path
 from typing import NoReturn
 
-from workerd import births, cgroups, procs
-from workerd.births import Cradle, Launcher, Process, Program
+from workerd import cgroups, procs
+from workerd.births import Launcher
 from workerd.core.ids import Key
+from workerd.cradle import Cradle
 from workerd.journal import Journal
 from workerd.orphans import Orphans
+from workerd.programs import Plain, Process, Program
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +62,7 @@ class Sessions:
             ValueError: an argument or a variable can't be passed on.
         """
         if self._launcher is None:
-            return births.Plain(program, self.journal.mark, out, err)
+            return Plain(program, self.journal.mark, out, err)
         cradle = self._cradles[key] = self._launcher.take()
         try:
             cradle.start(program, self.journal.mark, out, err)

@@ -9,6 +9,17 @@
 """
 
 from schedclient.client import Client
+from schedclient.cluster_values import (
+    AuditEntry,
+    Checkup,
+    Cluster,
+    Finding,
+    LeaderTransfer,
+    Member,
+    Shard,
+    ShardMove,
+    Worker,
+)
 from schedclient.errors import (
     AlreadyExists,
     ApiError,
@@ -32,25 +43,16 @@ from schedclient.specs import Http, JobSpec, Retry, Shell, Work
 from schedclient.sync import SyncClient
 from schedclient.values import (
     Attempt,
-    AuditEntry,
     Check,
-    Checkup,
-    Cluster,
     DeadLetter,
     Explanation,
-    Finding,
     Instant,
     Job,
-    LeaderTransfer,
     LogPiece,
-    Member,
     Result,
     Run,
     RunState,
-    Shard,
-    ShardMove,
     Value,
-    Worker,
 )
 from schedkit.channel import TLS
 from schedkit.errors import Misconfigured, ScheddError

@@ -7,19 +7,19 @@ from collections.abc import AsyncIterator, Sequence
 from google.protobuf.message import Message
 
 from schedclient import methods, paging
-from schedclient.reading import value_of
-from schedclient.transport import Transport
-from schedclient.values import (
+from schedclient.cluster_values import (
     AuditEntry,
     Checkup,
     Cluster,
-    DeadLetter,
     LeaderTransfer,
     Member,
     Shard,
     ShardMove,
     Worker,
 )
+from schedclient.reading import value_of
+from schedclient.transport import Transport
+from schedclient.values import DeadLetter
 from schedproto.v1 import cluster_service_pb2 as wire
 from schedproto.v1 import run_service_pb2 as runs
 

@@ -9,7 +9,8 @@ from typing import Any, Final, TypeVar, get_args, get_type_hints
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from schedclient.values import Check, Finding, Run, Value
+from schedclient.cluster_values import Finding
+from schedclient.values import Check, Run, Value
 from schedkit.jsonform import enum_word
 
 V = TypeVar("V", bound=Value)

@@ -4,7 +4,7 @@
                                                                  → nothing of it lives
 
 Invariants
-- It is started as `births` says, and stands in the journal.
+- It is started as `sessions` says, and stands in the journal.
 - Both output pipes are read whenever there is something, so a full pipe never hangs the child.
 - A grandchild that keeps a pipe open delays the end by `GRACE` seconds at most.
 """
@@ -18,9 +18,9 @@ import os
 import signal
 
 from schedkit.clock import utcnow
-from workerd.births import Begun, Program
 from workerd.core.capture import Capture, Piece
 from workerd.core.ids import Key
+from workerd.programs import Begun, Program
 from workerd.sessions import Sessions
 
 log = logging.getLogger(__name__)

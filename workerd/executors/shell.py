@@ -24,11 +24,11 @@ from typing import BinaryIO
 from schedkit import failpoints
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd.births import Begun, Program
 from workerd.core.outcome import Outcome, Reason, Verdict, exited, stopped
 from workerd.executors.base import Attempt, Stop
 from workerd.executors.process import Child
 from workerd.executors.scratch import Scratch
+from workerd.programs import Begun, Program
 from workerd.sessions import Sessions
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

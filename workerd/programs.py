@@ -1,0 +1,93 @@
+"""A program to start, and one that was: what an executor holds of it, however it was born.
+
+Invariants
+- It leads a session and a process group of its own, and carries the worker's mark in its
+  environment from its first instruction.
+- Nothing ran when an `OSError` is raised, unless it is a `Begun`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from workerd import procs
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What to start, and in which surroundings."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: Path
+    stdin: BinaryIO | int
+    user: pwd.struct_passwd | None = None
+    umask: int | None = None
+
+
+class Begun(OSError):
+    """What failed after the program had begun, or may have; it was killed."""
+
+
+class Process(Protocol):
+    """A program that was started."""
+
+    @property
+    def pid(self) -> int:
+        """Its number, until `wait` has returned."""
+        ...
+
+    def fileno(self) -> int:
+        """An open file that can be read from when it has ended, until `wait` has returned."""
+        ...
+
+    def wait(self) -> int:
+        """Kill its process group and reap it: its exit code, or minus the signal that ended it."""
+        ...
+
+
+class Plain:
+    """A child of this process, in no cgroup of its own."""
+
+    def __init__(self, program: Program, mark: str, out: int, err: int) -> None:
+        """Start it; `out` and `err` are open files.
+
+        Raises:
+            OSError: it can't be started.
+            ValueError: an argument or a variable can't be passed on, such as one with a zero byte.
+        """
+        user = program.user
+        self._process = subprocess.Popen(
+            program.argv,
+            env={**program.env, procs.MARK: mark},
+            cwd=program.cwd,
+            stdin=program.stdin,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            umask=-1 if program.umask is None else program.umask,
+            user=None if user is None else user.pw_uid,
+            group=None if user is None else user.pw_gid,
+            extra_groups=None if user is None else (),
+        )
+        self.pid = self._process.pid
+        self._pidfd = os.pidfd_open(self.pid)
+
+    def fileno(self) -> int:
+        """Of its pidfd."""
+        return self._pidfd
+
+    def wait(self) -> int:
+        """Reap it, its group first."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        os.close(self._pidfd)
+        return self._process.wait()
