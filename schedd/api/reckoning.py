@@ -1,7 +1,10 @@
 """What a pause or an edit makes of a job's timer, reckoned from the job as it stands.
 
-instants of the timer that are due ─→ one row that accounts for them all
-the first that isn't               ─→ the timer to go on with
+instants of the timer until now ─→ one row that accounts for them all
+the first that is later         ─→ the timer to go on with
+
+It is the nominal instant that counts: one of a pause is accounted for though jitter makes it due
+after the end. One from before the pause that isn't due yet fires when it is.
 """
 
 from datetime import UTC, datetime
@@ -15,6 +18,7 @@ from schedd.core import catch_up
 from schedd.core.ids import scheduled_run_id
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import NewRun, RunKey
+from schedd.core.pauses import due_until
 from schedd.core.records import JobRecord
 from schedd.core.schedule import Occurrence
 from schedproto.v1 import job_pb2
@@ -30,7 +34,7 @@ def after_pause(
     record: JobRecord, now: datetime
 ) -> tuple[tuple[datetime | None, datetime | None], NewRun | None]:
     """The timer to go on with, and the row that accounts for the pause."""
-    fold, following = _settled(record, now, State.SKIPPED, Reason.PAUSED)
+    fold, following = _settled(record, now, State.SKIPPED, Reason.PAUSED, record.paused_at)
     return ((following.due, following.nominal) if following else (None, None)), fold
 
 
@@ -42,18 +46,24 @@ def never_fired(record: JobRecord, now: datetime) -> NewRun | None:
 
 
 def _settled(
-    record: JobRecord, now: datetime, state: State, reason: Reason
+    record: JobRecord, now: datetime, state: State, reason: Reason, spares: datetime | None = None
 ) -> tuple[NewRun | None, Occurrence | None]:
-    """One row for all instants of the timer that are due, and the first one that isn't."""
+    """One row for all instants of the timer until now, and the first one that is later. One up to
+    `spares` that isn't due yet is left to fire.
+    """
     if record.nominal is None or record.due_at is None:
         return None, None
     schedule = stored_jobs.compiled(record.definition)
-    following: Occurrence | None = Occurrence(record.nominal, record.due_at)
+    head = Occurrence(record.nominal, record.due_at)
+    newest = schedule.newest(head.nominal, now) or head.nominal
+    spared = newest > now or (spares is not None and newest <= spares)
+    until = now if spared else due_until(schedule, head, now)
+    following: Occurrence | None = head
     folds: list[catch_up.Fold] = []
-    while following is not None and following.due <= now and len(folds) < FOLDS:
-        fold, following = catch_up.settle(schedule, following, now, state, reason)
+    while following is not None and following.due <= until and len(folds) < FOLDS:
+        fold, following = catch_up.settle(schedule, following, until, state, reason)
         folds += [fold] if fold else []
-    if following is not None and following.due <= now:
+    if following is not None and following.due <= until:
         following = schedule.next_after(now)
     if not folds:
         return None, following

@@ -75,15 +75,15 @@ def plan(
             continue
         head = Occurrence(nominal, due)
         if nominal <= pause.began:
-            border = _due_until(compiled, head, pause.began)
+            border = due_until(compiled, head, pause.began)
             return catch_up.plan(compiled, policy, nominal, due, now, until=border)
-        border = _due_until(compiled, head, pause.ended)
+        border = due_until(compiled, head, pause.ended)
         fold, following = catch_up.settle(compiled, head, border, State.SKIPPED, Reason.PAUSED)
         return Plan((fold,) if fold else (), (), following)
     return catch_up.plan(compiled, policy, nominal, due, now)
 
 
-def _due_until(compiled: CompiledSchedule, head: Occurrence, border: datetime) -> datetime:
+def due_until(compiled: CompiledSchedule, head: Occurrence, border: datetime) -> datetime:
     """The moment until which exactly the instants up to `border` are due, `head` the first.
 
     Due instants are in the order of the nominal ones, so it is the last one's, if that is later.

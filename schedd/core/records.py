@@ -109,6 +109,7 @@ class JobRecord:
     created_at: datetime
     created_by: str
     updated_at: datetime
+    paused_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

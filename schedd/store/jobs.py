@@ -290,6 +290,7 @@ def _record(row: Row[Any]) -> JobRecord:
         row.created_at,
         row.created_by,
         row.updated_at,
+        row.paused_at,
     )
 
 

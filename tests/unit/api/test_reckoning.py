@@ -1,0 +1,95 @@
+"""What a pause or an edit makes of a job's timer: judged by the nominal instants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from schedd.api import reckoning, stored_jobs
+from schedd.core.ids import JobId
+from schedd.core.lifecycle import Reason, State
+from schedd.core.model import NewRun
+from schedd.core.records import JobRecord
+from schedproto.v1 import job_pb2
+from support.store import job_record
+
+JITTER = 50
+JOB = JobId(UUID(int=1))
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(f"2026-01-10T{text}").replace(tzinfo=UTC)
+
+
+def each_minute(nominal: str, paused_at: str | None = None) -> JobRecord:
+    """A jittered job whose timer stands at this instant."""
+    spec = job_pb2.Job(name="j", cron=["* * * * *"], jitter=Duration(seconds=JITTER))
+    record = job_record()
+    stored = replace(
+        record.definition,
+        job_id=JOB,
+        spec=spec.SerializeToString(),
+        paused=paused_at is not None,
+    )
+    due = stored_jobs.compiled(stored).due(at(nominal))
+    return replace(
+        record,
+        definition=stored,
+        nominal=at(nominal),
+        due_at=due,
+        paused_at=at(paused_at) if paused_at else None,
+    )
+
+
+def late(instant: str) -> bool:
+    """Whether jitter makes it due more than ten seconds later."""
+    due = each_minute(instant).due_at
+    assert due is not None
+    return due > at(instant) + timedelta(seconds=10)
+
+
+def told(row: NewRun | None) -> tuple[State, Reason | None, str, int] | None:
+    if row is None:
+        return None
+    return row.state, row.reason, f"{row.key.scheduled_at:%H:%M}", row.count
+
+
+LATE = next(f"12:{minute:02}" for minute in range(5, 60) if late(f"12:{minute:02}"))
+"""An instant that is due some time after it."""
+NEXT = f"{at(LATE) + timedelta(minutes=1):%H:%M}"
+
+
+@pytest.mark.parametrize("first", ["12:02", LATE])
+def test_an_instant_of_a_pause_is_of_it_though_it_is_due_after_the_resume(first: str) -> None:
+    record = each_minute(first, paused_at="12:01:30")
+    (due, nominal), row = reckoning.after_pause(record, at(f"{LATE}:05"))
+    count = (at(LATE) - at(first)) // timedelta(minutes=1) + 1
+    assert told(row) == (State.SKIPPED, Reason.PAUSED, first, count)
+    assert nominal == at(NEXT)
+    assert due is not None
+
+
+def test_an_instant_from_before_a_pause_fires_when_it_is_due_after_it() -> None:
+    record = each_minute(LATE, paused_at=f"{LATE}:03")
+    (due, nominal), row = reckoning.after_pause(record, at(f"{LATE}:05"))
+    assert row is None
+    assert (due, nominal) == (record.due_at, at(LATE))
+
+
+@pytest.mark.parametrize(
+    ("paused_at", "state", "reason"),
+    [(None, State.MISSED, Reason.EDITED), (f"{LATE}:03", State.SKIPPED, Reason.PAUSED)],
+)
+def test_an_edit_accounts_for_an_instant_that_isnt_due_yet_for_the_new_schedule_lacks_it(
+    paused_at: str | None, state: State, reason: Reason
+) -> None:
+    row = reckoning.never_fired(each_minute(LATE, paused_at), at(f"{LATE}:05"))
+    assert told(row) == (state, reason, LATE, 1)
+
+
+def test_an_edit_before_the_next_instant_misses_nothing() -> None:
+    assert reckoning.never_fired(each_minute(NEXT), at(f"{LATE}:59")) is None
