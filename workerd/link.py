@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 WELCOME_WITHIN = 10.0
 """Seconds; a member that takes longer is as good as away."""
+TELLS_WITHIN = 1.0
+"""Seconds in which a stream that takes no more frames tells why; it ends with or without that."""
 EAGER = 0.5
 """Seconds between heartbeats at most, as long as there is no trust."""
 _UNANSWERED = 64
@@ -201,15 +203,17 @@ class Link:
     async def _converse(self, call: _Call) -> tuple[Ending, str]:
         async with asyncio.TaskGroup() as group:
             reading = group.create_task(self._read(call), name=f"read {self.address}")
-            others = [
-                group.create_task(self._write(call), name=f"write {self.address}"),
-                group.create_task(self._pace(), name=f"pace {self.address}"),
-            ]
-            either: list[asyncio.Future[Any]] = [reading, self._dropped]
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            for each in (reading, *others):
+            writing = group.create_task(self._write(call), name=f"write {self.address}")
+            pacing = group.create_task(self._pace(), name=f"pace {self.address}")
+            either: set[asyncio.Future[Any]] = {reading, self._dropped}
+            await asyncio.wait({*either, writing}, return_when=asyncio.FIRST_COMPLETED)
+            patience = None if writing.done() and writing.result() else TELLS_WITHIN
+            await asyncio.wait(either, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            for each in (reading, writing, pacing):
                 each.cancel()
-        return (Ending.AGAIN, "dropped") if reading.cancelled() else reading.result()
+        if not reading.cancelled():
+            return reading.result()
+        return Ending.AGAIN, "dropped" if self._dropped.done() else "it takes no more frames"
 
     async def _read(self, call: _Call) -> tuple[Ending, str]:
         while True:
@@ -246,8 +250,10 @@ class Link:
             self.demand = wire.heads_of(frame.demand)
         self._host.received(self, frame)
 
-    async def _write(self, call: _Call) -> None:
-        """Until the outbox is over. A stream that breaks is noticed by its reader."""
+    async def _write(self, call: _Call) -> bool:
+        """Until all is said, the goodbye too. False: the stream takes no more; why, its reader is
+        told.
+        """
         while True:
             await self._outbox.wait()
             frame = self._outbox.take()
@@ -258,9 +264,9 @@ class Link:
                 await call.write(frame)
                 if self._outbox.over:
                     await call.done_writing()
-                    return
+                    return True
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                return
+                return False
 
     def _heartbeat(self) -> pb.Heartbeat:
         now = boottime()

@@ -8,6 +8,7 @@ is decided before the transaction can't change under it, since the statement com
 state. While the database is away nothing is acknowledged and the worker keeps the result.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -24,6 +25,7 @@ from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue, Known
 from schedd.ports import ClusterClock, Nudges, ResultStore
 from schedkit import failpoints
+from schedkit.clock import boottime
 from schedkit.tasks import Loop
 
 BATCH: Final = 500
@@ -31,6 +33,9 @@ QUEUE: Final = 20_000
 """Results, and refusals, held at most. Past that new ones are dropped: a worker sends its results
 again, and a run that was refused is found by the scan, for it never started.
 """
+
+ALARM_EVERY: Final = 60.0
+"""Seconds between two alarms of one shard: each has it taken anew, which its jobs wait for."""
 
 AFTER_COMMIT = failpoints.awaited("accept.after_commit")
 
@@ -78,7 +83,11 @@ class Collect:
         clock: ClusterClock,
         nudges: Nudges,
         emit: Emit,
+        *,
+        boot: Callable[[], float] = boottime,
     ) -> None:
+        self._boot = boot
+        self._alarmed: dict[ShardId, float] = {}
         self._catalogue = catalogue
         self._store = store
         self._clock = clock
@@ -159,23 +168,32 @@ class Collect:
             if one.key in runs
         ]
         for one in batch.values():
-            if one.key in runs and one.greatest > runs[one.key].token:
-                await self._alarm(one, runs[one.key].shard)
+            if one.key in runs:
+                await self._look_for_alarm(one, runs[one.key])
         back = await self._store.refuse(unstarted)
         for at in batch:
             self._refusals.pop(at, None)
         await self._hand_on(back)
 
-    async def _alarm(self, refusal: Refusal, shard: ShardId) -> None:
-        """Somebody gave out a token greater than the row has ever had (a late frame of an earlier
-        one is no alarm). The shard's epoch is raised above it before the run goes out again.
+    async def _look_for_alarm(self, refusal: Refusal, run: LiveRun) -> None:
+        """Somebody gave out a token greater than the row has ever had. The shard's epoch is raised
+        above it before the run goes out again.
+
+        No alarm: a late frame of an earlier token, and what anybody says of an assignment that
+        isn't theirs. A worker that lies of its own costs a shard one taking a minute.
         """
-        run_id = refusal.key.run_id
-        event = GreaterTokenSeen(run_id, refusal.token, refusal.greatest, refusal.worker)
+        theirs = (run.token, run.incarnation) == (refusal.token, refusal.sender)
+        if not theirs or refusal.greatest <= run.token:
+            return
+        now = self._boot()
+        if now < self._alarmed.get(run.shard, -math.inf) + ALARM_EVERY:
+            return
+        event = GreaterTokenSeen(run.key.run_id, run.token, refusal.greatest, refusal.worker)
         self._emit(event)
-        await self._store.outdo(shard, epoch_of(refusal.greatest))
+        await self._store.outdo(run.shard, epoch_of(refusal.greatest))
+        self._alarmed[run.shard] = now
         if self.board is not None:
-            self.board.ownership.drop([shard])
+            self.board.ownership.drop([run.shard])
 
     async def _hand_on(self, keys: Sequence[RunKey]) -> None:
         """Tell the board, or the owner, how these runs stand now."""

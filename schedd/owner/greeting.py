@@ -130,7 +130,7 @@ class Greeting:
             log.info("goodbye of %s: %s; its lease ends by itself", incarnation.worker, away)
 
     def gone(self, incarnation: IncarnationId) -> None:
-        """Its stream to this member has ended."""
+        """Its last stream to this member has ended."""
         self._lost.discard(incarnation)
         self._leases.forget(incarnation)
 

@@ -103,12 +103,14 @@ class Workers:
         self._tell_demand(attached)
         return attached
 
-    def detach(self, attached: Attached) -> None:
-        """The stream ended."""
-        if self._attached.get(attached.incarnation.id) is attached:
-            del self._attached[attached.incarnation.id]
-            self.look()
-            self._emit(WorkerWent(attached.incarnation.worker, attached.incarnation.id))
+    def detach(self, attached: Attached) -> bool:
+        """The stream ended; False: a newer one of the incarnation has taken its place."""
+        if self._attached.get(attached.incarnation.id) is not attached:
+            return False
+        del self._attached[attached.incarnation.id]
+        self.look()
+        self._emit(WorkerWent(attached.incarnation.worker, attached.incarnation.id))
+        return True
 
     def granted(self, attached: Attached, slots: int, received: int, last: float = inf) -> None:
         """The worker keeps so many slots free for this member, for runs up to the rank `last`."""

@@ -5,7 +5,8 @@
       frames up   → workers (grants, heartbeats), collect (results, refusals)
       line  down ← assignments, revokes, cancels, demand, acknowledgements, answers
 
-Whatever breaks the stream ends it; the worker comes again, and says what it has in hand.
+Whatever breaks the stream, in either direction, ends it; the worker comes again, and says what it
+has in hand.
 """
 
 import asyncio
@@ -105,8 +106,8 @@ class WorkerService:
             await self._talk(context, attached, outbox)
         finally:
             self._outboxes.discard(outbox)
-            self._workers.detach(attached)
-            self._greeting.gone(incarnation.id)
+            if self._workers.detach(attached):  # else it came again meanwhile, and stays
+                self._greeting.gone(incarnation.id)
 
     def members_changed(self) -> None:
         """Tell all attached workers who the members are now."""
@@ -127,21 +128,32 @@ class WorkerService:
         return first.hello
 
     async def _talk(self, context: Stream, attached: Attached, outbox: Outbox) -> None:
-        """Read and write until the worker closes its side or the stream breaks."""
+        """Read and write until the worker closes its side, or the stream breaks in one direction: a
+        worker that is heard and told nothing would be lost, and not know it.
+        """
         name = attached.incarnation.worker
-        writer = asyncio.create_task(self._write(context, outbox), name=f"frames to {name}")
+        talk = {
+            asyncio.create_task(self._read(context, attached, outbox), name=f"frames from {name}"),
+            asyncio.create_task(self._write(context, outbox), name=f"frames to {name}"),
+        }
         try:
-            while True:
-                frame = await context.read()
-                if not isinstance(frame, wire.WorkerFrame):
-                    return  # the end of the stream
-                if await self._take(frame, attached, outbox):
-                    return
+            ended, _ = await asyncio.wait(talk, return_when=asyncio.FIRST_COMPLETED)
+            for each in ended:
+                each.result()
         except frames.BadFrame as bad:
             await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")
+        except grpc.aio.BaseError as broken:
+            log.info("the stream of worker %s is broken: %r", name, broken)
         finally:
-            writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
+            for each in talk:
+                each.cancel()
+            await asyncio.gather(*talk, return_exceptions=True)
+
+    async def _read(self, context: Stream, attached: Attached, outbox: Outbox) -> None:
+        """Until the end of the stream, or a goodbye."""
+        while isinstance(frame := await context.read(), wire.WorkerFrame):
+            if await self._take(frame, attached, outbox):
+                return
 
     async def _write(self, context: Stream, outbox: Outbox) -> None:
         while True:

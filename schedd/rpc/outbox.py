@@ -2,13 +2,15 @@
 
 Downwards everything goes through one outbox that a single writer empties: idle, a frame leaves at
 once; busy, what has gathered meanwhile leaves in one frame (a stream carries thousands of frames a
-second, whatever they hold).
+second, whatever they hold). While a stream stands still nothing is gathered twice: a cancel is said
+anew at every scan, and a result that wasn't acknowledged comes again.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from itertools import islice
+from typing import Final, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
@@ -18,6 +20,10 @@ from schedd.core.ready_queue import Head
 from schedd.owner.catalogue import Known
 from schedd.rpc import frames
 from schedproto.v1 import worker_service_pb2 as wire
+
+T = TypeVar("T")
+_Attempt: TypeAlias = tuple[str, int]
+"""A run's id and a token, as they stand on the wire."""
 
 MOST_IN_FRAME: Final = 500
 BYTES_IN_FRAME: Final = 1024 * 1024
@@ -42,14 +48,16 @@ class Outbox:
     def __init__(self) -> None:
         self._frame = wire.MemberFrame()
         self._assignments: deque[wire.Assignment] = deque()
+        self._cancels: dict[_Attempt, wire.Cancel] = {}
+        self._revokes: dict[_Attempt, wire.Revoke] = {}
+        self._acknowledgements: dict[_Attempt, wire.Acknowledgement] = {}
         self._waiting = asyncio.Event()
 
     def put(self, frame: wire.MemberFrame) -> None:
-        """Add to the next frame: lists grow, a newer single field takes an unsent one's place."""
+        """Have these single fields in the next frame, in place of unsent ones."""
         for field, _ in frame.ListFields():
-            if not field.is_repeated:
-                plain: Message = self._frame
-                plain.ClearField(field.name)
+            plain: Message = self._frame
+            plain.ClearField(field.name)
         self._frame.MergeFrom(frame)
         self._waiting.set()
 
@@ -59,7 +67,10 @@ class Outbox:
         self._waiting.clear()
         frame, self._frame = self._frame, wire.MemberFrame()
         frame.assignments.extend(one_frame(self._assignments))
-        if self._assignments:
+        frame.cancels.extend(_first(self._cancels))
+        frame.revokes.extend(_first(self._revokes))
+        frame.acknowledgements.extend(_first(self._acknowledgements))
+        if self._assignments or self._cancels or self._revokes or self._acknowledgements:
             self._waiting.set()
         return frame
 
@@ -71,16 +82,21 @@ class Outbox:
     def pass_on(self, frame: wire.MemberFrame) -> None:
         """Send the assignments, revokes and cancels of a frame that another member made."""
         self._assignments.extend(frame.assignments)
-        self.put(wire.MemberFrame(revokes=frame.revokes, cancels=frame.cancels))
+        for revoke in frame.revokes:
+            self._revokes[_attempt(revoke.key)] = revoke
+        for cancel in frame.cancels:
+            self._cancel(cancel)
+        self._waiting.set()
 
     def revoke(self, key: RunKey, token: Token) -> None:
         """Ask for an assignment back."""
-        self.put(wire.MemberFrame(revokes=[wire.Revoke(key=frames.key_message(key, token))]))
+        self._revokes[str(key.run_id), token] = wire.Revoke(key=frames.key_message(key, token))
+        self._waiting.set()
 
     def cancel(self, key: RunKey, token: Token, *, kill: bool) -> None:
         """Have a run ended."""
-        told = wire.Cancel(key=frames.key_message(key, token), kill=kill)
-        self.put(wire.MemberFrame(cancels=[told]))
+        self._cancel(wire.Cancel(key=frames.key_message(key, token), kill=kill))
+        self._waiting.set()
 
     def demand(self, heads: Sequence[Head]) -> None:
         """Tell what waits."""
@@ -92,4 +108,20 @@ class Outbox:
             wire.Acknowledgement.VERDICT_STALE if stale else wire.Acknowledgement.VERDICT_ACCEPTED
         )
         told = wire.Acknowledgement(key=frames.key_message(key, token), verdict=verdict)
-        self.put(wire.MemberFrame(acknowledgements=[told]))
+        self._acknowledgements[str(key.run_id), token] = told
+        self._waiting.set()
+
+    def _cancel(self, told: wire.Cancel) -> None:
+        """Said once; and what is to be killed stays so."""
+        at = _attempt(told.key)
+        told.kill = told.kill or (at in self._cancels and self._cancels[at].kill)
+        self._cancels[at] = told
+
+
+def _attempt(key: wire.AssignmentKey) -> _Attempt:
+    return key.run_id, key.fencing_token
+
+
+def _first(waiting: dict[_Attempt, T]) -> list[T]:
+    """Take as many as go into one frame, in the order in which they came."""
+    return [waiting.pop(at) for at in list(islice(waiting, MOST_IN_FRAME))]

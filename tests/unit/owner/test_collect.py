@@ -31,6 +31,7 @@ class Rows:
 
     runs: dict[RunKey, LiveRun]
     fails: list[Exception] = field(default_factory=list)
+    outdo_fails: list[Exception] = field(default_factory=list)
     accepted: list[Report] = field(default_factory=list)
     refused: list[Unstarted] = field(default_factory=list)
     outdone: list[tuple[ShardId, Epoch]] = field(default_factory=list)
@@ -50,6 +51,8 @@ class Rows:
         return [one.key for one in unstarted]
 
     async def outdo(self, shard: ShardId, seen: Epoch) -> None:
+        if self.outdo_fails:
+            raise self.outdo_fails.pop()
         self.outdone.append((shard, seen))
 
 
@@ -76,12 +79,14 @@ class World:
         self.rows = Rows({self.run.key: self.run}, list(fails))
         self.events: list[object] = []
         self.line = RecordingLine()
+        self.now = 1_000.0
         self.collect = Collect(
             Definitions(),
             cast("ResultStore", self.rows),
             SetClock(),
             cast("Nudges", Silent()),
             self.events.append,
+            boot=lambda: self.now,
         )
 
     def succeeds(self) -> None:
@@ -150,6 +155,43 @@ async def test_a_late_frame_of_an_earlier_token_is_no_alarm() -> None:
     world.collect.refused(replace(late, token=Token(world.run.token - 1)))
     await world.collect.step()
     assert world.rows.outdone == []
+
+
+async def test_a_refusal_of_somebody_elses_assignment_is_no_alarm() -> None:
+    """P4.4: else any worker could burn any shard's epochs."""
+    world = World()
+    stranger = refusal(world.run, greatest=token_of(Epoch(9), 3))
+    world.collect.refused(replace(stranger, sender=IncarnationId(uuid4())))
+    await world.collect.step()
+    late = replace(stranger, token=Token(world.run.token - 1))
+    world.collect.refused(late)
+    await world.collect.step()
+    assert world.rows.outdone == []
+
+
+async def test_a_shard_is_outdone_once_a_minute_whatever_its_workers_say() -> None:
+    """P4.4: each alarm has the shard taken anew, and its jobs wait for that."""
+    world = World()
+    board = world.collect.board = Board(owning(0, epoch=5))
+    for epoch in (9, 10, 11):
+        world.collect.refused(refusal(world.run, greatest=token_of(Epoch(epoch), 1)))
+        await world.collect.step()
+        board.ownership.gain({ShardId(0): Epoch(epoch + 1)})
+        world.now += 29.9
+    assert world.rows.outdone == [(ShardId(0), Epoch(9))]
+    world.collect.refused(refusal(world.run, greatest=token_of(Epoch(12), 1)))
+    await world.collect.step()
+    assert world.rows.outdone == [(ShardId(0), Epoch(9)), (ShardId(0), Epoch(12))]
+
+
+async def test_an_alarm_that_wasnt_written_down_is_raised_again() -> None:
+    world = World()
+    world.rows.outdo_fails = [Unavailable("away")]
+    world.collect.refused(refusal(world.run, greatest=token_of(Epoch(9), 3)))
+    with pytest.raises(Unavailable):
+        await world.collect.step()
+    await world.collect.step()
+    assert world.rows.outdone == [(world.run.shard, Epoch(9))]
 
 
 async def test_a_refusal_names_who_refused() -> None:

@@ -40,14 +40,43 @@ async def test_an_assignment_larger_than_a_frame_should_be_still_goes_by_itself(
     assert [len((await outbox.next()).assignments) for _ in range(2)] == [1, 1]
 
 
-async def test_a_newer_answer_takes_an_unsent_ones_place_and_lists_grow():
+async def test_a_newer_answer_takes_an_unsent_ones_place_and_what_concerns_runs_gathers():
     outbox = Outbox()
-    for sequence in (1, 2):
-        outbox.put(
-            wire.MemberFrame(
-                heartbeat_answer=wire.HeartbeatAnswer(sequence=sequence),
-                acknowledgements=[wire.Acknowledgement()],
-            )
-        )
+    for number in (1, 2):
+        run = running(number, worker())
+        outbox.put(wire.MemberFrame(heartbeat_answer=wire.HeartbeatAnswer(sequence=number)))
+        outbox.acknowledge(run.key, run.token, stale=False)
+        outbox.revoke(run.key, run.token)
+        outbox.cancel(run.key, run.token, kill=False)
     frame = await outbox.next()
-    assert (frame.heartbeat_answer.sequence, len(frame.acknowledgements)) == (2, 2)
+    assert frame.heartbeat_answer.sequence == 2
+    for gathered in (frame.acknowledgements, frame.revokes, frame.cancels):
+        assert [one.key.run_id for one in gathered] == [
+            str(running(number, worker()).key.run_id) for number in (1, 2)
+        ]
+
+
+async def test_a_stream_that_stands_still_gathers_each_run_once():
+    """A cancel is said anew at every scan, by relay too, for as long as the run runs."""
+    outbox, run = Outbox(), running(1, worker())
+    other = Outbox()
+    other.cancel(run.key, run.token, kill=False)
+    other.revoke(run.key, run.token)
+    relayed = await other.next()
+    for scan in range(100):
+        outbox.cancel(run.key, run.token, kill=scan == 50)
+        outbox.revoke(run.key, run.token)
+        outbox.acknowledge(run.key, run.token, stale=False)
+        outbox.pass_on(relayed)
+    frame = await outbox.next()
+    assert (len(frame.revokes), len(frame.acknowledgements)) == (1, 1)
+    assert [one.kill for one in frame.cancels] == [True], "what is to be killed stays so"
+
+
+async def test_many_cancels_go_in_several_frames_none_lost_none_twice():
+    outbox = Outbox()
+    for number in range(1_201):
+        run = running(number, worker())
+        outbox.cancel(run.key, run.token, kill=False)
+    sizes = [len((await outbox.next()).cancels) for _ in range(3)]
+    assert sizes == [500, 500, 201]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from schedkit.clock import boottime
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.ids import Address
-from workerd.link import Host, Link
+from workerd.link import Ending, Host, Link
 
 
 class Recorded:
@@ -23,6 +23,9 @@ class Recorded:
         self.refreshed_at.append(sent)
 
     def observed(self, trip: object) -> None: ...
+
+    def trusted(self) -> bool:
+        return True
 
     def heartbeat(self, at: float) -> pb.Heartbeat:
         return pb.Heartbeat()
@@ -55,3 +58,25 @@ async def test_an_answer_that_doesnt_say_refreshed_gives_no_trust(
     host, link, _ = await beating()
     assert link._answered(told) == told.lost
     assert host.refreshed_at == []
+
+
+class Deaf:
+    """A stream that takes no frames and tells nothing."""
+
+    async def write(self, frame: pb.WorkerFrame) -> None:
+        raise asyncio.InvalidStateError("the RPC has finished")
+
+    async def read(self) -> pb.MemberFrame:
+        await asyncio.Event().wait()
+        raise AssertionError("it is never told anything")
+
+
+async def test_a_stream_that_takes_no_more_frames_ends_though_its_reader_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("workerd.link.TELLS_WITHIN", 0.05)
+    _, link, _ = await beating()
+    link.beat()
+    async with asyncio.timeout(5):
+        ending, why = await link._converse(cast("Any", Deaf()))
+    assert (ending, why) == (Ending.AGAIN, "it takes no more frames")

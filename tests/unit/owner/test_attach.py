@@ -1,0 +1,117 @@
+"""A worker's stream at a member, where it breaks in one direction or is opened twice."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import uuid4
+
+import grpc.aio
+import pytest
+
+from schedd.core.ids import IncarnationId
+from schedd.core.membership import EMPTY_VIEW
+from schedd.owner.workers import Workers
+from schedd.rpc import frames
+from schedd.rpc.attach import Terms, WorkerService
+from schedproto.v1 import worker_service_pb2 as wire
+from support.runs import NOW, SetClock
+from support.wait import wait_until_async
+
+
+class Greeting:
+    """Everybody is welcome; notes whose last stream has ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[IncarnationId] = []
+
+    async def greet(self, incarnation: object, spooled: object) -> None:
+        return None
+
+    def gone(self, incarnation: IncarnationId) -> None:
+        self.ended.append(incarnation)
+
+
+class Context:
+    """A stream that has said hello, and is silent until it is closed. `broken`: what a write
+    raises once the welcome was sent.
+    """
+
+    def __init__(self, hello: wire.Hello, broken: Exception | None = None) -> None:
+        self.frames: list[wire.WorkerFrame] = [wire.WorkerFrame(hello=hello)]
+        self.written: list[wire.MemberFrame] = []
+        self.broken = broken
+        self.closed = asyncio.Event()
+
+    async def read(self) -> object:
+        if self.frames:
+            return self.frames.pop()
+        await self.closed.wait()
+        return grpc.aio.EOF
+
+    async def write(self, frame: wire.MemberFrame) -> None:
+        if self.written and self.broken is not None:
+            raise self.broken
+        self.written.append(frame)
+
+
+class Member:
+    """One that serves `Attach`."""
+
+    def __init__(self) -> None:
+        clock = SetClock()
+        self.greeting = Greeting()
+        self.workers = Workers(clock, lambda _event: None)
+        self.service = WorkerService(
+            Terms("m1", "c", "1", timedelta(seconds=3)),
+            cast("Any", self.greeting),
+            self.workers,
+            cast("Any", None),
+            cast("Any", SimpleNamespace(tenure=None, view=lambda: EMPTY_VIEW)),
+            clock,
+        )
+
+    def attach(self, context: Context) -> asyncio.Task[None]:
+        stream = self.service.attach(None, cast("Any", context))
+        return asyncio.create_task(stream, name="attach")
+
+
+def hello() -> wire.Hello:
+    return wire.Hello(
+        worker="w", incarnation=str(uuid4()), spool_id="s", slots=1, started_at=frames.stamp(NOW)
+    )
+
+
+@pytest.mark.parametrize("broken", [grpc.aio.UsageError("RPC already finished."), OSError("bug")])
+async def test_a_stream_that_takes_no_more_frames_ends_though_its_reader_hangs(
+    broken: Exception,
+) -> None:
+    """Else the worker is heard and told nothing: neither what to run nor what to end."""
+    member = Member()
+    context = Context(hello(), broken)
+    stream = member.attach(context)
+    await wait_until_async(member.workers.incarnations, 5, "the worker to be attached")
+    member.service.members_changed()
+    done, _ = await asyncio.wait({stream}, timeout=5)
+    assert done, "the stream hangs"
+    assert (stream.exception() is broken) is isinstance(broken, OSError), "a bug is raised"
+    assert member.workers.incarnations() == []
+
+
+async def test_the_end_of_an_old_stream_leaves_the_new_one_alone() -> None:
+    """The worker came again before its old stream was seen to break."""
+    member, who = Member(), hello()
+    old, new = Context(who), Context(who)
+    first = member.attach(old)
+    await wait_until_async(lambda: old.written, 5, "the welcome")
+    second = member.attach(new)
+    await wait_until_async(lambda: new.written, 5, "the other welcome")
+    old.closed.set()
+    await first
+    assert member.greeting.ended == []
+    [attached] = member.workers.incarnations()
+    new.closed.set()
+    await second
+    assert member.greeting.ended == [attached.id]
