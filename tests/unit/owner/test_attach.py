@@ -109,9 +109,9 @@ async def test_the_end_of_an_old_stream_leaves_the_new_one_alone() -> None:
     second = member.attach(new)
     await wait_until_async(lambda: new.written, 5, "the other welcome")
     old.closed.set()
-    await first
+    await asyncio.wait_for(first, 5)
     assert member.greeting.ended == []
     [attached] = member.workers.incarnations()
     new.closed.set()
-    await second
+    await asyncio.wait_for(second, 5)
     assert member.greeting.ended == [attached.id]
