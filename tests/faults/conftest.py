@@ -122,7 +122,8 @@ def _frame(world: World, request: pytest.FixtureRequest, figure: Callable[[str],
         name = request.node.name
         stamp = time.strftime("%H%M%S")
         directory = KEPT / f"{stamp}-{name.replace('[', '-').strip(']')}"
-        command = f"make faults ARGS='-k {name.removeprefix('test_').split('[')[0]}'"
+        target = "faults-all" if request.node.get_closest_marker("full") else "faults"
+        command = f"make {target} ARGS='-k {name.removeprefix('test_').split('[')[0]}'"
         run = Run(world, name, directory, seed=SEED, command=command, **options)
         try:
             with run:

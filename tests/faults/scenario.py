@@ -226,7 +226,9 @@ class Run:
             resources.record(self.world, self.recorder, "after")
             self.recorder.leftovers(dump.leftovers(self.world, ()))
             self.keep_commits()
-            dump.dump_tables(self.world.postgres, self.recorder, self.began - 1.0)
+            clock = self.world.clock
+            began = clock.at(self.began) if clock else self.began
+            dump.dump_tables(self.world.postgres, self.recorder, began - 1.0)
 
     def _settled(self) -> bool:
         [(live,)] = self.world.postgres.sql("SELECT count(*) FROM live")

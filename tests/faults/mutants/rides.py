@@ -142,7 +142,7 @@ def _through(day: Day, name: str) -> Ride:
     """Live through a day on which clocks change."""
     return Ride(
         name,
-        lambda run, world: live_through(run, world, day),
+        lambda run, world: live_through(run, world, *day.bounds()),
         mix=JOBS,
         prepare=lambda world: await_day(world, day),
         day=day,

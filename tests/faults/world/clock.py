@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import time
+from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,6 +40,11 @@ class ClusterClock:
     def now(self) -> float:
         """What it says."""
         return time.time() + self.legs[-1][1]
+
+    def at(self, host: float) -> float:
+        """What it said at this second of the host's clock."""
+        begins = [begin for begin, _ in self.legs]
+        return host + self.legs[max(0, bisect_right(begins, host) - 1)][1]
 
     def leap_to(self, instant: float) -> None:
         """Be there now; no later than that, if it is past it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -77,8 +78,10 @@ def test_legs_outlive_the_file_they_are_kept_in(tmp_path: Path) -> None:
 def test_the_clock_never_goes_back_and_says_where_it_has_leapt(tmp_path: Path) -> None:
     clock = ClusterClock(BASE + 1e6)
     clock.keep_in(tmp_path)
+    before = time.time()
     clock.leap_to(BASE + 2e6)
     there = clock.now()
+    assert clock.at(before) < BASE + 1e6 + 60 < BASE + 2e6 <= clock.at(time.time())
     clock.leap_to(BASE)
     assert BASE + 2e6 <= there <= clock.now()
     assert [ahead for _, ahead in clock.legs] == sorted(ahead for _, ahead in clock.legs)
