@@ -1,12 +1,13 @@
-"""PostgreSQL, the truth: everything that `schedd/ports.py` asks of a database.
+"""PostgreSQL, the truth: everything that `schedd/ports` asks of a database.
 
-    ports.py            the promise, one protocol a concern
+    ports               the promise, one protocol a concern
       └ postgres, owner, users    the stores: which body runs where (a lane, or the small pool)
           └ bodies, plain functions of an open transaction
               membership          tenures, terms, shards
               firing, assigning, dispatch    timers to runs, runs to workers, and back
               reported, results   what workers say
               jobs, runs, waiting, inserting, idempotency, audit    what people do
+              unstarted, pauses   what may still start; the pause of the whole cluster
           └ fence, keys           the first locks of a batch
           └ schema, arrays, rows  tables for builders; values in, values out
           └ database, errors      connections, lanes, tries; what a failure means

@@ -1,0 +1,37 @@
+"""What the loops and calls need of the world, as small protocols.
+
+Adapters give them (`store/` over PostgreSQL, `etcd/` over etcd, `rpc/` over gRPC), `app/` ties
+them together, twins stand in for them in simulation. Each method is one round of work that either
+happened, or raised `schedkit.errors.Unavailable`; a refusal is a returned value. Methods of the
+owner are one transaction each, whose first statement locks the rows of the claim's shards where
+they are still its own (PROTOCOL 1); shards that aren't are left out and named in the answer.
+"""
+
+from schedd.ports.cluster import Checkup, Cluster, ClusterClock, ClusterView, MemberView, Succession
+from schedd.ports.coordination import Coordination, KeepLease, LeaseKeeper
+from schedd.ports.lines import Changes, Nudges, WorkerLines
+from schedd.ports.membership import MembershipStore
+from schedd.ports.owner import OwnerStore
+from schedd.ports.users import PauseStore, UserStore
+from schedd.ports.workers import ResultStore, WorkerStore
+
+__all__ = [
+    "Changes",
+    "Checkup",
+    "Cluster",
+    "ClusterClock",
+    "ClusterView",
+    "Coordination",
+    "KeepLease",
+    "LeaseKeeper",
+    "MemberView",
+    "MembershipStore",
+    "Nudges",
+    "OwnerStore",
+    "PauseStore",
+    "ResultStore",
+    "Succession",
+    "UserStore",
+    "WorkerLines",
+    "WorkerStore",
+]

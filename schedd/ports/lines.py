@@ -1,0 +1,57 @@
+"""Between members and workers: hints, revokes, and waiting for changes."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from schedd.core.ids import (
+    JobId,
+    RunId,
+    ShardId,
+)
+from schedd.core.model import (
+    LiveRun,
+)
+from schedd.core.records import (
+    WorkerView,
+)
+
+
+class Nudges(Protocol):
+    """Hints to the owners; never awaited, never needed for correctness."""
+
+    def jobs_changed(self, changed: Sequence[tuple[JobId, ShardId]]) -> None:
+        """Timers of these jobs were written: their owners read them now."""
+        ...
+
+    def runs_ready(self, shards: Sequence[ShardId]) -> None:
+        """Runs were inserted or made ready in these shards."""
+        ...
+
+    def runs_changed(self, runs: Sequence[RunId]) -> None:
+        """Somebody may be watching these runs, here or at another member."""
+        ...
+
+    def cluster_changed(self) -> None:
+        """The cluster was paused or resumed, or its map is to be looked at: everybody looks."""
+        ...
+
+
+class WorkerLines(Protocol):
+    """The streams to the workers that are attached to this member."""
+
+    async def revoke(self, runs: Sequence[LiveRun]) -> None:
+        """Ask the workers to give up these assignments if they haven't started. Returns when each
+        was revoked, was reported started, or its `start_by` has passed.
+        """
+        ...
+
+    def cancel(self, run: LiveRun, *, kill: bool = False) -> None: ...
+    def workers(self) -> list[WorkerView]: ...
+
+
+class Changes(Protocol):
+    """Waiting for runs to change."""
+
+    async def wait(self, runs: Sequence[RunId], timeout: float) -> None:
+        """Return when one of these may have changed, at the latest after `timeout` seconds."""
+        ...

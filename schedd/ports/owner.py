@@ -1,0 +1,73 @@
+"""What a shard's owner reads and writes, one transaction a method, fenced by its shards' rows."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from schedd.core.ids import (
+    JobId,
+    ShardId,
+    Token,
+)
+from schedd.core.lifecycle import State
+from schedd.core.model import (
+    Claim,
+    Draft,
+    Firing,
+    LiveRun,
+    Loss,
+    RunKey,
+    Timer,
+)
+from schedd.core.records import (
+    Assignments,
+    Fired,
+    StoredDefinition,
+    Unstarted,
+)
+
+
+class OwnerStore(Protocol):
+    """What a shard's owner reads and writes."""
+
+    async def due_timers(
+        self, shards: Sequence[ShardId], until: datetime, limit: int
+    ) -> list[Timer]:
+        """Timers of these shards due by `until`, from minus infinity, soonest first."""
+        ...
+
+    async def timers(self, jobs: Sequence[JobId]) -> list[Timer]: ...
+    async def live_runs(
+        self, shards: Sequence[ShardId], states: Sequence[State], until: datetime | None = None
+    ) -> list[LiveRun]:
+        """Runs that haven't ended. PENDING and RETRYING of paused jobs are left out, and those
+        that become ready later than `until`.
+        """
+        ...
+
+    async def definitions(self, jobs: Sequence[JobId]) -> dict[JobId, "StoredDefinition"]: ...
+    async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> Fired:
+        """`switched`: of the pauses (`core/pauses.py`) that the firings were reckoned from."""
+        ...
+
+    async def assign(
+        self,
+        claim: Claim,
+        drafts: Sequence[Draft],
+        next_token: Callable[[ShardId], Token],
+    ) -> Assignments:
+        """`next_token` is called after the shard rows are locked, once a draft that is still its
+        own shard's (PROTOCOL 1).
+        """
+        ...
+
+    async def give_back(self, claim: Claim, unstarted: Sequence[Unstarted]) -> list[LiveRun]: ...
+    async def rescue(self, claim: Claim, losses: Sequence[Loss]) -> list[RunKey]:
+        """Mark the incarnations lost for good and move their runs on, in one transaction."""
+        ...
+
+    async def end_waiting(
+        self, claim: Claim, runs: Sequence[tuple[RunKey, State, str]]
+    ) -> list[RunKey]:
+        """End PENDING or RETRYING runs (start deadline passed, run timeout): state and reason."""
+        ...

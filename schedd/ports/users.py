@@ -1,0 +1,186 @@
+"""What user calls read and write."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from schedd.core.ids import (
+    JobId,
+    RunId,
+    Token,
+)
+from schedd.core.lifecycle import State
+from schedd.core.model import (
+    AuditEntry,
+    LiveRun,
+    NewRun,
+    Priority,
+    Trigger,
+)
+from schedd.core.pauses import NO_PAUSES, Pause, Pauses
+from schedd.core.records import (
+    AttemptRecord,
+    Conflict,
+    Counts,
+    DeadLetterRecord,
+    Idempotency,
+    JobRecord,
+    RunRecord,
+    StoredDefinition,
+)
+
+
+class UserStore(Protocol):
+    """What user calls read and write; each writing call is one transaction with its audit line.
+
+    Calls on jobs lock the shard row first, then jobs, timers, runs (PROTOCOL 3).
+    """
+
+    async def create_job(
+        self,
+        record: JobRecord,
+        first_run: NewRun | None,
+        idempotency: Idempotency | None,
+        audit: AuditEntry,
+        trigger: Trigger = Trigger.SCHEDULE,
+        priority: Priority = Priority.MEDIUM,
+    ) -> JobRecord | Conflict:
+        """Store job and timer; with `first_run` (a submit) its run too. The same idempotency key
+        and digest give the record that is stored already.
+        """
+        ...
+
+    async def get_job(self, namespace: str, job: str) -> JobRecord | None:
+        """By id or by name."""
+        ...
+
+    async def definition(self, job_id: JobId) -> StoredDefinition | None:
+        """By id alone; of deleted and one-time jobs too."""
+        ...
+
+    async def list_jobs(
+        self, namespace: str, after: tuple[datetime, JobId] | None, limit: int
+    ) -> list[JobRecord]:
+        """Newest first, past `after` (created_at, id)."""
+        ...
+
+    async def update_job(
+        self,
+        job_id: JobId,
+        seen_generation: int,
+        definition: StoredDefinition,
+        reset_timer: tuple[datetime | None, datetime | None] | None,
+        audit: AuditEntry,
+        missed: NewRun | None = None,
+    ) -> JobRecord | Conflict | None:
+        """Write a new generation. `reset_timer`: (due_at, nominal) when the schedule changed;
+        `missed` accounts for what was due by the old one and never fired.
+        """
+        ...
+
+    async def pause_job(
+        self, job_id: JobId, note: str, actor: str, audit: AuditEntry
+    ) -> JobRecord | None: ...
+    async def resume_job(
+        self,
+        job_id: JobId,
+        timer: tuple[datetime | None, datetime | None],
+        skipped: NewRun | None,
+        audit: AuditEntry,
+        seen_generation: int | None = None,
+    ) -> JobRecord | Conflict | None:
+        """Resume with this timer; `skipped` accounts for the instants of the pause, and PENDING
+        runs whose instant passed in it become SKIPPED (PAUSED). `Conflict`: the job's generation
+        isn't `seen_generation`, from which `timer` was reckoned.
+        """
+        ...
+
+    async def delete_job(self, job_id: JobId, audit: AuditEntry) -> bool: ...
+    async def insert_run(
+        self,
+        job_id: JobId,
+        run: NewRun,
+        trigger: Trigger,
+        priority: Priority,
+        payload: bytes | None,
+        idempotency: Idempotency | None,
+        audit: AuditEntry,
+    ) -> RunRecord | Conflict | None:
+        """A trigger: locks the job's timers row FOR SHARE; None: the job is deleted."""
+        ...
+
+    async def get_run(self, run_id: RunId) -> RunRecord | None: ...
+    async def get_runs(self, run_ids: Sequence[RunId]) -> list[RunRecord]: ...
+    async def list_runs(
+        self,
+        namespace: str,
+        job: str | None,
+        states: Sequence[State],
+        worker: str | None,
+        since: datetime | None,
+        before: datetime | None,
+        after: tuple[datetime, RunId] | None,
+        limit: int,
+    ) -> list[RunRecord]:
+        """Newest first, past `after` (scheduled_at, id)."""
+        ...
+
+    async def cancel_run(self, run_id: RunId, audit: AuditEntry) -> RunRecord | None:
+        """PENDING and RETRYING become CANCELLED (BY_USER); RUNNING is marked `cancelling` and its
+        worker must be told.
+        """
+        ...
+
+    async def attempts(self, run_id: RunId) -> list[AttemptRecord]: ...
+    async def unstarted_attempts(self, job_id: JobId | None, now: datetime) -> list[LiveRun]:
+        """Attempts of the job, or of all jobs, that may still start: what `ok` waits for. Those of
+        runs that were taken from their worker too.
+        """
+        ...
+
+    async def output(self, run_id: RunId, token: Token | None) -> bytes | None: ...
+    async def result(self, run_id: RunId) -> bytes | None: ...
+    async def list_dead_letters(
+        self,
+        namespace: str,
+        job: str | None,
+        after: tuple[datetime, RunId] | None,
+        limit: int,
+    ) -> list[DeadLetterRecord]: ...
+    async def list_audit(
+        self,
+        action: str | None,
+        object_: str | None,
+        run_id: RunId | None,
+        before: int | None,
+        limit: int,
+    ) -> list[tuple[int, AuditEntry]]:
+        """Newest first with their sequence numbers, below `before`."""
+        ...
+
+    async def audit(self, entry: AuditEntry) -> None: ...
+    async def counts(self) -> Counts: ...
+
+
+class PauseStore(Protocol):
+    """Pauses of the whole cluster. Both writes hold every shard's row (PROTOCOL 3)."""
+
+    async def read(self, known: Pauses = NO_PAUSES) -> Pauses:
+        """All pauses there were. Of those that are `known` only what may have changed is read."""
+        ...
+
+    async def present(self) -> Pause | None:
+        """The pause that lasts."""
+        ...
+
+    async def pause(
+        self, by: str, note: str, entry: Callable[[Pauses, Pauses], AuditEntry]
+    ) -> Pauses:
+        """Nothing fires or starts from the commit on. `entry` makes the audit's line of what was
+        and what is; pausing again changes the note.
+        """
+        ...
+
+    async def resume(self, catch_up: bool, entry: Callable[[Pauses, Pauses], AuditEntry]) -> Pauses:
+        """Fire and start again. What fell due in the pause is caught up, or SKIPPED (PAUSED)."""
+        ...

@@ -1,0 +1,67 @@
+"""What any member writes down of workers and for them; tokens alone protect it."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol
+
+from schedd.core.ids import (
+    Epoch,
+    IncarnationId,
+    ShardId,
+    Token,
+)
+from schedd.core.model import (
+    Incarnation,
+    LiveRun,
+    Report,
+    RunKey,
+    Verdict,
+)
+from schedd.core.records import (
+    Unstarted,
+)
+
+
+class ResultStore(Protocol):
+    """What any member does with what workers say; the token alone protects it."""
+
+    async def reported_runs(self, keys: Sequence[RunKey]) -> dict[RunKey, LiveRun]:
+        """The runs as they stand, whatever their state, for deciding what a report means."""
+        ...
+
+    async def accept(self, reports: Sequence[Report]) -> list[Verdict]:
+        """One transaction for all; a verdict each, in order. STALE ones are in the audit."""
+        ...
+
+    async def refuse(self, unstarted: Sequence[Unstarted]) -> list[RunKey]:
+        """Runs that their worker refused or gave up before the start, by token and state; no
+        claim needed: the token is the guard. Gives the runs that went back.
+        """
+        ...
+
+    async def outdo(self, shard: ShardId, seen: Epoch) -> None:
+        """A token of this epoch was seen that the shard never gave out: raise the shard's epoch
+        above it, whoever owns it. Its owner finds its claim void, and takes it anew.
+        """
+        ...
+
+    async def started(self, starts: Sequence[tuple[RunKey, Token, datetime]]) -> None:
+        """Write down the start of runs that take long, for people to see."""
+        ...
+
+
+class WorkerStore(Protocol):
+    """Incarnations of workers."""
+
+    async def register(self, incarnation: Incarnation) -> Incarnation:
+        """Insert it if it is new; gives the stored row (see `lost_at`)."""
+        ...
+
+    async def incarnations(self, ids: Sequence[IncarnationId]) -> list[Incarnation]: ...
+    async def of_worker(self, worker: str) -> list[Incarnation]:
+        """Those of this worker that aren't lost, newest first."""
+        ...
+
+    async def mark_lost(self, incarnation: IncarnationId) -> None:
+        """For an incarnation that says goodbye, or that a newcomer from its spool ends."""
+        ...
