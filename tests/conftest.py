@@ -21,6 +21,8 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 FIGURES = "figures"
 
+pytest_plugins = ["support.databases"]
+
 _FIGURES = pytest.StashKey[list[str]]()
 
 

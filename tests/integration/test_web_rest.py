@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,29 +14,19 @@ from schedd.api import calls, unbuilt
 from schedd.store import migrate
 from schedd.web.requests import MOST_BYTES
 from schedd.web.rules import routes_of
-from support.postgres import ScratchServer, private_postgres, restart, scratch_postgres
-from support.wait import wait_until_async
+from schedd.web.server import GRACE
+from support.postgres import private_postgres, restart
+from support.wait import PATIENCE, wait_until, wait_until_async
 from support.web import Web, served
 
 ETL = {"name": "etl", "cron": "0 2 * * *", "shell": {"argv": ["true"]}}
 SUBMITTED = {"name": "once", "spec": {"shell": {"argv": ["true"]}}, "delay": "1h"}
 
 
-@pytest.fixture(scope="module")
-def template() -> Iterator[tuple[ScratchServer, str]]:
-    with scratch_postgres() as server:
-        dsn = server.create_database()
-        migrate.upgrade(dsn)
-        yield server, dsn.rpartition("/")[2]
-
-
 @pytest.fixture
-async def web(template: tuple[ScratchServer, str]) -> AsyncIterator[Web]:
-    server, name = template
-    dsn = server.create_database(template=name)
+async def web(dsn: str) -> AsyncIterator[Web]:
     async with served(dsn) as face:
         yield face
-    server.drop_database(dsn)
 
 
 async def made(web: Web, **fields: Any) -> dict[str, Any]:
@@ -257,6 +247,7 @@ async def test_an_outage_of_the_database_is_a_503_that_asks_to_come_back() -> No
         migrate.upgrade(dsn)
         async with served(dsn) as web:
             server.process.send(signal.SIGQUIT)  # at once, as in a crash
+            wait_until(lambda: not server.process.alive(), PATIENCE, "the server's end")
             away = await web.get("/api/v1/jobs")
             assert (away.status, away.json["reason"]) == (503, "UNAVAILABLE")
             assert away.headers["retry-after"] == "1"
@@ -266,7 +257,7 @@ async def test_an_outage_of_the_database_is_a_503_that_asks_to_come_back() -> No
             async def back() -> bool:
                 return (await web.get("/api/v1/jobs")).status == 200
 
-            await wait_until_async(back, 20, "the database's return")
+            await wait_until_async(back, PATIENCE, "the database's return")
 
 
 async def test_the_server_ends_soon_though_somebody_watches(web: Web) -> None:
@@ -274,7 +265,7 @@ async def test_the_server_ends_soon_though_somebody_watches(web: Web) -> None:
     async with web.events(f"/api/v1/runs:watch?runIds={run_id}") as events:
         await anext(events)
         web.server.cancel()
-        async with asyncio.timeout(1.5):
+        async with asyncio.timeout(GRACE):  # which requests that still wait for an answer get
             with pytest.raises(StopAsyncIteration):
                 await anext(events)
             await asyncio.wait([web.server])

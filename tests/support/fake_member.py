@@ -30,10 +30,9 @@ from schedproto.v1.worker_service_pb2_grpc import (
     WorkerServiceServicer,
     add_WorkerServiceServicer_to_server,
 )
-from support.wait import wait_until_async
+from support.wait import PATIENCE, wait_until_async
 
 T = TypeVar("T")
-PATIENCE = 10.0
 
 
 @dataclass
@@ -98,6 +97,10 @@ class Stream:
             return next((h for h in held if h.key == key and h.state == state), None)
 
         return await self.until(seen, f"{key} in state {state}")
+
+    async def closed(self) -> None:
+        """Return when all that the worker has sent before its end was heard."""
+        await self.until(lambda: self.ended or None, "the stream's end")
 
     async def granted_at_least(self, slots: int) -> None:
         """Return when so many slots are granted beyond what was received."""
@@ -206,7 +209,7 @@ class FakeMember(WorkerServiceServicer):
         key: pb.AssignmentKey | None = None,
         argv: Sequence[str] | None = None,
         start_in: float | None = None,
-        start_within: float = 5.0,
+        start_within: float = PATIENCE,
         timeout: float | None = None,
         kill_after: float | None = None,
         payload: str | bytes | None = None,

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from schedctl.dev import binaries, ports, postgres
 from schedctl.dev.processes import Process
-from support.wait import wait_until
+from support.wait import PATIENCE, wait_until
 
 SETTINGS = {
     **postgres.SETTINGS,
@@ -106,7 +106,7 @@ def promote(server: ScratchServer) -> None:
     restart(server)
     assert server.execute("SELECT pg_promote()") == [(True,)]
     promoted = "SELECT NOT pg_is_in_recovery()"
-    wait_until(lambda: server.execute(promoted) == [(True,)], 10, "the promotion")
+    wait_until(lambda: server.execute(promoted) == [(True,)], PATIENCE, "the promotion")
 
 
 def _start(**settings: str) -> ScratchServer:

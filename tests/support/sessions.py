@@ -16,16 +16,21 @@ from typing import Any
 
 import psycopg2
 
-from support.wait import wait_until
+from support.wait import PATIENCE, wait_until
 
 Rows = list[tuple[Any, ...]]
+_NO_LIMITS = " ".join(
+    f"-c {timeout}=0"
+    for timeout in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+)
+"""Those of the daemons' role would end what waits here on purpose, on a busy machine."""
 
 
 class Session:
     """One connection, in a transaction from its first statement until `commit`."""
 
     def __init__(self, dsn: str, threads: ThreadPoolExecutor) -> None:
-        self.connection = psycopg2.connect(dsn)
+        self.connection = psycopg2.connect(dsn, options=_NO_LIMITS)
         self.pid = self.connection.get_backend_pid()
         self._threads = threads
 
@@ -68,7 +73,7 @@ class Postgres:
         """Until this session waits for a lock."""
         wait_until(
             lambda: self.now("SELECT cardinality(pg_blocking_pids(%s)) > 0", session.pid)[0][0],
-            5,
+            PATIENCE,
             "a session to wait for a lock",
         )
 

@@ -17,9 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from support.fake_member import FakeMember
-from support.wait import wait_until_async
-
-ENDING = 10.0
+from support.wait import PATIENCE, wait_until_async
 
 
 class WorkerProcess:
@@ -73,7 +71,7 @@ class WorkerProcess:
         self._process.kill()
         self._process.wait()
 
-    async def ended(self, timeout: float = ENDING) -> int:
+    async def ended(self, timeout: float = PATIENCE) -> int:
         """Its exit code."""
         process = self._process
         assert process is not None
@@ -97,7 +95,7 @@ class WorkerProcess:
         def told() -> re.Match[str] | None:
             return re.search(r"listens on port (\d+)", self.log.read_text())
 
-        return int((await wait_until_async(told, ENDING, "the worker's port"))[1])
+        return int((await wait_until_async(told, PATIENCE, "the worker's port"))[1])
 
     def keeper_pid(self) -> int:
         """Its keeper process."""
@@ -106,11 +104,7 @@ class WorkerProcess:
 
     def own(self, module: str) -> list[int]:
         """Its child processes that run this module of its own."""
-        return [
-            child
-            for child in self.children()
-            if module.encode() in Path(f"/proc/{child}/cmdline").read_bytes()
-        ]
+        return [child for child in self.children() if module.encode() in _command(child)]
 
     def children(self) -> list[int]:
         """All its child processes."""
@@ -157,12 +151,20 @@ def alive(pid: int) -> bool:
 async def pid_in(file: Path) -> int:
     """The process id that a job writes to a file."""
     text = await wait_until_async(
-        lambda: file.exists() and file.read_text().strip(), 10.0, f"a pid in {file.name}"
+        lambda: file.exists() and file.read_text().strip(), PATIENCE, f"a pid in {file.name}"
     )
     return int(str(text))
 
 
-async def gone(pid: int, within: float) -> None:
+def _command(pid: int) -> bytes:
+    """How it was called; nothing of one that has ended meanwhile."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+async def gone(pid: int, within: float = PATIENCE) -> None:
     """Return when the process has ended."""
     await wait_until_async(lambda: not alive(pid), within, f"the end of process {pid}")
 

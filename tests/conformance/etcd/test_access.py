@@ -13,7 +13,7 @@ from schedd.etcd.errors import AccessDenied
 from schedd.etcd.keeper import keep_lease
 from schedkit.errors import Misconfigured, Unavailable
 from support.etcd import Certificates, EtcdCluster
-from support.wait import wait_until_async
+from support.wait import PATIENCE, wait_until_async
 
 from .conftest import DEADLINE, make_authority
 from .test_follow import following
@@ -92,7 +92,9 @@ async def test_a_lease_is_kept_and_a_prefix_followed_under_rights(guarded):
         following(client.follow("w/")) as seen,
     ):
         first = keeper.trusted_until
-        await wait_until_async(lambda: keeper.trusted_until > first + 1.5, 4, "two keepalives")
+        await wait_until_async(
+            lambda: keeper.trusted_until > first + 1.5, PATIENCE, "two keepalives"
+        )
         await client.put("w/1", b"", keeper.lease.id)
         await seen.until_equal(client, "w/")
 
@@ -125,7 +127,9 @@ async def test_tls_with_a_client_certificate(encrypted, certificates):
         first = keeper.trusted_until
         await client.put("w/1", b"", keeper.lease.id)
         await seen.until_equal(client, "w/")
-        await wait_until_async(lambda: keeper.trusted_until > first, 4, "a keepalive over TLS")
+        await wait_until_async(
+            lambda: keeper.trusted_until > first, PATIENCE, "a keepalive over TLS"
+        )
 
 
 async def test_tls_without_the_certificate_gets_nowhere(encrypted, certificates):

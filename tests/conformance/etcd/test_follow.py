@@ -16,7 +16,7 @@ from schedd.etcd.connection import Connection
 from schedd.etcd.follow import follow
 from schedkit.errors import Unavailable
 from support.etcd import EtcdCluster
-from support.wait import wait_until_async
+from support.wait import PATIENCE, wait_until_async
 
 from .conftest import DEADLINE
 
@@ -32,7 +32,9 @@ class Seen:
     def newest(self) -> Listing:
         return self.states[-1]
 
-    async def until(self, holds: Callable[[Listing], bool], what: str, timeout: float = 10) -> None:
+    async def until(
+        self, holds: Callable[[Listing], bool], what: str, timeout: float = PATIENCE
+    ) -> None:
         await wait_until_async(lambda: self.states and holds(self.newest), timeout, what)
 
     async def until_equal(self, client: EtcdClient, prefix: str) -> None:
@@ -199,8 +201,11 @@ class SlowLister:
 
 
 @asynccontextmanager
-async def connection_to(cluster: EtcdCluster) -> AsyncIterator[Connection]:
-    connection = Connection(Access(cluster.endpoints), deadline=DEADLINE)
+async def connection_to(
+    cluster: EtcdCluster, deadline: float = PATIENCE
+) -> AsyncIterator[Connection]:
+    """`deadline`: seconds of silence after which a watch is given up, and listed again."""
+    connection = Connection(Access(cluster.endpoints), deadline=deadline)
     try:
         yield connection
     finally:
@@ -247,7 +252,7 @@ async def test_a_quiet_watch_stays_open(client, single, root):
 
     lister = SlowLister(client, nothing)
     async with (
-        connection_to(single) as connection,
+        connection_to(single, DEADLINE) as connection,
         following(follow(connection, Codec(root), lister, "w/")) as seen,
     ):
         # Longer than it takes to ask for progress and to give the watch up.
@@ -263,8 +268,8 @@ async def test_a_member_that_stands_still_is_left(trio, trio_client):
         member = trio.member(_watched(trio_client))
         member.pause()
         try:
-            await wait_until_async(lambda: _put(trio_client, "w/1"), 10, "a write")
-            await seen.until(lambda state: state.get("w/1") is not None, "the write", 5)
+            await wait_until_async(lambda: _put(trio_client, "w/1"), PATIENCE, "a write")
+            await seen.until(lambda state: state.get("w/1") is not None, "the write")
         finally:
             member.resume()
 
@@ -274,8 +279,8 @@ async def test_a_member_that_dies_is_left(trio, trio_client):
         member = trio.member(_watched(trio_client))
         member.kill()
         try:
-            await wait_until_async(lambda: _put(trio_client, "w/1"), 10, "a write")
-            await seen.until(lambda state: state.get("w/1") is not None, "the write", 5)
+            await wait_until_async(lambda: _put(trio_client, "w/1"), PATIENCE, "a write")
+            await seen.until(lambda state: state.get("w/1") is not None, "the write")
         finally:
             member.restart()
 
@@ -288,7 +293,7 @@ async def test_one_of_three_dies_and_history_is_compacted_under_the_watch(trio, 
         member = trio.member(_watched(trio_client))
         member.kill()
         try:
-            await wait_until_async(lambda: _put(trio_client, "w/new"), 10, "a write")
+            await wait_until_async(lambda: _put(trio_client, "w/new"), PATIENCE, "a write")
             await trio_client.delete("w/gone")
             await trio_client.compact(await trio_client.put("w/kept", b"new"))
             await seen.until_equal(trio_client, "w/")
@@ -326,7 +331,7 @@ async def test_a_restore_that_sets_revisions_back_is_shown(root):
                 cluster.members[0].kill()
                 shutil.rmtree(cluster.folder / cluster.members[0].name)
                 cluster.members[0].start()
-                await wait_until_async(lambda: _put(other, "w/new"), 10, "the restored etcd")
+                await wait_until_async(lambda: _put(other, "w/new"), PATIENCE, "the restored etcd")
                 await seen.until_equal(other, "w/")
                 assert [entry.key for entry in seen.newest] == ["w/new"]
                 assert seen.newest.revision < before.revision
@@ -348,4 +353,4 @@ async def test_a_follower_that_is_closed_leaves_no_task(client):
     async with following(client.follow("w/")):
         assert asyncio.all_tasks() > before
     # grpc's own tasks of a cancelled call take another turn or two of the loop.
-    await wait_until_async(lambda: asyncio.all_tasks() <= before, 5, "its tasks to end")
+    await wait_until_async(lambda: asyncio.all_tasks() <= before, PATIENCE, "its tasks to end")

@@ -14,11 +14,12 @@ from schedd.etcd.client import EtcdClient, connect
 from schedd.etcd.keeper import keep_lease
 from schedkit.errors import OutcomeUnknown, Unavailable
 from support.etcd import EtcdCluster, EtcdMember
-from support.wait import wait_until_async
+from support.wait import PATIENCE, wait_until_async
 
 from .conftest import DEADLINE
 
-SLACK = 0.3
+SLACK = 2.0
+"""Seconds past a deadline that a busy machine may take to tell of it."""
 
 
 def current(client: EtcdClient, cluster: EtcdCluster) -> EtcdMember:
@@ -27,7 +28,7 @@ def current(client: EtcdClient, cluster: EtcdCluster) -> EtcdMember:
     return cluster.member(connection.targets[connection.current])
 
 
-async def put_in_the_end(client: EtcdClient, key: str, timeout: float = 10) -> None:
+async def put_in_the_end(client: EtcdClient, key: str, timeout: float = PATIENCE) -> None:
     async def done() -> bool:
         try:
             await client.put(key, b"")
@@ -49,7 +50,7 @@ async def test_calls_go_on_when_a_follower_that_serves_us_is_killed(trio, trio_c
     member.kill()
     try:
         assert (await trio_client.get("a")).value == b"2"
-        await put_in_the_end(trio_client, "b", timeout=3)
+        await put_in_the_end(trio_client, "b")
         assert current(trio_client, trio) is not member
     finally:
         member.restart()
@@ -142,12 +143,12 @@ async def test_without_a_majority_nothing_is_answered_and_all_is_well_after(trio
 
 async def test_an_etcd_that_is_not_there_is_told_at_once():
     cluster = EtcdCluster(3)  # never started: nobody listens on its ports
-    async with connect(Access(cluster.endpoints), deadline=5) as client:
+    async with connect(Access(cluster.endpoints), deadline=PATIENCE) as client:
         began = time.monotonic()
         with pytest.raises(Unavailable) as read:
             await client.put("a", b"")
         assert not isinstance(read.value, OutcomeUnknown), "it was never sent"
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < PATIENCE / 5
 
 
 async def test_an_endpoint_that_accepts_and_says_nothing_is_passed_over(single, root):
@@ -176,18 +177,18 @@ async def test_a_kept_lease_outlives_the_member_that_kept_it(trio, trio_client, 
     async with keep_lease(trio_client, access, ttl=3, deadline=DEADLINE) as keeper:
         running = asyncio.create_task(keeper.until_lost(), name="keeper")
         first = keeper.trusted_until
-        await wait_until_async(lambda: keeper.trusted_until > first, 3, "a keepalive")
+        await wait_until_async(lambda: keeper.trusted_until > first, PATIENCE, "a keepalive")
         member = trio.members[keeper._lifeline._ring.current]
         if member.leads():  # a change of etcd's leader may cost the lease of a TTL of 3 s
             keeper._lifeline._ring.failed(keeper._lifeline._ring.current)
             seen = keeper.trusted_until
-            await wait_until_async(lambda: keeper.trusted_until > seen, 3, "a keepalive")
+            await wait_until_async(lambda: keeper.trusted_until > seen, PATIENCE, "a keepalive")
             member = trio.members[keeper._lifeline._ring.current]
         (member.kill if hurt == "kill" else member.pause)()
         try:
             target = keeper.trusted_until + 1.5
             await wait_until_async(
-                lambda: keeper.trusted_until > target or running.done(), 6, "keepalives"
+                lambda: keeper.trusted_until > target or running.done(), PATIENCE, "keepalives"
             )
             assert keeper.trusted()
         finally:

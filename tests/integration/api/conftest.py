@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,30 +18,8 @@ from schedd.core.membership import EMPTY_VIEW, ClusterView
 from schedd.core.model import LiveRun
 from schedd.core.records import WorkerView
 from schedd.owner.watchers import Watchers
-from schedd.store import migrate
 from schedkit.clock import utcnow
-from support.postgres import ScratchServer, scratch_postgres
 from support.store import World
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[ScratchServer]:
-    with scratch_postgres() as scratch:
-        yield scratch
-
-
-@pytest.fixture(scope="session")
-def template(server: ScratchServer) -> str:
-    """Name of a migrated database to copy."""
-    migrate.upgrade(server.create_database("api_template"))
-    return "api_template"
-
-
-@pytest.fixture
-def dsn(server: ScratchServer, template: str) -> Iterator[str]:
-    made = server.create_database(template=template)
-    yield made
-    server.drop_database(made)
 
 
 class MovedClock:

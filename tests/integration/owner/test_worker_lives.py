@@ -17,13 +17,11 @@ from schedd.etcd.client import EtcdClient, connect
 from schedd.owner.greeting import Greeting, Turned
 from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
-from schedd.store import migrate
 from schedkit.clock import utcnow
 from support.etcd import EtcdCluster
-from support.postgres import scratch_postgres
 from support.runs import RecordingLine, SetClock, worker
 from support.store import World, draft, firing, report
-from support.wait import wait_until_async
+from support.wait import PATIENCE, wait_until_async
 
 TTL = 2.0
 
@@ -53,22 +51,15 @@ def etcd() -> Iterator[EtcdCluster]:
 
 
 @pytest.fixture
-async def place(etcd: EtcdCluster) -> AsyncIterator[Place]:
-    with scratch_postgres() as server:
-        dsn = server.create_database()
-        migrate.upgrade(dsn)
-        async with (
-            World.at(dsn) as world,
-            connect(Access(etcd.endpoints), deadline=1.0, root=f"{uuid4()}/") as client,
-        ):
-            await world.member()
-            store = world.store
-            workers = Workers(SetClock(), lambda _event: None)
-            leases = WorkerLeases(
-                client, store.workers, "", TTL, lambda _incarnation: True, unwatched
-            )
-            greeting = Greeting(workers, leases, store.workers, store.results, store.users)
-            yield Place(client, world, workers, leases, greeting)
+async def place(etcd: EtcdCluster, world: World) -> AsyncIterator[Place]:
+    access = Access(etcd.endpoints)
+    async with connect(access, deadline=PATIENCE, root=f"{uuid4()}/") as client:
+        await world.member()
+        store = world.store
+        workers = Workers(SetClock(), lambda _event: None)
+        leases = WorkerLeases(client, store.workers, "", TTL, lambda _incarnation: True, unwatched)
+        greeting = Greeting(workers, leases, store.workers, store.results, store.users)
+        yield Place(client, world, workers, leases, greeting)
 
 
 def unwatched() -> Departures:
@@ -161,7 +152,7 @@ async def test_a_lease_that_nobody_refreshes_ends_and_a_heartbeat_brings_the_key
     async def gone() -> bool:
         return await place.live() == set()
 
-    await wait_until_async(gone, 10, "the key of a worker that nobody hears to go")
+    await wait_until_async(gone, PATIENCE, "the key of a worker that nobody hears to go")
     assert await place.leases.heard(one)
     assert await place.live() == {one.id}
 

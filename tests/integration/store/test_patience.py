@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from schedd.store.database import Database
 from schedkit.errors import OutcomeUnknown, ScheddError, Unavailable
 from support.postgres import ScratchServer
-from support.wait import wait_until_async
+from support.wait import PATIENCE, wait_until_async
 
 
 def pid_of(connection: Connection) -> int:
@@ -73,12 +73,12 @@ async def test_a_line_that_broke_before_it_could_be_cut_ends_the_patience_with_n
     def breaks(connection: Connection) -> None:
         connection.connection.dbapi_connection.close()  # type: ignore[union-attr]  # it has one
         broken.set()
-        seen.wait(5)
+        seen.wait(PATIENCE)
 
     breaking = asyncio.create_task(database.call(breaks), name="breaking")
     await asyncio.to_thread(broken.wait)
     calls = database._patience._calls
-    await wait_until_async(lambda: any(call.cut for call in calls), 5, "its time to be over")
+    await wait_until_async(lambda: any(call.cut for call in calls), PATIENCE, "its time to be over")
     backend = await database.call(pid_of)
     with frozen(backend), pytest.raises(Unavailable):
         async with asyncio.timeout(5):
