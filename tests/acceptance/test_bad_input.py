@@ -12,7 +12,7 @@ from support.cluster import DevCluster
 
 USAGE, CONFLICT = 2, 5
 """Exit codes: INVALID_ARGUMENT, and ALREADY_EXISTS."""
-QUICKLY = 5.0
+QUICKLY = 20.0
 """Seconds for a refusal, Python's start-up on a busy machine in them."""
 LARGEST_PAYLOAD = 256 * 1024
 

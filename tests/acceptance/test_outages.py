@@ -17,7 +17,7 @@ from support.cluster import DevCluster
 from support.ledger import covered
 from support.probe import Probe
 from support.ticking import delete_and_reckon
-from support.wait import wait_until, wait_until_async
+from support.wait import PATIENCE, wait_until, wait_until_async
 
 OUTAGE = 20.0
 """Seconds that etcd stands still."""
@@ -45,12 +45,12 @@ def test_an_outage_of_etcd_stops_firing_lets_jobs_end_and_leaves_no_instant_unac
     work = Probe(tmp_path / "work")
     ends_within = client.submit(name="ends-within", shell=work.shell(f"sleep {TTL + 4:g}"))
     outlives = client.submit(name="outlives", shell=work.shell(f"sleep {OUTAGE + 8:g}"))
-    wait_until(lambda: len(work.starts()) == 2, 10, "the long jobs to start")
+    wait_until(lambda: len(work.starts()) == 2, PATIENCE, "the long jobs to start")
     wait_until(lambda: all(len(p.starts()) >= 3 for p in probes.values()), 15, "firing to begin")
 
     rough.pause("etcd")
     stopped = time.time()
-    wait_until(lambda: not any(ready(rough, m) for m in MEMBERS), TTL + 2, "all trust to end")
+    wait_until(lambda: not any(ready(rough, m) for m in MEMBERS), PATIENCE, "all trust to end")
     ended = client.runs.wait(ends_within, timeout=TTL + 8)
     assert time.time() < stopped + OUTAGE, "it ended while etcd stood still"
     assert ended.succeeded
@@ -63,11 +63,13 @@ def test_an_outage_of_etcd_stops_firing_lets_jobs_end_and_leaves_no_instant_unac
             probe.starts()[-1].scheduled_at.timestamp() > healed for probe in probes.values()
         )
 
-    wait_until(fires_again, REJOINED + 5, "all jobs to fire again")
-    figure(
-        f"etcd away for {OUTAGE:g} s: all fired again {time.time() - healed:.2f} s after it healed"
+    wait_until(fires_again, PATIENCE, "all jobs to fire again")
+    rejoined = max(
+        min(s.at for s in probe.starts() if s.scheduled_at.timestamp() > healed) - healed
+        for probe in probes.values()
     )
-    assert time.time() - healed <= REJOINED
+    figure(f"etcd away for {OUTAGE:g} s: all fired again {rejoined:.2f} s after it healed")
+    assert rejoined <= REJOINED
 
     for policy, probe in probes.items():
         assert not [s for s in probe.starts() if stopped + TTL < s.at < healed], "fired untrusted"
@@ -121,18 +123,22 @@ async def test_every_submit_that_was_acknowledged_around_a_restart_of_postgresql
     async with Client(rough.endpoints, timeout=40.0) as client, asyncio.TaskGroup() as group:
         for number in range(SUBMITTERS):
             group.create_task(load.submit(client), name=f"submitter {number}")
-        await wait_until_async(lambda: len(load.runs) >= SUBMITS // 4, 20, "the load to begin")
+        await wait_until_async(
+            lambda: len(load.runs) >= SUBMITS // 4, PATIENCE, "the load to begin"
+        )
         await asyncio.to_thread(rough.signal, "postgres", how)
         down = time.time()
         await asyncio.to_thread(rough.up)
         figure(f"PostgreSQL {how.name}: away for {time.time() - down:.1f} s (with dev up's checks)")
         enough = max(SUBMITS, len(load.runs) + SUBMITS // 4)
-        await wait_until_async(lambda: len(load.runs) >= enough, 30, "the load to go on")
+        await wait_until_async(lambda: len(load.runs) >= enough, PATIENCE, "the load to go on")
         load.over = True
     assert load.slowest > 0.5, "some submits met the restart"
 
     async with Client(rough.endpoints) as client:
-        rows = await wait_until_async(lambda: load.ended(client), 30, "all runs to end", every=0.5)
+        rows = await wait_until_async(
+            lambda: load.ended(client), PATIENCE, "all runs to end", every=0.5
+        )
         again = {key: await load.once(client, key) for key in list(load.runs)[:: SUBMITS // 20]}
     assert Counter(row.run_id for row in rows) == Counter(load.runs.values())
     assert {row.state for row in rows} == {"SUCCEEDED"}

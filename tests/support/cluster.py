@@ -30,7 +30,8 @@ from schedctl.dev.http import Answer, fetch
 from schedctl.dev.processes import Process, find
 from support.wait import wait_until
 
-UP_SECONDS = 60.0
+UP_SECONDS = 90.0
+"""For all of it on a machine as busy as can be; seconds."""
 
 
 class DevCluster:
@@ -56,8 +57,17 @@ class DevCluster:
     def up(self) -> None:
         """Start it, or what is dead of it; returns when all of it is ready."""
         settings = [word for text in self.overrides for word in ("--set", text)]
-        sizes = ["--members", self.members, "--workers", self.workers, "--slots", self.slots]
-        done = self.dev("up", "--detach", *map(str, sizes), *settings, timeout=UP_SECONDS + 30)
+        sizes = [
+            "--timeout",
+            UP_SECONDS,
+            "--members",
+            self.members,
+            "--workers",
+            self.workers,
+            "--slots",
+            self.slots,
+        ]
+        done = self.dev("up", "--detach", *map(str, sizes), *settings, timeout=UP_SECONDS + 20)
         assert done.returncode == 0, f"dev up: exit {done.returncode}\n{done.stderr}"
 
     def down(self) -> None:

@@ -17,13 +17,13 @@ from schedclient import Run, SyncClient
 from support.cluster import DevCluster
 from support.ledger import covered, every_instant
 from support.probe import Probe, Start
-from support.wait import wait_until
+from support.wait import PATIENCE, wait_until
 
 BY_POLICY = {"SUCCEEDED", "COALESCED", "SKIPPED"}
 """States of a ledger under the default policies across a fault. SKIPPED (OVERLAP) are seconds that
 pass while a run, whose owner died just before it was handed out, isn't known to have never started.
 """
-QUIET = 20.0
+QUIET = PATIENCE
 """Seconds within which all that is in flight has ended."""
 WRITTEN = 2.0
 """Seconds from a job's start to its first line, at most, on a busy machine."""
@@ -67,27 +67,33 @@ class Ticking:
         }
 
 
-def start_ticking(cluster: DevCluster, client: SyncClient, folder: Path) -> Ticking:
-    """Make jobs until every member owns one, and let each fire a few times."""
+def start_ticking(
+    cluster: DevCluster, client: SyncClient, folder: Path, *, overlap: str = "skip"
+) -> Ticking:
+    """Make jobs until every member owns one, and let each fire a few times.
+
+    `overlap`: "allow" where no second may be skipped, though a busy machine takes more than one for
+    a run.
+    """
     missing = {member["name"] for member in cluster.record["members"]}
 
     def owners_by_shard() -> dict[int, str | None] | None:
         owners = {shard.shard: shard.owner for shard in client.cluster.shards()}
         return owners if set(owners.values()) == missing else None
 
-    owners = wait_until(owners_by_shard, 10, "every member to own shards", every=0.1)
+    owners = wait_until(owners_by_shard, PATIENCE, "every member to own shards", every=0.1)
     ticking = Ticking(client)
     series = uuid4().hex[:6]
     while missing:
         job = f"tick-{series}-{len(ticking.probes)}"
         probe = ticking.probes[job] = Probe(folder / job)
-        made = client.jobs.create(job, cron="* * * * * *", shell=probe.shell())
+        made = client.jobs.create(job, cron="* * * * * *", overlap=overlap, shell=probe.shell())
         ((shard,),) = cluster.sql("SELECT shard FROM timers WHERE job_id = %s", made.job_id)
         ticking.owners[job] = str(owners[shard])
         missing.discard(ticking.owners[job])
     wait_until(
         lambda: all(len(probe.starts()) >= 3 for probe in ticking.probes.values()),
-        15,
+        PATIENCE,
         "firing to begin",
     )
     return ticking

@@ -10,6 +10,7 @@ from schedd.core.coordination import Get, Put
 from schedd.core.ids import TenureId, Term
 from schedd.core.membership import HEIR, ClusterView, Heir, encode_heir
 from schedd.leader.succession import PATIENCE, Succession
+from support import wait
 from support.members import Daemon, TwinCluster
 from support.wait import wait_until_async
 
@@ -30,7 +31,9 @@ def others(cluster: TwinCluster) -> list[str]:
 async def settled(cluster: TwinCluster) -> None:
     await cluster.settled()
     await wait_until_async(
-        lambda: len({view(cluster[name]).term for name in "abc"}) == 1, 2, "one map for all"
+        lambda: len({view(cluster[name]).term for name in "abc"}) == 1,
+        wait.PATIENCE,
+        "one map for all",
     )
 
 
@@ -46,7 +49,7 @@ async def test_whoever_is_asked_the_one_who_was_named_leads_under_a_higher_term(
             before = view(asked)
 
             assert await succession(asked).ask(before, heir)
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(wait.PATIENCE):
                 after = await succession(asked).follows(before.term)
 
             assert after.leader == heir
@@ -77,7 +80,7 @@ async def test_an_heir_that_died_holds_the_others_up_only_for_a_while() -> None:
         cluster.kill(one)
         began = time.monotonic()
         assert await succession(cluster[other]).ask(before, heir)
-        async with asyncio.timeout(PATIENCE + 2):
+        async with asyncio.timeout(wait.PATIENCE):
             after = await succession(cluster[other]).follows(before.term)
         assert after.leader in {cluster[old].tenure, cluster[other].tenure}
         assert time.monotonic() - began >= PATIENCE * 0.9, "it had its chance"
@@ -92,7 +95,9 @@ async def test_a_wish_of_another_term_changes_nothing_and_is_deleted() -> None:
         term = cluster.rows.term
         stale = Heir(heir, Term(term - 1))
         await cluster[one].client.txn((), [Put(HEIR, encode_heir(stale))])
-        await wait_until_async(lambda: HEIR not in cluster.etcd.entries, 2, "it to be deleted")
+        await wait_until_async(
+            lambda: HEIR not in cluster.etcd.entries, wait.PATIENCE, "it to be deleted"
+        )
         assert (cluster.leader(), cluster.rows.term) == (old, term)
 
 
@@ -102,7 +107,9 @@ async def test_a_wish_for_nobody_who_is_there_is_deleted() -> None:
         old, (one, _) = cluster.leader(), others(cluster)
         term = cluster.rows.term
         assert await succession(cluster[one]).ask(view(cluster[one]), TenureId(uuid4()))
-        await wait_until_async(lambda: HEIR not in cluster.etcd.entries, 2, "it to be deleted")
+        await wait_until_async(
+            lambda: HEIR not in cluster.etcd.entries, wait.PATIENCE, "it to be deleted"
+        )
         assert (cluster.leader(), cluster.rows.term) == (old, term)
 
 
@@ -115,7 +122,9 @@ async def test_two_wishes_dont_stand_at_once_nor_one_for_a_leader_of_yesterday()
         other = Heir(TenureId(UUID(int=9)), Term(1))
         await one.client.txn((), [Put(HEIR, encode_heir(other))])
         assert not await succession(one).ask(known, one.tenure)
-        await wait_until_async(lambda: HEIR not in cluster.etcd.entries, 2, "it to be deleted")
+        await wait_until_async(
+            lambda: HEIR not in cluster.etcd.entries, wait.PATIENCE, "it to be deleted"
+        )
         assert await succession(one).ask(known, one.tenure)
         await succession(one).follows(known.term)
         assert not await succession(one).ask(known, one.tenure), "that leader is none any more"

@@ -11,7 +11,7 @@ from schedd.core.model import Tenure
 from schedd.core.shard_map import ShardMap, decode, encode
 from support.members import TwinCluster
 from support.twins import TwinMembershipStore
-from support.wait import wait_until_async
+from support.wait import PATIENCE, wait_until_async
 
 
 async def test_three_members_own_every_shard_exactly_once() -> None:
@@ -43,7 +43,7 @@ async def test_a_killed_members_shards_move_when_its_lease_ends() -> None:
         tenure, lease = cluster["a"].tenure, cluster["a"].leases.kept[-1].lease
         cluster.kill("a")
         cluster.etcd.expire(lease.id)
-        await cluster.settled("b", "c", timeout=2)
+        await cluster.settled("b", "c")
         assert tenure is not None
         assert cluster.rows.fenced(tenure)
 
@@ -56,7 +56,7 @@ async def test_the_leaders_death_makes_another_lead_under_a_higher_term() -> Non
         lease = cluster[leader].leases.kept[-1].lease
         cluster.kill(leader)
         cluster.etcd.expire(lease.id)
-        await cluster.settled(timeout=2)
+        await cluster.settled()
         assert cluster.leader() not in (None, leader)
         assert cluster.rows.term > term
 
@@ -66,7 +66,9 @@ async def test_a_member_that_lost_its_lease_comes_back_under_a_new_tenure() -> N
         await cluster.settled()
         tenure = cluster["a"].tenure
         cluster["a"].leases.kept[-1].lost.set()
-        await wait_until_async(lambda: cluster["a"].tenure not in (None, tenure), 3, "a new tenure")
+        await wait_until_async(
+            lambda: cluster["a"].tenure not in (None, tenure), PATIENCE, "a new tenure"
+        )
         assert tenure is not None
         assert cluster.rows.fenced(tenure)
         await cluster.settled()
@@ -77,7 +79,9 @@ async def test_a_member_whose_key_was_deleted_gives_its_tenure_up() -> None:
         await cluster.settled()
         tenure = cluster["a"].tenure
         await cluster["b"].client.txn((), [Delete(member_key("a"))])
-        await wait_until_async(lambda: cluster["a"].tenure not in (None, tenure), 3, "a new tenure")
+        await wait_until_async(
+            lambda: cluster["a"].tenure not in (None, tenure), PATIENCE, "a new tenure"
+        )
         await cluster.settled()
 
 
@@ -87,7 +91,9 @@ async def test_a_member_whose_row_was_fenced_comes_back_under_a_new_tenure() -> 
         tenure = cluster["a"].tenure
         assert tenure is not None
         cluster.rows.fence([tenure])
-        await wait_until_async(lambda: cluster["a"].tenure not in (None, tenure), 3, "a new tenure")
+        await wait_until_async(
+            lambda: cluster["a"].tenure not in (None, tenure), PATIENCE, "a new tenure"
+        )
         await cluster.settled()
 
 
@@ -97,10 +103,12 @@ async def test_a_lease_that_outlived_its_tenure_in_an_outage_doesnt_delay_the_ne
         tenure, lease = cluster["a"].tenure, cluster["a"].leases.kept[-1].lease
         cluster.cut("a", database=False)
         cluster["a"].leases.kept[-1].lost.set()
-        await wait_until_async(lambda: cluster["a"].tenure is None, 2, "the tenure to end")
+        await wait_until_async(lambda: cluster["a"].tenure is None, PATIENCE, "the tenure to end")
         cluster.cut("a", etcd=False, database=False)
         assert lease.id in cluster.etcd.leases
-        await wait_until_async(lambda: cluster["a"].tenure not in (None, tenure), 3, "a new tenure")
+        await wait_until_async(
+            lambda: cluster["a"].tenure not in (None, tenure), PATIENCE, "a new tenure"
+        )
         await cluster.settled()
         assert lease.id not in cluster.etcd.leases
 
@@ -110,7 +118,7 @@ async def test_a_leader_whose_key_was_deleted_makes_room_for_an_honest_election(
         await cluster.settled()
         term = cluster.rows.term
         await cluster["a"].client.txn((), [Delete(LEADER)])
-        await wait_until_async(lambda: cluster.rows.term > term, 4, "another term")
+        await wait_until_async(lambda: cluster.rows.term > term, PATIENCE, "another term")
         await cluster.settled()
 
 
@@ -124,11 +132,11 @@ async def test_a_drained_member_hands_over_and_leaves_nothing() -> None:
         gone = cluster[leader]
         gone.draining.set()
         await gone.ended()
-        await cluster.settled(*others, timeout=1)
+        await cluster.settled(*others)
         assert tenure is not None
         assert cluster.rows.fenced(tenure)
         assert member_key(leader) not in cluster.etcd.entries
-        await wait_until_async(lambda: cluster.leader() in others, 1, "another leader")
+        await wait_until_async(lambda: cluster.leader() in others, PATIENCE, "another leader")
 
 
 async def test_a_draining_leader_gives_its_shards_away_before_it_goes() -> None:
@@ -148,7 +156,7 @@ async def test_the_last_member_leaves_without_waiting_for_anyone() -> None:
     async with TwinCluster("a") as cluster:
         await cluster.settled()
         cluster["a"].draining.set()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(PATIENCE):
             await cluster["a"].ended()
         assert set(cluster.etcd.entries) == {MAP}
 
@@ -159,7 +167,7 @@ async def test_two_daemons_of_one_name_are_never_both_members() -> None:
         entry = cluster.etcd.entries[member_key("a")]
         second = cluster.start("second", identity="a")
         await wait_until_async(
-            lambda: second.member.cluster.view().members, 2, "the second to look around"
+            lambda: second.member.cluster.view().members, PATIENCE, "the second to look around"
         )
         await cluster.settled("a")
         assert second.tenure is None
@@ -179,7 +187,9 @@ async def test_a_map_of_a_lower_term_moves_nothing() -> None:
         await a.client.txn((), [Put(MAP, encode(stale))])
         entries = cluster.etcd.entries
         await wait_until_async(
-            lambda: decode(entries[MAP].value).term == cluster.rows.term, 3, "the leader's map"
+            lambda: decode(entries[MAP].value).term == cluster.rows.term,
+            PATIENCE,
+            "the leader's map",
         )
         assert len(cluster.rows.takings) == takings
         await cluster.settled()
@@ -202,7 +212,7 @@ async def test_a_shard_that_a_transaction_found_lost_is_taken_anew() -> None:
         # A job moved in: the row's epoch was raised.
         cluster.rows.shards[ShardId(7)] = type(row)(row.id, row.owner, row.epoch + 5, row.timeline)
         await wait_until_async(
-            lambda: a.member.cluster.owned().get(ShardId(7), 0) > epoch + 5, 3, "a new epoch"
+            lambda: a.member.cluster.owned().get(ShardId(7), 0) > epoch + 5, PATIENCE, "a new epoch"
         )
 
 
@@ -213,7 +223,7 @@ async def test_a_new_timeline_of_the_database_makes_everyone_take_anew() -> None
         cluster.rows.timeline = Timeline(2)
         await wait_until_async(
             lambda: all(cluster[name].tenure not in (None, before[name]) for name in "ab"),
-            6,
+            PATIENCE,
             "new tenures",
         )
         await cluster.settled()
@@ -228,7 +238,9 @@ async def test_what_a_member_owns_without_knowing_is_set_right() -> None:
         # As after a taking whose answer was lost, and a map that has changed meanwhile.
         cluster.rows.shards[shard] = type(row)(shard, cluster["a"].tenure, row.epoch, row.timeline)
         await wait_until_async(
-            lambda: cluster.rows.shards[shard].owner == cluster["b"].tenure, 5, "b to have it again"
+            lambda: cluster.rows.shards[shard].owner == cluster["b"].tenure,
+            PATIENCE,
+            "b to have it again",
         )
         await cluster.settled()
 
@@ -240,7 +252,7 @@ async def test_a_member_cut_from_the_database_alone_leaves_its_shards_to_the_oth
         assert leader is not None
         cluster.cut(leader, etcd=False, database=True)
         others = {"a", "b", "c"} - {leader}
-        await cluster.settled(*others, timeout=9)
+        await cluster.settled(*others)
         assert cluster[leader].tenure is None
         cluster.cut(leader, etcd=False, database=False)
         await cluster.settled()
@@ -256,14 +268,14 @@ async def test_an_outage_of_the_database_for_all_ends_no_tenure() -> None:
         entries = cluster.etcd.entries
         await wait_until_async(
             lambda: not any(decode_member(entries[member_key(name)]).database for name in "ab"),
-            5,
+            PATIENCE,
             "both to say so",
         )
         for name in "ab":
             cluster.cut(name, etcd=False, database=False)
         await wait_until_async(
             lambda: all(decode_member(entries[member_key(name)]).database for name in "ab"),
-            5,
+            PATIENCE,
             "both to have it again",
         )
         assert {name: cluster[name].tenure for name in "ab"} == before
@@ -304,14 +316,14 @@ async def test_a_member_whose_database_is_away_doesnt_campaign() -> None:
         cluster.cut("b", etcd=False, database=True)
         entries = cluster.etcd.entries
         await wait_until_async(
-            lambda: not decode_member(entries[member_key("b")]).database, 5, "it to say so"
+            lambda: not decode_member(entries[member_key("b")]).database, PATIENCE, "it to say so"
         )
         lease = cluster["a"].leases.kept[-1].lease.id
         cluster.kill("a")
         cluster.etcd.expire(lease)
         revision = cluster.etcd.revision
         view = daemon.member.cluster.view
-        await wait_until_async(lambda: view().leader is None, 5, "it to see that")
+        await wait_until_async(lambda: view().leader is None, PATIENCE, "it to see that")
         for _ in range(100):  # rounds of the loop: a campaign over twins takes a few
             await asyncio.sleep(0)
         assert cluster.etcd.revision == revision, "it doesn't even try"

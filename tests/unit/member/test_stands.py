@@ -19,7 +19,7 @@ from schedkit.channel import TLS
 from schedkit.clock import utcnow
 from support.certs import Authority
 from support.twins import TwinCoordination, TwinEtcd
-from support.wait import wait_until_async
+from support.wait import PATIENCE, wait_until_async
 
 AHEAD = timedelta(seconds=3)
 
@@ -63,7 +63,7 @@ async def observed(etcd: TwinEtcd) -> AsyncIterator[Observer]:
     observer = Observer(TwinCoordination(etcd))
     following = asyncio.create_task(observer.run(), name="observer")
     try:
-        await wait_until_async(lambda: observer.view().revision > 0, 2, "the first view")
+        await wait_until_async(lambda: observer.view().revision > 0, PATIENCE, "the first view")
         yield observer
     finally:
         following.cancel()
@@ -74,9 +74,11 @@ async def test_an_etcd_whose_revisions_go_back_is_remembered() -> None:
     etcd.txn((), [Put("map", b"")], ())
     async with observed(etcd) as observer:
         etcd.txn((), [Put("map", b"1")], ())
-        await wait_until_async(lambda: observer.view().revision == 3, 2, "the change")
+        await wait_until_async(lambda: observer.view().revision == 3, PATIENCE, "the change")
         assert observer.went_back is None
         etcd.revision = Revision(0)
         etcd.txn((), [Put("map", b"2")], ())
-        await wait_until_async(lambda: observer.view().revision == 1, 2, "the restored state")
+        await wait_until_async(
+            lambda: observer.view().revision == 1, PATIENCE, "the restored state"
+        )
         assert observer.went_back is not None

@@ -8,7 +8,7 @@ from schedd.app.lifecycle import answer_reloads, once_available
 from schedkit.errors import Fault, Unavailable
 from schedkit.notify import Notifier
 from schedkit.service import Daemon
-from support.wait import wait_until_async
+from support.wait import PATIENCE, wait_until_async
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ async def test_asked_to_end_while_it_waits_it_ends(daemon: Daemon):
         daemon.drain("SIGTERM")
         raise Unavailable("away")
 
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(PATIENCE):
         assert await once_available(look, "PostgreSQL", daemon) is None
 
 
@@ -42,7 +42,7 @@ async def test_asked_to_end_while_the_database_doesnt_answer_it_ends(daemon: Dae
         await asyncio.Event().wait()
         return "never"
 
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(PATIENCE):
         assert await once_available(look, "PostgreSQL", daemon) is None
 
 
@@ -57,5 +57,7 @@ async def test_a_bug_at_the_start_comes_out(daemon: Daemon):
 async def test_a_reload_is_answered(daemon: Daemon):
     daemon.reload.set()
     answering = asyncio.create_task(answer_reloads(daemon, "serving"), name="reload")
-    await wait_until_async(lambda: not daemon.reload.is_set(), 1, "the reload to be answered")
+    await wait_until_async(
+        lambda: not daemon.reload.is_set(), PATIENCE, "the reload to be answered"
+    )
     answering.cancel()

@@ -95,7 +95,7 @@ async def test_unavailable_for_ever_ends_at_the_deadline_as_what_it_is(member: S
         with pytest.raises(ClusterUnavailable, match="database is away") as caught:
             await client.runs.get("r")
         assert caught.value.reason == "DATABASE_AWAY"
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize("status", ["INVALID_ARGUMENT", "NOT_FOUND", "INTERNAL", "ABORTED"])

@@ -15,7 +15,7 @@ from schedclient.runs import Runs
 from schedproto.v1 import common_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as runs
 from support.scripted import Refusal, Scripted
-from support.wait import wait_until
+from support.wait import PATIENCE, wait_until
 
 RUN = run_pb2.Run(run_id="r", state=common_pb2.RUN_STATE_SUCCEEDED)
 
@@ -100,7 +100,7 @@ def test_closing_ends_the_thread():
 
     before = len(ours())
     SyncClient("127.0.0.1:1").close()
-    wait_until(lambda: len(ours()) == before, 5, "the thread's end")
+    wait_until(lambda: len(ours()) == before, PATIENCE, "the thread's end")
 
 
 def test_threads_may_share_it(member: Scripted):

@@ -72,14 +72,14 @@ def test_a_cluster_that_never_answers_is_6_within_the_patience(offline, request,
     began = time.monotonic()
     ended = offline("job", "list", "--endpoints", address)
     assert ended.code == 6
-    assert time.monotonic() - began < PATIENCE + 1
+    assert time.monotonic() - began < 2 * PATIENCE
     assert address in ended.err.splitlines()[0]
 
 
 def test_a_timeout_that_was_typed_goes_over_the_patience(offline, closed):
     began = time.monotonic()
     assert offline("job", "list", "--endpoints", closed, "--timeout", "1s").code == 6
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < PATIENCE
 
 
 def test_a_folder_below_a_file_is_no_bug(offline, tmp_path: Path):

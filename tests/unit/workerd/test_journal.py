@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.wait import wait_until
+from support.wait import PATIENCE, wait_until
 from workerd import journal, procs
 from workerd.keeper import sweep_leftovers
 
@@ -68,7 +68,7 @@ def test_a_session_is_killed_by_number_and_start_time_together(tmp_path: Path) -
         written.began(ours.pid, born.start)
         written.began(reused.pid, other.start - 1)
         assert sweep_leftovers(tmp_path) >= 1
-        assert wait_until(lambda: ours.poll() == -signal.SIGKILL, 2.0, "the end of ours")
+        assert wait_until(lambda: ours.poll() == -signal.SIGKILL, PATIENCE, "the end of ours")
         assert reused.poll() is None, "a number that was given to another is left in peace"
         assert not [*tmp_path.glob(f"*{journal.SUFFIX}")]
     finally:
@@ -84,7 +84,7 @@ def test_what_carries_the_mark_is_killed_without_being_written_down(tmp_path: Pa
         marked.stdout.readline()
         journal.Journal(tmp_path, "this-mark")
         assert sweep_leftovers(tmp_path) == 1
-        assert wait_until(lambda: marked.poll() == -signal.SIGKILL, 2.0, "its end")
+        assert wait_until(lambda: marked.poll() == -signal.SIGKILL, PATIENCE, "its end")
     finally:
         marked.kill()
         marked.communicate()

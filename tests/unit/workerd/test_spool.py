@@ -10,7 +10,7 @@ import pytest
 
 from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
-from support.wait import wait_until_async
+from support.wait import PATIENCE, wait_until_async
 from workerd.courier import Courier
 from workerd.spool import Spool
 
@@ -82,9 +82,9 @@ async def test_a_full_spool_asks_for_no_work_and_still_takes_what_ended(tmp_path
     spooling = asyncio.create_task(courier.keep_spooling())
     assert courier.healthy
     courier.put(result("a"), None)
-    await wait_until_async(lambda: not courier.healthy, 5, "it to be full")
+    await wait_until_async(lambda: not courier.healthy, PATIENCE, "it to be full")
     courier.put(result("b"), None)
-    await wait_until_async(lambda: len(spool.load()) == 2, 5, "the second to be stored too")
+    await wait_until_async(lambda: len(spool.load()) == 2, PATIENCE, "the second to be stored too")
     spooling.cancel()
 
 
@@ -105,13 +105,13 @@ async def test_a_file_that_couldnt_be_removed_is_removed_later_and_fills_the_spo
     monkeypatch.setattr(Path, "unlink", unlink)
     for run in ("a", "b"):
         courier.put(result(run), None)
-        await wait_until_async(lambda: not courier._unspooled, 5, "it to be on disk")
+        await wait_until_async(lambda: not courier._unspooled, PATIENCE, "it to be on disk")
     answers = [
         pb.Acknowledgement(key=result(run).key, verdict=pb.Acknowledgement.VERDICT_ACCEPTED)
         for run in ("a", "b")
     ]
     courier.acknowledge(answers)
-    await wait_until_async(lambda: courier.healthy, 5, "it to be empty")
+    await wait_until_async(lambda: courier.healthy, PATIENCE, "it to be empty")
     assert (spool.size, spool.load(), fails) == (0, [], [])
     spooling.cancel()
 
