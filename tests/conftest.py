@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
@@ -15,8 +15,9 @@ from support import distribution
 
 # In CI the same change gives the same answer twice; everywhere else examples are drawn anew, and
 # what they find is kept as a test. How long one takes says what else the machine does.
-settings.register_profile("ci", derandomize=True, deadline=None)
-settings.register_profile("here", deadline=None)
+ANY_PACE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", ANY_PACE, derandomize=True)
+settings.register_profile("here", ANY_PACE)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 FIGURES = "figures"

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import URL, Connection, create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError
@@ -178,8 +178,7 @@ class Database:
                     answer = body(connection)
                 except Refused as refused:
                     transaction.rollback()
-                    refusal: Any = refused.answer
-                    return refusal  # type: ignore[no-any-return]
+                    return cast("T", refused.answer)
                 committing = True
                 transaction.commit()
                 return answer

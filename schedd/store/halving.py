@@ -11,15 +11,15 @@ from typing import TypeVar
 
 from schedd.store.errors import BrokenData
 
-I = TypeVar("I")  # noqa: E741 (an item)
+Item = TypeVar("Item")
 A = TypeVar("A")
 
 log = logging.getLogger(__name__)
 
 
 async def halved(
-    items: Sequence[I], write: Callable[[Sequence[I]], Awaitable[A]]
-) -> tuple[list[tuple[Sequence[I], A]], list[I]]:
+    items: Sequence[Item], write: Callable[[Sequence[Item]], Awaitable[A]]
+) -> tuple[list[tuple[Sequence[Item], A]], list[Item]]:
     """Write the items in one transaction, or in several where some are broken.
 
     Gives the answers with the items each is for, in order, and the broken items; each of those
@@ -27,10 +27,11 @@ async def halved(
     """
     try:
         return [(items, await write(items))], []
-    except BrokenData as error:
-        if len(items) == 1:
-            log.error("set aside, the database refuses it: %s: %r", error, items[0])  # noqa: TRY400
-            return [], [items[0]]
+    except BrokenData as broken:
+        error = broken
+    if len(items) == 1:
+        log.error("set aside, the database refuses it: %s: %r", error, items[0])
+        return [], [items[0]]
     middle = len(items) // 2
     first, first_broken = await halved(items[:middle], write)
     second, second_broken = await halved(items[middle:], write)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -101,11 +102,11 @@ def test_it_never_goes_backwards(steps: list[tuple[float, float, float]]) -> Non
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=30), st.randoms())
-def test_it_is_as_exact_as_the_best_round_trip_says(trips: list[float], random: object) -> None:
+def test_it_is_as_exact_as_the_best_round_trip_says(trips: list[float], random: Random) -> None:
     # The database answers anywhere within the round trip.
     time, at = None, 0.0
     for trip in trips:
-        answered = at + trip * random.random()  # type: ignore[attr-defined]
+        answered = at + trip * random.random()
         observe = begin if time is None else time.observe
         time = observe(at, at + trip, told(answered))
         at += trip + 1

@@ -198,7 +198,7 @@ def test_the_newest_instant_is_found_over_long_silence() -> None:
         (EverySchedule(timedelta(seconds=5), timedelta(seconds=5)), Bounds(), "phase"),
         (EverySchedule(timedelta(seconds=5), timedelta(seconds=-1)), Bounds(), "phase"),
         (AtSchedule(datetime(2026, 1, 1)), Bounds(), "at"),  # noqa: DTZ001 - that is the point
-        (OnDemand(), Bounds(end=datetime(2026, 1, 1)), "end"),  # noqa: DTZ001
+        (OnDemand(), Bounds(end=datetime(2026, 1, 1)), "end"),  # noqa: DTZ001 - as above
         (OnDemand(), Bounds(at("10:00"), at("09:00")), "end"),
         (OnDemand(), Bounds(jitter=timedelta(seconds=-1)), "jitter"),
     ],

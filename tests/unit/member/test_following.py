@@ -93,7 +93,7 @@ async def test_trust_that_passes_while_others_are_released_takes_nothing(world: 
     async def slow(claim: Claim) -> None:
         world.trusted = False
 
-    world.release = slow  # type: ignore[method-assign]
+    world.release = slow  # type: ignore[method-assign]  # its own, but slow
     await world.shards.step()
     assert world.owner(MINE) is None
 

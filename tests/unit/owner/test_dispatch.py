@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from math import inf
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -86,10 +86,10 @@ class Definitions(Catalogue):
         self.jobs: dict[JobId, Definition] = {}
         self.stale: dict[JobId, Definition] = {}
 
-    async def newest(self, jobs) -> dict[JobId, Known]:  # type: ignore[no-untyped-def]
+    async def newest(self, jobs: Collection[JobId]) -> dict[JobId, Known]:
         return {job: self._one(job) for job in jobs}
 
-    def forget(self, jobs) -> None:  # type: ignore[no-untyped-def]
+    def forget(self, jobs: Iterable[JobId]) -> None:
         for job in jobs:
             self.stale.pop(job, None)
 
@@ -282,8 +282,8 @@ async def test_a_hundred_thousand_that_wait_cost_a_round_nothing():
     world.board.put_runs([of(number, number) for number in range(1, 100_001)], NOW)
     looked = 0
 
-    class Counting(dict):  # type: ignore[type-arg]
-        def values(self):  # type: ignore[no-untyped-def]
+    class Counting(dict[Any, Any]):
+        def values(self) -> Any:
             nonlocal looked
             looked += 1
             return super().values()
@@ -354,8 +354,8 @@ async def test_what_was_handed_to_a_worker_that_left_meanwhile_goes_over_one_hop
     world.workers.elsewhere = OtherMember()
     attached = world.workers.attach(worker(), RecordingLine())
     world.workers.granted(attached, 4, received=0)
-    world.rows.assign = leaving  # type: ignore[method-assign]
-    world.rows.give_back = give_back  # type: ignore[attr-defined]
+    world.rows.assign = leaving  # type: ignore[method-assign]  # who leaves meanwhile
+    world.rows.give_back = give_back  # type: ignore[attr-defined]  # here alone
     world.board.put_runs([of(1, 1), of(2, 2)], NOW)
 
     await world.dispatch.step()

@@ -171,7 +171,7 @@ async def test_who_hasnt_heard_of_a_pause_is_refused_and_asks_after_it() -> None
     rows = Rows(switched=2)
     world = World(rows)
     looked: list[bool] = []
-    world.brake.look = lambda: looked.append(True)  # type: ignore[method-assign]
+    world.brake.look = lambda: looked.append(True)  # type: ignore[method-assign]  # a spy
 
     await world.fire.step()
     assert looked == [True]

@@ -242,7 +242,7 @@ async def test_a_value_is_frozen_and_says_one_json(client: Client, member: Scrip
     member.say("GetRun", DONE)
     run = await client.runs.get("r")
     with pytest.raises(AttributeError):
-        run.state = "FAILED"  # type: ignore[misc]
+        run.state = "FAILED"  # type: ignore[misc]  # what must not be
     assert run.to_json()["exitCode"] == 0
     assert run == await client.runs.get("r")
 
