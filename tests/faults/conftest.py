@@ -135,10 +135,11 @@ def _frame(world: World, request: pytest.FixtureRequest, figure: Callable[[str],
         verdict = check(history)
         run.recorder.verdict(verdict.as_json())
         figures = verdict.figures
+        measured = {name: told for name, told in run.figures.items() if name != "held"}
         figure(
             f"{name}: {figures.judged} instants, late {figures.late}, missed {figures.missed},"
             f" lost {figures.lost}, doubled {figures.doubled},"
-            f" longest gap {figures.longest_gap:.1f} s {run.figures or ''}"
+            f" longest gap {figures.longest_gap:.1f} s {measured or ''}"
         )
         if os.environ.get("EVIDENCE"):
             evidence.append(directory, history, verdict)

@@ -82,6 +82,7 @@ def suffer(home: Path, seconds: float, seed: int, command: str) -> tuple[History
                     if time.monotonic() - began > seconds - PACE:
                         break
                     _once(run, planned, time.monotonic() - began)
+                    run.figures["faults"] = run.figures.get("faults", 0) + 1
         finally:
             world.postgres.dump(run.directory / "pg_dump.sql")
     history = History.read(run.directory)

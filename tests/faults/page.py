@@ -71,6 +71,17 @@ TAIL = """
 """
 
 
+HELD = """
+## What is held before and after
+
+All daemons of a kind together, in a quiet time before the first fault, and when the last had healed
+and all had settled. A ride failed if anything hadn't come back (L6).
+
+| ride | of | memory | descriptors | threads | connections to PostgreSQL | spool |
+|---|---|--:|--:|--:|--:|--:|
+"""
+
+
 def page(evidence: Iterable[Mapping[str, Any]], merge_set: Iterable[str]) -> str:
     """The page; of several measurements of one test the last counts."""
     latest: dict[str, Mapping[str, Any]] = {}
@@ -89,7 +100,8 @@ def page(evidence: Iterable[Mapping[str, Any]], merge_set: Iterable[str]) -> str
         for name, line in sorted(latest.items())
     ]
     parts = (HEAD, _text(shown), ELSEWHERE, _text(elsewhere), LACKING, _text(lacking))
-    return "".join((*parts, TAIL, _text(took)))
+    held = [text for _, line in sorted(latest.items()) for text in _held(line)]
+    return "".join((*parts, TAIL, _text(took), HELD, _text(held)))
 
 
 def read_evidence(folder: Path = EVIDENCE) -> list[Mapping[str, Any]]:
@@ -147,7 +159,39 @@ def _measured(line: Mapping[str, Any]) -> str:
     told = [
         text.format(line["measured"][key]) for key, text in named.items() if key in line["measured"]
     ]
+    if "wire" in line["measured"]:
+        told.append(_wire(line["measured"]["wire"]))
     return ", ".join((line["date"], *told))
+
+
+def _wire(done: Mapping[str, Any]) -> str:
+    """What was done to a wire, in words."""
+    struck = done["struck_up"] + done["struck_down"]
+    kib = (done["bytes_up"] + done["bytes_down"]) / 1024
+    did = {
+        "slow": f"{struck} pieces late by {done['least_late'] or 0:.1f} s and more",
+        "stall": f"{struck} times silent in mid-frame, {kib:.0f} KiB held back",
+    }.get(done["way"], f"{struck} connections cut in mid-frame")
+    return f"{done['found_struck']} of {done['found']} open connections struck, {did}"
+
+
+def _held(line: Mapping[str, Any]) -> Iterator[str]:
+    """The rows of a ride of drawn faults; the others are too short to leak."""
+    if "faults" not in line["measured"]:
+        return
+    ride = f"`{line['test']}`: {line['measured']['faults']} faults in {line['seconds']:.0f} s"
+    for kind, sums in line["measured"]["held"].items():
+        mebibytes = [f"{kib / 1024:.0f}" for kib in sums["rss_kib"]]
+        cells = (
+            f"{' → '.join(mebibytes)} MiB",
+            *(
+                " → ".join(map(str, sums[field])) if field in sums else ""
+                for field in ("fds", "threads", "connections")
+            ),
+            f"{' → '.join(map(str, sums['spool_bytes']))} B" if "spool_bytes" in sums else "",
+        )
+        yield f"| {ride} | {sums['processes']} {kind} | {' | '.join(cells)} |"
+        ride = "″"
 
 
 def _paths(paths: Sequence[str]) -> str:

@@ -1,26 +1,61 @@
-"""What each daemon holds, as /proc tells: memory, descriptors, threads, connections, spool."""
+"""What each daemon holds, as /proc tells: memory, descriptors, threads, connections, spool.
+
+It is looked at in quiet times: before the first fault, between faults, and when all have ended and
+settled. L6 judges what has come back; `held` tells how much there was.
+"""
 
 from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from faults.history import Recorder, Resource
 from faults.world.service import Service
 from faults.world.world import World
 
 Phase = Literal["before", "during", "after"]
+FIELDS = ("rss_kib", "fds", "threads", "connections", "spool_bytes")
 
 
-def record(world: World, recorder: Recorder, phase: Phase) -> None:
-    """Write down what each living daemon and PostgreSQL hold now."""
+def record(world: World, recorder: Recorder, phase: Phase) -> list[Resource]:
+    """Write down what each daemon that lives holds now, and answer it."""
+    samples = []
     connections = _connections(world) if world.postgres.answers() else {}
     for name, service in (*world.members.items(), *world.workers.items()):
         spool = _bytes_below(world.work / name) if name in world.workers else None
         if (found := _of(service, phase, connections.get(name), spool)) is not None:
             recorder.resource(found)
+            samples.append(found)
+    return samples
+
+
+def held(before: Iterable[Resource], after: Iterable[Resource]) -> dict[str, dict[str, Any]]:
+    """For docs/evidence, of all members and of all workers: their number, and of each thing the sum
+    before and after.
+    """
+    first, last = _by_kind(before), _by_kind(after)
+    return {kind: _sums(first[kind], last[kind]) for kind in sorted(first.keys() & last.keys())}
+
+
+def _by_kind(samples: Iterable[Resource]) -> Mapping[str, list[Resource]]:
+    found: dict[str, list[Resource]] = {}
+    for sample in samples:
+        kind = "members" if sample.spool_bytes is None else "workers"  # who alone have spools
+        found.setdefault(kind, []).append(sample)
+    return found
+
+
+def _sums(before: Iterable[Resource], after: Iterable[Resource]) -> dict[str, Any]:
+    first, last = list(before), list(after)
+    sums: dict[str, Any] = {"processes": len(last)}
+    for field in FIELDS:
+        values = [[getattr(each, field) for each in samples] for samples in (first, last)]
+        if all(None not in each for each in values):
+            sums[field] = [sum(each) for each in values]
+    return sums
 
 
 def _of(

@@ -180,6 +180,12 @@ ROWS: Sequence[Row] = (
         lacks="the world speaks in the clear",
     ),
     Row(
+        "bits turned on the wire",
+        "refused, and the stream opened anew",
+        lacks="the world speaks in the clear, where TCP's checksum alone tells; under TLS a turned"
+        " bit ends a connection, as a reset does",
+    ),
+    Row(
         "power lost, disks that lie about fsync, clocks of whole hosts",
         "what PostgreSQL and etcd promise",
         lacks="one host can't lose its power and go on testing; fsync is off in the world",

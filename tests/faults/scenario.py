@@ -31,7 +31,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from faults import dump, resources
-from faults.history import Meta, Recorder
+from faults.history import Meta, Recorder, Resource
 from faults.load import Caller, Load
 from faults.nemesis.journal import Journal
 from faults.probes import MIX, Probe
@@ -102,7 +102,8 @@ class Run:
             if load
             else None
         )
-        self._log_sizes = {s.name: _size(s.log) for s in world.services()}
+        self._log_sizes = {s.name: s.mark() for s in world.services()}
+        self._before: list[Resource] = []
         self._restarts = len(world.supervisor.restarted)
 
     # ── what goes on inside ──────────────────────────────────────────────────────────────────
@@ -120,6 +121,7 @@ class Run:
         """Wait for healing, and then be quiet for so long: a run may have many faults."""
         self._heal()
         self._be_quiet(max(seconds, self._patience_left() + seconds))
+        resources.record(self.world, self.recorder, "during")
         self.keep_commits()
 
     def starts(self) -> list[dict[str, Any]]:
@@ -178,7 +180,7 @@ class Run:
         if self._load is not None:
             self._load.begin()
         self._await_on_time(time.time(), 20)
-        resources.record(self.world, self.recorder, "before")
+        self._before = resources.record(self.world, self.recorder, "before")
         self._be_quiet(self.timings.first_quiet)
 
     def __exit__(
@@ -223,12 +225,15 @@ class Run:
             last = self.quiet[-1][1] if self.quiet else self.began
             self.ride(max(0.0, last + MARGIN - time.time()))
         finally:
-            resources.record(self.world, self.recorder, "after")
+            after = resources.record(self.world, self.recorder, "after")
+            self.figures["held"] = resources.held(self._before, after)
             self.recorder.leftovers(dump.leftovers(self.world, ()))
             self.keep_commits()
             clock = self.world.clock
             began = clock.at(self.began) if clock else self.began
             dump.dump_tables(self.world.postgres, self.recorder, began - 1.0)
+        gone = {each.who for each in self._before} - {each.who for each in after}
+        assert not gone, f"what {', '.join(sorted(gone))} held is not known, for it doesn't run"
 
     def _settled(self) -> bool:
         [(live,)] = self.world.postgres.sql("SELECT count(*) FROM live")
@@ -317,9 +322,8 @@ class Run:
 
     def _keep_logs(self) -> None:
         for service in self.world.services():
-            with service.log.open("rb") as log:
-                log.seek(self._log_sizes.get(service.name, 0))
-                self.recorder.log(service.name).write_bytes(log.read())
+            said = service.said_since(self._log_sizes.get(service.name, 0))
+            self.recorder.log(service.name).write_text(said)
         restarted = self.world.supervisor.restarted[self._restarts :]
         self.figures["restarts"] = len(restarted)
         (self.directory / "figures.json").write_text(json.dumps(self.figures) + "\n")
@@ -327,7 +331,3 @@ class Run:
 
 def _instant(nominal: str) -> float:
     return datetime.fromisoformat(nominal).timestamp()
-
-
-def _size(file: Path) -> int:
-    return file.stat().st_size if file.exists() else 0

@@ -163,7 +163,16 @@ def test_log_disk_full(fault_run: FaultRun, world: World) -> None:
     leader = world.members[str(world.leader())]
     with disks.log_disk(world, leader) as folder:
         world.await_ready(30)
-        with fault_run() as run, disks.full(run.journal, folder):
+        witness = next(member for member in world.members.values() if member is not leader)
+        with (
+            fault_run() as run,
+            disks.full(
+                run.journal, folder, lambda: disks.refuses(leader.log), last_page=leader.log
+            ),
+        ):
+            silent, heard = leader.mark(), witness.mark()
             with killed(run.journal, world.workers["w1"]):  # something to tell of
                 run.ride(5)
             assert leader.alive()
+            assert "w1" in witness.said_since(heard)
+            assert leader.mark() == silent

@@ -6,7 +6,7 @@ import pytest
 
 from faults.conftest import FaultRun
 from faults.nemesis.postgres import database_full, exhausted, locked, pinned, restarted
-from faults.nemesis.proxies import spoiled
+from faults.nemesis.proxies import led, spoiled
 from faults.world.postgres import PORT
 from faults.world.world import World
 
@@ -40,10 +40,11 @@ def test_table_locked_for_long(fault_run: FaultRun, world: World) -> None:
 @pytest.mark.full
 def test_postgres_slow(fault_run: FaultRun, world: World) -> None:
     """Each answer takes two seconds longer to reach any member."""
-    with fault_run() as run:
-        members = [member.host for member in world.members.values()]
-        with spoiled(run.journal, world, members, [world.postgres.host], PORT, "slow", seconds=1.0):
+    members = [member.host for member in world.members.values()]
+    with led(world, members, [world.postgres.host], PORT) as wire, fault_run() as run:
+        with spoiled(run.journal, wire, "slow", seconds=1.0) as counts:
             run.ride(10)
+        run.figures["wire"] = counts
 
 
 @pytest.mark.full

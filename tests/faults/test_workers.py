@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 
 import pytest
@@ -11,11 +12,14 @@ from faults.nemesis import disks
 from faults.nemesis.clocks import movable_clock, moved
 from faults.nemesis.cuts import cut
 from faults.nemesis.processes import asked_to_end, killed, stopped
-from faults.nemesis.proxies import spoiled
+from faults.nemesis.proxies import led, spoiled
 from faults.nemesis.twins import second
 from faults.world.daemons import GRPC
 from faults.world.world import TTL, World
 from support.wait import wait_until
+
+SETTLED = 1.0
+"""Seconds after which what was granted before a worker's disk was full has begun."""
 
 
 def test_worker_killed(fault_run: FaultRun, world: World) -> None:
@@ -87,24 +91,37 @@ def test_workers_asked_to_end_one_after_another(fault_run: FaultRun, world: Worl
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("way", "after"), [("slow", 1), ("stall", 1000), ("truncate", 1000), ("reset", 1000)]
+    ("way", "seconds"),
+    # Of silence, keepalive ends a stream after 15 s; before, what was held back comes after all.
+    [("slow", 8), ("stall", 8), ("stall", 20), ("truncate", 8), ("reset", 8)],
 )
 def test_wire_between_workers_and_members(
-    fault_run: FaultRun, world: World, way: str, after: int
+    fault_run: FaultRun, world: World, way: str, seconds: int
 ) -> None:
     """Slow, silent, cut off in mid-frame, reset: streams come back, and nothing comes twice."""
-    with fault_run() as run:
-        workers = [worker.host for worker in world.workers.values()][:2]
-        members = [member.host for member in world.members.values()]
-        with spoiled(run.journal, world, workers, members, GRPC, way, seconds=0.5, after=after):
-            run.ride(8)
+    workers = [worker.host for worker in world.workers.values()][:2]
+    members = [member.host for member in world.members.values()]
+    with led(world, workers, members, GRPC) as wire, fault_run() as run:
+        with spoiled(run.journal, wire, way, seconds=0.5, size=2000) as counts:
+            run.ride(seconds)
+        run.figures["wire"] = counts
 
 
 @pytest.mark.full
 def test_spool_disk_full(fault_run: FaultRun, world: World) -> None:
     """A worker that can't keep results takes no work, and none is lost."""
-    with fault_run() as run, disks.full(run.journal, world.work / "w1"):
-        run.ride(6)
+    worker = world.workers["w1"]
+    with fault_run() as run:
+        mark = worker.mark()
+
+        def refused() -> bool:
+            return "the spool takes nothing" in worker.said_since(mark)
+
+        with disks.full(run.journal, world.work / "w1", refused):
+            since = time.time() + SETTLED
+            run.ride(6)
+        begun = [line for line in run.starts() if line["worker"] == "w1"]
+        assert not [line for line in begun if since < line["at"] < since + 6 - SETTLED]
 
 
 @pytest.mark.full

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
-from faults.nemesis.journal import Fault, Journal
+from faults.nemesis.journal import Fault, Journal, NoEffect
 from faults.world.needs import faketime
 from faults.world.service import Service
 from support.wait import wait_until
@@ -91,6 +91,8 @@ def moved(journal: Journal, clock: Clock, how: str, least: float) -> Iterator[Fa
             off = f"a clock off by {least:g} s"
             fault.effect_of(lambda: clock.off_by(least, math.inf), 20, off)
             yield fault
+            if not clock.off_by(least, math.inf):
+                raise NoEffect(f"{clock.service.name} did not keep {off}: {clock.ahead()} s")
         finally:
             fault.end(ahead=clock.ahead())
             clock.set(TRUE)

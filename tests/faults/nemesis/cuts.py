@@ -20,7 +20,7 @@ def cut(
 ) -> Iterator[Fault]:
     """Nothing that `ones` send reaches `others`; with `back`, nor the other way.
 
-    Packets are dropped in silence. Verified by datagrams, each way of each pair.
+    Packets are dropped in silence. Verified by datagrams, at the begin and at the end of the block.
     """
     ways = [(one, other) for one in ones for other in others]
     if back:
@@ -38,6 +38,7 @@ def cut(
                 _judge(network, [(other, one) for one, other in ways], passes=True)
             fault.took_effect(what="datagrams get lost", ways=len(ways))
             yield fault
+            _judge(network, ways, passes=False)
         finally:
             fault.end()
             for one, other in done:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,18 +17,27 @@ from support.wait import wait_until
 FILLER = ".nemesis"
 LOG_DISK = 1
 """Megabytes."""
+FELT_WITHIN = 15.0
 
 
 @contextmanager
-def full(journal: Journal, folder: Path) -> Iterator[Fault]:
-    """Not a byte more fits on the disk of this folder; seen by trying."""
+def full(
+    journal: Journal, folder: Path, felt: Callable[[], object], *, last_page: Path | None = None
+) -> Iterator[Fault]:
+    """Not a byte more fits on the disk of this folder; seen by `felt`: whoever writes was refused.
+
+    A file that is there may still grow to the end of its last page; `last_page` names one that
+    shall not.
+    """
     if not os.path.ismount(folder):
         raise NoEffect(f"{folder} is no disk of its own")
     filler = folder / FILLER
     with journal.fault("disk full", folder.name) as fault:
         try:
             written = _fill(filler)
-            fault.took_effect(what="ENOSPC", filled=written)
+            if last_page is not None:
+                written += _fill(last_page)
+            fault.effect_of(felt, FELT_WITHIN, f"ENOSPC to be met, {written} bytes written")
             yield fault
         finally:
             fault.end()
@@ -50,6 +59,16 @@ def log_disk(world: World, service: Service) -> Iterator[Path]:
         _anew(service)
         run("umount", "--lazy", str(folder))
         folder.rmdir()
+
+
+def refuses(file: Path) -> bool:
+    """Whether not a byte more can be appended to this file."""
+    with file.open("ab", buffering=0) as end:
+        try:
+            end.write(b"\n")
+        except OSError as error:
+            return error.errno == errno.ENOSPC
+    return False
 
 
 def _anew(service: Service) -> None:

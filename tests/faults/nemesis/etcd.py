@@ -17,6 +17,7 @@ from faults.world.world import World
 from support.wait import wait_until
 
 SERVES_WITHIN = 30.0
+UNSEEN_WITHIN = 3.0
 
 
 @contextmanager
@@ -26,9 +27,11 @@ def members_lost(journal: Journal, members: Sequence[Service]) -> Iterator[Fault
     with journal.fault("etcd members killed", names) as fault:
         for member in members:
             member.kill()
+        _all_dead(members)
         fault.took_effect(what="the processes are gone")
         try:
             yield fault
+            _all_dead(members)
         finally:
             fault.end()
             for member in members:
@@ -37,8 +40,11 @@ def members_lost(journal: Journal, members: Sequence[Service]) -> Iterator[Fault
                 wait_until(member.ready, SERVES_WITHIN, f"{member.name} to serve")
 
 
-def compact(fault: Fault, world: World) -> None:
-    """Forget every revision but the present one, on all members; seen by asking for an old one."""
+def compact(world: World) -> int:
+    """Forget every revision but the present one, on all members; seen by asking for an old one.
+
+    Gives the present one.
+    """
     revision = revision_of(world)
     for _ in range(3):  # so that whoever resumes after the compaction has missed something
         world.etcdctl("put", "nemesis/compaction", str(revision))
@@ -49,10 +55,10 @@ def compact(fault: Fault, world: World) -> None:
     except RuntimeError as refused:
         if "compacted" not in str(refused):
             raise
-        fault.took_effect(what="old revisions are gone", revision=compacted)
     else:
         raise NoEffect(f"revision {revision} can still be read")
     world.etcdctl("del", "nemesis/compaction")
+    return compacted
 
 
 @contextmanager
@@ -60,9 +66,18 @@ def compacted_unseen(journal: Journal, world: World) -> Iterator[Fault]:
     """Compacted while no member has a connection: their watches resume where nothing is left.
 
     Silence would not do, for a stream outlives a short one: what members send to etcd is led to a
-    host that resets it, for less time than a lease leaves.
+    host that resets it, for less time than a lease leaves. Seen by the logs of all members: each
+    has lost its watches meanwhile.
     """
     network, astray = world.network, world.proxy_host
+    marks = {member.name: member.mark() for member in world.members.values()}
+
+    def unseen() -> bool:
+        return all(
+            "listing again" in member.said_since(marks[member.name])
+            for member in world.members.values()
+        )
+
     with journal.fault("etcd compacted", "etcd") as fault:
         with ExitStack() as undo:
             for target in world.etcds.values():
@@ -71,7 +86,9 @@ def compacted_unseen(journal: Journal, world: World) -> Iterator[Fault]:
                 for member in world.members.values():
                     network.detour(member.host, target.host, astray)
                     undo.callback(network.straighten, member.host, target.host, astray)
-            compact(fault, world)
+            revision = compact(world)
+            lost = f"every member to lose its watches while revision {revision} was compacted"
+            fault.effect_of(unseen, UNSEEN_WITHIN, lost)
         yield fault
 
 
@@ -81,12 +98,14 @@ def full(journal: Journal, world: World) -> Iterator[Fault]:
     with journal.fault("etcd NOSPACE", "etcd") as fault:
         filling = "x" * 1_000_000
         for number in range(200):
-            if "NOSPACE" in world.etcdctl("alarm", "list"):
+            if _alarmed(world):
                 fault.took_effect(what="alarm NOSPACE", written=number)
                 break
             _put(world, f"nemesis/fill/{number}", filling)
         try:
             yield fault
+            if not _alarmed(world):
+                raise NoEffect("the alarm was gone before the end")
         finally:
             fault.end()
             world.etcdctl("del", "--prefix", "nemesis/fill/")
@@ -94,9 +113,8 @@ def full(journal: Journal, world: World) -> Iterator[Fault]:
             for member in world.etcds.values():
                 etcd.ctl([member], "defrag")
             world.etcdctl("alarm", "disarm")
-            left = world.etcdctl("alarm", "list")
-            if "NOSPACE" in left:
-                raise NoEffect(f"the alarm is not to be disarmed: {left}")
+            if _alarmed(world):
+                raise NoEffect("the alarm is not to be disarmed")
 
 
 def snapshot(world: World, file: Path) -> int:
@@ -145,6 +163,15 @@ def _restore(member: Service, work: Path, file: Path) -> None:
         *("snapshot", "restore", os.fspath(file), "--data-dir", os.fspath(data)),
         *(*flags, "--initial-advertise-peer-urls", peers),
     )
+
+
+def _all_dead(members: Sequence[Service]) -> None:
+    if living := [member.name for member in members if member.alive()]:
+        raise NoEffect(f"{', '.join(living)} of etcd live")
+
+
+def _alarmed(world: World) -> bool:
+    return "NOSPACE" in world.etcdctl("alarm", "list")
 
 
 def _put(world: World, key: str, value: str) -> None:

@@ -57,6 +57,7 @@ def locked(
         fault.effect_of(lambda: waiting(server), 10, f"someone to wait for {table}")
         try:
             yield fault
+            cursor.execute("SELECT 1")  # the lock is held as long as its session lives
         finally:
             fault.end()
             session.rollback()
@@ -93,6 +94,8 @@ def exhausted(journal: Journal, server: Server) -> Iterator[Fault]:
             refusal = _take_all(server, held)
         try:
             yield fault
+            if server.sql(f"SELECT pid {theirs}"):
+                raise NoEffect("a daemon got a connection before the end")
         finally:
             fault.end()
 
@@ -123,6 +126,8 @@ def pinned(journal: Journal, server: Server) -> Iterator[Fault]:
         fault.effect_of(lambda: server.sql(held, pid), 5, "the snapshot to hold an xmin")
         try:
             yield fault
+            if not server.sql(held, pid):
+                raise NoEffect("the snapshot was let go before the end")
         finally:
             fault.end()
             session.rollback()
@@ -130,10 +135,14 @@ def pinned(journal: Journal, server: Server) -> Iterator[Fault]:
 
 @contextmanager
 def database_full(journal: Journal, server: Server) -> Iterator[Fault]:
-    """No byte more on its disk; begun again at the end if that was its end."""
-    with disks.full(journal, server.data.parent) as fault:
-        server.service.wanted = False
+    """No byte more on its disk; begun again at the end if that was its end. Seen by its log."""
+    service = server.service
+    mark = service.mark()
+    with disks.full(
+        journal, server.data.parent, lambda: "No space left" in service.said_since(mark)
+    ) as fault:
+        service.wanted = False
         yield fault
-    if not server.service.alive():
-        server.service.start()
+    if not service.alive():
+        service.start()
     wait_until(server.answers, ANSWERS_WITHIN, "PostgreSQL to answer")

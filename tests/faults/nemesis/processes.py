@@ -24,6 +24,8 @@ def killed(journal: Journal, service: Service) -> Iterator[Fault]:
         fault.took_effect(what="the process is gone")
         try:
             yield fault
+            if service.alive():
+                raise NoEffect(f"{service.name} did not stay dead to the end")
         finally:
             fault.end()
             _back(service)
@@ -59,6 +61,8 @@ def asked_to_end(journal: Journal, service: Service, within: float = 20.0) -> It
         fault.took_effect(what="it ended", took=round(time.monotonic() - began, 3))
         try:
             yield fault
+            if service.alive():
+                raise NoEffect(f"{service.name} did not stay away to the end")
         finally:
             fault.end()
             _back(service)

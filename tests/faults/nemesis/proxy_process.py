@@ -1,155 +1,301 @@
-"""A TCP proxy that spoils what passes; a process of its own, on the host for proxies.
+"""A TCP proxy that spoils what passes while it is told to; a process of its own, on a host for it.
 
-    python proxy_process.py '{"listen": ["10.213.1.14", 5432], "to": ["10.213.1.114", 5432],
-                              "way": "slow", "seconds": 2.0, "report": "/…/report.json"}'
+    python proxy_process.py '{"listen": ["10.213.1.14", 7420], "to": ["10.213.1.114", 7420],
+                              "orders": "/…/orders.json", "report": "/…/report.json"}'
 
-Ways, each on every connection:
+The file `orders` says how, and is looked at again and again: {"way": "reset", "bytes": 2000}. Ways:
+
+    plain      everything passes; so it does before the first order, too
     slow       each piece is handed on `seconds` later, in its order, both ways
-    stall      after `bytes` bytes nothing is handed on, and nobody is told
-    deaf       what the server says is swallowed after `bytes` bytes; what the client says arrives
-    truncate   after `bytes` bytes of the server's the connection ends in mid-air, cleanly
-    reset      after `bytes` bytes of the server's both ends are reset
-    corrupt    one bit of each `bytes` bytes of the server's is turned
+    stall      within the next `bytes` bytes each way falls silent, and nobody is told
+    truncate   within the next `bytes` bytes, up or down by turns, the connection ends, cleanly
+    reset      the same, but both ends are reset
 
-The report is replaced four times a second: connections so far, and pieces spoiled.
+- An order strikes the connections that are open already, and those that come while it holds.
+- The byte at which one is struck is drawn from `seed`, and lies inside a frame of HTTP/2: a part of
+  it has been handed on, and the rest hasn't. (What speaks otherwise can be made slow alone.)
+- What a stall holds back is handed on when the order is over: a wire that heals forgets nothing.
+- Up is what the client says, down what the server says.
+
+The report is replaced ten times a second, and begins anew with each order.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import itertools
 import json
+import random
 import socket
 import struct
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 PIECE = 65536
+LOOK = 0.1
+PREFACE, HEADER = 24, 9
+"""Bytes before a client's first frame of HTTP/2; bytes of a frame before its payload."""
+LINGER = 2.0
+"""Seconds for both ends to notice that the other has ended, before the proxy lets them go."""
+
+
+class Cut(Exception):
+    """This connection shall end now."""
 
 
 @dataclass
 class Report:
-    """What happened so far."""
+    """What the order in force has done."""
 
-    connections: int = 0
-    spoiled: int = 0
+    way: str = "plain"
+    open: int = 0
+    """Connections, now."""
+    found: int = 0
+    """Those that were open when the order came, …"""
+    found_struck: int = 0
+    """… and how many of them it has struck."""
+    came: int = 0
+    """Those that came later."""
+    struck_up: int = 0
+    """Pieces late; or ways that fell silent; or connections cut."""
+    struck_down: int = 0
+    in_frame: int = 0
+    """Silences and cuts that began inside a frame."""
+    bytes_up: int = 0
+    """Bytes late; or held back; or thrown away, for they came after the cut."""
+    bytes_down: int = 0
+    least_late: float | None = None
+    """Seconds by which the quickest piece was late."""
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Order:
-    """What to do."""
+    """What to do, until it is `over`."""
 
-    listen: tuple[str, int]
-    to: tuple[str, int]
-    way: str
-    report: str
+    way: str = "plain"
     seconds: float = 0.0
-    bytes: int = 0
-    done: Report = field(default_factory=Report)
+    bytes: int = 1
+    seed: int = 0
+    over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Torn(Exception):
-    """This connection shall end now."""
+@dataclass(frozen=True)
+class Part:
+    """A part of a piece, to be handed on at a time of the loop's, and not while `held` holds.
+
+    Nothing (None) is the end of the stream.
+    """
+
+    bytes: bytes | None
+    read: float
+    at: float
+    held: Order | None = None
 
 
-async def serve(order: Order) -> None:
-    """Listen until killed."""
+class Frames:
+    """Where the frames of one way of an HTTP/2 connection end."""
 
-    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        order.done.connections += 1
-        with contextlib.suppress(OSError):
-            ahead, behind = await asyncio.open_connection(*order.to)
-            ways = [
-                asyncio.create_task(_carry(order, reader, behind, spoil=_both(order)), name="up"),
-                asyncio.create_task(_carry(order, ahead, writer, spoil=True), name="down"),
-            ]
-            done, pending = await asyncio.wait(ways, return_when=asyncio.FIRST_EXCEPTION)
-            torn = any(isinstance(each.exception(), Torn) for each in done)
-            for each in pending:
-                each.cancel()
-            for end in (writer, behind):
-                _end(end, reset=torn and order.way == "reset")
+    def __init__(self, *, up: bool) -> None:
+        self._lacking = PREFACE if up else 0
+        self._header = bytearray()
 
-    server = await asyncio.start_server(meet, *order.listen)
-    async with server:
+    def ends(self, piece: bytes) -> set[int]:
+        """The places in the next piece of the stream at which no frame is under way."""
+        found, at = set[int](), 0
+        while at < len(piece):
+            if self._lacking:
+                step = min(self._lacking, len(piece) - at)
+                self._lacking -= step
+            else:
+                step = min(HEADER - len(self._header), len(piece) - at)
+                self._header += piece[at : at + step]
+                if len(self._header) < HEADER:
+                    break
+                self._lacking = int.from_bytes(self._header[:3], "big")
+                self._header.clear()
+            at += step
+            if not self._lacking:
+                found.add(at)
+        return found
+
+
+class Proxy:
+    """All connections, the order that they are under, and what it has done."""
+
+    def __init__(self, to: tuple[str, int], orders: Path, report: Path) -> None:
+        self.order = Order()
+        self.done = Report()
+        self._to = to
+        self._orders = orders
+        self._report = report
+        self._told = ""
+        self._numbers = itertools.count()
+        self._open: set[int] = set()
+        self._found: set[int] = set()
+
+    async def serve(self, listen: tuple[str, int]) -> None:
+        """Listen until killed."""
+        async with await asyncio.start_server(self._meet, *listen):
+            while True:
+                self._obey()
+                self._tell()
+                await asyncio.sleep(LOOK)
+
+    def struck(self, number: int) -> None:
+        """The order has had its first effect on this connection."""
+        if number in self._found:
+            self._found.remove(number)
+            self.done.found_struck += 1
+
+    def _obey(self) -> None:
+        told = self._orders.read_text() if self._orders.exists() else ""
+        if told != self._told:
+            self._told = told
+            self.order.over.set()
+            self.order = Order(**json.loads(told))
+            self._found = set(self._open)
+            self.done = Report(self.order.way, found=len(self._found))
+
+    def _tell(self) -> None:
+        self.done.open = len(self._open)
+        fresh = Path(f"{self._report}.new")
+        fresh.write_text(json.dumps(asdict(self.done)))
+        fresh.replace(self._report)
+
+    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = next(self._numbers)
+        self._open.add(number)
+        self.done.came += 1
+        ends = [(reader, writer)]
+        cut = False
+        try:
+            ends.append(await asyncio.open_connection(*self._to))
+            async with asyncio.TaskGroup() as both:
+                for up, (source, _), (_, sink) in ((True, *ends), (False, *reversed(ends))):
+                    line = Line(self, number, up=up)
+                    name = f"{number} {'up' if up else 'down'}"
+                    both.create_task(line.carry(source, sink), name=name)
+        except* Cut:
+            cut = True
+        except* OSError:  # one of both is gone: the other shall see an end, too
+            pass
+        finally:
+            self._open.remove(number)
+        if cut and self.order.way == "reset":
+            for _, sink in ends:
+                _reset(sink)
+        else:
+            await asyncio.gather(*(_end(*each) for each in ends))
+
+
+class Line:
+    """One way of one connection."""
+
+    def __init__(self, proxy: Proxy, number: int, *, up: bool) -> None:
+        self._proxy = proxy
+        self._number = number
+        self._up = up
+        self._frames = Frames(up=up)
+        self._order = proxy.order
+        self._left = self._draw()
+        """Bytes that may still pass under this order."""
+        self._silent = False
+
+    async def carry(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        """Hand on what comes until its end; raises `Cut` where it shall not come."""
+        waiting: asyncio.Queue[Part] = asyncio.Queue(1024)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._deliver(waiting, sink), name="deliver")
+            while piece := await source.read(PIECE):
+                for part in self._spoil(piece):
+                    await waiting.put(part)
+            await waiting.put(self._part(None))
+
+    async def _deliver(self, waiting: asyncio.Queue[Part], sink: asyncio.StreamWriter) -> None:
+        now = asyncio.get_running_loop().time
         while True:
-            _write(order)
-            await asyncio.sleep(0.25)
-
-
-def _both(order: Order) -> bool:
-    return order.way in ("slow", "stall")
-
-
-async def _carry(
-    order: Order, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, spoil: bool
-) -> None:
-    loop = asyncio.get_running_loop()
-    passed = 0
-    waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(1024)
-
-    async def deliver() -> None:
-        while True:
-            at, piece = await waiting.get()
-            if (wait := at - loop.time()) > 0:
-                await asyncio.sleep(wait)
-            if not piece:
+            part = await waiting.get()
+            if part.held is not None and part.held.way != "stall":
+                raise Cut
+            if part.held is not None:
+                await part.held.over.wait()
+            elif part.at > part.read:
+                await asyncio.sleep(part.at - now())
+                late, done = now() - part.read, self._proxy.done
+                done.least_late = min(late, done.least_late or late)
+            if part.bytes is None:
                 sink.write_eof()
                 return
-            sink.write(piece)
+            sink.write(part.bytes)
             await sink.drain()
 
-    delivery = asyncio.create_task(deliver(), name="deliver")
-    try:
-        while piece := await source.read(PIECE):
-            if spoil:
-                piece = await _spoil(order, piece, passed)
-            passed += len(piece)
-            delay = order.seconds if spoil and order.way == "slow" else 0.0
-            await waiting.put((loop.time() + delay, piece))
-        await waiting.put((loop.time(), b""))
-        await delivery
-    except OSError as gone:
-        raise Torn from gone
-    finally:
-        delivery.cancel()
+    def _spoil(self, piece: bytes) -> Iterator[Part]:
+        """The parts of a piece, as the order in force wants them; counts what it does to them."""
+        if self._order is not self._proxy.order:
+            self._order = self._proxy.order
+            self._left = self._draw()
+            self._silent = False
+        ends = self._frames.ends(piece)
+        if self._order.way == "slow":
+            self._count(1, len(piece))
+        if not self._ends_it() or self._left > len(piece):
+            self._left -= len(piece)
+            yield self._part(piece)
+            return
+        place = self._left - (self._left in ends)
+        if place:
+            yield self._part(piece[:place])
+        self._count(0 if self._silent else 1, len(piece) - place, in_frame=True)
+        self._silent, self._left = True, 0
+        yield self._part(piece[place:])
+
+    def _ends_it(self) -> bool:
+        """Whether this order is one that ends, or silences, this way of this connection."""
+        by_turns = self._up == (self._number % 2 == 0)
+        return self._order.way == "stall" or (self._order.way in ("truncate", "reset") and by_turns)
+
+    def _part(self, piece: bytes | None) -> Part:
+        read = asyncio.get_running_loop().time()
+        late = self._order.seconds if self._order.way == "slow" else 0.0
+        return Part(piece, read, read + late, self._order if self._silent else None)
+
+    def _count(self, struck: int, size: int, *, in_frame: bool = False) -> None:
+        done = self._proxy.done
+        if self._up:
+            done.struck_up += struck
+            done.bytes_up += size
+        else:
+            done.struck_down += struck
+            done.bytes_down += size
+        done.in_frame += struck * in_frame
+        self._proxy.struck(self._number)
+
+    def _draw(self) -> int:
+        dice = random.Random(f"{self._order.seed}/{self._number}/{self._up}")
+        return dice.randint(1, self._order.bytes)
 
 
-async def _spoil(order: Order, piece: bytes, passed: int) -> bytes:
-    """What is to be handed on of a piece; `passed` bytes came before it on this way."""
-    after = passed + len(piece)
-    match order.way:
-        case "slow":
-            order.done.spoiled += 1
-        case "stall" | "deaf" if after > order.bytes:
-            order.done.spoiled += 1
-            await asyncio.Event().wait()
-        case "truncate" | "reset" if after > order.bytes:
-            order.done.spoiled += 1
-            raise Torn
-        case "corrupt":
-            turned = bytearray(piece)
-            for place in range(order.bytes - passed % order.bytes - 1, len(piece), order.bytes):
-                order.done.spoiled += 1
-                turned[place] ^= 0x10
-            return bytes(turned)
-    return piece
-
-
-def _end(writer: asyncio.StreamWriter, *, reset: bool) -> None:
-    if reset and (sock := writer.get_extra_info("socket")) is not None:
+def _reset(sink: asyncio.StreamWriter) -> None:
+    if (sock := sink.get_extra_info("socket")) is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        writer.transport.abort()
-    else:
-        writer.close()
+    sink.transport.abort()
 
 
-def _write(order: Order) -> None:
-    fresh = Path(f"{order.report}.new")
-    fresh.write_text(json.dumps(asdict(order.done)))
-    fresh.replace(order.report)
+async def _end(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    """Say that nothing more comes, and swallow the rest: closed with that unread, it'd be reset."""
+    with suppress(OSError, TimeoutError):
+        sink.write_eof()
+        async with asyncio.timeout(LINGER):
+            while await source.read(PIECE):
+                pass
+    sink.close()
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Order(**json.loads(sys.argv[1]))))
+    told: dict[str, Any] = json.loads(sys.argv[1])
+    proxy = Proxy(tuple(told["to"]), Path(told["orders"]), Path(told["report"]))
+    asyncio.run(proxy.serve(tuple(told["listen"])))

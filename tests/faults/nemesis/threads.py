@@ -37,6 +37,8 @@ def hung_main_thread(journal: Journal, service: Service) -> Iterator[Fault]:
                 raise NoEffect(f"the main thread of {service.name} was never seen waiting")
             fault.took_effect(what=f"state {_state(service.pid)}")
             yield fault
+            if (state := _state(service.pid)) != "t":
+                raise NoEffect(f"the main thread of {service.name} went on: state {state}")
         finally:
             fault.end()
             over.set()

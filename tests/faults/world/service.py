@@ -112,6 +112,16 @@ class Service:
         """The end of its log."""
         return tail(self.log, lines)
 
+    def mark(self) -> int:
+        """Bytes in its log now: from where `said_since` reads."""
+        return self.log.stat().st_size if self.log.exists() else 0
+
+    def said_since(self, mark: int) -> str:
+        """What it has logged since that mark."""
+        with self.log.open("rb") as log:
+            log.seek(mark)
+            return log.read().decode(errors="replace")
+
 
 class Supervisor:
     """Starts again what is wanted and has ended, one second later; tells of each by `restarted`."""

@@ -55,6 +55,30 @@ def test_a_parametrised_test_has_a_line_for_each_of_its_cases() -> None:
     assert text.count("`test_member_killed_at[") == 4  # a line of figures and one of seconds each
 
 
+def test_a_ride_of_drawn_faults_says_what_was_held_before_and_after() -> None:
+    held = {
+        "members": {"processes": 3, "rss_kib": [204800, 215040], "fds": [90, 91], "threads": [9, 9]}
+        | {"connections": [12, 12]},
+        "workers": {"processes": 4, "rss_kib": [102400, 102400], "fds": [50, 50], "threads": [8, 8]}
+        | {"spool_bytes": [0, 7]},
+    }
+    ride = measured("faults-long, seed 7") | {"measured": {"faults": 9, "held": held}}
+    text = page([ride], [])
+    assert (
+        "| `faults-long, seed 7`: 9 faults in 24 s | 3 members"
+        " | 200 → 210 MiB | 90 → 91 | 9 → 9 | 12 → 12 |  |" in text
+    )
+    assert "| ″ | 4 workers | 100 → 100 MiB | 50 → 50 | 8 → 8 |  | 0 → 7 B |" in text
+
+
+def test_a_wire_that_was_spoiled_says_what_was_counted() -> None:
+    wire = {"way": "reset", "found": 6, "found_struck": 6, "struck_up": 9, "struck_down": 8}
+    wire |= {"bytes_up": 0, "bytes_down": 0, "least_late": None}
+    line = measured("test_leader_killed") | {"measured": {"wire": wire}}
+    wanted = "6 of 6 open connections struck, 17 connections cut in mid-frame"
+    assert wanted in page([line], [])
+
+
 def test_a_measurement_that_failed_says_so() -> None:
     failed = measured("test_leader_killed") | {"status": "violated"}
     assert "**violated**" in page([failed], [])

@@ -1,4 +1,4 @@
-"""The proxy that spoils: each of its ways, on real sockets."""
+"""The proxy that spoils: each of its ways, on real sockets that are open already."""
 
 from __future__ import annotations
 
@@ -6,17 +6,51 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from faults.nemesis import proxy_process
+from faults.nemesis.proxies import Wire, lacking, total
+from faults.nemesis.proxy_process import PREFACE, Frames, Report
+from faults.world.network import Host
 from schedctl.dev import ports
 from support.wait import wait_until_async
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+def frame(payload: bytes) -> bytes:
+    """One frame of HTTP/2."""
+    return len(payload).to_bytes(3, "big") + bytes(6) + payload
+
+
+SAID = bytes(PREFACE) + frame(b"a" * 40) + frame(b"") + frame(b"b" * 100)
+"""What a client says; an echo says it too, preface and all, which makes up no frames downwards."""
+
+
+@dataclass
+class Through:
+    """Connections to an echo by way of a proxy."""
+
+    port: int
+    orders: Path
+    reports: Path
+
+    async def connect(self) -> Streams:
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def order(self, way: str, *, seconds: float = 0.0, size: int = 1) -> None:
+        fresh = self.orders.with_suffix(".new")
+        fresh.write_text(json.dumps({"way": way, "seconds": seconds, "bytes": size}))
+        fresh.replace(self.orders)
+        await wait_until_async(lambda: self.report().way == way, 5, "the order to be read")
+
+    def report(self) -> Report:
+        return Report(**json.loads(self.reports.read_text()))
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -26,77 +60,158 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 @asynccontextmanager
-async def through(
-    folder: Path, way: str, *, seconds: float = 0.0, after: int = 1
-) -> AsyncIterator[tuple[Streams, Callable[[], dict[str, int]]]]:
-    """A connection to an echo by way of a proxy, and what the proxy reports."""
+async def proxied(folder: Path) -> AsyncIterator[Through]:
+    """A proxy before an echo, plain at first."""
     [port] = ports.reserve(1)
     server = await asyncio.start_server(echo, "127.0.0.1", 0)
-    report = folder / "report.json"
-    order = {
+    through = Through(port, folder / "orders.json", folder / "report.json")
+    told = {
         "listen": ["127.0.0.1", port],
         "to": list(server.sockets[0].getsockname()),
-        "way": way,
-        "seconds": seconds,
-        "bytes": after,
-        "report": str(report),
+        "orders": str(through.orders),
+        "report": str(through.reports),
     }
     proxy = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", proxy_process.__file__, json.dumps(order)
+        sys.executable, "-P", proxy_process.__file__, json.dumps(told)
     )
     try:
-        await wait_until_async(report.exists, 10, "the proxy to listen")
-        streams = await asyncio.open_connection("127.0.0.1", port)
-        yield streams, lambda: json.loads(report.read_text())
-        streams[1].close()
+        await wait_until_async(through.reports.exists, 10, "the proxy to listen")
+        yield through
     finally:
         proxy.kill()
         await proxy.wait()
         server.close()
 
 
-async def test_slow_hands_everything_on_in_order_and_late(tmp_path: Path) -> None:
-    async with through(tmp_path, "slow", seconds=0.3) as ((reader, writer), report):
+async def say(streams: Streams, what: bytes) -> bytes:
+    """Say it, and hear its echo."""
+    streams[1].write(what)
+    return await streams[0].readexactly(len(what))
+
+
+async def test_plain_changes_nothing(tmp_path: Path) -> None:
+    async with proxied(tmp_path) as through:
+        streams = await through.connect()
+        assert await say(streams, SAID) == SAID
+        streams[1].write_eof()
+        assert await streams[0].read() == b""
+
+
+async def test_an_open_stream_gets_slow_in_order_and_both_ways(tmp_path: Path) -> None:
+    async with proxied(tmp_path) as through:
+        streams = await through.connect()
+        await say(streams, SAID)
+        await through.order("slow", seconds=0.3)
         began = time.monotonic()
-        for piece in (b"one,", b"two,", b"three"):
-            writer.write(piece)
-        assert await reader.readexactly(13) == b"one,two,three"
-        assert 0.6 <= time.monotonic() - began < 2.0
-        await wait_until_async(lambda: report()["spoiled"] >= 2, 5, "it to be reported")
+        assert await say(streams, b"one,two,three") == b"one,two,three"
+        assert 0.6 <= time.monotonic() - began < 5.0
+        await wait_until_async(lambda: through.report().struck_down, 5, "it to be reported")
+        report = through.report()
+        assert (report.found, report.found_struck, report.bytes_up) == (1, 1, 13)
+        assert (report.least_late or 0.0) >= 0.3
 
 
-async def test_stall_is_silence_without_an_end(tmp_path: Path) -> None:
-    async with through(tmp_path, "stall", after=4) as ((reader, writer), _):
-        writer.write(b"four")
-        assert await reader.readexactly(4) == b"four"
-        writer.write(b"more")
+async def test_an_open_stream_falls_silent_in_mid_frame_and_what_was_held_back_comes_after_all(
+    tmp_path: Path,
+) -> None:
+    async with proxied(tmp_path) as through:
+        streams = await through.connect()
+        await say(streams, SAID)
+        await through.order("stall", size=50)
+        streams[1].write(frame(b"c" * 200))
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(reader.read(1), 0.5)
+            async with asyncio.timeout(0.5):
+                await streams[0].readexactly(209)
+        await wait_until_async(lambda: through.report().struck_up, 5, "it to be reported")
+        report = through.report()
+        assert (report.found_struck, report.in_frame) == (1, report.struck_up + report.struck_down)
+        assert report.bytes_up >= 209 - 50
+        await through.order("plain")
+        assert (await streams[0].read(65536)).endswith(b"c")
 
 
-async def test_truncate_ends_in_mid_air(tmp_path: Path) -> None:
-    async with through(tmp_path, "truncate", after=4) as ((reader, writer), _):
-        writer.write(b"more than four")
-        assert await reader.read(100) == b""
+@pytest.mark.parametrize("way", ["truncate", "reset"])
+async def test_an_open_stream_ends_in_mid_frame_up_or_down_by_turns(
+    tmp_path: Path, way: str
+) -> None:
+    async with proxied(tmp_path) as through:
+        first, second = await through.connect(), await through.connect()
+        for streams in (first, second):
+            await say(streams, SAID)
+        await through.order(way, size=50)
+        for streams in (first, second):
+            streams[1].write(frame(b"d" * 200))
+            heard = await _until_the_end(streams, reset=way == "reset")
+            assert len(heard) < 209
+        await wait_until_async(lambda: through.report().in_frame == 2, 5, "it to be reported")
+        report = through.report()
+        assert (report.found, report.found_struck, report.came) == (2, 2, 0)
+        assert (report.struck_up, report.struck_down) == (1, 1)
 
 
-async def test_reset_is_a_reset(tmp_path: Path) -> None:
-    async with through(tmp_path, "reset", after=4) as ((reader, writer), _):
-        writer.write(b"more than four")
-        with pytest.raises(ConnectionResetError):
-            await reader.read(100)
+async def test_who_comes_while_the_order_holds_is_struck_too(tmp_path: Path) -> None:
+    async with proxied(tmp_path) as through:
+        await through.order("truncate", size=50)
+        streams = await through.connect()
+        streams[1].write(SAID)
+        await _until_the_end(streams, reset=False)
+        await wait_until_async(lambda: through.report().struck_up == 1, 5, "it to be reported")
+        assert (through.report().found, through.report().came) == (0, 1)
 
 
-async def test_corrupt_turns_one_bit_of_so_many_bytes(tmp_path: Path) -> None:
-    async with through(tmp_path, "corrupt", after=10) as ((reader, writer), report):
-        writer.write(bytes(25))
-        got = await reader.readexactly(25)
-        assert [(at, byte) for at, byte in enumerate(got) if byte] == [(9, 0x10), (19, 0x10)]
-        await wait_until_async(lambda: report()["spoiled"] == 2, 5, "it to be reported")
+async def _until_the_end(streams: Streams, *, reset: bool) -> bytes:
+    async with asyncio.timeout(5):
+        if not reset:
+            return await streams[0].read()
+        heard = b""
+        with pytest.raises(ConnectionResetError):  # noqa: PT012 - what came before it isn't the end
+            while piece := await streams[0].read(65536):
+                heard += piece
+        return heard
 
 
-async def test_a_plain_end_passes(tmp_path: Path) -> None:
-    async with through(tmp_path, "truncate", after=10**6) as ((reader, writer), _):
-        writer.write(b"bye")
-        writer.write_eof()
-        assert await reader.read() == b"bye"
+def test_frames_end_where_they_end_however_the_stream_is_torn_into_pieces() -> None:
+    lengths = [PREFACE, 49, 9, 109]
+    wanted = {sum(lengths[: count + 1]) for count in range(len(lengths))}
+    for size in (1, 2, 8, 9, 10, 33, len(SAID)):
+        frames, found = Frames(up=True), set[int]()
+        for at in range(0, len(SAID), size):
+            found |= {at + place for place in frames.ends(SAID[at : at + size])}
+        assert found == wanted, size
+
+
+def host(name: str) -> Host:
+    return Host(name, 1, "", "10.213.1.1", "10.213.1.101")
+
+
+WIRE = Wire([host("w1"), host("w2")], [host("m1")], 7420, [])
+CUT = Report("reset", 2, 2, 2, 5, struck_up=3, struck_down=2, in_frame=5)
+STALLED = Report("stall", 2, 2, 2, 0, 2, 2, 4, bytes_up=10, bytes_down=10)
+SLOW = Report("slow", 2, 2, 2, 0, 9, 9, 0, 90, 90, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("done", "seen"),
+    [
+        (CUT, True),
+        (replace(CUT, found_struck=1), False),
+        (replace(CUT, struck_up=0, in_frame=2), False),
+        (replace(CUT, struck_down=0, in_frame=3), False),
+        (replace(CUT, in_frame=4), False),
+        (STALLED, True),
+        (replace(STALLED, bytes_down=0), False),
+        (SLOW, True),
+        (replace(SLOW, least_late=0.4), False),
+        (replace(SLOW, least_late=None), False),
+        (Report("plain", 2, 2), False),
+    ],
+)
+def test_a_wire_is_spoiled_only_if_every_promised_effect_was_counted(
+    done: Report, seen: bool
+) -> None:
+    assert (lacking(done, 0.5, WIRE) == "") is seen
+
+
+def test_what_proxies_did_is_summed_and_the_least_lateness_stays() -> None:
+    summed = total([replace(SLOW, least_late=0.7), SLOW, replace(SLOW, least_late=None)])
+    assert (summed.way, summed.struck_up, summed.least_late) == ("slow", 27, 0.5)

@@ -1,0 +1,101 @@
+"""A fault that isn't there to the end proves nothing, and says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from faults.history import Recorder
+from faults.nemesis.disks import full, refuses
+from faults.nemesis.journal import Journal, NoEffect
+from faults.nemesis.processes import asked_to_end, killed, stopped
+from faults.world.network import Host
+from faults.world.service import Service
+from support.wait import wait_until
+
+
+class Here(Host):
+    """This machine as it is, without a namespace."""
+
+    def enter(self) -> list[str]:
+        return []
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(Recorder(tmp_path / "history"))
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    here = Here("here", 1, "", "127.0.0.1", "127.0.0.1")
+    service = Service("sleeper", here, ["sleep", "60"], tmp_path / "log", tmp_path)
+    service.start()
+    yield service
+    service.kill()
+
+
+def phases(journal: Journal) -> list[str]:
+    lines = (journal.recorder.directory / "nemesis.jsonl").read_text().splitlines()
+    return [line.partition('"phase":"')[2].partition('"')[0] for line in lines]
+
+
+def go_on(service: Service) -> None:
+    service.resume()
+    wait_until(lambda: not service.process.paused(), 5, "it to go on")
+
+
+def test_a_fault_is_written_down_from_its_begin_to_its_healing(
+    journal: Journal, service: Service
+) -> None:
+    with killed(journal, service):
+        assert not service.alive()
+    assert service.alive()
+    assert phases(journal) == ["begin", "took_effect", "end", "healed"]
+
+
+def test_what_was_killed_and_came_back_too_soon_was_not_away(
+    journal: Journal, service: Service
+) -> None:
+    with pytest.raises(NoEffect, match="did not stay dead"), killed(journal, service):
+        service.start()
+
+
+def test_what_was_asked_to_end_and_came_back_too_soon_was_not_away(
+    journal: Journal, service: Service
+) -> None:
+    with pytest.raises(NoEffect, match="did not stay away"), asked_to_end(journal, service):
+        service.start()
+
+
+def test_what_was_stopped_and_went_on_did_not_stand(journal: Journal, service: Service) -> None:
+    with pytest.raises(NoEffect, match="did not stand still"), stopped(journal, service):
+        go_on(service)
+
+
+def test_a_fault_that_nobody_saw_is_none(journal: Journal) -> None:
+    with pytest.raises(NoEffect, match="never seen"), journal.fault("silence", "nobody"):
+        pass
+
+
+def test_a_full_disk_is_one_that_takes_not_a_byte(tmp_path: Path) -> None:
+    assert refuses(Path("/dev/full"))
+    assert not refuses(tmp_path / "file")
+
+
+def test_a_folder_that_is_no_disk_of_its_own_is_not_filled(
+    journal: Journal, tmp_path: Path
+) -> None:
+    with pytest.raises(NoEffect, match="no disk"), full(journal, tmp_path, lambda: True):
+        pass
+    assert list(tmp_path.glob(".nemesis")) == []
+
+
+def test_what_a_service_said_is_read_from_a_mark_on(service: Service) -> None:
+    service.log.write_text("before\n")
+    mark = service.mark()
+    with service.log.open("a") as log:
+        log.write("after\n")
+    assert service.said_since(mark) == "after\n"

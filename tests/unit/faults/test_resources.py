@@ -1,0 +1,46 @@
+"""What daemons hold, before and after the faults."""
+
+from __future__ import annotations
+
+from faults.history import Resource
+from faults.resources import held
+
+
+def sample(who: str, *, rss: int, connections: int | None, spool: int | None) -> Resource:
+    return Resource(1.0, who, 7, rss, 20, 5, connections, spool, "before")
+
+
+def test_what_is_held_is_summed_over_all_daemons_of_a_kind() -> None:
+    before = [
+        sample("m1", rss=100, connections=4, spool=None),
+        sample("m2", rss=110, connections=5, spool=None),
+        sample("w1", rss=50, connections=None, spool=0),
+    ]
+    after = [
+        sample("m1", rss=120, connections=4, spool=None),
+        sample("m2", rss=110, connections=3, spool=None),
+        sample("w1", rss=50, connections=None, spool=64),
+    ]
+    assert held(before, after) == {
+        "members": {
+            "processes": 2,
+            "rss_kib": [210, 230],
+            "fds": [40, 40],
+            "threads": [10, 10],
+            "connections": [9, 7],
+        },
+        "workers": {
+            "processes": 1,
+            "rss_kib": [50, 50],
+            "fds": [20, 20],
+            "threads": [5, 5],
+            "spool_bytes": [0, 64],
+        },
+    }
+
+
+def test_what_nobody_could_look_at_is_not_told() -> None:
+    before = [sample("m1", rss=100, connections=4, spool=None)]
+    after = [sample("m1", rss=100, connections=None, spool=None)]
+    assert "connections" not in held(before, after)["members"]
+    assert held(before, []) == {}
