@@ -114,6 +114,11 @@ ROWS: Sequence[Row] = (
         ("test_wire_between_workers_and_members",),
     ),
     Row(
+        "wire between members and PostgreSQL stalled, cut off in mid-message, reset",
+        "what was on its way to COMMIT is read back; nothing is done twice",
+        ("test_wire_between_members_and_postgres",),
+    ),
+    Row(
         "two daemons with one identity",
         "never both served; the operator is told",
         ("test_two_daemons_with_one_identity",),

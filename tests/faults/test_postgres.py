@@ -48,6 +48,17 @@ def test_postgres_slow(fault_run: FaultRun, world: World) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("way", ["stall", "truncate", "reset"])
+def test_wire_between_members_and_postgres(fault_run: FaultRun, world: World, way: str) -> None:
+    """Cut off between COMMIT and its answer, among others: what came of it is read back."""
+    members = [member.host for member in world.members.values()]
+    with led(world, members, [world.postgres.host], PORT) as wire, fault_run() as run:
+        with spoiled(run.journal, wire, way, size=60_000) as counts:
+            run.ride(8)
+        run.figures["wire"] = counts
+
+
+@pytest.mark.full
 def test_connections_exhausted(fault_run: FaultRun, world: World) -> None:
     """No member can connect anew; when they can, all goes on without help."""
     with fault_run() as run, exhausted(run.journal, world.postgres):

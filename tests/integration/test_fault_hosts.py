@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,28 @@ def test_a_detour_leads_to_another_host_that_can_go_on_by_the_back_door(network:
     network.forget(b, c)
     assert network.passes(a, b)
     assert network.rules() == []
+
+
+def test_aborted_connections_end_at_once_and_no_others(network: Network) -> None:
+    a, b, c = network.hosts.values()
+    with (
+        ExitStack() as opened,
+        listening(b, b.address) as server,
+        a.socket() as client,
+        c.socket() as other,
+    ):
+        for each in (client, other):
+            each.settimeout(2)
+            each.connect((b.address, 4000))
+            session, _ = server.accept()
+            opened.enter_context(session).sendall(b"hello")
+            assert each.recv(5) == b"hello"
+        network.abort(a, b)
+        with pytest.raises(ConnectionAbortedError):
+            client.recv(1)
+        other.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            other.recv(1)
 
 
 OWNER = """

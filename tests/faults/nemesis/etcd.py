@@ -18,6 +18,7 @@ from support.wait import wait_until
 
 SERVES_WITHIN = 30.0
 UNSEEN_WITHIN = 3.0
+MARK = "nemesis/compaction"
 
 
 @contextmanager
@@ -40,56 +41,58 @@ def members_lost(journal: Journal, members: Sequence[Service]) -> Iterator[Fault
                 wait_until(member.ready, SERVES_WITHIN, f"{member.name} to serve")
 
 
-def compact(world: World) -> int:
-    """Forget every revision but the present one, on all members; seen by asking for an old one.
-
-    Gives the present one.
-    """
-    revision = revision_of(world)
-    for _ in range(3):  # so that whoever resumes after the compaction has missed something
-        world.etcdctl("put", "nemesis/compaction", str(revision))
-    compacted = revision_of(world)
-    world.etcdctl("compaction", str(compacted))
-    try:
-        world.etcdctl("get", "nemesis/compaction", f"--rev={revision}")
-    except RuntimeError as refused:
-        if "compacted" not in str(refused):
-            raise
-    else:
-        raise NoEffect(f"revision {revision} can still be read")
-    world.etcdctl("del", "nemesis/compaction")
-    return compacted
-
-
 @contextmanager
 def compacted_unseen(journal: Journal, world: World) -> Iterator[Fault]:
     """Compacted while no member has a connection: their watches resume where nothing is left.
 
-    Silence would not do, for a stream outlives a short one: what members send to etcd is led to a
-    host that resets it, for less time than a lease leaves. Seen by the logs of all members: each
-    has lost its watches meanwhile.
+    Silence would not do, for a stream outlives a short one: all connections of members to etcd are
+    ended at once, and led to a host that resets them, for less time than a lease leaves. Seen by an
+    old revision, which is gone, and by the logs of all members: each has lost its watch.
     """
-    network, astray = world.network, world.proxy_host
-    marks = {member.name: member.mark() for member in world.members.values()}
+    marks = [(member, member.mark()) for member in world.members.values()]
 
     def unseen() -> bool:
-        return all(
-            "listing again" in member.said_since(marks[member.name])
-            for member in world.members.values()
-        )
+        return all("listing again" in member.said_since(mark) for member, mark in marks)
 
     with journal.fault("etcd compacted", "etcd") as fault:
-        with ExitStack() as undo:
-            for target in world.etcds.values():
-                network.bear(target.host, astray)
-                undo.callback(network.forget, target.host, astray)
-                for member in world.members.values():
-                    network.detour(member.host, target.host, astray)
-                    undo.callback(network.straighten, member.host, target.host, astray)
-            revision = compact(world)
-            lost = f"every member to lose its watches while revision {revision} was compacted"
-            fault.effect_of(unseen, UNSEEN_WITHIN, lost)
+        old = _written(world)
+        with _away(world):
+            newest = _written(world)  # whoever resumes after the compaction has missed this
+            world.etcdctl("compaction", str(newest))
+        try:
+            world.etcdctl("get", MARK, f"--rev={old}")
+        except RuntimeError as refused:
+            if "compacted" not in str(refused):
+                raise
+        else:
+            raise NoEffect(f"revision {old} can still be read")
+        world.etcdctl("del", MARK)
+        lost = f"every member to lose its watch while revision {newest} was compacted"
+        fault.effect_of(unseen, UNSEEN_WITHIN, lost)
         yield fault
+
+
+@contextmanager
+def _away(world: World) -> Iterator[None]:
+    """No member has a connection to etcd, nor gets one."""
+    network, astray = world.network, world.proxy_host
+    pairs = [(m.host, e.host) for e in world.etcds.values() for m in world.members.values()]
+    with ExitStack() as undo:
+        for member in world.etcds.values():
+            network.bear(member.host, astray)
+            undo.callback(network.forget, member.host, astray)
+        for source, target in pairs:
+            network.detour(source, target, astray)
+            undo.callback(network.straighten, source, target, astray)
+        for source, target in pairs:
+            network.abort(source, target)
+        yield
+
+
+def _written(world: World) -> int:
+    """Write something; the revision that it made."""
+    answer = json.loads(world.etcdctl("put", MARK, "x", "-w", "json"))
+    return int(answer["header"]["revision"])
 
 
 @contextmanager

@@ -19,14 +19,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from faults.nemesis import proxy_process
 from faults.nemesis.journal import Journal, NoEffect
 from faults.nemesis.proxy_process import LOOK, Report
 from faults.world.network import Host
+from faults.world.postgres import PORT as POSTGRES
 from faults.world.world import World
 from schedctl.dev.processes import end, spawn
 from support.wait import wait_until
 
-PROGRAM = Path(__file__).with_name("proxy_process.py")
+COMMAND = (sys.executable, "-P", "-m", proxy_process.__name__)
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.fspath(Path(__file__).parents[2])}
 LED_WITHIN = 30.0
 STRUCK_WITHIN = 20.0
 
@@ -74,6 +77,8 @@ def led(
     world: World, sources: Sequence[Host], targets: Sequence[Host], port: int
 ) -> Iterator[Wire]:
     """From `sources` to this port of `targets` all goes by way of proxies, plain as yet.
+
+    They speak PostgreSQL's protocol at its port, and HTTP/2 at any other.
 
     What was open is reset, at the begin and at the end; so it belongs around a run, not into it.
     """
@@ -160,13 +165,14 @@ def _interpose(
     told = {
         "listen": [target.address, port],
         "to": [target.back_door, port],
+        "protocol": "postgres" if port == POSTGRES else "http2",
         "orders": os.fspath(proxy.orders),
         "report": os.fspath(proxy.report_file),
     }
     network.bear(target, over)
     undo.callback(network.forget, target, over)
-    argv = [*over.enter(), sys.executable, "-P", os.fspath(PROGRAM), json.dumps(told)]
-    process = spawn(argv, log=world.logs / "proxies.log", cwd=world.work)
+    argv = [*over.enter(), *COMMAND, json.dumps(told)]
+    process = spawn(argv, log=world.logs / "proxies.log", cwd=world.work, env=ENVIRONMENT)
     undo.callback(end, [process])
     wait_until(proxy.report_file.exists, 10, f"the proxy of {target.name} to listen")
     for source in sources:

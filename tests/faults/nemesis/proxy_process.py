@@ -1,7 +1,8 @@
 """A TCP proxy that spoils what passes while it is told to; a process of its own, on a host for it.
 
-    python proxy_process.py '{"listen": ["10.213.1.14", 7420], "to": ["10.213.1.114", 7420],
-                              "orders": "/…/orders.json", "report": "/…/report.json"}'
+    python -m faults.nemesis.proxy_process '{
+        "listen": ["10.213.1.14", 7420], "to": ["10.213.1.114", 7420], "protocol": "http2",
+        "orders": "/…/orders.json", "report": "/…/report.json"}'
 
 The file `orders` says how, and is looked at again and again: {"way": "reset", "bytes": 2000}. Ways:
 
@@ -12,8 +13,8 @@ The file `orders` says how, and is looked at again and again: {"way": "reset", "
     reset      the same, but both ends are reset
 
 - An order strikes the connections that are open already, and those that come while it holds.
-- The byte at which one is struck is drawn from `seed`, and lies inside a frame of HTTP/2: a part of
-  it has been handed on, and the rest hasn't. (What speaks otherwise can be made slow alone.)
+- The byte at which one is struck is drawn from `seed`, and lies inside a frame of its protocol: a
+  part of it has been handed on, and the rest hasn't.
 - What a stall holds back is handed on when the order is over: a wire that heals forgets nothing.
 - Up is what the client says, down what the server says.
 
@@ -35,10 +36,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from faults.nemesis.frames import Frames
+
 PIECE = 65536
 LOOK = 0.1
-PREFACE, HEADER = 24, 9
-"""Bytes before a client's first frame of HTTP/2; bytes of a frame before its payload."""
 LINGER = 2.0
 """Seconds for both ends to notice that the other has ended, before the proxy lets them go."""
 
@@ -96,37 +97,11 @@ class Part:
     held: Order | None = None
 
 
-class Frames:
-    """Where the frames of one way of an HTTP/2 connection end."""
-
-    def __init__(self, *, up: bool) -> None:
-        self._lacking = PREFACE if up else 0
-        self._header = bytearray()
-
-    def ends(self, piece: bytes) -> set[int]:
-        """The places in the next piece of the stream at which no frame is under way."""
-        found, at = set[int](), 0
-        while at < len(piece):
-            if self._lacking:
-                step = min(self._lacking, len(piece) - at)
-                self._lacking -= step
-            else:
-                step = min(HEADER - len(self._header), len(piece) - at)
-                self._header += piece[at : at + step]
-                if len(self._header) < HEADER:
-                    break
-                self._lacking = int.from_bytes(self._header[:3], "big")
-                self._header.clear()
-            at += step
-            if not self._lacking:
-                found.add(at)
-        return found
-
-
 class Proxy:
     """All connections, the order that they are under, and what it has done."""
 
-    def __init__(self, to: tuple[str, int], orders: Path, report: Path) -> None:
+    def __init__(self, to: tuple[str, int], protocol: str, orders: Path, report: Path) -> None:
+        self.protocol = protocol
         self.order = Order()
         self.done = Report()
         self._to = to
@@ -199,7 +174,7 @@ class Line:
         self._proxy = proxy
         self._number = number
         self._up = up
-        self._frames = Frames(up=up)
+        self._frames = Frames(proxy.protocol, up=up)
         self._order = proxy.order
         self._left = self._draw()
         """Bytes that may still pass under this order."""
@@ -297,5 +272,6 @@ async def _end(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None
 
 if __name__ == "__main__":
     told: dict[str, Any] = json.loads(sys.argv[1])
-    proxy = Proxy(tuple(told["to"]), Path(told["orders"]), Path(told["report"]))
+    files = (Path(told[name]) for name in ("orders", "report"))
+    proxy = Proxy(tuple(told["to"]), told["protocol"], *files)
     asyncio.run(proxy.serve(tuple(told["listen"])))

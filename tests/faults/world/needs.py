@@ -10,7 +10,13 @@ from pathlib import Path
 from schedctl.dev import binaries
 from schedctl.dev.errors import MissingProgram
 
-PROGRAMS = {"ip": "iproute2", "nsenter": "util-linux", "sysctl": "procps", "bash": "bash"}
+PROGRAMS = {
+    "ip": "iproute2",
+    "ss": "iproute2",
+    "nsenter": "util-linux",
+    "sysctl": "procps",
+    "bash": "bash",
+}
 FAKETIME = "/usr/lib/*/faketime/libfaketimeMT.so.1"
 
 

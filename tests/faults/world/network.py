@@ -138,6 +138,10 @@ class Network:
         table = str(1000 + over.number)
         self._ip("rule", "del", *self._between(source, target), "lookup", table)
 
+    def abort(self, source: Host, target: Host) -> None:
+        """End every TCP connection that `source` has to `target`'s own address, now."""
+        run(*source.enter(), "ss", "-KH", "dst", target.address)
+
     def rules(self) -> list[str]:
         """The hub's rules that no plain router has: what is cut or led astray now."""
         lines = run("ip", "-n", self.hub, "rule", "list").splitlines()

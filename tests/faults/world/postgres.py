@@ -27,6 +27,7 @@ SETTINGS = {
     "shared_buffers": "64MB",
     "wal_level": "logical",
     "max_connections": "120",
+    "superuser_reserved_connections": "12",  # the tests' own, also while their last ones still end
     "log_min_duration_statement": "1000",
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from faults.nemesis import proxy_process
-from faults.nemesis.proxies import Wire, lacking, total
-from faults.nemesis.proxy_process import PREFACE, Frames, Report
+from faults.nemesis.frames import PREFACE
+from faults.nemesis.proxies import COMMAND, ENVIRONMENT, Wire, lacking, total
+from faults.nemesis.proxy_process import Report
 from faults.world.network import Host
 from schedctl.dev import ports
 from support.wait import wait_until_async
@@ -68,12 +67,11 @@ async def proxied(folder: Path) -> AsyncIterator[Through]:
     told = {
         "listen": ["127.0.0.1", port],
         "to": list(server.sockets[0].getsockname()),
+        "protocol": "http2",
         "orders": str(through.orders),
         "report": str(through.reports),
     }
-    proxy = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", proxy_process.__file__, json.dumps(told)
-    )
+    proxy = await asyncio.create_subprocess_exec(*COMMAND, json.dumps(told), env=ENVIRONMENT)
     try:
         await wait_until_async(through.reports.exists, 10, "the proxy to listen")
         yield through
@@ -168,16 +166,6 @@ async def _until_the_end(streams: Streams, *, reset: bool) -> bytes:
             while piece := await streams[0].read(65536):
                 heard += piece
         return heard
-
-
-def test_frames_end_where_they_end_however_the_stream_is_torn_into_pieces() -> None:
-    lengths = [PREFACE, 49, 9, 109]
-    wanted = {sum(lengths[: count + 1]) for count in range(len(lengths))}
-    for size in (1, 2, 8, 9, 10, 33, len(SAID)):
-        frames, found = Frames(up=True), set[int]()
-        for at in range(0, len(SAID), size):
-            found |= {at + place for place in frames.ends(SAID[at : at + size])}
-        assert found == wanted, size
 
 
 def host(name: str) -> Host:
