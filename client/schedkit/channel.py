@@ -34,6 +34,8 @@ _BOTH: Final = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),  # is the TCP user timeout too
     ("grpc.keepalive_permit_without_calls", 1),
+    # How long any ping may stay unanswered: a minute else, whatever keepalive's own timeout says.
+    ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
 )
 CLIENT_OPTIONS: Final = (

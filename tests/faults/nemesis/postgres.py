@@ -75,10 +75,7 @@ def exhausted(journal: Journal, server: Server) -> Iterator[Fault]:
 
     The daemons race for each that comes free, so theirs are ended until none has won.
     """
-    ended = """
-        SELECT pg_terminate_backend(pid)
-        FROM pg_stat_activity WHERE application_name LIKE 'schedd%'
-    """
+    theirs = "FROM pg_stat_activity WHERE application_name LIKE 'schedd%'"
     with (
         journal.fault("connections exhausted", server.host.name) as fault,
         postgres.connect(server.back_door) as admin,  # one for all: the few reserved go too
@@ -87,14 +84,15 @@ def exhausted(journal: Journal, server: Server) -> Iterator[Fault]:
     ):
         refusal = _take_all(server, held)
         for _ in range(LIMIT):
-            cursor.execute(ended)
+            cursor.execute(f"SELECT pg_terminate_backend(pid) {theirs}")
             if not cursor.rowcount:
                 fault.took_effect(what=refusal)
                 break
             refusal = _take_all(server, held)
         try:
             yield fault
-            if server.sql(f"SELECT pid {theirs}"):
+            cursor.execute(f"SELECT pid {theirs}")
+            if cursor.rowcount:
                 raise NoEffect("a daemon got a connection before the end")
         finally:
             fault.end()

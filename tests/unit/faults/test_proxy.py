@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from faults.nemesis.frames import PREFACE
-from faults.nemesis.proxies import COMMAND, ENVIRONMENT, Wire, lacking, total
+from faults.nemesis.proxies import Wire, lacking, total
 from faults.nemesis.proxy_process import Report
 from faults.world.network import Host
-from schedctl.dev import ports
+from support.proxied import Proxied, proxied
 from support.wait import wait_until_async
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -31,27 +30,6 @@ SAID = bytes(PREFACE) + frame(b"a" * 40) + frame(b"") + frame(b"b" * 100)
 """What a client says; an echo says it too, preface and all, which makes up no frames downwards."""
 
 
-@dataclass
-class Through:
-    """Connections to an echo by way of a proxy."""
-
-    port: int
-    orders: Path
-    reports: Path
-
-    async def connect(self) -> Streams:
-        return await asyncio.open_connection("127.0.0.1", self.port)
-
-    async def order(self, way: str, *, seconds: float = 0.0, size: int = 1) -> None:
-        fresh = self.orders.with_suffix(".new")
-        fresh.write_text(json.dumps({"way": way, "seconds": seconds, "bytes": size}))
-        fresh.replace(self.orders)
-        await wait_until_async(lambda: self.report().way == way, 5, "the order to be read")
-
-    def report(self) -> Report:
-        return Report(**json.loads(self.reports.read_text()))
-
-
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while piece := await reader.read(65536):
         writer.write(piece)
@@ -59,26 +37,15 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 @asynccontextmanager
-async def proxied(folder: Path) -> AsyncIterator[Through]:
-    """A proxy before an echo, plain at first."""
-    [port] = ports.reserve(1)
+async def before_an_echo(folder: Path) -> AsyncIterator[Proxied]:
     server = await asyncio.start_server(echo, "127.0.0.1", 0)
-    through = Through(port, folder / "orders.json", folder / "report.json")
-    told = {
-        "listen": ["127.0.0.1", port],
-        "to": list(server.sockets[0].getsockname()),
-        "protocol": "http2",
-        "orders": str(through.orders),
-        "report": str(through.reports),
-    }
-    proxy = await asyncio.create_subprocess_exec(*COMMAND, json.dumps(told), env=ENVIRONMENT)
-    try:
-        await wait_until_async(through.reports.exists, 10, "the proxy to listen")
+    async with proxied(folder, server.sockets[0].getsockname()) as through:
         yield through
-    finally:
-        proxy.kill()
-        await proxy.wait()
-        server.close()
+    server.close()
+
+
+async def connect(through: Proxied) -> Streams:
+    return await asyncio.open_connection("127.0.0.1", through.port)
 
 
 async def say(streams: Streams, what: bytes) -> bytes:
@@ -88,16 +55,16 @@ async def say(streams: Streams, what: bytes) -> bytes:
 
 
 async def test_plain_changes_nothing(tmp_path: Path) -> None:
-    async with proxied(tmp_path) as through:
-        streams = await through.connect()
+    async with before_an_echo(tmp_path) as through:
+        streams = await connect(through)
         assert await say(streams, SAID) == SAID
         streams[1].write_eof()
         assert await streams[0].read() == b""
 
 
 async def test_an_open_stream_gets_slow_in_order_and_both_ways(tmp_path: Path) -> None:
-    async with proxied(tmp_path) as through:
-        streams = await through.connect()
+    async with before_an_echo(tmp_path) as through:
+        streams = await connect(through)
         await say(streams, SAID)
         await through.order("slow", seconds=0.3)
         began = time.monotonic()
@@ -112,8 +79,8 @@ async def test_an_open_stream_gets_slow_in_order_and_both_ways(tmp_path: Path) -
 async def test_an_open_stream_falls_silent_in_mid_frame_and_what_was_held_back_comes_after_all(
     tmp_path: Path,
 ) -> None:
-    async with proxied(tmp_path) as through:
-        streams = await through.connect()
+    async with before_an_echo(tmp_path) as through:
+        streams = await connect(through)
         await say(streams, SAID)
         await through.order("stall", size=50)
         streams[1].write(frame(b"c" * 200))
@@ -132,8 +99,8 @@ async def test_an_open_stream_falls_silent_in_mid_frame_and_what_was_held_back_c
 async def test_an_open_stream_ends_in_mid_frame_up_or_down_by_turns(
     tmp_path: Path, way: str
 ) -> None:
-    async with proxied(tmp_path) as through:
-        first, second = await through.connect(), await through.connect()
+    async with before_an_echo(tmp_path) as through:
+        first, second = await connect(through), await connect(through)
         for streams in (first, second):
             await say(streams, SAID)
         await through.order(way, size=50)
@@ -148,9 +115,9 @@ async def test_an_open_stream_ends_in_mid_frame_up_or_down_by_turns(
 
 
 async def test_who_comes_while_the_order_holds_is_struck_too(tmp_path: Path) -> None:
-    async with proxied(tmp_path) as through:
+    async with before_an_echo(tmp_path) as through:
         await through.order("truncate", size=50)
-        streams = await through.connect()
+        streams = await connect(through)
         streams[1].write(SAID)
         await _until_the_end(streams, reset=False)
         await wait_until_async(lambda: through.report().struck_up == 1, 5, "it to be reported")
