@@ -13,9 +13,11 @@ is made when all that was due has run and its result is stored.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import product
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -25,6 +27,7 @@ from faults.checker.windows import ON_TIME
 from faults.probes import Probe
 from faults.scenario import Run, Timings
 from faults.world.clock import ClusterClock
+from faults.world.service import Service
 from faults.world.world import World
 from support.wait import wait_until
 
@@ -127,10 +130,19 @@ def clock_before(day: Day) -> ClusterClock:
 
 
 def await_day(world: World, day: Day) -> None:
-    """Leap to just before the day: before its jobs are made, for what they would miss."""
-    assert world.clock is not None, "this world's clock can't be moved"
-    world.clock.leap_to(day.bounds()[0] - FIRST_LEAD)
-    _await_followed(world, world.clock)
+    """Leap to just before the day; returns when each member has followed: jobs made before would
+    bear the date of weeks ago.
+    """
+    clock = world.clock
+    assert clock is not None, "this world's clock can't be moved"
+    clock.leap_to(day.bounds()[0] - FIRST_LEAD)
+    _await_followed(world, clock)
+    for member in world.members.values():
+        wait_until(
+            partial(_follows, member, clock),
+            15.0,
+            f"{member.name} to follow the clock",
+        )
 
 
 def live_through(run: Run, world: World, since: float, until: float) -> None:
@@ -165,6 +177,15 @@ def _await_followed(world: World, clock: ClusterClock) -> None:
         return abs(float(told) - clock.now()) < 0.5
 
     wait_until(together, 5.0, "PostgreSQL to have the time it was given")
+
+
+def _follows(member: Service, clock: ClusterClock) -> bool:
+    """Whether this member has learned of the time, give or take what asking takes."""
+    answer = member.get("/api/v1/cluster/checks", timeout=5.0)
+    if answer is None or answer.status != 200:
+        return False
+    told = datetime.fromisoformat(json.loads(answer.body)["now"])
+    return abs(told.timestamp() - clock.now()) < 2.0
 
 
 def _await_all_run(world: World, clock: ClusterClock, at: float) -> None:
