@@ -149,7 +149,6 @@ def _document(name: str, node: yaml.Node) -> Iterator[Manifest | Fault]:
             told = f"{problem.where}: {problem.message}" if problem.path else problem.message
             yield Fault(f"{name}:{line + 1}", told, problem.suggestion)
         return
-    job.ClearField("etag")  # of the job as it was when it was written out
     if not job.name:
         yield Fault(start, "name is missing", "give the job a name")
         return

@@ -85,11 +85,13 @@ async def update_job(
     now = services.clock.now()
     refuse_unbuilt(request)
     record = await stored_jobs.find(
-        services, request.job.namespace, request.job.job_id or request.job.name
+        services, request.job.namespace, request.job.name or request.job.job_id
     )
     stored = record.definition
-    etag = request.etag or request.job.etag
-    if etag and etag != views.etag(stored.job_id, stored.generation):
+    if request.job.job_id and request.job.job_id.lower() != str(stored.job_id):
+        raise stored_jobs.another_job(stored.name, request.job.job_id)
+    seen = {request.etag, request.job.etag} - {""}
+    if seen - {views.etag(stored.job_id, stored.generation)}:
         raise stored_jobs.edited_meanwhile(stored.name)
     old = job_pb2.Job.FromString(stored.spec)
     new = masked(old, request)

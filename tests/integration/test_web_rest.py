@@ -59,6 +59,22 @@ async def test_a_job_is_made_read_changed_and_deleted(web: Web) -> None:
     assert missing.headers["content-type"] == "application/problem+json"
 
 
+async def test_an_edit_changes_the_job_of_its_path_or_none(web: Web) -> None:
+    await made(web)
+    other = await made(web, name="other")
+    body = {"jobId": other["jobId"], "labels": {"a": "b"}}
+    answer = await web.ask("PATCH", "/api/v1/jobs/etl?updateMask=labels", json=body)
+    assert (answer.status, answer.json["reason"]) == (400, "JOB_ID_MISMATCH")
+    assert (await web.get("/api/v1/jobs/other")).json == other
+    named = await web.ask("PATCH", "/api/v1/jobs/etl", json={"name": "other", "slots": 2})
+    assert named.status == 400
+    elsewhere = await web.ask("POST", "/api/v1/jobs/etl:pause", json={"job": "other"})
+    assert elsewhere.status == 400
+    elsewhere = await web.ask("DELETE", "/api/v1/jobs/etl?job=other")
+    assert elsewhere.status == 400
+    assert (await web.get("/api/v1/jobs/other")).json == other
+
+
 async def test_if_match_keeps_an_edit_from_going_over_another(web: Web) -> None:
     seen = (await made(web))["etag"]
     headers = {"If-Match": seen}

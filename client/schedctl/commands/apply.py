@@ -51,7 +51,10 @@ class Step:
 @click.option("--dry-run", is_flag=True, help="Show what would change. Exit 1 if anything would.")
 @pass_session
 def apply(session: Session, files: tuple[str, ...], dry_run: bool) -> None:
-    """Create or update jobs from manifests; nothing is stored if one of them is wrong."""
+    """Create or update jobs from manifests; nothing is stored if one of them is wrong.
+
+    A manifest with an etag goes over no other's change: it must be the job's own.
+    """
     found = _read(files)
     steps = session.run(lambda client: _plan(client, found))
     for step in steps:
@@ -109,6 +112,8 @@ async def _plan(client: Client, found: Sequence[Manifest]) -> list[Step]:
             try:
                 before = await client.jobs.get(job.name)
             except NotFound:
+                if job.etag:
+                    raise _gone(manifest) from None
                 after = await client.jobs.create(job.name, job, validate_only=True)
                 steps.append(Step(manifest, None, after))
                 continue
@@ -135,11 +140,25 @@ async def _store(client: Client, steps: Sequence[Step]) -> list[Step]:
     return done
 
 
+def _gone(manifest: Manifest) -> Failure:
+    """An etag is of a job that was seen; there is none of this name now."""
+    return Failure(
+        f"{manifest.where}: {manifest.job.name}: there is no such job, and the manifest has an etag",
+        status="ABORTED",
+        reason="ETAG_MISMATCH",
+        remedy="leave etag out of the manifest to create the job",
+    )
+
+
 def _refused(error: ApiError, manifest: Manifest) -> Failure:
+    remedy = error.remedy
+    if error.reason == "ETAG_MISMATCH" and manifest.job.etag:
+        name = manifest.job.name
+        remedy = f"get it anew (schedctl job get {name} -o yaml), or leave etag out to overwrite it"
     return Failure(
         f"{manifest.where}: {manifest.job.name}: {error.what}",
         status=error.status,
         reason=error.reason,
         details=untold(error),
-        remedy=error.remedy,
+        remedy=remedy,
     )

@@ -122,12 +122,12 @@ class UpdateJobRequest(google.protobuf.message.Message):
     VALIDATE_ONLY_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
     etag: builtins.str
-    """ABORTED if the job's etag is another by now."""
+    """ABORTED if the job's etag is another by now; so is job.etag."""
     validate_only: builtins.bool
     request_id: builtins.str
     @property
     def job(self) -> schedproto.v1.job_pb2.Job:
-        """job.name (or job.job_id) says which."""
+        """job.name (or job.job_id) says which; one with both must be both."""
 
     @property
     def update_mask(self) -> google.protobuf.field_mask_pb2.FieldMask:

@@ -78,6 +78,33 @@ async def test_an_old_etag_inside_the_job_guards_it_too(api):
         await api("UpdateJob", update(read, "timeout"))
 
 
+async def test_of_two_etags_each_must_be_the_jobs(api):
+    read = await api("CreateJob", create(job()))
+    now = await api("UpdateJob", update(job(timeout=Duration(seconds=9)), "timeout"))
+    read.timeout.seconds = 5
+    with pytest.raises(Aborted):
+        await api("UpdateJob", update(read, "timeout", etag=now.etag))
+    read.etag = "nonsense"
+    with pytest.raises(Aborted):
+        await api("UpdateJob", update(read, "*", etag=now.etag))
+
+
+async def test_an_edit_that_names_one_job_and_bears_the_id_of_another_is_refused(api):
+    mine = await api("CreateJob", create(job("mine")))
+    other = await api("CreateJob", create(job("other")))
+    changed = job("mine", job_id=other.job_id, slots=3)
+    for paths in (("slots",), ("*",)):
+        with pytest.raises(InvalidArgument) as refused:
+            await api("UpdateJob", update(changed, *paths))
+        assert refused.value.reason == "JOB_ID_MISMATCH"
+    for name in ("mine", "other"):
+        assert (await api("GetJob", wire.GetJobRequest(job=name))).generation == 1
+    changed.job_id = mine.job_id.upper()
+    assert (await api("UpdateJob", update(changed, "slots"))).slots == 3
+    by_id = job("", job_id=mine.job_id, slots=4)
+    assert (await api("UpdateJob", update(by_id, "slots"))).name == "mine"
+
+
 async def test_a_trial_of_a_taken_name_says_so(api):
     await api("CreateJob", create(job()))
     with pytest.raises(AlreadyExists):

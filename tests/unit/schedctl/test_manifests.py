@@ -188,6 +188,24 @@ async def test_apply_updates_what_differs_and_leaves_the_rest(ctl, member, manif
     ]
 
 
+async def test_an_etag_in_a_manifest_guards_what_it_was_written_from(ctl, member, manifest):
+    member.say("GetJob", lambda request: job_pb2.Job(name=request.job, generation=2, etag="new"))
+    member.say("UpdateJob", Refusal("ABORTED", "job 'a' was changed meanwhile", "ETAG_MISMATCH"))
+    ended = await ctl("apply", "-f", manifest("name: a\netag: old\ntimeout: 5s\n"))
+    [asked] = member.heard("UpdateJob")
+    assert (asked.job.etag, asked.validate_only) == ("old", True)
+    assert ended.code == 5
+    assert "ABORTED, ETAG_MISMATCH" in ended.err
+    assert "get it anew (schedctl job get a -o yaml), or leave etag out" in ended.err
+
+
+async def test_an_etag_of_a_job_that_is_gone_creates_none(ctl, member, manifest):
+    member.say("GetJob", unknown)
+    ended = await ctl("apply", "-f", manifest("name: a\netag: old\n"))
+    assert (ended.code, member.heard("CreateJob")) == (5, [])
+    assert "leave etag out of the manifest to create the job" in ended.err
+
+
 async def test_a_dry_run_stores_nothing_and_says_1_where_something_would_change(
     ctl, member, manifest
 ):
