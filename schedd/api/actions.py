@@ -10,6 +10,7 @@ from schedkit.patterns import Pattern
 from schedproto.v1 import job_pb2
 
 _METHOD: Final = re.compile(r"[A-Za-z]{1,20}")
+_VARIABLE: Final = re.compile(r"[^\s=]+")
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
@@ -35,8 +36,10 @@ def _shell(shell: job_pb2.ShellAction) -> Iterator[Violation]:
         yield Violation("shell.interpreter", "goes with script alone")
     if shell.stdin_text and shell.stdin != job_pb2.ShellAction.STDIN_TEXT:
         yield Violation("shell.stdin_text", "goes with stdin: text")
+    if shell.cwd and not shell.cwd.startswith("/"):
+        yield Violation("shell.cwd", f"{shell.cwd[:140]!r} isn't an absolute path")
     for name in shell.env:
-        if not name or "=" in name:
+        if not _VARIABLE.fullmatch(name) or not name.isprintable():
             yield Violation("shell.env", f"{name!r} isn't the name of a variable")
 
 

@@ -52,6 +52,7 @@ LATE_AT = timedelta(seconds=60)
 """An `at` further past than this is refused; one less past fires at once."""
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?")
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?")
 
 SET_BY_CLUSTER = (
     "job_id",
@@ -64,6 +65,9 @@ SET_BY_CLUSTER = (
     "created_by",
 )
 """Fields that people read and never write; they are no part of a stored definition."""
+
+OF_INSTANTS = ("start", "end", "jitter", "catch_up")
+"""Fields that say something of a schedule's instants; `on_demand` has none."""
 
 STANDING = ("paused", "pause_note", "paused_until")
 """How a job stands; kept beside the definition."""
@@ -194,6 +198,11 @@ def _violations(job: job_pb2.Job, now: datetime, *, scheduled: bool) -> Iterator
         yield from _schedule_violations(job, now)
     elif job.name:
         yield from check_name(job.name)
+    for key in job.labels:
+        if not _LABEL.fullmatch(key):
+            yield Violation(
+                "labels", f"{key[:140]!r} isn't a key: letters, digits, '.', '_', '-', '/'"
+            )
     yield from actions.violations(job)
     payload = list(payload_violations(job.payload))
     yield from payload
@@ -223,6 +232,10 @@ def _schedule_violations(job: job_pb2.Job, now: datetime) -> Iterator[Violation]
         problem = f"{len(job.cron):,} expressions, at most {MAX_EXPRESSIONS} are allowed"
         yield Violation("cron", problem)
         return
+    for expression in job.cron:
+        if not expression.replace("\t", " ").isprintable():
+            yield Violation("cron", f"{expression[:100]!r} holds a line break or the like")
+            return
     if job.HasField("every") and seconds(job.every) < timedelta(seconds=1):
         yield Violation("every", "must be at least 1s")
         return
@@ -236,18 +249,32 @@ def _schedule_violations(job: job_pb2.Job, now: datetime) -> Iterator[Violation]
         except zones.UnknownZone as unknown:
             hint = f", did you mean {unknown.suggestion!r}?" if unknown.suggestion else ""
             yield Violation("time_zone", f"{unknown}{hint}")
+    if job.on_demand:
+        plain: Message = job
+        for field in OF_INSTANTS:
+            if plain.HasField(field):
+                yield Violation(field, "means nothing with on_demand: triggers start it any time")
+        return
     if job.HasField("start") and job.HasField("end") and instant(job.end) < instant(job.start):
         yield Violation("end", "is before start")
+        return
     try:
         definition = definition_of(job, JobId(_NO_ID), 1, job.namespace or "default", job.name)
-        ended = compiled(definition).first(now) is None
-        if ended and job.HasField("end") and not job.on_demand:
-            yield Violation("end", "no instant of the schedule lies between now and then")
+        if compiled(definition).first(now) is None:
+            yield from _never(job)
     except CronError as wrong:
         yield _cron_violation(" | ".join(job.cron), wrong)
     except ScheduleError as wrong:
         problem = wrong.problem + (f" ({wrong.hint})" if wrong.hint else "")
         yield Violation(wrong.field, problem)
+
+
+def _never(job: job_pb2.Job) -> Iterator[Violation]:
+    """Of a schedule that has no instant to come: which of its bounds takes the last one away."""
+    if job.HasField("at") and job.HasField("start") and instant(job.at) < instant(job.start):
+        yield Violation("start", "is after `at`: the job would never fire")
+    elif job.HasField("end"):
+        yield Violation("end", "no instant of the schedule lies between now and then")
 
 
 def _cron_violation(expressions: str, wrong: CronError) -> Violation:
@@ -274,7 +301,6 @@ def _number_violations(job: job_pb2.Job) -> Iterator[Violation]:
         (retry, "retry.", "max"),
         (job, "", "timeout"),
         (job, "", "kill_after"),
-        (job, "", "jitter"),
         (job.catch_up, "catch_up.", "window"),
     )
     for owner, prefix, field in durations:

@@ -1,7 +1,7 @@
 """Update masks: which fields of a job an edit changes.
 
 `"*"` stands for everything that a person may set; otherwise each path names one field, at any
-depth. A patch that gives one kind of schedule takes the others away.
+depth. A patch that gives one kind of schedule takes the others away, with what means nothing then.
 """
 
 from typing import Final
@@ -9,6 +9,7 @@ from typing import Final
 from google.protobuf.message import Message
 
 from schedd.api import definitions
+from schedd.api.definitions import OF_INSTANTS
 from schedd.api.errors import InvalidArgument, Violation
 from schedproto.v1 import job_pb2, job_service_pb2
 
@@ -35,7 +36,7 @@ def masked(old: job_pb2.Job, request: job_service_pb2.UpdateJobRequest) -> job_p
     new.CopyFrom(old)
     if any(path in SCHEDULES for path in paths):
         plain: Message = new
-        for field in SCHEDULES:
+        for field in SCHEDULES if not request.job.on_demand else (*SCHEDULES, *OF_INSTANTS):
             plain.ClearField(field)
     _copy(request.job, new, paths)
     return new

@@ -223,7 +223,8 @@ def _checked(bounds: Bounds) -> Bounds:
     if start is not None and end is not None and end < start:
         raise ScheduleError("end", f"{end:%FT%TZ} is before start", "end is inclusive")
     if bounds.jitter < _ZERO:
-        raise ScheduleError("jitter", f"{bounds.jitter} is negative", "for example 30s")
+        length = f"{bounds.jitter.total_seconds():g}s"
+        raise ScheduleError("jitter", f"{length} is negative", "for example 30s")
     return Bounds(start, end, bounds.jitter)
 
 

@@ -143,7 +143,7 @@ async def _store(client: Client, steps: Sequence[Step]) -> list[Step]:
 def _gone(manifest: Manifest) -> Failure:
     """An etag is of a job that was seen; there is none of this name now."""
     return Failure(
-        f"{manifest.where}: {manifest.job.name}: there is no such job, and the manifest has an etag",
+        f"{manifest.where}: {manifest.job.name}: no such job, and the manifest has an etag",
         status="ABORTED",
         reason="ETAG_MISMATCH",
         remedy="leave etag out of the manifest to create the job",

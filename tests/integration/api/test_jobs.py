@@ -207,6 +207,12 @@ async def test_an_edit_of_the_kind_of_schedule_takes_the_old_one_away(api):
     assert (list(edited.cron), edited.HasField("every")) == (["0 3 * * *"], False)
 
 
+async def test_an_edit_to_on_demand_takes_what_was_said_of_instants_away(api):
+    await api("CreateJob", create(job(start=Timestamp(seconds=1), jitter=Duration(seconds=5))))
+    edited = await api("UpdateJob", update(job(on_demand=True), "on_demand"))
+    assert not any(map(edited.HasField, ("every", "start", "jitter")))
+
+
 async def test_an_edit_of_what_was_seen_fails_when_it_has_changed(api):
     made = await api("CreateJob", create(job()))
     await api("UpdateJob", update(job(slots=2), "slots", etag=made.etag))

@@ -124,10 +124,80 @@ def test_what_is_no_header_is_a_violation(headers):
     assert set(violations(job(http=http))) == {"http.headers"}
 
 
-@pytest.mark.parametrize("name", ["", "A=B"])
+@pytest.mark.parametrize("name", ["", "A=B", "A B", "A\n", "\x1b"])
 def test_what_is_no_variables_name_is_a_violation(name):
     shell = job_pb2.ShellAction(argv=["true"], env={name: "x"})
     assert set(violations(job(shell=shell))) == {"shell.env"}
+
+
+@pytest.mark.parametrize("cwd", ["work", "./work", "~/work"])
+def test_a_folder_that_depends_on_where_the_worker_stands_is_a_violation(cwd):
+    assert set(violations(job(shell=job_pb2.ShellAction(argv=["true"], cwd=cwd)))) == {"shell.cwd"}
+
+
+@pytest.mark.parametrize("key", ["BAD KEY", "", "-a", "a\n", "a" * 129])
+def test_what_is_no_key_of_a_label_is_a_violation(key):
+    assert set(violations(job(labels={key: "x"}))) == {"labels"}
+
+
+def test_labels_may_be_named_by_a_domain():
+    definitions.check(job(labels={"example.com/Team_1": "any text, really"}), NOW)
+
+
+@pytest.mark.parametrize("expression", ["0 9 * * *\n", "0 9\n* * *", "0 9 * *\x0b*"])
+def test_an_expression_stands_on_one_line(expression):
+    wrong = job(on_demand=False, cron=["@daily", expression])
+    assert "holds a line break" in violations(wrong)["cron"]
+
+
+def test_an_expression_may_have_tabs():
+    definitions.check(job(on_demand=False, cron=["0\t9 * * *"]), NOW)
+
+
+def at(seconds: int) -> Timestamp:
+    """So many seconds from now."""
+    return Timestamp(seconds=int(NOW.timestamp()) + seconds)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "field"),
+    [
+        ({"at": at(60), "start": at(61)}, "start"),
+        ({"at": at(60), "end": at(59)}, "end"),
+        ({"cron": ["@daily"], "end": at(1)}, "end"),
+        ({"every": Duration(seconds=3600), "start": at(100), "end": at(101)}, "end"),
+        ({"cron": ["@daily"], "start": at(9), "end": at(8)}, "end"),
+    ],
+)
+def test_a_job_that_could_never_fire_is_refused_for_one_reason(bounds, field):
+    with pytest.raises(InvalidArgument) as refused:
+        definitions.check(job(on_demand=False, **bounds), NOW)
+    assert [each.field for each in refused.value.violations] == [field]
+
+
+def test_an_instant_at_its_own_bounds_fires():
+    definitions.check(job(on_demand=False, at=at(60), start=at(60), end=at(60)), NOW)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"start": at(1)},
+        {"end": at(1)},
+        {"jitter": Duration(seconds=1)},
+        {"catch_up": job_pb2.CatchUp(window=Duration(seconds=1))},
+    ],
+)
+def test_what_is_said_of_instants_means_nothing_on_demand(given):
+    [(field, problem)] = violations(job(**given)).items()
+    assert [field] == list(given)
+    assert "means nothing with on_demand" in problem
+
+
+def test_a_negative_jitter_is_told_once_in_seconds():
+    wrong = job(on_demand=False, cron=["@daily"], jitter=Duration(seconds=-1))
+    with pytest.raises(InvalidArgument, match=r"^jitter: -1s is negative \(for example 30s\)$"):
+        definitions.check(wrong, NOW)
 
 
 def test_a_job_has_few_expressions():
