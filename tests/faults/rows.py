@@ -136,7 +136,7 @@ ROWS: Sequence[Row] = (
     Row(
         "clocks that go forward and back (DST), days of 23 and 25 hours, lived through in minutes",
         "each instant that the oracle has runs on time and once, under each policy; no other does;"
-        " missed hours are accounted for",
+        " hours leapt over (the gap) are accounted for",
         ("test_days_on_which_clocks_change", "test_hours_missed_in_which_clocks_change"),
     ),
     Row(
