@@ -1,6 +1,6 @@
 """Wires a worker together, and leads it through its life.
 
-    lock the spool → kill leftovers → load what is spooled → keeper → attach → work
+    lock the spool → kill leftovers → keeper → load what is spooled → attach → work
         SIGTERM → draining: nothing new, finish, hand back the rest, settle, goodbye
 
 Invariants
@@ -17,7 +17,6 @@ import logging
 import socket
 from collections.abc import Awaitable
 from importlib import metadata
-from typing import NoReturn
 
 from schedkit.clock import boottime, utcnow
 from schedkit.service import Daemon
@@ -33,7 +32,7 @@ from workerd.courier import Courier
 from workerd.executors import scratch
 from workerd.executors.table import executors
 from workerd.identity import Identity
-from workerd.keeper import Keeper, sweep_leftovers
+from workerd.keeper import sweep_leftovers
 from workerd.listener import Listener
 from workerd.metrics import Metrics
 from workerd.sessions import Sessions
@@ -48,7 +47,6 @@ _KILL_WITHIN = 12.0
 """Seconds that attempts have to end when asked, whatever their `kill_after`; by default 10 s."""
 _REAP_WITHIN = 3.0
 """Seconds for what was killed to be gone."""
-_KEEPER_LOOK = 0.5
 
 
 class App:
@@ -116,7 +114,7 @@ class App:
             "work": self._work.run,
             "attach": self._attach.run,
             "http": self._listener.serve,
-            "keeper": self._keep_keeper,
+            "keeper": self._sessions.keep_keeper,
             "sessions": self._sessions.watch,
         }
         async with self._table, asyncio.TaskGroup() as group:
@@ -149,21 +147,6 @@ class App:
             log.warning("a handler's thread doesn't end; this worker leaves without a goodbye")
         else:
             await _within(2.0, self._attach.goodbye())
-
-    async def _keep_keeper(self) -> NoReturn:
-        keeper = self._keeper()
-        try:
-            while True:
-                await asyncio.sleep(_KEEPER_LOOK)
-                if not keeper.alive():
-                    log.error("the keeper process is gone; starting another")
-                    keeper.release()
-                    keeper = self._keeper()
-        finally:
-            keeper.release()
-
-    def _keeper(self) -> Keeper:
-        return Keeper(self._sessions.journal.path, picture=not self._sessions.grouped)
 
     def _settled(self, key: Key, verdict: str) -> None:
         self._metrics.answered(verdict).inc()

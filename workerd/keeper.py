@@ -4,9 +4,10 @@
                         └→ empties the cgroups that the journal names; sweeps the sessions it
                            lists, what carries its mark, and what the last picture shows
 
-Run as `python -m workerd.keeper JOURNAL [WORKER]`, with the pipe as standard input. With WORKER, a
-process number, it keeps a picture of all that comes from it: with no cgroups, a process that left
-its session and cleared its environment can't be told from a stranger once the worker is dead.
+Run as `python -m workerd.keeper JOURNAL WORKER [picture]`, with the pipe as standard input. With
+`picture`, or from the first byte on that comes through the pipe, it keeps a picture of all that
+comes from WORKER, a process number: with no cgroups, a process that left its session and cleared
+its environment can't be told from a stranger once the worker is dead.
 
 Invariants
 - It outlives its worker: a session of its own, deaf to the signals that end a worker.
@@ -17,6 +18,7 @@ Invariants
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -38,9 +40,9 @@ class Keeper:
         """`path` is the journal; `picture`: whether there are no cgroups to rely on."""
         safe_path = ["-P"] if sys.flags.safe_path else []
         reading, self._pipe = os.pipe()  # close-on-exec: no job inherits the writing end
+        told = [str(path), str(os.getpid()), *["picture"] * picture]
         self._process = subprocess.Popen(
-            [sys.executable, *safe_path, "-m", "workerd.keeper", str(path)]
-            + [str(os.getpid())] * picture,
+            [sys.executable, *safe_path, "-m", "workerd.keeper", *told],
             stdin=reading,
             start_new_session=True,
         )
@@ -50,6 +52,11 @@ class Keeper:
     def pid(self) -> int:
         """Of the keeper process."""
         return self._process.pid
+
+    def take_pictures(self) -> None:
+        """There are no cgroups to rely on after all."""
+        with contextlib.suppress(BrokenPipeError):  # it is gone; another will be told at its start
+            os.write(self._pipe, b"p")
 
     def alive(self) -> bool:
         """Whether it still keeps watch."""
@@ -89,17 +96,20 @@ def main(arguments: Iterable[str]) -> int:
     """Wait for the pipe to close, looking at the worker meanwhile, then sweep."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
-    path, *worker = arguments
+    path, worker, *how = arguments
+    looking = bool(how)
     picture: Mapping[int, int] = {}
-    while not _closed(REFRESH if worker else None):
-        picture = procs.descendants(int(*worker))
+    while (heard := _heard(REFRESH if looking else None)) != b"":
+        looking = looking or heard is not None
+        picture = procs.descendants(int(worker))
     _sweep(Path(path), picture)
     return 0
 
 
-def _closed(within: float | None) -> bool:
+def _heard(within: float | None) -> bytes | None:
+    """What came through the pipe; empty: it is closed; None: nothing came in time."""
     readable, _, _ = select.select([0], [], [], within)
-    return bool(readable)  # nothing is ever written there
+    return os.read(0, 1) if readable else None
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Two ways to know what belongs to an attempt, chosen once, at the start of the wo
 its log: its cgroup; or, where none can be made, sessions, marks and the births of orphans.
 
 Invariants
+- The keeper is there before anything else is started, the launcher too.
 - A session is written down before anything else is done with its first process, and struck out
   when its attempt has ended and its group was killed.
 - An attempt is `empty` when nothing of it lives: in a cgroup that is proven, else it is judged.
@@ -24,12 +25,14 @@ from workerd.births import Launcher
 from workerd.core.ids import Key
 from workerd.cradle import Cradle
 from workerd.journal import Journal
+from workerd.keeper import Keeper
 from workerd.orphans import Orphans
 from workerd.programs import Plain, Process, Program
 
 log = logging.getLogger(__name__)
 
 _LOOK = 1.0
+_KEEPER_LOOK = 0.5
 
 
 class Sessions:
@@ -43,7 +46,10 @@ class Sessions:
         mark = str(uuid.uuid4())
         tree = cgroups.tree_of(mark) if wanted else None
         self.journal = Journal(directory, mark, tree)
+        self._keeper = Keeper(self.journal.path, picture=tree is None)
         self._launcher = _launcher(tree, mark, wanted=wanted)
+        if tree is not None and not self.grouped:
+            self._keeper.take_pictures()
         self._orphans = Orphans(mark, None if self._launcher is None else self._launcher.tree)
         self._cradles: dict[Key, Cradle] = {}
         """Those in use, or not known to be empty."""
@@ -128,8 +134,18 @@ class Sessions:
             for key in [*self._over]:
                 self.empty(key)
 
+    async def keep_keeper(self) -> NoReturn:
+        """Have a keeper, whatever becomes of one."""
+        while True:
+            await asyncio.sleep(_KEEPER_LOOK)
+            if not self._keeper.alive():
+                log.error("the keeper process is gone; starting another")
+                self._keeper.release()
+                self._keeper = Keeper(self.journal.path, picture=not self.grouped)
+
     def close(self) -> None:
         """The worker ends, and has nothing running."""
+        self._keeper.release()
         if self._launcher is not None:
             self._launcher.close()
         self.journal.close()

@@ -113,6 +113,30 @@ async def test_kill_minus_9_of_the_worker_ends_it_within_2_s(
             await wait_until_async(lambda: not folder.exists(), PATIENCE, "no cgroup left")
 
 
+@GROUPED
+async def test_a_worker_that_is_killed_as_it_starts_leaves_neither_cgroup_nor_process(
+    tmp_path: Path,
+) -> None:
+    """Its keeper is there before there is anything to keep."""
+    worker = WorkerProcess(tmp_path, ["127.0.0.1:9"])
+    worker.start()
+    made = await wait_until_async(
+        lambda: [
+            each
+            for journal in worker.spool.glob("*.journal")
+            if (each := cgroups.tree_of(journal.stem)) is not None and each.exists()
+        ],
+        30.0,
+        "its cgroups",
+        every=0.01,
+    )
+    launchers = worker.own("workerd.launcher")
+    worker.kill()
+    await wait_until_async(lambda: not made[0].exists(), 5.0, "no cgroup left")
+    for pid in launchers:
+        await gone(pid, within=2.0)
+
+
 def looks(keeper: int) -> int:
     """How often a keeper has slept: it looks at its worker in between; 0 before it does."""
     status = Path(f"/proc/{keeper}/status").read_text()
