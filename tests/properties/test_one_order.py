@@ -1,0 +1,217 @@
+"""Several owners, several workers, frames that are late: between classes one order of priority.
+
+    owners (the real dispatcher) ──demand, assignments──→ workers (the real dealing and stream)
+                                 ←──────granted─────────
+
+Each stream keeps its order; which stream is next, whose turn it is and whose run ends is chance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schedd.core.model import Assigned, Incarnation, LiveRun, Priority, RunKey
+from schedd.core.ready_queue import Head
+from schedd.owner.catalogue import Known
+from schedd.rpc import frames
+from schedproto.v1 import worker_service_pb2 as pb
+from support.dispatching import World, of
+from support.runs import NOW, RecordingLine, worker
+from workerd import wire
+from workerd.core.grants import deal
+from workerd.core.ids import Address
+from workerd.link import Host, Link
+
+
+class Frames(RecordingLine):
+    """Down to a worker: what a member says in one step is one frame, and they keep their order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: deque[tuple[list[LiveRun], pb.Demand | None]] = deque()
+
+    def assign(self, assigned: Assigned, known: Known) -> None:
+        self._open()[0].append(assigned.run)
+
+    def demand(self, heads: Sequence[Head]) -> None:
+        runs, _ = self._open()
+        self.sent[-1] = (runs, frames.demand(heads))
+
+    def _open(self) -> tuple[list[LiveRun], pb.Demand | None]:
+        if not self.sent or self.sent[-1][1] is not None:
+            self.sent.append(([], None))
+        return self.sent[-1]
+
+
+@dataclass
+class Stream:
+    """One worker at one member, both ends and what is between them."""
+
+    world: World
+    desk: Desk
+    link: Link
+    line: Frames
+    runs: dict[RunKey, LiveRun]
+    """As they were submitted."""
+    refused: set[RunKey]
+    up: deque[pb.Granted] = field(default_factory=deque)
+
+    def deliver_down(self) -> None:
+        runs, demand = self.line.sent.popleft()
+        self.link.received += len(runs)
+        for run in runs:
+            if self.desk.free:
+                self.desk.running.append(run)
+            else:
+                self._refuse(run)
+        if demand is not None:
+            self.link.demand = wire.heads_of(demand)
+        self.desk.deal()
+
+    def _refuse(self, run: LiveRun) -> None:
+        """Its slot was withdrawn while it was on its way: it goes back to where it was, and until
+        then nobody knows that it waits.
+        """
+        self.world.rows.given.remove(run.key)
+        self.refused.add(run.key)
+        self.world.board.put_runs([replace(self.runs[run.key], token=run.token)], NOW)
+
+    def deliver_up(self) -> None:
+        granted = self.up.popleft()
+        attached = self.world.workers.attached(self.desk.identity.id)
+        assert attached is not None
+        last = frames.last_rank(granted)
+        self.world.workers.granted(attached, granted.slots, granted.received, last)
+
+
+@dataclass
+class Desk:
+    """A worker of so many slots; `blocked` of them are taken by what isn't looked at here."""
+
+    identity: Incarnation
+    slots: int
+    blocked: int
+    streams: list[Stream] = field(default_factory=list)
+    running: list[LiveRun] = field(default_factory=list)
+
+    @property
+    def free(self) -> int:
+        return self.slots - self.blocked - len(self.running)
+
+    def deal(self) -> None:
+        links = {stream.link.address: stream for stream in self.streams}
+        demands = {address: stream.link.demand for address, stream in links.items()}
+        for address, share in deal(self.free, demands, {}).items():
+            stream = links[address]
+            stream.link.grant(share)
+            frame = stream.link._outbox.take()
+            if frame.HasField("granted"):
+                stream.up.append(frame.granted)
+
+
+class Cluster:
+    """Everybody, and chance."""
+
+    def __init__(self, chance: random.Random, owners: int, workers: int) -> None:
+        self.chance = chance
+        self.given: list[RunKey] = []
+        self.runs: dict[RunKey, LiveRun] = {}
+        self.refused: set[RunKey] = set()
+        self.waiting: dict[int, list[LiveRun]] = defaultdict(list)
+        self.worlds = [World() for _ in range(owners)]
+        self.desks = [Desk(worker(1 + number, slots=1), 1, 1) for number in range(workers)]
+        for world in self.worlds:
+            world.rows.given = self.given
+            world.rows.meanwhile = partial(self._scan, world)
+            for desk in self.desks:
+                link = Link(Address(f"m{id(world)}"), None, cast("Host", None))
+                line = Frames()
+                world.workers.attach(desk.identity, line)
+                desk.streams.append(Stream(world, desk, link, line, self.runs, self.refused))
+
+    @property
+    def streams(self) -> list[Stream]:
+        return [stream for desk in self.desks for stream in desk.streams]
+
+    def submit(self, owner: int, number: int, priority: Priority, waited: float) -> None:
+        run = replace(of(number, number, waited=waited), priority=priority)
+        self.runs[run.key] = run
+        self.waiting[id(self.worlds[owner])].append(run)
+        self.worlds[owner].board.put_runs([run], NOW)
+
+    async def settle(self) -> None:
+        """All are told of all, and nothing can be done."""
+        while True:
+            for world in self.worlds:
+                await world.settle()
+            if not self._deliver(all_of_them=True):
+                return
+
+    async def live(self) -> list[Priority]:
+        """One slot of each worker becomes free. The priorities in the order of handing out, without
+        those of runs that were refused once.
+        """
+        for desk in self.desks:
+            desk.blocked = 0
+            desk.deal()
+        for _ in range(10_000):
+            if len(self.given) == len(self.runs):
+                told = (key for key in self.given if key not in self.refused)
+                return [self.runs[key].priority for key in told]
+            match self.chance.randrange(3):
+                case 0:
+                    self._deliver(all_of_them=False)
+                case 1:
+                    await self.chance.choice(self.worlds).dispatch.step()
+                case _:
+                    self._end_one()
+        raise AssertionError(f"it stands still after {len(self.given)} of {len(self.runs)}")
+
+    def _deliver(self, *, all_of_them: bool) -> bool:
+        waiting = [s.deliver_down for s in self.streams if s.line.sent]
+        waiting += [s.deliver_up for s in self.streams if s.up]
+        if waiting and not all_of_them:
+            waiting = [self.chance.choice(waiting)]
+        for deliver in waiting:
+            deliver()
+        return bool(waiting)
+
+    def _scan(self, world: World) -> None:
+        """Rows that were read before what is being handed out was written."""
+        if self.chance.random() < 0.5:
+            world.board.put_runs(self.waiting[id(world)], NOW)
+
+    def _end_one(self) -> None:
+        desk = self.chance.choice(self.desks)
+        if desk.running:
+            desk.running.pop()
+            desk.deal()
+
+
+_PRIORITIES = st.sampled_from([Priority.LOW, Priority.MEDIUM, Priority.HIGH])
+_RUNS = st.lists(st.tuples(_PRIORITIES, st.integers(0, 2), st.integers(0, 20)), max_size=12)
+
+
+@given(_RUNS, st.integers(1, 3), st.integers(0))
+def test_no_class_is_handed_out_before_a_better_one_that_waits_at_whichever_owner(
+    runs: list[tuple[Priority, int, int]], workers: int, chance: int
+) -> None:
+    async def order() -> list[Priority]:
+        cluster = Cluster(random.Random(chance), owners=3, workers=workers)
+        for number, (priority, owner, waited) in enumerate(runs, 1):
+            cluster.submit(owner, number, priority, waited)
+        await cluster.settle()
+        assert not cluster.given
+        return await cluster.live()
+
+    handed = asyncio.run(order())
+    assert handed == sorted(handed, reverse=True)

@@ -1,0 +1,165 @@
+"""A dispatcher over rows that the test sees: the loop itself, its board and its workers are real.
+
+world = World()
+world.attach(worker(), grant=2)
+world.board.put_runs([of(1, 1)], NOW)
+await world.settle()
+world.handed()      # {1}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from math import inf
+from typing import cast
+
+from schedd.core import schedule
+from schedd.core.ids import JobId, ShardId, Token
+from schedd.core.lifecycle import State
+from schedd.core.model import (
+    Assigned,
+    Claim,
+    Definition,
+    Draft,
+    Incarnation,
+    LiveRun,
+    Overlap,
+    RunKey,
+)
+from schedd.core.ready_queue import Head, last_rank
+from schedd.core.records import Assignments
+from schedd.owner.board import Board
+from schedd.owner.brake import Brake
+from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.dispatch import Dispatch
+from schedd.owner.transact import Transactor
+from schedd.owner.workers import Workers
+from schedd.ports import OwnerStore, PauseStore
+from schedproto.v1 import job_pb2
+from support.runs import NOW, RecordingLine, SetClock, owning, run
+
+
+@dataclass
+class Rows:
+    """What the assign statement would do: `limits` of admitted runs by job, `generations` now."""
+
+    generations: dict[JobId, int] = field(default_factory=dict)
+    fails: list[Exception] = field(default_factory=list)
+    """Raised after the next statements have done their work."""
+    limits: dict[JobId, int] = field(default_factory=dict)
+    admitted: dict[JobId, int] = field(default_factory=dict)
+    drafts: list[Draft] = field(default_factory=list)
+    given: list[RunKey] = field(default_factory=list)
+    """What was handed out, in that order; once each."""
+    meanwhile: Callable[[], object] = lambda: None
+    """Called before the statement ends."""
+
+    async def assign(
+        self, claim: Claim, drafts: Sequence[Draft], next_token: Callable[[ShardId], Token]
+    ) -> Assignments:
+        assigned, waiting = [], []
+        for draft in drafts:
+            self.drafts.append(draft)
+            current = draft.generation == self.generations.get(draft.job_id, 1)
+            full = self.admitted.get(draft.job_id, 0) >= self.limits.get(draft.job_id, 10_000)
+            if full or not current or draft.key in self.given:
+                waiting.append(draft.key)
+                continue
+            self.given.append(draft.key)
+            self.admitted[draft.job_id] = self.admitted.get(draft.job_id, 0) + 1
+            made = replace(
+                run(draft.key.run_id.int, shard=draft.shard, state=State.RUNNING),
+                job_id=draft.job_id,
+                token=next_token(draft.shard),
+                incarnation=draft.incarnation,
+                start_by=NOW + timedelta(seconds=5),
+            )
+            assigned.append(Assigned(made, None))
+        self.meanwhile()
+        if self.fails:
+            raise self.fails.pop()
+        return Assignments(assigned, [], waiting, frozenset())
+
+
+class Definitions(Catalogue):
+    """Definitions as the test sets them; `stale` is what is at hand until it is forgotten."""
+
+    def __init__(self, default: Definition) -> None:
+        self.default = default
+        self.jobs: dict[JobId, Definition] = {}
+        self.stale: dict[JobId, Definition] = {}
+
+    async def newest(self, jobs: Collection[JobId]) -> dict[JobId, Known]:
+        return {job: self._one(job) for job in jobs}
+
+    def forget(self, jobs: Iterable[JobId]) -> None:
+        for job in jobs:
+            self.stale.pop(job, None)
+
+    def _one(self, job: JobId) -> Known:
+        plain = self.stale.get(job) or self.jobs.get(job) or self.default
+        definition = replace(plain, job_id=job)
+        compiled = schedule.compile(schedule.OnDemand(), "default/j", job)
+        return Known(definition, compiled, job_pb2.Job())
+
+
+class Nudges:
+    def jobs_changed(self, changed: object) -> None: ...
+    def runs_ready(self, shards: object) -> None: ...
+    def runs_changed(self, runs: object) -> None: ...
+
+
+SHELL = Definition(JobId(run(1).job_id), 1, "default", "j", action="shell", overlap=Overlap.ALLOW)
+
+
+class World:
+    """A dispatcher over rows that the test sees."""
+
+    def __init__(self) -> None:
+        self.rows = Rows()
+        self.definitions = Definitions(SHELL)
+        self.workers = Workers(SetClock(), lambda _event: None)
+        self.board = Board(owning(0))
+        transactor = Transactor(self.board.ownership, lambda: True, lambda _event: None)
+        self.brake = Brake(cast("PauseStore", None), lambda _event: None)
+        self.dispatch = Dispatch(
+            self.board,
+            self.definitions,
+            self.workers,
+            cast("OwnerStore", self.rows),
+            transactor,
+            SetClock(),
+            self.brake,
+            Nudges(),
+            lambda _event: None,
+        )
+        self.lines: dict[str, RecordingLine] = {}
+
+    def attach(self, one: Incarnation, *, grant: int) -> RecordingLine:
+        line = self.lines[one.worker] = RecordingLine()
+        self.workers.attach(one, line)
+        self.grant(one, grant)
+        return line
+
+    def grant(self, one: Incarnation, slots: int, before: Head | None = None) -> None:
+        """Slots of a worker that has received nothing yet; `before`: another member's head."""
+        attached = self.workers.attached(one.id)
+        assert attached is not None
+        last = inf if before is None else last_rank(before.priority, before.waiting_since)
+        self.workers.granted(attached, slots, received=0, last=last)
+
+    async def settle(self) -> None:
+        for _ in range(100):
+            if await self.dispatch.step() > 0:
+                return
+        raise AssertionError("it never comes to rest")
+
+    def handed(self) -> set[int]:
+        return {r.key.run_id.int for line in self.lines.values() for r in line.assigned}
+
+
+def of(job: int, number: int, waited: float = 0) -> LiveRun:
+    ready = NOW - timedelta(seconds=waited)
+    return replace(run(number), job_id=run(job).job_id, ready_at=ready)
