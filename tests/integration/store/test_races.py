@@ -21,6 +21,10 @@ from support.store import MINUTE, START, Member, World, draft, firing, manual_ru
 from support.wait import PATIENCE
 
 SECONDS = 2.0
+"""At least; on a busy machine until `ENOUGH` has happened."""
+AT_MOST = 60.0
+ENOUGH = 20, 10
+"""Runs handed out, and results accepted, more than which a story is worth telling."""
 """At least; until enough has happened."""
 SHARDS = (0, 2)
 """One lane's, so that a claim may hold both."""
@@ -66,6 +70,10 @@ class Story:
     def rich(self) -> bool:
         """Whether enough has happened for the story to prove something."""
         return len(self.handed) > 20 and len(self.accepted) > 10
+
+    def over(self, seconds: float) -> bool:
+        enough = len(self.handed) > ENOUGH[0] and len(self.accepted) > ENOUGH[1]
+        return seconds >= (SECONDS if enough else AT_MOST)
 
     async def own(self, me: Member) -> None:
         """Fire and hand out, as whoever believes to own the shards."""
@@ -175,7 +183,7 @@ async def test_whatever_happens_at_once_the_rows_tell_a_possible_story(
 
     assert live == {run_id for run_id, row in rows.items() if State(row["state"]) in LIVE}
     assert all(row["attempt"] >= 0 for row in rows.values())
-    tokens = [run.token for run in story.handed]
+    tokens = [(run.shard, run.token) for run in story.handed]  # epochs are each shard's own
     assert len(set(tokens)) == len(tokens), "a token was given twice"
     for run, state in story.accepted:
         row = rows[run.key.run_id]
