@@ -18,7 +18,7 @@ def run(*arguments: str, environ: dict[str, str] | None = None) -> subprocess.Co
         capture_output=True,
         text=True,
         env=environ,
-        timeout=20,
+        timeout=60,
         check=False,
     )
 

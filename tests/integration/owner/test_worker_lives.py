@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
@@ -23,7 +24,9 @@ from support.runs import RecordingLine, SetClock, worker
 from support.store import World, draft, firing, report
 from support.wait import PATIENCE, wait_until_async
 
-TTL = 2.0
+TTL = 60.0
+"""Seconds that leases live, for all but the tests of a lease's end."""
+SHORT = 2.0
 
 
 @dataclass
@@ -52,12 +55,25 @@ def etcd() -> Iterator[EtcdCluster]:
 
 @pytest.fixture
 async def place(etcd: EtcdCluster, world: World) -> AsyncIterator[Place]:
+    async with a_place(etcd, world, TTL) as made:
+        yield made
+
+
+@pytest.fixture
+async def hasty(etcd: EtcdCluster, world: World) -> AsyncIterator[Place]:
+    """Where leases end soon."""
+    async with a_place(etcd, world, SHORT) as made:
+        yield made
+
+
+@asynccontextmanager
+async def a_place(etcd: EtcdCluster, world: World, ttl: float) -> AsyncIterator[Place]:
     access = Access(etcd.endpoints)
     async with connect(access, deadline=PATIENCE, root=f"{uuid4()}/") as client:
         await world.member()
         store = world.store
         workers = Workers(SetClock(), lambda _event: None)
-        leases = WorkerLeases(client, store.workers, "", TTL, lambda _incarnation: True, unwatched)
+        leases = WorkerLeases(client, store.workers, "", ttl, lambda _incarnation: True, unwatched)
         greeting = Greeting(workers, leases, store.workers, store.results, store.users)
         yield Place(client, world, workers, leases, greeting)
 
@@ -145,16 +161,16 @@ async def test_a_lost_incarnation_is_told_and_never_comes_back(place: Place):
     assert await place.live() == set()
 
 
-async def test_a_lease_that_nobody_refreshes_ends_and_a_heartbeat_brings_the_key_back(place: Place):
+async def test_a_lease_that_nobody_refreshes_ends_and_a_heartbeat_brings_the_key_back(hasty: Place):
     one = someone()
-    await place.greeting.greet(one, [])
+    await hasty.greeting.greet(one, [])
 
     async def gone() -> bool:
-        return await place.live() == set()
+        return await hasty.live() == set()
 
     await wait_until_async(gone, PATIENCE, "the key of a worker that nobody hears to go")
-    assert await place.leases.heard(one)
-    assert await place.live() == {one.id}
+    assert await hasty.leases.heard(one)
+    assert await hasty.live() == {one.id}
 
 
 async def test_a_heartbeat_never_brings_back_what_another_member_has_written_off(place: Place):
@@ -179,15 +195,15 @@ async def test_a_stream_that_ends_takes_no_lease_away(place: Place):
     assert await place.leases.heard(one)
 
 
-async def test_heartbeats_keep_the_lease_for_longer_than_its_ttl(place: Place):
+async def test_heartbeats_keep_the_lease_for_longer_than_its_ttl(hasty: Place):
     one = someone()
-    await place.greeting.greet(one, [])
+    await hasty.greeting.greet(one, [])
     loop = asyncio.get_running_loop()
-    until = loop.time() + 3 * TTL
+    until = loop.time() + 3 * SHORT
     while loop.time() < until:
-        assert await place.leases.heard(one)
-        assert await place.live() == {one.id}
-        await asyncio.sleep(TTL / 4)
+        assert await hasty.leases.heard(one)
+        assert await hasty.live() == {one.id}
+        await asyncio.sleep(SHORT / 4)
 
 
 async def test_the_designated_member_refreshes_first_and_another_steps_in(place: Place):
