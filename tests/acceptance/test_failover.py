@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from acceptance.conftest import TTL, pids
-from schedclient import SyncClient
+from schedclient import NotFound, SyncClient
 from schedctl.dev.processes import find
 from support.cluster import DevCluster
 from support.probe import Probe, Start
@@ -126,9 +126,7 @@ def test_a_worker_stopped_past_its_lease_has_its_late_result_refused_as_stale(
     assert_refused_as_stale(rough, client, before)
     assert client.runs.get(run.run_id) == done, "the refused result changed nothing"
     assert [start.token for start in probe.starts(run.run_id)] == [before.token, done.fencing_token]
-    wait_until(
-        lambda: client.workers.get(before.worker).state == "LIVE", PATIENCE, "it to be served again"
-    )
+    wait_until(lambda: lives(client, before.worker), PATIENCE, "it to be served again")
     again = client.submit(name="again", shell=probe.shell())
     assert client.runs.wait(again, timeout=10).succeeded
     assert pids(rough) == daemons, "it came back by itself, without a restart"
@@ -169,6 +167,13 @@ def stopped_at_work(cluster: DevCluster, probe: Probe, gate: Path) -> Start:
     cluster.pause(start.worker)
     gate.touch()
     return start
+
+
+def lives(client: SyncClient, worker: str) -> bool:
+    try:
+        return client.workers.get(worker).state == "LIVE"
+    except NotFound:  # its new incarnation isn't registered yet
+        return False
 
 
 def assert_refused_as_stale(cluster: DevCluster, client: SyncClient, late: Start) -> None:

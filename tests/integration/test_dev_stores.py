@@ -251,6 +251,16 @@ def test_what_does_not_come_up_in_time_exits_7_and_says_why(tmp_path: Path) -> N
     assert left_over(cluster.directory) == []
 
 
+def test_settings_that_are_not_checked_in_time_exit_7_too_and_nothing_was_started(
+    tmp_path: Path,
+) -> None:
+    cluster = DevCluster(tmp_path / "d", members=1, workers=0)
+    late = cluster.dev("up", "--set", "schedd.member_ttl=3s", "--detach", "--timeout", "0.01")
+    assert late.returncode == 7, late.stderr
+    assert "error: the check of m1's settings did not end within 0 s" in late.stderr
+    assert left_over(cluster.directory) == []
+
+
 def test_workers_and_leaders_that_are_not_there_are_named(stores: DevCluster) -> None:
     paused = stores.dev("pause-worker", "w9")
     assert (paused.returncode, "no worker 'w9'" in paused.stderr) == (5, True)

@@ -174,7 +174,7 @@ def _start(folder: Folder, state: State, deadline: float, say: Say) -> State:
     missing = [part for part in daemons.all_of(state) if not part.alive()]
     overrides = plan.overrides_of(state)
     daemons.configure(folder, state, missing, overrides)
-    daemons.check(folder, plan.overridden(missing, overrides))
+    daemons.check(folder, plan.overridden(missing, overrides), lambda: _left(deadline))
     folder.save(state)
     state = _start_stores(folder, state, deadline, say)
     if any(part.kind is Kind.MEMBER for part in missing):

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from schedctl.dev.configs import DRAIN_TIMEOUT, render
@@ -42,14 +42,16 @@ def configure(
         folder.config(name).write_text(text, encoding="utf-8")
 
 
-def check(folder: Folder, parts: Iterable[Part]) -> None:
-    """Have daemons check their own files, before anything is started.
+def check(folder: Folder, parts: Iterable[Part], left: Callable[[], float]) -> None:
+    """Have daemons check their own files, before anything is started. `left`: seconds it may take.
 
     Raises:
         BadOverride: one refuses a setting; says what it printed.
+        NotReady: it took longer.
     """
     for part in parts:
-        done = _run([*_command(folder, part), "--check-config"], folder, timeout=30.0)
+        what = f"the check of {part.name}'s settings"
+        done = _run(what, [*_command(folder, part), "--check-config"], folder, left())
         if done.returncode != 0:
             told = (done.stderr or done.stdout).strip().splitlines()
             problem = (
@@ -70,10 +72,7 @@ def migrate(folder: Folder, member: Part, timeout: float) -> None:
     """
     command = _command(folder, member)
     command.insert(-2, "migrate")
-    try:
-        done = _run(command, folder, timeout)
-    except subprocess.TimeoutExpired as late:
-        raise NotReady(f"schedd migrate did not end within {timeout:.0f} s") from late
+    done = _run("schedd migrate", command, folder, timeout)
     if done.returncode != 0:
         raise DevError("schedd migrate failed", evidence=(done.stderr or done.stdout).strip())
 
@@ -112,18 +111,21 @@ def environment() -> dict[str, str]:
 
 
 def _run(
-    command: Sequence[str], folder: Folder, timeout: float
+    what: str, command: Sequence[str], folder: Folder, timeout: float
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        cwd=folder.root,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    try:
+        return subprocess.run(
+            command,
+            cwd=folder.root,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as late:
+        raise NotReady(f"{what} did not end within {timeout:.0f} s") from late
 
 
 def _command(folder: Folder, part: Part) -> list[str]:
