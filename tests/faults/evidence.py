@@ -8,6 +8,7 @@ judges kept histories again and appends what they show. `EVIDENCE=1 make faults`
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -23,13 +24,16 @@ FIGURES = "figures.json"
 
 
 def line_of(meta: Meta, verdict: Verdict, figures: dict[str, Any]) -> dict[str, Any]:
-    """One line: the test, when, the verdict, what was measured beside it, how to repeat it."""
+    """One line: the test, when, the verdict, what was measured beside it, how to repeat it; and how
+    many processes wanted the machine in the last minute, for who waits for it is late.
+    """
     drawn = meta.scenario == "faults-long"
     return {
         "test": f"{meta.scenario}, seed {meta.seed}" if drawn else meta.scenario,
         "date": time.strftime("%Y-%m-%d", time.gmtime(meta.ended)),
         **verdict.as_json(),
         "seconds": round(meta.ended - meta.began, 1),
+        "load": round(os.getloadavg()[0], 1),
         "measured": figures,
         "command": meta.command,
     }

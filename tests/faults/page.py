@@ -159,6 +159,8 @@ def _measured(line: Mapping[str, Any]) -> str:
     told = [
         text.format(line["measured"][key]) for key, text in named.items() if key in line["measured"]
     ]
+    if "load" in line:
+        told.append(f"load {line['load']:.0f}")
     if "wire" in line["measured"]:
         told.append(_wire(line["measured"]["wire"]))
     return ", ".join((line["date"], *told))

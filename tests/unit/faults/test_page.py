@@ -79,6 +79,12 @@ def test_a_wire_that_was_spoiled_says_what_was_counted() -> None:
     assert wanted in page([line], [])
 
 
+def test_what_else_the_machine_had_to_do_is_told() -> None:
+    assert "healing, load 26" in page(
+        [measured("test_leader_killed") | {"measured": {"healing_s": 1.0}, "load": 25.9}], []
+    )
+
+
 def test_a_measurement_that_failed_says_so() -> None:
     failed = measured("test_leader_killed") | {"status": "violated"}
     assert "**violated**" in page([failed], [])
