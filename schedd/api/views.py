@@ -50,7 +50,7 @@ def job_message(record: JobRecord) -> job_pb2.Job:
 def run_message(record: RunRecord) -> run_pb2.Run:
     """A run as people see it."""
     run = record.run
-    late = run.lateness(run.started_at)
+    late = record.lateness
     return run_pb2.Run(
         run_id=str(run.key.run_id),
         namespace=record.namespace,

@@ -198,7 +198,8 @@ class LiveRun:
 
     def lateness(self, started_at: datetime | None) -> timedelta | None:
         """How long after it should have the present attempt started: after due_at for the first,
-        after the end of the back-off for a later one. None: it hasn't started.
+        after the end of the back-off for a later one. None: it hasn't started. For figures of how
+        prompt the cluster is; what people read of a run is `RunRecord.lateness`.
         """
         if started_at is None:
             return None

@@ -7,7 +7,7 @@ a normal answer.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from schedd.core.ids import IncarnationId, JobId, ShardId, Timeline, Token
 from schedd.core.lifecycle import State
@@ -133,6 +133,15 @@ class RunRecord:
     """Its job is."""
     braked: bool = False
     """The whole cluster is paused."""
+    first_started_at: datetime | None = None
+    """Of all its handings out the first start that is known."""
+
+    @property
+    def lateness(self) -> timedelta | None:
+        """From when it was due to its first start, never negative; None: it hasn't started."""
+        if self.first_started_at is None:
+            return None
+        return max(timedelta(0), self.first_started_at - self.run.due_at)
 
 
 @dataclass(frozen=True, slots=True)

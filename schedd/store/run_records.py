@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, Select, func, literal_column, select
+from sqlalchemy import Row, Select, case, func, literal_column, select
 
 from schedd.core.ids import JobId, RunId, Token
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import LiveRun, Priority, RunKey, Trigger
 from schedd.core.records import RunRecord
 from schedd.store.arrays import clean
-from schedd.store.schema import jobs, runs, timers
+from schedd.store.schema import attempts, jobs, runs, timers
 
 
 def records() -> Select[Any]:
-    """Runs with what their jobs say."""
+    """Runs with what their jobs and earlier attempts say."""
+    first = select(func.min(attempts.c.started_at)).where(attempts.c.run_id == runs.c.run_id)
+    earlier = case((runs.c.assignments > 1, first.correlate(runs).scalar_subquery()))
     return select(
         *(column for column in runs.c if column.name not in {"count", "digest", "payload"}),
         runs.c.count.label("instants"),  # a row has a method of its name
@@ -25,6 +27,7 @@ def records() -> Select[Any]:
         jobs.c.ephemeral,
         func.coalesce(timers.c.paused, False).label("paused"),
         literal_column("(SELECT paused FROM cluster WHERE one)").label("braked"),
+        func.least(earlier, runs.c.started_at).label("first_started_at"),
     ).select_from(
         runs.join(jobs, jobs.c.job_id == runs.c.job_id).outerjoin(
             timers, timers.c.job_id == runs.c.job_id
@@ -68,6 +71,7 @@ def record(row: Row[Any]) -> RunRecord:
         row.ready_at if run.state is State.RETRYING else None,
         row.paused,
         row.braked,
+        row.first_started_at,
     )
 
 

@@ -262,8 +262,8 @@ def _reason(run: run_pb2.Run) -> str:
 
 
 def _lateness(run: run_pb2.Run) -> timedelta | None:
-    """Of the start; None when it hasn't started, or what is known is the start of a retry."""
-    if run.attempt > 1 or not run.HasField("lateness_ms"):
+    """Of the first start; None when it hasn't started."""
+    if not run.HasField("lateness_ms"):
         return None
     return timedelta(milliseconds=run.lateness_ms)
 

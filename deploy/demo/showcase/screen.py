@@ -72,8 +72,7 @@ class Screen:
         if run.state in SHOWN_AT_ONCE:
             return
         symbol, style = STATES.get(run.state, ("?", ""))
-        first = run.attempt <= 1 and run.lateness_ms is not None
-        late = f"{run.lateness_ms:>6,} ms" if first else " " * 9
+        late = " " * 9 if run.lateness_ms is None else f"{run.lateness_ms:>6,} ms"
         line = Text.assemble(
             (f"{_clock(run.due_at)}  ", "dim"),
             f"{run.job or '':<14} ",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from datetime import UTC, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -16,9 +17,10 @@ from schedd.api.errors import (
     InvalidArgument,
     NotFound,
 )
-from schedd.core.lifecycle import LIVE
+from schedd.core.lifecycle import LIVE, Reason, State
+from schedd.core.model import Verdict
 from schedd.core.records import WorkerView
-from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2
+from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 from support.store import draft, incarnation, report
 
@@ -147,3 +149,50 @@ async def test_why_a_run_waits_that_asks_more_slots_than_any_worker_has(api):
     why = await api("ExplainRun", wire.ExplainRunRequest(run_id=run.run_id))
     (check,) = [one for one in why.checks if one.question == "Is there a worker for it?"]
     assert check.answer == "no worker attached takes jobs of 99 slots: the largest has 2"
+
+
+async def test_lateness_is_of_the_first_start_whatever_came_after_it(api):
+    asked = await api("SubmitRun", submit())
+    due = asked.due_at.ToDatetime(UTC)
+    me = api.world.members[0]
+
+    async def attempt(start: timedelta, state: State) -> run_pb2.Run:
+        """One that starts so long after the run was due."""
+        [live] = await me.store.owner.live_runs([*me.epochs], list(LIVE))
+        [assigned] = await me.assigned(draft(live))
+        began = due + start
+        wait = began + timedelta(seconds=1) if state is State.RETRYING else None
+        done = report(
+            assigned,
+            state=state,
+            reason=Reason.EXIT_CODE,
+            started_at=began,
+            finished_at=began,
+            retry_at=wait,
+        )
+        assert await me.store.results.accept([done]) == [Verdict.ACCEPTED]
+        return await api("GetRun", wire.GetRunRequest(run_id=asked.run_id))
+
+    assert not asked.HasField("lateness_ms")
+    first = await attempt(timedelta(milliseconds=17), State.RETRYING)
+    assert (first.lateness_ms, first.state) == (17, common_pb2.RUN_STATE_RETRYING)
+    second = await attempt(timedelta(seconds=7), State.RETRYING)
+    assert (second.lateness_ms, second.started_at.ToDatetime(UTC)) == (
+        17,
+        due + timedelta(seconds=7),
+    )
+    third = await attempt(timedelta(seconds=20), State.FAILED)
+    assert third.lateness_ms == 17
+    listed = await api("ListRuns", wire.ListRunsRequest())
+    assert [run.lateness_ms for run in listed.runs] == [17]
+
+
+async def test_a_start_before_its_time_by_the_workers_clock_is_not_late_at_all(api):
+    asked = await api("SubmitRun", submit())
+    me = api.world.members[0]
+    [live] = await me.store.owner.live_runs([*me.epochs], list(LIVE))
+    [assigned] = await me.assigned(draft(live))
+    began = asked.due_at.ToDatetime(UTC) - timedelta(milliseconds=3)
+    await me.store.results.accept([report(assigned, started_at=began)])
+    run = await api("GetRun", wire.GetRunRequest(run_id=asked.run_id))
+    assert (run.HasField("lateness_ms"), run.lateness_ms) == (True, 0)
