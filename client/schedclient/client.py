@@ -100,7 +100,7 @@ class Client:
             namespace=self.namespace,
             name=name,
             spec=job_message(work if spec is None else spec),
-            delay=length_message(delay),
+            delay=length_message(delay, "delay"),
             idempotency_key=idempotency_key or str(uuid4()),
         )
         return value_of(Run, await self._transport.call(methods.SUBMIT_RUN, request, deadline))

@@ -51,6 +51,7 @@ class Jobs:
 
         A key is made when none is given, so that a lost answer makes no second job.
         """
+        _need_name("create", name)
         request = wire.CreateJobRequest(
             job=job_message(fields if spec is None else spec, name=name, namespace=self._namespace),
             idempotency_key="" if validate_only else idempotency_key or str(uuid4()),
@@ -95,6 +96,7 @@ class Jobs:
         None clears a field. With `etag` a job that somebody else has changed stays (`Conflict`).
         A wire message needs its mask.
         """
+        _need_name("update", job)
         written: Form | job_pb2.Job = fields if spec is None else spec
         message = job_message(written, name=job, namespace=self._namespace)
         if mask is None:
@@ -126,7 +128,7 @@ class Jobs:
     ) -> Job:
         """Fire no instant until `resume`, or `until`; none is replayed afterwards."""
         request = wire.PauseJobRequest(
-            namespace=self._namespace, job=job, note=note, until=when_message(until)
+            namespace=self._namespace, job=job, note=note, until=when_message(until, "until")
         )
         return value_of(Job, await self._call(methods.PAUSE_JOB, request, deadline))
 
@@ -154,7 +156,7 @@ class Jobs:
             idempotency_key=idempotency_key or str(uuid4()),
             overlap=job_pb2.Overlap.ValueType(enum_number("overlap", overlap)),
             priority=common_pb2.Priority.ValueType(enum_number("priority", priority)),
-            delay=length_message(delay),
+            delay=length_message(delay, "delay"),
         )
         return value_of(Run, await self._call(methods.TRIGGER_JOB, request, deadline))
 
@@ -168,7 +170,16 @@ class Jobs:
     ) -> tuple[Instant, ...]:
         """The coming instants of a job, after `after` (exclusive; now if None)."""
         request = wire.ListNextInstantsRequest(
-            namespace=self._namespace, job=job, after=when_message(after), count=count
+            namespace=self._namespace, job=job, after=when_message(after, "after"), count=count
         )
         answer = await self._call(methods.LIST_NEXT, request, deadline)
         return tuple(value_of(Instant, one) for one in answer.instants)
+
+
+def _need_name(call: str, given: object) -> None:
+    """A form in the name's place is a slip that protobuf would tell in words of its own."""
+    if not isinstance(given, str):
+        raise TypeError(
+            f"{call}: the job's name comes first, as text, then its fields: "
+            f'{call}("etl", …); got {type(given).__name__}'
+        )

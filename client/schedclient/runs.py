@@ -50,8 +50,8 @@ class Runs:
             job=job,
             worker=worker,
             states=_states(states),
-            scheduled_after=when_message(after),
-            scheduled_before=when_message(before),
+            scheduled_after=when_message(after, "after"),
+            scheduled_before=when_message(before, "before"),
         )
 
         async def read(size: int, token: str) -> tuple[Sequence[Message], str]:

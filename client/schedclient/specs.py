@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypedDict
 from google.protobuf.message import Message
 
 from schedclient.errors import InvalidArgument, from_form
-from schedkit.jsonform import FormErrors, from_json
+from schedkit.jsonform import FormErrors, Problem, from_json
 from schedproto.v1 import common_pb2, job_pb2
 
 Length: TypeAlias = timedelta | str
@@ -143,14 +143,25 @@ def payload_message(value: Any) -> common_pb2.Payload | None:
     return job_message({"payload": value}).payload
 
 
-def length_message(value: Length | None) -> Any:
-    """The wire's Duration, or None."""
-    return None if value is None else job_message({"every": value}).every
+def length_message(value: Length | None, called: str) -> Any:
+    """The wire's Duration, or None; `called`: what the caller calls it."""
+    return None if value is None else _read("every", value, called).every
 
 
-def when_message(value: When | None) -> Any:
-    """The wire's Timestamp, or None."""
-    return None if value is None else job_message({"at": value}).at
+def when_message(value: When | None, called: str) -> Any:
+    """The wire's Timestamp, or None; `called`: what the caller calls it."""
+    return None if value is None else _read("at", value, called).at
+
+
+def _read(field: str, value: Any, called: str) -> job_pb2.Job:
+    """A job with a value of the kind that its `field` has; what is wrong is said of `called`."""
+    try:
+        return from_json({field: value}, job_pb2.Job)
+    except FormErrors as error:
+        own = [
+            Problem((called, *one.path[1:]), one.message, one.suggestion) for one in error.problems
+        ]
+        raise from_form(FormErrors(own)) from None
 
 
 def enum_number(field: str, value: str | None) -> int:

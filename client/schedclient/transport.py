@@ -139,17 +139,27 @@ class Transport:
     async def _connected(self, deadline: _Deadline) -> str:
         """An endpoint with a connection: the first in order that gets one in time."""
         backoff = Backoff(0.05, 1.0)
+        tried = False  # whether one has refused, or had all the time that connecting may take
         if not self._met and self.settings.patience is not None:
             deadline = _Deadline(min(self.settings.patience, deadline.left()))
         while True:
             for endpoint in tuple(self._order):
-                if await self._connects(endpoint, min(CONNECTING, deadline.left())):
+                within = min(CONNECTING, deadline.left())
+                ready = await self._connects(endpoint, within)
+                if ready:
                     self._met = True
                     return endpoint
+                tried = tried or ready is not None or within == CONNECTING
                 self._to_the_end(endpoint)
             wait = backoff.next()
             if deadline.left() <= wait:
                 told = ", ".join(self.settings.endpoints)
+                if not tried:
+                    raise DeadlineExceeded(
+                        f"the time was over before a connection stood: {told}",
+                        reason="NO_TIME",
+                        remedy="give it more time; nothing was sent",
+                    )
                 raise ClusterUnavailable(
                     f"no endpoint answers: {told}",
                     reason="NO_ENDPOINT",
@@ -157,7 +167,8 @@ class Transport:
                 )
             await asyncio.sleep(wait)
 
-    async def _connects(self, endpoint: str, within: float) -> bool:
+    async def _connects(self, endpoint: str, within: float) -> bool | None:
+        """Whether a connection stands; None: it neither did nor was refused `within` seconds."""
         channel = self._channel(endpoint)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(within, 0.0)):
@@ -168,7 +179,7 @@ class Transport:
                     await channel.wait_for_state_change(state)
                     state = channel.get_state(try_to_connect=True)
                 return True
-        return False
+        return None
 
     def _demote(self, endpoint: str, failure: ApiError) -> None:
         """Ask another first the next time, if this one can't answer."""

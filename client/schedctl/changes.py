@@ -23,9 +23,6 @@ SET_BY_CLUSTER: Final = frozenset(
         "created_by",
     }
 )
-STANDING: Final = frozenset({"paused", "pause_note", "paused_until"})
-"""How a job stands: `job pause` and `resume` change it, never an edit."""
-
 IN_TABLE: Final = frozenset(
     {"name", "cron", "every", "at", "on_demand", "time_zone", "priority", "labels"}
 )

@@ -38,8 +38,10 @@ def written(length: timedelta) -> str:
 
 
 def state_of(job: Job) -> str:
-    """A job is active or paused."""
-    return "PAUSED" if job.paused else "active"
+    """A job is active or paused; one that has no instant to come any more is done."""
+    if job.paused:
+        return "PAUSED"
+    return "active" if job.on_demand or job.next_run_at else "done"
 
 
 def lateness(run: Run) -> str:

@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TextIO
 
 import click
 
@@ -111,9 +111,12 @@ class NotBuilt(Failure):
 
 
 def show(trouble: Trouble) -> int:
-    """Tell it on stderr; its exit code."""
-    for line in trouble.lines():
-        click.echo(line, err=True)
+    """Tell it on stderr, if that takes it; its exit code."""
+    try:
+        for line in trouble.lines():
+            click.echo(line, err=True)
+    except OSError:  # a full disk, or a reader who has gone: the exit code still tells
+        _swallow(sys.stderr)
     return trouble.exit_code
 
 
@@ -131,6 +134,25 @@ def open_stdout() -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - for as long as the process
 
 
+def standard_input() -> bytes:
+    """All that comes on stdin.
+
+    Raises:
+        Failure: it is closed (`<&-`), or can't be read.
+    """
+    try:
+        if sys.stdin is not None:
+            return sys.stdin.buffer.read()
+        why = "it is closed"
+    except OSError as error:
+        why = str(error.strerror)
+    raise Failure(
+        f"standard input can't be read: {why}",
+        reason="NO_INPUT",
+        remedy="give it a file (< FILE) or a pipe, or name the file instead of -",
+    )
+
+
 def is_full(error: OSError) -> bool:
     """Whether stdout takes no more: the disk below it is full, or fails."""
     return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -138,7 +160,12 @@ def is_full(error: OSError) -> bool:
 
 def close_stdout() -> None:
     """The reader of our output has gone: say nothing more to it, at exit either."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _swallow(sys.stdout)
+
+
+def _swallow(stream: TextIO) -> None:
+    """Let it take all that comes, also what it still holds when the process ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _line(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from typing import Final
@@ -16,8 +17,12 @@ RUN_FAILED: Final = 1
 
 
 async def wait(session: Session, client: Client, run: Run) -> Run:
-    """Until it has ended, or `--timeout` passes; the run itself is left alone."""
-    return await client.runs.wait(run, timeout=session.timeout)
+    """Until it has ended, or `--timeout` passes, or Ctrl-C; the run itself is left alone."""
+    try:
+        return await client.runs.wait(run, timeout=session.timeout)
+    except asyncio.CancelledError:
+        message(f"run {run.run_id} goes on: schedctl run wait {run.run_id}")
+        raise
 
 
 async def print_logs(client: Client, run_id: str, *, token: int = 0, follow: bool = False) -> None:

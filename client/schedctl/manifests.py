@@ -8,7 +8,6 @@ No scalar is guessed at: types come from the model, so `on`, `010` and `22:30` s
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 import yaml
 
+from schedctl.failure import standard_input
 from schedkit.jsonform import FormErrors, Plain, from_json
 from schedkit.jsonform import Path as FieldPath
 from schedkit.jsonform.problems import did_you_mean
@@ -228,7 +228,7 @@ def _doubles(manifests: Sequence[Manifest]) -> Iterator[Fault]:
 def _contents(files: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     for name in files:
         if name == "-":
-            yield "stdin", sys.stdin.buffer.read()
+            yield "stdin", standard_input()
             continue
         path = Path(name)
         inner = (

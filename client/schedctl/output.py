@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 
 import click
 
-from schedclient import Value
+from schedclient import Client, Value
 from schedctl.session import Session
 
 V = TypeVar("V", bound=Value)
@@ -72,6 +72,25 @@ def show_list(
         shown = [one for one in columns if form == "wide" or not one.wide]
         rows = [[_cell(session, one.cell(value)) for one in shown] for value in values]
         _table(session, [one.head for one in shown], rows)
+
+
+def show_listing(
+    session: Session,
+    asked: int | None,
+    listing: Callable[[Client, int | None], AsyncIterator[V]],
+    columns: Sequence[Column[V]],
+    name: Callable[[V], str],
+) -> None:
+    """Read a list and print it: as many as `--limit` asks for, else 50 in a table, else all.
+
+    `listing` is given the client and how many to read. That a table isn't all is said on stderr.
+    """
+    most = session.limit(asked)
+    cut = most if asked is None else None
+    values = session.collect(lambda client: listing(client, most if cut is None else cut + 1))
+    show_list(session, values[:cut], columns, name)
+    if cut is not None and len(values) > cut:
+        message(f"these are the first {cut}: --limit N shows more, -o json all")
 
 
 def show_one(

@@ -122,7 +122,7 @@ class Session:
         context = self._context()
         if self.given.get("yes") or not (context and context.protected):
             return
-        if self.given.get("no_input") or not sys.stdin.isatty():
+        if self.given.get("no_input") or not (sys.stdin and sys.stdin.isatty()):
             raise Misconfigured(
                 f'context "{context.name}" is protected: give --yes to {what} {name}'
             )
@@ -179,7 +179,7 @@ class When(click.ParamType[datetime]):
         try:
             if text.startswith("+"):
                 return utcnow() + timedelta(seconds=duration.parse(text[1:]).total_seconds())
-            stamp = when_message(text)
+            stamp = when_message(text, self.name)
         except InvalidArgument as error:
             self.fail(error.violations[0].problem, param, ctx)
         except (ValueError, OverflowError) as error:

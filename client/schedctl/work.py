@@ -6,16 +6,15 @@ the same; a problem names the flag it came from.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
-from schedctl.failure import Failure
-from schedctl.session import INSTANT, When
-from schedkit.jsonform import FormErrors, Problem, from_json
+from schedctl.failure import Failure, standard_input
+from schedctl.session import INSTANT, Guard, When
+from schedkit.jsonform import FormErrors, Problem, from_json, standard
 from schedproto.v1 import common_pb2, job_pb2
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -91,6 +90,13 @@ def work_options(command: F) -> F:
     return command
 
 
+def paused_option(command: F) -> F:
+    """For a job that is made; later it is paused and resumed by calls of their own."""
+    return click.option("--paused", is_flag=True, help="Stored, and not fired until resumed.")(
+        command
+    )
+
+
 def schedule_options(command: F) -> F:
     """When: exactly one of cron, every, at, on-demand; and what bends it."""
     for option in reversed(
@@ -100,7 +106,7 @@ def schedule_options(command: F) -> F:
             click.option("--phase", metavar="DURATION", help="Moves --every."),
             click.option("--at", type=When(), metavar=INSTANT, help="Once: RFC 3339, or from now."),
             click.option("--on-demand", is_flag=True, help="Only when triggered."),
-            click.option("--tz", metavar="ZONE", help="IANA name.  [default: UTC]"),
+            click.option("--tz", type=Guard(), metavar="ZONE", help="IANA name.  [default: UTC]"),
             click.option("--start", type=When(), metavar=INSTANT, help="Not before."),
             click.option("--end", type=When(), metavar=INSTANT, help="Not after."),
             click.option("--max-runs", metavar="N"),
@@ -109,7 +115,6 @@ def schedule_options(command: F) -> F:
             click.option("--catch-up", metavar="latest|all|none", help="[default: latest]"),
             click.option("--catch-up-window", metavar="1h"),
             click.option("--label", multiple=True, metavar="KEY=VALUE"),
-            click.option("--paused", is_flag=True, help="Stored, and not fired until resumed."),
         ]
     ):
         command = option(command)
@@ -151,7 +156,7 @@ def read_payload(given: str) -> common_pb2.Payload:
     if given != "-" and not given.startswith("@"):
         return _inline(given)
     try:
-        content = sys.stdin.buffer.read() if given == "-" else Path(given[1:]).read_bytes()
+        content = standard_input() if given == "-" else Path(given[1:]).read_bytes()
     except OSError as error:
         raise Failure(
             f"payload can't be read: {error}", reason="NO_FILE", remedy="check the file's name"
@@ -174,9 +179,14 @@ def _inline(text: str) -> common_pb2.Payload:
 
 
 def _json_payload(text: str) -> common_pb2.Payload:
-    import json
-
-    json.loads(text)  # checked, and kept to the byte
+    try:
+        standard.loads(text)  # checked, and kept to the byte
+    except standard.TooDeep as deep:
+        raise Failure(
+            f"--payload {deep}",
+            reason="WRONG_FLAG",
+            remedy="put what is deeper elsewhere, and give its address",
+        ) from None
     return common_pb2.Payload(json=text)
 
 

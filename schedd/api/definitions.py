@@ -5,7 +5,6 @@ here, at each reading, so that there is one place that knows them. `check` colle
 of a job at once; `definition_of` trusts what was stored.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -39,6 +38,7 @@ from schedd.core.schedule import (
     OnDemand,
     Schedule,
 )
+from schedkit.jsonform import standard
 from schedproto.v1 import common_pb2, job_pb2
 
 MAX_PAYLOAD = 256 * 1024
@@ -185,9 +185,9 @@ def payload_violations(payload: common_pb2.Payload, field: str = "payload") -> I
         yield Violation(field, f"has {size:,} bytes, at most {MAX_PAYLOAD:,} are allowed")
     elif payload.json:
         try:
-            json.loads(payload.json)
-        except RecursionError:
-            yield Violation(field, "is nested too deeply")
+            standard.loads(payload.json)
+        except standard.TooDeep as deep:
+            yield Violation(field, str(deep))
         except ValueError as wrong:
             yield Violation(field, f"isn't JSON: {wrong}")
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, cast
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -27,9 +27,12 @@ from schedd.api.errors import Violation
 from schedd.web import problems
 from schedd.web.problems import Refusal
 from schedd.web.rules import WHOLE, Found
-from schedkit.jsonform import FormErrors, from_json, named_fields
+from schedkit.jsonform import FormErrors, from_json, named_fields, standard
 
 MOST_BYTES: Final = 4 * 1024 * 1024
+
+AROUND: Final = 5
+"""Levels of a body around a payload, at most."""
 
 HEADERS: Final = {"if-match": "etag", "idempotency-key": "idempotency_key"}
 """Header → the field of the request that it stands for."""
@@ -218,9 +221,9 @@ async def _content(request: Request) -> bytes:
 def parsed(content: bytes) -> Mapping[str, Any]:
     """The JSON object that a body is. Raises Refusal. Pure."""
     try:
-        found = json.loads(content, object_pairs_hook=_once, parse_constant=_no_constant)
-    except RecursionError as error:
-        raise _wrong("the body is nested too deeply") from error
+        found = standard.loads(content, levels=standard.MOST_NESTED + AROUND, pairs=_once)
+    except standard.TooDeep as deep:
+        raise _wrong(f"the body {deep}") from deep
     except ValueError as error:
         raise _wrong(f"the body is no JSON: {error}", reason="MALFORMED_JSON") from error
     if not isinstance(found, Mapping):
@@ -234,10 +237,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(key for key in found if sum(key == other for other, _ in pairs) > 1)
         raise ValueError(f"{twice!r} is given twice")
     return found
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
 
 
 def _wrong(

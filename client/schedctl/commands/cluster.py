@@ -8,7 +8,7 @@ from schedclient import Cluster
 from schedctl.columns import AUDIT, MEMBERS, SHARD_MOVES, SHARDS, WORKERS, facts
 from schedctl.commands.doctor import doctor
 from schedctl.flags import Group, pass_session
-from schedctl.output import instant, length, message, show_facts, show_list, show_one
+from schedctl.output import instant, length, message, show_facts, show_list, show_listing, show_one
 from schedctl.session import Session
 
 
@@ -144,8 +144,13 @@ def worker() -> None:
 @pass_session
 def list_workers(session: Session, limit: int | None) -> None:
     """Every worker."""
-    found = session.collect(lambda client: client.workers.list(limit=session.limit(limit)))
-    show_list(session, found, WORKERS, lambda one: one.name)
+    show_listing(
+        session,
+        limit,
+        lambda client, most: client.workers.list(limit=most),
+        WORKERS,
+        lambda one: one.name,
+    )
 
 
 @worker.command()
@@ -173,9 +178,10 @@ def audit() -> None:
 @pass_session
 def list_audit(session: Session, action: str, of: str, run_id: str, limit: int | None) -> None:
     """Entries, newest first."""
-    found = session.collect(
-        lambda client: client.audit.list(
-            action=action, of=of, run_id=run_id, limit=session.limit(limit)
-        )
+    show_listing(
+        session,
+        limit,
+        lambda client, most: client.audit.list(action=action, of=of, run_id=run_id, limit=most),
+        AUDIT,
+        lambda one: one.object,
     )
-    show_list(session, found, AUDIT, lambda one: one.object)

@@ -6,7 +6,7 @@ import click
 
 from schedctl.columns import DEAD
 from schedctl.flags import Group, pass_session
-from schedctl.output import show_list
+from schedctl.output import show_listing
 from schedctl.session import Session
 
 
@@ -21,7 +21,10 @@ def dlq() -> None:
 @pass_session
 def list_dead(session: Session, job: str, limit: int | None) -> None:
     """Dead letters, newest first."""
-    found = session.collect(
-        lambda client: client.dead_letters.list(job=job, limit=session.limit(limit))
+    show_listing(
+        session,
+        limit,
+        lambda client, most: client.dead_letters.list(job=job, limit=most),
+        DEAD,
+        lambda one: one.run.run_id,
     )
-    show_list(session, found, DEAD, lambda one: one.run.run_id)

@@ -13,9 +13,16 @@ from schedctl import changes, following
 from schedctl.columns import INSTANTS, JOBS, RUNS, facts
 from schedctl.failure import Failure
 from schedctl.flags import Group, pass_session
-from schedctl.output import message, show_data, show_facts, show_list, show_one
+from schedctl.output import message, show_data, show_facts, show_list, show_listing, show_one
 from schedctl.session import INSTANT, Guard, Session, When
-from schedctl.work import job_of, need_action, read_payload, schedule_options, work_options
+from schedctl.work import (
+    job_of,
+    need_action,
+    paused_option,
+    read_payload,
+    schedule_options,
+    work_options,
+)
 
 
 @click.group(cls=Group)
@@ -34,6 +41,7 @@ def _name(one: Job) -> str:
 )
 @click.option("--dry-run", is_flag=True, help="Check only; nothing is stored.")
 @schedule_options
+@paused_option
 @work_options
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED)
 @pass_session
@@ -65,8 +73,9 @@ def create(
 @pass_session
 def list_jobs(session: Session, limit: int | None, where: str) -> None:
     """Jobs, newest first."""
-    jobs = session.collect(lambda client: client.jobs.list(where=where, limit=session.limit(limit)))
-    show_list(session, jobs, JOBS, _name)
+    show_listing(
+        session, limit, lambda client, most: client.jobs.list(where=where, limit=most), JOBS, _name
+    )
 
 
 @job.command()
@@ -134,9 +143,8 @@ def patch(
     async def work(client: Client) -> tuple[Job, bool]:
         before = await client.jobs.get(name)
         merged = changes.merged(before, spec, named)
-        mask = [field for field in named if field not in changes.STANDING]
         after = await client.jobs.update(
-            before.name, merged, mask=mask, etag=etag or "", validate_only=True
+            before.name, merged, mask=named, etag=etag or "", validate_only=True
         )
         told = changes.between(session, before, after)
         for line in told:
@@ -144,7 +152,7 @@ def patch(
         if dry_run or not told:
             return after, bool(told)
         return await client.jobs.update(
-            before.name, merged, mask=mask, etag=etag or before.etag
+            before.name, merged, mask=named, etag=etag or before.etag
         ), False
 
     after, differs = session.run(work)

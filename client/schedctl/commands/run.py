@@ -16,6 +16,7 @@ from schedctl.output import (
     show_data,
     show_facts,
     show_list,
+    show_listing,
     show_one,
 )
 from schedctl.session import Session
@@ -49,17 +50,15 @@ def list_runs(
 ) -> None:
     """Runs, newest first."""
     states = [word for one in state for word in one.split(",")]
-    runs = session.collect(
-        lambda client: client.runs.list(
-            job=job,
-            states=states,
-            worker=worker,
-            after=after,
-            before=before,
-            limit=session.limit(limit),
-        )
+    show_listing(
+        session,
+        limit,
+        lambda client, most: client.runs.list(
+            job=job, states=states, worker=worker, after=after, before=before, limit=most
+        ),
+        RUNS,
+        _id,
     )
-    show_list(session, runs, RUNS, _id)
 
 
 @run.command()

@@ -25,6 +25,7 @@ from schedkit.jsonform.scalars import (
     read_token,
     shown,
 )
+from schedkit.jsonform.standard import TooDeep, check_depth
 from schedkit.jsonform.write import BASE64, MATCHES, TOKENS, fields_of, is_map, map_value
 
 M = TypeVar("M", bound=Message)
@@ -223,7 +224,12 @@ def read_payload(value: Any, strings: bool) -> str | bytes:
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         text.encode()  # half of a surrogate pair is no text
+        check_depth(value)
         return text
+    except TooDeep as deep:
+        raise Unreadable(str(deep)) from None
+    except RecursionError:
+        raise Unreadable(str(TooDeep())) from None
     except (TypeError, ValueError) as error:
         raise Unreadable(f"is no JSON: {error}") from None
 

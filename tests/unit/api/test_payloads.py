@@ -7,7 +7,7 @@ from schedproto.v1 import common_pb2
 
 
 @pytest.mark.parametrize(
-    "text", ["{}", "1", '"x"', "[1, 2.5, null]", '{"deep": ' + "[" * 50 + "]" * 50 + "}"]
+    "text", ["{}", "1", '"x"', "[1, 2.5, null]", '{"deep": ' + "[" * 99 + "]" * 99 + "}", "1e308"]
 )
 def test_json_is_taken_as_it_is(text: str):
     assert list(payload_violations(common_pb2.Payload(json=text))) == []
@@ -17,10 +17,14 @@ def test_json_is_taken_as_it_is(text: str):
     ("text", "problem"),
     [
         ("{", "isn't JSON"),
-        ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
+        ("[" * 100_000 + "]" * 100_000, "at most 100 levels"),
+        ("[" * 101 + "]" * 101, "at most 100 levels"),
+        ("NaN", "isn't JSON"),
+        ("[-Infinity]", "isn't JSON"),
+        ('{"a": 1e400}', "isn't JSON"),
         ('"' + "x" * MAX_PAYLOAD + '"', "bytes, at most"),
     ],
-    ids=["broken", "deep", "large"],
+    ids=["broken", "deep", "a level too deep", "nan", "infinity", "too great", "large"],
 )
 def test_what_nobody_could_read_back_is_refused(text: str, problem: str):
     [violation] = payload_violations(common_pb2.Payload(json=text))

@@ -122,6 +122,45 @@ async def test_submit_sends_work_without_a_schedule(client: Client, member: Scri
     assert (run.run_id, run.state, run.ended) == ("r", "PENDING", False)
 
 
+async def test_what_is_wrong_is_told_by_the_callers_own_name_for_it(client: Client):
+    calls = {
+        "delay": client.submit(shell={"argv": ["date"]}, delay="5"),
+        "until": client.jobs.pause("etl", until="later"),
+        "after": client.jobs.next("etl", after="12:00"),
+    }
+    for name, call in calls.items():
+        with pytest.raises(InvalidArgument, match=f"^{name}: ") as caught:
+            await call
+        assert [one.field for one in caught.value.violations] == [name]
+
+
+async def test_a_form_in_the_place_of_the_name_is_told_as_what_it_is(client: Client):
+    with pytest.raises(TypeError, match="create: the job's name comes first"):
+        await client.jobs.create({"name": "etl", "on_demand": True})
+    with pytest.raises(TypeError, match="update: the job's name comes first"):
+        await client.jobs.update({"timeout": "5s"})
+
+
+@pytest.mark.parametrize("payload", [float("nan"), float("inf"), [[]] * 2 + [{"a": 1e999}]])
+async def test_a_payload_that_is_no_json_is_never_sent(client: Client, member: Scripted, payload):
+    with pytest.raises(InvalidArgument, match="is no JSON"):
+        await client.jobs.trigger("etl", payload)
+    assert member.requests == []
+
+
+async def test_a_payload_is_nested_at_most_so_deep(client: Client, member: Scripted):
+    member.say("TriggerJob", PENDING)
+    deep: list[object] = []
+    for _ in range(99):
+        deep = [deep]
+    await client.jobs.trigger("etl", deep)
+    for levels in (1, 100_000):
+        for _ in range(levels):
+            deep = [deep]
+        with pytest.raises(InvalidArgument, match="at most 100 levels"):
+            await client.jobs.trigger("etl", deep)
+
+
 async def test_many_are_submitted_and_one_refusal_hides_no_other(client: Client, member: Scripted):
     def answer(request):
         if list(request.spec.shell.argv) == ["3"]:

@@ -235,6 +235,38 @@ async def test_a_change_is_shown_field_by_field(ctl, member):
     assert not any("max_attempts" in line for line in ended.err.splitlines())
 
 
+async def test_a_job_without_an_instant_to_come_is_done(ctl, member):
+    fired = job_pb2.Job(name="fired")
+    fired.at.FromSeconds(1)
+    coming = job_pb2.Job(name="coming", cron=["@daily"])
+    coming.next_run_at.FromSeconds(1)
+    asked = job_pb2.Job(name="asked", on_demand=True)
+    paused = job_pb2.Job(name="paused", cron=["@daily"], paused=True)
+    member.say("ListJobs", jobs.ListJobsResponse(jobs=[fired, coming, asked, paused]))
+    lines = (await ctl("job", "list", "--no-headers")).lines
+    states = [next(w for w in line.split() if w in {"done", "active", "PAUSED"}) for line in lines]
+    assert states == ["done", "active", "active", "PAUSED"]
+
+
+async def test_a_table_that_was_cut_says_so_and_how_to_get_the_rest(ctl, member):
+    def page(count):
+        return lambda request: runs.ListRunsResponse(
+            runs=[run_of() for _ in range(min(count, request.page_size))]
+        )
+
+    member.say("ListRuns", page(51))
+    ended = await ctl("run", "list", "--no-headers")
+    assert len(ended.lines) == 50
+    assert ended.err == "these are the first 50: --limit N shows more, -o json all\n"
+    asked = await ctl("run", "list", "--no-headers", "--limit", "7")
+    assert (len(asked.lines), asked.err) == (7, "")
+    whole = await ctl("run", "list", "-o", "jsonl")
+    assert (len(whole.lines), whole.err) == (51, "")
+    member.say("ListRuns", page(50))
+    just = await ctl("run", "list", "--no-headers")
+    assert (len(just.lines), just.err) == (50, "")
+
+
 async def test_a_command_without_its_dashes_gets_the_hint(ctl, member):
     ended = await ctl("job", "create", "x", "--every", "5s", "ls", "-l")
     assert ended.code == 2

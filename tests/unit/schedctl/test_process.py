@@ -39,15 +39,36 @@ async def test_ctrl_c_is_130_and_leaves_the_run_alone(member):
     out, err = await process.communicate()
     assert process.returncode == 130
     assert out == b""
-    assert b"Traceback" not in err
+    assert err.decode() == "run r1 goes on: schedctl run wait r1\n"
     assert member.heard("CancelRun") == []
+
+
+@pytest.mark.parametrize(
+    "command", ["apply -f -", "submit --payload - -- true", "job trigger a --payload -"]
+)
+async def test_a_closed_stdin_is_no_bug(command):
+    shell = await asyncio.create_subprocess_shell(
+        f"{' '.join(SCHEDCTL)} {command} <&-", stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    out, err = await shell.communicate()
+    assert (shell.returncode, out) == (2, b"")
+    what, why, remedy = err.decode().splitlines()
+    assert what == "error: standard input can't be read: it is closed"
+    assert "NO_INPUT" in why
+    assert "< FILE" in remedy
+
+
+@pytest.mark.parametrize("stderr", ["2>/dev/full", "2>&-"])
+async def test_a_stderr_that_takes_nothing_leaves_the_exit_code(stderr):
+    shell = await asyncio.create_subprocess_shell(f"{' '.join(SCHEDCTL)} nosuch {stderr}")
+    assert await shell.wait() == 2
 
 
 async def test_the_reader_of_its_output_may_leave(member):
     many = [job_pb2.Job(name=f"j{n}" * 20) for n in range(1000)]
     member.say("ListJobs", jobs.ListJobsResponse(jobs=many))
     shell = await asyncio.create_subprocess_shell(
-        f"{' '.join(SCHEDCTL)} job list -o wide | head -1; echo ${{PIPESTATUS[0]}}",
+        f"{' '.join(SCHEDCTL)} job list -o wide --limit 1000 | head -1; echo ${{PIPESTATUS[0]}}",
         executable="/bin/bash",
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

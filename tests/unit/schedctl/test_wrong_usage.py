@@ -125,6 +125,7 @@ def test_a_key_that_is_given_twice_is_refused(offline, flag):
         "job patch a --timeout 5s --etag ''",
         "submit --idempotency-key '' -- true",
         "job trigger a --idempotency-key ''",
+        "job create a --cron @daily --tz '' -- true",
     ],
 )
 def test_an_empty_guard_is_refused(offline, line):
@@ -137,3 +138,34 @@ def test_at_most_none_at_once_is_refused(offline):
     ended = offline("job", "create", "a", "--on-demand", "--overlap", "allow:0", "--", "true")
     assert ended.code == 2
     assert "must be at least 1" in ended.err
+
+
+@pytest.mark.parametrize("payload", ["NaN", "-Infinity", "1e400", '{"a": [1E999]}', "{'a': 1}"])
+@pytest.mark.parametrize("command", ["submit --payload {} -- true", "job trigger a --payload {}"])
+def test_a_payload_that_no_reader_of_json_takes_is_refused(offline, command, payload):
+    ended = offline(*shlex.split(command.format(shlex.quote(payload))))
+    assert ended.code == 2
+    assert len(ended.err.splitlines()) == 3
+    assert "--payload is no JSON" in ended.err
+
+
+def test_a_payload_that_is_nested_too_deeply_is_refused_with_the_limit(offline, tmp_path: Path):
+    deep = tmp_path / "deep.json"
+    for levels in (101, 900, 100_000):
+        deep.write_text("[" * levels + "]" * levels)
+        ended = offline("submit", "--payload", f"@{deep}", "--", "true")
+        assert ended.code == 2, ended.err
+        assert len(ended.err.splitlines()) == 3
+        assert "at most 100 levels" in ended.err
+
+
+def test_a_time_that_is_over_before_anything_was_tried_is_a_deadline(offline, silent):
+    ended = offline("job", "list", "--endpoints", silent, "--timeout", "1ms")
+    assert ended.code == 7
+    assert "the time was over before a connection stood" in ended.err
+
+
+def test_a_job_is_paused_by_its_own_call_and_never_by_a_patch(offline):
+    assert "--paused" in offline("job", "create", "--help").out
+    assert "--paused" not in offline("job", "patch", "--help").out
+    assert offline("job", "patch", "a", "--paused").code == 2

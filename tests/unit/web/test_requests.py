@@ -141,7 +141,8 @@ def test_an_idempotency_key_may_come_as_a_header() -> None:
         (b'{"a": NaN}', "NaN is no JSON"),
         (b'{"a": 1, "a": 2}', "'a' is given twice"),
         (b"[1]", "must be an object"),
-        (b"[" * 100_000, "nested too deeply"),
+        (b"[" * 100_000, "nested too deeply: at most 100 levels"),
+        (b'{"payload": 1e400}', "larger than any reader can hold"),
         (b'{"a": ' + b"9" * 5000 + b"}", "no JSON"),
     ],
 )
