@@ -22,13 +22,31 @@ FROM unnest(%(at)s::timestamptz[], %(actors)s::text[], %(actions)s::text[], %(ob
   AS b(at, actor, action, object, outcome, reason, run_id, token, worker, source, before, after)
 """
 
+UNLESS_TOLD = """
+WHERE NOT EXISTS (
+    SELECT FROM audit a WHERE a.run_id = b.run_id AND a.token = b.token AND a.action = b.action
+      AND a.reason = b.reason AND a.source = b.source)
+"""
+
 
 def write_all(connection: Connection, entries: Sequence[AuditEntry]) -> None:
     """Append these, in order; `at` is the database's clock where it isn't given."""
+    _write(connection, WRITE, entries)
+
+
+def write_once(connection: Connection, entries: Sequence[AuditEntry]) -> None:
+    """Append those about runs that the same source wasn't told already.
+
+    The caller holds the locks of the runs' rows: two at once would not see each other's lines.
+    """
+    _write(connection, WRITE + UNLESS_TOLD, list(dict.fromkeys(entries)))
+
+
+def _write(connection: Connection, statement: str, entries: Sequence[AuditEntry]) -> None:
     if not entries:
         return
     connection.exec_driver_sql(
-        WRITE,
+        statement,
         {
             "at": arrays.instants(entry.at for entry in entries),
             "actors": arrays.texts(entry.actor for entry in entries),

@@ -3,7 +3,7 @@
     lock the runs' rows in order ─→ judge each report against its row ─→ one statement writes
         RUNNING under this token and sender   → ACCEPTED
         this token, digest and sender stored  → REPEATED   in the row, or among earlier attempts
-        anything else                         → STALE      the audit alone changes
+        anything else                         → STALE      the audit alone changes, once
 
 Invariants
 - State, attempt, retry time, output, result and dead letter are one transaction.
@@ -25,7 +25,7 @@ from schedd.core.ids import IncarnationId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import AuditEntry, Report, RunKey, Verdict
 from schedd.store import arrays
-from schedd.store.audit import write_all
+from schedd.store.audit import write_once
 from schedd.store.fence import BY_INDEX
 from schedd.store.keys import key_arguments
 
@@ -143,7 +143,7 @@ def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
             verdicts[index] = Verdict.REPEATED if place in stored else Verdict.STALE
     told = [verdict or Verdict.STALE for verdict in verdicts]
     stale = [report for report, each in zip(reports, told, strict=True) if each is Verdict.STALE]
-    write_all(connection, [_refusal(report) for report in stale])
+    write_once(connection, [_refusal(report) for report in stale])
     return told
 
 

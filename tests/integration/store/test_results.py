@@ -88,6 +88,29 @@ async def test_a_stale_token_is_refused_and_audited(world: World) -> None:
     assert await me.store.results.accept([report(second)]) == [ACCEPTED]
 
 
+async def test_a_late_result_that_comes_by_every_member_is_one_line_of_the_audit(
+    world: World,
+) -> None:
+    members = [await world.member(), *[await world.member(take=False) for _ in range(2)]]
+    me = members[0]
+    first = await running(world, me)
+    await me.store.results.accept([report(first, state=State.RETRYING, retry_at=START)])
+    [waiting] = await me.store.owner.live_runs([first.shard], [State.RETRYING])
+    [second] = await me.assigned(draft(waiting, worker="worker-2"))
+    late = report(first, digest=b"another outcome")
+
+    async with asyncio.TaskGroup() as group:
+        said = [group.create_task(each.store.results.accept([late, late])) for each in members]
+    assert [each.result() for each in said] == [[STALE, STALE]] * 3
+
+    audit = me.store.users.list_audit
+    assert len(await audit("result", None, first.key.run_id, None, 10)) == 1
+    await me.store.results.accept([report(second)])
+    forged = report(second, sender=IncarnationId(uuid4()))
+    assert await me.store.results.accept([forged]) == [STALE]
+    assert len(await audit("result", None, first.key.run_id, None, 10)) == 2
+
+
 async def test_a_result_of_another_sender_is_stale(world: World) -> None:
     me = await world.member()
     run = await running(world, me)
