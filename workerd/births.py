@@ -42,7 +42,7 @@ class Launcher:
         self._mark = mark
         self._numbers = itertools.count(1)
         self._idle: list[Cradle] = []
-        tree.mkdir()
+        self._held = cgroups.make(tree)
         self._start()
         try:
             self._socket.settimeout(PATIENCE_AT_START)
@@ -90,6 +90,7 @@ class Launcher:
         """End it, and whatever is left in the tree."""
         self._end()
         cgroups.clear(self.tree, self._mark)
+        os.close(self._held)
 
     def _birth(self, group: cgroups.Group, theirs: socket.socket) -> int:
         if self._process.poll() is not None:

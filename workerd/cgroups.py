@@ -9,18 +9,23 @@ Invariants
 - Neither the worker nor its keeper stand in its tree; whatever does may be killed.
 - A cgroup that could be removed had no living process in it: the kernel refuses otherwise.
 - Only folders named after a worker's mark are ever emptied.
+- A worker holds a lock on its tree as long as it lives. Who removes a tree that isn't his own has
+  that lock; who makes one looks whether it is still there when he has got it.
 - Standard library alone: the keeper stands on this.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import time
 from pathlib import Path
 
 _NAME = "workerd-{}"
+FORGOTTEN = 300.0
+"""Seconds after which a tree that nobody holds, and that is empty, is removed by another worker."""
 _LOOK = 0.01
 _NONE_BELOW = 2
 """Links of a folder that has no folder in it."""
@@ -54,6 +59,47 @@ def tree_of(mark: str) -> Path | None:
     except OSError:  # no /proc, or one that tells nothing
         return None
     return None if own is None else own / _NAME.format(mark)
+
+
+def make(tree: Path) -> int:
+    """Make a worker's tree and lock it; the descriptor that holds the lock until it is closed.
+
+    Raises:
+        OSError: it can't be made.
+    """
+    while True:
+        tree.mkdir()
+        try:
+            fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:  # another worker took it for a forgotten one
+            continue
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if tree.is_dir():  # nobody else makes one of this name
+            return fd
+        os.close(fd)
+
+
+def remove_forgotten(parent: Path, age: float = FORGOTTEN) -> int:
+    """Remove empty trees in `parent` whose workers are dead and have no keeper, journal or spool.
+
+    Returns how many were removed. What can't be looked at, or removed, is left.
+    """
+    return sum(_removed_forgotten(path, age) for path in parent.glob(_NAME.format("*")))
+
+
+def _removed_forgotten(tree: Path, age: float) -> bool:
+    try:
+        fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        old = time.time() - os.fstat(fd).st_ctime > age
+        return old and "populated 0" in (tree / "cgroup.events").read_text() and _remove(tree)
+    except OSError:  # BlockingIOError among them: its worker lives
+        return False
+    finally:
+        os.close(fd)
 
 
 class Group:

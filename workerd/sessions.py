@@ -160,6 +160,8 @@ def _launcher(tree: Path | None, mark: str, *, wanted: bool) -> Launcher | None:
             why = f"{error.strerror}: {error.filename}"
         else:
             log.info("each attempt of a program has a cgroup of its own, under %s", tree)
+            if forgotten := cgroups.remove_forgotten(tree.parent):
+                log.info("removed %d empty trees of workers whose spools are gone", forgotten)
             return launcher
     log.warning(
         "attempts have no cgroups (%s): what leaves its session and clears its environment"
