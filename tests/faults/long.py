@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         history, verdict = suffer(home, asked.seconds, seed, command)
     except AssertionError as broken:
-        print(f"the run broke off: {broken}\n{kept}", file=sys.stderr)
+        print(f"the run broke off: {_and_before(broken)}\n{kept}", file=sys.stderr)
         return 1
     print(table(verdict), end="")
     if os.environ.get("EVIDENCE"):
@@ -89,6 +89,12 @@ def suffer(home: Path, seconds: float, seed: int, command: str) -> tuple[History
     verdict = check(history)
     run.recorder.verdict(verdict.as_json())
     return history, verdict
+
+
+def _and_before(broken: BaseException) -> str:
+    """What it says, and what had gone wrong before: the end of a broken run may break too."""
+    first = f"; before it: {_and_before(broken.__context__)}" if broken.__context__ else ""
+    return f"{broken}{first}"
 
 
 def _once(run: Run, planned: Planned, at: float) -> None:
