@@ -9,7 +9,7 @@ FIRST   ?=
 WITHOUT ?=
 export SEED EVIDENCE
 ARGS    ?=
-JOBS    ?= 3
+JOBS    ?= 2
 # bash would take it from the environment for its own clock
 unexport SECONDS
 

@@ -21,6 +21,7 @@ settings.register_profile("here", ANY_PACE)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 FIGURES = "figures"
+STAND_BACK = 5
 
 pytest_plugins = ["support.databases"]
 
@@ -33,6 +34,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: distribution.turn(item.nodeid))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """One process of several stands back behind whole clusters; it comes to none of them after."""
+    if hasattr(item.config, "workerinput") and distribution.stands_back(item.nodeid):
+        os.nice(max(0, STAND_BACK - os.nice(0)))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:

@@ -1,6 +1,7 @@
 """Two clusters of real processes: `calm`, where nothing is broken, and `rough`, where all may be.
 
-Both have the shortest leases there are, so that a loss is seen within seconds.
+Both have the shortest leases there are, so that a loss is seen within seconds. They never run at
+the same time: two cores bear one of them.
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ SHORT_LEASES = [f"schedd.member_ttl={TTL:g}s", f"schedd.worker_ttl={TTL:g}s"]
 
 CALM_SLOTS = 4
 
+_ROUGH = pytest.StashKey[DevCluster]()
+
 
 @pytest.fixture(scope="session")
 def calm(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
     """Three members and two workers of four slots; leave it as it was."""
+    if (rough := request.config.stash.get(_ROUGH, None)) is not None:
+        rough.down()  # its next test, if there is one, starts it again
     options = {"members": 3, "workers": 2, "slots": CALM_SLOTS, "overrides": SHORT_LEASES}
     with dev_cluster(request.session, **options) as cluster:
         yield cluster
@@ -39,6 +44,7 @@ def calm_client(calm: DevCluster) -> Iterator[SyncClient]:
 def rough_cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
     options = {"members": 3, "workers": 3, "slots": 16, "overrides": SHORT_LEASES}
     with dev_cluster(request.session, **options) as cluster:
+        request.config.stash[_ROUGH] = cluster
         yield cluster
 
 

@@ -1,8 +1,11 @@
 """Which tests run beside which, when several processes share the suite (`make test`).
 
-The suite waits far more than it computes, so pytest-xdist runs it in more processes than there
-are cores. Tests that share a server stay together in one process, in their order, so that each
-server is started once; all others stay together by file. Long groups begin first.
+The suite waits more than it computes, so pytest-xdist runs it in two processes. Tests that share a
+server stay together in one of them, in their order, so that each server is started once; all others
+stay together by file. Long groups begin first.
+
+All whole clusters stand in one process, one at a time, and begin first: their starts are judged by
+the second, and more than one is more than two cores bear. Whatever runs beside them stands back.
 
 The scheduler is handed in by hook: `--dist loadgroup` silently groups nothing under pytest 9.2
 (pytest-xdist issue 1386).
@@ -17,13 +20,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 GROUPS = {
-    "rough cluster": (
-        "acceptance/test_failover",
-        "acceptance/test_handover",
-        "acceptance/test_outages",
-    ),
-    "calm cluster": ("acceptance/",),
-    "demo": ("acceptance/test_demo",),
+    "clusters": ("acceptance/",),
     "store": ("integration/store/",),
     "api": ("integration/api/",),
     "owner": ("integration/owner/",),
@@ -31,7 +28,20 @@ GROUPS = {
 }
 """Name of a group → what the paths of its files begin with; of several, the longest counts."""
 
-LONGEST_FIRST = ("rough cluster", "demo", "calm cluster", "integration/", "etcd")
+TURNS = (
+    "acceptance/test_demo",
+    "acceptance/test_cluster_pause",
+    "acceptance/test_failover",
+    "acceptance/test_handover",
+    "acceptance/test_outages",
+    "acceptance/test_transfer_leader",
+    "acceptance/",
+    "integration/",
+    "conformance/",
+)
+"""What the paths of tests begin with, in the order in which they begin: the demo has a cluster of
+its own, the next share the rough one, the rest of acceptance the calm one.
+"""
 
 
 class ByServer(LoadScopeScheduling):
@@ -52,7 +62,7 @@ def group(nodeid: str) -> str:
     >>> group("tests/integration/store/test_races.py::test_two_owners")
     'store'
     """
-    path = nodeid.partition("::")[0].removeprefix("tests/")
+    path = _path(nodeid)
     shared = {
         start: name for name, starts in GROUPS.items() for start in starts if path.startswith(start)
     }
@@ -60,9 +70,16 @@ def group(nodeid: str) -> str:
 
 
 def turn(nodeid: str) -> int:
-    """When a test's group begins, among the others: small is early."""
-    name = group(nodeid)
-    return next(
-        (place for place, start in zip(count(), LONGEST_FIRST) if name.startswith(start)),
-        len(LONGEST_FIRST),
-    )
+    """When a test begins, among the others: small is early."""
+    path = _path(nodeid)
+    found = (place for place, start in zip(count(), TURNS) if path.startswith(start))
+    return next(found, len(TURNS))
+
+
+def stands_back(nodeid: str) -> bool:
+    """Whether a test lets the daemons of whole clusters go first: all do but theirs."""
+    return group(nodeid) != "clusters"
+
+
+def _path(nodeid: str) -> str:
+    return nodeid.partition("::")[0].removeprefix("tests/")
