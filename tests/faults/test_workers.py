@@ -49,7 +49,7 @@ def test_worker_restarted_with_results_in_the_spool(fault_run: FaultRun, world: 
     with fault_run() as run:
         worker = world.workers["w1"]
         members = [member.host for member in world.members.values()]
-        wait_until(lambda: "slow-1" in run.running_on("w1"), 20, "w1 to run something slow")
+        wait_until(lambda: "slow-1" in run.running_on("w1"), 60, "w1 to run something slow")
         with ExitStack() as death, cut(run.journal, world.network, [worker.host], members):
             wait_until(lambda: world.spooled("w1"), 10, "results in the spool")
             run.ride(0.5)
