@@ -6,7 +6,7 @@ import asyncio
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -58,16 +58,7 @@ def test_an_outage_of_etcd_stops_firing_lets_jobs_end_and_leaves_no_instant_unac
     rough.resume("etcd")
     healed = time.time()
 
-    def fires_again() -> bool:
-        return all(
-            probe.starts()[-1].scheduled_at.timestamp() > healed for probe in probes.values()
-        )
-
-    wait_until(fires_again, PATIENCE, "all jobs to fire again")
-    rejoined = max(
-        min(s.at for s in probe.starts() if s.scheduled_at.timestamp() > healed) - healed
-        for probe in probes.values()
-    )
+    rejoined = fires_again_after(healed, probes.values())
     figure(f"etcd away for {OUTAGE:g} s: all fired again {rejoined:.2f} s after it healed")
     assert rejoined <= REJOINED
 
@@ -93,6 +84,16 @@ def test_an_outage_of_etcd_stops_firing_lets_jobs_end_and_leaves_no_instant_unac
 
 
 MEMBERS = ("m1", "m2", "m3")
+
+
+def fires_again_after(healed: float, probes: Collection[Probe]) -> float:
+    """Wait for each to start at an instant after healing; seconds until the last of them had."""
+
+    def firsts() -> list[float]:
+        after = [[s.at for s in p.starts() if s.scheduled_at.timestamp() > healed] for p in probes]
+        return [min(starts) for starts in after] if all(after) else []
+
+    return max(wait_until(firsts, PATIENCE, "all jobs to fire again")) - healed
 
 
 def ready(cluster: DevCluster, member: str) -> bool:

@@ -153,7 +153,7 @@ def live_through(run: Run, world: World, since: float, until: float) -> None:
             world.clock.leap_to(at - LEAD)
             _await_followed(world, world.clock)
             run.ride(max(0.0, at - SUBMITTED_BEFORE - world.clock.now()))
-            run.submit()
+            run.crew.submit()
             _await_all_run(world, world.clock, at)
         run.ride(ON_TIME + 0.2)
 

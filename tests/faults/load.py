@@ -130,7 +130,6 @@ class Load:
             threading.Thread(target=self._submit, name="submitter", args=(self._callers[0],)),
             threading.Thread(target=self._edit, name="editor", args=(self._callers[1],)),
         ]
-        self.failure: BaseException | None = None
 
     def begin(self) -> None:
         """Start calling."""

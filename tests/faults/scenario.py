@@ -21,24 +21,22 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from faults import dump, resources
+from faults.crew import Crew
 from faults.history import Meta, Recorder, Resource
-from faults.load import Caller, Load
+from faults.load import Load
 from faults.nemesis.journal import Journal
 from faults.probes import MIX, Probe
 from faults.world.world import World
 from support.wait import wait_until
-
-T = TypeVar("T")
 
 MARGIN = 2.5
 """Seconds from the last instant that is judged to the end of the record, at least."""
@@ -92,15 +90,12 @@ class Run:
         self.began = time.time()
         self.quiet: list[tuple[float, float]] = []
         self.figures: dict[str, Any] = {}
-        self.job_ids: dict[str, str] = {}
-        self._ops = itertools.count(1)
+        ops = itertools.count(1)
         self._probes = directory / "probes"
         self._probes.chmod(0o777)
-        self._callers: list[Caller] = []
+        self.crew = Crew(world, self.recorder, ops, self._probes, prefix)
         self._load = (
-            Load(world.endpoints, self.recorder, self._ops, self._probes, seed, prefix)
-            if load
-            else None
+            Load(world.endpoints, self.recorder, ops, self._probes, seed, prefix) if load else None
         )
         self._log_sizes = {s.name: s.mark() for s in world.services()}
         self._before: list[Resource] = []
@@ -148,16 +143,6 @@ class Run:
         yield
         self.quiet.append((began, time.time()))
 
-    def submit(self) -> None:
-        """A user submits one-time work."""
-        self._callers[0].submit(f"{self.prefix}-{next(self._ops)}")
-
-    def change_all(self, call: str, probes: Sequence[Probe]) -> None:
-        """Pause or resume these jobs, over all callers at once; returns when all have answered."""
-        self._spread(
-            lambda caller, probe: caller.change(call, probe.name, self.job_ids[probe.name]), probes
-        )
-
     # ── the phases ───────────────────────────────────────────────────────────────────────────
 
     def __enter__(self) -> Self:
@@ -173,10 +158,7 @@ class Run:
         dump.dump_initial(self.world.postgres, self.recorder)
         self.began = time.time()
         self._write_meta()
-        self._callers = [
-            Caller(self.world.endpoints, self.recorder, self._ops, self._probes) for _ in range(4)
-        ]
-        self._spread(self._create, self.mix)
+        self.crew.create_all(self.mix)
         if self._load is not None:
             self._load.begin()
         self._await_on_time(time.time(), 20)
@@ -192,7 +174,7 @@ class Run:
         with ExitStack() as closing:
             closing.callback(self._keep_logs)
             closing.callback(self._write_meta)
-            closing.callback(self._close)
+            closing.callback(self.crew.close)
             closing.callback(self._finish)  # last made, first done, even if nothing heals
             if kind is None:
                 self._heal()
@@ -220,7 +202,7 @@ class Run:
         if self._load is not None:
             self._load.end()
         try:
-            self._delete_all()
+            self.crew.delete_all()
             wait_until(self._settled, self.timings.settle, "all runs to end and spools to empty")
             last = self.quiet[-1][1] if self.quiet else self.began
             self.ride(max(0.0, last + MARGIN - time.time()))
@@ -266,40 +248,6 @@ class Run:
                 raise
 
     # ── small acts ───────────────────────────────────────────────────────────────────────────
-
-    def _spread(self, act: Callable[[Caller, T], object], subjects: Sequence[T]) -> None:
-        """Do it for each of them, over all callers at once."""
-        share = [subjects[at :: len(self._callers)] for at in range(len(self._callers))]
-
-        def work(caller: Caller, subjects: Sequence[T]) -> None:
-            for subject in subjects:
-                act(caller, subject)
-
-        with ThreadPoolExecutor(len(self._callers)) as pool:
-            list(pool.map(work, self._callers, share))
-
-    def _create(self, caller: Caller, probe: Probe) -> None:
-        job_id = caller.create(probe)
-        assert job_id is not None, f"{probe.name} could not be made in a quiet cluster"
-        self.job_ids[probe.name] = job_id
-
-    def _delete_all(self) -> None:
-        """Delete whatever job of this run still lives: the load's too, where a fault left one."""
-        living = self.world.postgres.sql(
-            "SELECT name, job_id::text FROM jobs"
-            f" WHERE deleted_at IS NULL AND name LIKE '{self.prefix}-%'"
-        )
-
-        def delete(caller: Caller, job: tuple[str, str]) -> None:
-            for _ in range(5):
-                if caller.change("delete", *job):
-                    return
-
-        self._spread(delete, living)
-
-    def _close(self) -> None:
-        for caller in self._callers:
-            caller.close()
 
     def _write_meta(self) -> None:
         self.recorder.meta(

@@ -133,9 +133,9 @@ def _held_up(run: Run, world: World) -> None:
         ticket = world.tickets / "worker.before_start"
         ticket.touch()
         fault.effect_of(lambda: not ticket.exists(), 10, "w1 to be held up")
-        run.change_all("pause", each_second)
+        run.crew.change_all("pause", each_second)
         run.ride(HELD_UP)
-        run.change_all("resume", each_second)
+        run.crew.change_all("resume", each_second)
 
 
 def _through(day: Day, name: str) -> Ride:

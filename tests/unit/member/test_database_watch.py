@@ -55,6 +55,7 @@ def test_nobody_gives_up_while_the_database_is_away_for_all() -> None:
     world = World()
     world.other_answers = False
     world.silence(100)
+    assert not world.watch.answers
 
 
 def test_the_last_to_see_the_end_of_an_outage_has_two_more_seconds() -> None:
@@ -65,6 +66,7 @@ def test_the_last_to_see_the_end_of_an_outage_has_two_more_seconds() -> None:
     world.silence(2)
     world.silent = 0
     world.silence(4)
+    assert not world.watch.answers
 
 
 def test_a_member_that_stays_cut_off_after_an_outage_gives_up() -> None:

@@ -1,0 +1,84 @@
+"""The jobs of one run, made, changed and deleted by four users at once.
+
+Every job of a run bears its prefix, so its end can delete whatever of it still lives: the load's
+jobs too, where a fault left one behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from faults.history import Recorder
+from faults.load import Caller
+from faults.probes import Probe
+from faults.world.world import World
+
+T = TypeVar("T")
+
+CALLERS = 4
+
+
+class Crew:
+    """Four users and the jobs they made; `ops`: numbers of calls, shared with the run's load."""
+
+    def __init__(
+        self, world: World, recorder: Recorder, ops: Iterator[int], probes: Path, prefix: str
+    ) -> None:
+        self._world = world
+        self._ops = ops
+        self._prefix = prefix
+        self._callers = [Caller(world.endpoints, recorder, ops, probes) for _ in range(CALLERS)]
+        self.job_ids: dict[str, str] = {}
+
+    def create_all(self, mix: Sequence[Probe]) -> None:
+        """Make these jobs; each has to be answered."""
+
+        def create(caller: Caller, probe: Probe) -> None:
+            job_id = caller.create(probe)
+            assert job_id is not None, f"{probe.name} could not be made in a quiet cluster"
+            self.job_ids[probe.name] = job_id
+
+        self._spread(create, mix)
+
+    def change_all(self, call: str, probes: Sequence[Probe]) -> None:
+        """Pause or resume these jobs; returns when all calls have been answered."""
+        self._spread(
+            lambda caller, probe: caller.change(call, probe.name, self.job_ids[probe.name]), probes
+        )
+
+    def submit(self) -> None:
+        """Submit one-time work."""
+        self._callers[0].submit(f"{self._prefix}-{next(self._ops)}")
+
+    def delete_all(self) -> None:
+        """Delete whatever job of this run still lives."""
+        living = self._world.postgres.sql(
+            "SELECT name, job_id::text FROM jobs"
+            f" WHERE deleted_at IS NULL AND name LIKE '{self._prefix}-%'"
+        )
+
+        def delete(caller: Caller, job: tuple[str, str]) -> None:
+            for _ in range(5):
+                if caller.change("delete", *job):
+                    return
+
+        self._spread(delete, living)
+
+    def close(self) -> None:
+        """End their connections."""
+        for caller in self._callers:
+            caller.close()
+
+    def _spread(self, act: Callable[[Caller, T], object], subjects: Sequence[T]) -> None:
+        """Do it for each of them, over all callers at once."""
+        share = [subjects[at :: len(self._callers)] for at in range(len(self._callers))]
+
+        def work(caller: Caller, subjects: Sequence[T]) -> None:
+            for subject in subjects:
+                act(caller, subject)
+
+        with ThreadPoolExecutor(len(self._callers)) as pool:
+            list(pool.map(work, self._callers, share))
