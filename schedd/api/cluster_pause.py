@@ -23,7 +23,7 @@ async def pause_cluster(
     async with settling.kept(services, "the cluster"):
         await services.pauses.pause(caller.actor, request.note, entry)
         services.nudges.cluster_changed()
-        out = await settling.unstarted(services, None)
+        out = await settling.unstarted(services, None, "the cluster")
         await settling.revoke(services, caller, out, "the cluster")
     return await get_cluster(services, caller, wire.GetClusterRequest())
 

@@ -11,7 +11,8 @@
     └── the world's
         └── OutcomeUnclear       it may have happened: DEADLINE_EXCEEDED, 504
 
-`Unavailable` (schedkit.errors) passes through and becomes UNAVAILABLE, 503.
+`Unavailable` (schedkit.errors) passes through and becomes UNAVAILABLE, 503; `OutcomeUnknown` among
+it what `unanswered` says.
 """
 
 from collections.abc import Sequence
@@ -94,3 +95,12 @@ class OutcomeUnclear(CallError):
     """It may have happened; ask again."""
 
     code = "DEADLINE_EXCEEDED"
+
+
+def unanswered() -> OutcomeUnclear:
+    """What a caller is told of a write that went out and had no answer."""
+    return OutcomeUnclear(
+        "the change was asked for, and no answer came: it may have been made",
+        reason="OUTCOME_UNKNOWN",
+        remedy="look before you call again; with an idempotency key, call again",
+    )

@@ -4,7 +4,8 @@ has started, or has expired (PROTOCOL 3).
     probe ─→ change, COMMIT ─→ what is out? ─→ asked back, at most 5 s ─→ probe ─→ ok
       └──────────────── the same timeline of PostgreSQL? else: unknown ────┘
 
-A standby that was promoted while `ok` waited may lack the change.
+A standby that was promoted while `ok` waited may lack the change. What fails after the COMMIT
+leaves it standing, so it is never told as if nothing had been done.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from schedd.api.services import Caller, Services
 from schedd.core.ids import JobId
 from schedd.core.model import LiveRun
 from schedd.core.records import JobRecord
+from schedkit.errors import Unavailable
 
 CLOCKS_DIFFER: Final = timedelta(seconds=0.5)
 """By which a worker's reading of cluster time may be behind this member's."""
@@ -28,18 +30,17 @@ async def kept(services: Services, what: str) -> AsyncIterator[None]:
     """Around a change and all that its `ok` waits for: PostgreSQL didn't fail over meanwhile.
 
     Raises:
-        OutcomeUnclear: it did, so that the change may be lost.
+        OutcomeUnclear: it did, so that the change may be lost, or it doesn't say.
     """
     before = (await services.membership.probe()).timeline
     yield
-    after = await services.membership.probe()
+    try:
+        after = await services.membership.probe()
+    except Unavailable as away:
+        raise _failed_over(f"PostgreSQL went away while {what} was changed") from away
     newest = max(after.timeline, services.cluster.view().timeline)
     if after.in_recovery or newest != before:
-        raise OutcomeUnclear(
-            f"PostgreSQL failed over while {what} was changed: the change may be lost",
-            reason="FAILED_OVER",
-            remedy="see whether it is as it should be, and call again if it isn't",
-        )
+        raise _failed_over(f"PostgreSQL failed over while {what} was changed")
 
 
 async def settle(
@@ -53,15 +54,19 @@ async def settle(
     of generation `may_start` and later may.
     """
     stored = record.definition
+    what = stored.name or str(stored.job_id)
     services.nudges.jobs_changed([(stored.job_id, record.shard)])
-    out = await unstarted(services, stored.job_id)
+    out = await unstarted(services, stored.job_id, what)
     old = [run for run in out if may_start is None or run.generation < may_start]
-    await revoke(services, caller, old, stored.name or str(stored.job_id))
+    await revoke(services, caller, old, what)
 
 
-async def unstarted(services: Services, job_id: JobId | None) -> list[LiveRun]:
-    """Attempts of a job, or of all jobs, that may still start."""
-    return await services.store.unstarted_attempts(job_id, services.clock.now() - CLOCKS_DIFFER)
+async def unstarted(services: Services, job_id: JobId | None, what: str) -> list[LiveRun]:
+    """Attempts of a job, or of all jobs, that may still start though `what` was changed."""
+    try:
+        return await services.store.unstarted_attempts(job_id, services.clock.now() - CLOCKS_DIFFER)
+    except Unavailable as away:
+        raise _attempts_out(what) from away
 
 
 async def revoke(services: Services, caller: Caller, out: Sequence[LiveRun], what: str) -> None:
@@ -76,8 +81,20 @@ async def revoke(services: Services, caller: Caller, out: Sequence[LiveRun], wha
         async with asyncio.timeout(caller.deadline):
             await services.lines.revoke(out)
     except TimeoutError:
-        raise OutcomeUnclear(
-            f"{what} was changed, but a run of it may still start",
-            reason="ATTEMPTS_OUT",
-            remedy="it can't start later than five seconds from now; call again to be sure",
-        ) from None
+        raise _attempts_out(what) from None
+
+
+def _failed_over(told: str) -> OutcomeUnclear:
+    return OutcomeUnclear(
+        f"{told}: the change may be lost",
+        reason="FAILED_OVER",
+        remedy="see whether it is as it should be, and call again if it isn't",
+    )
+
+
+def _attempts_out(what: str) -> OutcomeUnclear:
+    return OutcomeUnclear(
+        f"{what} was changed, but a run of it may still start",
+        reason="ATTEMPTS_OUT",
+        remedy="it can't start later than five seconds from now; call again to be sure",
+    )

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from schedd.api.calls import SERVICES, STREAMING, UNARY, Streaming, Unary
-from schedd.api.errors import CallError, Unbuilt
+from schedd.api.errors import CallError, Unbuilt, unanswered
 from schedd.api.services import Caller, Services
 from schedd.rpc.status import abort, abort_with
 from schedkit.errors import OutcomeUnknown, Unavailable
@@ -91,13 +91,7 @@ async def refuse(context: Context, error: CallError | Unavailable) -> NoReturn:
         await abort_with(context, error)
     log.warning("a call found the world away: %s", error)
     if isinstance(error, OutcomeUnknown):
-        await abort(
-            context,
-            "DEADLINE_EXCEEDED",
-            "the change was asked for, and no answer came: it may have been made",
-            reason="OUTCOME_UNKNOWN",
-            remedy="look before you call again; with an idempotency key, call again",
-        )
+        await abort_with(context, unanswered())
     await abort(
         context,
         "UNAVAILABLE",

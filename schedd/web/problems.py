@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from schedd.api.errors import CallError, Violation
-from schedkit.errors import Unavailable
+from schedd.api.errors import CallError, Violation, unanswered
+from schedkit.errors import OutcomeUnknown, Unavailable
 from schedkit.jsonform import FormErrors
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -64,6 +64,8 @@ def problem(
 
 def of(error: CallError | Unavailable) -> dict[str, Any]:
     """The body for what a call raised."""
+    if isinstance(error, OutcomeUnknown):
+        error = unanswered()
     if isinstance(error, CallError):
         return problem(
             error.code,

@@ -5,10 +5,15 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, cast
 
+import pytest
+
+from schedd.api.errors import OutcomeUnclear
 from schedd.api.services import Caller, Services
-from schedd.api.settling import settle
-from schedd.core.ids import JobId
+from schedd.api.settling import kept, settle
+from schedd.core.ids import JobId, Timeline
 from schedd.core.model import LiveRun
+from schedd.core.records import Probe
+from schedkit.errors import Unavailable
 from support.runs import NOW, SetClock, running, worker
 from support.store import job_record
 
@@ -20,12 +25,20 @@ class Told:
 
     def __init__(self) -> None:
         self.clock = SetClock()
-        self.store = self.nudges = self.lines = self
+        self.store = self.nudges = self.lines = self.membership = self
         self.revoked: list[LiveRun] = []
+        self.away = False
 
     def jobs_changed(self, changed: Any) -> None: ...
 
+    async def probe(self) -> Probe:
+        if self.away:
+            raise Unavailable("PostgreSQL: no answer")
+        return Probe(NOW, Timeline(1), in_recovery=False)
+
     async def unstarted_attempts(self, job: JobId, now: datetime) -> list[LiveRun]:
+        if self.away:
+            raise Unavailable("PostgreSQL: no answer")
         return [OUT] if OUT.start_by is not None and OUT.start_by > now else []
 
     async def revoke(self, runs: list[LiveRun]) -> None:
@@ -49,3 +62,27 @@ async def test_an_attempt_that_expired_a_moment_ago_by_our_clock_is_still_asked_
 
 async def test_an_attempt_that_expired_for_sure_is_not_waited_for() -> None:
     assert await settled(past_start_by=2.0) == []
+
+
+async def test_a_change_is_never_told_as_not_made_because_the_database_went_away_after_it() -> None:
+    told = Told()
+    told.away = True
+    with pytest.raises(OutcomeUnclear) as unknown:
+        await settle(cast("Services", told), Caller("tester", "test"), job_record(due=NOW))
+    assert unknown.value.reason == "ATTEMPTS_OUT"
+
+
+async def test_nobody_says_ok_who_cant_tell_whether_the_database_failed_over() -> None:
+    told = Told()
+    with pytest.raises(OutcomeUnclear) as unknown:
+        async with kept(cast("Services", told), "it"):
+            told.away = True
+    assert unknown.value.reason == "FAILED_OVER"
+
+
+async def test_a_change_that_never_was_is_told_so() -> None:
+    told = Told()
+    told.away = True
+    with pytest.raises(Unavailable):
+        async with kept(cast("Services", told), "it"):
+            raise AssertionError("nothing is changed")

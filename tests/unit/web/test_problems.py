@@ -9,7 +9,7 @@ import pytest
 from schedd.api import errors
 from schedd.api.errors import CallError, Violation
 from schedd.web import problems
-from schedkit.errors import Unavailable
+from schedkit.errors import OutcomeUnknown, Unavailable
 from schedkit.jsonform import FormErrors, Problem
 
 REFUSALS = [one for one in vars(errors).values() if isinstance(one, type)]
@@ -50,3 +50,9 @@ def test_a_world_that_is_away_asks_to_come_back() -> None:
     assert answer.headers["retry-after"] == "1"
     assert answer.headers["content-type"] == "application/problem+json"
     assert "10.0.0.1" not in json.dumps(answer.body.decode()), "addresses stay inside"
+
+
+def test_a_write_without_an_answer_isnt_to_be_repeated_blindly() -> None:
+    """It may stand: who takes it for "away, nothing was done" makes it twice."""
+    body = problems.of(OutcomeUnknown("COMMIT was sent: it may stand"))
+    assert (body["status"], body["reason"]) == (504, "OUTCOME_UNKNOWN")
