@@ -145,8 +145,8 @@ class Collect:
         reports = await self._decide([reported for _, (reported, _) in batch], runs)
         verdicts = await self._store.accept(reports)
         await AFTER_COMMIT()
-        for (at, (reported, line)), report, verdict in zip(batch, reports, verdicts, strict=True):
-            self._results.pop(at, None)
+        for (at, _), report, verdict in zip(batch, reports, verdicts, strict=True):
+            reported, line = self._results.pop(at)  # it may have come again, by another stream
             line.acknowledge(reported.key, reported.token, stale=verdict is Verdict.STALE)
             self._tell(report, verdict, runs.get(report.key))
         changed = [r for r, v in zip(reports, verdicts, strict=True) if v is Verdict.ACCEPTED]

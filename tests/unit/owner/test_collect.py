@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 from uuid import uuid4
@@ -35,11 +35,14 @@ class Rows:
     accepted: list[Report] = field(default_factory=list)
     refused: list[Unstarted] = field(default_factory=list)
     outdone: list[tuple[ShardId, Epoch]] = field(default_factory=list)
+    meanwhile: Callable[[], None] = lambda: None
+    """What happens while results are stored."""
 
     async def reported_runs(self, keys: Sequence[RunKey]) -> dict[RunKey, LiveRun]:
         return {key: self.runs[key] for key in keys if key in self.runs}
 
     async def accept(self, reports: Sequence[Report]) -> list[Verdict]:
+        self.meanwhile()
         again = [report in self.accepted for report in reports]
         self.accepted += reports
         if self.fails:
@@ -120,6 +123,17 @@ async def test_nothing_is_acknowledged_before_its_commit_was_seen(error: Excepti
         await world.collect.step()
     assert world.line.acknowledged == []
     await world.collect.step()
+    assert world.line.acknowledged == [(world.run.key.run_id, world.run.token, False)]
+
+
+async def test_a_result_that_comes_again_while_it_is_stored_is_answered_where_it_came() -> None:
+    """Its worker lost the first stream meanwhile: what goes down that is told nobody."""
+    world = World()
+    world.succeeds()
+    broken, world.line = world.line, RecordingLine()
+    world.rows.meanwhile = world.succeeds
+    await world.collect.step()
+    assert broken.acknowledged == []
     assert world.line.acknowledged == [(world.run.key.run_id, world.run.token, False)]
 
 
