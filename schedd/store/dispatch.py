@@ -189,9 +189,8 @@ def give_back(
 def rescue(
     connection: Connection, losses: Sequence[Loss], shards: Collection[ShardId]
 ) -> list[RunKey]:
-    """Mark the incarnations lost, the first mark stays, and move their runs on."""
+    """Move the runs on, and mark the incarnations lost that had them; the first mark stays."""
     keys = key_arguments([loss.key for loss in losses])
-    connection.exec_driver_sql(LOSE, {"ids": arrays.ids({loss.incarnation for loss in losses})})
     lock_runs(connection, keys)
     arguments = keys | {
         "shards": arrays.numbers(shards),
@@ -203,7 +202,12 @@ def rescue(
         "fingerprints": arrays.texts(loss.fingerprint for loss in losses),
         "waits": arrays.numbers(loss.wait.total_seconds() for loss in losses),
     }
-    return [RunKey(*row) for row in connection.exec_driver_sql(RESCUE, arguments)]
+    moved = [RunKey(*row) for row in connection.exec_driver_sql(RESCUE, arguments)]
+    # Only those: of the others the caller thinks that they may be given work again.
+    keys_moved = set(moved)
+    gone = {loss.incarnation for loss in losses if loss.key in keys_moved}
+    connection.exec_driver_sql(LOSE, {"ids": arrays.ids(gone)})
+    return moved
 
 
 def end_waiting(

@@ -93,8 +93,7 @@ OF_WORKERS: Sequence[Mutant] = (
             ),
             Edit(
                 DISPATCH,
-                '    connection.exec_driver_sql(LOSE, {"ids": arrays.ids('
-                "{loss.incarnation for loss in losses})})\n",
+                '    connection.exec_driver_sql(LOSE, {"ids": arrays.ids(gone)})\n',
                 "",
             ),
         ),

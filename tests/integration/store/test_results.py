@@ -375,6 +375,20 @@ async def test_a_lost_workers_runs_move_on_in_the_transaction_that_says_so(world
     assert await me.store.results.accept([report(again)]) == [STALE]
 
 
+async def test_a_worker_whose_run_ended_before_its_loss_was_written_isnt_lost(world: World) -> None:
+    """Its owner goes by the runs that were moved on: it would give the lost one work again."""
+    me = await world.member()
+    back = await me.store.workers.register(incarnation())
+    ended = await running(world, me, incarnation=back.id)
+    await me.store.results.accept([report(ended)])
+
+    loss = Loss(ended.key, ended.shard, ended.token, back.id, State.RETRYING, Reason.WORKER_LOST)
+    assert await me.store.owner.rescue(me.claim(0), [loss]) == []
+
+    [stored] = await me.store.workers.incarnations([back.id])
+    assert stored.lost_at is None
+
+
 async def test_a_loss_of_somebody_elses_shard_marks_nothing(world: World) -> None:
     me = await world.member()
     gone = await me.store.workers.register(incarnation())
