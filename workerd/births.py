@@ -4,7 +4,8 @@
 
 Invariants
 - A cradle is used again only when nothing but itself is left in its cgroup; else all of it goes.
-- A launcher process that died is replaced by another; its cradles live on.
+- A launcher process that died, or didn't answer in time, is replaced by another; its cradles live
+  on.
 """
 
 from __future__ import annotations
@@ -101,6 +102,9 @@ class Launcher:
         try:
             socket.send_fds(self._socket, [b"."], [folder, theirs.fileno()])
             pid, number, _ = BORN.unpack(received(self._socket, BORN.size))
+        except TimeoutError:
+            self._end()  # its answer, when it comes, would be taken for that of the next birth
+            raise
         finally:
             os.close(folder)
         if number:
