@@ -37,16 +37,25 @@ class Keeper:
     """The worker's hold on its keeper process."""
 
     def __init__(self, path: Path, *, picture: bool = False) -> None:
-        """`path` is the journal; `picture`: whether there are no cgroups to rely on."""
+        """`path` is the journal; `picture`: whether there are no cgroups to rely on.
+
+        Raises:
+            OSError: no process can be started now.
+        """
         safe_path = ["-P"] if sys.flags.safe_path else []
         reading, self._pipe = os.pipe()  # close-on-exec: no job inherits the writing end
         told = [str(path), str(os.getpid()), *["picture"] * picture]
-        self._process = subprocess.Popen(
-            [sys.executable, *safe_path, "-m", "workerd.keeper", *told],
-            stdin=reading,
-            start_new_session=True,
-        )
-        os.close(reading)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, *safe_path, "-m", "workerd.keeper", *told],
+                stdin=reading,
+                start_new_session=True,
+            )
+        except OSError:
+            os.close(self._pipe)
+            raise
+        finally:
+            os.close(reading)
 
     @property
     def pid(self) -> int:

@@ -138,10 +138,16 @@ class Sessions:
         """Have a keeper, whatever becomes of one."""
         while True:
             await asyncio.sleep(_KEEPER_LOOK)
-            if not self._keeper.alive():
-                log.error("the keeper process is gone; starting another")
-                self._keeper.release()
-                self._keeper = Keeper(self.journal.path, picture=not self.grouped)
+            if self._keeper.alive():
+                continue
+            log.error("the keeper process is gone; starting another")
+            try:
+                fresh = Keeper(self.journal.path, picture=not self.grouped)
+            except OSError as error:  # no room for one more process: no reason to end all others
+                log.warning("no keeper can be started: %s; trying again", error)
+                continue
+            self._keeper.release()
+            self._keeper = fresh
 
     def close(self) -> None:
         """The worker ends, and has nothing running."""
