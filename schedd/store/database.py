@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 
 from sqlalchemy import URL, Connection, create_engine, event, make_url
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from schedd.store.errors import Remedy, judge
 from schedd.store.patience import Call, Patience
@@ -73,7 +73,7 @@ def url_of(dsn: str) -> URL:
     """
     try:
         url = make_url(dsn)
-    except Exception as error:
+    except (ArgumentError, ValueError) as error:  # the latter for a port that is no number
         raise Misconfigured(f"not a PostgreSQL URL: {error}") from error
     if url.drivername in {"postgresql", "postgres"}:
         url = url.set(drivername="postgresql+psycopg2")
