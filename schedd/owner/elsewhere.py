@@ -14,11 +14,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Final, Protocol
 
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.model import Assigned, LiveRun
 from schedd.owner.catalogue import Known
+
+MOST_ASKED: Final = 8
+"""Workers about which a scan asks at most; the others have their turn in the next ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,22 @@ class Heard:
         if run.start_by is None:
             return False
         return self.at > run.start_by and (run.key.run_id, run.token) not in self.holding
+
+
+class Turns:
+    """About whom a scan asks. A worker with a long run is asked about as long as it runs: a few of
+    them must not keep the others from their turn.
+    """
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def take(self, away: Collection[IncarnationId]) -> list[IncarnationId]:
+        """Those of these whose turn it is."""
+        asked = sorted(away, key=lambda one: (one.int <= self._last, one.int))[:MOST_ASKED]
+        if asked:
+            self._last = asked[-1].int
+        return asked
 
 
 class Elsewhere(Protocol):

@@ -30,7 +30,7 @@ from schedd.core.ready_queue import Head
 from schedd.core.records import WorkerView
 from schedd.owner.attached import Attached, Line
 from schedd.owner.catalogue import Known
-from schedd.owner.elsewhere import Elsewhere, Heard, Nowhere
+from schedd.owner.elsewhere import Elsewhere, Heard, Nowhere, Turns
 from schedd.owner.revocations import At, Question, Revocations, ask_elsewhere
 from schedd.ports import ClusterClock
 from schedkit.clock import boottime
@@ -44,8 +44,6 @@ much a worker's may be behind.
 
 ASK_AFTER: Final = timedelta(seconds=1)
 """Past `start_by`, before other members are asked about it: a heartbeat tells most by then."""
-MOST_ASKED: Final = 8
-"""Workers about which a scan asks at most; the others have their turn in the next ones."""
 
 Demand: TypeAlias = Callable[[Incarnation], Sequence[Head]]
 """What waits at this member that a worker can do."""
@@ -78,7 +76,7 @@ class Workers:
         self._attachment: Callable[[bool], None] = lambda _some: None
         self._some = False
         self._demand: Demand = no_demand
-        self._asked_last = 0
+        self._turns = Turns()
 
     def on_attachment(self, told: Callable[[bool], None]) -> None:
         """Have `told(some)` called when that changes: whether any worker is attached, and heard."""
@@ -251,7 +249,7 @@ class Workers:
             and run.start_by is not None
             and run.start_by < past
         }
-        asked = self._in_turn(away)
+        asked = self._turns.take(away)
         async with asyncio.TaskGroup() as group:
             answers = {
                 each: group.create_task(self.elsewhere.heard(each), name=f"heard {each}")
@@ -273,15 +271,6 @@ class Workers:
     def answers_to(self, ats: Iterable[At], within: float) -> AbstractContextManager[Question]:
         """Around the sending of these revokes: their answers, for so many seconds."""
         return self._revocations.asking(dict.fromkeys(ats, within))
-
-    def _in_turn(self, away: Collection[IncarnationId]) -> list[IncarnationId]:
-        """Those to be asked about this time. A worker with a long run is asked about as long as it
-        runs: a few of them must not keep the others from their turn.
-        """
-        asked = sorted(away, key=lambda one: (one.int <= self._asked_last, one.int))[:MOST_ASKED]
-        if asked:
-            self._asked_last = asked[-1].int
-        return asked
 
     def _mark(self, incarnations: Iterable[IncarnationId], *, lost: bool) -> None:
         for incarnation in incarnations:
