@@ -20,7 +20,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.model import LiveRun, Priority
@@ -62,6 +62,16 @@ class Head:
     slots: int
 
 
+class _Place(NamedTuple):
+    """Where a run stands in the order, reckoned once: each pop looks at one of every line."""
+
+    rank: float
+    number: int
+    """The run's id: of equal ranks the smaller goes first."""
+    run: RunId
+    since: datetime
+
+
 @dataclass(slots=True)
 class _Line:
     """Runs of one need and priority: by age in a heap, whose entries are stale unless in `runs`."""
@@ -69,24 +79,24 @@ class _Line:
     need: Need | None
     priority: Priority
     runs: dict[RunId, LiveRun] = field(default_factory=dict)
-    heap: list[tuple[datetime, int, RunId]] = field(default_factory=list)
+    heap: list[_Place] = field(default_factory=list)
 
     def add(self, run: LiveRun) -> None:
         run_id = run.key.run_id
         known = self.runs.get(run_id)
         self.runs[run_id] = run
         if known is None or known.ready_at != run.ready_at:
-            heapq.heappush(self.heap, (run.ready_at, run_id.int, run_id))
+            heapq.heappush(self.heap, _place(run))
             if len(self.heap) > 2 * len(self.runs) + _SLACK:
-                self.heap = [(r.ready_at, key.int, key) for key, r in self.runs.items()]
+                self.heap = [_place(each) for each in self.runs.values()]
                 heapq.heapify(self.heap)
 
-    def oldest(self) -> LiveRun | None:
+    def oldest(self) -> _Place | None:
         while self.heap:
-            ready_at, _, run_id = self.heap[0]
-            run = self.runs.get(run_id)
-            if run is not None and run.ready_at == ready_at:
-                return run
+            place = self.heap[0]
+            run = self.runs.get(place.run)
+            if run is not None and run.ready_at == place.since:
+                return place
             heapq.heappop(self.heap)
         return None
 
@@ -121,10 +131,13 @@ class ReadyQueue:
 
     def pop(self, goes: Goes = _any) -> LiveRun | None:
         """Take out the run that goes next among those that may; None when no such run waits."""
-        oldest = ((line.need, line.oldest()) for line in self._lines.values())
-        able = (run for need, run in oldest if run is not None and goes(need, rank_of(run)))
-        first = min(able, key=_place, default=None)
-        return None if first is None else self.discard(first.key.run_id)
+        lines = self._lines.values()
+        oldest = [(place, line.need) for line in lines if (place := line.oldest()) is not None]
+        oldest.sort()  # no two places are equal, so needs aren't compared
+        for place, need in oldest:
+            if goes(need, place.rank):
+                return self.discard(place.run)
+        return None
 
     def heads(self, fits: Fits = _any) -> list[Head]:
         """What waits and fits, HIGH first: since when, and how many slots it asks for. A run whose
@@ -136,7 +149,7 @@ class ReadyQueue:
             oldest = line.oldest()
             if oldest is not None and fits(line.need):
                 of, width = line.priority, line.need.slots if line.need else 1
-                since[of] = min(oldest.ready_at, since.get(of, oldest.ready_at))
+                since[of] = min(oldest.since, since.get(of, oldest.since))
                 slots[of] = slots.get(of, 0) + len(line.runs) * width
         return [Head(of, since[of], slots[of]) for of in sorted(since, reverse=True)]
 
@@ -176,5 +189,5 @@ def rank_of(run: LiveRun) -> float:
     return rank(run.priority, run.ready_at)
 
 
-def _place(run: LiveRun) -> tuple[float, int]:
-    return rank_of(run), run.key.run_id.int
+def _place(run: LiveRun) -> _Place:
+    return _Place(rank_of(run), run.key.run_id.int, run.key.run_id, run.ready_at)

@@ -92,6 +92,24 @@ def test_a_line_that_no_worker_fits_holds_nobody_up_and_asks_for_nothing():
     assert len(queue) == 1_999
 
 
+def test_whether_a_run_may_go_is_asked_in_order_and_no_further_than_needed():
+    """It is dear to ask: each time all offers are looked at."""
+    queue = ReadyQueue()
+    for number in (1, 2, 3):
+        queue.add([run(number, Priority.HIGH, waited=number)], Need(f"action {number}"))
+    asked: list[str] = []
+
+    def goes(need: Need | None, _rank: float) -> bool:
+        assert need is not None
+        asked.append(need.action)
+        return need.action == "action 2"
+
+    taken = queue.pop(goes)
+    assert taken is not None
+    assert taken.key.run_id.int == 2
+    assert asked == ["action 3", "action 2"]
+
+
 def test_a_scan_that_adds_all_runs_again_moves_none_and_costs_no_memory():
     queue = ReadyQueue()
     queue.add([run(1, Priority.HIGH)], Need("python", "f"))
