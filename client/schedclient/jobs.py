@@ -33,8 +33,13 @@ class Jobs:
     """`client.jobs`. Every call raises `ApiError`; `deadline` is in seconds."""
 
     def __init__(self, transport: Transport, namespace: str) -> None:
+        self._transport = transport
         self._call = transport.call
         self._namespace = namespace
+
+    def in_namespace(self, namespace: str) -> Jobs:
+        """The same calls, for jobs of another namespace."""
+        return Jobs(self._transport, namespace)
 
     async def create(
         self,

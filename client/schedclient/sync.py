@@ -110,6 +110,10 @@ class SyncJobs(_Face[Jobs]):
     trigger = _blocking(Jobs.trigger)
     next = _blocking(Jobs.next)
 
+    def in_namespace(self, namespace: str) -> SyncJobs:
+        """The same calls, for jobs of another namespace."""
+        return SyncJobs(self.loop, self.wrapped.in_namespace(namespace))
+
 
 class SyncRuns(_Face[Runs]):
     """`client.runs`, blocking."""

@@ -60,8 +60,10 @@ class Reading:
     faults: tuple[Fault, ...]
 
 
-class _Excess(yaml.MarkedYAMLError):
-    """Too deep or too large to be a job: a few hundred bytes of aliases can mean gigabytes."""
+class _Unfit(yaml.MarkedYAMLError):
+    """YAML, but no job: has tags, keys that are no texts, is too deep or too large (a few hundred
+    bytes of aliases can mean gigabytes).
+    """
 
 
 class _Loader(yaml.BaseLoader):
@@ -73,7 +75,7 @@ class _Loader(yaml.BaseLoader):
         self.depth += 1
         if self.depth > DEEPEST:
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # theirs has no types
-            raise _Excess(None, None, f"is nested more than {DEEPEST} deep", mark)
+            raise _Unfit(None, None, f"is nested more than {DEEPEST} deep", mark)
         try:
             return super().compose_node(parent, index)
         finally:
@@ -126,7 +128,7 @@ def _document(name: str, node: yaml.Node) -> Iterator[Manifest | Fault]:
     doubles: list[Fault] = []
     try:
         value = _plain(node, (), lines, doubles, name)
-    except _Excess as error:
+    except _Unfit as error:
         yield _syntax(name, "", error)
         return
     yield from doubles
@@ -167,15 +169,17 @@ def _plain(
     lines.setdefault(path, node.start_mark.line)
     if node.tag not in TAGS:
         tag = node.tag.replace("tag:yaml.org,2002:", "!!")
-        raise _Excess(None, None, f"has the tag {tag}; tags aren't read", node.start_mark)
+        raise _Unfit(None, None, f"has the tag {tag}; tags aren't read", node.start_mark)
     if len(path) > DEEPEST:  # an alias may hold itself
-        raise _Excess(None, None, f"is nested more than {DEEPEST} deep", node.start_mark)
+        raise _Unfit(None, None, f"is nested more than {DEEPEST} deep", node.start_mark)
     if len(lines) > LARGEST:
         excess = f"has more than {LARGEST:,} values, its aliases written out"
-        raise _Excess(None, None, excess, node.start_mark)
+        raise _Unfit(None, None, excess, node.start_mark)
     if isinstance(node, yaml.MappingNode):
         found: dict[str, Any] = {}
         for key, inner in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _Unfit(None, None, "has a key that is no text", key.start_mark)
             word = str(key.value)
             here = (*path, word)
             if word in found:
@@ -205,7 +209,7 @@ def _syntax(name: str, text: str, error: yaml.YAMLError) -> Fault:
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return Fault(name, f"is no YAML: {error}")
     number = error.problem_mark.line
-    if isinstance(error, _Excess):
+    if isinstance(error, _Unfit):
         return Fault(f"{name}:{number + 1}", str(error.problem))
     written = text.splitlines()[number] if number < len(text.splitlines()) else ""
     starred = "*" in written and error.context in (

@@ -152,7 +152,10 @@ def need_action(job: job_pb2.Job) -> None:
 
 
 def read_payload(given: str) -> common_pb2.Payload:
-    """`-` is standard input, `@file` a file (both may be any bytes), else JSON itself."""
+    """`-` is standard input, `@file` a file (both may be any bytes), else JSON itself.
+
+    What is in a file that is called *.json has to be JSON.
+    """
     if given != "-" and not given.startswith("@"):
         return _inline(given)
     try:
@@ -163,7 +166,13 @@ def read_payload(given: str) -> common_pb2.Payload:
         ) from error
     try:
         return _json_payload(content.decode())
-    except ValueError:
+    except ValueError as error:
+        if given.endswith(".json"):
+            raise Failure(
+                f"{given[1:]} is no JSON: {error}",
+                reason="WRONG_FLAG",
+                remedy="mend it, or give the file another name to send its bytes as they are",
+            ) from None
         return common_pb2.Payload(raw=content)
 
 

@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from schedclient import ApiError, Client, Job, NotFound
+from schedclient.jobs import Jobs
 from schedctl import changes, manifests
 from schedctl.columns import JOBS
 from schedctl.failure import Failure, untold
@@ -17,6 +18,7 @@ from schedctl.flags import Command, pass_session
 from schedctl.manifests import Fault, Manifest
 from schedctl.output import message, show_list
 from schedctl.session import Session
+from schedproto.v1 import job_pb2
 
 ALL: Final = ("*",)
 
@@ -53,9 +55,12 @@ class Step:
 def apply(session: Session, files: tuple[str, ...], dry_run: bool) -> None:
     """Create or update jobs from manifests; nothing is stored if one of them is wrong.
 
-    A manifest with an etag goes over no other's change: it must be the job's own.
+    A manifest with an etag goes over no other's change: it must be the job's own. Its namespace is
+    the one it names, else that of --namespace or the context.
     """
     found = _read(files)
+    if "namespace" in session.typed:
+        _refuse_others(found, session.namespace)
     steps = session.run(lambda client: _plan(client, found))
     for step in steps:
         if step.before is not None and step.verb == "updated":
@@ -103,23 +108,39 @@ def _wrong(faults: Sequence[Fault]) -> Failure:
     )
 
 
+def _refuse_others(found: Sequence[Manifest], namespace: str) -> None:
+    """Refuse manifests that name another namespace than the one that was typed."""
+    for manifest in found:
+        if manifest.job.namespace not in ("", namespace):
+            raise Failure(
+                f"{manifest.where}: {manifest.job.name} is for namespace {manifest.job.namespace},"
+                f" not {namespace}",
+                reason="WRONG_NAMESPACE",
+                remedy="leave --namespace out, or the manifest's namespace",
+            )
+
+
+def _jobs(client: Client, job: job_pb2.Job) -> Jobs:
+    """The calls for jobs of the namespace that the manifest names, if it does."""
+    return client.jobs.in_namespace(job.namespace) if job.namespace else client.jobs
+
+
 async def _plan(client: Client, found: Sequence[Manifest]) -> list[Step]:
     """What the cluster would do with each, or the first refusal, before anything is stored."""
     steps = []
     for manifest in found:
         job = manifest.job
+        jobs = _jobs(client, job)
         try:
             try:
-                before = await client.jobs.get(job.name)
+                before = await jobs.get(job.name)
             except NotFound:
                 if job.etag:
                     raise _gone(manifest) from None
-                after = await client.jobs.create(job.name, job, validate_only=True)
+                after = await jobs.create(job.name, job, validate_only=True)
                 steps.append(Step(manifest, None, after))
                 continue
-            after = await client.jobs.update(
-                job.name, job, mask=ALL, etag=before.etag, validate_only=True
-            )
+            after = await jobs.update(job.name, job, mask=ALL, etag=before.etag, validate_only=True)
             steps.append(Step(manifest, before, after))
         except ApiError as error:
             raise _refused(error, manifest) from error
@@ -130,10 +151,11 @@ async def _store(client: Client, steps: Sequence[Step]) -> list[Step]:
     done = []
     for step in steps:
         job = step.manifest.job
+        jobs = _jobs(client, job)
         if step.before is None:
-            after = await client.jobs.create(job.name, job)
+            after = await jobs.create(job.name, job)
         elif step.verb == "updated":
-            after = await client.jobs.update(job.name, job, mask=ALL, etag=step.before.etag)
+            after = await jobs.update(job.name, job, mask=ALL, etag=step.before.etag)
         else:
             after = step.before
         done.append(Step(step.manifest, step.before, after))

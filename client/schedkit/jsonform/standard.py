@@ -1,18 +1,23 @@
-"""JSON as its standard has it: finite numbers, and no deeper than any reader can follow.
+"""JSON as its standard has it: finite numbers, whole characters, no deeper than readers can follow.
 
-Python's reader also takes `NaN` and `1e400`, which no other does, and how deep it goes hangs on the
-stack it stands on. What passes here can be read back by everybody.
+Python's reader also takes `NaN` and `1e400`, which no other does, half of a surrogate pair, which
+is no text that can be written, and how deep it goes hangs on the stack it stands on. What passes
+here can be read back by everybody.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn
 
 MOST_NESTED: Final = 100
 """Lists and objects within each other, in a payload."""
+
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
+"""Where half a pair may stand, as an escape or as itself."""
 
 Pairs = list[tuple[str, Any]]
 
@@ -43,6 +48,8 @@ def loads(
     except RecursionError:
         raise TooDeep from None
     check_depth(value, levels)
+    if _SURROGATE.search(text if isinstance(text, str) else text.decode()):
+        _check_text(value)
     return value
 
 
@@ -54,6 +61,13 @@ def check_depth(value: Any, levels: int = MOST_NESTED) -> None:
         if not level:
             return
     raise TooDeep
+
+
+def _check_text(value: Any) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError:
+        raise ValueError("a text holds half of a surrogate pair, which is no text") from None
 
 
 def _within(value: Any) -> Iterable[Any]:

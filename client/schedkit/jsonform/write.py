@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, cast
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from schedkit.jsonform.problems import Unreadable
+from schedkit.jsonform import standard
 from schedkit.jsonform.scalars import duration_text, enum_word, instant_text
 
 BASE64: Final = "$base64"
@@ -41,14 +40,10 @@ def payload_value(payload: Message) -> Any:
     content = getattr(payload, kind)
     if kind == "json":
         try:
-            return json.loads(content, parse_constant=_no_constant)
-        except (ValueError, RecursionError):
+            return standard.loads(content)
+        except ValueError:
             content = content.encode()
     return {BASE64: base64.b64encode(content).decode()}
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise Unreadable(f"{name} is no JSON")
 
 
 def is_map(field: FieldDescriptor) -> bool:

@@ -7,7 +7,17 @@ from schedproto.v1 import common_pb2
 
 
 @pytest.mark.parametrize(
-    "text", ["{}", "1", '"x"', "[1, 2.5, null]", '{"deep": ' + "[" * 99 + "]" * 99 + "}", "1e308"]
+    "text",
+    [
+        r'"\ud83d\ude00"',
+        r'"\\ud800"',
+        "{}",
+        "1",
+        '"x"',
+        "[1, 2.5, null]",
+        '{"deep": ' + "[" * 99 + "]" * 99 + "}",
+        "1e308",
+    ],
 )
 def test_json_is_taken_as_it_is(text: str):
     assert list(payload_violations(common_pb2.Payload(json=text))) == []
@@ -22,9 +32,21 @@ def test_json_is_taken_as_it_is(text: str):
         ("NaN", "isn't JSON"),
         ("[-Infinity]", "isn't JSON"),
         ('{"a": 1e400}', "isn't JSON"),
+        (r'["\ud800"]', "half of a surrogate pair"),
+        (r'{"\uDFFF": 1}', "half of a surrogate pair"),
         ('"' + "x" * MAX_PAYLOAD + '"', "bytes, at most"),
     ],
-    ids=["broken", "deep", "a level too deep", "nan", "infinity", "too great", "large"],
+    ids=[
+        "broken",
+        "deep",
+        "a level too deep",
+        "nan",
+        "infinity",
+        "too great",
+        "half a character",
+        "half a key",
+        "large",
+    ],
 )
 def test_what_nobody_could_read_back_is_refused(text: str, problem: str):
     [violation] = payload_violations(common_pb2.Payload(json=text))

@@ -57,7 +57,9 @@ def test_every_call_is_there_with_its_signature_and_docstring(face: type, wrappe
         blocking = vars(face).get(name)
         assert blocking is not None, f"{face.__name__} lacks {name}"
         if name != "close":
-            assert inspect.signature(blocking) == inspect.signature(call)
+            told, meant = inspect.signature(blocking), inspect.signature(call)
+            assert told.parameters == meant.parameters
+            assert str(told.return_annotation).removeprefix("Sync") == meant.return_annotation
             assert blocking.__doc__ == call.__doc__
 
 

@@ -199,6 +199,30 @@ async def test_an_etag_in_a_manifest_guards_what_it_was_written_from(ctl, member
     assert "get it anew (schedctl job get a -o yaml), or leave etag out" in ended.err
 
 
+async def test_a_manifest_goes_to_the_namespace_it_names(ctl, member, manifest):
+    member.say("GetJob", unknown)
+    member.say("CreateJob", lambda request: request.job)
+    text = "name: a\nnamespace: other\n---\nname: a\n"
+    ended = await ctl("apply", "-f", manifest(text))
+    assert ended.code == 0, ended.err
+    assert [one.namespace for one in member.heard("GetJob")] == ["other", "default"]
+    stored = [one.job.namespace for one in member.heard("CreateJob") if not one.validate_only]
+    assert stored == ["other", "default"]
+
+
+async def test_a_manifest_of_another_namespace_than_was_typed_is_refused(ctl, member, manifest):
+    text = "name: a\nnamespace: other\n"
+    ended = await ctl("apply", "--namespace", "mine", "-f", manifest(text))
+    assert (ended.code, member.heard("GetJob")) == (2, [])
+    assert "a is for namespace other, not mine" in ended.err
+
+
+async def test_a_key_that_is_no_text_is_refused_at_its_line(ctl, member, manifest):
+    ended = await ctl("apply", "-f", manifest("name: a\npayload:\n  ? [1, 2]\n  : 3\n"))
+    assert (ended.code, member.heard("GetJob")) == (2, [])
+    assert ":3: has a key that is no text" in ended.err
+
+
 async def test_an_etag_of_a_job_that_is_gone_creates_none(ctl, member, manifest):
     member.say("GetJob", unknown)
     ended = await ctl("apply", "-f", manifest("name: a\netag: old\n"))

@@ -140,13 +140,25 @@ def test_at_most_none_at_once_is_refused(offline):
     assert "must be at least 1" in ended.err
 
 
-@pytest.mark.parametrize("payload", ["NaN", "-Infinity", "1e400", '{"a": [1E999]}', "{'a': 1}"])
+NO_JSON = ["NaN", "-Infinity", "1e400", '{"a": [1E999]}', "{'a': 1}", r'"\ud800"', r'{"\udfFF": 1}']
+
+
+@pytest.mark.parametrize("payload", NO_JSON)
 @pytest.mark.parametrize("command", ["submit --payload {} -- true", "job trigger a --payload {}"])
 def test_a_payload_that_no_reader_of_json_takes_is_refused(offline, command, payload):
     ended = offline(*shlex.split(command.format(shlex.quote(payload))))
     assert ended.code == 2
     assert len(ended.err.splitlines()) == 3
     assert "--payload is no JSON" in ended.err
+
+
+@pytest.mark.parametrize("payload", NO_JSON)
+def test_a_file_called_json_has_to_hold_json(offline, tmp_path: Path, payload):
+    given = tmp_path / "given.json"
+    given.write_text(payload)
+    ended = offline("submit", "--payload", f"@{given}", "--", "true")
+    assert ended.code == 2, ended.err
+    assert "given.json is no JSON" in ended.err
 
 
 def test_a_payload_that_is_nested_too_deeply_is_refused_with_the_limit(offline, tmp_path: Path):

@@ -106,6 +106,8 @@ def test_raw_bytes_of_a_payload_are_marked():
 
 def test_a_payload_that_is_no_json_is_shown_as_bytes():
     assert to_json(Job(payload=common_pb2.Payload(json="NaN")))["payload"] == {"$base64": "TmFO"}
+    half = to_json(Job(payload=common_pb2.Payload(json=r'"\ud800"')))
+    json.dumps(half, ensure_ascii=False).encode()  # what was stored once harms no list
 
 
 def test_a_whole_job_survives_there_and_back():
