@@ -129,7 +129,8 @@ class Attach:
         awake = {address: link for address, link in self._links.items() if not link.silent}
         demands = {address: link.demand for address, link in awake.items()}
         previous = {each: link.promised - link.received for each, link in awake.items()}
-        granted = deal(self._admission.free if able else 0, demands, previous)
+        free, now = self._admission.free, boottime()
+        granted = deal(free, demands, previous, self._clock.read(now)) if able else {}
         for address, link in self._links.items():
             link.grant(granted.get(address, NOTHING))
 

@@ -49,7 +49,10 @@ def offer_of(message: pb.Assignment, time: ClusterTime) -> Offer:
 
 def heads_of(message: pb.Demand) -> Sequence[Head]:
     """What waits at a member."""
-    return [Head(head.priority, seconds(head.waiting_since), head.slots) for head in message.heads]
+    return [
+        Head(head.priority, seconds(head.waiting_since), head.slots, max(head.least, 1))
+        for head in message.heads
+    ]
 
 
 def granted(share: Share, received: int) -> pb.Granted:

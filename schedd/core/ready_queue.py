@@ -60,6 +60,8 @@ class Head:
     priority: Priority
     waiting_since: datetime
     slots: int
+    least: int = 1
+    """What the one that needs the fewest takes."""
 
 
 class _Place(NamedTuple):
@@ -145,13 +147,15 @@ class ReadyQueue:
         """
         since: dict[Priority, datetime] = {}
         slots: dict[Priority, int] = {}
+        least: dict[Priority, int] = {}
         for line in self._lines.values():
             oldest = line.oldest()
             if oldest is not None and fits(line.need):
                 of, width = line.priority, line.need.slots if line.need else 1
                 since[of] = min(oldest.since, since.get(of, oldest.since))
                 slots[of] = slots.get(of, 0) + len(line.runs) * width
-        return [Head(of, since[of], slots[of]) for of in sorted(since, reverse=True)]
+                least[of] = min(width, least.get(of, width))
+        return [Head(of, since[of], slots[of], least[of]) for of in sorted(since, reverse=True)]
 
     def unsort(self, which: Fits) -> set[JobId]:
         """Forget what the runs of these lines need, for their definitions may have changed; gives

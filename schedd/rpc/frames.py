@@ -187,6 +187,7 @@ def demand(heads: Sequence[Head]) -> worker_service_pb2.Demand:
                 priority=common_pb2.Priority.ValueType(head.priority),
                 waiting_since=stamp(head.waiting_since),
                 slots=head.slots,
+                least=head.least,
             )
             for head in heads
         ]

@@ -24,7 +24,7 @@ from schedd.core.ready_queue import Head
 from schedd.owner.catalogue import Known
 from schedd.rpc import frames
 from schedproto.v1 import worker_service_pb2 as pb
-from support.dispatching import World, of
+from support.dispatching import SHELL, World, of
 from support.runs import NOW, RecordingLine, worker
 from workerd import wire
 from workerd.core.grants import deal
@@ -67,9 +67,9 @@ class Stream:
 
     def deliver_down(self) -> None:
         runs, demand = self.line.sent.popleft()
-        self.link.received += len(runs)
         for run in runs:
-            if self.desk.free:
+            self.link.received += self.desk.width(run)
+            if self.desk.free >= self.desk.width(run):
                 self.desk.running.append(run)
             else:
                 self._refuse(run)
@@ -100,12 +100,17 @@ class Desk:
     identity: Incarnation
     slots: int
     blocked: int
+    widths: dict[RunKey, int]
+    """Slots that runs take, of those that take more than one."""
     streams: list[Stream] = field(default_factory=list)
     running: list[LiveRun] = field(default_factory=list)
 
     @property
     def free(self) -> int:
-        return self.slots - self.blocked - len(self.running)
+        return self.slots - self.blocked - sum(map(self.width, self.running))
+
+    def width(self, run: LiveRun) -> int:
+        return self.widths.get(run.key, 1)
 
     def deal(self) -> None:
         links = {stream.link.address: stream for stream in self.streams}
@@ -121,14 +126,16 @@ class Desk:
 class Cluster:
     """Everybody, and chance."""
 
-    def __init__(self, chance: random.Random, owners: int, workers: int) -> None:
+    def __init__(self, chance: random.Random, owners: int, workers: int, slots: int = 1) -> None:
         self.chance = chance
         self.given: list[RunKey] = []
         self.runs: dict[RunKey, LiveRun] = {}
         self.refused: set[RunKey] = set()
         self.waiting: dict[int, list[LiveRun]] = defaultdict(list)
         self.worlds = [World() for _ in range(owners)]
-        self.desks = [Desk(worker(1 + number, slots=1), 1, 1) for number in range(workers)]
+        each = [worker(1 + number, slots=slots) for number in range(workers)]
+        self.widths: dict[RunKey, int] = {}
+        self.desks = [Desk(identity, slots, slots, self.widths) for identity in each]
         for world in self.worlds:
             world.rows.given = self.given
             world.rows.meanwhile = partial(self._scan, world)
@@ -142,9 +149,13 @@ class Cluster:
     def streams(self) -> list[Stream]:
         return [stream for desk in self.desks for stream in desk.streams]
 
-    def submit(self, owner: int, number: int, priority: Priority, waited: float) -> None:
+    def submit(
+        self, owner: int, number: int, priority: Priority, waited: float, width: int = 1
+    ) -> None:
         run = replace(of(number, number, waited=waited), priority=priority)
         self.runs[run.key] = run
+        self.widths[run.key] = width
+        self.worlds[owner].definitions.jobs[run.job_id] = replace(SHELL, slots=width)
         self.waiting[id(self.worlds[owner])].append(run)
         self.worlds[owner].board.put_runs([run], NOW)
 
@@ -157,7 +168,7 @@ class Cluster:
                 return
 
     async def live(self) -> list[Priority]:
-        """One slot of each worker becomes free. The priorities in the order of handing out, without
+        """Each worker's slots become free. The priorities in the order of handing out, without
         those of runs that were refused once.
         """
         for desk in self.desks:
@@ -199,6 +210,40 @@ class Cluster:
 
 _PRIORITIES = st.sampled_from([Priority.LOW, Priority.MEDIUM, Priority.HIGH])
 _RUNS = st.lists(st.tuples(_PRIORITIES, st.integers(0, 2), st.integers(0, 20)), max_size=12)
+
+
+async def test_a_run_too_wide_for_what_is_free_holds_nobody_up_whichever_owner_has_it() -> None:
+    """Its owner couldn't use the slot, and the others weren't given it."""
+    cluster = Cluster(random.Random(1), owners=2, workers=1, slots=2)
+    [desk] = cluster.desks
+    cluster.submit(0, 1, Priority.HIGH, waited=1, width=2)
+    cluster.submit(0, 2, Priority.LOW, waited=1)
+    cluster.submit(1, 3, Priority.MEDIUM, waited=1)
+    await cluster.settle()
+
+    desk.blocked = 1
+    desk.deal()
+    await cluster.settle()
+
+    assert [key.run_id.int for key in cluster.given] == [3]
+
+
+@given(
+    st.lists(st.tuples(_PRIORITIES, st.integers(0, 2), st.integers(1, 3)), max_size=12),
+    st.integers(1, 3),
+    st.integers(0),
+)
+def test_whatever_slots_runs_take_none_is_forgotten(
+    runs: list[tuple[Priority, int, int]], workers: int, chance: int
+) -> None:
+    async def live() -> None:
+        cluster = Cluster(random.Random(chance), owners=3, workers=workers, slots=3)
+        for number, (priority, owner, width) in enumerate(runs, 1):
+            cluster.submit(owner, number, priority, waited=0, width=width)
+        await cluster.settle()
+        await cluster.live()
+
+    asyncio.run(live())
 
 
 @given(_RUNS, st.integers(1, 3), st.integers(0))

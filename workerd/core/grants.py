@@ -12,6 +12,8 @@ Invariants
 - Who gets slots is told the best head of others that goes without (`before`). For it may have
   nothing so good any more: another worker has served its heads meanwhile, or they are gone. Then
   the slots aren't for whatever else it has; they wait for its new heads, and are dealt anew.
+- A head whose runs are all too wide for what is free holds nobody up: its slots would lie idle.
+  Only when it has waited for a class's worth are they kept for it, so that it gets them some day.
 - What nobody asked for is split evenly, so an idle cluster starts work without asking; the
   remainder stays where it was, so that nothing moves without need.
 """
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from workerd.core.ids import Address
 
@@ -39,6 +42,8 @@ class Head:
     """When its oldest began to wait, in seconds of the Unix epoch on cluster time."""
     slots: int
     """That all runs of this priority ask for."""
+    least: int = 1
+    """That the one which needs the fewest takes."""
 
     @property
     def rank(self) -> float:
@@ -65,16 +70,23 @@ NOTHING = Share(0)
 
 
 def deal(
-    free: int, demands: Mapping[Address, Sequence[Head]], previous: Mapping[Address, int]
+    free: int,
+    demands: Mapping[Address, Sequence[Head]],
+    previous: Mapping[Address, int],
+    now: float = -inf,
 ) -> dict[Address, Share]:
-    """A share for each member in `demands`; one without heads is there with an empty sequence."""
+    """A share for each member in `demands`; one without heads is there with an empty sequence.
+    `now`: on cluster time, as heads tell since when they wait.
+    """
     granted = dict.fromkeys(demands, 0)
     left = max(free, 0)
-    heads = [(head, member) for member, own in demands.items() for head in own]
+    heads = [
+        (head, member) for member, own in demands.items() for head in own if _fits(head, left, now)
+    ]
     heads.sort(key=lambda each: each[0].rank)
     without: dict[Address, Head] = {}  # the best of each, best first
     for head, member in heads:
-        share = min(head.slots, left)
+        share = min(head.slots, left) if _fits(head, left, now) else 0
         granted[member] += share
         left -= share
         if share < head.slots:
@@ -89,3 +101,8 @@ def deal(
         member: Share(slots, next((head for other, head in first if other != member), None))
         for member, slots in granted.items()
     }
+
+
+def _fits(head: Head, free: int, now: float) -> bool:
+    """Whether slots are of use to it, or are to be kept for it all the same."""
+    return head.least <= free or now - head.since >= AGING

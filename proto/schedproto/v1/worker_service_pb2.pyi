@@ -934,9 +934,14 @@ class Demand(google.protobuf.message.Message):
         PRIORITY_FIELD_NUMBER: builtins.int
         WAITING_SINCE_FIELD_NUMBER: builtins.int
         SLOTS_FIELD_NUMBER: builtins.int
+        LEAST_FIELD_NUMBER: builtins.int
         priority: schedproto.v1.common_pb2.Priority.ValueType
         slots: builtins.int
         """Slots that the runs of this priority ask for."""
+        least: builtins.int
+        """Slots that the one of them that needs the fewest takes; absent: 1. A worker with fewer free
+        ones deals them to others.
+        """
         @property
         def waiting_since(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
         def __init__(
@@ -945,9 +950,10 @@ class Demand(google.protobuf.message.Message):
             priority: schedproto.v1.common_pb2.Priority.ValueType = ...,
             waiting_since: google.protobuf.timestamp_pb2.Timestamp | None = ...,
             slots: builtins.int = ...,
+            least: builtins.int = ...,
         ) -> None: ...
         def HasField(self, field_name: typing.Literal["waiting_since", b"waiting_since"]) -> builtins.bool: ...
-        def ClearField(self, field_name: typing.Literal["priority", b"priority", "slots", b"slots", "waiting_since", b"waiting_since"]) -> None: ...
+        def ClearField(self, field_name: typing.Literal["least", b"least", "priority", b"priority", "slots", b"slots", "waiting_since", b"waiting_since"]) -> None: ...
 
     HEADS_FIELD_NUMBER: builtins.int
     @property

@@ -76,6 +76,16 @@ def test_heads_tell_the_oldest_of_each_priority_and_how_many_slots_they_ask_for(
     assert ReadyQueue().heads() == []
 
 
+def test_heads_tell_how_many_slots_the_narrowest_run_takes():
+    queue = ReadyQueue()
+    queue.add([run(1, Priority.HIGH)], Need("shell", slots=3))
+    queue.add([run(2, Priority.LOW)], Need("shell", slots=3))
+    queue.add([run(3, Priority.LOW)], Need("shell", slots=2))
+    assert [(head.slots, head.least) for head in queue.heads()] == [(3, 3), (5, 2)]
+    queue.add([run(4, Priority.HIGH)])
+    assert queue.heads()[0].least == 1, "its need isn't known yet"
+
+
 def test_a_line_that_no_worker_fits_holds_nobody_up_and_asks_for_nothing():
     queue = ReadyQueue()
     queue.add([run(number, Priority.HIGH, 100) for number in range(1, 2_000)], Need("python", "f"))

@@ -73,7 +73,7 @@ async def test_a_run_of_many_slots_asks_for_all_of_them():
     await world.settle()
 
     assert world.handed() == set()
-    assert line.demanded[-1] == [Head(Priority.MEDIUM, NOW, 4)]
+    assert line.demanded[-1] == [Head(Priority.MEDIUM, NOW, 4, least=4)]
 
 
 async def test_a_run_over_its_jobs_limit_is_held_until_one_of_its_job_is_gone():

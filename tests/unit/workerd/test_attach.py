@@ -17,6 +17,7 @@ from workerd import attach as module
 from workerd.attach import Attach
 from workerd.core.admission import Admission
 from workerd.core.cluster_time import JudgingClock, RoundTrip
+from workerd.core.grants import Head
 from workerd.core.ids import Address
 from workerd.core.trust import Trust
 from workerd.courier import Courier
@@ -80,3 +81,20 @@ async def test_slots_are_withdrawn_at_the_moment_trust_ends_not_at_the_next_look
         await wait_until_async(lambda: granted(link) == SLOTS, 5, "slots granted")
         await wait_until_async(lambda: granted(link) == 0, 5, "slots withdrawn")
         assert boottime() >= world.trust.until, "too early: a lease that lives lends its slots"
+
+
+@pytest.mark.parametrize(("waited", "kept"), [(0.0, False), (61.0, True)])
+async def test_slots_are_kept_for_a_run_that_is_too_wide_only_when_it_has_waited_long(
+    tmp_path: Path, waited: float, kept: bool
+) -> None:
+    async with attaching(tmp_path) as world:
+        wide, other = world.link("m1", ttl=60.0), world.link("m2", ttl=60.0)
+        since = utcnow().timestamp() - waited
+        wide.demand = [Head(3, since, SLOTS + 1, least=SLOTS + 1)]
+        other.demand = [Head(1, since, SLOTS)]
+        world.attach.refreshed(boottime())
+        await wait_until_async(
+            lambda: (granted(wide), granted(other)) == ((SLOTS, 0) if kept else (0, SLOTS)),
+            5,
+            "slots dealt",
+        )

@@ -82,6 +82,25 @@ def test_where_all_are_served_the_slots_are_for_any_run() -> None:
     assert {share.before for share in dealt.values()} == {None}
 
 
+def test_slots_that_are_too_few_for_a_wide_run_go_to_the_others_and_for_any_run() -> None:
+    wide = Head(HIGH, 100.0, 4, least=4)
+    dealt = deal(3, {A: [wide, Head(LOW, 100.0, 1)], B: [Head(LOW, 99.0, 2)]}, {}, now=159.0)
+    assert dealt == {A: Share(1), B: Share(2)}
+
+
+def test_what_earlier_heads_leave_of_a_wide_runs_slots_isnt_given_to_it_in_pieces() -> None:
+    wide, low = Head(HIGH, 101.0, 2, least=2), Head(LOW, 100.0, 1)
+    dealt = deal(3, {A: [Head(HIGH, 100.0, 2)], B: [wide], C: [low]}, {})
+    assert slots(dealt) == {A: 2, B: 0, C: 1}
+    assert dealt[C].before == wide, "if A gives its two back they are for the wide one"
+
+
+def test_a_wide_run_that_has_waited_long_gets_slots_kept_for_it_until_they_are_enough() -> None:
+    demands = {A: [Head(HIGH, 100.0, 4, least=4)], B: [Head(LOW, 100.0, 9)]}
+    assert slots(deal(3, demands, {}, now=159.0)) == {A: 0, B: 3}
+    assert slots(deal(3, demands, {}, now=160.0)) == {A: 3, B: 0}
+
+
 # -- Trust --
 
 
