@@ -198,18 +198,27 @@ async def test_user_calls_wait_for_the_owners_batch_and_not_for_its_lane(world: 
     me = await world.member()
     user = await world.member(take=False)
     job = await world.job(shard=1)
-    held = asyncio.Event()
+    held, waits, answered = asyncio.Event(), asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
     def hold(connection: Connection) -> None:
         connection.exec_driver_sql("SELECT 1 FROM shards WHERE id = 1 FOR NO KEY UPDATE")
         loop.call_soon_threadsafe(held.set)
         wait_for_waiter(connection)
+        loop.call_soon_threadsafe(waits.set)
+
+        def still_here() -> bool:
+            connection.exec_driver_sql("SELECT 1")  # an idle one would be ended
+            return answered.is_set()
+
+        wait_until(still_here, 3, "the user's call to be answered while the lane waits")
 
     holding = asyncio.create_task(user.store.database.call(hold), name="hold")
     await held.wait()
     waiting = asyncio.create_task(me.fire(firing(job)), name="fire")
+    await waits.wait()
     assert await me.store.users.get_job("default", job.definition.name) == job
+    answered.set()
     await holding
     assert len((await waiting).runs) == 1
 
