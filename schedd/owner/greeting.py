@@ -194,11 +194,12 @@ class Greeting:
         self._workers.look()
         attached = [view.incarnation for view in self._workers.workers()]
         stored = await self._store.incarnations([one.id for one in attached])
-        for one in stored:
-            if one.lost_at is not None and one.id not in self._lost:
+        gone = [one for one in stored if one.lost_at is not None]
+        self._workers.lost(one.id for one in gone)  # each time: a rescue in doubt spares them
+        for one in gone:
+            if one.id not in self._lost:
                 log.warning("worker %s was lost; it must start anew", one.worker)
                 self._lost.add(one.id)
-                self._workers.lost([one.id])
                 await self._leases.end(one.worker, one.id)
         for ending in list(self._endings):
             if boottime() > ending.until or await self._settled(ending):

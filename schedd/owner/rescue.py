@@ -25,12 +25,12 @@ from typing import Final
 from schedd.core.events import Emit, NeverStarted, RunsRescued
 from schedd.core.ids import SHARDS, IncarnationId, JobId, RunId, ShardId
 from schedd.core.lifecycle import State
-from schedd.core.model import LiveRun, Loss
+from schedd.core.model import LiveRun, Loss, RunKey
 from schedd.core.records import Unstarted
 from schedd.core.retry import after_loss, fingerprint, reissue_after
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue, Known
-from schedd.owner.transact import Transactor
+from schedd.owner.transact import Failed, Transactor
 from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
 from schedd.ports import ClusterClock, Nudges, OwnerStore
@@ -183,14 +183,25 @@ class Rescue:
         try:
             known = await self._catalogue.of_runs(lost)
             losses = [_loss(run, known[run.job_id]) for run in lost if run.job_id in known]
-            rescued = set(await self._transactor.rows(losses, self._store.rescue))
-            doubted -= (gone := {loss.incarnation for loss in losses if loss.key in rescued})
+            answers = await self._transactor.by_lane(losses, self._store.rescue)
+            doubted -= self._rescued(losses, [each for each in answers if isinstance(each, list)])
         finally:
             self._workers.spared(doubted)  # it isn't written down: they may come back
-        if rescued:
-            self._emit(RunsRescued(len(rescued), tuple(sorted(gone, key=lambda i: i.int))))
-            self._nudges.runs_changed([key.run_id for key in rescued])
+        for answer in answers:
+            if isinstance(answer, Failed):
+                raise answer.error
+
+    def _rescued(
+        self, losses: Sequence[Loss], answers: Iterable[Iterable[RunKey]]
+    ) -> set[IncarnationId]:
+        """Tell of what was moved on, though another lane's failed; gives who is lost with it."""
+        moved = {key for answer in answers for key in answer}
+        gone = {loss.incarnation for loss in losses if loss.key in moved}
+        if moved:
+            self._emit(RunsRescued(len(moved), tuple(sorted(gone, key=lambda i: i.int))))
+            self._nudges.runs_changed([key.run_id for key in moved])
             self.look_at({loss.shard for loss in losses})
+        return gone
 
     async def _give_back(self, never_started: Sequence[LiveRun]) -> None:
         unstarted = [Unstarted(run.key, run.shard, run.token) for run in never_started]

@@ -11,6 +11,7 @@ import pytest
 
 from schedd.core import schedule
 from schedd.core.absence import Standing
+from schedd.core.events import RunsRescued
 from schedd.core.ids import IncarnationId, JobId, ShardId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Claim, Definition, LiveRun, Loss, RunKey
@@ -39,6 +40,7 @@ class Rows:
         self.losses: list[Loss] = []
         self.back: list[RunKey] = []
         self.away = False
+        self.locked: set[ShardId] = set()
         self.between: Callable[[], None] = lambda: None
         """What happens between the rows and the list."""
 
@@ -48,7 +50,7 @@ class Rows:
         return self.runs
 
     async def rescue(self, claim: Claim, losses: Sequence[Loss]) -> list[RunKey]:
-        if self.away:
+        if self.away or self.locked & set(claim.epochs):
             raise Unavailable("PostgreSQL: no answer")
         self.losses += losses
         return [loss.key for loss in losses]
@@ -100,11 +102,12 @@ class Silent:
 
 
 class World:
-    def __init__(self, *runs: LiveRun) -> None:
+    def __init__(self, *runs: LiveRun, shards: Sequence[int] = (0,)) -> None:
         self.rows = Rows(*runs)
+        self.events: list[object] = []
         self.clock = SetClock()
         self.workers = Workers(self.clock, lambda _event: None)
-        board = Board(owning(0))
+        board = Board(owning(*shards))
         self.leases = Leases(self.rows)
         self.rescue = Rescue(
             board,
@@ -115,7 +118,7 @@ class World:
             Transactor(board.ownership, lambda: True, lambda _event: None),
             self.clock,
             cast("Nudges", Silent()),
-            lambda _event: None,
+            self.events.append,
         )
 
 
@@ -228,6 +231,19 @@ async def test_a_worker_that_was_written_off_is_given_nothing_more() -> None:
     world.workers.granted(world.workers.attach(one, RecordingLine()), slots=2, received=0)
     await world.rescue.step()
     assert world.workers.offers() == []
+
+
+async def test_what_one_lane_rescued_goes_on_though_another_lane_failed() -> None:
+    """Its worker is written off: sparing it for the other lane's sake would give it work again."""
+    one, other = worker(1), worker(2)
+    world = World(running(1, one), running(2, other, shard=1), shards=(0, 1))
+    for each in (one, other):
+        world.workers.granted(world.workers.attach(each, RecordingLine()), slots=2, received=0)
+    world.rows.locked = {ShardId(1)}
+    with pytest.raises(Unavailable):
+        await world.rescue.step()
+    assert [offer.id for offer in world.workers.offers()] == [other.id]
+    assert world.events == [RunsRescued(1, (one.id,))]
 
 
 async def test_a_key_that_goes_during_a_scan_has_another_scan_begin_at_once() -> None:
