@@ -177,7 +177,8 @@ async def serve(config: Config, daemon: Daemon) -> None:
         if killed:
             log.warning("killed %d processes that an earlier worker left", killed)
         scratch.clear(spool.scratch)
-        with contextlib.closing(Sessions(spool.directory, wanted=config.cgroups)) as sessions:
+        sessions = Sessions(spool.directory, wanted=config.cgroups, handlers=bool(config.handlers))
+        with contextlib.closing(sessions):
             await App(config, spool, sessions).run(daemon)
     finally:
         spool.close()

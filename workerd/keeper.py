@@ -6,8 +6,8 @@
 
 Run as `python -m workerd.keeper JOURNAL WORKER [picture]`, with the pipe as standard input. With
 `picture`, or from the first byte on that comes through the pipe, it keeps a picture of all that
-comes from WORKER, a process number: with no cgroups, a process that left its session and cleared
-its environment can't be told from a stranger once the worker is dead.
+comes from WORKER, a process number: with no cgroups, or started by a handler, a process that left
+its session and cleared its environment can't be told from a stranger once the worker is dead.
 
 Invariants
 - It outlives its worker: a session of its own, deaf to the signals that end a worker.
@@ -37,7 +37,7 @@ class Keeper:
     """The worker's hold on its keeper process."""
 
     def __init__(self, path: Path, *, picture: bool = False) -> None:
-        """`path` is the journal; `picture`: whether there are no cgroups to rely on.
+        """`path` is the journal; `picture`: whether cgroups don't hold everything.
 
         Raises:
             OSError: no process can be started now.

@@ -38,17 +38,20 @@ _KEEPER_LOOK = 0.5
 class Sessions:
     """What executors that start processes report to."""
 
-    def __init__(self, directory: Path, *, wanted: bool) -> None:
+    def __init__(self, directory: Path, *, wanted: bool, handlers: bool) -> None:
         """Choose the way; `wanted`: whether cgroups are to be used where they can be.
 
-        The journal is in `directory`. Blocks for a moment.
+        `handlers`: whether handlers run in this process. What those start is in no attempt's cgroup
+        and ends with the worker, by the keeper's pictures. The journal is in `directory`. Blocks
+        for a moment.
         """
+        self._handlers = handlers
         mark = str(uuid.uuid4())
         tree = cgroups.tree_of(mark) if wanted else None
         self.journal = Journal(directory, mark, tree)
-        self._keeper = Keeper(self.journal.path, picture=tree is None)
+        self._keeper = Keeper(self.journal.path, picture=handlers or tree is None)
         self._launcher = _launcher(tree, mark, wanted=wanted)
-        if tree is not None and not self.grouped:
+        if tree is not None and self._pictured and not handlers:
             self._keeper.take_pictures()
         self._orphans = Orphans(mark, None if self._launcher is None else self._launcher.tree)
         self._cradles: dict[Key, Cradle] = {}
@@ -59,6 +62,11 @@ class Sessions:
     def grouped(self) -> bool:
         """Whether each attempt has a cgroup."""
         return self._launcher is not None
+
+    @property
+    def _pictured(self) -> bool:
+        """Whether the keeper has to look at what comes from the worker while it lives."""
+        return self._handlers or not self.grouped
 
     def start(self, program: Program, key: Key, out: int, err: int) -> Process:
         """Start an attempt's program; `began` is to follow at once.
@@ -142,7 +150,7 @@ class Sessions:
                 continue
             log.error("the keeper process is gone; starting another")
             try:
-                fresh = Keeper(self.journal.path, picture=not self.grouped)
+                fresh = Keeper(self.journal.path, picture=self._pictured)
             except OSError as error:  # no room for one more process: no reason to end all others
                 log.warning("no keeper can be started: %s; trying again", error)
                 continue

@@ -248,6 +248,10 @@ from schedclient.handlers import handler
 @handler
 def helper(payload, ctx):
     return subprocess.Popen(["sleep", "300"], start_new_session=True).pid
+
+@handler
+def escaping(payload, ctx):
+    return subprocess.Popen(["sleep", "300"], start_new_session=True, env={}).pid
 """
 
 
@@ -266,6 +270,27 @@ async def test_what_a_handler_starts_is_its_own(tmp_path: Path, started: Start) 
             assert alive(pid)
         finally:
             os.kill(pid, signal.SIGKILL)
+
+
+async def test_what_a_handler_started_ends_with_the_worker(tmp_path: Path, started: Start) -> None:
+    (tmp_path / "helpers.py").write_text(HANDLERS)
+    environ = {"PYTHONPATH": str(tmp_path)}
+    async with started(tmp_path, config='handlers = ["helpers"]', environ=environ) as (
+        member,
+        worker,
+    ):
+        stream = await member.attached()
+        keeper = worker.keeper_pid()
+        pids = []
+        for handler in ("helper", "escaping"):
+            key = await stream.assign(python=job_pb2.PythonAction(handler=handler))
+            pids.append(int((await stream.result_of(key)).result.json))
+        assert all(alive(pid) for pid in pids)
+        up = looks(keeper)
+        await wait_until_async(lambda: looks(keeper) > up + 1, PATIENCE, "a picture")
+        worker.kill()
+        for pid in pids:
+            await gone(pid, within=2.0)
 
 
 @GROUPED

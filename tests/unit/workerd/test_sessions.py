@@ -30,7 +30,7 @@ async def test_a_keeper_that_cant_be_started_now_is_started_later(
 
     monkeypatch.setattr(module, "Orphans", lambda _mark, _tree: None)
     monkeypatch.setattr(module, "_KEEPER_LOOK", 0.01)
-    sessions = Sessions(tmp_path, wanted=False)
+    sessions = Sessions(tmp_path, wanted=False, handlers=False)
     monkeypatch.setattr(module, "Keeper", starved)
     first = sessions._keeper
     os.kill(first.pid, signal.SIGKILL)
