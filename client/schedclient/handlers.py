@@ -87,7 +87,8 @@ def handler(given: H | str) -> H | Callable[[H], H]:
     Its import path names it too.
 
     Raises:
-        ValueError: the name is taken by another function.
+        ValueError: the name is taken by another function, or it can't be called as
+            `function(payload, ctx)`.
     """
     if isinstance(given, str):
         return lambda function: _register(function, given)
@@ -100,6 +101,7 @@ def is_async(function: Handler) -> bool:
 
 
 def _register(function: H, name: str) -> H:
+    _need_two_arguments(function, name)
     path = f"{function.__module__}.{getattr(function, '__qualname__', name)}"
     for each in (name, path):
         other = _registered.get(each)
@@ -107,6 +109,19 @@ def _register(function: H, name: str) -> H:
             raise ValueError(f"handler name {each!r} is taken by {other!r}")
         _registered[each] = function
     return function
+
+
+def _need_two_arguments(function: Handler, name: str) -> None:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # one written in C tells nothing
+        return
+    try:
+        signature.bind("payload", "ctx")
+    except TypeError as error:
+        raise ValueError(
+            f"handler {name!r} is called as {name}(payload, ctx), which it doesn't take: {error}"
+        ) from None
 
 
 def _path(function: Handler) -> str:

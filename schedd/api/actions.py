@@ -1,16 +1,19 @@
 """What a job does, checked as far as it can be before any worker sees it."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
 from schedd.api.errors import Violation
+from schedkit import headers
 from schedkit.patterns import Pattern
 from schedproto.v1 import job_pb2
 
 _METHOD: Final = re.compile(r"[A-Za-z]{1,20}")
 _VARIABLE: Final = re.compile(r"[^\s=]+")
+_LAST_CODE: Final = 255
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
@@ -38,6 +41,9 @@ def _shell(shell: job_pb2.ShellAction) -> Iterator[Violation]:
         yield Violation("shell.stdin_text", "goes with stdin: text")
     if shell.cwd and not shell.cwd.startswith("/"):
         yield Violation("shell.cwd", f"{shell.cwd[:140]!r} isn't an absolute path")
+    for code in shell.success_codes:
+        if not 0 <= code <= _LAST_CODE:
+            yield Violation("shell.success_codes", f"{code} isn't an exit code: 0 to {_LAST_CODE}")
     for name in shell.env:
         if not _VARIABLE.fullmatch(name) or not name.isprintable():
             yield Violation("shell.env", f"{name!r} isn't the name of a variable")
@@ -53,6 +59,11 @@ def _http(http: job_pb2.HttpAction) -> Iterator[Violation]:
             yield Violation("http.headers", f"{name[:60]!r} isn't the name of a header")
         if any(sign in value for sign in "\r\n"):
             yield Violation("http.headers", f"the value of {name!r} holds a line break")
+        if headers.reserved(name):
+            yield Violation("http.headers", f"{name!r} is set by schedd itself")
+    names = Counter(name.lower() for name in http.headers)
+    for name in (name for name, count in names.items() if count > 1):
+        yield Violation("http.headers", f"{name[:60]!r} is given twice")
     if http.HasField("json") and http.body:
         yield Violation("http.body", "give either json or body")
     for status in http.success_statuses:

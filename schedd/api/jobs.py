@@ -33,7 +33,7 @@ async def create_job(
     )
     if request.validate_only:
         if await services.store.get_job(record.definition.namespace, job.name):
-            raise stored_jobs.taken(Conflict("name"), job.name)
+            raise stored_jobs.taken(Conflict("name"), name=job.name, key="")
         return views.job_message(record)
     stored = await services.store.create_job(
         record,
@@ -44,7 +44,7 @@ async def create_job(
         caller.audit("create", f"job/{record.definition.namespace}/{job.name}", request.request_id),
     )
     if isinstance(stored, Conflict):
-        raise stored_jobs.taken(stored, job.name)
+        raise stored_jobs.taken(stored, name=job.name, key=request.idempotency_key)
     services.nudges.jobs_changed([(stored.definition.job_id, stored.shard)])
     return views.job_message(stored)
 

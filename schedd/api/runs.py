@@ -8,7 +8,6 @@ from uuid import UUID, uuid4
 
 from schedd.api import definitions, paging, views
 from schedd.api.errors import (
-    AlreadyExists,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
@@ -16,7 +15,7 @@ from schedd.api.errors import (
 )
 from schedd.api.masks import SCHEDULES
 from schedd.api.services import Caller, Services
-from schedd.api.stored_jobs import idempotency, namespace_of, new_record
+from schedd.api.stored_jobs import idempotency, namespace_of, new_record, taken
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.api.why import explain
 from schedd.core.ids import NO_TOKEN, JobId, RunId, Token
@@ -54,11 +53,7 @@ async def submit_run(
         Priority(spec.priority or Priority.MEDIUM),
     )
     if isinstance(stored, Conflict):
-        raise AlreadyExists(
-            "the idempotency key was used for another body",
-            reason="IDEMPOTENCY_KEY_REUSED",
-            remedy="use a new key for a new call",
-        )
+        raise taken(stored, name=spec.name, key=request.idempotency_key)
     services.nudges.runs_ready([stored.shard])
     return views.run_message(await _find(services, str(stored.definition.job_id)))
 

@@ -139,18 +139,16 @@ def edited_meanwhile(name: str) -> Aborted:
     )
 
 
-def taken(conflict: Conflict, what: str) -> AlreadyExists:
+def taken(conflict: Conflict, *, name: str, key: str) -> AlreadyExists:
     """The refusal for a name or an idempotency key that stands for something else."""
     if conflict.what == "key":
         return AlreadyExists(
-            f"the idempotency key {what!r} was used for another body"
-            if what
-            else "the idempotency key was used for another body",
+            f"the idempotency key {key!r} was used for another body",
             reason="IDEMPOTENCY_KEY_REUSED",
             remedy="use a new key for a new call",
         )
     return AlreadyExists(
-        f"there is a job {what!r} already",
+        f"there is a job {name!r} already",
         reason="NAME_TAKEN",
-        remedy=f"edit it with `schedctl job patch {what}`, or choose another name",
+        remedy=f"edit it with `schedctl job patch {name}`, or choose another name",
     )

@@ -32,7 +32,7 @@ async def trigger_job(
         caller.audit("trigger", f"job/{stored.namespace}/{stored.name}", request.request_id),
     )
     if isinstance(inserted, Conflict):
-        raise stored_jobs.taken(inserted, request.idempotency_key)
+        raise stored_jobs.taken(inserted, name=request.job, key=request.idempotency_key)
     if inserted is None:
         raise stored_jobs.unknown(request.job)
     services.nudges.runs_ready([record.shard])

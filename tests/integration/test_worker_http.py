@@ -86,6 +86,24 @@ async def test_a_request_carries_who_it_is_and_its_answer_is_the_result(tmp_path
         assert headers["X-Own"] == "yes"
 
 
+async def test_a_job_of_before_sets_no_header_that_is_schedds_own(tmp_path: Path) -> None:
+    """Members refuse such a job now; one may have been stored earlier."""
+    wrong = {"content-length": "5", "Transfer-Encoding": "chunked", "schedd-run-id": "fake"}
+    async with target() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+        stream = await member.attached()
+        named = {**wrong, "user-agent": "own", "content-type": "text/plain"}
+        result = await request(stream, '"0123456789"', url=server.url(), headers=named)
+        assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
+        ((_, _, headers, body),) = server.requests
+        assert body == b'"0123456789"'
+        assert headers["Schedd-Run-Id"] == result.key.run_id
+        sent = [name.lower() for name in headers]
+        assert len(sent) == len({*sent}), "none is sent twice"
+        assert "Transfer-Encoding" not in headers
+        told = {name.lower(): value for name, value in headers.items()}
+        assert (told["user-agent"], told["content-type"]) == ("own", "text/plain")
+
+
 async def test_the_body_may_be_json_or_a_text_of_the_jobs_own(tmp_path: Path) -> None:
     async with target() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
         stream = await member.attached()

@@ -18,6 +18,7 @@ import aiohttp
 from yarl import URL
 
 from schedkit.clock import utcnow
+from schedkit.headers import reserved
 from schedkit.patterns import Pattern
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
@@ -173,9 +174,11 @@ def _headers(action: job_pb2.HttpAction, attempt: Attempt) -> dict[str, str]:
     is_json = action.HasField("json") or (
         not action.body and attempt.assignment.payload.WhichOneof("kind") == "json"
     )
-    if is_json and not any(name.lower() == "content-type" for name in action.headers):
+    if is_json:
         headers["Content-Type"] = "application/json"
-    return {**headers, **action.headers}
+    theirs = {name: value for name, value in action.headers.items() if not reserved(name)}
+    named = {name.lower() for name in theirs}
+    return {**{name: headers[name] for name in headers if name.lower() not in named}, **theirs}
 
 
 def _retry_after(headers: Mapping[str, str]) -> timedelta | None:

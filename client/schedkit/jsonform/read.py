@@ -244,6 +244,8 @@ def _typed(value: Any) -> Any:
         return value
     if value in ("", "~"):
         return None
+    if value.lower().lstrip("+-") in (".nan", ".inf"):
+        raise ValueError(f"{value} is a number that JSON hasn't; quote it if it is a text")
     try:
         return json.loads(value)
     except ValueError:

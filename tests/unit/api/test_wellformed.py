@@ -118,10 +118,27 @@ def test_what_is_no_url_is_a_violation(url):
     assert set(violations(job(http=job_pb2.HttpAction(url=url)))) == {"http.url"}
 
 
-@pytest.mark.parametrize("headers", [{"X": "a\r\nY: b"}, {"X Y": "a"}, {"": "a"}])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X": "a\r\nY: b"},
+        {"X Y": "a"},
+        {"": "a"},
+        {"content-length": "5"},
+        {"Transfer-Encoding": "chunked"},
+        {"schedd-run-id": "fake"},
+        {"Accept": "a", "accept": "b"},
+    ],
+)
 def test_what_is_no_header_is_a_violation(headers):
     http = job_pb2.HttpAction(url="http://example.org", headers=headers)
     assert set(violations(job(http=http))) == {"http.headers"}
+
+
+@pytest.mark.parametrize("code", [-1, 256])
+def test_what_no_program_can_exit_with_is_a_violation(code):
+    shell = job_pb2.ShellAction(argv=["true"], success_codes=[0, 255, code])
+    assert set(violations(job(shell=shell))) == {"shell.success_codes"}
 
 
 @pytest.mark.parametrize("name", ["", "A=B", "A B", "A\n", "\x1b"])

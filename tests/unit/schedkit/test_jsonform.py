@@ -379,6 +379,14 @@ def test_a_payload_without_types_takes_json_literals_where_they_are_plain():
     assert json.loads(job.payload.json) == {"a": 5, "b": "5", "c": [True, "yes", None, "010"]}
 
 
+@pytest.mark.parametrize("word", [".nan", ".NaN", ".inf", "-.Inf", "NaN", "Infinity"])
+def test_a_payload_without_types_takes_no_number_that_json_has_not(word):
+    told = problems({"payload": {"a": Plain(word)}}, strings=True)
+    assert "JSON" in told["payload"]
+    quoted = from_json({"payload": {"a": word}}, Job, strings=True)
+    assert json.loads(quoted.payload.json) == {"a": word}
+
+
 def test_a_mask_names_the_fields_that_were_written():
     named = named_fields({"timeZone": "UTC", "timeout": None, "overlap": "skip", "what": 1}, Job)
     assert named == ["time_zone", "timeout", "overlap", "overlap_limit"]

@@ -1,0 +1,18 @@
+"""Headers that a job may not set on the requests it makes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+FRAMING: Final = frozenset(
+    {"connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
+)
+"""They say where a message ends and what becomes of its connection: the client's own to set."""
+OURS: Final = "schedd-"
+"""By these the receiver knows the run, so no job may write others' facts there."""
+
+
+def reserved(name: str) -> bool:
+    """Whether a job may not set this header, in whatever case it is written."""
+    lower = name.lower()
+    return lower in FRAMING or lower.startswith(OURS)
