@@ -9,6 +9,7 @@ import pytest
 
 from schedkit.clock import boottime
 from schedproto.v1 import worker_service_pb2 as pb
+from workerd import wire
 from workerd.core.ids import Address
 from workerd.link import Ending, Host, Link
 
@@ -80,3 +81,9 @@ async def test_a_stream_that_takes_no_more_frames_ends_though_its_reader_hangs(
     async with asyncio.timeout(5):
         ending, why = await link._converse(cast("Any", Deaf()))
     assert (ending, why) == (Ending.AGAIN, "it takes no more frames")
+
+
+def test_heads_of_a_member_that_doesnt_tell_how_wide_its_runs_are_take_one_slot() -> None:
+    """It is of an older version; what it has would else be passed over, or never."""
+    demand = pb.Demand(heads=[pb.Demand.Head(slots=6), pb.Demand.Head(slots=6, least=3)])
+    assert [head.least for head in wire.heads_of(demand)] == [1, 3]
