@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from schedctl.dev import binaries, daemons, etcd, plan, postgres, readiness
-from schedctl.dev.errors import DevError, NotReady, NotUp
+from schedctl.dev.errors import DevError, Ended, NotReady, NotUp
 from schedctl.dev.overrides import parse
 from schedctl.dev.processes import POLL, end, tail
 from schedctl.dev.records import Folder, Kind, Part, State
@@ -228,8 +228,7 @@ def _wait_ready(folder: Folder, state: State, deadline: float) -> None:
     parts = daemons.all_of(state)
     while True:
         if dead := [part for part in parts if not part.alive()]:
-            names = ", ".join(part.name for part in dead)
-            raise NotReady(f"{names} ended", evidence=_tails(folder, dead))
+            raise Ended(", ".join(part.name for part in dead), folder.log(dead[0].name))
         if not parts or (lack := readiness.lacking(state)) is None:
             return
         if time.monotonic() >= deadline:

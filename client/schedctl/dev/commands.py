@@ -108,7 +108,8 @@ def up(
             state = cluster.up(folder, wishes, timeout=timeout, say=_say)
         except NotReady as error:
             left = "what did start still runs, to be looked at; schedctl dev down stops it"
-            raise NotReady(error.what, left, evidence=error.evidence) from error
+            error.hint = f"{error.hint}; {left}" if error.hint else left
+            raise
         _announce(state, own_context=directory is None)
         return
     try:

@@ -4,10 +4,15 @@ DevError              FAILED_PRECONDITION: a sentence for the person at the term
 ├── MissingProgram    FAILED_PRECONDITION: etcd or PostgreSQL is nowhere to be found
 ├── NotUp             FAILED_PRECONDITION: what was asked for does not run
 ├── BadOverride       INVALID_ARGUMENT: a `--set` that cannot be followed
-└── NotReady          DEADLINE_EXCEEDED: it did not come up in time, or ended
+└── NotReady          DEADLINE_EXCEEDED: it did not come up in time
+    └── Ended         FAILED_PRECONDITION: a part of it ended as it came up
 """
 
 from __future__ import annotations
+
+from pathlib import Path
+
+from schedctl.dev.processes import tail
 
 
 class DevError(Exception):
@@ -43,7 +48,23 @@ class BadOverride(DevError):
 
 
 class NotReady(DevError):
-    """The deadline passed before the cluster, or one part of it, was ready; or it ended."""
+    """The deadline passed before the cluster, or one part of it, was ready; or one ended."""
 
     status = "DEADLINE_EXCEEDED"
     reason = "NOT_READY"
+
+
+class Ended(NotReady):
+    """What was to come up has ended; its log tells why, most often in its last line."""
+
+    status = "FAILED_PRECONDITION"
+    reason = "ENDED"
+
+    def __init__(self, names: str, log: Path) -> None:
+        evidence = tail(log)
+        last = evidence.rpartition("\n")[2].strip()
+        super().__init__(
+            f"{names} ended" + (f": {last}" if last else ""),
+            f"mend what it says; more is in {log}",
+            evidence=evidence,
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from schedctl.dev.errors import NotReady
+from schedctl.dev.errors import Ended, NotReady
 from schedctl.dev.http import fetch
 from schedctl.dev.ports import address
 from schedctl.dev.processes import Process, spawn, tail, wait_for
@@ -40,12 +40,13 @@ def wait_ready(server: Process, client: int, log: Path, timeout: float) -> None:
     """Wait until it serves (it has a leader: itself).
 
     Raises:
-        NotReady: it died, or `timeout` seconds passed; carries the log's tail.
+        Ended: it died. NotReady: `timeout` seconds passed. Both carry the log's tail.
     """
     if wait_for(lambda: _healthy(client) or not server.alive(), timeout) and server.alive():
         return
-    state = "is not ready yet" if server.alive() else "ended"
-    raise NotReady(f"etcd {state}", f"look into {log}", evidence=tail(log))
+    if not server.alive():
+        raise Ended("etcd", log)
+    raise NotReady("etcd is not ready yet", f"look into {log}", evidence=tail(log))
 
 
 def _healthy(client: int) -> bool:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from schedctl.dev import nonroot
 from schedctl.dev.binaries import PostgresBinaries
-from schedctl.dev.errors import DevError, NotReady
+from schedctl.dev.errors import DevError, Ended, NotReady
 from schedctl.dev.ports import HOST
 from schedctl.dev.processes import Process, end, living_in, spawn, tail, wait_for
 
@@ -124,12 +124,13 @@ def wait_ready(server: Process, port: int, log: Path, timeout: float) -> None:
     """Wait until it accepts connections (a crash recovery may come first).
 
     Raises:
-        NotReady: it died, or `timeout` seconds passed; carries the log's tail.
+        Ended: it died. NotReady: `timeout` seconds passed. Both carry the log's tail.
     """
     if wait_for(lambda: _answers(port) or not server.alive(), timeout) and server.alive():
         return
-    state = "is not ready yet" if server.alive() else "ended"
-    raise NotReady(f"PostgreSQL {state}", f"look into {log}", evidence=tail(log))
+    if not server.alive():
+        raise Ended("PostgreSQL", log)
+    raise NotReady("PostgreSQL is not ready yet", f"look into {log}", evidence=tail(log))
 
 
 def prepare(
