@@ -13,7 +13,8 @@ Invariants
   nothing so good any more: another worker has served its heads meanwhile, or they are gone. Then
   the slots aren't for whatever else it has; they wait for its new heads, and are dealt anew.
 - A head whose runs are all too wide for what is free holds nobody up: its slots would lie idle.
-  Only when it has waited for a class's worth are they kept for it, so that it gets them some day.
+  When it has waited for a minute they are kept for it, so that they may become enough: for a
+  minute, after two more for four, and so on. Neither it nor the others stand still for good.
 - What nobody asked for is split evenly, so an idle cluster starts work without asking; the
   remainder stays where it was, so that nothing moves without need.
 """
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, log2
 
 from workerd.core.ids import Address
 
@@ -105,4 +106,9 @@ def deal(
 
 def _fits(head: Head, free: int, now: float) -> bool:
     """Whether slots are of use to it, or are to be kept for it all the same."""
-    return head.least <= free or now - head.since >= AGING
+    return head.least <= free or _kept(now - head.since)
+
+
+def _kept(waited: float) -> bool:
+    """Whether it is its turn: from one minute to two, from four to eight, from 16 to 32."""
+    return waited >= AGING and int(log2(waited / AGING)) % 2 == 0

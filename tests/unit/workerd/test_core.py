@@ -95,10 +95,12 @@ def test_what_earlier_heads_leave_of_a_wide_runs_slots_isnt_given_to_it_in_piece
     assert dealt[C].before == wide, "if A gives its two back they are for the wide one"
 
 
-def test_a_wide_run_that_has_waited_long_gets_slots_kept_for_it_until_they_are_enough() -> None:
+def test_slots_are_kept_for_a_wide_run_by_turns_so_that_nobody_stands_still_for_good() -> None:
+    """They become enough while runs end; where some never end, the others must go on."""
     demands = {A: [Head(HIGH, 100.0, 4, least=4)], B: [Head(LOW, 100.0, 9)]}
-    assert slots(deal(3, demands, {}, now=159.0)) == {A: 0, B: 3}
-    assert slots(deal(3, demands, {}, now=160.0)) == {A: 3, B: 0}
+    minutes = [0.9, 1.0, 1.9, 2.0, 3.9, 4.0, 7.9, 8.0, 15.9, 16.0]
+    kept = [slots(deal(3, demands, {}, now=100.0 + 60 * each))[A] == 3 for each in minutes]
+    assert kept == [False, True, True, False, False, True, True, False, False, True]
 
 
 # -- Trust --
