@@ -57,6 +57,8 @@ class Sessions:
         self._cradles: dict[Key, Cradle] = {}
         """Those in use, or not known to be empty."""
         self._over: set[Key] = set()
+        self._leaders: dict[int, Key] = {}
+        """First processes that nobody has reaped, each of its attempt."""
 
     @property
     def grouped(self) -> bool:
@@ -95,16 +97,19 @@ class Sessions:
         assert process is not None, "a child that nobody has reaped has an entry"
         self.journal.began(pid, process.start)
         self._orphans.began(process, key.run, key.token)
+        self._leaders[pid] = key
 
     def kill(self, pid: int, key: Key) -> None:
         """Everything that is known to belong to it."""
-        if not self.grouped:
-            procs.kill_session(pid)
-        elif key in self._cradles:
-            self._cradles[key].kill()
+        if self.grouped:
+            if key in self._cradles:
+                self._cradles[key].kill()
+        elif self._leaders.get(pid) == key or procs.look(pid) is None:
+            procs.kill_session(pid)  # else it was reaped, and its number is another's
 
     def ended(self, pid: int, key: Key) -> None:
         """Its first process was reaped, and its process group killed."""
+        del self._leaders[pid]
         self._orphans.ended(pid)
         self.over(key)
         try:

@@ -5,15 +5,34 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import select
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from support.wait import PATIENCE, wait_until_async
 from workerd import sessions as module
+from workerd.core.ids import Key, RunId, Token
 from workerd.keeper import Keeper
+from workerd.programs import Program
 from workerd.sessions import Sessions
+
+
+class NoOrphans:
+    """Orphans come to no test."""
+
+    def __init__(self, _mark: str, _tree: Path | None) -> None: ...
+
+    def began(self, process: object, run: str, token: int) -> None: ...
+
+    def ended(self, pid: int) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def no_orphans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Orphans", NoOrphans)
 
 
 async def test_a_keeper_that_cant_be_started_now_is_started_later(
@@ -28,7 +47,6 @@ async def test_a_keeper_that_cant_be_started_now_is_started_later(
             raise tried[0]
         return Keeper(path, picture=picture)
 
-    monkeypatch.setattr(module, "Orphans", lambda _mark, _tree: None)
     monkeypatch.setattr(module, "_KEEPER_LOOK", 0.01)
     sessions = Sessions(tmp_path, wanted=False, handlers=False)
     monkeypatch.setattr(module, "Keeper", starved)
@@ -43,4 +61,26 @@ async def test_a_keeper_that_cant_be_started_now_is_started_later(
         assert sessions._keeper.alive()
     finally:
         keeping.cancel()
+        sessions.close()
+
+
+def test_what_an_attempt_left_is_never_killed_by_a_number_that_is_another_attempts_now(
+    tmp_path: Path,
+) -> None:
+    """Its first process was reaped; whoever holds its pipe is looked for a moment later."""
+    earlier, later = (Key(RunId(run), Token(1)) for run in ("earlier", "later"))
+    program = Program(["sleep", "60"], {"PATH": "/usr/bin:/bin"}, tmp_path, subprocess.DEVNULL)
+    sessions = Sessions(tmp_path, wanted=False, handlers=False)
+    try:
+        child = sessions.start(program, later, 1, 2)
+        sessions.began(child.pid, later)
+
+        sessions.kill(child.pid, earlier)
+        assert not select.select([child.fileno()], [], [], 0.2)[0], "it lives"
+
+        sessions.kill(child.pid, later)
+        assert select.select([child.fileno()], [], [], PATIENCE)[0]
+        child.wait()
+        sessions.ended(child.pid, later)
+    finally:
         sessions.close()
