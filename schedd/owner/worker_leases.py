@@ -69,19 +69,14 @@ class WorkerLeases:
         """Who has a key, by a linearizable list, and who of those named is gone. Whoever is missing
         has to be looked for again, at most TTL / 3 later: `look_again`. Raises Unavailable.
         """
-        sent = boottime()
-        listing = await self._etcd.list(self._prefix)
-        live = frozenset(_incarnations(listing))
-        look = Look(live, listing.cluster_id, listing.revision, sent, boottime())
-        return self._absence.judge(named, look, self._watched())
+        return self._absence.judge(named, await self._look(), self._watched())
 
     async def look_again(self) -> frozenset[IncarnationId]:
         """Look for those who were named last and missing; who of them is gone by now."""
-        missing = self._absence.missing
-        if not missing:
+        if not self._absence.missing:
             return frozenset()
-        standing = await self.standing(missing)
-        return standing.gone
+        look = await self._look()  # others may be named meanwhile: they stay missing, too
+        return self._absence.judge(self._absence.missing, look, self._watched()).gone
 
     def nobody_named(self) -> None:
         """Nobody has to be looked for any more."""
@@ -127,6 +122,12 @@ class WorkerLeases:
         """Its stream to this member is gone; the lease lives on with the others."""
         self._held.pop(incarnation, None)
         self._busy.pop(incarnation, None)
+
+    async def _look(self) -> Look:
+        sent = boottime()
+        listing = await self._etcd.list(self._prefix)
+        live = frozenset(_incarnations(listing))
+        return Look(live, listing.cluster_id, listing.revision, sent, boottime())
 
     def _lock(self, incarnation: IncarnationId) -> asyncio.Lock:
         return self._busy.setdefault(incarnation, asyncio.Lock())

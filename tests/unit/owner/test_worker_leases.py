@@ -1,0 +1,78 @@
+"""Who is missing, while several look at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from schedd.core.absence import Departures
+from schedd.core.coordination import Listing, Revision
+from schedd.core.ids import IncarnationId
+from schedd.owner import worker_leases as module
+from schedd.owner.worker_leases import WorkerLeases
+from schedd.ports import Coordination, WorkerStore
+from support.runs import worker
+from support.wait import PATIENCE, wait_until_async
+
+TTL = 3.0
+ONE, OTHER = worker(1).id, worker(2).id
+
+
+class Empty:
+    """An etcd in which there are no workers; what it is asked is answered when `open` is set."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+        self.asked = 0
+
+    async def list(self, _prefix: str) -> Listing:
+        self.asked += 1
+        await self.open.wait()
+        return Listing(Revision(self.asked), 1, ())
+
+
+class World:
+    """One member's leases; `now` is its boot clock."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.etcd = Empty()
+        self.leases = WorkerLeases(
+            cast("Coordination", self.etcd),
+            cast("WorkerStore", None),
+            "",
+            TTL,
+            lambda _: True,
+            lambda: Departures(1, {}),
+        )
+
+    async def gone_after(self, seconds: float) -> frozenset[IncarnationId]:
+        """Who is gone once so much time has passed, as long as somebody looks often enough."""
+        end, gone = self.now + seconds, frozenset[IncarnationId]()
+        while self.now < end:
+            self.now += TTL / 6
+            gone = await self.leases.look_again()
+        return gone
+
+
+async def test_who_is_named_while_others_are_looked_for_stays_missing_from_then_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A look that began before would else forget it, and its runs would wait for longer."""
+    world = World()
+    monkeypatch.setattr(module, "boottime", lambda: world.now)
+    await world.leases.standing({ONE})
+
+    slow = world.etcd.open = asyncio.Event()
+    looking = asyncio.create_task(world.leases.look_again(), name="look again")
+    await wait_until_async(lambda: world.etcd.asked == 2, PATIENCE, "the list to be asked for")
+    world.etcd.open = asyncio.Event()
+    world.etcd.open.set()
+    await world.leases.standing({ONE, OTHER})
+    slow.set()
+    await looking
+
+    assert await world.gone_after(TTL) == {ONE, OTHER}
