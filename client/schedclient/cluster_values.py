@@ -33,6 +33,8 @@ class Cluster(Value):
     paused_at: datetime | None
     paused_by: str | None
     pause_note: str | None
+    troubles: list[str]
+    """What keeps runs from being on time, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from google.protobuf.duration_pb2 import Duration
 
-from schedd.api import paging, views
+from schedd.api import paging, standing, views
 from schedd.api.errors import InvalidArgument, NotFound, Violation
 from schedd.api.services import Caller, Services
 from schedd.core.ids import SHARDS, RunId, TenureId
@@ -26,12 +26,13 @@ async def get_cluster(
     counts = await services.store.counts()
     pause = await services.pauses.present()
     leader = view.member(view.leader)
+    owned = sum(row.owner in live for row in rows)
     return wire.Cluster(
         cluster_id=services.cluster_id,
         leader=leader.name if leader else "",
         term=view.term,
         shards=SHARDS,
-        owned=sum(row.owner in live for row in rows),
+        owned=owned,
         members=len(view.members),
         workers=len(view.workers),
         pending=counts.pending,
@@ -44,6 +45,7 @@ async def get_cluster(
         paused_at=views.stamp(pause.began) if pause else None,
         paused_by=pause.by if pause else "",
         pause_note=pause.note if pause else "",
+        troubles=standing.troubles(services.cluster, view, SHARDS - owned, SHARDS),
     )
 
 

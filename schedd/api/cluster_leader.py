@@ -16,7 +16,7 @@ from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 
-from schedd.api import refusals
+from schedd.api import refusals, standing
 from schedd.api.errors import Aborted, FailedPrecondition, NotFound, OutcomeUnclear
 from schedd.api.services import Caller, Services
 from schedd.core.membership import ClusterView, MemberView
@@ -36,6 +36,7 @@ async def transfer_leader(
     view = services.cluster.view()
     began = boottime()
     async with refusals.audited(services, caller, ACTION, OBJECT, request.request_id):
+        standing.need_touch(services.cluster)
         old, heir = parties(view, request.member)
         before: dict[str, object] = {"leader": old.name, "term": view.term}
         wished = {"leader": heir.name, "reason": request.reason}

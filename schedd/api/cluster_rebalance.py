@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from schedd.api import refusals
+from schedd.api import refusals, standing
 from schedd.api.errors import FailedPrecondition, OutcomeUnclear
 from schedd.api.services import Caller, Services
 from schedd.core.assignment import assign
@@ -40,6 +40,7 @@ async def rebalance_cluster(
 async def _rebalance(
     services: Services, caller: Caller, request: wire.RebalanceClusterRequest
 ) -> wire.RebalanceClusterResponse:
+    standing.need_touch(services.cluster)
     view = services.cluster.view()
     wanted = assign(view.members)
     if view.member(view.leader) is None or not wanted:

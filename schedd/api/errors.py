@@ -9,6 +9,7 @@
     │   ├── Aborted              the etag is old: ABORTED, 409
     │   └── FailedPrecondition   not in this state: FAILED_PRECONDITION, 409
     └── the world's
+        ├── OutOfTouch           this member can't know it, nothing was done: UNAVAILABLE, 503
         └── OutcomeUnclear       it may have happened: DEADLINE_EXCEEDED, 504
 
 `Unavailable` (schedkit.errors) passes through and becomes UNAVAILABLE, 503; `OutcomeUnknown` among
@@ -83,6 +84,12 @@ class Aborted(CallError):
     """Somebody else changed it meanwhile."""
 
     code = "ABORTED"
+
+
+class OutOfTouch(CallError):
+    """This member can't know what the call asks or changes. Nothing was done; another may know."""
+
+    code = "UNAVAILABLE"
 
 
 class FailedPrecondition(CallError):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from schedd.api import definitions, views
+from schedd.api import definitions, standing, views
 from schedd.api.services import Services
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import LIVE, State
@@ -43,11 +43,20 @@ async def explain(services: Services, record: RunRecord) -> run_service_pb2.Expl
         worker = f"on {run.worker}, under token {run.token}"
         return _answer(f"It runs: attempt {run.attempt} {worker}.", [])
     braked = await _cluster(services)
-    checks = [*braked, *_waits(services, record), *await _needs(services, record)]
+    checks = [*_seen(services), *braked, *_waits(services, record), *await _needs(services, record)]
     wrong = next((check for check in checks if check.remedy), None)
     if wrong is not None:
         return _answer(f"It waits: {wrong.answer}.", checks)
     return _answer("It waits for its turn: it is handed out next.", checks)
+
+
+def _seen(services: Services) -> Iterator[Check]:
+    if not services.cluster.trusted():
+        yield Check(
+            question="Does this member know how the cluster stands?",
+            answer=standing.UNTRUSTED,
+            remedy="schedctl cluster doctor",
+        )
 
 
 async def _cluster(services: Services) -> list[Check]:

@@ -77,6 +77,7 @@ class Checkup:
                 )
                 for one in self.workers.workers()
             ),
+            trusted=self.member.cluster.trusted(),
         )
 
     def stands(self) -> wire.ExamineResponse:

@@ -35,6 +35,7 @@ def show_status(session: Session, found: Cluster) -> None:
             ("Cluster", found.cluster_id),
             ("State", "PAUSED" if found.paused else None),
             ("Paused", _pause(session, found) if found.paused else None),
+            *(("Trouble", one) for one in found.troubles),
             ("Leader", found.leader or "none"),
             ("Term", found.term),
             ("Members", found.members),

@@ -58,8 +58,9 @@ def this_machine(told: datetime, here: datetime) -> Finding:
 
 def _tell(session: Session, findings: list[Finding]) -> None:
     """Area by area; why and what to do below what isn't ok."""
+    order = [*dict.fromkeys(one.area for one in findings)]
     area = ""
-    for one in findings:
+    for one in sorted(findings, key=lambda each: order.index(each.area)):
         if one.area != area:
             area = one.area
             click.echo(click.style(area, bold=True) if session.colour else area, color=True)

@@ -52,6 +52,7 @@ class Cluster(google.protobuf.message.Message):
     PAUSED_AT_FIELD_NUMBER: builtins.int
     PAUSED_BY_FIELD_NUMBER: builtins.int
     PAUSE_NOTE_FIELD_NUMBER: builtins.int
+    TROUBLES_FIELD_NUMBER: builtins.int
     cluster_id: builtins.str
     leader: builtins.str
     """The leader's name; empty while there is none."""
@@ -74,6 +75,10 @@ class Cluster(google.protobuf.message.Message):
     pause_note: builtins.str
     @property
     def paused_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    @property
+    def troubles(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What keeps runs from being on time, in words; empty where all is well."""
+
     def __init__(
         self,
         *,
@@ -94,9 +99,10 @@ class Cluster(google.protobuf.message.Message):
         paused_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         paused_by: builtins.str = ...,
         pause_note: builtins.str = ...,
+        troubles: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["paused_at", b"paused_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cluster_id", b"cluster_id", "dead_letters", b"dead_letters", "jobs", b"jobs", "leader", b"leader", "members", b"members", "owned", b"owned", "pause_note", b"pause_note", "paused", b"paused", "paused_at", b"paused_at", "paused_by", b"paused_by", "pending", b"pending", "retrying", b"retrying", "running", b"running", "shards", b"shards", "term", b"term", "version", b"version", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cluster_id", b"cluster_id", "dead_letters", b"dead_letters", "jobs", b"jobs", "leader", b"leader", "members", b"members", "owned", b"owned", "pause_note", b"pause_note", "paused", b"paused", "paused_at", b"paused_at", "paused_by", b"paused_by", "pending", b"pending", "retrying", b"retrying", "running", b"running", "shards", b"shards", "term", b"term", "troubles", b"troubles", "version", b"version", "workers", b"workers"]) -> None: ...
 
 global___Cluster = Cluster
 

@@ -12,12 +12,15 @@ AREA: Final = "cluster"
 
 
 def examine(facts: Facts) -> Iterator[Finding]:
-    """Leader, shards, pause, stray keys."""
+    """Pause, leader, shards, stray keys."""
+    yield _paused(facts)
+    if not facts.trusted:
+        yield _old(facts)
+        return
     yield _leader(facts)
     if facts.rows:
         yield _owned(facts)
         yield _balanced(facts)
-    yield _paused(facts)
     check = Check(AREA, "keys")
     if facts.view.unreadable:
         yield check.warn(
@@ -27,6 +30,16 @@ def examine(facts: Facts) -> Iterator[Finding]:
         )
     else:
         yield check.ok("all that stands under the prefix is ours")
+
+
+def _old(facts: Facts) -> Finding:
+    leader = facts.view.member(facts.view.leader)
+    last = f"; last seen: {leader.name} leads in term {facts.view.term}" if leader else ""
+    return Check(AREA, "view").bad(
+        f"leader, shards, balance and keys aren't known{last}",
+        "the lease of the member that was asked isn't trusted: it sees the cluster as it was",
+        "see to its way to etcd, or ask another member (--endpoints)",
+    )
 
 
 def _leader(facts: Facts) -> Finding:

@@ -25,8 +25,9 @@ def examine(facts: Facts) -> Iterator[Finding]:
     for one in there:
         yield _alarms(one)
         yield _size(one)
-    if there:
-        yield _versions(there)
+    if not there:
+        return
+    yield _versions(there)
     check = Check(AREA, "revisions")
     if facts.etcd.went_back is None:
         yield check.ok("revisions have only grown")

@@ -121,3 +121,5 @@ class Facts:
     pause: Pause | None = None
     members: tuple[MemberFacts, ...] = ()
     workers: tuple[WorkerFacts, ...] = field(default=())
+    trusted: bool = True
+    """Whether the asking member's lease is, so that the view is no old one."""

@@ -83,6 +83,7 @@ class Told:
     heirs: list[TenureId] = field(default_factory=list)
     willing: bool = True
     looked: Facts | None = None
+    trust: bool = True
 
     def view(self) -> ClusterView:
         return self.now
@@ -105,7 +106,7 @@ class Told:
         return {}
 
     def trusted(self) -> bool:
-        return False
+        return self.trust
 
 
 @dataclass

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from schedd.api.errors import Aborted, CallError, FailedPrecondition, NotFound, OutcomeUnclear
+from schedd.api.errors import (
+    Aborted,
+    CallError,
+    FailedPrecondition,
+    NotFound,
+    OutcomeUnclear,
+    OutOfTouch,
+)
 from schedd.core.ids import Term
 from schedd.core.membership import EMPTY_VIEW, ClusterView
 from schedkit.errors import OutcomeUnknown
@@ -181,3 +188,13 @@ async def test_a_successor_that_isnt_seen_in_time_is_unknown(api):
         await api("TransferLeader", transfer("m2"), deadline=0.05)
     line = await outcome_of_what_was_asked(api)
     assert (line.outcome, line.reason) == ("unknown", "NO_SUCCESSOR_YET")
+
+
+async def test_a_member_that_cant_know_who_leads_asks_nobody(api):
+    api.cluster.now = cluster("m1", *ALL)
+    api.cluster.trust = False
+    with pytest.raises(OutOfTouch):
+        await api("TransferLeader", transfer("m2"))
+    assert api.cluster.heirs == []
+    [line] = await audited(api)
+    assert (line.outcome, line.reason) == ("refused", "NOT_TRUSTED")

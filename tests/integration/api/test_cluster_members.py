@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from uuid import uuid4
 
-from schedd.core.ids import SHARDS, Term
+from schedd.core.ids import SHARDS, IncarnationId, Term
 from schedd.core.membership import EMPTY_VIEW
 from schedproto.v1 import cluster_service_pb2 as wire
 from support.web import member
@@ -29,3 +30,20 @@ async def test_a_member_is_live_draining_or_fenced_and_says_how_it_stands(api):
     assert (one.attached, one.database, one.tzdata) == (True, True, "2026a")
     assert (two.state, two.database) == (wire.Member.STATE_FENCED, False)
     assert three.state == wire.Member.STATE_DRAINING
+
+
+async def test_the_cluster_says_what_is_wrong_with_it_and_nothing_when_all_is_well(api):
+    [first] = api.world.members
+    leads = replace(member("m1"), tenure=first.tenure)
+    seen = replace(EMPTY_VIEW, members=(leads,), leader=leads.tenure, term=Term(7))
+    api.cluster.now = replace(seen, workers=frozenset({IncarnationId(uuid4())}))
+    assert not (await api("GetCluster", wire.GetClusterRequest())).troubles
+
+    api.cluster.now = replace(seen, leader=None, members=())
+    told = " ".join((await api("GetCluster", wire.GetClusterRequest())).troubles)
+    assert "no leader" in told
+    assert f"{SHARDS} of {SHARDS} shards" in told
+    assert "no worker" in told
+
+    api.cluster.trust = False
+    assert "isn't trusted" in (await api("GetCluster", wire.GetClusterRequest())).troubles[0]

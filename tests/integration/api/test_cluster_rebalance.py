@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from schedd.api.errors import FailedPrecondition, OutcomeUnclear
+from schedd.api.errors import FailedPrecondition, OutcomeUnclear, OutOfTouch
 from schedd.core.assignment import assign
 from schedd.core.ids import SHARDS, ShardId, Term
 from schedd.core.membership import EMPTY_VIEW, ClusterView
@@ -37,6 +37,17 @@ async def test_a_dry_run_says_what_would_move_and_moves_nothing(api, told):
     assert 0 < len(answer.moves) < SHARDS
     assert api.nudged.cluster == 0
     assert not (await api("ListAudit", wire.ListAuditRequest(action="rebalance"))).entries
+
+
+async def test_a_member_that_cant_know_who_is_there_refuses_and_says_nothing_is_in_its_place(
+    api, told
+):
+    api.cluster.trust = False
+    for dry_run in (True, False):
+        with pytest.raises(OutOfTouch) as refused:
+            await api("RebalanceCluster", wire.RebalanceClusterRequest(dry_run=dry_run))
+        assert (refused.value.code, refused.value.reason) == ("UNAVAILABLE", "NOT_TRUSTED")
+    assert api.nudged.cluster == 0
 
 
 async def test_ok_comes_when_each_shard_is_where_it_should_be(api, told):

@@ -151,6 +151,14 @@ async def test_why_a_run_waits_that_asks_more_slots_than_any_worker_has(api):
     assert check.answer == "no worker attached takes jobs of 99 slots: the largest has 2"
 
 
+async def test_why_a_run_waits_at_a_member_that_has_lost_its_lease(api):
+    run = await api("SubmitRun", submit())
+    api.cluster.trust = False
+    why = await api("ExplainRun", wire.ExplainRunRequest(run_id=run.run_id))
+    assert why.answer.startswith("It waits: this member's lease in etcd isn't trusted")
+    assert why.checks[0].remedy == "schedctl cluster doctor"
+
+
 async def test_lateness_is_of_the_first_start_whatever_came_after_it(api):
     asked = await api("SubmitRun", submit())
     due = asked.due_at.ToDatetime(UTC)

@@ -155,6 +155,7 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
      "etcd: versions"),
     ("revisions went back",
      healthy(etcd=EtcdFacts((endpoint(1),), NOW)), WARN, "etcd: revisions"),
+    ("the asked member's lease isn't trusted", healthy(trusted=False), BAD, "cluster: view"),
     ("the database is away", healthy(database="refused"), BAD, "postgres: answers"),
     ("an old PostgreSQL", healthy(database=stored(version=130004)), BAD, "postgres: version"),
     ("an old schema", healthy(database=stored(schema="0001")), BAD, "postgres: schema"),
@@ -251,3 +252,11 @@ def test_each_trouble_is_found_with_why_and_what_to_do(
 def test_a_database_that_is_away_stops_no_other_check() -> None:
     areas = {one.area for one in examine(healthy(database="refused", rows=()))}
     assert areas >= {"etcd", "postgres", "cluster", "members", "workers"}
+
+
+def test_what_an_untrusted_member_cant_know_isnt_said_to_be_well() -> None:
+    away = EtcdFacts((AWAY,))
+    checks = {(one.area, one.check) for one in examine(healthy(trusted=False, etcd=away))}
+    known_by_etcd = {("cluster", each) for each in ("leader", "shards", "balance", "keys")}
+    assert not checks & {*known_by_etcd, ("etcd", "revisions")}
+    assert ("cluster", "pause") in checks, "the database tells it"
