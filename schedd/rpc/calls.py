@@ -97,5 +97,5 @@ async def refuse(context: Context, error: CallError | Unavailable) -> NoReturn:
         "UNAVAILABLE",
         "the cluster can't reach its database or etcd just now",
         reason="UNAVAILABLE",
-        remedy="call again; see `schedctl cluster status`",
+        remedy="call again; `schedctl cluster doctor` says which of them",
     )

@@ -13,7 +13,8 @@ AREA: Final = "cluster"
 
 def examine(facts: Facts) -> Iterator[Finding]:
     """Pause, leader, shards, stray keys."""
-    yield _paused(facts)
+    if not isinstance(facts.database, str):
+        yield _paused(facts)
     if not facts.trusted:
         yield _old(facts)
         return

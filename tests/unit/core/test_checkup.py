@@ -260,3 +260,5 @@ def test_what_an_untrusted_member_cant_know_isnt_said_to_be_well() -> None:
     known_by_etcd = {("cluster", each) for each in ("leader", "shards", "balance", "keys")}
     assert not checks & {*known_by_etcd, ("etcd", "revisions")}
     assert ("cluster", "pause") in checks, "the database tells it"
+    unread = {(one.area, one.check) for one in examine(healthy(database="refused"))}
+    assert ("cluster", "pause") not in unread
