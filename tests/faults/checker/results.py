@@ -11,6 +11,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterator
 
+from faults.checker.epoch_log import epoch_log
 from faults.checker.rows import Run
 from faults.checker.tables import Step, clock
 from faults.checker.verdict import Violation
@@ -70,6 +71,7 @@ def s2(world: World) -> Iterator[Violation]:
 def s3(world: World) -> Iterator[Violation]:
     """Tokens grow per job in commit order; epochs and terms grow."""
     yield from _tokens(world)
+    yield from epoch_log(world)
     for step in world.shards.steps:
         before, after = step.before, step.after
         if before is None or after is None:

@@ -184,6 +184,21 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
+class Taking:
+    """A row of `shard_log`."""
+
+    seq: int
+    shard: int
+    epoch: int
+    tenure: str | None
+
+    @classmethod
+    def of(cls, row: Row) -> Taking:
+        seq, shard, epoch = (number(row[name]) for name in ("seq", "shard", "epoch"))
+        return cls(seq, shard, epoch, row.get("tenure"))
+
+
+@dataclass(frozen=True, slots=True)
 class Tenure:
     """A row of `tenures`."""
 

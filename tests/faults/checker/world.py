@@ -49,6 +49,10 @@ class World:
         return tables.build(self.history, "shards", ("id",), rows.Shard.of)
 
     @cached_property
+    def takings(self) -> Table[rows.Taking]:
+        return tables.build(self.history, "shard_log", ("seq",), rows.Taking.of)
+
+    @cached_property
     def tenures(self) -> Table[rows.Tenure]:
         return tables.build(self.history, "tenures", ("id",), rows.Tenure.of)
 

@@ -14,6 +14,7 @@ KEYS = {
     "timers": ("job_id",),
     "live": ("shard", "job_id", "run_id"),
     "shards": ("id",),
+    "shard_log": ("seq",),
     "tenures": ("id",),
     "term": ("one",),
     "incarnations": ("id",),

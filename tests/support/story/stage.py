@@ -82,7 +82,10 @@ class Stage:
         """A shard gets an owner, under the next epoch."""
         epoch = self.epoch(shard, at) + 1 if epoch is None else epoch
         row = {"id": str(shard), "owner": owner, "epoch": str(epoch), "timeline": "1"}
-        self.commit(at, update("shards", row))
+        line = {"shard": str(shard), "epoch": str(epoch), "tenure": owner}
+        seq = {"seq": str(len(self.epochs) + 1)}
+        logged = [insert("shard_log", {**seq, **line})] if owner is not None else []
+        self.commit(at, update("shards", row), *logged)
         self.epochs.append((at, shard, epoch))
         self.owners.append((at, shard, owner or ""))
 
