@@ -124,17 +124,18 @@ class Workers:
         at: datetime,
         holding: Iterable[tuple[RunId, Token]],
         *,
+        running: int,
         free: int,
         since_refresh: float,
         draining: bool,
         disk: tuple[int, int] = (0, 0),
     ) -> None:
-        """A heartbeat came."""
+        """A heartbeat came. `running`: of what it holds, that which has not ended."""
         attached.disk = disk
         attached.spoke_at = self._boot()
         attached.heard = Heard(at, frozenset(holding))
         attached.free = free
-        attached.running = len(attached.heard.holding)
+        attached.running = running
         attached.since_refresh = since_refresh
         attached.draining = draining
 

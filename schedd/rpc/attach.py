@@ -196,6 +196,7 @@ class WorkerService:
                 attached,
                 frames.instant(beat.judged_time),
                 [(key.run_id, token) for key, token, _ in holdings],
+                running=frames.running(beat),
                 free=beat.free,
                 since_refresh=since_refresh,
                 draining=beat.draining,

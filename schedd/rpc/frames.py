@@ -169,6 +169,12 @@ def reported(result: worker_service_pb2.Result) -> Reported:
         raise BadFrame(str(wrong)) from wrong
 
 
+def running(beat: worker_service_pb2.Heartbeat) -> int:
+    """How many of its holdings have not ended; results in the spool are held, and run no more."""
+    spooled = worker_service_pb2.Holding.STATE_SPOOLED
+    return sum(holding.state != spooled for holding in beat.holdings)
+
+
 def refusal(message: worker_service_pb2.Refusal, worker: str, sender: IncarnationId) -> Refusal:
     """An assignment that wasn't taken. Raises BadFrame."""
     key, token = key_of(message.key)

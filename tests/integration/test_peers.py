@@ -291,7 +291,7 @@ async def test_what_a_worker_said_to_another_member_comes_over_one_hop(peers: Pe
     run = running(1, one)
     holding = [(run.key.run_id, run.token)]
     at = NOW + timedelta(seconds=1)
-    peer.workers.heard(attached, at, holding, free=1, since_refresh=0, draining=False)
+    peer.workers.heard(attached, at, holding, running=0, free=1, since_refresh=0, draining=False)
 
     assert await Relay(peers).heard(one.id) == Heard(at, frozenset(holding))
 

@@ -54,3 +54,9 @@ def test_what_no_worker_of_ours_sends_is_a_bad_frame(read: Callable[[], object])
 
 def test_a_refusal_for_a_reason_that_is_not_known_yet_is_a_refusal():
     assert frames.refusal(wire.Refusal(key=KEY, why=99), "w1", WORKER).why == "UNSPECIFIED"
+
+
+def test_what_waits_in_the_spool_runs_no_more():
+    states = (wire.Holding.STATE_HELD, wire.Holding.STATE_RUNNING, wire.Holding.STATE_SPOOLED)
+    beat = wire.Heartbeat(holdings=[wire.Holding(state=state) for state in states])
+    assert frames.running(beat) == 2

@@ -194,7 +194,7 @@ async def test_what_a_live_worker_doesnt_have_past_its_start_by_goes_back() -> N
     world.rows.live = {one.id}
     attached = world.workers.attach(one, RecordingLine())
     after = run.start_by + timedelta(milliseconds=1)
-    world.workers.heard(attached, after, [], free=4, since_refresh=0, draining=False)
+    world.workers.heard(attached, after, [], running=0, free=4, since_refresh=0, draining=False)
 
     await world.rescue.step()
 

@@ -69,7 +69,7 @@ def test_a_worker_that_drains_offers_nothing(workers: Workers):
     one = worker()
     attached = workers.attach(one, RecordingLine())
     workers.granted(attached, slots=2, received=0)
-    workers.heard(attached, NOW, [], free=2, since_refresh=0, draining=True)
+    workers.heard(attached, NOW, [], running=0, free=2, since_refresh=0, draining=True)
     assert workers.offers() == []
 
 
@@ -118,7 +118,7 @@ def test_nothing_is_offered_of_a_worker_that_was_silent_for_a_while():
     assert len(workers.offers()) == 1
     boot[0] += 0.1
     assert workers.offers() == []
-    workers.heard(attached, NOW, [], free=2, since_refresh=0, draining=False)
+    workers.heard(attached, NOW, [], running=0, free=2, since_refresh=0, draining=False)
     assert len(workers.offers()) == 1
 
 
@@ -136,7 +136,7 @@ async def test_a_worker_whose_line_was_cut_in_silence_counts_as_not_attached() -
     assert told == [False, True, False]
     workers.cancel(running(1, one))
     assert len(line.cancelled) == len(other.cancelled) == 1, "by both ways"
-    workers.heard(attached, NOW, [], free=2, since_refresh=0, draining=False)
+    workers.heard(attached, NOW, [], running=0, free=2, since_refresh=0, draining=False)
     workers.look()
     workers.detach(attached)
     assert told == [False, True, False, True, False]
@@ -162,14 +162,14 @@ async def test_never_started_needs_a_heartbeat_stamped_after_start_by(workers: W
     out = running(1, one, token=7)
     assert out.start_by is not None
     assert not await never_started()
-    workers.heard(attached, out.start_by, [], free=1, since_refresh=0, draining=False)
+    workers.heard(attached, out.start_by, [], running=0, free=1, since_refresh=0, draining=False)
     assert not await never_started()
     after = out.start_by + timedelta(milliseconds=1)
     holds = [(out.key.run_id, Token(7))]
-    workers.heard(attached, after, holds, free=1, since_refresh=0, draining=False)
+    workers.heard(attached, after, holds, running=0, free=1, since_refresh=0, draining=False)
     assert not await never_started()
     another = [(out.key.run_id, Token(6))]
-    workers.heard(attached, after, another, free=1, since_refresh=0, draining=False)
+    workers.heard(attached, after, another, running=0, free=1, since_refresh=0, draining=False)
     assert await never_started()
 
 
