@@ -8,12 +8,14 @@
 
 Invariants
 - One file per worker process, appended to by it alone; whoever sweeps reads.
-- A line is one write, so a reader sees whole lines but for the last one.
+- A line is one write, so a reader sees whole lines but for the last one, and for one that a full
+  disk took in part: that one counts as not written, and the next begins on a line of its own.
 - It outlives the process, not the machine: no fsync, since a crash of the host ends the jobs too.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,6 +46,8 @@ class Journal:
         self._open: dict[int, int] = {}
         self._size = 0
         self._fd = -1
+        self._torn = False
+        """Whether the last line was taken in part."""
         self._rewrite()
 
     def began(self, session: int, start: int) -> None:
@@ -64,7 +68,12 @@ class Journal:
         self.path.unlink(missing_ok=True)
 
     def _append(self, text: str) -> None:
-        self._size += os.write(self._fd, text.encode())
+        line = ("\n" * self._torn + text).encode()
+        written = os.write(self._fd, line)
+        self._size += written
+        self._torn = written < len(line)
+        if self._torn:
+            raise OSError(errno.ENOSPC, "a line was written in part", str(self.path))
 
     def _rewrite(self) -> None:
         fresh = self.path.with_suffix(".new")
@@ -74,8 +83,13 @@ class Journal:
         lines = [f"boot {boot_id()}", f"mark {self.mark}"]
         lines += [f"tree {self._tree}"] if self._tree is not None else []
         lines += [f"+ {session} {start}" for session, start in self._open.items()]
-        self._size = os.write(fd, ("\n".join(lines) + "\n").encode())
+        content = ("\n".join(lines) + "\n").encode()
+        size = os.write(fd, content)
+        if size < len(content):
+            os.close(fd)
+            raise OSError(errno.ENOSPC, "it was written in part", str(fresh))
         fresh.replace(self.path)
+        self._size, self._torn = size, False
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = fd

@@ -88,7 +88,8 @@ class Relay:
     def cancel(self, run: LiveRun, *, kill: bool) -> None:
         """Have it ended, if its worker is to be found; the scan asks again."""
         if len(self._cancels) < MOST_CANCELS:
-            self._cancels[run.key, run.token] = (run, kill)
+            _, already = self._cancels.get((run.key, run.token), (run, False))
+            self._cancels[run.key, run.token] = (run, kill or already)
             self._waker.wake()
 
     async def heard(self, incarnation: IncarnationId) -> Heard | None:

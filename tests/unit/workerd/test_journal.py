@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from support.wait import PATIENCE, wait_until
 from workerd import journal, procs
@@ -22,6 +27,26 @@ def test_a_journal_lists_what_began_and_has_not_ended(tmp_path: Path) -> None:
     assert left == journal.Left("mark", {20: 222})
     written.close()
     assert journal.read(written.path) is None
+
+
+@contextlib.contextmanager
+def room_for(more: int, path: Path) -> Iterator[None]:
+    """No file of this process may grow longer than this one by so many bytes."""
+    _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + more, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_line_that_was_written_in_part_is_an_error_and_spoils_no_other(tmp_path: Path) -> None:
+    written = journal.Journal(tmp_path, "mark")
+    with room_for(4, written.path), pytest.raises(OSError, match="in part"):
+        written.began(10, 111)
+    assert written.path.read_text().endswith("\n+ 10")
+    written.began(20, 222)
+    assert journal.read(written.path) == journal.Left("mark", {20: 222})
 
 
 def test_a_journal_names_the_tree_of_its_cgroups(tmp_path: Path) -> None:
