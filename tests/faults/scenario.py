@@ -136,6 +136,17 @@ class Run:
         begun = (line for line in seen if (line["run"], line["token"]) not in ended)
         return {line["job"].removeprefix(f"{self.prefix}-") for line in begun}
 
+    def worker_with(self, *probes: str) -> str:
+        """The worker that has begun all of these and not ended them, as soon as there is one: to
+        whom a run falls is nobody's choice.
+        """
+
+        def found() -> str:
+            fit = (name for name in self.world.workers if {*probes} <= self.running_on(name))
+            return next(fit, "")
+
+        return wait_until(found, 30, f"a worker to run {' and '.join(probes)}")
+
     @contextmanager
     def quiet_throughout(self) -> Iterator[None]:
         """Nothing goes wrong in this block: what falls due there has to run within a second."""

@@ -47,14 +47,13 @@ def test_worker_cut_from_members(fault_run: FaultRun, world: World) -> None:
 def test_worker_restarted_with_results_in_the_spool(fault_run: FaultRun, world: World) -> None:
     """What it couldn't deliver before it died is delivered, or refused, when it is back."""
     with fault_run() as run:
-        worker = world.workers["w1"]
+        worker = world.workers[run.worker_with("slow-1")]
         members = [member.host for member in world.members.values()]
-        wait_until(lambda: "slow-1" in run.running_on("w1"), 60, "w1 to run something slow")
         with ExitStack() as death, cut(run.journal, world.network, [worker.host], members):
-            wait_until(lambda: world.spooled("w1"), 10, "results in the spool")
+            wait_until(lambda: world.spooled(worker.name), 10, "results in the spool")
             run.ride(0.5)
             death.enter_context(killed(run.journal, worker))
-            run.figures["spooled_batches"] = len(world.spooled("w1"))
+            run.figures["spooled_batches"] = len(world.spooled(worker.name))
             run.ride(3)
 
 

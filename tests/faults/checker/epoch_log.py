@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from faults.checker.rows import Taking
+from faults.checker.tables import Step
 from faults.checker.verdict import Violation
 from faults.checker.world import World
 
@@ -18,7 +19,7 @@ def epoch_log(world: World) -> Iterator[Violation]:
     """Its epochs grow, shard by shard, and are those that the shards' rows bore."""
     logged: dict[int, set[tuple[int, int, str | None]]] = {}
     newest: dict[int, int] = {}
-    for step in world.takings.steps:
+    for step in sorted(world.takings.steps, key=_place):
         taking = step.after
         if taking is not None and taking == step.before:
             continue  # told again: it was committed while the first rows were read
@@ -33,6 +34,11 @@ def epoch_log(world: World) -> Iterator[Violation]:
         newest[taking.shard] = max(taking.epoch, newest.get(taking.shard, -1))
     yield from _against_rows(world, logged)
     yield from _against_database(world)
+
+
+def _place(step: Step[Taking]) -> tuple[int, int]:
+    """In commit order; what stood there before the first commit was read in no order of its own."""
+    return step.commit, int(step.key[0]) if step.commit < 0 else 0
 
 
 def _against_rows(

@@ -69,25 +69,22 @@ def _leader_killed(run: Run, world: World) -> None:
 
 
 def _worker_killed(run: Run, world: World) -> None:
-    wait_until(lambda: "most-while" in run.running_on("w1"), 20, "w1 to run something")
-    with killed(run.journal, world.workers["w1"]):
+    with killed(run.journal, world.workers[run.worker_with("most-while")]):
         run.ride(TTL + 2)
 
 
 def _worker_stopped(run: Run, world: World) -> None:
-    wait_until(lambda: {"long", "while"} <= run.running_on("w1"), 20, "w1 to run something long")
-    with stopped(run.journal, world.workers["w1"]):
+    with stopped(run.journal, world.workers[run.worker_with("long", "while")]):
         run.ride(TTL + 3)
     run.ride(4)
 
 
 def _results_in_the_spool(run: Run, world: World) -> None:
-    worker = world.workers["w1"]
+    worker = world.workers[run.worker_with("while")]
     members = [member.host for member in world.members.values()]
-    wait_until(lambda: "while" in run.running_on("w1"), 20, "w1 to run something")
     with ExitStack() as death:
         with cut(run.journal, world.network, [worker.host], members):
-            wait_until(lambda: world.spooled("w1"), 10, "results in the spool")
+            wait_until(lambda: world.spooled(worker.name), 10, "results in the spool")
             run.ride(2)  # here and below: so that enough instants fall into each fault
             death.enter_context(killed(run.journal, worker))
         run.ride(1)
