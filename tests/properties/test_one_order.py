@@ -236,14 +236,17 @@ async def test_a_run_too_wide_for_what_is_free_holds_nobody_up_whichever_owner_h
 def test_whatever_slots_runs_take_none_is_forgotten(
     runs: list[tuple[Priority, int, int]], workers: int, chance: int
 ) -> None:
-    async def live() -> None:
+    async def lived() -> Cluster:
         cluster = Cluster(random.Random(chance), owners=3, workers=workers, slots=3)
         for number, (priority, owner, width) in enumerate(runs, 1):
             cluster.submit(owner, number, priority, waited=0, width=width)
         await cluster.settle()
         await cluster.live()
+        return cluster
 
-    asyncio.run(live())
+    cluster = asyncio.run(lived())
+    assert {*cluster.given} == {*cluster.runs}
+    assert len(cluster.given) == len(runs), "none is handed out twice"
 
 
 @given(_RUNS, st.integers(1, 3), st.integers(0))
