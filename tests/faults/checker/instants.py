@@ -69,6 +69,7 @@ def s7(world: World) -> Iterator[Violation]:
 def s8(world: World) -> Iterator[Violation]:
     """After `ok` of pause, delete or edit the old definition fires nothing and starts nothing."""
     yield from _fired_against_the_timer(world)
+    yield from _recorded_against_the_timer(world)
     for call in world.calls.values():
         if call.call in CONTROLS and call.phase == "ok":
             yield from _started_after(world, call, world.job_of(call))
@@ -146,6 +147,23 @@ def _fired_against_the_timer(world: World) -> Iterator[Violation]:
             continue
         what = f"run {run.run_id} ({clock(run.scheduled_at)}) was {deed} {why}"
         yield Violation("S8", what, (step.where,))
+
+
+def _recorded_against_the_timer(world: World) -> Iterator[Violation]:
+    """What the ledger says of an instant that didn't fire is of a generation in force, too."""
+    for step in world.runs.steps:
+        run = step.after
+        if run is None or not run.scheduled or step.before is not None or run.state == "PENDING":
+            continue
+        around = world.timers.before, world.timers.after
+        timers = (timer(step.commit, run.job_id) for timer in around)
+        in_force = {timer.generation for timer in timers if timer is not None}
+        if in_force and run.generation not in in_force:
+            what = (
+                f"run {run.run_id} ({clock(run.scheduled_at)}) was recorded as {run.state} from"
+                f" generation {run.generation} when {min(in_force)} was current"
+            )
+            yield Violation("S8", what, (step.where,))
 
 
 def _deed(step: Step[Run], run: Run) -> str | None:

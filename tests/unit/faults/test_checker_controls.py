@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from faults.history import Schedule
-from support.story import Story, broken, calm, delete, live_row, stamp, update
+from support.story import Story, broken, calm, delete, leader_killed, live_row, stamp, update
 
 NONE: frozenset[str] = frozenset()
 AFTER_220 = frozenset(range(221, 250))
@@ -33,6 +33,14 @@ def test_what_fires_from_the_definition_before_an_edit_breaks_s8() -> None:
     story.tick(range(222, 250))
     story.play(story.fire(221, generation="1"), 221.05)
     assert broken(story) == {"S8"}
+
+
+@pytest.mark.parametrize("generation", ["0", "2"])
+def test_a_fold_of_a_generation_that_is_not_in_force_breaks_s8(generation: str) -> None:
+    story = leader_killed(without={101, 102, 103})
+    story.fold(101, 102, "COALESCED", 103.7, generation=generation)
+    story.play(story.fire(103, on=103.7), 103.8)
+    assert "S8" in broken(story)
 
 
 def test_an_assignment_while_it_is_paused_breaks_s8() -> None:
