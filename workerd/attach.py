@@ -42,6 +42,8 @@ _LOOK = 1.0
 """Seconds between two looks at which streams should be there."""
 _STEADY = 10.0
 """Seconds after which a stream that broke had been a good one."""
+_SHORTEST_WAIT, _LONGEST_WAIT = 0.1, 5.0
+"""Seconds between two tries of a member that doesn't answer; see `_bounded` too."""
 
 
 class Attach:
@@ -249,7 +251,7 @@ class Attach:
 
     async def _keep(self, address: Address) -> None:
         """A stream to `address`, again and again, until it is no longer wanted."""
-        backoff = Backoff(initial=0.1, maximum=5.0)
+        backoff = Backoff(_SHORTEST_WAIT, _LONGEST_WAIT)
         told = False
         while address in self._wanted():
             link = Link(address, self._tls, self)
@@ -266,9 +268,13 @@ class Attach:
             told = not link.member
             if ending is Ending.LOST:
                 self._renew(link)
-            await asyncio.sleep(backoff.next())
+            await asyncio.sleep(self._bounded(backoff.next()))
         del self._tasks[address]
         self._waker.wake()
+
+    def _bounded(self, wait: float) -> float:
+        """No longer than a third of the lease, once it is known: back before the lease ends."""
+        return min(wait, self._trust.ttl / 3) if self._trust.ttl else wait
 
     def _renew(self, lost: Link) -> None:
         """Register anew, once for all streams that carried the lost incarnation."""

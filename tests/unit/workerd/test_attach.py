@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -34,13 +35,13 @@ NEVER = 3600.0
 class World:
     """A worker's attachment without a wire: the test says what streams there are."""
 
-    def __init__(self, spool: Spool) -> None:
+    def __init__(self, spool: Spool, seeds: Sequence[Address]) -> None:
         identity = Identity("w1", spool.id, "0", "host", SLOTS, {}, [], [], utcnow())
         admission = Admission(SLOTS, identity.incarnation)
         self.trust, clock = Trust(), JudgingClock()
         courier = Courier(spool, lambda _key, _verdict: None)
         work = Work("w1", admission, self.trust, clock, {}, courier, Metrics())
-        self.attach = Attach(identity, [], None, admission, self.trust, clock, work, courier)
+        self.attach = Attach(identity, seeds, None, admission, self.trust, clock, work, courier)
         clock.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
 
     def link(self, member: str, *, ttl: float) -> Link:
@@ -54,9 +55,9 @@ class World:
 
 
 @asynccontextmanager
-async def attaching(folder: Path) -> AsyncIterator[World]:
+async def attaching(folder: Path, seeds: Sequence[Address] = ()) -> AsyncIterator[World]:
     spool = Spool(folder)
-    world = World(spool)
+    world = World(spool, seeds)
     running = asyncio.create_task(world.attach.run(), name="attach")
     try:
         yield world
@@ -81,6 +82,21 @@ async def test_slots_are_withdrawn_at_the_moment_trust_ends_not_at_the_next_look
         await wait_until_async(lambda: granted(link) == SLOTS, 5, "slots granted")
         await wait_until_async(lambda: granted(link) == 0, 5, "slots withdrawn")
         assert boottime() >= world.trust.until, "too early: a lease that lives lends its slots"
+
+
+async def test_a_member_that_does_not_answer_is_tried_again_within_a_third_of_the_lease(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger=module.__name__)
+    unheard = Address("127.0.0.1:1")
+    async with attaching(tmp_path, seeds=[unheard]) as world:
+        world.trust.ttl = 3.0
+
+        def tries() -> int:
+            return sum(f"stream to {unheard} ended" in text for text in caplog.messages)
+
+        # 0.1 + 0.2 + 0.4 + 0.8 + 1 + 1 s at most; left to double, it would take 5.0 at least
+        await wait_until_async(lambda: tries() >= 7, 4.8, "seven tries")
 
 
 @pytest.mark.parametrize(("waited", "kept"), [(0.0, False), (61.0, True)])
