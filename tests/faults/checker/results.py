@@ -20,6 +20,8 @@ from faults.checker.world import World
 SUCCEEDED, FAILED = 1, 2
 NO_REASON, EXIT_CODE, DONT_RETRY = 0, 20, 30
 DONT_RETRY_CODE = 100
+CUT_SHORT = frozenset({"SIGNAL", "TIMEOUT", "RUN_TIMEOUT", "BY_USER", "BY_OVERLAP", "DELETED"})
+"""Reasons for which a worker ends a program, so it may have written its last line before."""
 
 
 def accepted(step: Step[Run]) -> bool:
@@ -126,10 +128,13 @@ def _unsent(world: World, step: Step[Run]) -> Iterator[Violation]:
         what = "before that attempt had ended" if end else "though that attempt never ended"
         evidence = (_told(step), *_lines(world, run.run_id))
         yield Violation("S1", f"{_run(step)} took a result {what}", evidence)
-    elif end is not None and end.exit is not None and end.exit == run.exit_code:
+    elif end is not None and end.exit is not None:
+        if end.exit != run.exit_code and run.reason in CUT_SHORT:
+            return
         told = (run.state == "SUCCEEDED") == (end.exit == 0) or run.state == "CANCELLED"
-        if not told:
-            what = f"{_run(step)} ended {run.state}, and its worker sent exit code {end.exit}"
+        if not told or end.exit != run.exit_code:
+            code = f"exit code {run.exit_code}, and its worker sent {end.exit}"
+            what = f"{_run(step)} ended {run.state} with {code}"
             yield Violation("S1", what, (_told(step), *_lines(world, run.run_id)))
         sent = end.digest or digest(run.run_id, run.token, end.exit)
         if _plain(run.digest) != _plain(sent):

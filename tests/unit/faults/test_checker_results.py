@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from faults.checker import check
 from support.story import broken, calm, delete, insert, leader_killed, update
 
@@ -112,6 +114,27 @@ def test_a_state_that_contradicts_what_was_sent_breaks_s1() -> None:
 
 
 # -- S2
+
+
+@pytest.mark.parametrize(("sent", "stored"), [(3, 0), (0, 3), (3, 4)])
+def test_another_exit_code_than_was_sent_breaks_s1(sent: int, stored: int) -> None:
+    story = calm(without={200})
+    run = story.fire(200)
+    story.assign(run, 200.05)
+    story.write("start", run, 200.07)
+    story.write("end", run, 200.09, sent)
+    story.accept(run, 200.13, stored)
+    assert "S1" in broken(story)
+
+
+def test_a_program_that_is_ended_after_its_last_line_breaks_no_s1() -> None:
+    story = calm(without={200})
+    run = story.fire(200)
+    story.assign(run, 200.05)
+    story.write("start", run, 200.07)
+    story.write("end", run, 200.09, 0)
+    story.accept(run, 200.13, -15, reason="SIGNAL")
+    assert "S1" not in broken(story)
 
 
 def test_a_result_of_an_older_token_breaks_s2() -> None:
