@@ -91,15 +91,20 @@ def _dump(
 
 
 def commit_of_tree() -> str:
-    """What git calls the tree that the test runs from."""
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
+    """What git calls the tree that the test runs from; `-dirty` if more than docs have changed."""
+    commit = _git("describe", "--always")
+    changed = _git("status", "--porcelain", "--untracked-files=no", ":/", ":(exclude,top)docs")
+    return f"{commit}-dirty" if changed else commit
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments],
         cwd=Path(__file__).parent,
         capture_output=True,
         text=True,
         check=False,
-    )
-    return done.stdout.strip()
+    ).stdout.strip()
 
 
 def leftovers(world: World, prefixes: Collection[str]) -> Leftovers:

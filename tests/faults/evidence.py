@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,22 @@ from faults.checker.verdict import Verdict
 from faults.history import History, Meta
 
 FILE = Path(__file__).parents[2] / "docs" / "evidence" / "faults.jsonl"
+TRIALS = FILE.with_name("mutants.jsonl")
+"""Where `EVIDENCE=1 make mutants` tells what became of each."""
 FIGURES = "figures.json"
 """In a history's directory: what its run measured itself."""
 
 
 def line_of(meta: Meta, verdict: Verdict, figures: dict[str, Any]) -> dict[str, Any]:
-    """One line: the test, when, the verdict, what was measured beside it, how to repeat it; and how
-    many processes wanted the machine in the last minute, for who waits for it is late.
+    """One line: the test, when (UTC) and of which commit, the verdict, what was measured beside it,
+    how to repeat it; and how many processes wanted the machine in the last minute, for who waits
+    for it is late.
     """
     drawn = meta.scenario == "faults-long"
     return {
         "test": f"{meta.scenario}, seed {meta.seed}" if drawn else meta.scenario,
-        "date": time.strftime("%Y-%m-%d", time.gmtime(meta.ended)),
+        **when(meta.ended),
+        "commit": meta.commit,
         **verdict.as_json(),
         "seconds": round(meta.ended - meta.began, 1),
         "load": round(os.getloadavg()[0], 1),
@@ -39,12 +44,23 @@ def line_of(meta: Meta, verdict: Verdict, figures: dict[str, Any]) -> dict[str, 
     }
 
 
+def when(at: float) -> dict[str, str]:
+    """The day and the time of day, UTC."""
+    moment = time.gmtime(at)
+    return {"date": time.strftime("%Y-%m-%d", moment), "at": time.strftime("%H:%M:%S", moment)}
+
+
 def append(directory: Path, history: History, verdict: Verdict, file: Path = FILE) -> None:
     """Add the line of this history."""
     figures = directory / FIGURES
     measured = json.loads(figures.read_text()) if figures.exists() else {}
+    write(line_of(history.meta, verdict, measured), file)
+
+
+def write(line: Mapping[str, Any], file: Path) -> None:
+    """Add this line."""
     with file.open("a", encoding="utf-8") as lines:
-        lines.write(json.dumps(line_of(history.meta, verdict, measured)) + "\n")
+        lines.write(json.dumps(line) + "\n")
 
 
 if __name__ == "__main__":

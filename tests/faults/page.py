@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from faults.evidence import FILE, TRIALS
+from faults.proof import proof
 from faults.rows import ROWS, Row
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "reliability.md"
-EVIDENCE = DOCS / "evidence"
 
 HEAD = """\
 # Reliability
@@ -82,8 +83,12 @@ and all had settled. A ride failed if anything hadn't come back (L6).
 """
 
 
-def page(evidence: Iterable[Mapping[str, Any]], merge_set: Iterable[str]) -> str:
-    """The page; of several measurements of one test the last counts."""
+def page(
+    evidence: Iterable[Mapping[str, Any]],
+    merge_set: Iterable[str],
+    trials: Iterable[Mapping[str, Any]] = (),
+) -> str:
+    """The page; of several measurements of one test the last counts, and of one mutant's trials."""
     latest: dict[str, Mapping[str, Any]] = {}
     for line in evidence:
         latest[line["test"]] = line
@@ -101,16 +106,14 @@ def page(evidence: Iterable[Mapping[str, Any]], merge_set: Iterable[str]) -> str
     ]
     parts = (HEAD, _text(shown), ELSEWHERE, _text(elsewhere), LACKING, _text(lacking))
     held = [text for _, line in sorted(latest.items()) for text in _held(line)]
-    return "".join((*parts, TAIL, _text(took), HELD, _text(held)))
+    return "".join((*parts, TAIL, _text(took), HELD, _text(held), proof(trials)))
 
 
-def read_evidence(folder: Path = EVIDENCE) -> list[Mapping[str, Any]]:
-    """All measurements, in the order in which they were made."""
-    return [
-        json.loads(line)
-        for file in sorted(folder.glob("*.jsonl"))
-        for line in file.read_text(encoding="utf-8").splitlines()
-    ]
+def read_evidence(file: Path = FILE) -> list[Mapping[str, Any]]:
+    """All measurements of a file, in the order in which they were made."""
+    if not file.exists():
+        return []
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def merge_set() -> list[str]:
@@ -163,7 +166,7 @@ def _measured(line: Mapping[str, Any]) -> str:
         told.append(f"load {line['load']:.0f}")
     if "wire" in line["measured"]:
         told.append(_wire(line["measured"]["wire"]))
-    return ", ".join((line["date"], *told))
+    return ", ".join((line["date"], *([line["commit"]] if line.get("commit") else []), *told))
 
 
 def _wire(done: Mapping[str, Any]) -> str:
@@ -205,4 +208,4 @@ def _text(lines: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(read_evidence(), merge_set()), encoding="utf-8")
+    PAGE.write_text(page(read_evidence(), merge_set(), read_evidence(TRIALS)), encoding="utf-8")

@@ -4,25 +4,32 @@
 
 Exit code: 0 each mutant was caught by the invariant it names and the product passed each ride;
 1 otherwise; 64 no such mutant, or no world can be built here. Histories of what failed are kept.
+With EVIDENCE=1 each trial adds a line to docs/evidence/mutants.jsonl.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from faults import evidence
+from faults.dump import commit_of_tree
 from faults.mutants.catalogue import MUTANTS
 from faults.mutants.edits import Edit
 from faults.mutants.mutant import Mutant
 from faults.mutants.rides import Ride
 from faults.mutants.trial import Trial, ride_on
+from faults.proof import PRODUCT
 from faults.world.needs import lacking_here
 
 KEPT = Path(tempfile.gettempdir()) / "schedd-mutants"
@@ -45,8 +52,12 @@ class Planned:
         return KEPT / re.sub("[^a-z]+", "-", f"{self.name} {self.ride.name}".lower()).strip("-")
 
     def right(self, trial: Trial) -> bool:
-        """Whether it came out as expected."""
-        return trial.whole if self.expected is None else self.expected in trial.broken
+        """Whether it came out as expected. What came too late, or not at all, counts only in a ride
+        that went to its end: cut short, any does.
+        """
+        if self.expected is None:
+            return trial.whole
+        return self.expected in trial.broken and not (trial.trouble and self.expected[0] == "L")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,7 +98,7 @@ def _mutants(chosen: Iterable[Mutant]) -> Iterator[Planned]:
 
 def _product(chosen: Iterable[Mutant]) -> Iterator[Planned]:
     for ride in {mutant.ride.name: mutant.ride for mutant in chosen}.values():
-        yield Planned("(the product)", ride)
+        yield Planned(PRODUCT, ride)
 
 
 def _all(planned: Iterable[Planned], jobs: int) -> bool:
@@ -108,6 +119,8 @@ def _told(planned: Planned, trial: Trial) -> bool:
         f"{trial.seconds:5.0f}{fate}",
         flush=True,
     )
+    if os.environ.get("EVIDENCE"):
+        evidence.write(_line(planned, trial, right), evidence.TRIALS)
     if right:
         shutil.rmtree(planned.home, ignore_errors=True)
         return True
@@ -118,6 +131,20 @@ def _told(planned: Planned, trial: Trial) -> bool:
             print(f"    {each.invariant}: {each.what}")
     print(f"    the history is kept: {trial.history}", flush=True)
     return False
+
+
+def _line(planned: Planned, trial: Trial, right: bool) -> dict[str, Any]:
+    return {
+        "build": planned.name,
+        "ride": planned.ride.name,
+        **evidence.when(time.time()),
+        "commit": commit_of_tree(),
+        "expected": planned.expected,
+        "broken": sorted(trial.broken, key=_order),
+        "right": right,
+        "trouble": trial.trouble,
+        "seconds": round(trial.seconds, 1),
+    }
 
 
 def _order(invariant: str) -> tuple[str, int]:

@@ -180,4 +180,32 @@ OF_MEMBERS: Sequence[Mutant] = (
         rides.HUNG,
         "L1",
     ),
+    Mutant(
+        "handed-out-late",
+        "what is assigned is pushed a second and a half later",
+        (
+            Edit(
+                "schedd/owner/dispatch.py",
+                "        await AFTER_COMMIT()\n",
+                '        await AFTER_COMMIT()\n        await __import__("asyncio").sleep(1.5)\n',
+            ),
+        ),
+        rides.CALM,
+        "L2",
+    ),
+    Mutant(
+        "takeover-late",
+        "who owns shards already waits before it takes those of a member that died",
+        (
+            Edit(
+                "schedd/owner/shards.py",
+                "        await BEFORE_TAKE()\n",
+                "        if self._ownership.epochs:\n"
+                '            await __import__("asyncio").sleep(12)\n'
+                "        await BEFORE_TAKE()\n",
+            ),
+        ),
+        rides.LEADER_KILLED,
+        "L3",
+    ),
 )

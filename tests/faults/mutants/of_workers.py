@@ -12,6 +12,7 @@ RESULTS = "schedd/store/results.py"
 RESCUE = "schedd/owner/rescue.py"
 DISPATCH = "schedd/store/dispatch.py"
 ADMISSION = "workerd/core/admission.py"
+COLLECT = "schedd/owner/collect.py"
 
 GUARD = "      AND r.token = b.token AND r.incarnation = b.sender AND r.state = b.running\n"
 OF_ANY_TOKEN = (
@@ -58,7 +59,7 @@ OF_WORKERS: Sequence[Mutant] = (
         "a result is acknowledged before its COMMIT",
         (
             Edit(
-                "schedd/owner/collect.py",
+                COLLECT,
                 "        verdicts = await self._store.accept(reports)\n",
                 "        for _, (one, line) in batch:\n"
                 "            line.acknowledge(one.key, one.token, stale=False)\n"
@@ -160,5 +161,32 @@ OF_WORKERS: Sequence[Mutant] = (
         ),
         rides.HELD,
         "S8",
+    ),
+    Mutant(
+        "exit-code-lost",
+        "what is stored of a result isn't what the worker sent",
+        (
+            Edit(
+                COLLECT,
+                "        exit_code=reported.exit_code,\n",
+                "        exit_code=0,\n",
+            ),
+        ),
+        rides.CALM,
+        "S1",
+    ),
+    Mutant(
+        "descriptors-kept",
+        "each stored result leaves a descriptor behind",
+        (
+            Edit(
+                COLLECT,
+                "            self._tell(report, verdict, runs.get(report.key))\n",
+                "            self._tell(report, verdict, runs.get(report.key))\n"
+                '            __import__("os").dup(0)\n',
+            ),
+        ),
+        rides.CALM,
+        "L6",
     ),
 )

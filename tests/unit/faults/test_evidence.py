@@ -16,6 +16,7 @@ META = Meta(
     failover=5.0,
     grace=4.0,
     command="make faults ARGS='-k leader_killed'",
+    commit="abc1234",
 )
 VERDICT = Verdict("test_leader_killed", 7, Figures(judged=300, lost=1))
 
@@ -23,6 +24,7 @@ VERDICT = Verdict("test_leader_killed", 7, Figures(judged=300, lost=1))
 def test_a_line_names_test_day_figures_and_the_command_that_repeats_it() -> None:
     line = line_of(META, VERDICT, {"successor_s": 2.5})
     assert (line["test"], line["date"], line["seconds"]) == (META.scenario, "2026-11-21", 24.5)
+    assert (line["at"], line["commit"]) == ("13:42:04", "abc1234")
     assert (line["figures"]["judged"], line["figures"]["lost"]) == (300, 1)
     assert line["measured"] == {"successor_s": 2.5}
     assert line["command"] == META.command

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from faults.collected import functions
+from faults.evidence import TRIALS
 from faults.page import PAGE, merge_set, page, read_evidence
 from faults.rows import ROWS
 
@@ -30,7 +31,7 @@ def measured(test: str, **figures: Any) -> dict[str, Any]:
 
 
 def test_the_page_is_what_the_evidence_gives() -> None:
-    wanted = page(read_evidence(), merge_set())
+    wanted = page(read_evidence(), merge_set(), read_evidence(TRIALS))
     assert PAGE.read_text(encoding="utf-8") == wanted, "cd tests && python -m faults.page"
 
 
@@ -88,3 +89,14 @@ def test_what_else_the_machine_had_to_do_is_told() -> None:
 def test_a_measurement_that_failed_says_so() -> None:
     failed = measured("test_leader_killed") | {"status": "violated"}
     assert "**violated**" in page([failed], [])
+
+
+def test_each_mutant_and_each_ride_of_the_product_says_what_it_broke() -> None:
+    known = {"date": "2026-11-21", "commit": "abc1234", "right": True}
+    caught = known | {"build": "no-catch-up", "ride": "leader killed", "broken": ["L1"]}
+    whole = known | {"build": "(the product)", "ride": "calm", "broken": []}
+    text = page([], [], [caught, whole])
+    [line] = [line for line in text.splitlines() if "`no-catch-up`" in line]
+    assert line.endswith("| leader killed | L1 | L1 | 2026-11-21, abc1234 |")
+    assert "| the product | calm | none | none | 2026-11-21, abc1234 |" in text
+    assert "| the product | leader killed | none | not measured yet | |" in text

@@ -1,0 +1,48 @@
+"""The checker's own proof, as a section of docs/reliability.md: which mutant it caught by what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from faults.mutants.catalogue import MUTANTS
+from faults.mutants.mutant import Mutant
+
+HEAD = """
+## The checker's own proof
+
+A mutant is the product with one promise taken out. It counts as caught only by the invariant that
+it names; and the product itself, on each of the same rides, may break none.
+
+| mutant: what it lacks | ride | to be caught by | broken | measured |
+|---|---|---|---|---|
+"""
+PRODUCT = "(the product)"
+
+
+def proof(trials: Iterable[Mapping[str, Any]]) -> str:
+    """The section; of several trials of one build on one ride the last counts."""
+    latest = {(trial["build"], trial["ride"]): trial for trial in trials}
+    rides = dict.fromkeys(mutant.ride.name for mutant in MUTANTS)
+    lines = [_of_mutant(mutant, latest.get((mutant.name, mutant.ride.name))) for mutant in MUTANTS]
+    return "".join((HEAD, *lines, *_of_product(latest, rides)))
+
+
+def _of_mutant(mutant: Mutant, trial: Mapping[str, Any] | None) -> str:
+    what = f"| `{mutant.name}`: {mutant.lacks} | {mutant.ride.name} | {mutant.caught_by} |"
+    return f"{what} {_came_out(trial)} |\n"
+
+
+def _of_product(
+    latest: Mapping[tuple[str, str], Mapping[str, Any]], rides: Iterable[str]
+) -> Iterator[str]:
+    for ride in rides:
+        yield f"| the product | {ride} | none | {_came_out(latest.get((PRODUCT, ride)))} |\n"
+
+
+def _came_out(trial: Mapping[str, Any] | None) -> str:
+    if trial is None:
+        return "not measured yet |"
+    broken = " ".join(trial["broken"]) or "none"
+    fate = "" if trial["right"] else " **not as expected**"
+    return f"{broken}{fate} | {trial['date']}, {trial['commit']}"
