@@ -113,7 +113,7 @@ def _register(function: H, name: str) -> H:
 
 def _need_two_arguments(function: Handler, name: str) -> None:
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(function, follow_wrapped=False)  # the wrapper is called
     except ValueError:  # one written in C tells nothing
         return
     try:
