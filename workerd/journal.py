@@ -8,8 +8,9 @@
 
 Invariants
 - One file per worker process, appended to by it alone; whoever sweeps reads.
-- A line is one write, so a reader sees whole lines but for the last one, and for one that a full
-  disk took in part: that one counts as not written, and the next begins on a line of its own.
+- A line is one write. One that a full disk took in part, or that its writer's death cut off, counts
+  as not written: it has no end of its own, and what is written next ends it with a `?`. For a part
+  of a line may look like a whole one, and name another session.
 - It outlives the process, not the machine: no fsync, since a crash of the host ends the jobs too.
 """
 
@@ -17,12 +18,16 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 SUFFIX = ".journal"
 _REWRITE = 256 * 1024
 """Bytes after which ended sessions are dropped from the file."""
+_BEGAN: Final = re.compile(r"\+ ([0-9]+) ([0-9]+)")
+_ENDED: Final = re.compile(r"- ([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ class Journal:
         self.path.unlink(missing_ok=True)
 
     def _append(self, text: str) -> None:
-        line = ("\n" * self._torn + text).encode()
+        line = ("?\n" * self._torn + text).encode()
         written = os.write(self._fd, line)
         self._size += written
         self._torn = written < len(line)
@@ -80,40 +85,44 @@ class Journal:
         fd = os.open(
             fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600
         )
-        lines = [f"boot {boot_id()}", f"mark {self.mark}"]
-        lines += [f"tree {self._tree}"] if self._tree is not None else []
-        lines += [f"+ {session} {start}" for session, start in self._open.items()]
-        content = ("\n".join(lines) + "\n").encode()
-        size = os.write(fd, content)
-        if size < len(content):
+        try:
+            size = self._fill(fd)
+            fresh.replace(self.path)
+        except OSError:
             os.close(fd)
-            raise OSError(errno.ENOSPC, "it was written in part", str(fresh))
-        fresh.replace(self.path)
+            raise
         self._size, self._torn = size, False
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = fd
 
+    def _fill(self, fd: int) -> int:
+        lines = [f"boot {boot_id()}", f"mark {self.mark}"]
+        lines += [f"tree {self._tree}"] if self._tree is not None else []
+        lines += [f"+ {session} {start}" for session, start in self._open.items()]
+        content = os.fsencode("\n".join(lines) + "\n")
+        size = os.write(fd, content)
+        if size < len(content):
+            raise OSError(errno.ENOSPC, "it was written in part", str(self.path))
+        return size
+
 
 def read(path: Path) -> Left | None:
     """What a journal still lists; None when it is of another boot, or no longer there."""
     try:
-        lines = path.read_text("ascii").splitlines()
+        *lines, _ = os.fsdecode(path.read_bytes()).split("\n")  # what follows the last end is none
     except FileNotFoundError:
         return None
     if len(lines) < 2 or lines[0] != f"boot {boot_id()}":
         return None
     left = Left(mark=lines[1].removeprefix("mark "))
     for line in lines[2:]:
-        match line.split(" "):
-            case ["tree", *folder]:
-                left = replace(left, tree=Path(" ".join(folder)))
-            case ["+", session, start]:
-                left.sessions[int(session)] = int(start)
-            case ["-", session]:
-                left.sessions.pop(int(session), None)
-            case _:  # the last line, cut off by the writer's death: its process has the mark
-                pass
+        if began := _BEGAN.fullmatch(line):
+            left.sessions[int(began[1])] = int(began[2])
+        elif ended := _ENDED.fullmatch(line):
+            left.sessions.pop(int(ended[1]), None)
+        elif line.startswith("tree "):
+            left = replace(left, tree=Path(line.removeprefix("tree ")))
     return left
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from support.descriptors import open_files
 from support.wait import PATIENCE, wait_until
 from workerd import journal, procs
 from workerd.keeper import sweep_leftovers
@@ -47,6 +49,65 @@ def test_a_line_that_was_written_in_part_is_an_error_and_spoils_no_other(tmp_pat
     assert written.path.read_text().endswith("\n+ 10")
     written.began(20, 222)
     assert journal.read(written.path) == journal.Left("mark", {20: 222})
+
+
+def parts_of(line: str) -> list[str]:
+    return [line[:length] for length in range(1, len(line))]
+
+
+@pytest.mark.parametrize("part", parts_of("+ 12345 111\n"))
+def test_a_beginning_cut_off_anywhere_is_none_whatever_its_part_looks_like(
+    tmp_path: Path, part: str
+) -> None:
+    written = journal.Journal(tmp_path, "mark")
+    written.began(123, 7)
+    with room_for(len(part), written.path), pytest.raises(OSError, match="in part"):
+        written.began(12345, 111)
+    assert written.path.read_text().endswith("\n" + part)
+    assert journal.read(written.path) == journal.Left("mark", {123: 7}), "its writer died now"
+    written.began(20, 222)
+    assert journal.read(written.path) == journal.Left("mark", {123: 7, 20: 222})
+
+
+@pytest.mark.parametrize("part", parts_of("- 12345\n"))
+def test_an_end_cut_off_anywhere_strikes_out_no_other_session(tmp_path: Path, part: str) -> None:
+    written = journal.Journal(tmp_path, "mark")
+    for session in (1, 12, 123, 1234, 12345):
+        written.began(session, 7)
+    listed = journal.read(written.path)
+    with room_for(len(part), written.path), pytest.raises(OSError, match="in part"):
+        written.ended(12345)
+    assert written.path.read_text().endswith("\n" + part)
+    assert journal.read(written.path) == listed, "its writer died now"
+    written.ended(1)
+    left = journal.read(written.path)
+    assert left is not None
+    assert set(left.sessions) == {12, 123, 1234, 12345}
+
+
+def test_what_an_earlier_version_left_of_a_line_stops_no_sweep(tmp_path: Path) -> None:
+    path = tmp_path / f"x{journal.SUFFIX}"
+    head = f"boot {journal.boot_id()}\nmark m\n"
+    path.write_text(f"{head}+ 10 111\n+ 12345 \n- \n+ 12345\n+ 20 222\n- 10\n")
+    assert journal.read(path) == journal.Left("m", {20: 222})
+
+
+def test_a_journal_that_cant_be_rewritten_holds_no_descriptor_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_fd: int, _data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    written = journal.Journal(tmp_path, "mark")
+    written.began(10, 111)
+    before = open_files()
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.os, "write", full)
+        with pytest.raises(OSError, match="No space"):
+            written._rewrite()
+    assert open_files() == before
+    written.began(20, 222)
+    assert journal.read(written.path) == journal.Left("mark", {10: 111, 20: 222})
 
 
 def test_a_journal_names_the_tree_of_its_cgroups(tmp_path: Path) -> None:
