@@ -29,7 +29,7 @@ from schedd.core.placement import Need
 CLASS_STEP = timedelta(seconds=60)
 
 LEEWAY = CLASS_STEP / 2
-"""By so much a run may go after what another member has: of a class that tells its oldest alone."""
+"""By so much a run may go after what another member has: a head tells its oldest alone."""
 
 Fits: TypeAlias = Callable[[Need | None], bool]
 """Whether some worker can do a run of this need; None: its need isn't known yet."""
@@ -55,13 +55,16 @@ def _any(_: Need | None, _rank: float = 0.0) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What waits in one priority: since when, and how many slots it asks for."""
+    """What waits in one priority of runs that take equally many slots. All of it is of the same
+    runs: a worker asks whether the oldest would fit.
+    """
 
     priority: Priority
     waiting_since: datetime
     slots: int
+    """That all of them ask for."""
     least: int = 1
-    """What the one that needs the fewest takes."""
+    """That each of them takes."""
 
 
 class _Place(NamedTuple):
@@ -82,6 +85,11 @@ class _Line:
     priority: Priority
     runs: dict[RunId, LiveRun] = field(default_factory=dict)
     heap: list[_Place] = field(default_factory=list)
+    of: tuple[int, int] = field(init=False)
+    """Priority and width: by these a head is told. Plain numbers, for each look hashes them."""
+
+    def __post_init__(self) -> None:
+        self.of = int(self.priority), self.need.slots if self.need else 1
 
     def add(self, run: LiveRun) -> None:
         run_id = run.key.run_id
@@ -142,20 +150,20 @@ class ReadyQueue:
         return None
 
     def heads(self, fits: Fits = _any) -> list[Head]:
-        """What waits and fits, HIGH first: since when, and how many slots it asks for. A run whose
-        need isn't known yet counts for one.
+        """What waits and fits, a head for each priority and width, HIGH first and then the widest.
+        A run whose need isn't known yet counts for one slot.
         """
-        since: dict[Priority, datetime] = {}
-        slots: dict[Priority, int] = {}
-        least: dict[Priority, int] = {}
+        found: dict[tuple[int, int], tuple[datetime, int]] = {}
         for line in self._lines.values():
             oldest = line.oldest()
             if oldest is not None and fits(line.need):
-                of, width = line.priority, line.need.slots if line.need else 1
-                since[of] = min(oldest.since, since.get(of, oldest.since))
-                slots[of] = slots.get(of, 0) + len(line.runs) * width
-                least[of] = min(width, least.get(of, width))
-        return [Head(of, since[of], slots[of], least[of]) for of in sorted(since, reverse=True)]
+                since, slots = found.get(line.of, (oldest.since, 0))
+                asked = slots + len(line.runs) * line.of[1]
+                found[line.of] = (min(oldest.since, since), asked)
+        return [
+            Head(Priority(priority), *found[priority, width], width)
+            for priority, width in sorted(found, reverse=True)
+        ]
 
     def unsort(self, which: Fits) -> set[JobId]:
         """Forget what the runs of these lines need, for their definitions may have changed; gives

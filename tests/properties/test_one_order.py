@@ -167,6 +167,13 @@ class Cluster:
             if not self._deliver(all_of_them=True):
                 return
 
+    async def free(self, slots: int) -> None:
+        """So many of each worker's slots become free, and are used as far as they go."""
+        for desk in self.desks:
+            desk.blocked = desk.slots - slots
+            desk.deal()
+        await self.settle()
+
     async def live(self) -> list[Priority]:
         """Each worker's slots become free. The priorities in the order of handing out, without
         those of runs that were refused once.
@@ -215,17 +222,56 @@ _RUNS = st.lists(st.tuples(_PRIORITIES, st.integers(0, 2), st.integers(0, 20)), 
 async def test_a_run_too_wide_for_what_is_free_holds_nobody_up_whichever_owner_has_it() -> None:
     """Its owner couldn't use the slot, and the others weren't given it."""
     cluster = Cluster(random.Random(1), owners=2, workers=1, slots=2)
-    [desk] = cluster.desks
     cluster.submit(0, 1, Priority.HIGH, waited=1, width=2)
     cluster.submit(0, 2, Priority.LOW, waited=1)
     cluster.submit(1, 3, Priority.MEDIUM, waited=1)
     await cluster.settle()
 
-    desk.blocked = 1
-    desk.deal()
-    await cluster.settle()
+    await cluster.free(1)
 
     assert [key.run_id.int for key in cluster.given] == [3]
+
+
+async def test_a_wide_run_lends_its_age_to_no_younger_narrow_one_of_its_owner() -> None:
+    """Told as one head, as old as the one and as narrow as the other, they were dealt all slots:
+    the wide one lacked one more, the narrow ones had to wait for the other owner's, which got none.
+    """
+    cluster = Cluster(random.Random(1), owners=2, workers=1, slots=4)
+    cluster.submit(0, 1, Priority.MEDIUM, waited=300, width=4)
+    cluster.submit(0, 2, Priority.MEDIUM, waited=100)
+    cluster.submit(0, 3, Priority.MEDIUM, waited=100)
+    cluster.submit(1, 4, Priority.MEDIUM, waited=200)
+    await cluster.settle()
+
+    await cluster.free(3)
+
+    assert {key.run_id.int for key in cluster.given} == {2, 3, 4}
+
+
+@given(
+    st.lists(
+        st.tuples(_PRIORITIES, st.integers(0, 2), st.integers(0, 400), st.integers(1, 4)),
+        max_size=12,
+    ),
+    st.integers(1, 3),
+    st.integers(0, 4),
+    st.integers(0),
+)
+def test_no_slot_lies_idle_while_a_run_waits_that_it_is_enough_for(
+    runs: list[tuple[Priority, int, int, int]], workers: int, free: int, chance: int
+) -> None:
+    async def rest() -> Cluster:
+        cluster = Cluster(random.Random(chance), owners=3, workers=workers, slots=4)
+        for number, (priority, owner, waited, width) in enumerate(runs, 1):
+            cluster.submit(owner, number, priority, waited, width)
+        await cluster.settle()
+        await cluster.free(free)
+        return cluster
+
+    cluster = asyncio.run(rest())
+    waiting = {*cluster.runs} - {*cluster.given}
+    narrowest = min((cluster.widths[key] for key in waiting), default=5)
+    assert all(desk.free < narrowest for desk in cluster.desks)
 
 
 @given(

@@ -12,9 +12,11 @@ Invariants
 - Who gets slots is told the best head of others that goes without (`before`). For it may have
   nothing so good any more: another worker has served its heads meanwhile, or they are gone. Then
   the slots aren't for whatever else it has; they wait for its new heads, and are dealt anew.
-- A head whose runs are all too wide for what is free holds nobody up: its slots would lie idle.
-  When it has waited for a minute they are kept for it, so that they may become enough: for a
-  minute, after two more for four, and so on. Neither it nor the others stand still for good.
+- A head whose runs are too wide for what is free holds nobody up: its slots would lie idle. When it
+  has waited for a minute they are kept for it, so that they may become enough: for a minute, after
+  two more for four, and so on. Neither it nor the others stand still for good. So a head is of one
+  width: one of a wide run and a younger narrow one would be as old as the one and as narrow as the
+  other, and be dealt slots that neither may use.
 - What nobody asked for is split evenly, so an idle cluster starts work without asking; the
   remainder stays where it was, so that nothing moves without need.
 """
@@ -35,16 +37,16 @@ NEAR = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The first of one priority in a member's queue."""
+    """The first of one priority and width in a member's queue."""
 
     priority: int
     """Greater goes first."""
     since: float
     """When its oldest began to wait, in seconds of the Unix epoch on cluster time."""
     slots: int
-    """That all runs of this priority ask for."""
+    """That all its runs ask for."""
     least: int = 1
-    """That the one which needs the fewest takes."""
+    """That each of them takes. Of an older member, which tells all widths as one: the narrowest."""
 
     @property
     def rank(self) -> float:

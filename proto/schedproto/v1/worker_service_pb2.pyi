@@ -923,7 +923,9 @@ global___Drain = Drain
 
 @typing.final
 class Demand(google.protobuf.message.Message):
-    """The head of a member's queue, one entry a priority."""
+    """The head of a member's queue: one entry for each priority and number of slots that a run takes,
+    so that its fields are all of the same runs.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -937,10 +939,10 @@ class Demand(google.protobuf.message.Message):
         LEAST_FIELD_NUMBER: builtins.int
         priority: schedproto.v1.common_pb2.Priority.ValueType
         slots: builtins.int
-        """Slots that the runs of this priority ask for."""
+        """Slots that these runs ask for, all together."""
         least: builtins.int
-        """Slots that the one of them that needs the fewest takes; absent: 1. A worker with fewer free
-        ones deals them to others.
+        """Slots that each of them takes; absent: 1. A worker with fewer free ones deals them to others.
+        Of an older member, which has one entry a priority: what its narrowest run takes.
         """
         @property
         def waiting_since(self) -> google.protobuf.timestamp_pb2.Timestamp: ...

@@ -68,22 +68,30 @@ def test_heads_tell_the_oldest_of_each_priority_and_how_many_slots_they_ask_for(
     queue.add([run(1, Priority.LOW, 1), run(2, Priority.HIGH, 2), run(3, Priority.HIGH, 5)])
     queue.add([run(4, Priority.HIGH, 9)])
     queue.discard(RunId(UUID(int=4)))
-    queue.add([run(5, Priority.LOW, 3)], Need("shell", slots=4))
+    queue.add([run(5, Priority.LOW, 3)], Need("shell"))
     assert queue.heads() == [
         Head(Priority.HIGH, NOW - timedelta(seconds=5), 2),
-        Head(Priority.LOW, NOW - timedelta(seconds=3), 5),
+        Head(Priority.LOW, NOW - timedelta(seconds=3), 2),
     ]
     assert ReadyQueue().heads() == []
 
 
-def test_heads_tell_how_many_slots_the_narrowest_run_takes():
+def test_a_head_is_of_runs_that_take_equally_many_slots():
+    """Or it would be as old as a wide run and as narrow as another: who gets slots by such a head
+    has nobody who may use them.
+    """
     queue = ReadyQueue()
-    queue.add([run(1, Priority.HIGH)], Need("shell", slots=3))
-    queue.add([run(2, Priority.LOW)], Need("shell", slots=3))
-    queue.add([run(3, Priority.LOW)], Need("shell", slots=2))
-    assert [(head.slots, head.least) for head in queue.heads()] == [(3, 3), (5, 2)]
-    queue.add([run(4, Priority.HIGH)])
-    assert queue.heads()[0].least == 1, "its need isn't known yet"
+    queue.add([run(1, Priority.LOW, 200)], Need("shell", slots=4))
+    queue.add([run(2, Priority.LOW, 3), run(3, Priority.LOW, 7)], Need("shell", slots=2))
+    queue.add([run(4, Priority.LOW, 9)], Need("python", "f", slots=2))
+    queue.add([run(5, Priority.LOW, 1)])  # its need isn't known yet
+    queue.add([run(6, Priority.HIGH)], Need("shell", slots=3))
+    assert queue.heads() == [
+        Head(Priority.HIGH, NOW, 3, least=3),
+        Head(Priority.LOW, NOW - timedelta(seconds=200), 4, least=4),
+        Head(Priority.LOW, NOW - timedelta(seconds=9), 6, least=2),
+        Head(Priority.LOW, NOW - timedelta(seconds=1), 1, least=1),
+    ]
 
 
 def test_a_line_that_no_worker_fits_holds_nobody_up_and_asks_for_nothing():
