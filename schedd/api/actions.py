@@ -43,7 +43,12 @@ def _shell(shell: job_pb2.ShellAction) -> Iterator[Violation]:
         yield Violation("shell.cwd", f"{shell.cwd[:140]!r} isn't an absolute path")
     for code in shell.success_codes:
         if not 0 <= code <= _LAST_CODE:
-            yield Violation("shell.success_codes", f"{code} isn't an exit code: 0 to {_LAST_CODE}")
+            # Not even -15, Python's word for SIGTERM, which workers would understand: who killed a
+            # program, a person or a host without memory, can't be told from it, so it never is
+            # success. A program that ends well when it is asked to catches the signal and exits.
+            signal = ", and an end by a signal is a failure" if code < 0 else ""
+            problem = f"{code} isn't an exit code: 0 to {_LAST_CODE}{signal}"
+            yield Violation("shell.success_codes", problem)
     for name in shell.env:
         if not _VARIABLE.fullmatch(name) or not name.isprintable():
             yield Violation("shell.env", f"{name!r} isn't the name of a variable")

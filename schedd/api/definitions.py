@@ -6,7 +6,7 @@ of a job at once; `definition_of` trusts what was stored.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -137,13 +137,16 @@ def compiled(definition: Definition) -> CompiledSchedule:
     return schedule.compile(definition.schedule, seed, definition.job_id, definition.bounds)
 
 
-def check(job: job_pb2.Job, now: datetime, *, scheduled: bool = True) -> None:
+def check(
+    job: job_pb2.Job, now: datetime, *, scheduled: bool = True, known: Sequence[Violation] = ()
+) -> None:
     """Raise InvalidArgument with all that is wrong with a job, or Unbuilt.
 
-    `scheduled=False` is for one-time work: it has no name of its own and no schedule.
+    `scheduled=False` is for one-time work: it has no name of its own and no schedule. What is
+    `known` to be wrong is borne with.
     """
     refuse_unbuilt(job)
-    violations = [*_violations(job, now, scheduled=scheduled)]
+    violations = [each for each in faults(job, now, scheduled=scheduled) if each not in known]
     if violations:
         first = violations[0]
         raise InvalidArgument(
@@ -192,7 +195,8 @@ def payload_violations(payload: common_pb2.Payload, field: str = "payload") -> I
             yield Violation(field, f"isn't JSON: {wrong}")
 
 
-def _violations(job: job_pb2.Job, now: datetime, *, scheduled: bool) -> Iterator[Violation]:
+def faults(job: job_pb2.Job, now: datetime, *, scheduled: bool) -> Iterator[Violation]:
+    """All that is wrong with a job; `scheduled`: its name and its schedule are looked at, too."""
     if scheduled:
         yield from check_name(job.name)
         yield from _schedule_violations(job, now)

@@ -96,7 +96,7 @@ async def update_job(
     old = job_pb2.Job.FromString(stored.spec)
     new = masked(old, request)
     new.namespace, new.name = stored.namespace, stored.name
-    definitions.check(new, reckoning.edited_at(old, new, now))
+    reckoning.check_edit(old, new, now)
     spec = definitions.spec_of(new)
     if spec == old:
         if not request.validate_only:  # an edit whose answer was "unknown" may be asked again

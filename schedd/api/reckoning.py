@@ -85,6 +85,17 @@ def edited_at(old: job_pb2.Job, new: job_pb2.Job, now: datetime) -> datetime:
     return definitions.instant(old.at) if new.HasField("at") and new.at == old.at else now
 
 
+def check_edit(old: job_pb2.Job, new: job_pb2.Job, now: datetime) -> None:
+    """Raise InvalidArgument with all that an edit would make wrong with a job, or Unbuilt.
+
+    A fault that the stored job has, in the same words, is none of the edit's: an earlier version
+    took it, and the job must stay editable. The schedule's are borne with only as it stays.
+    """
+    at = edited_at(old, new, now)
+    known = [*definitions.faults(old, at, scheduled=not schedule_changed(old, new))]
+    definitions.check(new, at, known=known)
+
+
 def schedule_changed(old: job_pb2.Job, new: job_pb2.Job) -> bool:
     plain_old: Message = old
     plain_new: Message = new

@@ -1,0 +1,101 @@
+"""What an edit is refused for: what it would make wrong, never what an earlier version took."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, cast
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from schedd.api.errors import InvalidArgument
+from schedd.api.jobs import update_job
+from schedd.api.services import Caller, Services
+from schedd.core.records import JobRecord
+from schedproto.v1 import job_pb2, job_service_pb2
+from support.runs import NOW
+from support.store import job_record
+
+
+def http(**headers: str) -> job_pb2.HttpAction:
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    return job_pb2.HttpAction(url="http://example.org", headers=names)
+
+
+def shell(*codes: int, **more: Any) -> job_pb2.ShellAction:
+    return job_pb2.ShellAction(argv=["true"], success_codes=codes, **more)
+
+
+class Stored:
+    """The store, with one job as some version stored it."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.spec = job_pb2.Job(**{"on_demand": True, **fields})
+        self.store = self.clock = self
+
+    def now(self) -> datetime:
+        return NOW
+
+    async def get_job(self, _namespace: str, _job: str) -> JobRecord:
+        record = job_record(due=None)
+        stored = replace(record.definition, spec=self.spec.SerializeToString(deterministic=True))
+        return replace(record, definition=stored)
+
+    async def edited(self, mask: str, **fields: Any) -> job_pb2.Job:
+        """The job as it would be after this edit."""
+        request = job_service_pb2.UpdateJobRequest(
+            job=job_pb2.Job(name="test", **fields),
+            update_mask=FieldMask(paths=[mask]),
+            validate_only=True,
+        )
+        return await update_job(cast("Services", self), Caller("tester", "test"), request)
+
+    async def refused(self, mask: str, **fields: Any) -> set[str]:
+        with pytest.raises(InvalidArgument) as refusal:
+            await self.edited(mask, **fields)
+        return {each.field for each in refusal.value.violations}
+
+
+TAKEN_ONCE = [
+    {"http": http(Connection="close")},
+    {"http": http(X_A="1", x_a="2")},
+    {"shell": shell(0, -15)},
+    {"shell": shell(cwd="work")},
+    {"shell": shell(), "jitter": Duration(seconds=1)},
+    {"shell": shell(), "labels": {"BAD KEY": "x"}},
+]
+
+
+@pytest.mark.parametrize("fields", TAKEN_ONCE)
+async def test_a_job_with_what_an_earlier_version_took_can_be_edited_elsewhere(fields):
+    stored = Stored(**fields)
+    edited = await stored.edited("timeout", timeout=Duration(seconds=7))
+    assert edited.timeout.seconds == 7
+    again = await stored.edited("*", **{"on_demand": True, "slots": 2, **fields})
+    assert again.slots == 2, "a manifest that says all that is stored, and one thing more"
+
+
+async def test_an_edit_that_adds_one_more_of_the_kind_is_refused():
+    stored = Stored(http=http(Connection="close"))
+    assert (await stored.edited("http", http=http(Connection="close", X_B="1"))).http.headers
+    assert await stored.refused("http", http=http(Connection="close", TE="trailers")) == {
+        "http.headers"
+    }
+    assert await Stored(shell=shell(-15)).refused("shell", shell=shell(-15, -9)) == {
+        "shell.success_codes"
+    }
+
+
+async def test_a_schedule_that_is_edited_is_judged_whole_whatever_was_stored():
+    past = Timestamp(seconds=int(NOW.timestamp()) - 7200)
+    stored = Stored(on_demand=False, cron=["@daily"], end=past, shell=shell())
+    assert (await stored.edited("timeout", timeout=Duration(seconds=7))).timeout.seconds == 7
+    assert await stored.refused("cron", cron=["@hourly"]) == {"end"}
+
+
+async def test_an_end_by_a_signal_is_no_success_and_the_refusal_says_why():
+    with pytest.raises(InvalidArgument, match="an end by a signal is a failure"):
+        await Stored(shell=shell()).edited("shell", shell=shell(-15))
