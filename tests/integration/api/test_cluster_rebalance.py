@@ -58,7 +58,7 @@ async def test_ok_comes_when_each_shard_is_where_it_should_be(api, told):
     moving = [s for s, tenure in assign(told.members).items() if tenure == second.tenure]
 
     asked = asyncio.create_task(
-        api("RebalanceCluster", wire.RebalanceClusterRequest()), name="rebalance"
+        api("RebalanceCluster", wire.RebalanceClusterRequest(request_id="r1")), name="rebalance"
     )
     done, _ = await asyncio.wait({asked}, timeout=0.3)
     assert not done, "they are m1's yet"
@@ -70,8 +70,10 @@ async def test_ok_comes_when_each_shard_is_where_it_should_be(api, told):
     assert {m.new_owner for m in answer.moves} == {"m2"}
     assert api.nudged.cluster == 1, "the leader looks at once"
     [line] = (await api("ListAudit", wire.ListAuditRequest(action="rebalance"))).entries
-    assert json.loads(line.after) == {"m1": SHARDS - len(moving), "m2": len(moving)}
+    assert (line.outcome, line.object, line.actor) == ("ok", "cluster/shards", "tester")
+    assert line.source == "test request:r1"
     assert json.loads(line.before) == {"m1": SHARDS}
+    assert json.loads(line.after) == {"m1": SHARDS - len(moving), "m2": len(moving)}
 
 
 async def test_what_hasnt_moved_in_time_is_unknown(api, told):
@@ -86,6 +88,8 @@ async def test_without_a_leader_or_anybody_to_own_shards_it_is_refused(api, told
     with pytest.raises(FailedPrecondition) as refused:
         await api("RebalanceCluster", wire.RebalanceClusterRequest())
     assert refused.value.reason == "NO_LEADER"
+    [line] = (await api("ListAudit", wire.ListAuditRequest(action="rebalance"))).entries
+    assert (line.outcome, line.reason, line.object) == ("refused", "NO_LEADER", "cluster/shards")
     api.cluster.now = replace(told, members=(member("idle", weight=0),))
     with pytest.raises(FailedPrecondition) as refused:
         await api("RebalanceCluster", wire.RebalanceClusterRequest(dry_run=True))
