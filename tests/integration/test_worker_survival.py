@@ -99,6 +99,7 @@ async def test_a_restarted_worker_kills_what_a_worker_without_keeper_left(tmp_pa
 async def test_a_result_survives_kill_minus_9_and_is_sent_by_the_next_process(
     tmp_path: Path,
 ) -> None:
+    """W2: it stays on disk until it is acknowledged."""
     async with cluster(tmp_path) as (member, worker):
         member.acknowledge_results = False
         old = await member.attached()
@@ -175,6 +176,7 @@ async def test_a_drain_finishes_what_runs_and_gives_back_what_waits(tmp_path: Pa
 
 
 async def test_what_outlasts_the_drain_is_handed_back(tmp_path: Path) -> None:
+    """W4: when its result has come, nothing of it lives here any more."""
     async with cluster(tmp_path, drain_timeout="300ms") as (member, worker):
         stream = await member.attached()
         mark = tmp_path / "job"
@@ -182,11 +184,11 @@ async def test_what_outlasts_the_drain_is_handed_back(tmp_path: Path) -> None:
         pid = await pid_in(mark)
         worker.signal(signal.SIGTERM)
         result = await stream.result_of(key)
+        assert not alive(pid), "another may begin it from here on"
         assert result.outcome == pb.Result.OUTCOME_RETURNED
         assert result.reason == common_pb2.REASON_UNSPECIFIED
         assert result.HasField("started_at"), "it had begun: one at_most_once may not begin again"
         assert await worker.ended() == 0
-        assert not alive(pid)
         await stream.closed()
         assert stream.goodbye
 

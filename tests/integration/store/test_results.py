@@ -6,12 +6,14 @@ import asyncio
 from dataclasses import replace
 from uuid import uuid4
 
+import pytest
 from sqlalchemy import Connection
 
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import LiveRun, Loss, RunKey, Verdict
 from schedd.store import results
+from schedd.store.errors import SchemaMismatch
 from support.store import (
     MINUTE,
     START,
@@ -57,6 +59,7 @@ async def test_a_result_ends_its_run(world: World) -> None:
 
 
 async def test_any_member_accepts_a_fenced_one_too(world: World) -> None:
+    """M9: the token alone protects the row."""
     me = await world.member()
     other = await world.member(take=False)
     run = await running(world, me)
@@ -66,6 +69,7 @@ async def test_any_member_accepts_a_fenced_one_too(world: World) -> None:
 
 
 async def test_a_stale_token_is_refused_and_audited(world: World) -> None:
+    """P5.2: the run was handed out anew; its first worker's result changes the audit alone."""
     me = await world.member()
     first = await running(world, me)
     await me.store.results.accept([report(first, state=State.RETRYING, retry_at=START)])
@@ -112,6 +116,7 @@ async def test_a_late_result_that_comes_by_every_member_is_one_line_of_the_audit
 
 
 async def test_a_result_of_another_sender_is_stale(world: World) -> None:
+    """P5.2: who was never given the run ends it by no token."""
     me = await world.member()
     run = await running(world, me)
     forged = report(run, sender=IncarnationId(uuid4()))
@@ -121,6 +126,7 @@ async def test_a_result_of_another_sender_is_stale(world: World) -> None:
 
 
 async def test_a_repeated_digest_is_answered_as_before(world: World) -> None:
+    """P5.2: the worker didn't hear the acknowledgement, and asks again."""
     me = await world.member()
     run = await running(world, me)
     result = report(run)
@@ -142,6 +148,7 @@ async def test_another_digest_under_the_same_token_is_stale(world: World) -> Non
 
 
 async def test_a_repetition_is_recognised_among_earlier_attempts(world: World) -> None:
+    """P5.2: a retry has overwritten the row's own digest."""
     me = await world.member()
     first = await running(world, me)
     failed = report(first, state=State.RETRYING, retry_at=START)
@@ -233,6 +240,26 @@ async def test_a_run_that_fails_for_good_becomes_a_dead_letter(world: World) -> 
     assert (letter.run.run.key, letter.fingerprint) == (run.key, "exit 1")
     assert await me.store.users.list_dead_letters("default", "other", None, 10) == []
     assert (await me.store.users.counts()).dead_letters == 1
+
+
+@pytest.mark.parametrize("table", ["dead_letters", "results", "outputs"])
+async def test_a_result_and_what_follows_from_it_are_stored_together_or_not_at_all(
+    world: World, table: str
+) -> None:
+    """P5.1: were they two transactions, one that was lost in between would be missing for ever."""
+    me = await world.member()
+    run = await running(world, me)
+    failed = report(run, state=State.FAILED, dead=True, result=b"42", output=b"log")
+    await world.sql(f"ALTER TABLE {table} RENAME TO elsewhere")
+    with pytest.raises(SchemaMismatch):
+        await me.store.results.accept([failed])
+    await world.sql(f"ALTER TABLE elsewhere RENAME TO {table}")
+
+    for untouched in ("dead_letters", "results", "outputs"):
+        assert await world.sql(f"SELECT count(*) FROM {untouched}") == [(0,)]
+    assert (await world.run_row(run.key.run_id))["state"] == "RUNNING"
+    assert await world.is_live(run.key.run_id)
+    assert await me.store.results.accept([failed]) == [ACCEPTED]
 
 
 async def test_a_returned_attempt_costs_nothing(world: World) -> None:
@@ -344,6 +371,7 @@ async def test_reported_runs_are_read_whatever_their_state(world: World) -> None
 
 
 async def test_a_lost_workers_runs_move_on_in_the_transaction_that_says_so(world: World) -> None:
+    """P6.2: a run that moved on while its worker isn't lost would be given to it again."""
     me = await world.member()
     gone = await me.store.workers.register(incarnation())
     again, failed = [await running(world, me, incarnation=gone.id) for _ in range(2)]
@@ -360,6 +388,12 @@ async def test_a_lost_workers_runs_move_on_in_the_transaction_that_says_so(world
             fingerprint="worker lost",
         ),
     ]
+
+    await world.sql("ALTER TABLE incarnations RENAME TO elsewhere")
+    with pytest.raises(SchemaMismatch):
+        await me.store.owner.rescue(me.claim(0), losses)
+    await world.sql("ALTER TABLE elsewhere RENAME TO incarnations")
+    assert await world.sql("SELECT DISTINCT state FROM runs") == [("RUNNING",)]
 
     moved = await me.store.owner.rescue(me.claim(0), losses)
 
@@ -407,6 +441,7 @@ async def test_a_loss_of_somebody_elses_shard_marks_nothing(world: World) -> Non
 
 
 async def test_one_broken_loss_is_set_aside_and_the_other_runs_move_on(world: World) -> None:
+    """P3.10: what the database refuses must not hold up what came with it."""
     me = await world.member()
     gone = await me.store.workers.register(incarnation())
     runs = [await running(world, me, incarnation=gone.id) for _ in range(3)]
@@ -422,6 +457,7 @@ async def test_one_broken_loss_is_set_aside_and_the_other_runs_move_on(world: Wo
 
 
 async def test_the_first_loss_is_final(world: World) -> None:
+    """P6.2: neither a second loss nor a new registration changes it."""
     me = await world.member()
     worker = await me.store.workers.register(incarnation())
     await me.store.workers.mark_lost(worker.id)
@@ -470,7 +506,7 @@ async def test_unstarted_attempts_are_what_ok_waits_for(world: World) -> None:
 async def test_ok_waits_for_attempts_of_runs_that_were_taken_from_their_worker_too(
     world: World,
 ) -> None:
-    """PROTOCOL 3: a worker whose lease was lost may yet start it (model: ok-asks-ended)."""
+    """P3.8: a worker whose lease was lost may yet start it (in the model: ok-asks-ended)."""
     me = await world.member()
     worker = await me.store.workers.register(incarnation())
     lost, again = [await running(world, me, incarnation=worker.id) for _ in range(2)]

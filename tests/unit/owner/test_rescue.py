@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -26,6 +27,7 @@ from schedd.ports import Nudges, OwnerStore
 from schedkit.errors import Unavailable
 from schedproto.v1 import job_pb2
 from support.runs import RecordingLine, SetClock, owning, running, worker
+from support.wait import PATIENCE, wait_until_async
 
 
 class Rows:
@@ -82,13 +84,16 @@ class Leases(WorkerLeases):
 
 
 class Definitions(Catalogue):
-    def __init__(self) -> None: ...
+    def __init__(self, **fields: Any) -> None:
+        self.fields = fields
 
     async def of_runs(self, runs: Sequence[LiveRun]) -> dict[JobId, Known]:  # type: ignore[override]  # a list is what the scan gives
         compiled = schedule.compile(schedule.OnDemand(), "default/j", runs[0].job_id)
         return {
             run.job_id: Known(
-                Definition(run.job_id, 1, "default", "j", action="shell"), compiled, job_pb2.Job()
+                Definition(run.job_id, 1, "default", "j", action="shell", **self.fields),
+                compiled,
+                job_pb2.Job(),
             )
             for run in runs
         }
@@ -102,7 +107,7 @@ class Silent:
 
 
 class World:
-    def __init__(self, *runs: LiveRun, shards: Sequence[int] = (0,)) -> None:
+    def __init__(self, *runs: LiveRun, shards: Sequence[int] = (0,), **job: Any) -> None:
         self.rows = Rows(*runs)
         self.events: list[object] = []
         self.clock = SetClock()
@@ -111,7 +116,7 @@ class World:
         self.leases = Leases(self.rows)
         self.rescue = Rescue(
             board,
-            Definitions(),
+            Definitions(**job),
             self.workers,
             self.leases,
             cast("OwnerStore", self.rows),
@@ -137,6 +142,7 @@ async def test_a_run_whose_worker_has_no_key_is_lost() -> None:
 
 
 async def test_nobody_is_lost_while_the_list_is_in_doubt() -> None:
+    """P6.4: without a list read after the rows nothing is judged."""
     world = World(running(1, worker(1)))
     world.rows.live = Unavailable("etcd was restored")
     with pytest.raises(Unavailable):
@@ -202,6 +208,31 @@ async def test_what_a_live_worker_doesnt_have_past_its_start_by_goes_back() -> N
     assert world.rows.losses == []
 
 
+async def test_a_lost_worker_is_found_by_the_next_scan_though_nobody_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P6.5: whatever event was lost, its run waits no longer than for the next scan."""
+    monkeypatch.setattr("schedd.owner.rescue.SCAN_EVERY", 0.02)
+    world = World(running(1, worker(1)))
+    world.rows.live = {worker(1).id}
+    scanning = asyncio.create_task(world.rescue.loop.run(), name="rescue")
+    await wait_until_async(lambda: "live workers" in world.rows.calls, PATIENCE, "the first scan")
+
+    world.rows.live = set()
+
+    await wait_until_async(lambda: world.rows.losses, PATIENCE, "a scan that nobody asked for")
+    scanning.cancel()
+
+
+async def test_a_lost_run_waits_while_its_worker_may_still_be_killing_it() -> None:
+    """P6.6: as long as its job says, or two of its attempts would run at once."""
+    killing = timedelta(seconds=30)
+    world = World(running(1, worker(1)), kills_on_lease_lost=True, kill_after=killing)
+    await world.rescue.step()
+    [loss] = world.rows.losses
+    assert loss.wait > killing
+
+
 async def test_a_cancelled_run_is_told_to_its_worker_at_each_scan() -> None:
     one, line = worker(1), RecordingLine()
     run = replace(running(1, one), cancelling=True)
@@ -247,7 +278,9 @@ async def test_what_one_lane_rescued_goes_on_though_another_lane_failed() -> Non
 
 
 async def test_a_key_that_goes_during_a_scan_has_another_scan_begin_at_once() -> None:
-    """Also when somebody has named a shard meanwhile: that look is a smaller one."""
+    """P6.5: events hasten it, also when somebody has named a shard meanwhile: that look is a
+    smaller one.
+    """
     world = World(running(1, worker(1)))
     world.rows.live = {worker(1).id}
     world.rows.between = world.rescue.wake

@@ -11,6 +11,7 @@ import pytest
 from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
 from support.wait import PATIENCE, wait_until_async
+from workerd.core.ids import Address
 from workerd.courier import Courier
 from workerd.spool import Spool
 
@@ -62,6 +63,27 @@ def test_a_batch_leaves_with_its_last_result(tmp_path: Path) -> None:
     assert not file.exists()
 
 
+async def test_nothing_is_sent_before_it_is_on_disk(tmp_path: Path) -> None:
+    """W2: a worker that died in between would have told of a result that nobody has."""
+    spool, sent = Spool(tmp_path), list[list[pb.Result]]()
+
+    class Looking:
+        """A stream that looks what is on disk when it is given something to send."""
+
+        address = Address("m1:7420")
+
+        def send_result(self, _result: pb.Result) -> None:
+            sent.append([each for _, batch in spool.load() for each in batch])
+
+    courier = Courier(spool, lambda _key, _verdict: None)
+    courier.attached(Looking())
+    spooling = asyncio.create_task(courier.keep_spooling())
+    courier.put(result("a"), None)
+    await wait_until_async(lambda: sent, PATIENCE, "it to be sent")
+    assert sent == [[result("a")]]
+    spooling.cancel()
+
+
 def test_the_size_is_that_of_the_files_and_goes_with_them(tmp_path: Path) -> None:
     """W2: a spool that nobody empties must not fill the disk."""
     spool = Spool(tmp_path)
@@ -76,7 +98,7 @@ def test_the_size_is_that_of_the_files_and_goes_with_them(tmp_path: Path) -> Non
 
 
 async def test_a_full_spool_asks_for_no_work_and_still_takes_what_ended(tmp_path: Path) -> None:
-    """W2"""
+    """W2: what runs must be able to report."""
     spool = Spool(tmp_path)
     courier = Courier(spool, lambda _key, _verdict: None, limit=1)
     spooling = asyncio.create_task(courier.keep_spooling())

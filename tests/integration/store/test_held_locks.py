@@ -1,0 +1,97 @@
+"""What crosses the line while rows are locked (PROTOCOL 1): keys and verdicts, not what is in them.
+
+A process that stops while it reads a large result keeps its locks, and no timeout ends it: to the
+server it isn't idle, it writes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from sqlalchemy import Connection, event
+
+from schedd.core.lifecycle import Reason, State
+from schedd.core.model import Loss, Priority, Trigger, Verdict
+from schedd.core.records import Unstarted
+from schedd.store.assigning import ASSIGN
+from schedd.store.database import Database
+from schedd.store.dispatch import GIVE_BACK, RESCUE
+from schedd.store.fence import LOCK_SHARDS
+from schedd.store.results import ACCEPT, STORED
+from support.store import START, World, draft, incarnation, manual_run, ok, report
+
+BIG = b"x" * 300_000
+LITTLE = 1_000
+"""Bytes that a statement may give for each run of its batch."""
+
+_LOCKS = re.compile(r"\b(FOR (NO KEY )?UPDATE|FOR SHARE|UPDATE|INSERT|DELETE)\b")
+
+
+async def test_whoever_holds_locks_reads_little_however_much_the_runs_hold(world: World) -> None:
+    """P1.5: payloads, outputs and results are written under locks, and read without any."""
+    me = await world.member()
+    read = read_under_locks(me.store.database)
+    lost = await me.store.workers.register(incarnation())
+    runs = []
+    for _ in range(3):
+        job_id = (await world.job()).definition.job_id
+        made = await me.store.users.insert_run(
+            job_id, manual_run(), Trigger.MANUAL, Priority.MEDIUM, BIG, None, ok("trigger")
+        )
+        assert made is not None
+        runs.append(made.run)
+    read.clear()
+
+    handed = await me.store.owner.assign(
+        me.claim(0), [draft(run) for run in runs], me.tokens(me.claim(0))
+    )
+    assert [each.payload for each in handed.assigned] == [BIG] * 3, "it is read after the COMMIT"
+    first = [each.run for each in handed.assigned]
+    unstarted = [Unstarted(run.key, run.shard, run.token) for run in first]
+    again = await me.store.owner.give_back(me.claim(0), unstarted)
+    second = await me.assigned(*map(draft, again))
+    failed = [
+        report(run, state=State.RETRYING, retry_at=START, error="e" * 4_000, output=BIG, result=BIG)
+        for run in second
+    ]
+    assert await me.store.results.accept(failed) == [Verdict.ACCEPTED] * 3
+    assert await me.store.results.accept(failed) == [Verdict.REPEATED] * 3
+    waiting = await me.store.owner.live_runs([runs[0].shard], [State.RETRYING])
+    third = await me.assigned(*(draft(run, incarnation=lost.id) for run in waiting))
+    losses = [
+        Loss(run.key, run.shard, run.token, lost.id, State.RETRYING, Reason.WORKER_LOST)
+        for run in third
+    ]
+    assert len(await me.store.owner.rescue(me.claim(0), losses)) == 3
+    assert await me.store.results.accept(failed) == [Verdict.REPEATED] * 3
+
+    assert {LOCK_SHARDS, ASSIGN, GIVE_BACK, RESCUE, ACCEPT, STORED} <= set(read)
+    assert max(read.values()) < LITTLE * len(runs), max(read, key=lambda each: read[each])
+
+
+def read_under_locks(database: Database) -> dict[str, int]:
+    """Bytes of the largest result that each statement gave while its transaction held locks."""
+    read: dict[str, int] = {}
+
+    def executed(connection: Connection, cursor: Any, statement: str, *_: object) -> None:
+        holds = connection.info["locks"] = connection.info.get("locks") or bool(
+            _LOCKS.search(statement)
+        )
+        if holds and cursor.description and cursor.rowcount:
+            size = sum(bytes_of(value) for row in cursor.fetchall() for value in row)
+            cursor.scroll(0, mode="absolute")
+            read[statement] = max(size, read.get(statement, 0))
+
+    def ended(connection: Connection) -> None:
+        connection.info["locks"] = False
+
+    event.listen(database._engine, "after_cursor_execute", executed)
+    event.listen(database._engine, "commit", ended)
+    event.listen(database._engine, "rollback", ended)
+    return read
+
+
+def bytes_of(value: object) -> int:
+    """About as many as it took on the line."""
+    return value.nbytes if isinstance(value, memoryview) else len(str(value))
