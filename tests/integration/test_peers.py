@@ -149,6 +149,7 @@ async def peers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 async def test_one_hung_peer_delays_no_nudge_to_another(
     cluster: Cluster, peers: Peers, peer: Peer, hung: Hung
 ):
+    """M11: each peer is told by itself."""
     cluster.members[THIRD] = hung.endpoint
     cluster.assigned = {ShardId(n): THIRD if n % 2 else OTHER for n in range(SHARDS)}
     nudger = Nudger(cluster, peers)  # type: ignore[arg-type]  # as above
@@ -178,6 +179,7 @@ async def test_the_channel_to_a_member_that_has_gone_is_closed(cluster: Cluster,
 async def test_what_a_member_hands_to_a_worker_elsewhere_goes_down_that_workers_stream(
     peers: Peers, peer: Peer
 ):
+    """P4.5: with the incarnation and the token that its owner wrote."""
     one, outbox = worker(), Outbox()
     attached = peer.workers.attach(one, outbox)
     peer.workers.granted(attached, slots=4, received=0)
@@ -214,6 +216,7 @@ async def test_a_hung_peer_holds_the_dispatcher_up_once_however_many_workers_are
 
 
 async def test_a_revoke_over_one_hop_is_settled_by_the_workers_answer(peers: Peers, peer: Peer):
+    """P4.5: not by that of the member in between."""
     one, outbox = worker(), Outbox()
     peer.workers.attach(one, outbox)
     run = running(1, one)
@@ -274,6 +277,7 @@ async def test_any_number_of_revokes_is_settled_by_the_workers_answers(peers: Pe
 
 
 async def test_a_cancel_goes_over_one_hop(peers: Peers, peer: Peer):
+    """P4.5: the harder one holds."""
     one, outbox = worker(), Outbox()
     peer.workers.attach(one, outbox)
     relay = Relay(peers)

@@ -180,6 +180,7 @@ async def test_a_cancel_before_the_start_is_a_refusal(tmp_path: Path) -> None:
 
 
 async def test_a_worker_without_a_refreshed_lease_takes_nothing(tmp_path: Path) -> None:
+    """W1: attached, but nobody says that its key stands."""
     async with FakeMember(ttl=3.0) as member:
         member.refresh = False
         worker = WorkerProcess(tmp_path, [member.address])
@@ -209,6 +210,7 @@ async def test_a_worker_without_a_refreshed_lease_takes_nothing(tmp_path: Path) 
 async def test_when_trust_ends_slots_are_withdrawn_and_only_what_must_is_killed(
     tmp_path: Path,
 ) -> None:
+    """W1: by `on_lease_lost`, which says kill of one and finish of the other."""
     async with FakeMember(ttl=3.0) as member:
         worker = WorkerProcess(tmp_path, [member.address])
         worker.start()
@@ -344,6 +346,7 @@ async def test_an_older_list_of_members_is_ignored(tmp_path: Path) -> None:
 
 
 async def test_a_result_goes_to_another_member_when_its_own_is_gone(tmp_path: Path) -> None:
+    """W3: any member accepts it, so it waits for none."""
     async with FakeMember("m1") as one, FakeMember("m2") as two:
         one.peers = two.peers = (one, two)
         worker = WorkerProcess(tmp_path, [one.address])
@@ -361,6 +364,7 @@ async def test_a_result_goes_to_another_member_when_its_own_is_gone(tmp_path: Pa
 
 
 async def test_an_unanswered_result_is_offered_to_another_member(tmp_path: Path) -> None:
+    """W3: a member that takes no results holds none up."""
     async with FakeMember("m1") as one, FakeMember("m2") as two:
         one.peers = two.peers = (one, two)
         worker = WorkerProcess(tmp_path, [one.address])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
 from collections.abc import Iterator
@@ -93,16 +94,25 @@ def _anchors(page: Path) -> set[str]:
 
 
 RULES = (DOCS / "protocol-rules.md").read_text(encoding="utf-8")
+ROWS = re.findall(r"^\| ([PMW]\d+(?:\.\d+)?) \|(.*)\|$", RULES, re.MULTILINE)
 TESTS = {file: file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py")}
 
 
-def test_each_test_that_the_protocols_rules_name_is_there() -> None:
-    written = {name for text in TESTS.values() for name in re.findall(r"def (test_\w+)", text)}
-    assert set(re.findall(r"`(test_\w+)`", RULES)) <= written
+@pytest.mark.parametrize(("rule", "row"), ROWS, ids=[rule for rule, _ in ROWS])
+def test_each_test_that_a_rule_of_the_protocol_lists_names_it_itself(
+    written: dict[str, str], rule: str, row: str
+) -> None:
+    listed = re.findall(r"`(test_\w+)`", row)
+    silent = [name for name in listed if not re.search(rf"\b{rule}\b", written[name])]
+    assert silent == [], f"neither their docstrings nor their comments name {rule}"
+
+
+def test_each_test_that_the_protocols_rules_name_is_there(written: dict[str, str]) -> None:
+    assert set(re.findall(r"`(test_\w+)`", RULES)) <= set(written)
 
 
 def test_each_rule_that_a_test_names_is_one_of_the_protocols() -> None:
-    rules = set(re.findall(r"^\| ([PMW]\d+(?:\.\d+)?) \|", RULES, re.MULTILINE))
+    rules = {rule for rule, _ in ROWS}
     named = {
         rule
         for text in TESTS.values()
@@ -112,5 +122,17 @@ def test_each_rule_that_a_test_names_is_one_of_the_protocols() -> None:
 
 
 def test_each_rule_that_is_built_has_a_test() -> None:
-    rows = re.findall(r"^\| ([PMW]\d+(?:\.\d+)?) \|(.*)\|$", RULES, re.MULTILINE)
-    assert [rule for rule, row in rows if "not built" not in row and "`test_" not in row] == []
+    assert [rule for rule, row in ROWS if "not built" not in row and "`test_" not in row] == []
+
+
+@pytest.fixture(scope="module")
+def written() -> dict[str, str]:
+    """Each test's own source, by its name."""
+    found: dict[str, str] = {}
+    for text in TESTS.values():
+        lines = text.splitlines()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                own = "\n".join(lines[node.lineno - 1 : node.end_lineno])
+                found[node.name] = found.get(node.name, "") + own
+    return found

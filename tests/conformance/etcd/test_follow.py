@@ -213,6 +213,7 @@ async def connection_to(
 
 
 async def test_a_watch_from_before_a_compaction_lists_again(client, single, root):
+    """M8: etcd cancels such a watch; what happened meanwhile is read anew."""
     await client.put("w/old", b"")
 
     async def compacted() -> None:
@@ -264,6 +265,7 @@ async def test_a_quiet_watch_stays_open(client, single, root):
 
 
 async def test_a_member_that_stands_still_is_left(trio, trio_client):
+    """M8: a watch that says nothing is asked; unanswered, it goes on at another member."""
     async with following(trio_client.follow("w/")) as seen:
         member = trio.member(_watched(trio_client))
         member.pause()

@@ -73,6 +73,7 @@ async def test_a_revoked_lease_takes_its_keys_along_and_may_be_revoked_again(cli
 
 
 async def test_a_busy_loop_cannot_starve_the_keepalive(client, single):
+    """M7: a loop that is late and gets on keeps its lease."""
     async with kept(client, single) as (keeper, running):
         began = boottime()
         while boottime() < began + TTL + 1.5:
@@ -86,6 +87,7 @@ async def test_a_busy_loop_cannot_starve_the_keepalive(client, single):
 
 
 async def test_a_hung_loop_loses_its_lease(client, single):
+    """M7: a member that does nothing any more must not stay the owner of its shards."""
     async with kept(client, single) as (keeper, running):
         assert keeper.trusted()
         time.sleep(TTL + 2)  # noqa: ASYNC251 (a hung loop is the point)

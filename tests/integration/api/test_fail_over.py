@@ -74,7 +74,7 @@ async def test_a_change_whose_ok_waited_across_a_promotion_is_unknown(
 
 
 async def test_a_server_that_was_replaced_vouches_for_nothing(api: Any) -> None:
-    """Cut off with us, it doesn't know that there is a newer primary; the leader's map does."""
+    """P3.13: cut off with us, it knows of no newer primary; the leader's map does."""
     await handed_out(api)
     api.cluster.now = replace(api.cluster.now, timeline=Timeline(2))
     with pytest.raises(OutcomeUnclear):

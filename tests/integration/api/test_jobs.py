@@ -238,6 +238,7 @@ async def test_what_was_due_by_the_old_schedule_and_never_fired_is_accounted_for
 
 
 async def test_a_pause_waits_for_what_may_still_start_and_says_when_it_cannot_know(api):
+    """P3.8: no ok while an assignment may be on its way."""
     made = await api("CreateJob", create(job(on_demand=True)))
     run = await api("TriggerJob", wire.TriggerJobRequest(job="j"))
     me = api.world.members[0]

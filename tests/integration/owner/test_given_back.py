@@ -45,6 +45,7 @@ async def test_a_run_that_is_refused_again_and_again_waits_ever_longer(world: Wo
 async def test_a_lost_run_that_its_worker_may_still_be_killing_waits_for_that(
     world: World,
 ) -> None:
+    """P6.6: else two of its attempts would run at once."""
     me, run = await one_run(world)
     [assigned] = await me.assigned(draft(run))
     assert assigned.incarnation is not None

@@ -109,6 +109,7 @@ async def test_a_second_member_finds_the_lease_and_makes_no_other(place: Place):
 
 
 async def test_a_newcomer_from_the_same_spool_ends_the_earlier_incarnation_at_once(place: Place):
+    """P6.6: it holds the spool's lock, so the earlier one is gone; no TTL is waited for."""
     first = someone()
     second = newcomer(first)
     await place.greeting.greet(first, [])
@@ -130,6 +131,7 @@ async def test_a_newcomer_from_another_spool_is_turned_away_while_the_first_live
 
 
 async def test_an_earlier_incarnation_lives_on_until_its_spooled_results_are_settled(place: Place):
+    """P6.6: lost at once, its finished runs would be run again."""
     first = someone()
     await place.greeting.greet(first, [])
     [me] = place.world.members
@@ -217,6 +219,7 @@ async def test_the_designated_member_refreshes_first_and_another_steps_in(place:
 
 
 async def test_a_goodbye_takes_key_and_incarnation_away(place: Place):
+    """P6.1: by its own word, and by nobody else's; nobody waits for its TTL."""
     one = someone()
     await place.greeting.greet(one, [])
     await place.greeting.goodbye(one)
@@ -226,6 +229,7 @@ async def test_a_goodbye_takes_key_and_incarnation_away(place: Place):
 
 
 async def test_of_two_that_come_at_the_same_moment_one_is_turned_away(place: Place):
+    """P6.6: another spool is another worker, and one name serves one."""
     first = someone()
     twin = newcomer(first, spool_id="elsewhere")
     answers = await asyncio.gather(place.greeting.greet(first, []), place.greeting.greet(twin, []))

@@ -67,7 +67,9 @@ async def test_an_assigned_run_is_running_under_its_token(world: World) -> None:
 
 
 async def test_tokens_are_drawn_after_the_shard_rows_are_locked(world: World) -> None:
-    """Another transaction holds the shard: nobody may have drawn a token while waiting for it."""
+    """P1.2: another transaction holds the shard; nobody may have drawn a token while waiting for
+    it.
+    """
     me = await world.member()
     user = await world.member(take=False)
     [run] = await fired(me, await world.job())
@@ -111,6 +113,7 @@ async def test_a_batch_of_a_released_owner_assigns_nothing_and_draws_no_token(
 
 
 async def test_a_draft_of_another_generation_waits(world: World) -> None:
+    """P3.5: an attempt is made from the definition of now, not from the one that fired its run."""
     me = await world.member()
     job = await world.job()
     [run] = await fired(me, job)
@@ -124,6 +127,7 @@ async def test_a_draft_of_another_generation_waits(world: World) -> None:
 
 
 async def test_a_draft_of_a_job_that_moved_or_was_deleted_waits(world: World) -> None:
+    """P3.5: the timer is joined, so memory that is out of date hands nothing out."""
     me = await world.member()
     moved, deleted = await world.job(), await world.job()
     runs = [*await fired(me, moved), *await fired(me, deleted)]
@@ -137,6 +141,7 @@ async def test_a_draft_of_a_job_that_moved_or_was_deleted_waits(world: World) ->
 
 
 async def test_a_running_run_isnt_assigned_again(world: World) -> None:
+    """P3.5: only a run that waits is handed out."""
     me = await world.member()
     [run] = await fired(me, await world.job())
     [first] = await me.assigned(draft(run))
@@ -162,6 +167,7 @@ async def test_overlap_skip_ends_the_next_run_while_one_is_admitted(world: World
 
 
 async def test_overlap_of_two_runs_in_one_statement_admits_one(world: World) -> None:
+    """P3.6: the statement counts what it admits itself."""
     me = await world.member()
     first, second, third = await fired(me, await world.job(), 3)
 
@@ -200,7 +206,9 @@ async def test_allow_has_no_limit(world: World) -> None:
 
 
 async def test_an_admitted_run_isnt_asked_again(world: World) -> None:
-    """Admitted under a wider policy, both retry under a narrow one and don't block each other."""
+    """P3.6: admitted under a wider policy, both retry under a narrow one and don't block each
+    other.
+    """
     me = await world.member()
     runs = await fired(me, await world.job(), 2)
     running = await me.assigned(*(draft(run, overlap_limit=2) for run in runs))
@@ -215,6 +223,7 @@ async def test_an_admitted_run_isnt_asked_again(world: World) -> None:
 
 
 async def test_a_retrying_run_keeps_a_new_one_of_its_job_out(world: World) -> None:
+    """P3.6: a run is admitted from its first token to its end, not only while it runs."""
     me = await world.member()
     job = await world.job()
     first, second = await fired(me, job, 2)
@@ -282,6 +291,7 @@ async def test_the_attempt_before_moves_to_attempts(world: World) -> None:
 
 
 async def test_a_token_that_isnt_greater_assigns_nothing(world: World) -> None:
+    """P3.5: the tokens of a run only grow, or a straggler's result could count again."""
     me = await world.member()
     [run] = await fired(me, await world.job())
     waiting = await retrying(me, run)
@@ -302,6 +312,7 @@ async def test_one_run_twice_in_a_batch_is_assigned_once(world: World) -> None:
 
 
 async def test_one_broken_draft_is_set_aside_and_the_others_go(world: World) -> None:
+    """P3.10: what the database refuses must not hold up what came with it."""
     me = await world.member()
     runs = [(await fired(me, await world.job()))[0] for _ in range(5)]
     drafts = [draft(run) for run in runs]
@@ -331,6 +342,7 @@ async def test_what_never_started_goes_back_whence_it_came(world: World) -> None
 
 @pytest.mark.parametrize("change", ["token", "state", "owner"])
 async def test_give_back_compares_token_state_and_owner(world: World, change: str) -> None:
+    """P4.3: what was handed out anew, has ended or is another's meanwhile doesn't go back."""
     me = await world.member()
     [run] = await fired(me, await world.job())
     [running] = await me.assigned(draft(run))
@@ -393,6 +405,7 @@ async def test_a_refusal_by_another_incarnation_than_the_one_meant_gives_nothing
 
 
 async def test_one_broken_row_is_set_aside_and_the_others_go_back(world: World) -> None:
+    """P3.10: what the database refuses must not hold up what came with it."""
     me = await world.member()
     runs = [(await fired(me, await world.job()))[0] for _ in range(5)]
     handed = await me.assigned(*map(draft, runs))

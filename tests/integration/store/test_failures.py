@@ -50,6 +50,7 @@ async def test_a_backend_that_ends_inside_a_transaction_leaves_nothing_behind(
 async def test_an_unanswered_commit_is_an_unknown_outcome_and_isnt_tried_again(
     world: World, server: ScratchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """P1.3: it does stand, and a second try would be told that it was done already."""
     me = await world.member()
     [run] = (await me.fire(firing(await world.job()))).runs
     [assigned] = await me.assigned(draft(run))
@@ -65,6 +66,7 @@ async def test_an_unanswered_commit_is_an_unknown_outcome_and_isnt_tried_again(
 async def test_after_an_unknown_outcome_the_rows_tell_and_fire_happens_once(
     world: World, server: ScratchServer
 ) -> None:
+    """P1.4: fired again from what was known before, the rows refuse it."""
     me = await world.member()
     job = await world.job()
     lose_the_answer_to_commit(me.store.database, server, me.tenure)
@@ -78,6 +80,7 @@ async def test_after_an_unknown_outcome_the_rows_tell_and_fire_happens_once(
 
 
 async def test_a_deadlock_is_tried_again(world: World) -> None:
+    """P1.6: the one that the server rolled back begins anew; its caller never hears of it."""
     me = await world.member()
     await world.sql("CREATE TABLE pair (id int PRIMARY KEY)")
     await world.sql("INSERT INTO pair VALUES (1), (2)")
@@ -100,6 +103,7 @@ async def test_a_deadlock_is_tried_again(world: World) -> None:
 
 
 async def test_a_lock_that_isnt_given_is_unavailable_after_two_tries(world: World) -> None:
+    """P1.6: tried again, but not for ever: each try waits for its whole timeout."""
     me = await world.member()
     other = await world.member(take=False)
     waits: list[int] = []

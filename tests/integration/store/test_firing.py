@@ -28,6 +28,7 @@ async def test_a_firing_advances_its_timer_and_inserts_its_run(world: World) -> 
 
 
 async def test_fire_twice_advances_once(world: World) -> None:
+    """P3.4: the timer stands at another instant by then."""
     me = await world.member()
     job = await world.job()
     step = firing(job)
@@ -41,6 +42,7 @@ async def test_fire_twice_advances_once(world: World) -> None:
 
 
 async def test_a_step_ahead_of_the_databases_clock_is_refused(world: World) -> None:
+    """P3.4: an owner whose clock runs ahead fires nothing before its time."""
     me = await world.member(horizon=timedelta(seconds=5))
     soon = datetime.now(UTC) + timedelta(seconds=60)
     job = await world.job(due=soon)
@@ -59,6 +61,7 @@ async def test_a_step_within_the_horizon_is_made_early(world: World) -> None:
 
 
 async def test_an_edited_paused_or_moved_timer_leaves_no_run(world: World) -> None:
+    """P3.4: what changed between the owner's look and its step."""
     me = await world.member()
     edited, paused, moved, deleted = [await world.job() for _ in range(4)]
     steps = [firing(job) for job in (edited, paused, moved, deleted)]
@@ -98,6 +101,7 @@ async def test_pause_during_fire_lets_nothing_of_the_job_through(world: World) -
 
 
 async def test_folds_select_from_the_timers_that_advanced_too(world: World) -> None:
+    """P3.4: else an instant could be accounted for twice, by a fold and by its run."""
     me = await world.member()
     good, stale = await world.job(), await world.job()
 
@@ -125,7 +129,7 @@ async def test_folds_select_from_the_timers_that_advanced_too(world: World) -> N
 
 
 async def test_a_kept_row_of_an_instant_is_left_as_it_is(world: World) -> None:
-    """After an edit the timer may come by an instant whose run was inserted early."""
+    """P7.1: after an edit the timer may come by an instant whose run was inserted early."""
     me = await world.member()
     job = await world.job()
     await me.fire(firing(job))
@@ -139,6 +143,7 @@ async def test_a_kept_row_of_an_instant_is_left_as_it_is(world: World) -> None:
 
 
 async def test_a_batch_of_a_released_owner_writes_nothing(world: World) -> None:
+    """P1.1: a batch that slept until its shard was let go comes too late."""
     me = await world.member()
     job = await world.job()
     claim = me.claim(0)
@@ -151,6 +156,7 @@ async def test_a_batch_of_a_released_owner_writes_nothing(world: World) -> None:
 
 
 async def test_a_batch_writes_for_the_shards_that_are_still_its_own_alone(world: World) -> None:
+    """P1.1: the lock's answer says for which."""
     me = await world.member()
     kept, lost = await world.job(shard=2), await world.job(shard=4)
     claim = me.claim(2, 4)
@@ -163,6 +169,7 @@ async def test_a_batch_writes_for_the_shards_that_are_still_its_own_alone(world:
 
 
 async def test_an_old_epoch_of_the_same_owner_writes_nothing(world: World) -> None:
+    """P1.1: what was sent before a taking doesn't count after it, the owner's own included."""
     me = await world.member()
     job = await world.job()
     old = me.claim(0)
@@ -174,6 +181,7 @@ async def test_an_old_epoch_of_the_same_owner_writes_nothing(world: World) -> No
 
 
 async def test_after_a_change_of_timeline_no_claim_holds(world: World) -> None:
+    """P1.1: neither as it was taken nor as the row has it: the server is on another one."""
     me = await world.member()
     job = await world.job()
     await world.sql("UPDATE shards SET timeline = timeline + 1")
@@ -189,6 +197,7 @@ async def test_after_a_change_of_timeline_no_claim_holds(world: World) -> None:
 
 
 async def test_due_timers_come_soonest_first_from_minus_infinity(world: World) -> None:
+    """P3.9: a creation may commit behind any watermark."""
     me = await world.member()
     late = await world.job(due=START + MINUTE)
     ancient = await world.job(due=START - timedelta(days=900))
@@ -204,6 +213,7 @@ async def test_due_timers_come_soonest_first_from_minus_infinity(world: World) -
 
 
 async def test_one_broken_row_is_set_aside_and_the_others_fire(world: World) -> None:
+    """P3.10: what the database refuses must not hold up what came with it."""
     me = await world.member()
     jobs = [await world.job() for _ in range(7)]
     steps = [firing(job) for job in jobs]

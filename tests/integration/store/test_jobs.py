@@ -42,6 +42,7 @@ async def test_a_job_is_found_by_its_id_and_by_its_name(world: World) -> None:
 
 
 async def test_every_job_has_a_timer_on_demand_ones_too(world: World) -> None:
+    """P3.3: its absence says that the job was deleted, and calls lock it."""
     me = await world.member()
     job = await world.job(due=None, shard=7)
 
@@ -225,6 +226,9 @@ async def test_a_triggered_run_of_a_paused_job_works(world: World) -> None:
 async def test_resume_skips_what_was_inserted_early_and_fell_due_in_the_pause(
     world: World,
 ) -> None:
+    """P3.7: the pause ended nothing, for the key would swallow the instant; the resume accounts for
+    it.
+    """
     me = await world.member()
     job = await world.job()
     before = (await me.fire(firing(job))).runs
@@ -270,6 +274,7 @@ async def test_delete_cancels_what_waits_and_lets_finish_what_runs(world: World)
 
 
 async def test_a_trigger_of_a_deleted_job_inserts_nothing(world: World) -> None:
+    """P3.1: it looks for the job's timer, and there is none."""
     me = await world.member()
     job = await world.job()
     await me.store.users.delete_job(job.definition.job_id, ok("delete"))
@@ -320,7 +325,7 @@ async def test_a_delete_waits_for_a_trigger_in_flight(world: World) -> None:
 async def test_a_change_of_a_job_waits_for_the_owners_batch_in_flight(
     world: World, call: str
 ) -> None:
-    """Else what the batch decided on the old row would be committed after the answer was ok."""
+    """P3.1: else what the batch decided on the old row would be committed after the ok."""
     me = await world.member()
     user = await world.member(take=False)
     job = await world.job()

@@ -23,6 +23,7 @@ HEAD_START = 1704067200
 async def test_a_taken_shard_has_its_owner_timeline_and_an_epoch_past_the_clocks_floor(
     world: World,
 ) -> None:
+    """P2.7: past whatever a database that is restored from a backup may count to."""
     me = await world.member(take=False)
 
     taken = await me.take()
@@ -35,6 +36,7 @@ async def test_a_taken_shard_has_its_owner_timeline_and_an_epoch_past_the_clocks
 
 
 async def test_epochs_grow_by_at_least_one_where_the_clock_is_behind(world: World) -> None:
+    """P2.7: a clock that went back makes no epoch repeat."""
     me = await world.member(take=False)
     await world.sql("UPDATE shards SET epoch = %s WHERE id = 3", 2**31)
 
@@ -42,6 +44,7 @@ async def test_epochs_grow_by_at_least_one_where_the_clock_is_behind(world: Worl
 
 
 async def test_the_old_owners_own_taking_raises_the_epoch_too(world: World) -> None:
+    """P2.7: its own batches of before are void then."""
     me = await world.member()
     before = me.epochs[ShardId(0)]
 
@@ -62,7 +65,7 @@ async def test_of_two_takers_one_takes(world: World) -> None:
 
 
 async def test_a_shard_is_taken_at_the_epoch_that_was_seen_or_not_at_all(world: World) -> None:
-    """The compare-and-set is needed: one's own row may have been taken anew meanwhile."""
+    """P2.5: the compare-and-set is needed; one's own row may have been taken anew meanwhile."""
     me = await world.member()
     seen = dict(me.epochs)
     await me.take(0)
@@ -74,6 +77,7 @@ async def test_a_shard_is_taken_at_the_epoch_that_was_seen_or_not_at_all(world: 
 
 
 async def test_a_live_owners_shards_cant_be_taken_a_fenced_ones_can(world: World) -> None:
+    """P2.5: whatever a map says."""
     me = await world.member()
     other = await world.member(take=False)
 
@@ -130,6 +134,7 @@ async def test_a_release_waits_for_the_owners_batch_in_flight(world: World) -> N
 
 
 async def test_a_fenced_tenure_takes_nothing(world: World) -> None:
+    """P2.5: it may not know yet, and its map may still name it."""
     me = await world.member(take=False)
     await me.store.membership.fence_own(me.tenure)
 
@@ -138,6 +143,7 @@ async def test_a_fenced_tenure_takes_nothing(world: World) -> None:
 
 
 async def test_nothing_is_taken_under_another_timeline_than_the_servers(world: World) -> None:
+    """P2.6: who took for the old timeline would hold claims that no batch could use."""
     me = await world.member(take=False)
     me.timeline = Timeline(me.timeline + 1)
 
@@ -157,6 +163,7 @@ async def test_each_taking_is_in_the_log(world: World) -> None:
 
 
 async def test_a_term_is_raised_by_the_one_who_saw_it(world: World) -> None:
+    """P2.2: of two who read the same term one leads. P2.7: it grows past the clock's floor."""
     one, two = await world.member(take=False), await world.member(take=False)
     seen = await one.store.membership.read_term()
 
@@ -173,6 +180,7 @@ async def test_a_term_is_raised_by_the_one_who_saw_it(world: World) -> None:
 
 
 async def test_a_leader_whose_term_is_over_fences_nobody(world: World) -> None:
+    """P2.2: who lives is its successor's to say."""
     me, leader = await world.member(), await world.member(take=False)
     term = await leader.store.membership.raise_term(Term(0), leader.tenure)
     assert term is not None
@@ -195,7 +203,7 @@ async def test_fencing_twice_keeps_the_first_instant(world: World) -> None:
 async def test_a_taker_gets_past_a_fenced_owner_that_sleeps_inside_a_transaction(
     world: World,
 ) -> None:
-    """It would sleep for 30 s, and none of its own timeouts would end it."""
+    """P2.4: it would sleep for 30 s, and none of its own timeouts would end it."""
     sleeper = await world.member()
     taker = await world.member(take=False)
     asleep, woken = asyncio.Event(), threading.Event()
@@ -224,6 +232,7 @@ async def test_a_taker_gets_past_a_fenced_owner_that_sleeps_inside_a_transaction
 
 
 async def test_the_fencer_ends_no_backend_of_another_tenure(world: World) -> None:
+    """P2.4: a live member that is merely slow is waited for."""
     holder = await world.member()
     fencer = await world.member(take=False)
     term = await fencer.store.membership.raise_term(Term(0), fencer.tenure)
@@ -334,7 +343,7 @@ async def test_a_new_term_waits_for_what_is_done_under_the_old_one(world: World)
 async def test_an_epoch_seen_in_a_token_is_outdone_within_reason(
     world: World, ahead: int, raised: int
 ) -> None:
-    """P4.4"""
+    """P4.4: raised above it, but a worker that names any number doesn't use the epochs up."""
     me = await world.member()
     before = me.epochs[ShardId(3)]
     await me.store.results.outdo(ShardId(3), Epoch(before + ahead))
@@ -347,7 +356,7 @@ async def test_an_epoch_seen_in_a_token_is_outdone_within_reason(
 
 
 async def test_a_claim_of_another_timeline_is_void(world: World) -> None:
-    """P1.1"""
+    """P1.1: the timeline of the claim is compared with the row's."""
     me = await world.member()
     me.timeline = Timeline(me.timeline + 1)
     assert (await me.fire(firing(await world.job()))).lost == {0}

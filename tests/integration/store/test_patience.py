@@ -35,6 +35,7 @@ def frozen(pid: int) -> Iterator[None]:
 async def test_a_call_ends_though_the_server_stands_still_and_the_next_one_is_served(
     dsn: str,
 ) -> None:
+    """M10: a thread that waits for ever would be lost to the pool."""
     database = Database(dsn, lanes=1, readers=1, patience=0.5)
     [backend] = [await database.call(pid_of)]
     with frozen(backend):
@@ -47,6 +48,7 @@ async def test_a_call_ends_though_the_server_stands_still_and_the_next_one_is_se
 
 
 async def test_a_commit_that_isnt_answered_in_time_is_in_doubt(dsn: str) -> None:
+    """P1.3: cut off after COMMIT was sent, and not tried again: it may stand."""
     database = Database(dsn, lanes=1, readers=1, patience=0.5)
     seen: list[int] = []
 
@@ -90,6 +92,7 @@ async def test_a_line_that_broke_before_it_could_be_cut_ends_the_patience_with_n
 
 
 async def test_closing_doesnt_wait_for_a_server_that_stands_still(dsn: str) -> None:
+    """M10: else a member that is told to end wouldn't."""
     database = Database(dsn, lanes=1, readers=1)
     backend = await database.call(pid_of)
     at_work = asyncio.Event()

@@ -19,6 +19,7 @@ def told(before: Pauses, after: Pauses) -> AuditEntry:
 
 
 async def test_nothing_fires_while_the_cluster_is_paused(world: World) -> None:
+    """P3.11: the statement judges the cluster's row, whatever the owner knows."""
     me = await world.member()
     job = await world.job()
     await me.store.pauses.pause("ann", "upgrade", told)
@@ -32,6 +33,7 @@ async def test_nothing_fires_while_the_cluster_is_paused(world: World) -> None:
 async def test_nothing_starts_while_the_cluster_is_paused_not_even_what_a_person_triggers(
     world: World,
 ) -> None:
+    """P3.11: the statement that assigns judges the cluster's row."""
     me = await world.member()
     job = await world.job()
     [run] = (await me.fire(firing(job))).runs
@@ -57,6 +59,7 @@ async def test_nothing_starts_while_the_cluster_is_paused_not_even_what_a_person
 async def test_after_the_resume_a_step_reckoned_before_or_in_the_pause_advances_nothing(
     world: World,
 ) -> None:
+    """P3.11: it didn't reckon with the pause, and would fire its instants."""
     me = await world.member()
     job = await world.job()
     step = firing(job)
@@ -75,7 +78,7 @@ async def test_after_the_resume_a_step_reckoned_before_or_in_the_pause_advances_
 async def test_a_pause_waits_for_the_batch_in_flight_and_what_comes_after_finds_it(
     world: World,
 ) -> None:
-    """Were the shards' rows not locked, the batch would commit after the pause was told."""
+    """P3.11: were the shards' rows not locked, the batch would commit after the pause was told."""
     me = await world.member()
     other = await world.member(take=False)
     first, second = await world.job(shard=3), await world.job(shard=3)
@@ -108,6 +111,7 @@ async def test_a_pause_waits_for_the_batch_in_flight_and_what_comes_after_finds_
 async def test_at_resume_only_what_was_inserted_early_for_an_instant_of_the_pause_is_skipped(
     world: World,
 ) -> None:
+    """P3.12: no fold will account for it, since its row is there already."""
     me = await world.member(horizon=timedelta(seconds=30))
     soon = datetime.now(UTC) + timedelta(seconds=1)
     past, early = await world.job(), await world.job(due=soon)

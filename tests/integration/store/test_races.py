@@ -170,6 +170,7 @@ def lost(run: LiveRun) -> Loss:
 async def test_whatever_happens_at_once_the_rows_tell_a_possible_story(
     world: World, seed: int
 ) -> None:
+    """P1.6: users, owners and workers at once, and not one deadlock."""
     one = await world.member(take=False)
     await one.take(*SHARDS)
     await world.member(take=False)

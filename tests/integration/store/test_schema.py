@@ -68,6 +68,7 @@ async def test_a_schema_of_another_age_is_refused_with_what_to_do(world: World, 
 async def test_timeouts_that_the_role_lacks_are_warned_of(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """P7.2: a pooler in between loses whatever a session sets for itself."""
     me = await world.member(take=False)
     await me.store.check()
     assert not caplog.records
@@ -87,6 +88,7 @@ async def test_timeouts_that_the_role_lacks_are_warned_of(
 
 
 async def test_the_coming_days_have_partitions_of_their_own(world: World) -> None:
+    """P7.1: a run is stored in that of its instant."""
     me = await world.member(horizon=timedelta(days=90))
     today = datetime.now(UTC)
     job = await world.job(due=today)
@@ -100,6 +102,7 @@ async def test_the_coming_days_have_partitions_of_their_own(world: World) -> Non
 
 
 async def test_a_day_that_is_in_the_default_partition_stays_there(world: World) -> None:
+    """P7.1: a run beyond the days made so far is stored too, and no partition is made over it."""
     me = await world.member(horizon=timedelta(days=90))
     far = datetime.now(UTC) + timedelta(days=partitions.DAYS_AHEAD + 2)
     await me.fire(firing(await world.job(due=far)))

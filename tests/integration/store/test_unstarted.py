@@ -75,7 +75,7 @@ def before(out: LiveRun) -> datetime:
 async def test_ok_waits_for_what_a_lost_worker_may_start_whatever_its_run_became(
     world: World, state: State, since: Since, of: str
 ) -> None:
-    """P3.8"""
+    """P3.8: it doesn't know of its loss, and `start_by` hasn't passed."""
     me = await world.member()
     worker, out = await written_off(world, me, state)
     await since(world, me, out)

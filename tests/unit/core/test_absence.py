@@ -55,6 +55,7 @@ def test_deletion_watched_a_key_that_is_merely_missing_is_no_loss() -> None:
 
 
 def test_deletion_watched_else_a_ttl_of_absence_in_lists_close_together_is_needed() -> None:
+    """P6.4: in that time whoever lives makes its key anew."""
     eyes = Eyes()
     for look in range(7):
         assert eyes.look(look * TTL / 6) == frozenset()
@@ -62,7 +63,7 @@ def test_deletion_watched_else_a_ttl_of_absence_in_lists_close_together_is_neede
 
 
 def test_deletion_watched_absence_begins_anew_after_a_gap_between_two_lists() -> None:
-    """In the gap the key may have been there, and been taken by another restore."""
+    """P6.4: in the gap the key may have been there, and been taken by another restore."""
     eyes = Eyes()
     for at in (0.0, 0.9, 1.8, 2.82):
         assert eyes.look(at) == frozenset()
@@ -115,12 +116,12 @@ def test_who_has_a_key_is_never_gone_whatever_was_watched() -> None:
 def test_deletion_watched_in_another_history_than_the_lists_counts_for_nothing(
     at: int, cluster: int
 ) -> None:
-    """The watch hasn't broken yet, and the list is the restored etcd's."""
+    """P6.4: the watch hasn't broken yet, and the list is the restored etcd's."""
     assert Eyes().look(0.0, departed=deletion(at), cluster=cluster) == frozenset()
 
 
 def test_deletion_watched_before_a_list_that_has_the_key_again_counts_for_nothing() -> None:
-    """The watch lags: it hasn't told of the new key, which a restore has taken since."""
+    """P6.4: the watch lags; it hasn't told of the new key, which a restore has taken since."""
     eyes = Eyes()
     eyes.look(0.0, live=frozenset({ONE}))
     assert eyes.look(0.5, departed=deletion(50)) == frozenset()

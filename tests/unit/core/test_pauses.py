@@ -54,6 +54,7 @@ def test_without_a_pause_it_is_plain_catch_up() -> None:
 
 
 def test_no_instant_of_the_pause_runs_and_each_is_accounted_for_in_one_row() -> None:
+    """P3.12: five instants skipped, the next one fires."""
     folds, fires = walked(at("12:10:00.5"), at("12:05"), pause("12:04:30", "12:09:30"))
     assert folds == [("SKIPPED", Reason.PAUSED, "12:05:00", 5)]
     assert fires == ["12:10:00"]
@@ -101,7 +102,7 @@ def test_a_pause_that_is_caught_up_is_like_an_outage() -> None:
 @pytest.mark.parametrize("job", range(1, 9))
 @pytest.mark.parametrize("border", range(0, 60, 7))
 def test_jitter_moves_no_instant_into_a_pause_nor_out_of_it(job: int, border: int) -> None:
-    """Else one of the pause would run after the resume, which had inserted none of it early."""
+    """P3.12: else one of the pause would run after the resume, which knows of none."""
     jittered = minutely(job, timedelta(seconds=55))
     began, ended = f"12:02:{border:02}", f"12:05:{border:02}"
     folds, fires = walked(

@@ -92,6 +92,7 @@ def test_what_a_worker_gives_back_costs_no_attempt_and_goes_whence_it_came():
 
 
 def test_what_was_ended_by_a_shutdown_counts_as_a_loss_up_to_their_bound():
+    """P6.8: it began, so ten times and no more."""
     once = after_attempt(Outcome.RETURNED, None, running(losses=0), JOB, NOW)
     assert (once.lost, once.retry_at) == (True, NOW)
     last = after_attempt(Outcome.RETURNED, None, running(losses=MAX_LOSSES - 1), JOB, NOW)
@@ -99,6 +100,7 @@ def test_what_was_ended_by_a_shutdown_counts_as_a_loss_up_to_their_bound():
 
 
 def test_what_never_began_is_no_loss_however_often_and_waits_a_moment():
+    """P6.8: a worker that can't start anything costs its runs nothing."""
     sequel = after_attempt(
         Outcome.RETURNED, None, running(losses=MAX_LOSSES - 1), JOB, NOW, began=False
     )
@@ -108,6 +110,7 @@ def test_what_never_began_is_no_loss_however_often_and_waits_a_moment():
 
 
 def test_at_most_once_isnt_begun_again_after_a_shutdown_unless_it_never_began():
+    """P6.8: how far it came nobody knows."""
     job = replace(JOB, delivery=Delivery.AT_MOST_ONCE)
     ended = after_attempt(Outcome.RETURNED, None, running(), job, NOW)
     assert (ended.state, ended.reason, ended.dead) == (State.FAILED, Reason.WORKER_LOST, True)
@@ -122,6 +125,7 @@ def test_a_cancelled_run_isnt_retried_whatever_its_attempt_did():
 
 
 def test_a_lost_worker_costs_no_attempt_up_to_a_bound():
+    """P6.8: a run that takes its workers with it must end some day."""
     once = after_loss(running(losses=0), JOB)
     assert (once.state, once.counts) == (State.RETRYING, False)
     last = after_loss(running(losses=MAX_LOSSES - 1), JOB)
@@ -129,6 +133,7 @@ def test_a_lost_worker_costs_no_attempt_up_to_a_bound():
 
 
 def test_at_most_once_fails_rather_than_runs_again():
+    """P6.8: what was lost with its worker may have been done."""
     job = replace(JOB, delivery=Delivery.AT_MOST_ONCE)
     sequel = after_loss(running(), job)
     assert (sequel.state, sequel.reason, sequel.dead) == (State.FAILED, Reason.WORKER_LOST, True)
@@ -164,6 +169,7 @@ def test_what_strangers_ask_for_by_retry_after_is_bounded():
 
 
 def test_a_lost_run_waits_only_while_its_worker_may_still_be_killing_it():
+    """P6.6: with `on_lease_lost: kill` that is `kill_after` and a margin."""
     assert reissue_after(JOB) == timedelta(0)
     killed = replace(JOB, kills_on_lease_lost=True, kill_after=timedelta(seconds=30))
     assert reissue_after(killed) > timedelta(seconds=30)

@@ -41,6 +41,7 @@ def test_a_full_map_of_three_members_stays_small() -> None:
 
 
 def test_a_map_of_a_lower_term_is_ignored() -> None:
+    """P2.2: a leader of before may still publish one."""
     known = ShardMap(Term(5), {ShardId(0): A})
     assert newer(known, ShardMap(Term(4), {ShardId(0): B})) is known
     assert newer(known, NO_MAP) is known

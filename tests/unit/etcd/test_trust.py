@@ -50,6 +50,7 @@ def test_the_first_keepalive_is_due_after_a_third_of_the_ttl():
 
 
 def test_an_answer_moves_trust_by_the_time_of_its_sending():
+    """M6: etcd may have counted from then on, however late the answer is."""
     lease = trust()
     lease.beat(2)
     lease.renewed(sent=2, ttl=6, now=2.9)
@@ -66,6 +67,7 @@ def test_a_failed_keepalive_is_tried_again_soon():
 
 
 def test_no_keepalive_is_sent_while_the_last_beat_is_too_old():
+    """M7: one that is due waits for the main loop's next sign of life."""
     lease = trust()
     assert lease.step(2.1) == Wait(pytest.approx(2.7))
     assert lease.beat(2.2), "the keepalive waited for this beat"
@@ -85,6 +87,7 @@ def test_without_an_answer_trust_ends_though_the_process_lives():
 
 
 def test_a_ttl_of_zero_ends_trust_at_once():
+    """M8: etcd says so that the lease is gone, whatever was left of our own time."""
     lease = trust()
     lease.renewed(sent=2, ttl=0, now=2.1)
     assert not lease.holds(2.1)
@@ -92,6 +95,7 @@ def test_a_ttl_of_zero_ends_trust_at_once():
 
 
 def test_trust_that_has_ended_never_comes_back():
+    """M6: an answer that comes afterwards is of no use: others may have taken over."""
     lease = trust()
     assert not lease.holds(5)
     lease.beat(5)

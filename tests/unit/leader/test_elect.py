@@ -52,6 +52,7 @@ async def test_the_key_goes_with_the_lease(etcd: TwinCoordination) -> None:
 async def test_an_answer_that_was_lost_is_a_defeat_and_the_key_is_given_back(
     etcd: TwinCoordination,
 ) -> None:
+    """M8: who can't know that it won doesn't lead."""
     etcd.loses_answers = 1
     with pytest.raises(Unavailable):
         await campaign(etcd, A, (await etcd.grant(5)).id)
@@ -75,6 +76,7 @@ async def test_nobody_gives_back_anothers_key(etcd: TwinCoordination) -> None:
 async def test_a_key_that_was_made_anew_is_no_mandate_even_with_the_same_value(
     etcd: TwinCoordination,
 ) -> None:
+    """P2.2: in between another may have led."""
     mandate = await elect(etcd, A)
     await etcd.txn((), [Delete(LEADER)])
     await etcd.txn((), [Put(LEADER, encode_leader(A))])
@@ -101,6 +103,7 @@ async def test_each_leadership_has_a_higher_term(
 async def test_no_term_begins_when_the_key_has_gone_after_the_term_was_read(
     etcd: TwinCoordination, store: TwinMembershipStore
 ) -> None:
+    """P2.2: who slept there would depose its successor."""
     mandate = await elect(etcd, A)
     await etcd.txn((), [Delete(LEADER)])
     with pytest.raises(TermOver):
@@ -111,6 +114,7 @@ async def test_no_term_begins_when_the_key_has_gone_after_the_term_was_read(
 async def test_no_term_begins_without_trust(
     etcd: TwinCoordination, store: TwinMembershipStore
 ) -> None:
+    """P2.2: the key may be gone any moment."""
     with pytest.raises(TermOver):
         await open_term(etcd, store, await elect(etcd, A), lambda: False)
     assert store.rows.term == Term(0)

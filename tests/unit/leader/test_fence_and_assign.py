@@ -64,6 +64,7 @@ def test_unless_all_drain() -> None:
 
 
 def test_a_member_without_a_worker_gets_none_while_another_has_one() -> None:
+    """P4.6: it could hand its runs to nobody but over a hop."""
     assert owners([a_member("a", attached=True), a_member("b")]) == {"a"}
 
 
@@ -113,6 +114,7 @@ async def test_a_tenure_without_a_key_is_fenced(throne: Throne) -> None:
 
 
 async def test_a_member_without_a_row_stands_not_yet(throne: Throne) -> None:
+    """P2.3: it may take nothing until its tenure is written."""
     leadership, joining = await throne.reign(), a_member("joining")
     await throne.put_key(joining)
     census = await fence_departed(throne.etcd, throne.store, leadership)

@@ -38,6 +38,7 @@ async def settled(cluster: TwinCluster) -> None:
 
 
 async def test_whoever_is_asked_the_one_who_was_named_leads_under_a_higher_term() -> None:
+    """P2.8: the wish decides who tries, election and term who leads."""
     async with TwinCluster("a", "b", "c") as cluster:
         for asked_of_leader in (True, False, False):
             await settled(cluster)
@@ -71,6 +72,7 @@ async def test_no_shard_moves_with_leadership() -> None:
 
 
 async def test_an_heir_that_died_holds_the_others_up_only_for_a_while() -> None:
+    """P2.8: a wish alone must not leave the cluster without a leader."""
     async with TwinCluster("a", "b", "c") as cluster:
         await settled(cluster)
         old, (one, other) = cluster.leader(), others(cluster)
@@ -87,6 +89,7 @@ async def test_an_heir_that_died_holds_the_others_up_only_for_a_while() -> None:
 
 
 async def test_a_wish_of_another_term_changes_nothing_and_is_deleted() -> None:
+    """P2.8: it was heeded, or came to nothing; it must not depose the next leader."""
     async with TwinCluster("a", "b", "c") as cluster:
         await settled(cluster)
         old, (one, _) = cluster.leader(), others(cluster)

@@ -69,7 +69,7 @@ async def test_time_goes_on_while_the_database_is_away(server: Server) -> None:
 
 
 async def test_a_standby_is_no_database_and_is_left(server: Server) -> None:
-    """P2.6"""
+    """P2.6: what it takes would be lost, and its clock isn't the cluster's."""
     server.in_recovery = True
     with pytest.raises(Unavailable):
         await server.clock.step()

@@ -44,6 +44,7 @@ def _member(tenure: TenureId, *, answers: bool) -> MemberView:
 
 
 def test_a_member_that_is_cut_off_alone_gives_up_after_five_seconds() -> None:
+    """M10: others could fire what it can't."""
     world = World()
     world.silence(4)
     assert not world.watch.answers
@@ -52,6 +53,7 @@ def test_a_member_that_is_cut_off_alone_gives_up_after_five_seconds() -> None:
 
 
 def test_nobody_gives_up_while_the_database_is_away_for_all() -> None:
+    """M10: giving up would help nobody, and cost a takeover each."""
     world = World()
     world.other_answers = False
     world.silence(100)

@@ -123,6 +123,7 @@ async def test_a_leader_whose_key_was_deleted_makes_room_for_an_honest_election(
 
 
 async def test_a_drained_member_hands_over_and_leaves_nothing() -> None:
+    """P2.1: it fences its own tenure; nobody needs to find out that it has gone."""
     async with TwinCluster("a", "b", "c") as cluster:
         await cluster.settled()
         leader = cluster.leader()
@@ -162,6 +163,7 @@ async def test_the_last_member_leaves_without_waiting_for_anyone() -> None:
 
 
 async def test_two_daemons_of_one_name_are_never_both_members() -> None:
+    """M12: the second waits until the first has left."""
     async with TwinCluster("a") as cluster:
         await cluster.settled()
         entry = cluster.etcd.entries[member_key("a")]
@@ -217,6 +219,7 @@ async def test_a_shard_that_a_transaction_found_lost_is_taken_anew() -> None:
 
 
 async def test_a_new_timeline_of_the_database_makes_everyone_take_anew() -> None:
+    """P2.6: under tenures of their own, for those of before may be lost with the tail."""
     async with TwinCluster("a", "b") as cluster:
         await cluster.settled()
         before = {name: cluster[name].tenure for name in "ab"}
@@ -283,6 +286,7 @@ async def test_an_outage_of_the_database_for_all_ends_no_tenure() -> None:
 
 
 async def test_shards_go_where_workers_are() -> None:
+    """P4.6: a member says whether it has some, and the leader heeds it."""
     async with TwinCluster("a", "b") as cluster:
         await cluster.settled()
         cluster["a"].member.attached(True)

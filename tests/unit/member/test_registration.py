@@ -49,7 +49,7 @@ async def test_a_name_that_came_to_be_taken_meanwhile_is_left_to_who_has_it() ->
 
 
 async def test_nothing_is_written_over_the_key_of_another() -> None:
-    """M12"""
+    """M12: of two who thought that it was free, the one who lost it ends its tenure."""
     world = World()
     registration = await world.registration()
     assert await registration.put()

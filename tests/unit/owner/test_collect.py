@@ -116,7 +116,7 @@ class World:
 
 @pytest.mark.parametrize("error", [Unavailable("away"), OutcomeUnknown("no answer to COMMIT")])
 async def test_nothing_is_acknowledged_before_its_commit_was_seen(error: Exception) -> None:
-    """P5.1"""
+    """P5.1: else the worker would forget the result, and nobody had it."""
     world = World(error)
     world.succeeds()
     with pytest.raises(Unavailable):

@@ -181,7 +181,7 @@ def test_what_is_gone_from_the_rows_leaves_the_board():
 
 
 async def test_what_may_not_have_been_committed_is_pushed_to_nobody() -> None:
-    """P1.4"""
+    """P1.4: its worker would start under a token that the row may lack."""
     world = World()
     line = world.attach(worker(), grant=4)
     world.board.put_runs([of(1, 1)], NOW)

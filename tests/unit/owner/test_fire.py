@@ -131,7 +131,7 @@ async def test_after_a_commit_in_doubt_the_rows_are_read_before_anything_else() 
 
 
 async def test_nothing_is_written_once_trust_has_passed() -> None:
-    """P1.7"""
+    """P1.7: the read before took its time, and another may own the shard by now."""
     rows = Rows()
 
     with pytest.raises(Unavailable, match="trust"):

@@ -36,6 +36,7 @@ def test_two_claims_of_one_epoch_never_give_the_same_token():
 
 
 def test_an_epoch_without_sequence_numbers_left_gives_no_token():
+    """P1.8: the next number would be one of the epoch above."""
     ownership = owning(3)
     claim = ownership.claim([ShardId(3)])
     ownership._sequences[ShardId(3), Epoch(5)] = SEQUENCES

@@ -32,7 +32,7 @@ async def test_a_shard_without_sequence_numbers_left_is_dropped_and_so_taken_ane
 
 
 async def test_without_trust_nothing_is_written() -> None:
-    """P1.7"""
+    """P1.7: whatever is written goes by this gate."""
     written: list[LiveRun] = []
 
     async def write(claim: Claim, items: Sequence[LiveRun]) -> list[LiveRun]:

@@ -152,7 +152,7 @@ def test_nothing_is_offered_of_a_lost_incarnation_though_its_stream_stands(worke
 
 
 async def test_never_started_needs_a_heartbeat_stamped_after_start_by(workers: Workers):
-    """P4.3"""
+    """P4.3: before that the assignment may be on its way, or may yet start."""
 
     async def never_started() -> bool:
         return await workers.never_started([out]) == [out]
@@ -174,6 +174,7 @@ async def test_never_started_needs_a_heartbeat_stamped_after_start_by(workers: W
 
 
 async def test_ok_waits_until_the_worker_has_answered(workers: Workers):
+    """P3.8: until then it may start."""
     one, line = worker(), RecordingLine()
     workers.attach(one, line)
     out = running(1, one)
@@ -189,6 +190,7 @@ async def test_ok_waits_until_the_worker_has_answered(workers: Workers):
 
 
 async def test_ok_waits_no_longer_than_start_by(workers: Workers, clock: SetClock):
+    """P3.8: nor less; the worker's clock may be a little behind ours."""
     out = running(1, worker())  # attached nowhere
     assert out.start_by is not None
     clock.time = out.start_by - timedelta(milliseconds=20)
@@ -230,7 +232,7 @@ def other(workers: Workers) -> OtherMember:
 async def test_a_worker_attached_elsewhere_is_asked_over_one_hop(
     workers: Workers, other: OtherMember
 ):
-    """P4.5"""
+    """P4.5: both revokes and cancels."""
     out = running(1, worker())
     other.answers = True
     async with asyncio.timeout(PATIENCE):

@@ -26,6 +26,7 @@ def failed(code: str | None, words: str = "something", *, lost: bool = False) ->
 def test_what_the_server_rolled_back_is_tried_again_even_at_commit(
     code: str, committing: bool
 ) -> None:
+    """P1.6: by its own word nothing stands."""
     error, remedy = judge(failed(code), committing=committing)
     assert (type(error), remedy) == (Unavailable, Remedy.AT_ONCE)
 
@@ -41,6 +42,7 @@ def test_a_lost_server_is_tried_again_before_commit_and_unknown_after(code: str 
 
 @pytest.mark.parametrize("code", ["55P03", "57014"])
 def test_a_long_wait_is_tried_once_more(code: str) -> None:
+    """P1.6: and at COMMIT it isn't: there it may stand."""
     assert judge(failed(code), committing=False)[1] is Remedy.ONCE_MORE
     assert isinstance(judge(failed(code), committing=True)[0], OutcomeUnknown)
 

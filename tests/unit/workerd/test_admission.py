@@ -62,6 +62,7 @@ def test_an_offer_is_taken_started_ended_and_acknowledged() -> None:
 def test_the_same_token_is_answered_as_before_wherever_it_stands(
     state: int, known: State | None
 ) -> None:
+    """P4.2: a second copy of its frame is neither refused nor started again."""
     admission = worker(1)
     admission.offer(offer(), 0.0, trusted=True)
     if state > 0:
@@ -106,6 +107,7 @@ def test_a_greater_token_is_a_new_assignment_beside_the_old_one() -> None:
     ],
 )
 def test_a_refused_token_stays_refused(why: Why, how: dict[str, object]) -> None:
+    """P4.2: also one that was meant for another incarnation."""
     admission = worker()
     first = admission.offer(offer(**how), 0.0, trusted=True)  # type: ignore[arg-type] # a table
     assert isinstance(first, Refused)
@@ -137,6 +139,7 @@ def test_an_armed_one_waits_for_its_instant() -> None:
 
 @pytest.mark.parametrize("case", ["late", "untrusted", "draining"])
 def test_what_may_start_is_judged_when_it_starts(case: str) -> None:
+    """P4.1: between the frame and the start the process may have slept."""
     admission = worker()
     admission.offer(offer(not_before=3.0, start_by=8.0), 0.0, trusted=True)
     admission.draining = case == "draining"
@@ -176,6 +179,7 @@ def test_a_revoke_before_the_start_holds_and_after_it_does_not() -> None:
 
 
 def test_a_revoke_that_overtakes_its_assignment_is_remembered() -> None:
+    """P4.2: `ok` was given for it."""
     admission = worker()
     assert admission.revoke(key(7), 0.0)
     verdict = admission.offer(offer(7), 1.0, trusted=True)
@@ -211,6 +215,7 @@ def test_what_was_refused_stays_refused_as_long_as_it_could_start() -> None:
 
 
 def test_whatever_comes_in_whatever_order_each_token_starts_at_most_once() -> None:
+    """P4.2: 300 drawn lives of a worker."""
     for seed in range(300):
         chance = random.Random(seed)
         admission = worker(3)

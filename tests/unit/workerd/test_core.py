@@ -107,6 +107,7 @@ def test_slots_are_kept_for_a_wide_run_by_turns_so_that_nobody_stands_still_for_
 
 
 def test_trust_runs_from_the_sending_and_ends_a_margin_before_the_ttl() -> None:
+    """P6.3: it must end before the key can."""
     trust = Trust(ttl=15.0)
     assert not trust.holds(0.0)
     trust.refreshed(100.0)
@@ -164,6 +165,7 @@ def test_the_tightest_of_the_last_eight_round_trips_counts() -> None:
 
 
 def test_the_judging_clock_never_goes_back_and_is_never_behind() -> None:
+    """P4.1: behind, it would start what may not start any more."""
     chance = random.Random(3)
     for _ in range(200):
         offset = chance.uniform(-100, 100)

@@ -56,6 +56,7 @@ async def test_trust_runs_from_the_sending_of_the_heartbeat_that_was_answered() 
 async def test_an_answer_that_doesnt_say_refreshed_gives_no_trust(
     told: pb.HeartbeatAnswer,
 ) -> None:
+    """P6.3: the member lives, but may be cut off from etcd."""
     host, link, _ = await beating()
     assert link._answered(told) == told.lost
     assert host.refreshed_at == []
