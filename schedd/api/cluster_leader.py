@@ -16,7 +16,7 @@ from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 
-from schedd.api import refusals, standing
+from schedd.api import refusals, settling, standing
 from schedd.api.errors import Aborted, FailedPrecondition, NotFound, OutcomeUnclear
 from schedd.api.services import Caller, Services
 from schedd.core.membership import ClusterView, MemberView
@@ -48,14 +48,15 @@ async def transfer_leader(
                 reason="LEADER_CHANGED",
                 remedy="see `schedctl cluster members`, and ask again",
             )
-        after = await _followed(services, caller, view)
-        took = boottime() - began
-        new = after.member(after.leader)
-        name = new.name if new else ""
-        became = {"leader": name, "term": after.term, "reason": request.reason}
-        await services.store.audit(
-            caller.changed(ACTION, OBJECT, before, became, request.request_id)
-        )
+        with settling.after_commit():
+            after = await _followed(services, caller, view)
+            took = boottime() - began
+            new = after.member(after.leader)
+            name = new.name if new else ""
+            became = {"leader": name, "term": after.term, "reason": request.reason}
+            await services.store.audit(
+                caller.changed(ACTION, OBJECT, before, became, request.request_id)
+            )
     if new is None or new.tenure != heir.tenure:
         raise Aborted(
             f"{name or 'somebody else'} leads now, not {heir.name}",

@@ -25,7 +25,8 @@ async def pause_cluster(
         services.nudges.cluster_changed()
         out = await settling.unstarted(services, None, "the cluster")
         await settling.revoke(services, caller, out, "the cluster")
-    return await get_cluster(services, caller, wire.GetClusterRequest())
+    with settling.after_commit():
+        return await get_cluster(services, caller, wire.GetClusterRequest())
 
 
 async def resume_cluster(
@@ -39,7 +40,8 @@ async def resume_cluster(
 
     await services.pauses.resume(request.catch_up, entry)
     services.nudges.cluster_changed()
-    return await get_cluster(services, caller, wire.GetClusterRequest())
+    with settling.after_commit():
+        return await get_cluster(services, caller, wire.GetClusterRequest())
 
 
 def _told(pauses: Pauses) -> dict[str, object]:

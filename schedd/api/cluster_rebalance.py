@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from schedd.api import refusals, standing
+from schedd.api import refusals, settling, standing
 from schedd.api.errors import FailedPrecondition, OutcomeUnclear
 from schedd.api.services import Caller, Services
 from schedd.core.assignment import assign
@@ -53,17 +53,11 @@ async def _rebalance(
     if request.dry_run:
         return _answer(view, before, wanted, dry_run=True)
     services.nudges.cluster_changed()
-    after = await _settled(services, caller)
-    view = services.cluster.view()
-    await services.store.audit(
-        caller.changed(
-            ACTION,
-            OBJECT,
-            _shares(view, before),
-            _shares(view, after),
-            request.request_id,
-        )
-    )
+    with settling.after_commit():
+        after = await _settled(services, caller)
+        view = services.cluster.view()
+        moved = _shares(view, before), _shares(view, after)
+        await services.store.audit(caller.changed(ACTION, OBJECT, *moved, request.request_id))
     return _answer(view, before, after)
 
 

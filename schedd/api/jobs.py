@@ -37,7 +37,6 @@ async def create_job(
         return views.job_message(record)
     stored = await services.store.create_job(
         record,
-        None,
         stored_jobs.idempotency(
             record.definition.namespace, request.idempotency_key, "CreateJob", job
         ),

@@ -11,7 +11,7 @@ from schedd.api.services import Caller, Services
 from schedkit.errors import Unavailable
 
 GONE_WITHIN: Final = 2.0
-"""Seconds to write that a caller has gone, or that the world was away."""
+"""Seconds to write what may have happened: a caller has gone, or the world was away."""
 
 
 @asynccontextmanager
@@ -26,14 +26,20 @@ async def audited(
         entry = caller.audit(action, object_, request_id)
         await services.store.audit(replace(entry, outcome=outcome, reason=reason))
 
-    try:
-        yield
-    except CallError as error:
-        outcome = "unknown" if isinstance(error, OutcomeUnclear) else "refused"
-        await told(outcome, error.reason)
-        raise
-    except (Unavailable, asyncio.CancelledError) as error:
+    async def tried(reason: str) -> None:
+        """Of what may have happened, the caller is to hear that, whether this is written or not."""
         with suppress(Unavailable, TimeoutError):
             async with asyncio.timeout(GONE_WITHIN):
-                await told("unknown", "UNAVAILABLE" if isinstance(error, Unavailable) else "GONE")
+                await told("unknown", reason)
+
+    try:
+        yield
+    except OutcomeUnclear as error:
+        await tried(error.reason)
+        raise
+    except CallError as error:
+        await told("refused", error.reason)
+        raise
+    except (Unavailable, asyncio.CancelledError) as error:
+        await tried("UNAVAILABLE" if isinstance(error, Unavailable) else "GONE")
         raise

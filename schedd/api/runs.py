@@ -20,7 +20,7 @@ from schedd.api.unbuilt import refuse_unbuilt
 from schedd.api.why import explain
 from schedd.core.ids import NO_TOKEN, JobId, RunId, Token
 from schedd.core.lifecycle import LIVE, State
-from schedd.core.model import NewRun, Priority, RunKey, Trigger
+from schedd.core.model import NewRun, Priority, RunKey
 from schedd.core.records import Conflict, RunRecord
 from schedkit.backoff import Backoff
 from schedproto.v1 import job_pb2, run_pb2, run_service_pb2
@@ -44,18 +44,23 @@ async def submit_run(
         raise _wrong("delay", "must not be negative")
     run_id = uuid4()
     record = new_record(caller, spec, JobId(run_id), namespace, now, ephemeral=True)
-    stored = await services.store.create_job(
+    stored = await services.store.submit_run(
         record,
         NewRun(RunKey(now, RunId(run_id)), now + delay),
         idempotency(namespace, request.idempotency_key, "SubmitRun", request),
         caller.audit("submit", f"run/{run_id}", request.request_id),
-        Trigger.SUBMIT,
         Priority(spec.priority or Priority.MEDIUM),
     )
     if isinstance(stored, Conflict):
         raise taken(stored, name=spec.name, key=request.idempotency_key)
-    services.nudges.runs_ready([stored.shard])
-    return views.run_message(await _find(services, str(stored.definition.job_id)))
+    if stored is None:
+        raise FailedPrecondition(
+            "the run that was submitted with this key isn't kept any more",
+            reason="RUN_FORGOTTEN",
+            remedy="give another key to submit it again",
+        )
+    services.nudges.runs_ready([stored.run.shard])
+    return views.run_message(stored)
 
 
 async def get_run(

@@ -9,12 +9,12 @@ leaves it standing, so it is never told as if nothing had been done.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Final
 
-from schedd.api.errors import OutcomeUnclear
+from schedd.api.errors import OutcomeUnclear, unanswered
 from schedd.api.services import Caller, Services
 from schedd.core.ids import JobId
 from schedd.core.model import LiveRun
@@ -41,6 +41,20 @@ async def kept(services: Services, what: str) -> AsyncIterator[None]:
     newest = max(after.timeline, services.cluster.view().timeline)
     if after.in_recovery or newest != before:
         raise _failed_over(f"PostgreSQL failed over while {what} was changed")
+
+
+@contextmanager
+def after_commit() -> Iterator[None]:
+    """Around what a call still reads or writes when its change is made already: a world that goes
+    away in there is no reason to call again.
+
+    Raises:
+        OutcomeUnclear: it did.
+    """
+    try:
+        yield
+    except Unavailable as away:
+        raise unanswered() from away
 
 
 async def settle(

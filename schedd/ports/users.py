@@ -39,14 +39,11 @@ class UserStore(Protocol):
     async def create_job(
         self,
         record: JobRecord,
-        first_run: NewRun | None,
         idempotency: Idempotency | None,
         audit: AuditEntry,
-        trigger: Trigger = Trigger.SCHEDULE,
-        priority: Priority = Priority.MEDIUM,
     ) -> JobRecord | Conflict:
-        """Store job and timer; with `first_run` (a submit) its run too. The same idempotency key
-        and digest give the record that is stored already.
+        """Store job and timer. The same idempotency key and digest give the record that is stored
+        already.
         """
         ...
 
@@ -96,6 +93,19 @@ class UserStore(Protocol):
         ...
 
     async def delete_job(self, job_id: JobId, audit: AuditEntry) -> bool: ...
+    async def submit_run(
+        self,
+        record: JobRecord,
+        run: NewRun,
+        idempotency: Idempotency | None,
+        audit: AuditEntry,
+        priority: Priority,
+    ) -> RunRecord | Conflict | None:
+        """Store one-time work, an ephemeral job and its run, and give the run. The same idempotency
+        key and digest give the run of then, as it stands; None: that isn't kept any more.
+        """
+        ...
+
     async def insert_run(
         self,
         job_id: JobId,

@@ -36,22 +36,15 @@ DueAndNominal = tuple[datetime | None, datetime | None]
 def create_job(
     connection: Connection,
     record: JobRecord,
-    first_run: NewRun | None,
     wanted: Idempotency | None,
     entry: AuditEntry,
-    trigger: Trigger,
-    priority: Priority,
 ) -> JobRecord | Conflict:
-    """Store job and timer, with its first run if there is one."""
+    """Store job and timer; with a key used before, the job of then."""
     new = record.definition
     earlier = idempotency.claim(connection, wanted, new.job_id)
     if earlier is not None:
         return _stored(connection, JobId(earlier))
-    _insert(connection, record)
-    if first_run is not None:
-        insert_run_row(
-            connection, new.job_id, record.shard, new.generation, first_run, trigger, priority
-        )
+    insert_job(connection, record)
     audit.write_all(connection, [entry])
     return _stored(connection, new.job_id)
 
@@ -212,7 +205,7 @@ def _set_timer(
     connection.execute(timers.update().where(timers.c.job_id == job_id).values(**values))
 
 
-def _insert(connection: Connection, record: JobRecord) -> None:
+def insert_job(connection: Connection, record: JobRecord) -> None:
     new = record.definition
     made = connection.execute(
         insert(jobs)

@@ -17,10 +17,11 @@ from sqlalchemy import Connection, func, select, tuple_
 from schedd.core.ids import JobId, RunId, Token
 from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import AuditEntry, NewRun, Priority, Trigger
-from schedd.core.records import AttemptRecord, DeadLetterRecord, Idempotency, RunRecord
+from schedd.core.records import AttemptRecord, DeadLetterRecord, Idempotency, JobRecord, RunRecord
 from schedd.store import audit, idempotency
 from schedd.store.arrays import clean
 from schedd.store.inserting import insert_run_row
+from schedd.store.jobs import insert_job
 from schedd.store.run_records import newest_first, of_job, record, records
 from schedd.store.schema import attempts, dead_letters, jobs, live, outputs, results, runs, timers
 
@@ -39,6 +40,27 @@ ATTEMPT = (
     attempts.c.digest,
 )
 """What an attempt is, whether it stands here or in the run's own row."""
+
+
+def submit_run(
+    connection: Connection,
+    record: JobRecord,
+    run: NewRun,
+    wanted: Idempotency | None,
+    entry: AuditEntry,
+    priority: Priority,
+) -> RunRecord | None:
+    """Store one-time work, a job and its run; with a key used before, the run of then."""
+    earlier = idempotency.claim(connection, wanted, run.key.run_id)
+    if earlier is not None:
+        return get_run(connection, RunId(earlier))
+    insert_job(connection, record)
+    new = record.definition
+    insert_run_row(
+        connection, new.job_id, record.shard, new.generation, run, Trigger.SUBMIT, priority
+    )
+    audit.write_all(connection, [entry])
+    return get_run(connection, run.key.run_id)
 
 
 def insert_run(

@@ -33,16 +33,11 @@ class PostgresUserStore:
     async def create_job(
         self,
         record: JobRecord,
-        first_run: NewRun | None,
         idempotency: Idempotency | None,
         audit: AuditEntry,
-        trigger: Trigger = Trigger.SCHEDULE,
-        priority: Priority = Priority.MEDIUM,
     ) -> JobRecord | Conflict:
-        """Store job and timer, with the run of a submit."""
-        return await self.database.call(
-            lambda c: jobs.create_job(c, record, first_run, idempotency, audit, trigger, priority)
-        )
+        """Store job and timer."""
+        return await self.database.call(lambda c: jobs.create_job(c, record, idempotency, audit))
 
     async def get_job(self, namespace: str, job: str) -> JobRecord | None:
         """By id or by name."""
@@ -97,6 +92,19 @@ class PostgresUserStore:
     async def delete_job(self, job_id: JobId, audit: AuditEntry) -> bool:
         """False: it wasn't there."""
         return await self.database.call(lambda c: jobs.delete_job(c, job_id, audit))
+
+    async def submit_run(
+        self,
+        record: JobRecord,
+        run: NewRun,
+        idempotency: Idempotency | None,
+        audit: AuditEntry,
+        priority: Priority,
+    ) -> RunRecord | Conflict | None:
+        """Store one-time work."""
+        return await self.database.call(
+            lambda c: runs.submit_run(c, record, run, idempotency, audit, priority)
+        )
 
     async def insert_run(
         self,

@@ -160,7 +160,7 @@ class World:
     ) -> JobRecord:
         """A stored job whose timer is due at START unless told otherwise."""
         record = job_record(shard=shard, due=due, **changes)
-        stored = await self.store.users.create_job(record, None, None, ok("create"))
+        stored = await self.store.users.create_job(record, None, ok("create"))
         assert isinstance(stored, JobRecord), stored
         return stored
 

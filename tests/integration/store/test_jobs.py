@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import State
 from schedd.core.model import Priority, Trigger
-from schedd.core.records import Conflict, Idempotency, JobRecord
+from schedd.core.records import Conflict, Idempotency, JobRecord, RunRecord
 from schedd.store import runs
 from schedd.store.fence import lock_shards
 from support.store import (
@@ -57,7 +57,7 @@ async def test_a_name_is_taken_once_and_nothing_of_the_second_is_stored(world: W
     second = job_record(name="nightly")
     key = Idempotency("default", "k", "CreateJob", b"digest")
 
-    answer = await world.store.users.create_job(second, None, key, ok("create"))
+    answer = await world.store.users.create_job(second, key, ok("create"))
 
     assert answer == Conflict("name", first.definition.job_id)
     assert await world.sql("SELECT count(*) FROM timers") == [(1,)]
@@ -82,10 +82,10 @@ async def test_the_same_idempotency_key_and_body_give_the_same_job(world: World)
     await world.member()
     key = Idempotency("default", "k", "CreateJob", b"digest")
 
-    first = await world.store.users.create_job(job_record(), None, key, ok("create"))
-    again = await world.store.users.create_job(job_record(), None, key, ok("create"))
+    first = await world.store.users.create_job(job_record(), key, ok("create"))
+    again = await world.store.users.create_job(job_record(), key, ok("create"))
     other = await world.store.users.create_job(
-        job_record(), None, replace(key, digest=b"other"), ok("create")
+        job_record(), replace(key, digest=b"other"), ok("create")
     )
 
     assert isinstance(first, JobRecord)
@@ -97,10 +97,10 @@ async def test_the_same_idempotency_key_and_body_give_the_same_job(world: World)
 async def test_an_idempotency_key_ends_after_a_day(world: World) -> None:
     await world.member()
     key = Idempotency("default", "k", "CreateJob", b"digest")
-    first = await world.store.users.create_job(job_record(), None, key, ok("create"))
+    first = await world.store.users.create_job(job_record(), key, ok("create"))
     await world.sql("UPDATE idempotency_keys SET created_at = created_at - interval '25 h'")
 
-    again = await world.store.users.create_job(job_record(), None, key, ok("create"))
+    again = await world.store.users.create_job(job_record(), key, ok("create"))
 
     assert isinstance(first, JobRecord)
     assert isinstance(again, JobRecord)
@@ -112,14 +112,36 @@ async def test_a_submit_stores_job_and_run_in_one_transaction(world: World) -> N
     record = job_record(shard=3, due=None, ephemeral=True)
     run = manual_run()
 
-    await me.store.users.create_job(record, run, None, ok("submit"), Trigger.SUBMIT, Priority.HIGH)
+    given = await me.store.users.submit_run(record, run, None, ok("submit"), Priority.HIGH)
 
     [live] = await me.store.owner.live_runs([record.shard], [State.PENDING])
     assert (live.key, live.priority) == (run.key, Priority.HIGH)
     stored = await me.store.users.get_run(run.key.run_id)
-    assert stored is not None
+    assert isinstance(stored, RunRecord)
+    assert given == stored
     assert (stored.trigger, stored.ephemeral) == (Trigger.SUBMIT, True)
     assert await me.store.users.list_jobs("default", None, 10) == []
+
+
+async def test_a_submit_by_the_same_key_gives_the_run_of_then_as_it_stands(world: World) -> None:
+    await world.member()
+    key = Idempotency("default", "k", "SubmitRun", b"digest")
+
+    async def submitted(key: Idempotency) -> RunRecord | Conflict | None:
+        record = job_record(due=None, ephemeral=True)
+        return await world.store.users.submit_run(
+            record, manual_run(), key, ok("submit"), Priority.LOW
+        )
+
+    first = await submitted(key)
+    assert isinstance(first, RunRecord)
+    cancelled = await world.store.users.cancel_run(first.run.key.run_id, ok("cancel"))
+
+    assert await submitted(key) == cancelled
+    assert await submitted(replace(key, digest=b"other")) == Conflict(
+        "key", JobId(first.run.key.run_id)
+    )
+    assert await world.sql("SELECT count(*) FROM runs") == [(1,)]
 
 
 async def test_jobs_are_listed_newest_first_page_by_page(world: World) -> None:

@@ -151,7 +151,7 @@ async def test_keeping_house_forgets_keys_past_their_life(world: World) -> None:
     me = await world.member(take=False)
     for name in ("old", "young"):
         key = Idempotency("default", name, "CreateJob", b"digest")
-        await me.store.users.create_job(job_record(), None, key, ok("create"))
+        await me.store.users.create_job(job_record(), key, ok("create"))
     await world.sql(
         "UPDATE idempotency_keys SET created_at = created_at - interval '25 h' WHERE key = 'old'"
     )

@@ -1,0 +1,155 @@
+"""Calls whose change is made already when the world goes away: whoever is told "call again" there,
+and does, has two of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+from google.protobuf.message import Message
+
+from schedd.api import cluster_leader, cluster_pause, cluster_rebalance, runs
+from schedd.api.errors import OutcomeUnclear
+from schedd.api.services import Caller, Services
+from schedd.core.assignment import assign
+from schedd.core.ids import TenureId, Term, Timeline
+from schedd.core.membership import EMPTY_VIEW, ClusterView, MemberView
+from schedd.core.model import AuditEntry, LiveRun, NewRun, Trigger
+from schedd.core.pauses import NO_PAUSES, Pauses
+from schedd.core.records import JobRecord, Probe, RunRecord
+from schedkit.errors import Unavailable
+from schedproto.v1 import cluster_service_pb2 as wire
+from schedproto.v1 import job_pb2, run_service_pb2
+from support.runs import NOW, SetClock
+
+CALLER = Caller("tester", "test", deadline=1.0)
+
+
+def member(name: str) -> MemberView:
+    return MemberView(name, TenureId(uuid4()), f"{name}:1", f"{name}:2", 100, "1", "", False)
+
+
+class Shard:
+    """A shard's row, as far as it is looked at."""
+
+    def __init__(self, number: int, owner: TenureId) -> None:
+        self.id, self.owner = number, owner
+
+
+class World:
+    """The ports that these calls use. Once a change is made, `fails` gives no answer any more."""
+
+    cluster_id, version = "it", "1"
+
+    def __init__(self, fails: str) -> None:
+        self.fails = fails
+        self.made = False
+        self.clock = SetClock()
+        self.store = self.membership = self.pauses = self.cluster = self.succession = self
+        self.nudges = self.lines = self
+        first, second = member("m1"), member("m2")
+        self.seen = replace(EMPTY_VIEW, members=(first, second), leader=first.tenure, term=Term(7))
+
+    async def answer(self, call: str) -> None:
+        if self.made and call == self.fails:
+            raise Unavailable(f"PostgreSQL: no answer to {call}")
+
+    # -- what changes something --
+
+    async def submit_run(self, record: JobRecord, made: NewRun, *rest: Any) -> RunRecord:
+        self.made = True
+        stored = LiveRun(
+            made.key, record.definition.job_id, record.shard, made.state, rest[-1], NOW, NOW
+        )
+        nothing: Any = None
+        return RunRecord(
+            stored, "default", "", True, Trigger.SUBMIT, None, 0, 1, *[nothing] * 3, "", nothing
+        )
+
+    async def pause(self, by: str, note: str, entry: Any) -> Pauses:
+        self.made = True
+        return NO_PAUSES
+
+    async def resume(self, catch_up: bool, entry: Any) -> Pauses:
+        self.made = True
+        return NO_PAUSES
+
+    async def ask(self, view: ClusterView, heir: TenureId) -> bool:
+        self.made = True
+        return True
+
+    def cluster_changed(self) -> None:
+        self.made = True
+
+    # -- what is looked at, and written of it --
+
+    def runs_ready(self, shards: Any) -> None: ...
+
+    def trusted(self) -> bool:
+        return True
+
+    def view(self) -> ClusterView:
+        return self.seen
+
+    async def follows(self, term: Term) -> ClusterView:
+        await self.answer("follows")
+        return replace(self.seen, leader=self.seen.members[1].tenure, term=Term(8))
+
+    async def audit(self, entry: AuditEntry) -> None:
+        await self.answer("audit")
+
+    async def get_run(self, run_id: Any) -> None:
+        await self.answer("get_run")
+
+    async def read_shards(self) -> list[Shard]:
+        await self.answer("read_shards")
+        wanted = assign(self.seen.members)
+        return [Shard(number, owner) for number, owner in wanted.items()]
+
+    async def unstarted_attempts(self, *_: Any) -> list[LiveRun]:
+        return []
+
+    async def probe(self) -> Probe:
+        return Probe(NOW, Timeline(1), in_recovery=False)
+
+
+def services(fails: str) -> Services:
+    return cast("Services", World(fails))
+
+
+async def test_a_submit_that_is_stored_is_answered_whatever_goes_away_after_it() -> None:
+    """It was looked up once more: 503, "call again", and there were two runs."""
+    spec = job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"]))
+    request = run_service_pb2.SubmitRunRequest(spec=spec)
+    answered = await runs.submit_run(services("get_run"), CALLER, request)
+    assert answered.run_id
+
+
+Call = Callable[[Services, Caller, Any], Awaitable[Message]]
+
+
+@pytest.mark.parametrize(
+    ("call", "request_", "fails"),
+    [
+        (cluster_pause.pause_cluster, wire.PauseClusterRequest(), "read_shards"),
+        (cluster_pause.resume_cluster, wire.ResumeClusterRequest(), "read_shards"),
+        (cluster_leader.transfer_leader, wire.TransferLeaderRequest(), "follows"),
+        (cluster_leader.transfer_leader, wire.TransferLeaderRequest(), "audit"),
+        (cluster_rebalance.rebalance_cluster, wire.RebalanceClusterRequest(), "audit"),
+        (
+            cluster_rebalance.rebalance_cluster,
+            wire.RebalanceClusterRequest(),
+            "read_shards",
+        ),
+    ],
+)
+async def test_a_change_of_the_cluster_is_never_told_as_not_made_once_it_is(
+    call: Call, request_: Message, fails: str
+) -> None:
+    with pytest.raises(OutcomeUnclear) as unknown:
+        await call(services(fails), CALLER, request_)
+    assert unknown.value.reason == "OUTCOME_UNKNOWN"
