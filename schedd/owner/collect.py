@@ -106,17 +106,20 @@ class Collect:
         self._ready = told
 
     def reported(self, reported: Reported, line: Line) -> None:
-        """A result came; it is acknowledged over `line` once it is stored."""
-        if len(self._results) < QUEUE:
-            at = (reported.key.run_id, reported.token, reported.digest)
+        """A result came; it is acknowledged once it is stored, over the `line` by which it came
+        last.
+        """
+        at = (reported.key.run_id, reported.token, reported.digest)
+        if at in self._results or len(self._results) < QUEUE:
             self._results[at] = (reported, line)
             self.loop.wake()
 
     def refused(self, refusal: Refusal) -> None:
         """A worker didn't take an assignment, or gave it up before its start."""
         self._emit(Refused(refusal.why, refusal.worker))
-        if len(self._refusals) < QUEUE:
-            self._refusals[refusal.key.run_id, refusal.token] = refusal
+        at = (refusal.key.run_id, refusal.token)
+        if at in self._refusals or len(self._refusals) < QUEUE:
+            self._refusals[at] = refusal
             self.loop.wake()
 
     def started(self, key: RunKey, token: Token, at: datetime) -> None:

@@ -86,10 +86,13 @@ class Relay:
         return {named[at] for at in told if at in named}
 
     def cancel(self, run: LiveRun, *, kill: bool) -> None:
-        """Have it ended, if its worker is to be found; the scan asks again."""
-        if len(self._cancels) < MOST_CANCELS:
-            _, already = self._cancels.get((run.key, run.token), (run, False))
-            self._cancels[run.key, run.token] = (run, kill or already)
+        """Have it ended, if its worker is to be found; the scan asks again. One that stands there
+        already is made harder, however many there are.
+        """
+        at = run.key, run.token
+        if at in self._cancels or len(self._cancels) < MOST_CANCELS:
+            _, already = self._cancels.get(at, (run, False))
+            self._cancels[at] = (run, kill or already)
             self._waker.wake()
 
     async def heard(self, incarnation: IncarnationId) -> Heard | None:

@@ -227,6 +227,32 @@ async def test_refusals_are_gathered_within_bounds(monkeypatch: pytest.MonkeyPat
     assert [one.token for one in world.rows.refused] == [1, 2]
 
 
+async def test_a_result_that_comes_again_while_as_many_wait_as_may_is_answered_where_it_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The stream by which it came first has ended: what goes down that is told nobody."""
+    monkeypatch.setattr("schedd.owner.collect.QUEUE", 1)
+    world = World()
+    world.succeeds()
+    broken, world.line = world.line, RecordingLine()
+    world.succeeds()
+    await world.collect.step()
+    assert broken.acknowledged == []
+    assert world.line.acknowledged == [(world.run.key.run_id, world.run.token, False)]
+
+
+async def test_a_refusal_that_comes_again_while_as_many_wait_as_may_says_what_it_says_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The greater token that its worker has seen meanwhile is an alarm."""
+    monkeypatch.setattr("schedd.owner.collect.QUEUE", 1)
+    world = World()
+    world.collect.refused(refusal(world.run, greatest=Token(0)))
+    world.collect.refused(refusal(world.run, greatest=token_of(Epoch(9), 1)))
+    await world.collect.step()
+    assert world.rows.outdone == [(world.run.shard, Epoch(9))]
+
+
 async def test_a_result_counts_without_a_tenure() -> None:
     """M9: while etcd is away results are still accepted."""
     world = World()
