@@ -62,8 +62,10 @@ class Absence:
     def __init__(self, ttl: float) -> None:
         self._ttl = ttl
         self._since: dict[IncarnationId, float] = {}
-        self._stood: dict[IncarnationId, Revision] = {}
-        """Revision of the last list that had the key."""
+        self._stood: dict[tuple[int, IncarnationId], Revision] = {}
+        """Revision of the last list of a cluster that had the key. Lists that are made at the same
+        time may be judged in any order.
+        """
         self._looked_at = -math.inf
 
     @property
@@ -92,13 +94,16 @@ class Absence:
 
     def _remember(self, look: Look, watched: Departures) -> None:
         """A list may have a key back before the watch tells of it."""
-        self._stood = {one: at for one, at in self._stood.items() if one in watched.departed}
-        self._stood.update(dict.fromkeys(look.live, look.revision))
+        for one in look.live:
+            of = look.cluster_id, one
+            self._stood[of] = max(look.revision, self._stood.get(of, look.revision))
+        asked = look.live | watched.departed.keys() | self._since.keys()
+        self._stood = {of: at for of, at in self._stood.items() if of[1] in asked}
 
     def _deleted(self, one: IncarnationId, look: Look, watched: Departures) -> bool:
         at = watched.departed.get(one)
         return (
             at is not None
             and watched.cluster_id == look.cluster_id
-            and self._stood.get(one, 0) < at <= look.revision
+            and self._stood.get((look.cluster_id, one), 0) < at <= look.revision
         )

@@ -34,9 +34,10 @@ class Eyes:
         departed: Mapping[IncarnationId, Revision] = NOTHING,
         cluster: int = 1,
         takes: float = 0.01,
+        revision: int = 0,
     ) -> frozenset[IncarnationId]:
         """Who is gone, as of a list that was sent at this time."""
-        self.revision += 1
+        self.revision = revision or self.revision + 1
         seen = Look(live, 1, Revision(self.revision), at, at + takes)
         return self.absence.judge(named, seen, Departures(cluster, departed)).gone
 
@@ -126,6 +127,18 @@ def test_deletion_watched_before_a_list_that_has_the_key_again_counts_for_nothin
     eyes.look(0.0, live=frozenset({ONE}))
     assert eyes.look(0.5, departed=deletion(50)) == frozenset()
     assert eyes.look(0.9, departed=deletion(102)) == {ONE}
+
+
+@pytest.mark.parametrize("told", [NOTHING, deletion(105)], ids=["nothing", "the deletion"])
+def test_deletion_watched_before_a_list_that_was_judged_before_an_older_one_counts_for_nothing(
+    told: Mapping[IncarnationId, Revision],
+) -> None:
+    """P6.4: both were made at the same time. The newer one has the key that was made anew."""
+    eyes, there = Eyes(), frozenset({ONE})
+    eyes.look(0.01, live=there, revision=110, departed=told)
+    eyes.look(0.0, live=there, revision=100, departed=told)
+    assert eyes.look(0.5, revision=111, departed=deletion(105)) == frozenset()
+    assert eyes.look(0.6, revision=113, departed=deletion(112)) == {ONE}
 
 
 @given(
