@@ -199,7 +199,8 @@ class Greeting:
         for one in gone:
             if one.id not in self._lost:
                 log.warning("worker %s was lost; it must start anew", one.worker)
-                self._lost.add(one.id)
+                if self._workers.attached(one.id) is not None:  # else nobody would forget it again
+                    self._lost.add(one.id)
                 await self._leases.end(one.worker, one.id)
         for ending in list(self._endings):
             if boottime() > ending.until or await self._settled(ending):

@@ -1,0 +1,68 @@
+"""What a member remembers of those who were lost; the rest needs real servers (`worker lives`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from schedd.core.ids import IncarnationId
+from schedd.core.model import Incarnation
+from schedd.owner.greeting import Greeting
+from schedd.owner.workers import Workers
+from support.runs import NOW, RecordingLine, SetClock, worker
+
+
+class Rows:
+    """Incarnations that were all written off, and leases; `meanwhile` while they are read."""
+
+    def __init__(self, *stored: Incarnation) -> None:
+        self.stored = stored
+        self.meanwhile: Callable[[], None] = lambda: None
+        self.ended: list[IncarnationId] = []
+
+    async def incarnations(self, ids: Sequence[IncarnationId]) -> list[Incarnation]:
+        self.meanwhile()
+        return [replace(one, lost_at=NOW) for one in self.stored if one.id in ids]
+
+    async def end(self, worker: str, incarnation: IncarnationId) -> None:
+        self.ended.append(incarnation)
+
+    def forget(self, incarnation: IncarnationId) -> None: ...
+
+
+def greeting(rows: Any, workers: Workers) -> Greeting:
+    return Greeting(workers, rows, rows, rows, rows)
+
+
+async def test_one_that_was_lost_is_told_so_until_its_stream_ends() -> None:
+    one, workers = worker(), Workers(SetClock(), lambda _event: None)
+    rows = Rows(one)
+    greets = greeting(rows, workers)
+    attached = workers.attach(one, RecordingLine())
+    told: list[bool] = []
+
+    await greets._look_after()
+    greets.heard(one, 0.0, lambda *, refreshed, lost: told.append(lost))
+    assert told == [True]
+    assert rows.ended == [one.id]
+
+    workers.detach(attached)
+    greets.gone(one.id)
+    assert not greets._lost
+
+
+async def test_one_whose_stream_ended_while_it_was_looked_up_isnt_remembered_for_good() -> None:
+    one, workers = worker(), Workers(SetClock(), lambda _event: None)
+    rows = Rows(one)
+    greets = greeting(rows, workers)
+    attached = workers.attach(one, RecordingLine())
+
+    def ends() -> None:
+        workers.detach(attached)
+        greets.gone(one.id)
+
+    rows.meanwhile = ends
+    await greets._look_after()
+    assert not greets._lost
+    assert rows.ended == [one.id], "its key goes all the same"
