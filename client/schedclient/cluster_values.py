@@ -34,7 +34,7 @@ class Cluster(Value):
     paused_by: str | None
     pause_note: str | None
     troubles: list[str]
-    """What keeps runs from being on time, in words."""
+    """What keeps runs from being on time, in words; a pause isn't among it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,9 @@ async def get_cluster(
         paused_at=views.stamp(pause.began) if pause else None,
         paused_by=pause.by if pause else "",
         pause_note=pause.note if pause else "",
-        troubles=standing.troubles(services.cluster, view, SHARDS - owned, SHARDS),
+        troubles=standing.troubles(
+            view, trusted=services.cluster.trusted(), owned=owned, workers=len(view.workers)
+        ),
     )
 
 

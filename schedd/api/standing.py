@@ -5,6 +5,7 @@ and changes nothing that it would have to know the cluster for.
 """
 
 from schedd.api.errors import OutOfTouch
+from schedd.core.ids import SHARDS
 from schedd.core.membership import ClusterView
 from schedd.ports import Cluster
 
@@ -14,17 +15,20 @@ UNTRUSTED = (
 )
 
 
-def troubles(cluster: Cluster, view: ClusterView, orphans: int, shards: int) -> list[str]:
-    """What keeps runs from being on time; nothing where all is well.
+def troubles(
+    view: ClusterView, *, trusted: bool, owned: int | None, workers: int | None
+) -> list[str]:
+    """What keeps runs from being on time; nothing where all is well. A pause is none of it: it is
+    wanted, and told for itself.
 
-    `orphans`: of `shards`, those without a live owner.
+    `owned`: shards that have a live owner; `workers`: those that are there. None: not known yet.
     """
-    found = [] if cluster.trusted() else [UNTRUSTED]
+    found = [] if trusted else [UNTRUSTED]
     if view.member(view.leader) is None:
         found.append("there is no leader")
-    if orphans:
-        found.append(f"{orphans} of {shards} shards have no live owner")
-    if not view.workers:
+    if owned is not None and owned < SHARDS:
+        found.append(f"{SHARDS - owned} of {SHARDS} shards have no live owner")
+    if workers == 0:
         found.append("no worker is there to run anything")
     return found
 

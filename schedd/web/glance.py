@@ -17,8 +17,9 @@ from datetime import datetime, timedelta
 from statistics import median_low
 from typing import Final
 
+from schedd.api import standing
 from schedd.api.views import paused
-from schedd.core.ids import SHARDS, TenureId
+from schedd.core.ids import TenureId
 from schedd.core.membership import ClusterView
 from schedd.core.records import Counts
 from schedd.web import words
@@ -171,19 +172,19 @@ def glance(
 
 
 def _troubles(stored: Stored, view: ClusterView, *, trusted: bool, away: bool) -> Iterable[str]:
-    """What keeps runs from being on time."""
+    """What the page is red for: what any member tells as trouble, a pause, and an old page."""
     if away:
         yield "the database doesn't answer; what is shown was read before"
     if stored.pause is not None:
         yield f"the cluster is {paused(stored.pause)}"
-    if view.member(view.leader) is None:
-        yield "there is no leader"
-    if stored.read and (orphans := sum(not shard.owner for shard in stored.shards)):
-        yield f"{orphans} of {SHARDS} shards have no live owner"
-    if stored.read and not stored.workers:
-        yield "no worker is there to run anything"
-    if not trusted:
-        yield "this member has no lease that it may act on"
+    live = {member.name for member in view.members}
+    owned = sum(shard.owner in live for shard in stored.shards)
+    yield from standing.troubles(
+        view,
+        trusted=trusted,
+        owned=owned if stored.read else None,
+        workers=len(stored.workers) if stored.read else None,
+    )
 
 
 def _hints(stored: Stored, members: Iterable[MemberLine]) -> Iterable[str]:

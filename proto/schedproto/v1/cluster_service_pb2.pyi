@@ -77,7 +77,9 @@ class Cluster(google.protobuf.message.Message):
     def paused_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     @property
     def troubles(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """What keeps runs from being on time, in words; empty where all is well."""
+        """What keeps runs from being on time, in words; empty where all is well. A pause isn't among it:
+        it is wanted, and told by `paused`.
+        """
 
     def __init__(
         self,

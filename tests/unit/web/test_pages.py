@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from schedd.api import standing
 from schedd.core.lifecycle import State
+from schedd.core.pauses import Pause
 from schedd.core.records import Counts
 from schedd.web import pages, words
 from schedd.web.glance import Glance, glance
@@ -21,10 +23,13 @@ from support.web import ToldCluster, member
 NOW = datetime(2026, 3, 4, 12, 0, 5, tzinfo=UTC)
 
 
+def owned_by(*names: str) -> list[cluster_pb.Shard]:
+    return [cluster_pb.Shard(shard=at, owner=names[at % len(names)]) for at in range(256)]
+
+
 def stored(**changes: object) -> Stored:
-    shards = [cluster_pb.Shard(shard=at, owner=f"m{1 + at % 2}") for at in range(256)]
     workers = [cluster_pb.Worker(name="w1", slots=4, running=1)]
-    return replace(Stored(shards=shards, workers=workers, read=True), **changes)
+    return replace(Stored(shards=owned_by("m1", "m2"), workers=workers, read=True), **changes)
 
 
 def seen(told: Stored | None = None, *, trusted: bool = True, away: bool = False) -> Glance:
@@ -53,9 +58,11 @@ def test_a_healthy_cluster_is_said_in_three_words() -> None:
     ("found", "said"),
     [
         (seen(away=True), "the database doesn't answer"),
-        (seen(trusted=False), "no lease"),
+        (seen(trusted=False), "lease in etcd isn't trusted"),
         (seen(stored(workers=())), "no worker"),
-        (seen(stored(shards=[cluster_pb.Shard(shard=3)])), "1 of 256 shards have no live owner"),
+        (seen(stored(shards=[*stored().shards[:255]])), "1 of 256 shards have no live owner"),
+        (seen(stored(shards=owned_by("m1", "gone"))), "128 of 256 shards have no live owner"),
+        (seen(stored(pause=Pause(NOW, "ops", "disks"))), "the cluster is paused by ops since"),
     ],
 )
 def test_each_trouble_is_named_and_the_page_turns_red(found: Glance, said: str) -> None:
@@ -67,6 +74,17 @@ def test_a_cluster_without_a_leader_says_so() -> None:
     cluster = ToldCluster(leader=None)
     found = glance(stored(), cluster.view(), cluster.tenure, trusted=True, away=False)
     assert "there is no leader" in found.troubles
+
+
+def test_the_page_tells_troubles_in_the_words_of_the_call() -> None:
+    """`GetCluster`, and so `schedctl cluster status`; a pause it has in fields of its own."""
+    view = ToldCluster(leader=None, members=[member("m1")]).view()
+    told = stored(shards=owned_by("m1", "gone"), workers=(), pause=Pause(NOW, "ops"))
+    page = glance(told, view, None, trusted=False, away=False).troubles
+    call = standing.troubles(view, trusted=False, owned=128, workers=0)
+    assert len(call) == 4
+    assert [*page[1:]] == call
+    assert page[0].startswith("the cluster is paused")
 
 
 def test_before_the_first_reading_nothing_is_claimed_to_be_missing() -> None:
