@@ -1,8 +1,9 @@
 """What users do meanwhile: every call is written down when it begins and when it ends.
 
 A call ends `ok`, `fail` (refused: nothing was done) or `unknown` (no answer, or one that says so:
-it may have happened). Two threads: one submits, with idempotency keys, some of them twice; one
-makes a job, pauses, resumes, edits and deletes it, round and round.
+it may have happened). Two threads: one submits, with idempotency keys, some of them twice, and
+cancels what takes long; one makes a job, triggers, pauses, resumes, edits and deletes it, round and
+round.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from schedclient.errors import ApiError, RequestError
 
 PATIENCE = 6.0
 """Seconds a call may take; then its outcome is unknown."""
+LONG = 4.0
+"""Seconds of the work that is cancelled while it waits or runs."""
+EACH_CANCELLED = 6
+"""One in so many submits."""
 
 
 class Caller:
@@ -77,9 +82,24 @@ class Caller:
         _, answer = self._call(call, args, lambda: act(name, deadline=PATIENCE), lambda _: {})
         return answer is not None
 
-    def submit(self, key: str) -> str | None:
+    def trigger(self, name: str, job_id: str, key: str) -> None:
+        """A run of a job now, under an idempotency key."""
+        self._call(
+            "trigger",
+            {"job_id": job_id, "name": name, "idempotency_key": key},
+            lambda: self._client.jobs.trigger(name, idempotency_key=key, deadline=PATIENCE),
+            lambda run: {"run_id": run.run_id},
+        )
+
+    def cancel(self, run_id: str) -> None:
+        """End a run."""
+        args = {"run_id": run_id}
+        act = partial(self._client.runs.cancel, run_id, deadline=PATIENCE)
+        self._call("cancel", args, act, lambda run: {"state": str(run.state)})
+
+    def submit(self, key: str, lasts: float = 0.0) -> str | None:
         """One-time work under an idempotency key; the run's id if it is known."""
-        work = once(self.probes)
+        work = once(self.probes, lasts)
         _, answer = self._call(
             "submit",
             {"idempotency_key": key},
@@ -150,6 +170,10 @@ class Load:
         for number in itertools.count(1):
             if self._over.wait(0.4):
                 return
+            if number % EACH_CANCELLED == 0:
+                if run_id := caller.submit(f"{self._prefix}-{number}", LONG):
+                    caller.cancel(run_id)
+                continue
             again = previous and self._random.random() < 0.15
             key = previous if again else f"{self._prefix}-{number}"
             caller.submit(key)
@@ -165,6 +189,7 @@ class Load:
                 partial(caller.change, "resume", name, job_id),
             ]
             if job_id is not None:
+                steps.insert(0, partial(caller.trigger, name, job_id, name))
                 steps.append(partial(caller.edit, edited, job_id, 2))
             for step in steps:
                 if not self._over.wait(1.1):

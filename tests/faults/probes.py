@@ -99,9 +99,9 @@ def shell(probes: Path, lasts: float = 0.0, *, fails_first: bool = False) -> dic
     }
 
 
-def once(probes: Path) -> dict[str, Any]:
+def once(probes: Path, lasts: float = 0.0) -> dict[str, Any]:
     """The work that the load submits."""
-    return {"shell": shell(probes), "timeout": "30s"}
+    return {"shell": shell(probes, lasts=lasts), "timeout": "30s"}
 
 
 EVERY_TWO = "*/2 * * * * *"

@@ -32,6 +32,7 @@ from typing import Any, Self
 from faults import dump, resources
 from faults.crew import Crew
 from faults.history import Meta, Recorder, Resource
+from faults.leftovers import leftovers
 from faults.load import Load
 from faults.nemesis.journal import Journal
 from faults.probes import MIX, Probe
@@ -220,7 +221,7 @@ class Run:
         finally:
             after = resources.record(self.world, self.recorder, "after")
             self.figures["held"] = resources.held(self._before, after)
-            self.recorder.leftovers(dump.leftovers(self.world, ()))
+            self.recorder.leftovers(leftovers(self.world))
             self.keep_commits()
             clock = self.world.clock
             began = clock.at(self.began) if clock else self.began

@@ -1,0 +1,36 @@
+"""What a worker leaves in cgroups is found by what its log says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from faults.leftovers import strange_groups
+
+SAID = "workerd.sessions: each attempt of a program has a cgroup of its own, under {}\n"
+
+
+def tree(folder: Path, name: str, *pids: int) -> Path:
+    """As the kernel shows a worker's tree with one attempt's cgroup, these processes in it."""
+    slot = folder / name / "slot-1"
+    slot.mkdir(parents=True)
+    (slot / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+    return folder / name
+
+
+def test_a_process_beside_the_one_that_waits_is_left_over(tmp_path: Path) -> None:
+    log = SAID.format(tree(tmp_path, "workerd-a", 1, os.getpid()))
+    [found] = strange_groups(log)
+    assert found.startswith("slot-1: ")
+    assert "python" in found
+
+
+def test_a_tree_of_an_earlier_life_is_left_over(tmp_path: Path) -> None:
+    earlier, now = tree(tmp_path, "workerd-a"), tree(tmp_path, "workerd-b", 1)
+    log = SAID.format(earlier) + SAID.format(now)
+    assert list(strange_groups(log)) == ["workerd-a, of an earlier life"]
+
+
+def test_what_waits_for_the_next_attempt_and_what_is_gone_is_not_left_over(tmp_path: Path) -> None:
+    log = SAID.format(tmp_path / "workerd-gone") + SAID.format(tree(tmp_path, "workerd-b", 1))
+    assert not list(strange_groups(log))
