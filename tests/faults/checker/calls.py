@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 
 from faults.checker.lives import Call
-from faults.checker.rows import Job, Run, number
+from faults.checker.rows import Job, Run
 from faults.checker.tables import clock
 from faults.checker.verdict import Violation
 from faults.checker.world import World
@@ -141,6 +141,7 @@ def _too_many(world: World) -> Iterator[Violation]:
             what = f"{job} was made {count} times, and {allowed[job]} calls may have worked"
             yield Violation("S11", what)
     yield from _flips(world, "pause", lambda job: job.paused)
+    yield from _flips(world, "resume", lambda job: not job.paused)
     yield from _flips(world, "delete", lambda job: job.deleted)
 
 
@@ -198,9 +199,14 @@ def _not_durable(world: World) -> Iterator[Violation]:
     kept = world.history.database.get("runs")
     if kept is None:
         return
-    rows = {str(row["run_id"]): (row["state"], number(row.get("token"))) for row in kept}
+    rows = {str(row["run_id"]): Run.of(row) for row in kept}
     for run in world.runs.final():
         found = rows.get(run.run_id)
-        if found != (run.state, run.token):
+        if found != run:
             what = f"run {run.run_id} was committed as {run.state} under token {run.token}"
-            yield Violation("S11", f"{what}, the database has {found or 'nothing'}")
+            has = f"{found.state} under {found.token}" if found else "nothing"
+            evidence = (f"committed: {run}", f"at the end: {found}")
+            yield Violation("S11", f"{what}, the database has {has}", evidence)
+    for run_id, count in Counter(str(row["run_id"]) for row in kept).items():
+        if count > 1:
+            yield Violation("S11", f"run {run_id} stands in {count} rows of the database")

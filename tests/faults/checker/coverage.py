@@ -10,7 +10,7 @@ from faults import oracle
 from faults.checker.instants import told, wrote
 from faults.checker.ledger import Due, Standing
 from faults.checker.overlap import limit_of
-from faults.checker.rows import NEVER_RAN
+from faults.checker.rows import NEVER_RAN, ticks
 from faults.checker.tables import clock
 from faults.checker.verdict import Violation
 from faults.checker.windows import CLOCK_BOUND, ON_TIME
@@ -67,7 +67,7 @@ def owes_start(world: World, due: Due) -> float | None:
         row.reason == "WORKER_LOST" and definition.delivery == "at_most_once"
     ):
         return None
-    deadline = max(due.deadline, row.due_at + ON_TIME)
+    deadline = due.deadline
     pause = due.life.paused(due.at, deadline)
     if pause is not None:
         deadline = max(deadline, pause.resumed + world.windows.patience)
@@ -91,6 +91,10 @@ def _by_id(world: World, due: Due, standing: Standing, deadline: float) -> Itera
     if not starts:
         yield Violation("L2", f"{where} fired and never started", (told(standing),))
         return
+    for start in starts:
+        if ticks(start.instant) != ticks(row.scheduled_at):
+            what = f"{where} was told that it is the run of {start.nominal}"
+            yield Violation("L2", what, (wrote(start), told(standing)))
     late = starts[0].at - deadline
     if late > 0:
         kind = "quiet" if due.in_time else "the fault's"
@@ -160,8 +164,9 @@ def _unjustified(world: World, due: Due, standing: Standing) -> str | None:
         return _by_control(due, standing, row.reason)
     if row.state == "SKIPPED" and row.reason == "OVERLAP":
         return _by_overlap(world, standing, phase.definition if phase else None)
-    if row.state == "SKIPPED" and row.reason in ("BUFFER_FULL", "CALENDAR"):
-        return None
+    if row.state == "SKIPPED" and row.reason == "BUFFER_FULL":
+        buffers = phase is not None and phase.definition.overlap.startswith("buffer")
+        return None if buffers else "SKIPPED (BUFFER_FULL), and its job has no buffer"
     told_so = f"{row.state} ({row.reason})" if row.reason else row.state
     if due.in_time:
         return f"{told_so} in a quiet time"
@@ -174,7 +179,6 @@ def _unjustified(world: World, due: Due, standing: Standing) -> str | None:
     justified = {
         ("MISSED", "CATCH_UP_NONE"): policy == "none",
         ("MISSED", "WINDOW"): phase is not None and age > phase.definition.window - ON_TIME,
-        ("MISSED", "START_DEADLINE"): True,
     }
     if justified.get((row.state, row.reason or ""), False):
         return None
@@ -201,7 +205,9 @@ def _unwanted(world: World, due: Due, standing: Standing) -> str | None:
             call.call == "cancel" and call.phase != "fail" and call.named("run_id") == row.run_id
             for call in world.calls.values()
         ),
-        "BY_OVERLAP": True,
+        "BY_OVERLAP": any(
+            each.definition.overlap.startswith(("cancel", "terminate")) for each in due.life.phases
+        ),
     }
     return None if asked.get(row.reason or "") else f"CANCELLED ({row.reason}), and nobody asked"
 

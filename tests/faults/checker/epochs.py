@@ -26,6 +26,8 @@ def s4(world: World) -> Iterator[Violation]:
         fresh = run.fired_by is not None and run.fired_by != (before.fired_by if before else None)
         if fresh and shard is not None and shard.owner != run.fired_by:
             yield _foreign(world, step, run, shard.owner)
+        if run.scheduled and before is None and run.state == "PENDING" and run.fired_by is None:
+            yield Violation("S4", f"run {run.run_id} was fired by nobody", (step.where,))
         if run.token != (before.token if before else 0):
             epoch = epoch_of(run.token)
             present = max(newest.get(run.shard, 0), shard.epoch if shard else 0)
@@ -36,6 +38,9 @@ def s4(world: World) -> Iterator[Violation]:
                     f" whose epoch was {present} already",
                     (f"{step.where}: token {run.token} for {run.worker}",),
                 )
+            elif shard is not None and epoch != shard.epoch:
+                what = f"run {run.run_id} was assigned under epoch {epoch} of shard {run.shard}"
+                yield Violation("S4", f"{what}, whose epoch was {shard.epoch}", (step.where,))
             newest[run.shard] = max(present, epoch)
     yield from _wrongly_refused(world)
 
@@ -61,6 +66,13 @@ def s13(world: World) -> Iterator[Violation]:
                 f"shard {after.id} was taken by {member(world, after.owner)}, which was fenced",
                 (f"{step.where}: epoch {after.epoch}",),
             )
+        if step.commit >= 0 and world.tenures.after(step.commit, after.owner) is None:
+            what = f"shard {after.id} was taken by tenure {after.owner}, which no commit has opened"
+            yield Violation("S13", what, (f"{step.where}: epoch {after.epoch}",))
+    for tenure in world.tenures.steps:
+        if tenure.before and tenure.before.fenced and not (tenure.after and tenure.after.fenced):
+            what = f"{member(world, tenure.key[0])} had been fenced, and no longer is"
+            yield Violation("S13", what, (tenure.where,))
 
 
 def member(world: World, tenure: str | None) -> str:

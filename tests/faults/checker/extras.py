@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from faults.checker.assignments import Assignment
 from faults.checker.instants import wrote
+from faults.checker.results import DONT_RETRY_CODE
 from faults.checker.verdict import Violation
 from faults.checker.world import World
 from faults.history import ProbeEvent
@@ -36,6 +37,12 @@ def l5(world: World) -> Iterator[Violation]:
             elif assignment.worker != start.worker:
                 what = f"{start.job} started on another worker than the one it was given to"
                 yield Violation("L5", what, (wrote(start), assignment.begun.where))
+            elif assignment.begun.after is not None:
+                counted = assignment.begun.after.attempt
+                if start.attempt != counted:
+                    what = f"{start.job} was told that it is try {start.attempt}, not {counted}"
+                    yield Violation("L5", what, (wrote(start), assignment.begun.where))
+    yield from _tries(world)
     for extra in extras(world):
         if extra.cause is None:
             yield Violation(
@@ -43,6 +50,21 @@ def l5(world: World) -> Iterator[Violation]:
                 f"{extra.start.job} started a run again, and nothing explains it",
                 (wrote(extra.first), wrote(extra.start), *_fates(world, extra.start.run)),
             )
+
+
+def _tries(world: World) -> Iterator[Violation]:
+    """No more tries than the definition allows, and no fewer where each ended by its exit code."""
+    for run in world.runs.final():
+        life = world.lives.by_job.get(run.job_id)
+        phase = life.at_generation(run.generation) if life else None
+        if phase is None:
+            continue
+        most = phase.definition.attempts
+        final = run.exit_code == DONT_RETRY_CODE
+        early = (run.state, run.reason) == ("FAILED", "EXIT_CODE") and not final
+        if run.attempt > most or (early and run.attempt < most):
+            what = f"run {run.run_id} is {run.state} after {run.attempt} tries of {most}"
+            yield Violation("L5", what, (world.runs.of(run.run_id)[-1].where,))
 
 
 def extras(world: World) -> Iterator[Extra]:

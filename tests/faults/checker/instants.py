@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from faults import oracle
 from faults.checker.assignments import Assignment
 from faults.checker.ledger import Standing, covering, spread
 from faults.checker.lives import Call, Life
-from faults.checker.rows import Run, ticks
+from faults.checker.rows import SCHEDULED, Run, ticks
 from faults.checker.tables import Step, clock
+from faults.checker.timers import advanced, agreed
 from faults.checker.verdict import Violation
 from faults.checker.world import World
 from faults.history import ProbeEvent
@@ -40,6 +41,10 @@ def s5(world: World) -> Iterator[Violation]:
         if before and after and identity(before) != identity(after):
             what = f"run {after.run_id} became the run of another instant, job or trigger"
             yield Violation("S5", what, (step.where, f"{identity(before)} → {identity(after)}"))
+        elif before and after and step.op == "insert":
+            yield Violation("S5", f"run {after.run_id} was inserted twice", (step.where,))
+    yield from _doubled_at_the_end(world)
+    yield from advanced(world)
 
 
 def s6(world: World) -> Iterator[Violation]:
@@ -52,24 +57,26 @@ def s6(world: World) -> Iterator[Violation]:
 
 
 def s7(world: World) -> Iterator[Violation]:
-    """No start before the due instant."""
+    """No start before the due instant, as its own line tells and as its worker reported it."""
     for run_id, starts in world.starts.items():
         run = world.run(run_id)
         for start in starts if run is not None else ():
             assert run is not None
-            due = max(run.due_at, run.scheduled_at) if run.scheduled else run.due_at
+            due = _due(run)
             if start.at < world.windows.early(due):
                 yield Violation(
                     "S7",
                     f"{start.job} started {due - start.at:.3f} s before it was due",
                     (f"due {clock(due)}", wrote(start)),
                 )
+    yield from _reported_early(world)
 
 
 def s8(world: World) -> Iterator[Violation]:
     """After `ok` of pause, delete or edit the old definition fires nothing and starts nothing."""
     yield from _fired_against_the_timer(world)
     yield from _recorded_against_the_timer(world)
+    yield from agreed(world)
     for call in world.calls.values():
         if call.call in CONTROLS and call.phase == "ok":
             yield from _started_after(world, call, world.job_of(call))
@@ -96,6 +103,45 @@ def told(standing: Standing) -> str:
 def wrote(start: ProbeEvent) -> str:
     """A start in words."""
     return f"{start.worker} wrote: run {start.run} token {start.token} started {clock(start.at)}"
+
+
+def _doubled_at_the_end(world: World) -> Iterator[Violation]:
+    """In the database's own rows too, which commits alone don't show."""
+    kept = world.history.database.get("runs", ())
+    counts = Counter((r["job_id"], r["scheduled_at"]) for r in kept if r["trigger"] == SCHEDULED)
+    for (job_id, at), count in counts.items():
+        if count > 1:
+            same = (r for r in kept if (r["job_id"], r["scheduled_at"]) == (job_id, at))
+            told_so = tuple(f"run {r['run_id']}, {r['trigger']}: {r['state']}" for r in same)
+            yield Violation(
+                "S5", f"{at} of job {job_id} stands in {count} rows at the end", told_so
+            )
+
+
+def _due(run: Run) -> float:
+    return max(run.due_at, run.scheduled_at) if run.scheduled else run.due_at
+
+
+def _reported_early(world: World) -> Iterator[Violation]:
+    """`started_at` is by the worker's own wall clock, so it says nothing where a test moved that
+    one, or the cluster's away from it.
+    """
+    for step in () if world.meta.legs else world.runs.steps:
+        before, run = step.before, step.after
+        if run is None or run.started_at is None:
+            continue
+        if before is not None and before.started_at == run.started_at:
+            continue
+        early = world.windows.early(_due(run))
+        if run.started_at < early and not world.windows.misdated(
+            run.worker or "", run.assigned_at or step.at, step.at
+        ):
+            yield Violation(
+                "S7",
+                f"run {run.run_id} was reported started {_due(run) - run.started_at:.3f} s before"
+                " it was due",
+                (f"due {clock(_due(run))}, {run.worker}: {clock(run.started_at)}", step.where),
+            )
 
 
 def _by_own_instant(rows: Sequence[Standing]) -> Mapping[int, list[Standing]]:

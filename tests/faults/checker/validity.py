@@ -109,6 +109,11 @@ def _whole(world: World) -> Iterator[Violation]:
     unseen = [str(row["run_id"]) for row in kept if row["run_id"] not in committed]
     if unseen:
         yield _doubt(f"{len(unseen)} final rows of runs were in no commit", *unseen[:SHOWN])
+    lives = {"tenures": set(world.tenures.rows), "incarnations": set(world.incarnations.rows)}
+    for table, rows in lives.items():
+        unknown = [str(r["id"]) for r in history.database.get(table, ()) if (r["id"],) not in rows]
+        if unknown:
+            yield _doubt(f"{len(unknown)} rows of {table} were in no commit", *unknown[:SHOWN])
 
 
 def _lines(world: World) -> Iterator[Violation]:

@@ -32,6 +32,8 @@ SOME_MEMBER = "a member"
 """The target of a fault that strikes whichever member comes first."""
 SLEEPS = ("stop", "pause", "freeze", "suspend")
 """A fault with one of these in its name keeps its target from running; it goes on later."""
+CLOCK = "clock"
+"""A fault with this in its name makes its target date wrongly what it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,10 @@ class Fault:
     def sleeps(self, who: str) -> bool:
         """Whether it made this process stand still."""
         return any(word in self.name.lower() for word in SLEEPS) and who in self.target.split(",")
+
+    def misdates(self, who: str) -> bool:
+        """Whether it moved this process's own clock."""
+        return CLOCK in self.name.lower() and who in self.target.split(",")
 
     def overlaps(self, first: float, last: float) -> bool:
         """Whether it lasted at some moment of [first, last]."""
@@ -100,6 +106,10 @@ class Windows:
     def slept(self, who: str, first: float, last: float) -> bool:
         """Whether a fault made this process stand still at some moment of [first, last]."""
         return any(fault.sleeps(who) and fault.overlaps(first, last) for fault in self.faults)
+
+    def misdated(self, who: str, first: float, last: float) -> bool:
+        """Whether this process's own clock was moved at some moment of [first, last]."""
+        return any(fault.misdates(who) and fault.overlaps(first, last) for fault in self.faults)
 
 
 def windows_of(meta: Meta, events: Sequence[Nemesis], alone: Collection[str] = ()) -> Windows:

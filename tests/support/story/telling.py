@@ -46,7 +46,8 @@ class Story(Stage):
         on = at + 0.01 if on is None else on
         job = run.job
         run.row["fired_by"] = row.get("fired_by", self.owner(job.shard, on))
-        timer = dict(job.timer) | {"nominal": stamp(at + job.every)}
+        last = at + (int(run.row["count"] or 1) - 1) * job.every
+        timer = dict(job.timer) | {"nominal": stamp(last + job.every)}
         changes = [insert("runs", dict(run.row)), update("timers", timer)]
         if run.row["state"] == "PENDING":
             changes.append(insert("live", live_row(run)))

@@ -105,6 +105,17 @@ def test_a_committed_result_that_the_database_lost_breaks_s11() -> None:
     assert check(replace(history, database={"runs": tuple(rows)})).broken == {"S11"}
 
 
+def test_a_committed_run_that_the_database_has_twice_breaks_s11() -> None:
+    story = calm()
+    story.call("trigger", 200.1, job_id=story.jobs["tick"].id)
+    run = story.new(200.15, trigger="MANUAL")
+    story.commit(200.15, insert("runs", dict(run.row)))
+    story.play(run, 200.2)
+    history = story.history()
+    twice = (*history.database["runs"], run.row)
+    assert check(replace(history, database={"runs": twice})).broken == {"S11"}
+
+
 def test_acknowledged_calls_that_are_there_break_nothing() -> None:
     story = gaps()
     run_id = run_by_hand(story, 200)
@@ -126,7 +137,9 @@ def test_a_job_of_a_failed_create_breaks_s11() -> None:
     story = calm()
     tick = story.jobs["tick"]
     story.call("create", 200, "fail", name="ghost", namespace="default")
-    story.commit(200.05, insert("jobs", tick.row | {"job_id": "g", "name": "ghost"}))
+    ghost = {"job_id": "g"}
+    made = insert("jobs", tick.row | ghost | {"name": "ghost"})
+    story.commit(200.05, made, insert("timers", tick.timer | ghost))
     assert broken(story) == {"S11"}
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from faults.checker import check
 from faults.history import Schedule
-from support.story import broken, calm, leader_killed
+from support.story import broken, calm, insert, leader_killed, update
 
 NONE: frozenset[str] = frozenset()
 
@@ -78,3 +82,31 @@ def test_a_shard_handed_over_breaks_nothing() -> None:
     story.take(1, "m1", 200.1)
     story.take(1, "m1", 201)
     assert broken(story) == NONE
+
+
+def test_a_shard_taken_by_a_tenure_that_nobody_opened_breaks_s13() -> None:
+    story = leader_killed()
+    story.take(1, None, 200.0)
+    story.take(1, "m9", 200.1)
+    assert broken(story) == {"S13"}
+
+
+@pytest.mark.parametrize("tenure", ["m1", "m2"])
+def test_a_tenure_that_the_history_lacks_breaks_s13(tenure: str) -> None:
+    history = leader_killed().history()
+    opened = {"id": tenure, "member": tenure, "fenced_at": None}
+    kept = tuple(one for one in history.commits if one.changes != (insert("tenures", opened),))
+    assert len(kept) == len(history.commits) - 1
+    assert check(replace(history, commits=kept)).broken == {"S13"}
+
+
+def test_a_fenced_tenure_that_comes_back_breaks_s13() -> None:
+    story = leader_killed()
+    story.commit(200.0, update("tenures", {"id": "m1", "member": "m1", "fenced_at": None}))
+    assert broken(story) == {"S13"}
+
+
+def test_an_owner_from_before_the_first_commit_may_be_unknown() -> None:
+    history = leader_killed().history()
+    shard = {"id": "7", "owner": "m0", "epoch": "9", "timeline": "1"}
+    assert check(replace(history, initial={"shards": (shard,)})).broken == NONE

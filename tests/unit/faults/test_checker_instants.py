@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from faults.checker import check
 from faults.history import Schedule
-from support.story import broken, calm, leader_killed, stamp, update
+from support.story import Story, broken, calm, insert, leader_killed, stamp, update
 
 NONE: frozenset[str] = frozenset()
 AFTER_220 = frozenset(range(221, 250))
@@ -104,3 +108,49 @@ def test_clocks_may_differ_a_little() -> None:
     story.play(story.fire(110, on=109.3), 109.4)
     story.play(story.fire(150, on=149.6), 149.9)
     assert broken(story) == NONE
+
+
+def reported_at(story: Story, started: float) -> Story:
+    """Second 150 runs as it should, and its worker says that it began then."""
+    run = story.fire(150)
+    story.assign(run, 150.05)
+    story.write("start", run, 150.07)
+    story.write("end", run, 150.09, 0)
+    story.accept(run, 150.13, started_at=stamp(started))
+    return story
+
+
+def test_a_start_reported_before_its_instant_breaks_s7() -> None:
+    assert broken(reported_at(calm(without={150}), 149.8)) == {"S7"}
+
+
+def test_a_start_reported_earlier_than_clocks_may_differ_breaks_s7_in_a_fault_too() -> None:
+    story = calm(without={150})
+    story.fault("cut", "w1", 140.0, 160.0)
+    assert "S7" in broken(reported_at(story, 148.9))
+
+
+@pytest.mark.parametrize("started", [149.95, 150.07])
+def test_a_report_by_a_clock_that_differs_a_little_breaks_nothing(started: float) -> None:
+    assert broken(reported_at(calm(without={150}), started)) == NONE
+
+
+def test_a_worker_whose_own_clock_was_moved_may_date_its_starts_by_it() -> None:
+    story = calm(without={150})
+    story.fault("clock moved", "w1", 140.0, 160.0)
+    assert "S7" not in broken(reported_at(story, 150.07 - 3600))
+
+
+def test_an_instant_that_stands_twice_in_the_database_breaks_s5() -> None:
+    history = calm().history()
+    rows = history.database["runs"]
+    again = {**rows[40], "run_id": "stranger"}
+    assert "S5" in check(replace(history, database={"runs": (*rows, again)})).broken
+
+
+def test_a_run_that_is_inserted_twice_breaks_s5() -> None:
+    story = calm(without={150})
+    run = story.fire(150)
+    story.commit(150.02, insert("runs", dict(run.row)))
+    story.play(run, 150.05)
+    assert broken(story) == {"S5"}

@@ -244,7 +244,7 @@ def test_a_run_handed_back_by_a_drain_runs_again_unless_at_most_once() -> None:
 
 
 def test_a_retry_of_an_at_most_once_job_breaks_nothing() -> None:
-    story = leader_killed(without={150}, delivery="at_most_once")
+    story = leader_killed(without={150}, delivery="at_most_once", attempts=2)
     run = story.fire(150)
     story.assign(run, 150.05)
     story.write("start", run, 150.07)

@@ -78,7 +78,7 @@ def test_as_many_as_allowed_break_nothing() -> None:
 
 
 def test_another_token_while_it_runs_breaks_s10() -> None:
-    story = leader_killed(without={150})
+    story = leader_killed(without={150}, attempts=2)
     run = story.fire(150)
     story.assign(run, 150.05)
     story.play(run, 150.2)
@@ -122,7 +122,7 @@ def test_a_run_given_back_though_it_started_breaks_s10() -> None:
 
 
 def test_a_start_while_the_attempt_before_runs_breaks_s10() -> None:
-    story = leader_killed(without={150})
+    story = leader_killed(without={150}, attempts=2)
     run = story.fire(150)
     token = story.assign(run, 150.05)
     story.write("start", run, 150.07)

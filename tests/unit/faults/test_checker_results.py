@@ -62,7 +62,7 @@ def test_a_digest_that_no_worker_sent_breaks_s1() -> None:
 
 
 def test_a_retry_takes_two_results_and_breaks_nothing() -> None:
-    story = leader_killed(without={150})
+    story = leader_killed(without={150}, attempts=2)
     run = story.fire(150)
     story.assign(run, 150.05)
     story.write("start", run, 150.07)

@@ -23,7 +23,7 @@ CLOCKS = 0.1
 STATES = ("PENDING", "RUNNING", "RETRYING", "SUCCEEDED", "FAILED", "CANCELLED", "SKIPPED", "MISSED")
 FIELDS = ("state", "token", "worker", "digest", "fired_by", "scheduled_at", "generation")
 UNJUDGED = ("timers", "live")
-"""A timer's instants are the product's own; `live` is judged by what it ends as."""
+"""Timers are damaged by a test of their own; `live` is judged by what it ends as."""
 Corrupt = Callable[[History], tuple[History, bool]]
 """Gives the damaged history, and whether the damage is harmless."""
 
@@ -111,13 +111,40 @@ def test_a_commit_that_never_was(position: int) -> None:
     number = judged(history)[position % len(judged(history))]
     lost = history.commits[number]
     kept = history.commits[:number] + history.commits[number + 1 :]
-    # a tenure, a term, a worker, the other shard: nothing else contradicts their absence
+    # a term, a worker, the other shard: nothing else contradicts their absence
     first = lost.changes[0]
-    other = first.table != "shards" or first.row["id"] != "0"
+    other = first.table != "tenures" and (first.table != "shards" or first.row["id"] != "0")
     unused = lost.at < BASE + 0.2 and other
     # at the end a result may still be under way
     last = lost.at > BASE + 235 and runs_changes(lost)[0].row["state"] == "SUCCEEDED"
     assert found(settled(history, kept)) or unused or last
+
+
+@settings(deadline=None, max_examples=30)
+@given(positions)
+def test_a_change_of_a_timer_that_never_was(position: int) -> None:
+    history = correct()
+    numbers = [
+        n for n, c in enumerate(history.commits) if any(x.table == "timers" for x in c.changes)
+    ]
+    number = numbers[position % len(numbers)]
+    commit = history.commits[number]
+    kept = tuple(change for change in commit.changes if change.table != "timers")
+    commits = (
+        *history.commits[:number],
+        replace(commit, changes=kept),
+        *history.commits[number + 1 :],
+    )
+    assert found(replace(history, commits=commits)) & {"S5", "S8"}
+
+
+@settings(deadline=None, max_examples=20)
+@given(positions)
+def test_a_final_row_that_stands_twice(position: int) -> None:
+    history = correct()
+    rows = history.database["runs"]
+    again = rows[position % len(rows)]
+    assert {"S5", "S11"} <= found(replace(history, database={"runs": (*rows, again)}))
 
 
 @settings(deadline=None, max_examples=30)

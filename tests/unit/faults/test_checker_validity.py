@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from faults.checker import Status, check
-from faults.history import Damaged
+from faults.history import Damaged, Row
 from support.story import BASE, broken, calm, leader_killed
 
 ONLY_N1 = {"N1"}
@@ -93,7 +95,7 @@ def test_no_commits_prove_nothing() -> None:
 def test_final_rows_that_no_commit_made_prove_nothing() -> None:
     history = leader_killed().history()
     rows = history.database["runs"]
-    more = (*rows, {**rows[0], "run_id": "stranger"})
+    more = (*rows, {**rows[0], "run_id": "stranger", "trigger": "MANUAL"})
     assert check(replace(history, database={"runs": more})).broken == ONLY_N1
 
 
@@ -114,3 +116,10 @@ def test_a_day_under_a_clock_that_the_database_did_not_follow_proves_nothing() -
     astray = check(replace(history, meta=day, commits=(*history.commits[:-1], late)))
     assert astray.broken == ONLY_N1
     assert "isn't the database's" in astray.doubts[0].what
+
+
+@pytest.mark.parametrize("table", ["tenures", "incarnations"])
+def test_members_and_workers_that_no_commit_made_prove_nothing(table: str) -> None:
+    history = calm().history()
+    final: dict[str, tuple[Row, ...]] = {**history.database, table: ({"id": "stranger"},)}
+    assert check(replace(history, database=final)).broken == ONLY_N1
