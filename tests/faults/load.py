@@ -147,9 +147,12 @@ class Load:
         self._random = random.Random(seed)
         self._prefix = prefix
         self._threads = [
-            threading.Thread(target=self._submit, name="submitter", args=(self._callers[0],)),
-            threading.Thread(target=self._edit, name="editor", args=(self._callers[1],)),
+            threading.Thread(target=self._calling, name=name, args=(calls, caller))
+            for (name, calls), caller in zip(
+                (("submitter", self._submit), ("editor", self._edit)), self._callers, strict=True
+            )
         ]
+        self._failures: list[Exception] = []
 
     def begin(self) -> None:
         """Start calling."""
@@ -157,13 +160,28 @@ class Load:
             thread.start()
 
     def end(self) -> None:
-        """Finish the calls under way, and no more."""
+        """Finish the calls under way, and no more.
+
+        Raises:
+            ExceptionGroup: what ended a user before its time.
+            AssertionError: a user didn't come to an end.
+        """
         self._over.set()
         for thread in self._threads:
             if thread.ident is not None:  # it was begun
                 thread.join(PATIENCE * 10)
+                assert not thread.is_alive(), f"the {thread.name} still waits for an answer"
         for caller in self._callers:
             caller.close()
+        if self._failures:
+            failures, self._failures = self._failures, []
+            raise ExceptionGroup("users that called no more", failures)
+
+    def _calling(self, calls: Callable[[Caller], None], caller: Caller) -> None:
+        try:
+            calls(caller)
+        except Exception as error:  # noqa: BLE001 - told by the thread that can fail the run: `end`
+            self._failures.append(error)
 
     def _submit(self, caller: Caller) -> None:
         previous = ""

@@ -10,6 +10,7 @@ two seconds meets more than twenty instants.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -121,3 +122,9 @@ MIX: Sequence[Probe] = (
 VICTIM = Probe("victim")
 EDITED = replace(VICTIM, cron=EVERY_TWO)
 """What the load pauses, resumes, edits and deletes, and what it is edited into."""
+
+
+def lines_of(file: Path) -> list[dict[str, Any]]:
+    """What probes have written to this file so far, as far as its lines are whole."""
+    whole, _, _ = file.read_text().rpartition("\n")
+    return [json.loads(line) for line in whole.splitlines()]

@@ -35,7 +35,7 @@ from faults.history import Meta, Recorder, Resource
 from faults.leftovers import leftovers
 from faults.load import Load
 from faults.nemesis.journal import Journal
-from faults.probes import MIX, Probe
+from faults.probes import MIX, Probe, lines_of
 from faults.world.world import World
 from support.wait import wait_until
 
@@ -100,6 +100,7 @@ class Run:
         )
         self._log_sizes = {s.name: s.mark() for s in world.services()}
         self._before: list[Resource] = []
+        self._after: list[Resource] = []
         self._restarts = len(world.supervisor.restarted)
 
     # ── what goes on inside ──────────────────────────────────────────────────────────────────
@@ -122,17 +123,13 @@ class Run:
 
     def starts(self) -> list[dict[str, Any]]:
         """All starts that the probes have written so far."""
-        lines = [
-            json.loads(line)
-            for file in self._probes.glob("*.jsonl")
-            for line in file.read_text().splitlines()
-        ]
+        lines = (line for file in self._probes.glob("*.jsonl") for line in lines_of(file))
         return [line for line in lines if line["event"] == "start"]
 
     def running_on(self, worker: str) -> set[str]:
         """The probes, by their names in the mix, that this worker has begun and not ended."""
         file = self.recorder.probe_file(worker)
-        seen = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        seen = lines_of(file) if file.exists() else []
         ended = {(line["run"], line["token"]) for line in seen if line["event"] == "end"}
         begun = (line for line in seen if (line["run"], line["token"]) not in ended)
         return {line["job"].removeprefix(f"{self.prefix}-") for line in begun}
@@ -211,22 +208,30 @@ class Run:
         self.figures["healing_s"] = round(time.time() - healed, 1)
 
     def _finish(self) -> None:
-        if self._load is not None:
-            self._load.end()
-        try:
+        with ExitStack() as closing:  # the last comes first; each is done, whatever others come to
+            closing.callback(self._know_what_was_held)
+            closing.callback(self._dump)
+            closing.callback(self.keep_commits)
+            closing.callback(lambda: self.recorder.leftovers(leftovers(self.world)))
+            closing.callback(self._record_after)
+            if self._load is not None:
+                self._load.end()
             self.crew.delete_all()
             wait_until(self._settled, self.timings.settle, "all runs to end and spools to empty")
             last = self.quiet[-1][1] if self.quiet else self.began
             self.ride(max(0.0, last + MARGIN - time.time()))
-        finally:
-            after = resources.record(self.world, self.recorder, "after")
-            self.figures["held"] = resources.held(self._before, after)
-            self.recorder.leftovers(leftovers(self.world))
-            self.keep_commits()
-            clock = self.world.clock
-            began = clock.at(self.began) if clock else self.began
-            dump.dump_tables(self.world.postgres, self.recorder, began - 1.0)
-        gone = {each.who for each in self._before} - {each.who for each in after}
+
+    def _record_after(self) -> None:
+        self._after = resources.record(self.world, self.recorder, "after")
+        self.figures["held"] = resources.held(self._before, self._after)
+
+    def _dump(self) -> None:
+        clock = self.world.clock
+        began = clock.at(self.began) if clock else self.began
+        dump.dump_tables(self.world.postgres, self.recorder, began - 1.0)
+
+    def _know_what_was_held(self) -> None:
+        gone = {each.who for each in self._before} - {each.who for each in self._after}
         assert not gone, f"what {', '.join(sorted(gone))} held is not known, for it doesn't run"
 
     def _settled(self) -> bool:

@@ -32,6 +32,10 @@ SOME_MEMBER = "a member"
 """The target of a fault that strikes whichever member comes first."""
 SLEEPS = ("stop", "pause", "freeze", "suspend")
 """A fault with one of these in its name keeps its target from running; it goes on later."""
+BACK_WITHIN = 15.0
+"""Seconds from the end of a fault to where its target must be back: how long a daemon may take to
+start on a busy machine. However late it says that it is ready, from then on it counts as healed.
+"""
 CLOCK = "clock"
 """A fault with this in its name makes its target date wrongly what it does."""
 
@@ -147,12 +151,14 @@ def _fault(events: Sequence[Nemesis], ended: float) -> Fault:
     def at(phase: str) -> float | None:
         return max((event.at for event in events if event.phase == phase), default=None)
 
-    over = [each for each in (at("healed"), at("end")) if each is not None]
+    healed, end = at("healed"), at("end")
+    if healed is not None and end is not None:
+        healed = min(max(healed, end), end + BACK_WITHIN)
     return Fault(
         id=first.id,
         name=first.fault,
         target=first.target,
         begin=first.at,
         took_effect=at("took_effect"),
-        healed=max(over, default=ended),
+        healed=ended if (over := healed or end) is None else over,
     )

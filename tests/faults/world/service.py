@@ -43,6 +43,8 @@ class Service:
     wanted: bool = False
     starts: int = 0
     _process: Process | None = None
+    _starting: threading.RLock = field(default_factory=threading.RLock)
+    """Held by whoever starts it or takes it down: two starts at once would make twins."""
 
     @property
     def process(self) -> Process:
@@ -62,24 +64,35 @@ class Service:
 
     def start(self) -> None:
         """Start it; returns before it is ready."""
-        self.wanted = True
-        self.starts += 1
-        self.before()
-        self._process = spawn(
-            [*self.host.enter(), *self.argv],
-            log=self.log,
-            cwd=self.cwd,
-            env={**self.base(), **self.environ},
-        )
+        with self._starting:
+            self.wanted = True
+            self.starts += 1
+            self.before()
+            self._process = spawn(
+                [*self.host.enter(), *self.argv],
+                log=self.log,
+                cwd=self.cwd,
+                env={**self.base(), **self.environ},
+            )
+
+    def revive(self, *, if_wanted: bool = False) -> bool:
+        """Start it if it is dead, and wanted if that is asked; whether it was."""
+        with self._starting:
+            if self.alive() or (if_wanted and not self.wanted):
+                return False
+            self.start()
+            return True
 
     def kill(self) -> None:
         """SIGKILL; nobody starts it again until `start`. Returns when it is dead."""
-        self.wanted = False
+        with self._starting:
+            self.wanted = False
         end([self.process])
 
     def terminate(self, timeout: float) -> bool:
         """SIGTERM; answers whether it ended by itself within `timeout` seconds."""
-        self.wanted = False
+        with self._starting:
+            self.wanted = False
         self.process.send(signal.SIGTERM)
         return self.gone_within(timeout)
 
@@ -150,7 +163,7 @@ class Supervisor:
                     since = dead_since.setdefault(service.name, time.monotonic())
                     if time.monotonic() - since >= RESTART_AFTER:
                         del dead_since[service.name]
-                        self.restarted.append((time.time(), service.name))
-                        service.start()
+                        if service.revive(if_wanted=True):
+                            self.restarted.append((time.time(), service.name))
                 else:
                     dead_since.pop(service.name, None)

@@ -117,9 +117,7 @@ class World:
     def mend(self) -> None:
         """Start what is dead, continue what stands still, end cuts; wait until all is ready."""
         for service in self.services():
-            if not service.alive():
-                service.start()
-            elif service.process.paused():
+            if not service.revive() and service.process.paused():
                 service.resume()
         assert not self.network.rules(), f"the nemesis left rules: {self.network.rules()}"
         self.await_ready(UP_WITHIN)

@@ -80,3 +80,11 @@ def test_nobody_bears_two_faults_at_once() -> None:
 
 def test_what_heals_sooner_is_over_then() -> None:
     assert world((100.0, 103.0), target="m1").deadline(101.0) == 103.0 + F + G
+
+
+@pytest.mark.parametrize(("back", "counts_from"), [(123.0, 123.0), (150.0, 135.0)])
+def test_who_is_back_late_counts_as_healed_all_the_same(back: float, counts_from: float) -> None:
+    told = ((100.0, "begin"), (120.0, "end"), (back, "healed"))
+    events = [Nemesis(at, 1, "kill", "pg", phase) for at, phase in told]
+    windows = windows_of(Meta("rows", 1, 0.0, 1000.0, 3.0, 3.0, F, G), events)
+    assert windows.deadline(110.0) == counts_from + F + G
