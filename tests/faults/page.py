@@ -76,10 +76,11 @@ HELD = """
 ## What is held before and after
 
 All daemons of a kind together, in a quiet time before the first fault, and when the last had healed
-and all had settled. A ride failed if anything hadn't come back (L6).
+and all had settled. A ride failed if anything hadn't come back (L6). Tables: those that hold only
+what lives, after a VACUUM.
 
-| ride | of | memory | descriptors | threads | connections to PostgreSQL | spool |
-|---|---|--:|--:|--:|--:|--:|
+| ride | of | memory | descriptors | threads | connections to PostgreSQL | spool | tables |
+|---|---|--:|--:|--:|--:|--:|--:|
 """
 
 
@@ -194,6 +195,7 @@ def _held(line: Mapping[str, Any]) -> Iterator[str]:
                 for field in ("fds", "threads", "connections")
             ),
             f"{' → '.join(map(str, sums['spool_bytes']))} B" if "spool_bytes" in sums else "",
+            " → ".join(f"{size // 1024} KiB" for size in sums.get("heap_bytes", ())),
         )
         yield f"| {ride} | {sums['processes']} {kind} | {' | '.join(cells)} |"
         ride = "″"

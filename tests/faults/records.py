@@ -157,7 +157,9 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What one process held at one moment; `spool_bytes` of workers alone."""
+    """What one process held at one moment; `spool_bytes` of workers alone, `heap_bytes` (of tables
+    that hold only what lives) and `dead_rows` (of these, that VACUUM has to leave) of PostgreSQL.
+    """
 
     at: float
     who: str
@@ -168,6 +170,8 @@ class Resource:
     connections: int | None = None
     spool_bytes: int | None = None
     phase: Literal["before", "during", "after"] = "during"
+    heap_bytes: int | None = None
+    dead_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

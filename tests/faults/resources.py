@@ -1,4 +1,5 @@
-"""What each daemon holds, as /proc tells: memory, descriptors, threads, connections, spool.
+"""What each daemon holds, as /proc tells: memory, descriptors, threads, connections, spool; and
+what the database's tables hold once VACUUM has given back what it can.
 
 It is looked at in quiet times: before the first fault, between faults, and when all have ended and
 settled. L6 judges what has come back; `held` tells how much there was.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +19,9 @@ from faults.world.service import Service
 from faults.world.world import World
 
 Phase = Literal["before", "during", "after"]
-FIELDS = ("rss_kib", "fds", "threads", "connections", "spool_bytes")
+FIELDS = ("rss_kib", "fds", "threads", "connections", "spool_bytes", "heap_bytes", "dead_rows")
+LIVING = "timers, live, shards, incarnations, lost_assignments, cluster, term"
+"""Tables that hold only what lives, so that they grow by bloat alone."""
 
 
 def record(world: World, recorder: Recorder, phase: Phase) -> list[Resource]:
@@ -27,14 +31,17 @@ def record(world: World, recorder: Recorder, phase: Phase) -> list[Resource]:
     for name, service in (*world.members.items(), *world.workers.items()):
         spool = _bytes_below(world.work / name) if name in world.workers else None
         if (found := _of(service, phase, connections.get(name), spool)) is not None:
-            recorder.resource(found)
             samples.append(found)
+    if phase != "during" and (found := _database(world, phase)) is not None:
+        samples.append(found)
+    for sample in samples:
+        recorder.resource(sample)
     return samples
 
 
 def held(before: Iterable[Resource], after: Iterable[Resource]) -> dict[str, dict[str, Any]]:
-    """For docs/evidence, of all members and of all workers: their number, and of each thing the sum
-    before and after.
+    """For docs/evidence, of all members, of all workers and of the database: their number, and of
+    each thing the sum before and after.
     """
     first, last = _by_kind(before), _by_kind(after)
     return {kind: _sums(first[kind], last[kind]) for kind in sorted(first.keys() & last.keys())}
@@ -43,9 +50,14 @@ def held(before: Iterable[Resource], after: Iterable[Resource]) -> dict[str, dic
 def _by_kind(samples: Iterable[Resource]) -> Mapping[str, list[Resource]]:
     found: dict[str, list[Resource]] = {}
     for sample in samples:
-        kind = "members" if sample.spool_bytes is None else "workers"  # who alone have spools
-        found.setdefault(kind, []).append(sample)
+        found.setdefault(_kind(sample), []).append(sample)
     return found
+
+
+def _kind(sample: Resource) -> str:
+    if sample.heap_bytes is not None:
+        return "database"
+    return "members" if sample.spool_bytes is None else "workers"  # who alone have spools
 
 
 def _sums(before: Iterable[Resource], after: Iterable[Resource]) -> dict[str, Any]:
@@ -74,6 +86,20 @@ def _of(
     return Resource(
         time.time(), service.name, service.pid, rss, fds, threads, connections, spool, phase
     )
+
+
+def _database(world: World, phase: Phase) -> Resource | None:
+    """PostgreSQL's first process, and its tables after a VACUUM; None where it doesn't answer."""
+    if not world.postgres.answers():
+        return None
+    sample = _of(world.postgres.service, phase, None, None)
+    world.postgres.sql(f"VACUUM {LIVING}")
+    [(heap, dead)] = world.postgres.sql(
+        "SELECT sum(pg_relation_size(relid))::bigint, sum(n_dead_tup)::bigint"
+        " FROM pg_stat_user_tables WHERE relname = ANY (%s)",
+        LIVING.split(", "),
+    )
+    return sample and replace(sample, heap_bytes=int(heap), dead_rows=int(dead))
 
 
 def _connections(world: World) -> dict[str, int]:

@@ -28,13 +28,15 @@ ALLOWANCES = (
     Allowance("threads", "threads", 0.1, 8),
     Allowance("connections", "connections", 0.0, 8),
     Allowance("spool_bytes", "bytes of spool", 0.0, 64 * 1024),
+    Allowance("heap_bytes", "bytes of tables of what lives", 0.5, 4 * 1024 * 1024),
+    Allowance("dead_rows", "dead rows that VACUUM must leave", 0.0, 500),
 )
 """Wide enough for caches that fill and pools that breathe, far below what a leak makes of minutes
 of each-second jobs."""
 
 
 def l6(world: World) -> Iterator[Violation]:
-    """Descriptors, memory, threads, connections and spools come back to where they were."""
+    """Descriptors, memory, threads, connections, spools and tables come back to where they were."""
     before = by_process(world, "before")
     after = by_process(world, "after")
     for who in sorted(before.keys() & after.keys()):

@@ -283,10 +283,14 @@ def test_misses_and_duplicates_are_told_per_10_000() -> None:
         ("threads", 90),
         ("connections", 40),
         ("spool_bytes", 10_000_000),
+        ("heap_bytes", 50_000_000),
+        ("dead_rows", 5_000),
     ],
 )
 def test_what_does_not_come_back_breaks_l6(field: str, leaked: int) -> None:
     story, held = calm(), cast("dict[str, Any]", {field: leaked})
+    few = {"heap_bytes": 100_000, "dead_rows": 0}
+    story.resources = [replace(sample, **few) for sample in story.resources]
     story.resources = [
         replace(sample, **held) if (sample.who, sample.phase) == ("w1", "after") else sample
         for sample in story.resources

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from faults.history import Resource
 from faults.resources import held
 
@@ -44,3 +46,10 @@ def test_what_nobody_could_look_at_is_not_told() -> None:
     after = [sample("m1", rss=100, connections=None, spool=None)]
     assert "connections" not in held(before, after)["members"]
     assert held(before, []) == {}
+
+
+def test_the_database_stands_for_itself() -> None:
+    database = replace(sample("pg", rss=9, connections=None, spool=None), heap_bytes=8, dead_rows=0)
+    told = held([database], [replace(database, heap_bytes=16)])
+    assert told["database"]["heap_bytes"] == [8, 16]
+    assert told["database"]["dead_rows"] == [0, 0]
