@@ -10,7 +10,18 @@ from faults.checker.tables import Step
 from faults.checker.verdict import Violation
 from faults.checker.world import World
 
-FIXED = ("state", "reason", "token", "attempt", "digest", "exit_code", "finished_at", "worker")
+FIXED = (
+    "state",
+    "reason",
+    "token",
+    "attempt",
+    "digest",
+    "exit_code",
+    "finished_at",
+    "worker",
+    "incarnation",
+    "started_at",
+)
 """What may not change in the row of a run that has ended."""
 
 
