@@ -4,12 +4,15 @@
 
 Invariants
 - A cradle is used again only when nothing but itself is left in its cgroup; else all of it goes.
-- A launcher process that died, or didn't answer in time, is replaced by another; its cradles live
-  on.
+- One birth is asked for at a time. One that isn't told within `PATIENCE` stays asked for: nobody
+  waits for it again, until it is told nothing else is born, and who asks then gets it.
+- A launcher process that died, or has told nothing for `PATIENCE_AT_START`, is replaced by another;
+  its cradles live on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import logging
@@ -17,6 +20,8 @@ import os
 import socket
 import subprocess
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +32,18 @@ from workerd.launcher import BORN
 log = logging.getLogger(__name__)
 
 PATIENCE_AT_START: Final = 30.0
-"""Seconds for the first answer: the process starts meanwhile."""
+"""Seconds within which a launcher starts and answers, however slow the host is."""
+GONE: Final = "the launcher process is gone"
+
+
+@dataclass(frozen=True, slots=True)
+class _Birth:
+    """One that was asked for."""
+
+    group: cgroups.Group
+    ours: socket.socket
+    """To the cradle that will be."""
+    asked: float
 
 
 class Launcher:
@@ -43,12 +59,13 @@ class Launcher:
         self._mark = mark
         self._numbers = itertools.count(1)
         self._idle: list[Cradle] = []
+        self._leaving: list[Cradle] = []
+        """Those that are to be gone, but may hold something that lives."""
+        self._unborn: _Birth | None = None
+        self._running: _Running | None = None
         self._held = cgroups.make(tree)
-        self._start()
         try:
-            self._socket.settimeout(PATIENCE_AT_START)
-            self.give_back(self.take())
-            self._socket.settimeout(PATIENCE)
+            self.give_back(self._newborn(PATIENCE_AT_START))
         except OSError:
             self.close()
             raise
@@ -57,72 +74,148 @@ class Launcher:
         """One that is idle, or a new one.
 
         Raises:
-            OSError: EAGAIN, none can be had now.
+            OSError: none can be had now: EAGAIN, or there is no descriptor to look with.
         """
         while self._idle:
+            alone = self._idle[-1].reusable()
             cradle = self._idle.pop()
-            if cradle.reusable():  # and wasn't killed by a stranger
+            if alone:  # and wasn't killed by a stranger
                 return cradle
-            cradle.kill()
-            cradle.remove()
-        path = self.tree / f"slot-{next(self._numbers)}"
-        try:
-            group = cgroups.Group(path)
-        except OSError as error:  # a limit of the host's, no failure of a program's
-            raise OSError(errno.EAGAIN, f"no cgroup: {error.strerror}", path) from error
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                pid = self._birth(group, theirs)
-            except OSError as error:
-                ours.close()
-                group.kill()
-                group.remove()
-                about = f"no birth in a cgroup: {error.strerror or error}"
-                raise OSError(errno.EAGAIN, about, path) from error
-        ours.settimeout(PATIENCE)
-        return Cradle(group, pid, ours)
+            self._leave(cradle)
+        return self._newborn(PATIENCE)
 
     def give_back(self, cradle: Cradle) -> None:
         """It is alone, and may be used again."""
         self._idle.append(cradle)
 
+    def clear_away(self) -> None:
+        """Whatever is to be gone."""
+        for cradle in [*self._leaving]:
+            if cradle.remove():
+                self._leaving.remove(cradle)
+            else:
+                cradle.kill()
+
     def close(self) -> None:
         """End it, and whatever is left in the tree."""
-        self._end()
+        self._give_up()
         cgroups.clear(self.tree, self._mark)
         os.close(self._held)
+        self._leaving += self._idle
+        self.clear_away()
 
-    def _birth(self, group: cgroups.Group, theirs: socket.socket) -> int:
-        if self._process.poll() is not None:
-            log.error("the launcher process is gone; starting another")
-            self._end()
-            self._start()
-        folder = os.open(group.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    def _newborn(self, patience: float) -> Cradle:
+        if self._unborn is None:
+            self._unborn = self._asked()
+        else:  # it was waited for: the worker's loop stands still meanwhile
+            patience = 0.0
+        birth = self._unborn
+        assert self._running is not None, "it was asked"
         try:
-            socket.send_fds(self._socket, [b"."], [folder, theirs.fileno()])
-            pid, number, _ = BORN.unpack(received(self._socket, BORN.size))
-        except TimeoutError:
-            self._end()  # its answer, when it comes, would be taken for that of the next birth
-            raise
-        finally:
-            os.close(folder)
+            pid, number = self._running.told(patience)
+        except (TimeoutError, BlockingIOError) as error:
+            if time.monotonic() - birth.asked > PATIENCE_AT_START:
+                self._give_up("the launcher process tells nothing")
+            raise _refusal("it takes long", birth.group.path) from error
+        except OSError as error:
+            self._give_up(GONE)
+            raise _refusal(error.strerror or str(error), birth.group.path) from error
+        self._unborn = None
+        cradle = Cradle(birth.group, pid, birth.ours)
         if number:
-            raise OSError(number, os.strerror(number))
-        return int(pid)
+            self._leave(cradle)
+            raise _refusal(os.strerror(number), birth.group.path)
+        return cradle
 
-    def _start(self) -> None:
+    def _asked(self) -> _Birth:
+        path = self.tree / f"slot-{next(self._numbers)}"
+        try:
+            if self._running is not None and self._running.ended():
+                self._give_up(GONE)
+            if self._running is None:
+                self._running = _Running()
+            with contextlib.ExitStack() as undone:
+                group = cgroups.Group(path)
+                undone.callback(group.remove)
+                ours, theirs = socket.socketpair()
+                ours.settimeout(PATIENCE)
+                undone.callback(ours.close)
+                with theirs:
+                    self._running.ask(group, theirs)
+                undone.pop_all()
+        except OSError as error:  # a limit of the host's, no failure of a program's
+            raise _refusal(error.strerror or str(error), path) from error
+        return _Birth(group, ours, time.monotonic())
+
+    def _give_up(self, why: str = "") -> None:
+        """No launcher process any more, nor what it was asked for."""
+        if why:
+            log.error("%s; another will be started", why)
+        if self._running is not None:
+            self._running.end()
+            self._running = None
+        if self._unborn is not None:
+            self._leave(Cradle(self._unborn.group, 0, self._unborn.ours))
+            self._unborn = None
+
+    def _leave(self, cradle: Cradle) -> None:
+        cradle.kill()
+        self._leaving.append(cradle)
+        self.clear_away()
+
+
+class _Running:
+    """A launcher process, and our end of its socket."""
+
+    def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
-        self._socket.settimeout(PATIENCE)
         safe_path = ["-P"] if sys.flags.safe_path else []
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, *safe_path, "-m", "workerd.launcher"],
-                stdin=theirs.fileno(),
-                start_new_session=True,
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, *safe_path, "-m", "workerd.launcher"],
+                    stdin=theirs.fileno(),
+                    start_new_session=True,
+                )
+            except OSError:
+                self._socket.close()
+                raise
 
-    def _end(self) -> None:
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
+
+    def ended(self) -> bool:
+        """Whether it is gone."""
+        return self._process.poll() is not None
+
+    def ask(self, group: cgroups.Group, theirs: socket.socket) -> None:
+        """For a birth in this cgroup; what is born gets this end of a socket."""
+        folder = os.open(group.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._socket.settimeout(PATIENCE)
+            socket.send_fds(self._socket, [b"."], [folder, theirs.fileno()])
+        finally:
+            os.close(folder)
+
+    def told(self, patience: float) -> tuple[int, int]:
+        """The number of what was born, or 0 and the errno that hindered it.
+
+        Raises:
+            TimeoutError, BlockingIOError: it wasn't told within so many seconds.
+            OSError: the process has ended.
+        """
+        self._socket.settimeout(patience)
+        pid, number, _ = BORN.unpack(received(self._socket, BORN.size))
+        return int(pid), int(number)
+
+    def end(self) -> None:
+        """Kill it."""
         self._socket.close()
         self._process.kill()
         self._process.wait()
+
+
+def _refusal(why: str, path: Path) -> OSError:
+    return OSError(errno.EAGAIN, f"no birth in a cgroup: {why}", str(path))

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
+import subprocess
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
-from workerd import births, cgroups
+from support.wait import PATIENCE, wait_until
+from workerd import births, cgroups, procs
 from workerd.births import Launcher
+from workerd.cradle import Cradle
 
 pytestmark = pytest.mark.skipif(
     (place := cgroups.tree_of("x")) is None or not os.access(place.parent, os.W_OK),
@@ -29,16 +35,71 @@ def launcher() -> Iterator[Launcher]:
     launcher.close()
 
 
-def test_a_birth_that_was_told_too_late_isnt_taken_for_the_next_one(
+def number(launcher: Launcher) -> int:
+    """Of its process."""
+    assert launcher._running is not None
+    return launcher._running.pid
+
+
+def late(launcher: Launcher) -> str:
+    with pytest.raises(OSError, match="no birth in a cgroup") as refused:
+        launcher.take()
+    assert refused.value.errno == errno.EAGAIN, "the attempt is given back"
+    return str(refused.value)
+
+
+def taken(launcher: Launcher) -> Cradle | None:
+    with contextlib.suppress(BlockingIOError):  # which EAGAIN is
+        return launcher.take()
+    return None
+
+
+def test_a_birth_that_is_told_late_is_had_by_who_asks_then_and_waited_for_once(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(births, "PATIENCE", births.PATIENCE_AT_START)
+    monkeypatch.setattr(births, "PATIENCE", 0.3)
     launcher.take()  # the one of the trial
-    stands_still = launcher._process.pid
+    stands_still = number(launcher)
     os.kill(stands_still, signal.SIGSTOP)
-    launcher._socket.settimeout(0.1)
-    with pytest.raises(OSError, match="no birth in a cgroup"):
-        launcher.take()
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(stands_still, signal.SIGCONT)
-    assert launcher.take().reusable(), "it is told by its own number"
+    began = time.monotonic()
+    for _ in range(100):
+        late(launcher)
+    assert time.monotonic() - began < 10, "not a hundred times as long: the loop stands still"
+    os.kill(stands_still, signal.SIGCONT)
+    cradle = wait_until(lambda: taken(launcher), PATIENCE, "the birth")
+    assert cradle.reusable(), "it is told by its own number"
+    assert number(launcher) == stands_still, "nobody killed it"
+    assert launcher.take().reusable(), "and the next one is another"
+
+
+def test_a_launcher_that_takes_long_to_start_is_let_start(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed for its slowness, on a host that is slow enough, none would ever answer."""
+    patience, popen = 0.3, subprocess.Popen
+
+    def slow(command: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
+        *python, _, _ = command
+        started = f"import sys, time; time.sleep({patience + 1}); from workerd import launcher"
+        return popen([*python, "-c", f"{started}; sys.exit(launcher.main())"], **how)
+
+    launcher.take()
+    os.kill(number(launcher), signal.SIGKILL)
+    wait_until(lambda: procs.look(number(launcher)).zombie, PATIENCE, "its end")
+    monkeypatch.setattr(births, "PATIENCE", patience)
+    monkeypatch.setattr(births.subprocess, "Popen", slow)
+    late(launcher)
+    assert wait_until(lambda: taken(launcher), PATIENCE, "the birth").reusable()
+
+
+def test_a_launcher_that_never_answers_is_replaced(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher.take()
+    stands_still = number(launcher)
+    os.kill(stands_still, signal.SIGSTOP)
+    monkeypatch.setattr(births, "PATIENCE", 0.1)
+    monkeypatch.setattr(births, "PATIENCE_AT_START", 0.3)
+    late(launcher)
+    assert wait_until(lambda: taken(launcher), PATIENCE, "a birth by the next one").reusable()
+    assert number(launcher) != stands_still
