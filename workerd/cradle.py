@@ -19,6 +19,7 @@ from typing import BinaryIO, Final
 
 from workerd import cgroups, procs
 from workerd.launcher import BORN, ENDED, HEAD, Order
+from workerd.limits import at_limit
 from workerd.programs import Begun, Program
 
 PATIENCE: Final = 5.0
@@ -39,14 +40,14 @@ class Cradle:
     def start(self, program: Program, mark: str, out: int, err: int) -> None:
         """Start it. Raises as `Plain` does, and a `Begun` when the cradle was lost meanwhile."""
         order = _order(program, mark).encoded()
-        try:
-            with _opened(program.stdin) as stdin:
+        with _opened(program.stdin) as stdin:
+            try:
                 socket.send_fds(self._socket, [HEAD.pack(len(order))], [stdin, out, err])
-            self._socket.sendall(order)
-            pid, number, about_cwd = BORN.unpack(received(self._socket, BORN.size))
-        except OSError as error:
-            self.kill()
-            raise Begun(errno.EAGAIN, "a cradle was lost", program.argv[0]) from error
+                self._socket.sendall(order)
+                pid, number, about_cwd = BORN.unpack(received(self._socket, BORN.size))
+            except OSError as error:
+                self.kill()
+                raise Begun(errno.EAGAIN, "a cradle was lost", program.argv[0]) from error
         if not pid:
             about = str(program.cwd) if about_cwd else program.argv[0]
             raise OSError(number, os.strerror(number), about)
@@ -69,13 +70,23 @@ class Cradle:
             self._socket.sendall(b".")
         return int(code)
 
-    def kill(self) -> None:
-        """All that stands in its cgroup, and itself."""
+    def kill(self) -> bool:
+        """All that stands in its cgroup, and itself; False when it has to be tried again."""
         self._killed = True
-        self._group.kill()
+        try:
+            self._group.kill()
+        except OSError as error:
+            if not at_limit(error):
+                raise
+            return False
+        return True
 
     def reusable(self) -> bool:
-        """Whether it lives, and nothing but itself is in its cgroup."""
+        """Whether it lives, and nothing but itself is in its cgroup.
+
+        Raises:
+            OSError: there is no descriptor to look with.
+        """
         return not self._killed and self._group.holds_only(self._pid)
 
     def remove(self) -> bool:

@@ -61,15 +61,17 @@ class Orphans:
         self._kinship.began(process.pid, process.start)
 
     def ended(self, pid: int) -> None:
-        """That attempt is over, and so is whatever it left."""
+        """That attempt is over, and so is whatever it left: a look is to follow."""
         del self._jobs[pid]
         self._over.append(pid)
         self._kinship.ended(pid)
-        if self._tree is None:
-            self.look()
 
     def look(self) -> int:
-        """End and reap what belongs to no running attempt; how many were killed."""
+        """End and reap what belongs to no running attempt; how many were killed.
+
+        Raises:
+            OSError: there is no descriptor to look with; some may have been killed.
+        """
         try:
             children = {int(pid) for pid in self._children.read_text("ascii").split()}
         except FileNotFoundError:  # a kernel without this list

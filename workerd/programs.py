@@ -61,7 +61,7 @@ class Plain:
         """Start it; `out` and `err` are open files.
 
         Raises:
-            OSError: it can't be started.
+            OSError: it can't be started; a `Begun`, when it was and is no more.
             ValueError: an argument or a variable can't be passed on, such as one with a zero byte.
         """
         user = program.user
@@ -79,7 +79,11 @@ class Plain:
             extra_groups=None if user is None else (),
         )
         self.pid = self._process.pid
-        self._pidfd = os.pidfd_open(self.pid)
+        try:
+            self._pidfd = os.pidfd_open(self.pid)
+        except OSError as error:  # nobody would hear of its end
+            self._reap()
+            raise Begun(error.errno, error.strerror, program.argv[0]) from error
 
     def fileno(self) -> int:
         """Of its pidfd."""
@@ -87,7 +91,10 @@ class Plain:
 
     def wait(self) -> int:
         """Reap it, its group first."""
+        os.close(self._pidfd)
+        return self._reap()
+
+    def _reap(self) -> int:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        os.close(self._pidfd)
         return self._process.wait()

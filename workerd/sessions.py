@@ -10,6 +10,7 @@ Invariants
 - A session is written down before anything else is done with its first process, and struck out
   when its attempt has ended and its group was killed.
 - An attempt is `empty` when nothing of it lives: in a cgroup that is proven, else it is judged.
+- What is to be ended and can't be now, for want of a descriptor, is tried again every second.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from workerd.core.ids import Key
 from workerd.cradle import Cradle
 from workerd.journal import Journal
 from workerd.keeper import Keeper
+from workerd.limits import at_limit
 from workerd.orphans import Orphans
 from workerd.programs import Plain, Process, Program
 
@@ -59,6 +61,8 @@ class Sessions:
         self._over: set[Key] = set()
         self._leaders: dict[int, Key] = {}
         """First processes that nobody has reaped, each of its attempt."""
+        self._unkilled: dict[Key, int] = {}
+        """Attempts that should have been killed, each with its first process."""
 
     @property
     def grouped(self) -> bool:
@@ -100,12 +104,23 @@ class Sessions:
         self._leaders[pid] = key
 
     def kill(self, pid: int, key: Key) -> None:
-        """Everything that is known to belong to it."""
+        """Everything that is known to belong to it; what can't be killed now will be."""
+        self._unkilled.pop(key, None)
+        if not self._killed(pid, key):
+            log.warning("run %s can't be killed whole now; trying again", key.run)
+            self._unkilled[key] = pid
+
+    def _killed(self, pid: int, key: Key) -> bool:
         if self.grouped:
-            if key in self._cradles:
-                self._cradles[key].kill()
-        elif self._leaders.get(pid) == key or procs.look(pid) is None:
-            procs.kill_session(pid)  # else it was reaped, and its number is another's
+            return key not in self._cradles or self._cradles[key].kill()
+        try:
+            if self._leaders.get(pid) == key or procs.look(pid) is None:
+                procs.kill_session(pid)  # else it was reaped, and its number is another's
+        except OSError as error:
+            if not at_limit(error):
+                raise
+            return False
+        return True
 
     def ended(self, pid: int, key: Key) -> None:
         """Its first process was reaped, and its process group killed."""
@@ -121,10 +136,21 @@ class Sessions:
         """Nothing of it is to live any more."""
         if key in self._cradles:
             self._over.add(key)
-            self.empty(key)
+        self.empty(key)
 
     def empty(self, key: Key) -> bool:
-        """Whether nothing of an attempt that is over lives; what does is killed."""
+        """Whether nothing of an attempt that is over lives; what does is killed.
+
+        False when that can't be told now.
+        """
+        try:
+            return self._emptied(key)
+        except OSError as error:
+            if not at_limit(error):
+                raise
+            return False
+
+    def _emptied(self, key: Key) -> bool:
         if self._launcher is None:
             return self._orphans.look() == 0
         cradle = self._cradles.get(key)
@@ -143,9 +169,21 @@ class Sessions:
         """Look again and again: the killed leave children, which come here in turn."""
         while True:
             await asyncio.sleep(_LOOK)
+            self._look_again()
+
+    def _look_again(self) -> None:
+        try:
             self._orphans.look()
-            for key in [*self._over]:
-                self.empty(key)
+        except OSError as error:
+            if not at_limit(error):
+                raise
+            log.warning("can't look for what attempts left: %s; trying again", error.strerror)
+        for key, pid in [*self._unkilled.items()]:
+            self.kill(pid, key)
+        for key in [*self._over]:
+            self.empty(key)
+        if self._launcher is not None:
+            self._launcher.clear_away()
 
     async def keep_keeper(self) -> NoReturn:
         """Have a keeper, whatever becomes of one."""
@@ -167,6 +205,8 @@ class Sessions:
         self._keeper.release()
         if self._launcher is not None:
             self._launcher.close()
+            for cradle in self._cradles.values():  # what it held has ended with the tree
+                cradle.remove()
         self.journal.close()
 
 

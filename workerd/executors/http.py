@@ -26,6 +26,7 @@ from workerd.core.capture import KEEP, Piece
 from workerd.core.outcome import MAX_ERROR, Content, Outcome, Reason, Verdict, stopped
 from workerd.executors.base import Attempt, Stop, payload_bytes, until_stopped
 from workerd.executors.targets import ForbiddenTarget, Targets
+from workerd.limits import at_limit
 
 MAX_HOPS = 5
 CONNECT_WITHIN = 10.0
@@ -63,11 +64,15 @@ class Http:
             pattern = Pattern(action.success_pattern)
         except ValueError as error:
             return _failed(error, Reason.DONT_RETRY)
+        answered: list[URL] = []
         try:
-            return await self._follow(action, attempt, pattern)
+            return await self._follow(action, attempt, pattern, answered)
         except (aiohttp.InvalidURL, ForbiddenTarget) as error:
             return _failed(error, Reason.DONT_RETRY)
         except aiohttp.ClientConnectorError as error:
+            if at_limit(error.os_error):  # no descriptor, say: none of the job's doing
+                told = f"this worker can't start it: {error.os_error.strerror}"
+                return Outcome(Verdict.RETURNED, error=told, began=bool(answered))
             forbidden = isinstance(error.os_error, ForbiddenTarget)
             return _failed(
                 error.os_error if forbidden else error,
@@ -77,8 +82,13 @@ class Http:
             return _failed(error, Reason.EXCEPTION)
 
     async def _follow(
-        self, action: job_pb2.HttpAction, attempt: Attempt, pattern: Pattern
+        self,
+        action: job_pb2.HttpAction,
+        attempt: Attempt,
+        pattern: Pattern,
+        answered: list[URL],
     ) -> Outcome:
+        """`answered` is told each address that has."""
         method, url = action.method.upper() or "POST", URL(action.url)
         body: bytes | None = _body(action, attempt)
         headers = _headers(action, attempt)
@@ -87,6 +97,7 @@ class Http:
             async with self._open().request(
                 method, url, headers=headers, data=body, allow_redirects=False
             ) as answer:
+                answered.append(url)
                 onward = answer.headers.get("Location")
                 if not (action.follow_redirects and answer.status in _REDIRECTS and onward):
                     return await _judged(answer, action, pattern)

@@ -48,37 +48,52 @@ class Child:
         self._sessions = sessions
         self._key = key
         self._loop = asyncio.get_running_loop()
-        pipes = [os.pipe(), os.pipe()]
+        self._exited: asyncio.Future[int] = self._loop.create_future()
+        self._streams: list[_Stream] = []
         try:
-            self._process = sessions.start(program, key, pipes[0][1], pipes[1][1])
+            with contextlib.ExitStack() as ours:
+                out, err = self._pipe(ours, stderr=False), self._pipe(ours, stderr=True)
+                self._process = sessions.start(program, key, out, err)
+            self.pid = self._process.pid
+            self._begin()
         except (OSError, ValueError):
-            for reading, _ in pipes:
-                os.close(reading)
+            for stream in self._streams:
+                stream.close()
             raise
-        finally:
-            for _, writing in pipes:
-                os.close(writing)
-        self.pid = self._process.pid
+
+    def _pipe(self, ours: contextlib.ExitStack, *, stderr: bool) -> int:
+        """One more stream; the end for the program, to be closed with `ours`."""
+        reading, writing = os.pipe()
+        ours.callback(os.close, writing)
         try:
-            sessions.began(self.pid, key)
-        except OSError as error:  # a full disk: what can't be written down doesn't run
-            os.killpg(self.pid, signal.SIGKILL)
-            self._process.wait()
-            sessions.over(key)
-            for reading, _ in pipes:
-                os.close(reading)
+            self._streams.append(_Stream(self._loop, reading, Capture(stderr=stderr)))
+        except OSError:
+            os.close(reading)
+            raise
+        return writing
+
+    def _begin(self) -> None:
+        """What can't be written down, or whose end would be told to nobody, doesn't run."""
+        try:
+            self._sessions.began(self.pid, self._key)
+        except OSError as error:  # a full disk
+            self._abandon()
+            self._sessions.over(self._key)
             raise Begun(error.errno, error.strerror, error.filename) from error
-        self._exited = self._loop.create_future()
-        self._loop.add_reader(self._process.fileno(), self._gone)
-        self._streams = [
-            _Stream(self._loop, reading, Capture(stderr=bool(index)))
-            for index, (reading, _) in enumerate(pipes)
-        ]
+        try:
+            self._loop.add_reader(self._process.fileno(), self._gone)
+        except OSError as error:
+            self._abandon()
+            self._sessions.ended(self.pid, self._key)
+            raise Begun(error.errno, error.strerror) from error
+
+    def _abandon(self) -> None:
+        self._signal(signal.SIGKILL)
+        self._process.wait()
 
     async def ended(self) -> int:
         """Its exit code, or minus the signal that ended it."""
-        code: int = await asyncio.shield(self._exited)
-        return code
+        return await asyncio.shield(self._exited)
 
     def terminate(self) -> None:
         """Ask the whole group to end."""

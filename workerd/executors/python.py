@@ -96,42 +96,43 @@ class Python:
             if sdk.is_async(function):
                 answer = await until_stopped(_awaited(function, payload, context, stop), stop)
             else:
-                answer = await self._in_thread(function, payload, context, attempt, stop)
+                call = functools.partial(_called, function, payload, context)
+                try:
+                    future = self._threads.submit(call)
+                except OSError as error:
+                    told = f"this worker can't start it: {error.strerror}"
+                    return Outcome(Verdict.RETURNED, error=told, began=False)
+                answer = await _in_thread(future, context, attempt, stop)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is its outcome
             return _failed(error) if stop.cause is None else stopped(stop.cause)
         finally:
             context.cancel.set()
         return _returned(answer) if stop.cause is None else stopped(stop.cause)
 
-    async def _in_thread(
-        self,
-        function: sdk.Handler,
-        payload: object,
-        context: sdk.Context,
-        attempt: Attempt,
-        stop: Stop,
-    ) -> object:
-        loop = asyncio.get_running_loop()
-        future = self._threads.submit(functools.partial(_called, function, payload, context))
-        given_up: asyncio.Future[object] = loop.create_future()
 
-        def end(kill: bool) -> None:
-            context.cancel.set()
-            if stop.cause in _FINAL:
-                wait = 0.0 if kill else attempt.kill_after
-                loop.call_later(wait, given_up.cancel)
+async def _in_thread(
+    future: asyncio.Future[object], context: sdk.Context, attempt: Attempt, stop: Stop
+) -> object:
+    loop = asyncio.get_running_loop()
+    given_up: asyncio.Future[object] = loop.create_future()
 
-        stop.listen(end)
-        try:
-            await asyncio.wait([future, given_up], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stop.deafen()
-            given_up.cancel()
-        if not future.done():
-            log.warning("handler of run %s doesn't end; its thread is left behind", attempt.key.run)
-            future.add_done_callback(_heard)
-            return None
-        return future.result()
+    def end(kill: bool) -> None:
+        context.cancel.set()
+        if stop.cause in _FINAL:
+            wait = 0.0 if kill else attempt.kill_after
+            loop.call_later(wait, given_up.cancel)
+
+    stop.listen(end)
+    try:
+        await asyncio.wait([future, given_up], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stop.deafen()
+        given_up.cancel()
+    if not future.done():
+        log.warning("handler of run %s doesn't end; its thread is left behind", attempt.key.run)
+        future.add_done_callback(_heard)
+        return None
+    return future.result()
 
 
 class Escaped(Exception):

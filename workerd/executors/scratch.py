@@ -23,10 +23,15 @@ class Scratch:
     def __init__(self, root: Path, key: Key, user: pwd.struct_passwd | None) -> None:
         self.path = root / f"{key.run}-{key.token}"
         self._user = user
+        self._written: list[Path] = []
 
     def __enter__(self) -> Self:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._give(self.path)
+        try:
+            self._give(self.path)
+        except OSError:
+            self.path.rmdir()
+            raise
         return self
 
     def __exit__(
@@ -35,11 +40,17 @@ class Scratch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        try:
+            for path in self._written:
+                path.unlink(missing_ok=True)
+            self.path.rmdir()  # none of which takes a descriptor
+        except OSError:  # the job has put something there
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def write(self, name: str, data: bytes) -> Path:
         """Put a file there; its path."""
         path = self.path / name
+        self._written.append(path)
         path.touch(mode=0o600)
         path.write_bytes(data)
         self._give(path)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import pwd
 import subprocess
@@ -28,6 +27,7 @@ from workerd.core.outcome import Outcome, Reason, Verdict, exited, stopped
 from workerd.executors.base import Attempt, Stop
 from workerd.executors.process import Child
 from workerd.executors.scratch import Scratch
+from workerd.limits import at_limit, need_descriptor
 from workerd.programs import Begun, Program
 from workerd.sessions import Sessions
 
@@ -38,9 +38,6 @@ NOT_EXECUTABLE = 126
 
 AFTER_START = failpoints.awaited("worker.after_start", None)
 
-_OURS_TO_BEAR = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
-"""The host is at its limits: not the job's failure."""
-
 
 class Shell:
     """The executor of `shell`."""
@@ -48,6 +45,7 @@ class Shell:
     def __init__(self, sessions: Sessions, scratch: Path) -> None:
         self._sessions = sessions
         self._scratch = scratch
+        self._account = _own_account()
 
     def objection(self, assignment: pb.Assignment) -> str:
         """Fields that this worker doesn't know yet are refused, not ignored."""
@@ -59,24 +57,26 @@ class Shell:
 
     async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
         """Start it, and stay with it until nothing of it is left."""
+        with contextlib.ExitStack() as scratch:
+            child = self._started(attempt, scratch)
+            return child if isinstance(child, Outcome) else await _stay(child, attempt, stop)
+
+    def _started(self, attempt: Attempt, until_end: contextlib.ExitStack) -> Child | Outcome:
+        """The program, or why there is none; its files are in a scratch that goes `until_end`."""
         action = attempt.assignment.shell
         try:
-            user = pwd.getpwnam(action.user) if action.user else None
-        except KeyError:
-            return _not_started(f"no user {action.user!r} on this worker", NOT_EXECUTABLE)
-        try:
-            with Scratch(self._scratch, attempt.key, user) as scratch:
-                with _program(attempt, user, scratch) as program:
-                    child = Child(program, attempt.key, self._sessions)
-                await AFTER_START()
-                return await _stay(child, attempt, stop)
+            user = _user(action.user) if action.user else None
+            scratch = until_end.enter_context(Scratch(self._scratch, attempt.key, user))
+            with _program(attempt, user, user or self._account, scratch) as program:
+                return Child(program, attempt.key, self._sessions)
         except FileNotFoundError as error:
             return _not_started(f"{error.strerror}: {error.filename}", NOT_FOUND)
         except ValueError as error:
             return _not_started(str(error), NOT_EXECUTABLE)
         except OSError as error:
-            detail = f"{error.strerror}: {error.filename}"
-            if error.errno in _OURS_TO_BEAR:
+            about = f": {error.filename}" if error.filename else ""
+            detail = f"{error.strerror or error}{about}"
+            if at_limit(error):
                 told = f"this worker can't start it: {detail}"
                 return Outcome(Verdict.RETURNED, error=told, began=isinstance(error, Begun))
             return _not_started(detail, NOT_EXECUTABLE)
@@ -98,6 +98,7 @@ async def _stay(child: Child, attempt: Attempt, stop: Stop) -> Outcome:
 
     stop.listen(end)
     try:
+        await AFTER_START()
         code = await child.ended()
         stop.deafen()
         output = await child.output()
@@ -114,7 +115,10 @@ async def _stay(child: Child, attempt: Attempt, stop: Stop) -> Outcome:
 
 @contextlib.contextmanager
 def _program(
-    attempt: Attempt, user: pwd.struct_passwd | None, scratch: Scratch
+    attempt: Attempt,
+    user: pwd.struct_passwd | None,
+    account: pwd.struct_passwd,
+    scratch: Scratch,
 ) -> Iterator[Program]:
     action = attempt.assignment.shell
     payload = scratch.write("payload", attempt.payload)
@@ -122,7 +126,6 @@ def _program(
     if action.script:
         script = scratch.write("script", action.script.encode())
         argv = [*(action.interpreter or ["/bin/sh"]), str(script), *action.argv]
-    account = user or pwd.getpwuid(os.getuid())
     with _stdin(action, payload, scratch) as stdin:
         yield Program(
             argv=argv,
@@ -161,6 +164,24 @@ def _environment(attempt: Attempt, account: pwd.struct_passwd, payload: Path) ->
         "SCHEDD_PAYLOAD_FILE": str(payload),
         **({"TRACEPARENT": trace} if (trace := attempt.assignment.traceparent) else {}),
     }
+
+
+def _user(name: str) -> pwd.struct_passwd:
+    """Raises ValueError when there is none of this name; OSError when that can't be told now."""
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        need_descriptor()
+        raise ValueError(f"no user {name!r} on this worker") from None
+
+
+def _own_account() -> pwd.struct_passwd:
+    """The worker's own; in a container its number may have no name."""
+    uid = os.getuid()
+    try:
+        return pwd.getpwuid(uid)
+    except KeyError:
+        return pwd.struct_passwd((str(uid), "", uid, os.getgid(), "", "/", "/bin/sh"))
 
 
 def _home(account: pwd.struct_passwd) -> Path:

@@ -2,6 +2,7 @@
 
 Invariants
 - A call starts at once: a thread that is idle takes it, or a new one. Admission bounds how many.
+- One for which no thread can be started is never made.
 - The threads are daemons: a handler that never looks at its `cancel` can't keep a worker alive.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import queue
 import threading
 from collections.abc import Callable
@@ -31,7 +33,11 @@ class Threads:
         self._lock = threading.Lock()
 
     def submit(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Run it in a thread; the future belongs to the running loop."""
+        """Run it in a thread; the future belongs to the running loop.
+
+        Raises:
+            OSError: EAGAIN, the host has no room for one more thread.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -48,18 +54,27 @@ class Threads:
         with self._lock:
             fresh = self._idle == 0
             self._idle -= not fresh
-            self._made += fresh
-        self._calls.put(call)
         if fresh:
-            name = f"{self._name} {self._made}"
-            threading.Thread(target=self._serve, name=name, daemon=True).start()
+            self._start(call)
+        else:
+            self._calls.put(call)
         return future
 
-    def _serve(self) -> None:
+    def _start(self, call: _Call) -> None:
+        name = f"{self._name} {self._made + 1}"
+        thread = threading.Thread(target=self._serve, args=(call,), name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise OSError(errno.EAGAIN, str(error)) from error
+        self._made += 1
+
+    def _serve(self, call: _Call) -> None:
         while True:
-            self._calls.get()()
+            call()
             with self._lock:
                 self._idle += 1
+            call = self._calls.get()
 
 
 def _succeed(future: asyncio.Future[T], answer: T) -> None:

@@ -29,6 +29,9 @@ class NoOrphans:
 
     def ended(self, pid: int) -> None: ...
 
+    def look(self) -> int:
+        return 0
+
 
 @pytest.fixture(autouse=True)
 def no_orphans(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,163 @@
+"""The host is at its limits when an attempt is to start: it is given back, nothing of it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import pwd
+import subprocess
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from schedclient import Context
+from schedkit.clock import utcnow
+from schedproto.v1 import job_pb2
+from schedproto.v1 import worker_service_pb2 as pb
+from support.descriptors import only, open_files
+from workerd import procs
+from workerd.core.ids import Key, RunId, Token
+from workerd.core.outcome import Verdict
+from workerd.executors import process, shell
+from workerd.executors.base import Attempt, Stop
+from workerd.executors.http import Http
+from workerd.executors.process import Child
+from workerd.executors.python import Python
+from workerd.programs import Begun, Plain, Program
+from workerd.sessions import Sessions
+
+KEY = Key(RunId("run"), Token(1))
+SLEEP = Program(["sleep", "86398"], {"PATH": "/usr/bin:/bin"}, Path("/"), subprocess.DEVNULL)
+
+
+def attempt(**action: object) -> Attempt:
+    assignment = pb.Assignment(key=pb.AssignmentKey(run_id="run", fencing_token=1), **action)  # type: ignore[arg-type]  # one of the actions
+    return Attempt(assignment, "worker", utcnow() + timedelta(hours=1))
+
+
+def children() -> set[int]:
+    return {each.pid for each in procs.everyone() if each.parent == os.getpid()}
+
+
+class Journaled:
+    """What a child reports to; it starts real programs, in no cgroup."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def start(self, program: Program, _key: Key, out: int, err: int) -> Plain:
+        return Plain(program, "mark", out, err)
+
+    def began(self, _pid: int, _key: Key) -> None:
+        self.told.append("began")
+
+    def ended(self, _pid: int, _key: Key) -> None:
+        self.told.append("ended")
+
+
+def none_left(*_: object) -> int:
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_a_program_whose_end_nobody_would_hear_of_is_ended_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before, files = children(), open_files()
+    monkeypatch.setattr(os, "pidfd_open", none_left)
+    with pytest.raises(Begun, match="Too many open files"):
+        Plain(SLEEP, "mark", 1, 2)
+    assert children() == before
+    assert open_files() == files
+
+
+async def test_a_child_that_the_loop_cant_watch_is_ended_and_struck_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An epoll may be full while descriptors are left; the program runs by then."""
+    loop, sessions = asyncio.get_running_loop(), Journaled()
+    files, before = open_files(), children()
+    add_reader = loop.add_reader
+
+    def full(fd: int, callback: object, *_: object) -> None:
+        if sessions.told:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        add_reader(fd, callback)  # type: ignore[arg-type]  # as it came
+
+    monkeypatch.setattr(loop, "add_reader", full)
+    with pytest.raises(Begun, match="No space"):
+        Child(SLEEP, KEY, cast("Sessions", sessions))
+    assert sessions.told == ["began", "ended"]
+    assert children() == before
+    assert open_files() == files
+
+
+@pytest.mark.parametrize("left", range(4))
+async def test_a_child_without_its_pipes_leaks_none(left: int) -> None:
+    files, before = open_files(), children()
+    with only(left), pytest.raises(OSError, match="Too many open files"):
+        Child(SLEEP, KEY, cast("Sessions", Journaled()))
+    assert open_files() == files
+    assert children() == before
+
+
+async def test_a_call_for_which_no_thread_can_be_started_is_given_back_and_never_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A fork bomb takes all numbers. The call mustn't wait for a thread: it is made elsewhere."""
+    called: list[str] = []
+
+    def call(payload: object, ctx: Context) -> None:
+        called.append(ctx.run_id)
+
+    def no_thread(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    executor = Python({"call": call})
+    action = job_pb2.PythonAction(handler="call")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        given_back = await executor.run(attempt(python=action), Stop())
+    assert given_back.verdict is Verdict.RETURNED
+    assert not given_back.began
+    for _ in range(2):
+        assert (await executor.run(attempt(python=action), Stop())).verdict is Verdict.SUCCEEDED
+    assert called == ["run", "run"], "those two alone"
+
+
+async def test_a_request_that_finds_no_descriptor_is_given_back() -> None:
+    executor = Http(allow_loopback=True)
+    try:
+        with only(0):
+            action = job_pb2.HttpAction(url="http://127.0.0.1:9/")
+            outcome = await executor.run(attempt(http=action), Stop())
+    finally:
+        await executor.close()
+    assert outcome.verdict is Verdict.RETURNED
+    assert "Too many open files" in outcome.error
+    assert not outcome.began
+
+
+async def test_a_worker_whose_number_has_no_name_runs_programs_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container may be started as any number."""
+
+    def unknown(_uid: int) -> pwd.struct_passwd:
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    sessions = Journaled()
+    monkeypatch.setattr(process.Child, "emptied", _at_once)
+    executor = shell.Shell(cast("Sessions", sessions), tmp_path)
+    action = job_pb2.ShellAction(argv=["sh", "-c", 'echo "$HOME $USER"'])
+    outcome = await executor.run(attempt(shell=action), Stop())
+    assert outcome.verdict is Verdict.SUCCEEDED
+    assert outcome.output[0].data.decode() == f"/ {os.getuid()}\n"
+
+
+async def _at_once(_child: Child, _within: float) -> None:
+    """Nothing is left of it."""
