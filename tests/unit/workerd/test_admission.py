@@ -85,6 +85,7 @@ def test_it_starts_once() -> None:
 
 
 def test_a_token_below_the_greatest_seen_is_refused_by_name() -> None:
+    """P4.2: an owner that was replaced while its frame was on its way starts nothing any more."""
     admission = worker()
     admission.offer(offer(9), 0.0, trusted=True)
     assert admission.offer(offer(8), 0.0, trusted=True) == Refused(Why.GREATER_TOKEN_SEEN, Token(9))
