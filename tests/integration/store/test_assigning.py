@@ -325,6 +325,7 @@ async def test_one_broken_draft_is_set_aside_and_the_others_go(world: World) -> 
 
 
 async def test_what_never_started_goes_back_whence_it_came(world: World) -> None:
+    """P4.3, P6.8: no attempt is spent, and it is no loss."""
     me = await world.member()
     fresh = (await fired(me, await world.job()))[0]
     retried = await retrying(me, (await fired(me, await world.job()))[0])
