@@ -182,7 +182,7 @@ OF_MEMBERS: Sequence[Mutant] = (
     ),
     Mutant(
         "handed-out-late",
-        "what is assigned is pushed a second and a half later",
+        "what is assigned in each tenth second is pushed a second and a half later",
         (
             Edit(
                 "schedd/owner/dispatch.py",
@@ -195,12 +195,12 @@ OF_MEMBERS: Sequence[Mutant] = (
     ),
     Mutant(
         "takeover-late",
-        "who owns shards already waits before it takes those of a member that died",
+        "a member waits before it takes shards that somebody has had",
         (
             Edit(
                 "schedd/owner/shards.py",
                 "        await BEFORE_TAKE()\n",
-                "        if self._ownership.epochs:\n"
+                "        if any(seen.values()):\n"
                 '            await __import__("asyncio").sleep(12)\n'
                 "        await BEFORE_TAKE()\n",
             ),
