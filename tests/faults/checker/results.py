@@ -21,7 +21,9 @@ SUCCEEDED, FAILED = 1, 2
 NO_REASON, EXIT_CODE, DONT_RETRY = 0, 20, 30
 DONT_RETRY_CODE = 100
 CUT_SHORT = frozenset({"SIGNAL", "TIMEOUT", "RUN_TIMEOUT", "BY_USER", "BY_OVERLAP", "DELETED"})
-"""Reasons for which a worker ends a program, so it may have written its last line before."""
+"""Reasons for which a worker ends a program, so it may have written its last line before; so may
+what a worker that leaves gives back.
+"""
 
 
 def accepted(step: Step[Run]) -> bool:
@@ -129,7 +131,8 @@ def _unsent(world: World, step: Step[Run]) -> Iterator[Violation]:
         evidence = (_told(step), *_lines(world, run.run_id))
         yield Violation("S1", f"{_run(step)} took a result {what}", evidence)
     elif end is not None and end.exit is not None:
-        if end.exit != run.exit_code and run.reason in CUT_SHORT:
+        given_back = run.exit_code is None and not run.ended
+        if end.exit != run.exit_code and (given_back or run.reason in CUT_SHORT):
             return
         told = (run.state == "SUCCEEDED") == (end.exit == 0) or run.state == "CANCELLED"
         if not told or end.exit != run.exit_code:

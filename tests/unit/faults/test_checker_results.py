@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from faults.checker import check
@@ -127,13 +129,16 @@ def test_another_exit_code_than_was_sent_breaks_s1(sent: int, stored: int) -> No
     assert "S1" in broken(story)
 
 
-def test_a_program_that_is_ended_after_its_last_line_breaks_no_s1() -> None:
+@pytest.mark.parametrize(
+    "cut", [{"reason": "SIGNAL", "exit_code": "-15"}, {"state": "PENDING", "exit_code": None}]
+)
+def test_a_program_that_is_ended_after_its_last_line_breaks_no_s1(cut: dict[str, Any]) -> None:
     story = calm(without={200})
     run = story.fire(200)
     story.assign(run, 200.05)
     story.write("start", run, 200.07)
     story.write("end", run, 200.09, 0)
-    story.accept(run, 200.13, -15, reason="SIGNAL")
+    story.accept(run, 200.13, **cut)
     assert "S1" not in broken(story)
 
 
