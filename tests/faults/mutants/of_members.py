@@ -187,7 +187,9 @@ OF_MEMBERS: Sequence[Mutant] = (
             Edit(
                 "schedd/owner/dispatch.py",
                 "        await AFTER_COMMIT()\n",
-                '        await AFTER_COMMIT()\n        await __import__("asyncio").sleep(1.5)\n',
+                "        await AFTER_COMMIT()\n"
+                '        if int(__import__("time").time()) % 10 == 3:\n'
+                '            await __import__("asyncio").sleep(1.5)\n',
             ),
         ),
         rides.CALM,
