@@ -137,7 +137,7 @@ async def test_a_kept_row_of_an_instant_is_left_as_it_is(world: World) -> None:
 
     fired = await me.fire(firing(job))
 
-    assert (fired.runs, fired.refused) == ([], [])
+    assert (fired.runs, fired.refused, fired.broken) == ([], [], [])
     assert await world.sql("SELECT count(*) FROM runs") == [(1,)]
     assert await world.sql("SELECT count(*) FROM live") == [(1,)]
 
