@@ -8,6 +8,8 @@ A test compares the page with what this gives.
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,19 +34,21 @@ wrote, what users were told, every commit of the database in its order and what 
 takes due instants from an oracle of its own.
 
 ```
-make faults                          the rows marked ●: under 8 minutes on two cores, as root
-make faults-all                      every row
-make faults ARGS="-k leader_killed"  one row, by words of its test's name
-make faults-long SECONDS=1800 SEED=7 faults drawn at random; the same seed draws the same faults
-make mutants                         the checker's own proof: it names what builds with a promise
-                                     taken out have broken, and finds nothing in the product
+make faults                              the rows marked ●: under 8 minutes on two cores, as root
+make faults-all                          every row
+make faults-all ARGS="-k leader_killed"  one row, by words of its test's name
+make faults-long SECONDS=1800 SEED=7     faults drawn at random; a seed draws the same ones again
+make mutants                             the checker's own proof: it names what builds with one
+                                         promise less have broken, and nothing in the product
 ```
 
 A row failed if one instant is *lost* (due, and neither run nor accounted for with a reason), one
 run is *doubled* without an explanation (a lease lost, a death, a retry), or any other invariant
 broke. *Late*: started more than 1 s after it was due. *Missed*: not run, for a reason that stands
 in its row (SKIPPED, MISSED, COALESCED). *Gap*: the longest that a due job waited for its next run.
-*Extra*: starts beyond the first that the faults explain.
+*Extra*: starts beyond the first that the faults explain. *Violated*: which invariant of those that
+the checker judges (`tests/faults/checker`), and the first thing that it found; *inconclusive*: the
+run proved nothing, and why.
 
 | fault: right behaviour | test | instants | late | missed | lost | doubled | extra | longest gap |
 |---|---|--:|--:|--:|--:|--:|--:|--:|
@@ -87,23 +91,28 @@ what lives, after a VACUUM.
 def page(
     evidence: Iterable[Mapping[str, Any]],
     merge_set: Iterable[str],
+    cases: Mapping[str, Sequence[str]],
     trials: Iterable[Mapping[str, Any]] = (),
 ) -> str:
-    """The page; of several measurements of one test the last counts, and of one mutant's trials."""
+    """The page; of several measurements of one test, or of one of its `cases`, the last counts, and
+    of one mutant's trials.
+    """
     latest: dict[str, Mapping[str, Any]] = {}
     for line in evidence:
         latest[line["test"]] = line
     merge = frozenset(merge_set)
-    shown = [line for row in ROWS for line in _lines(row, latest, merge)]
+    shown = [line for row in ROWS for line in _lines(row, latest, merge, cases)]
     elsewhere = [
         f"| {row.fault}: {row.behaviour} | {_paths(row.elsewhere)} |"
         for row in ROWS
         if row.elsewhere
     ]
     lacking = [f"| {row.fault} | {row.lacks} |" for row in ROWS if row.lacks]
+    known = {name for row in ROWS for test in row.tests for name in _names(test, latest, cases)}
     took = [
         f"| `{name}` | {_measured(line)} | {line['seconds']:.0f} |"
         for name, line in sorted(latest.items())
+        if name in known
     ]
     parts = (HEAD, _text(shown), ELSEWHERE, _text(elsewhere), LACKING, _text(lacking))
     held = [text for _, line in sorted(latest.items()) for text in _held(line)]
@@ -125,22 +134,25 @@ def merge_set() -> list[str]:
 
 
 def _lines(
-    row: Row, latest: Mapping[str, Mapping[str, Any]], merge: frozenset[str]
+    row: Row,
+    latest: Mapping[str, Mapping[str, Any]],
+    merge: frozenset[str],
+    cases: Mapping[str, Sequence[str]],
 ) -> Iterator[str]:
     what = f"**{row.fault}**: {row.behaviour}"
     for test in row.tests:
-        found = [line for name, line in latest.items() if _is_of(name, test)]
         mark = "● " if test in merge else ""
-        if not found:
-            yield f"| {what} | {mark}`{test}` | not measured yet | | | | | | |"
-        for line in found:
-            yield f"| {what} | {mark}`{line['test']}` | {_cells(line)} |"
+        for name in _names(test, latest, cases):
+            line = latest.get(name)
+            cells = _cells(line) if line else "not measured yet | | | | | |"
+            yield f"| {what} | {mark}`{name}` | {cells} |"
             what = "″"
-        what = "″"
 
 
-def _is_of(name: str, test: str) -> bool:
-    return name == test or name.startswith((f"{test}[", f"{test},"))
+def _names(test: str, latest: Iterable[str], cases: Mapping[str, Sequence[str]]) -> list[str]:
+    """The names under which a test is measured: its cases, its seeds, or its own."""
+    seeds = sorted(name for name in latest if name.startswith(f"{test}, "))
+    return seeds or [f"{test}[{case}]" for case in cases.get(test, ())] or [test]
 
 
 def _cells(line: Mapping[str, Any]) -> str:
@@ -154,12 +166,37 @@ def _cells(line: Mapping[str, Any]) -> str:
         figures["extra_starts_explained"],
         f"{figures['longest_gap_s']:.1f} s",
     )
-    verdict = "" if line["status"] == "ok" else f" **{line['status']}**"
+    verdict = "" if line["status"] == "ok" else f" **{line['status']}**{_why(line)}"
     return " | ".join(map(str, cells)) + verdict
 
 
+def _why(line: Mapping[str, Any]) -> str:
+    """The first that the checker found of each invariant, and how many more."""
+    found = line.get("violations", ())
+    counts = Counter(each["invariant"] for each in found)
+    firsts = {each["invariant"]: each["what"] for each in reversed(found)}
+    told = [
+        f"{name}: {_brief(firsts[name])}" + (f", and {count - 1} more" if count > 1 else "")
+        for name, count in counts.items()
+    ]
+    return f" ({'; '.join(told)})" if told else ""
+
+
+def _brief(what: str) -> str:
+    """Without a run's own prefix of its jobs and the day, and fit for a table."""
+    return re.sub(r"\br\d{6,}-|\d{4}-\d\d-\d\dT", "", what).replace("|", "/")[:120]
+
+
 def _measured(line: Mapping[str, Any]) -> str:
-    named = {"successor_s": "successor after {} s", "healing_s": "all on time {} s after healing"}
+    named = {
+        "lost_s": "lease let go after {} s",
+        "key_gone_s": "key gone after {} s",
+        "successor_s": "successor after {} s",
+        "taken_s": "shards taken after {} s",
+        "latest_s": "no run later than {} s",
+        "stale_results": "{} results STALE",
+        "healing_s": "all on time {} s after healing",
+    }
     told = [
         text.format(line["measured"][key]) for key, text in named.items() if key in line["measured"]
     ]
@@ -210,4 +247,7 @@ def _text(lines: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(read_evidence(), merge_set(), read_evidence(TRIALS)), encoding="utf-8")
+    from faults.collected import cases
+
+    made = page(read_evidence(), merge_set(), cases(), read_evidence(TRIALS))
+    PAGE.write_text(made, encoding="utf-8")

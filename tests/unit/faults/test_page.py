@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from faults.collected import functions
+from faults.collected import cases, functions
 from faults.evidence import TRIALS
 from faults.page import PAGE, merge_set, page, read_evidence
 from faults.rows import ROWS
@@ -31,7 +31,7 @@ def measured(test: str, **figures: Any) -> dict[str, Any]:
 
 
 def test_the_page_is_what_the_evidence_gives() -> None:
-    wanted = page(read_evidence(), merge_set(), read_evidence(TRIALS))
+    wanted = page(read_evidence(), merge_set(), cases(), read_evidence(TRIALS))
     assert PAGE.read_text(encoding="utf-8") == wanted, "cd tests && python -m faults.page"
 
 
@@ -46,14 +46,31 @@ def test_a_row_without_a_test_says_why() -> None:
 
 def test_of_two_measurements_of_one_test_the_last_stands_on_the_page() -> None:
     first, second = measured("test_leader_killed", judged=111), measured("test_leader_killed")
-    text = page([first, second], ["test_leader_killed"])
+    text = page([first, second], ["test_leader_killed"], {})
     assert "● `test_leader_killed` | 300 | 2 | 3 | 0 | 0 | 1 | 2.0 s |" in text
     assert "111" not in text
 
 
 def test_a_parametrised_test_has_a_line_for_each_of_its_cases() -> None:
-    text = page([measured("test_member_killed_at[a]"), measured("test_member_killed_at[b]")], [])
+    names = [f"test_member_killed_at[{case}]" for case in "ab"]
+    text = page(map(measured, names), [], {"test_member_killed_at": ["a", "b"]})
     assert text.count("`test_member_killed_at[") == 4  # a line of figures and one of seconds each
+
+
+def test_a_case_without_a_measurement_says_so_and_one_that_is_no_more_says_nothing() -> None:
+    names = [f"test_member_killed_at[{case}]" for case in ("a", "of old")]
+    text = page(map(measured, names), [], {"test_member_killed_at": ["a", "b"]})
+    assert "| `test_member_killed_at[a]` | 300 |" in text
+    assert "| `test_member_killed_at[b]` | not measured yet |" in text
+    assert "of old" not in text
+
+
+def test_the_cases_of_a_test_are_named_as_pytest_names_them() -> None:
+    known = cases()
+    assert "fire.before_commit" in known["test_member_killed_at"]
+    assert known["test_owner_stopped_for_long"] == ["60"]
+    assert "+0 x2-3" in known["test_wall_clock_moved"]
+    assert "test_leader_killed" not in known
 
 
 def test_a_ride_of_drawn_faults_says_what_was_held_before_and_after() -> None:
@@ -64,7 +81,7 @@ def test_a_ride_of_drawn_faults_says_what_was_held_before_and_after() -> None:
         | {"spool_bytes": [0, 7]},
     }
     ride = measured("faults-long, seed 7") | {"measured": {"faults": 9, "held": held}}
-    text = page([ride], [])
+    text = page([ride], [], {})
     assert (
         "| `faults-long, seed 7`: 9 faults in 24 s | 3 members"
         " | 200 → 210 MiB | 90 → 91 | 9 → 9 | 12 → 12 |  |" in text
@@ -77,25 +94,33 @@ def test_a_wire_that_was_spoiled_says_what_was_counted() -> None:
     wire |= {"bytes_up": 0, "bytes_down": 0, "least_late": None}
     line = measured("test_leader_killed") | {"measured": {"wire": wire}}
     wanted = "6 of 6 open connections struck, 17 connections cut in mid-frame"
-    assert wanted in page([line], [])
+    assert wanted in page([line], [], {})
 
 
 def test_what_else_the_machine_had_to_do_is_told() -> None:
     assert "healing, load 26" in page(
-        [measured("test_leader_killed") | {"measured": {"healing_s": 1.0}, "load": 25.9}], []
+        [measured("test_leader_killed") | {"measured": {"healing_s": 1.0}, "load": 25.9}], [], {}
     )
 
 
 def test_a_measurement_that_failed_says_so() -> None:
     failed = measured("test_leader_killed") | {"status": "violated"}
-    assert "**violated**" in page([failed], [])
+    assert "**violated**" in page([failed], [], {})
+
+
+def test_what_was_violated_is_named_once_for_each_invariant() -> None:
+    late = [{"invariant": "L2", "what": f"r952775657-two-{n} started late"} for n in (1, 2, 3)]
+    other = {"invariant": "S1", "what": "two results | accepted"}
+    failed = measured("test_leader_killed") | {"status": "violated", "violations": [*late, other]}
+    wanted = "**violated** (L2: two-1 started late, and 2 more; S1: two results / accepted) |"
+    assert wanted in page([failed], [], {})
 
 
 def test_each_mutant_and_each_ride_of_the_product_says_what_it_broke() -> None:
     known = {"date": "2026-11-21", "commit": "abc1234", "right": True}
     caught = known | {"build": "no-catch-up", "ride": "leader killed", "broken": ["L1"]}
     whole = known | {"build": "(the product)", "ride": "calm", "broken": []}
-    text = page([], [], [caught, whole])
+    text = page([], [], {}, [caught, whole])
     [line] = [line for line in text.splitlines() if "`no-catch-up`" in line]
     assert line.endswith("| leader killed | L1 | L1 | 2026-11-21, abc1234 |")
     assert "| the product | calm | none | none | 2026-11-21, abc1234 |" in text
