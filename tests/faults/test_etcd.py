@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from faults.conftest import FaultRun
 from faults.nemesis import etcd
 from faults.nemesis.processes import killed, stopped
+from faults.witness import fired, leader_stays
 from faults.world.world import TTL, World
+
+TRUST = TTL - max(1.0, TTL / 5)
+"""Seconds for which a lease is trusted after its last keepalive was sent: TTL less the margin."""
+ON_ITS_WAY = 0.5
+"""Seconds that what was begun within the trust may take to its commit."""
 
 
 def test_etcd_leader_killed(fault_run: FaultRun, world: World) -> None:
     """The cluster's own leader stays who it is."""
-    with fault_run() as run:
-        leader = world.leader()
-        with etcd.all_lost(run.journal, world, 1):
-            run.ride(5)
-        assert world.leader() == leader
+    with leader_stays(world), fault_run() as run, etcd.all_lost(run.journal, world, 1):
+        run.ride(5)
 
 
 def test_etcd_majority_lost(fault_run: FaultRun, world: World) -> None:
     """Firing stops when trust ends; after healing every instant is accounted for."""
     with fault_run() as run, etcd.all_lost(run.journal, world, 2):
+        lost = time.time()
         run.ride(TTL + 4)
+        assert fired(world, lost - 2, lost), "until then owners fired"
+        assert not fired(world, lost + TRUST + ON_ITS_WAY, time.time())
 
 
 def test_etcd_compacted_under_the_watches(fault_run: FaultRun, world: World) -> None:
@@ -33,14 +41,16 @@ def test_etcd_compacted_under_the_watches(fault_run: FaultRun, world: World) -> 
 
 @pytest.mark.full
 def test_etcd_member_stopped(fault_run: FaultRun, world: World) -> None:
-    """One of three stands still with all its connections open."""
-    with fault_run() as run, stopped(run.journal, world.etcds["e1"]):
+    """One of three stands still with all its connections open: the leader stays who it is."""
+    with leader_stays(world), fault_run() as run, stopped(run.journal, world.etcds["e1"]):
         run.ride(TTL + 4)
 
 
 @pytest.mark.full
 def test_etcd_full(fault_run: FaultRun, world: World) -> None:
-    """NOSPACE: no lease is granted and no key written, but those that live are kept."""
+    """NOSPACE: no lease is granted and no key written, but those that live are kept. Once somebody
+    has made room, all goes on by itself.
+    """
     with fault_run() as run, etcd.full(run.journal, world):
         run.ride(8)
 

@@ -7,41 +7,52 @@ import pytest
 from faults.conftest import FaultRun
 from faults.nemesis.postgres import database_full, exhausted, locked, pinned, restarted
 from faults.nemesis.proxies import led, spoiled
+from faults.witness import leader_stays
 from faults.world.postgres import PORT
 from faults.world.world import World
 
 
 def test_postgres_restarted(fault_run: FaultRun, world: World) -> None:
     """Nothing that was acknowledged is lost, and the leader stays who it is."""
-    with fault_run() as run, restarted(run.journal, world.postgres):
+    with leader_stays(world), fault_run() as run, restarted(run.journal, world.postgres):
         run.ride(2)
 
 
 def test_table_locked(fault_run: FaultRun, world: World) -> None:
-    """All writes of runs wait, longer than any timeout; the backlog drains, once each."""
-    with fault_run() as run, locked(run.journal, world.postgres, "runs"):
+    """All writes of runs wait, longer than any timeout; the backlog drains, once each. No member
+    is better off than the leader, so it stays who it is.
+    """
+    with leader_stays(world), fault_run() as run, locked(run.journal, world.postgres, "runs"):
         run.ride(8)
 
 
 @pytest.mark.full
 def test_postgres_crashed(fault_run: FaultRun, world: World) -> None:
     """Its sessions break in mid-air: what was on its way to COMMIT is read back, not guessed."""
-    with fault_run() as run, restarted(run.journal, world.postgres, crash=True):
+    with (
+        leader_stays(world),
+        fault_run() as run,
+        restarted(run.journal, world.postgres, crash=True),
+    ):
         run.ride(2)
 
 
 @pytest.mark.full
 def test_table_locked_for_long(fault_run: FaultRun, world: World) -> None:
-    """Half a minute."""
-    with fault_run() as run, locked(run.journal, world.postgres, "runs"):
+    """Half a minute, and the leader stays who it is."""
+    with leader_stays(world), fault_run() as run, locked(run.journal, world.postgres, "runs"):
         run.ride(30)
 
 
 @pytest.mark.full
 def test_postgres_slow(fault_run: FaultRun, world: World) -> None:
-    """Each answer takes two seconds longer to reach any member."""
+    """Each answer takes two seconds longer to reach any member; the leader stays who it is."""
     members = [member.host for member in world.members.values()]
-    with led(world, members, [world.postgres.host], PORT) as wire, fault_run() as run:
+    with (
+        led(world, members, [world.postgres.host], PORT) as wire,
+        leader_stays(world),
+        fault_run() as run,
+    ):
         with spoiled(run.journal, wire, "slow", seconds=1.0) as counts:
             run.ride(10)
         run.figures["wire"] = counts
@@ -60,15 +71,17 @@ def test_wire_between_members_and_postgres(fault_run: FaultRun, world: World, wa
 
 @pytest.mark.full
 def test_connections_exhausted(fault_run: FaultRun, world: World) -> None:
-    """No member can connect anew; when they can, all goes on without help."""
-    with fault_run() as run, exhausted(run.journal, world.postgres):
+    """No member can connect anew; when they can, all goes on without help, under the leader that
+    there was: PostgreSQL was away for the others, too.
+    """
+    with leader_stays(world), fault_run() as run, exhausted(run.journal, world.postgres):
         run.ride(6)
 
 
 @pytest.mark.full
 def test_transaction_pinned(fault_run: FaultRun, world: World) -> None:
     """Somebody's old snapshot keeps dead rows from being cleared away; nothing gets slow."""
-    with fault_run() as run, pinned(run.journal, world.postgres):
+    with leader_stays(world), fault_run() as run, pinned(run.journal, world.postgres):
         run.ride(15)
 
 

@@ -1,0 +1,131 @@
+"""What rows measure themselves, beside what the checker judges of them all.
+
+before = leadership(world)                            who leads, as PostgreSQL alone has it
+taken = await_succession(world, dead, since)          seconds until others have what was theirs
+fired(world, since, until)                            how many runs owners made of timers
+latest(run, since, until)                             how late the latest of the probes was
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+from faults.scenario import Run
+from faults.world.world import World
+from support.wait import wait_until
+
+LEFT = """
+SELECT
+  (SELECT count(*) FROM shards s LEFT JOIN tenures t ON t.id = s.owner AND t.fenced_at IS NULL
+   WHERE t.id IS NULL OR t.id = ANY (%s::uuid[]))
++ (SELECT count(*) FROM term l LEFT JOIN tenures t ON t.id = l.leader AND t.fenced_at IS NULL
+   WHERE t.id IS NULL OR t.id = ANY (%s::uuid[]))
+"""
+"""Shards, and the leadership, that nobody has but the dead."""
+
+STALE = """
+SELECT count(*) FROM audit WHERE action = 'result' AND outcome = 'refused' AND reason = 'STALE'
+  AND worker = %s AND at >= to_timestamp(%s)
+"""
+
+FIRED = """
+SELECT count(*) FROM runs WHERE fired_by IS NOT NULL
+  AND created_at >= to_timestamp(%s) AND created_at < to_timestamp(%s)
+"""
+
+IN_HAND = "SELECT run_id::text FROM runs WHERE state = 'RUNNING' AND worker = %s"
+
+WITHOUT_RESULT = """
+SELECT coalesce(j.name, r.run_id::text) FROM runs r LEFT JOIN jobs j USING (job_id)
+WHERE r.run_id = ANY (%s::uuid[]) AND r.digest IS NULL
+"""
+
+
+def tenures_of(world: World, names: Collection[str]) -> list[str]:
+    """The tenures of these members that nobody has fenced."""
+    rows = world.postgres.sql(
+        "SELECT id::text FROM tenures WHERE member = ANY (%s) AND fenced_at IS NULL", [*names]
+    )
+    return [tenure for (tenure,) in rows]
+
+
+def await_succession(world: World, dead: Collection[str], since: float, within: float) -> float:
+    """Wait until every shard and the leadership are with tenures that live; seconds since `since`,
+    which is of the monotonic clock.
+    """
+    gone = [*dead]
+
+    def taken() -> bool:
+        [(left,)] = world.postgres.sql(LEFT, gone, gone)
+        return not left
+
+    wait_until(taken, within, "others to have all that was the dead's", every=0.05)
+    return time.monotonic() - since
+
+
+def leadership(world: World) -> tuple[int, str]:
+    """The term and the tenure that leads."""
+    [(term, leader)] = world.postgres.sql("SELECT term, leader::text FROM term")
+    return int(term), str(leader)
+
+
+@contextmanager
+def leader_stays(world: World) -> Iterator[None]:
+    """No term begins in this block: nobody else comes to lead, nor the leader anew."""
+    before = leadership(world)
+    yield
+    after = leadership(world)
+    assert after == before, f"term and leader went from {before} to {after}"
+
+
+def fired(world: World, since: float, until: float) -> int:
+    """The runs that owners have made of due timers in this time, which are all still there."""
+    [(count,)] = world.postgres.sql(FIRED, since, until)
+    return int(count)
+
+
+def latest(run: Run, since: float, until: float) -> float:
+    """Seconds by which the latest first try of a probe was late, of those due in this time."""
+    names = {probe.name for probe in run.mix}
+    late = [
+        line["at"] - due
+        for line in run.starts()
+        if line["job"] in names
+        and line["attempt"] == 1
+        and since <= (due := datetime.fromisoformat(line["nominal"]).timestamp()) < until
+    ]
+    assert late, "no probe started that was due in this time"
+    return max(late)
+
+
+def has_just_begun(run: Run, probe: str, within: float = 1.0) -> str:
+    """The worker that began this probe within the last second, as soon as there is one: whose run
+    lasts longer is sure to be in its hands.
+    """
+    name = f"{run.prefix}-{probe}"
+
+    def found() -> str:
+        since = time.time() - within
+        begun = (line for line in run.starts() if line["job"] == name and line["at"] > since)
+        return next((str(line["worker"]) for line in begun), "")
+
+    return wait_until(found, 30, f"{probe} to begin")
+
+
+def stale_results(world: World, worker: str, since: float) -> int:
+    """The results of this worker that were refused and audited since."""
+    [(count,)] = world.postgres.sql(STALE, worker, since)
+    return int(count)
+
+
+def in_hand(world: World, worker: str) -> list[str]:
+    """The runs that are this worker's, and have no result yet."""
+    return [run for (run,) in world.postgres.sql(IN_HAND, worker)]
+
+
+def without_result(world: World, runs: Collection[str]) -> list[str]:
+    """The jobs of those of these runs that have no accepted result."""
+    return [job for (job,) in world.postgres.sql(WITHOUT_RESULT, [*runs])]
