@@ -11,10 +11,12 @@ from faults.conftest import FaultRun
 from faults.nemesis import disks
 from faults.nemesis.clocks import movable_clock, moved
 from faults.nemesis.cuts import cut
+from faults.nemesis.failpoints import killed_at
 from faults.nemesis.processes import asked_to_end, killed, stopped
 from faults.nemesis.proxies import led, spoiled
 from faults.nemesis.twins import second
-from faults.world.daemons import GRPC
+from faults.witness import has_just_begun, in_hand, stale_results, without_result
+from faults.world.daemons import GRPC, WORKER_POINTS
 from faults.world.world import TTL, World
 from support.wait import wait_until
 
@@ -22,6 +24,8 @@ ENDED_WITHIN = 15
 """Seconds in which a stream ends that has fallen silent (client/schedkit/channel.py)."""
 SETTLED = 1.0
 """Seconds after which what was granted before a worker's disk was full has begun."""
+DELIVERED_WITHIN = 20
+"""Seconds from a worker's death to the end of what it had spooled: its next life tells of it."""
 
 
 def test_worker_killed(fault_run: FaultRun, world: World) -> None:
@@ -31,9 +35,14 @@ def test_worker_killed(fault_run: FaultRun, world: World) -> None:
 
 
 def test_worker_stopped_past_its_lease(fault_run: FaultRun, world: World) -> None:
-    """What it had is run elsewhere; the results it brings when it wakes are refused."""
-    with fault_run() as run, stopped(run.journal, world.workers["w1"]):
-        run.ride(TTL + 3)
+    """What it had is run elsewhere; the results it brings when it wakes are refused and audited."""
+    with fault_run() as run:
+        worker = world.workers[has_just_begun(run, "slow-1")]
+        since = time.time()
+        with stopped(run.journal, worker):
+            run.ride(TTL + 3)
+        wait_until(lambda: stale_results(world, worker.name, since), 10, "its result to be STALE")
+        run.figures["stale_results"] = stale_results(world, worker.name, since)
 
 
 def test_worker_cut_from_members(fault_run: FaultRun, world: World) -> None:
@@ -70,6 +79,28 @@ def test_two_daemons_with_one_identity(fault_run: FaultRun, world: World) -> Non
             assert attached is not None
             assert b"workerd_members_attached 0" in attached.body
             assert not member.ready()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("point", WORKER_POINTS)
+def test_worker_killed_at(fault_run: FaultRun, world: World, point: str) -> None:
+    """Whoever passes dies there: before it starts what it took, or with a result that nobody has
+    seen. What it had has one accepted result all the same, its own or another's; what was in its
+    spool is delivered, or refused.
+    """
+    with fault_run() as run, killed_at(run.journal, world, point) as victim:
+        held, spooled = in_hand(world, victim.name), world.spooled(victim.name)
+        run.figures |= {"held_runs": len(held), "spooled_batches": len(spooled)}
+        wait_until(
+            lambda: not any(batch.exists() for batch in spooled),
+            DELIVERED_WITHIN,
+            "what was spooled to be acknowledged",
+        )
+        run.ride(2)
+    assert held, "it died with something in hand"
+    assert spooled or point != "worker.after_fsync"
+    owed = {probe.name for probe in run.mix if not probe.at_most_once}
+    assert owed.isdisjoint(without_result(world, held))
 
 
 @pytest.mark.full
@@ -128,10 +159,13 @@ def test_spool_disk_full(fault_run: FaultRun, world: World) -> None:
 
 
 @pytest.mark.full
-def test_worker_clock_moved(fault_run: FaultRun, world: World) -> None:
-    """An hour ahead: it starts nothing early, nothing late, and what it says of times is right."""
+@pytest.mark.parametrize("how", ["+3600s", "-3600s"])
+def test_worker_clock_moved(fault_run: FaultRun, world: World, how: str) -> None:
+    """An hour ahead, or behind: it takes work on, and starts nothing early and nothing late."""
     with movable_clock(world.workers["w1"]) as clock:
         world.await_ready(30)
-        told = "w1 +3600s"
-        with fault_run(faketime=told) as run, moved(run.journal, clock, "+3600s", 3000):
+        with fault_run(faketime=f"w1 {how}") as run, moved(run.journal, clock, how, 3000):
+            since = time.time()
             run.ride(8)
+            begun = [line for line in run.starts() if line["worker"] == "w1"]
+            assert [line for line in begun if line["at"] > since + SETTLED]

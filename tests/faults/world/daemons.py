@@ -28,9 +28,13 @@ MEMBER_POINTS = {
     "accept.before_commit": "kill",
     "accept.after_commit": "kill",
     "acknowledge.before": "kill",
+    "give_back.before_commit": "kill",
+    "rescue.before_commit": "kill",
     "take.before": "kill",
     "take.before_commit": "kill",
     "take.after_commit": "kill",
+    "release.after_commit": "kill",
+    "join.before_row": "kill",
     "lead.before_term": "kill",
     "lead.after_term": "kill",
     "fence.before_commit": "kill",
@@ -38,6 +42,16 @@ MEMBER_POINTS = {
 }
 """Failpoints of every member, and what happens at each when its ticket is there: a member dies, or
 stands still with its transaction open. Without a ticket they do nothing."""
+
+WORKER_POINTS = {
+    "worker.before_start": "kill",
+    "worker.before_exec": "kill",
+    "worker.after_start": "kill",
+    "worker.after_end": "kill",
+    "worker.before_fsync": "kill",
+    "worker.after_fsync": "kill",
+}
+"""The same for every worker."""
 
 
 def address(host: Host, port: int = GRPC) -> str:

@@ -94,6 +94,8 @@ class World:
             host.name: daemons.worker(host, self.work, self.logs, members=nodes, slots=SLOTS)
             for host in hands
         }
+        for worker in self.workers.values():
+            worker.environ = daemons.armed(daemons.WORKER_POINTS, self.tickets)
 
     # ── its life ─────────────────────────────────────────────────────────────────────────────
 

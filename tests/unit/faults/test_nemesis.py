@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from faults.history import Recorder
+from faults.nemesis import failpoints
 from faults.nemesis.disks import full, refuses
+from faults.nemesis.failpoints import killed_at
 from faults.nemesis.journal import Journal, NoEffect
 from faults.nemesis.processes import asked_to_end, killed, stopped
 from faults.world.network import Host
-from faults.world.service import Service
+from faults.world.service import Service, Supervisor
 from support.wait import wait_until
+
+if TYPE_CHECKING:
+    from faults.world.world import World
 
 
 class Here(Host):
@@ -63,6 +72,16 @@ def test_what_was_killed_and_came_back_too_soon_was_not_away(
         service.start()
 
 
+def test_whoever_ends_a_death_before_its_time_starts_it_again(
+    journal: Journal, service: Service
+) -> None:
+    with killed(journal, service) as death:
+        death.end()
+        service.start()
+    assert service.alive()
+    assert phases(journal) == ["begin", "took_effect", "end", "healed"]
+
+
 def test_what_was_asked_to_end_and_came_back_too_soon_was_not_away(
     journal: Journal, service: Service
 ) -> None:
@@ -99,3 +118,67 @@ def test_what_a_service_said_is_read_from_a_mark_on(service: Service) -> None:
     with service.log.open("a") as log:
         log.write("after\n")
     assert service.said_since(mark) == "after\n"
+
+
+class Passer(Service):
+    """A daemon that does what is armed, when the ticket of its point is there."""
+
+    def ready(self) -> bool:
+        return self.alive()
+
+
+@contextmanager
+def passing(folder: Path, point: str, act: str) -> Iterator[tuple[World, Passer]]:
+    """A world of one such daemon and its service manager."""
+    ticket = folder / point
+    script = f"""
+        echo 'failpoint {point} is armed: this process is being tested'
+        while :; do
+            if rm {shlex.quote(str(ticket))} 2>&-; then
+                echo 'failpoint {point}: {act} '; kill -{act.upper()} $$
+            fi
+            sleep 0.02
+        done"""
+    here = Here("here", 1, "", "127.0.0.1", "127.0.0.1")
+    service = Passer("passer", here, ["bash", "-c", script], folder / "log", folder)
+    supervisor = Supervisor([service])
+    service.start()
+    supervisor.begin()
+    world = SimpleNamespace(
+        tickets=folder, members={service.name: service}, workers={service.name: service}
+    )
+    try:
+        yield cast("World", world), service
+    finally:
+        supervisor.end()
+        service.kill()
+
+
+@pytest.mark.parametrize(
+    ("point", "act"),
+    [("fire.after_commit", "kill"), ("worker.after_end", "kill"), ("fire.before_commit", "stop")],
+)
+def test_whoever_takes_the_ticket_is_dead_also_where_it_only_stops(
+    journal: Journal, tmp_path: Path, point: str, act: str
+) -> None:
+    with passing(tmp_path, point, act) as (world, service):
+        first = service.process
+        with killed_at(journal, world, point) as victim:
+            assert victim is service
+            assert not first.alive()
+        assert service.starts == 2, "its service manager has started it again"
+    assert phases(journal) == ["begin", "took_effect", "end", "healed"]
+
+
+def test_a_point_that_nobody_passes_kills_nobody(
+    journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failpoints, "PASSED_WITHIN", 0.1)
+    with passing(tmp_path, "fire.after_commit", "kill") as (world, service):
+        with (
+            pytest.raises(NoEffect, match=r"somebody to pass fire\.mid_batch"),
+            killed_at(journal, world, "fire.mid_batch"),
+        ):
+            pass
+        assert service.alive()
+        assert not (tmp_path / "fire.mid_batch").exists()
