@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -236,7 +236,7 @@ _NESTED: dict[type, dict[str, Callable[[Any], Any]]] = {
     Meta: {"quiet": _pairs, "legs": _pairs},
     Definition: {"schedule": lambda values: _make(Schedule, values)},
     Commit: {"changes": lambda changes: tuple(_make(Change, change) for change in changes)},
-    Leftovers: dict.fromkeys(("processes", "etcd_keys", "spool_files", "cgroups"), tuple),
+    Leftovers: dict.fromkeys((each.name for each in fields(Leftovers)), tuple),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from faults.history import Leftovers
@@ -17,8 +17,8 @@ TREE = re.compile(r"a cgroup of its own, under (\S+)")
 """What a worker logs when it starts: where the cgroups of its attempts will be."""
 
 
-def leftovers(world: World) -> Leftovers:
-    """Look for them. Nothing may run in the meantime."""
+def leftovers(world: World, restarts: Iterable[str] = ()) -> Leftovers:
+    """Look for them. Nothing may run in the meantime. `restarts`: who was started again."""
     workers = world.workers.values()
     return Leftovers(
         processes=tuple(_orphans(world)),
@@ -33,6 +33,7 @@ def leftovers(world: World) -> Leftovers:
             for worker in workers
             for group in strange_groups(worker.said_since(0))
         ),
+        restarts=tuple(name for name in restarts if name in world.members or name in world.workers),
     )
 
 

@@ -176,9 +176,12 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """What is there after healing and should not be, each in words that name it."""
+    """What is there after healing and should not be, each in words that name it; and the names of
+    members and workers that the service manager started again, once for each time.
+    """
 
     processes: tuple[str, ...] = ()
     etcd_keys: tuple[str, ...] = ()
     spool_files: tuple[str, ...] = ()
     cgroups: tuple[str, ...] = ()
+    restarts: tuple[str, ...] = ()

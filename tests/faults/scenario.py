@@ -103,8 +103,6 @@ class Run:
         self._after: list[Resource] = []
         self._restarts = len(world.supervisor.restarted)
 
-    # ── what goes on inside ──────────────────────────────────────────────────────────────────
-
     def ride(self, seconds: float) -> None:
         """Let time pass: the length of a fault is the subject here."""
         until = time.monotonic() + seconds
@@ -151,8 +149,6 @@ class Run:
         began = time.time()
         yield
         self.quiet.append((began, time.time()))
-
-    # ── the phases ───────────────────────────────────────────────────────────────────────────
 
     def __enter__(self) -> Self:
         try:
@@ -212,7 +208,9 @@ class Run:
             closing.callback(self._know_what_was_held)
             closing.callback(self._dump)
             closing.callback(self.keep_commits)
-            closing.callback(lambda: self.recorder.leftovers(leftovers(self.world)))
+            closing.callback(
+                lambda: self.recorder.leftovers(leftovers(self.world, self._restarted()))
+            )
             closing.callback(self._record_after)
             if self._load is not None:
                 self._load.end()
@@ -233,6 +231,9 @@ class Run:
     def _know_what_was_held(self) -> None:
         gone = {each.who for each in self._before} - {each.who for each in self._after}
         assert not gone, f"what {', '.join(sorted(gone))} held is not known, for it doesn't run"
+
+    def _restarted(self) -> list[str]:
+        return [name for _, name in self.world.supervisor.restarted[self._restarts :]]
 
     def _settled(self) -> bool:
         [(live,)] = self.world.postgres.sql("SELECT count(*) FROM live")
@@ -264,8 +265,6 @@ class Run:
             if must:
                 raise
 
-    # ── small acts ───────────────────────────────────────────────────────────────────────────
-
     def _write_meta(self) -> None:
         self.recorder.meta(
             Meta(
@@ -289,8 +288,7 @@ class Run:
         for service in self.world.services():
             said = service.said_since(self._log_sizes.get(service.name, 0))
             self.recorder.log(service.name).write_text(said)
-        restarted = self.world.supervisor.restarted[self._restarts :]
-        self.figures["restarts"] = len(restarted)
+        self.figures["restarts"] = len(self._restarted())
         (self.directory / "figures.json").write_text(json.dumps(self.figures) + "\n")
 
 

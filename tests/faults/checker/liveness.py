@@ -7,8 +7,8 @@ fault began, was dead already. So was a worker that is lost within its TTL + F a
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 
 from faults.checker.epochs import member
 from faults.checker.rows import Run
@@ -41,7 +41,7 @@ def l3(world: World) -> Iterator[Violation]:
 
 
 def l4(world: World) -> Iterator[Violation]:
-    """Nothing is stuck past its deadline; no process, key, spool file or cgroup is left."""
+    """Nothing is stuck past its deadline, nobody ended by itself, nothing is left behind."""
     waiting: dict[str, int] = defaultdict(int)
     for run in world.runs.final():
         waiting[run.job_id] += run.admitted
@@ -58,6 +58,18 @@ def l4(world: World) -> Iterator[Violation]:
             if found:
                 what = f"{len(found)} {kind.replace('_', ' ')} were left behind"
                 yield Violation("L4", what, found)
+        yield from _ended_by_themselves(world, leftovers.restarts)
+
+
+def _ended_by_themselves(world: World, restarts: Sequence[str]) -> Iterator[Violation]:
+    """The service manager starts what a failpoint killed, and has nothing else to do."""
+    killed = Counter(
+        event.detail.get("member") or event.detail.get("worker")
+        for event in world.history.nemesis
+        if event.fault.startswith("kill -9 at") and event.phase == "took_effect"
+    )
+    for who, times in (Counter(restarts) - killed).items():
+        yield Violation("L4", f"{who} ended by itself {times} times and was started again")
 
 
 def _calm_until(world: World, fault: Fault) -> float:

@@ -9,7 +9,7 @@ import pytest
 
 from faults.checker import check
 from faults.checker.verdict import Figures
-from faults.history import Leftovers
+from faults.history import Leftovers, Nemesis
 from support.story import BASE, Story, broken, calm, delete, insert, leader_killed, live_row
 
 NONE: frozenset[str] = frozenset()
@@ -270,6 +270,24 @@ def test_a_late_start_under_the_older_token_of_a_lost_worker_is_explained() -> N
 def test_misses_and_duplicates_are_told_per_10_000() -> None:
     figures = Figures(judged=4000, lost=2, doubled=1, explained=3)
     assert (figures.misses_per_10_000, figures.duplicates_per_10_000) == (5.0, 10.0)
+
+
+def test_a_daemon_that_ends_by_itself_breaks_l4() -> None:
+    story = calm()
+    story.leftovers = Leftovers(restarts=("m1",))
+    verdict = check(story.history())
+    assert verdict.broken == {"L4"}
+    assert verdict.violations[0].what == "m1 ended by itself 1 times and was started again"
+
+
+def test_a_daemon_that_a_failpoint_killed_is_started_again_once() -> None:
+    story = calm()
+    fault = Nemesis(BASE + 50, 1, "kill -9 at fire.after_commit", "a member", "took_effect")
+    story.nemesis.append(replace(fault, detail={"member": "m1"}))
+    story.leftovers = Leftovers(restarts=("m1",))
+    assert "L4" not in check(story.history()).broken
+    story.leftovers = Leftovers(restarts=("m1", "m1"))
+    assert "L4" in check(story.history()).broken
 
 
 # -- L6
