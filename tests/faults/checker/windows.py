@@ -25,17 +25,20 @@ NEVER = float("inf")
 ON_TIME = 1.0
 """Seconds after its due instant within which a run starts in quiet."""
 CLOCK_BOUND = 1.0
-"""Seconds by which hosts' clocks may differ (S7) where something was wrong."""
+"""Seconds by which hosts' clocks may differ (S7) while a fault is at one, or at the wire by which
+members read the cluster's.
+"""
 QUIET_BOUND = 0.1
-"""The same in quiet: all processes of a run share one host's clock."""
-SOME_MEMBER = "a member"
-"""The target of a fault that strikes whichever member comes first."""
+"""The same at any other time: all processes of a run share one host's clock."""
+WHOEVER = ("a member", "a worker")
+"""The targets of a fault that strikes whichever of them comes first."""
 SLEEPS = ("stop", "pause", "freeze", "suspend")
 """A fault with one of these in its name keeps its target from running; it goes on later."""
 BACK_WITHIN = 15.0
 """Seconds from the end of a fault to where its target must be back: how long a daemon may take to
 start on a busy machine. However late it says that it is ready, from then on it counts as healed.
 """
+WIRE = "wire"
 CLOCK = "clock"
 """A fault with this in its name makes its target date wrongly what it does."""
 
@@ -105,7 +108,11 @@ class Windows:
 
     def early(self, due: float) -> float:
         """The earliest instant at which a run due then may start."""
-        return due - (QUIET_BOUND if self.quiet(due - ON_TIME, due) else CLOCK_BOUND)
+        disturbed = any(
+            (CLOCK in fault.name or WIRE in fault.name) and fault.overlaps(due - ON_TIME, due)
+            for fault in self.faults
+        )
+        return due - (CLOCK_BOUND if disturbed else QUIET_BOUND)
 
     def slept(self, who: str, first: float, last: float) -> bool:
         """Whether a fault made this process stand still at some moment of [first, last]."""
@@ -131,7 +138,7 @@ def windows_of(meta: Meta, events: Sequence[Nemesis], alone: Collection[str] = (
 def _borne(fault: Fault, faults: Sequence[Fault], alone: Collection[str]) -> bool:
     """Whether it was of one process alone, and nothing else was wrong meanwhile."""
     sides = re.split(r"\s*<?->\s*", fault.target)
-    single = any(side in alone or side == SOME_MEMBER for side in sides)
+    single = any(side in alone or side in WHOEVER for side in sides)
     others = (other for other in faults if other.id != fault.id)
     return single and not any(other.overlaps(fault.begin, fault.healed) for other in others)
 

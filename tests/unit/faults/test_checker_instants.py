@@ -97,17 +97,26 @@ def test_a_start_before_its_instant_breaks_s7() -> None:
     assert broken(story) == {"S7"}
 
 
-def test_a_start_earlier_than_clocks_may_differ_breaks_s7_in_a_fault_too() -> None:
+def test_a_start_before_its_instant_breaks_s7_in_a_fault_that_touches_no_clock_too() -> None:
     story = leader_killed(without={110})
-    story.play(story.fire(110, on=108.6), 108.7)
+    story.play(story.fire(110, on=109.6), 109.7)
     assert broken(story) == {"S7"}
 
 
-def test_clocks_may_differ_a_little() -> None:
-    story = leader_killed(without={150, 110})
-    story.play(story.fire(110, on=109.3), 109.4)
+def early_under_a_moved_clock(on: float) -> Story:
+    story = calm(without={150, 110})
+    story.fault("clock moved", "m2", 90, 112)
+    story.play(story.fire(110, on=on), on + 0.1)
     story.play(story.fire(150, on=149.6), 149.9)
-    assert broken(story) == NONE
+    return story
+
+
+def test_clocks_may_differ_a_little_while_one_is_moved() -> None:
+    assert broken(early_under_a_moved_clock(109.3)) == NONE
+
+
+def test_a_start_earlier_than_clocks_may_differ_breaks_s7() -> None:
+    assert broken(early_under_a_moved_clock(108.6)) == {"S7"}
 
 
 def reported_at(story: Story, started: float) -> Story:
