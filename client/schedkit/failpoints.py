@@ -21,8 +21,8 @@
 
 Invariants
 - Without the variable a place is bound to a function that does nothing, and nothing else is there.
-- A name that no place has, or a point that can't be read, ends the start (`check`): a test that
-  arms nothing must not pass.
+- A name that no place has, one given twice, or a point that can't be read or could never act, ends
+  the start (`check`): a test that arms nothing must not pass.
 - A daemon with points armed says so in its log, each time that one acts too.
 """
 
@@ -30,10 +30,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import re
 import signal
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -211,9 +213,13 @@ def parse(described: str) -> list[Point]:
     """Read the variable.
 
     Raises:
-        Misconfigured: a point that can't be.
+        Misconfigured: a point that can't be, or a place that is given twice.
     """
-    return [_point(each.strip()) for each in described.split(";") if each.strip()]
+    points = [_point(each.strip()) for each in described.split(";") if each.strip()]
+    for name, times in Counter(point.name for point in points).items():
+        if times > 1:
+            raise Misconfigured(f"the place {name} is given twice")
+    return points
 
 
 _POINT: Final = re.compile(r"([a-z_.]+)\s*=\s*([a-z]+)(?::([^,]*))?((?:\s*,[^,]*)*)")
@@ -229,7 +235,7 @@ def _point(described: str) -> Point:
     options = dict(_option(each, described) for each in rest.split(",") if each.strip())
     try:
         if action == "pause" and not argument.startswith("/"):
-            float(argument)
+            _seconds(argument)
         return _with(Point(name, action, argument), options)
     except ValueError as wrong:
         raise Misconfigured(f"{described!r}: {wrong}") from None
@@ -242,9 +248,23 @@ def _option(text: str, described: str) -> tuple[str, str]:
     return key, value
 
 
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"a pause of {text} seconds can't be")
+    return seconds
+
+
+def _at_least(least: int, options: Mapping[str, str], key: str) -> int:
+    number = int(options[key])
+    if number < least:
+        raise ValueError(f"{key}={number} can't be: {least} or more")
+    return number
+
+
 def _with(point: Point, options: Mapping[str, str]) -> Point:
-    point.skip = int(options.get("skip", 0))
-    point.count = int(options["count"]) if "count" in options else None
+    point.skip = _at_least(0, options, "skip") if "skip" in options else 0
+    point.count = _at_least(1, options, "count") if "count" in options else None
     point.ticket = Path(options["ticket"]) if "ticket" in options else None
     return point
 

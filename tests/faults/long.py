@@ -2,9 +2,9 @@
 
     ../.venv/bin/python -m faults.long --seconds 1800 --seed 7
 
-No fault begins after that time; healing, the last quiet time and the verdict come on top.
-Prints the seed first, each fault as it comes, the verdict at the end. The same seed draws the same
-faults. Exit code: the checker's (0 all holds, 1 violated, 2 inconclusive). The history is kept when
+No fault begins after that time, a minute at least; healing, the last quiet time and the verdict
+come on top. Prints the seed first, each fault as it comes, the verdict at the end. The same seed
+draws the same faults. Exit code: the checker's (0 all holds, 1 violated, 2 inconclusive). The history is kept when
 it failed, or with --keep.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import shutil
@@ -36,12 +37,14 @@ LEAST = 5.0
 for want of faults.
 """
 QUIET = 4.0
+SHORTEST = 60.0
+"""Seconds of a ride, at least: in less, hardly a fault begins."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; gives its exit code."""
     parser = argparse.ArgumentParser(prog="python -m faults.long")
-    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seconds", type=_length, default=600)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--keep", action="store_true", help="keep the history of a good run too")
     asked = parser.parse_args(arguments)
@@ -70,6 +73,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         print(kept)
     return verdict.status.exit_code
+
+
+def _length(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not SHORTEST <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: a ride takes {SHORTEST:g} seconds or more")
+    return seconds
 
 
 def suffer(home: Path, seconds: float, seed: int, command: str) -> tuple[History, Verdict]:

@@ -1,0 +1,23 @@
+"""The ride of faults drawn at random: what it can't be asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from faults import long
+
+
+@pytest.mark.parametrize("seconds", ["-5", "0", "59", "nan", "inf", "soon"])
+def test_a_ride_that_is_too_short_is_a_usage_error_and_rides_nothing(
+    seconds: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(long, "lacking_here", lambda: "it would have ridden")
+    with pytest.raises(SystemExit) as ended:
+        long.main(["--seconds", seconds, "--seed", "7"])
+    assert ended.value.code == 2
+    assert f"{seconds}: a ride takes 60 seconds or more" in capsys.readouterr().err
+
+
+def test_the_shortest_ride_is_one_of_a_minute(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(long, "lacking_here", lambda: "it would have ridden")
+    assert long.main(["--seconds", "60"]) == 64
