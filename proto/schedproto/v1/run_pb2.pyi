@@ -87,7 +87,7 @@ class Run(google.protobuf.message.Message):
     worker: builtins.str
     exit_code: builtins.int
     lateness_ms: builtins.int
-    """From due_at to the first start, which a retry doesn't change; never negative."""
+    """From due_at to the first start that was reported, which a retry doesn't change; never negative."""
     count: builtins.int
     """Instants that this row stands for (folded SKIPPED, MISSED, COALESCED)."""
     job_id: builtins.str
