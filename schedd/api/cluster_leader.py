@@ -6,7 +6,8 @@ Nothing stands still meanwhile: owners go on firing by the map they have, and th
 map is the same. `ok` comes when that map is seen.
 
 The audit has two lines, for the change itself is etcd's: "asked", written before the wish, and what
-came of it. A member that dies in between leaves the first.
+came of it. A member that dies in between leaves the first. A refused try has one line, with who
+was to lead ("": nobody was named, and nobody is fit) and why.
 """
 
 import asyncio
@@ -35,12 +36,13 @@ async def transfer_leader(
     """Have the leader step down for this member, or for the fittest. Every try is audited."""
     view = services.cluster.view()
     began = boottime()
-    async with refusals.audited(services, caller, ACTION, OBJECT, request.request_id):
+    wish: dict[str, object] = {"leader": request.member, "reason": request.reason}
+    async with refusals.audited(services, caller, ACTION, OBJECT, request.request_id, wish):
         standing.need_touch(services.cluster)
         old, heir = parties(view, request.member)
         before: dict[str, object] = {"leader": old.name, "term": view.term}
-        wished = {"leader": heir.name, "reason": request.reason}
-        asked = caller.changed(ACTION, OBJECT, before, wished, request.request_id)
+        wish["leader"] = heir.name
+        asked = caller.changed(ACTION, OBJECT, before, wish, request.request_id)
         await services.store.audit(replace(asked, outcome="asked"))
         if not await services.succession.ask(view, heir.tenure):
             raise Aborted(

@@ -71,8 +71,9 @@ class Caller:
     ) -> AuditEntry:
         """The audit's line for a change, with what the object was and what it is."""
         entry = self.audit(action, object_, request_id)
-        return replace(entry, before=_compact(before), after=_compact(after))
+        return replace(entry, before=compact(before), after=compact(after))
 
 
-def _compact(state: Mapping[str, object]) -> str:
+def compact(state: Mapping[str, object]) -> str:
+    """A state as the audit has it: JSON."""
     return json.dumps(state, separators=(",", ":"), ensure_ascii=False)

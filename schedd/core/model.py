@@ -345,3 +345,4 @@ class AuditEntry:
     before: str = ""
     """What the object was, as JSON; empty where nobody noted it."""
     after: str = ""
+    """What it is; of a change that was asked for or refused, what was wished."""

@@ -58,15 +58,18 @@ def _pause(session: Session, found: Cluster) -> str:
 
 
 @cluster.command("transfer-leader")
-@click.argument("member", default="")
+@click.argument("member", required=False)
 @click.option("--reason", default="", help="Why; stands in the audit.")
 @pass_session
-def transfer_leader(session: Session, member: str, reason: str) -> None:
+def transfer_leader(session: Session, member: str | None, reason: str) -> None:
     """Have the leader step down for MEMBER, or for the fittest.
 
     Nothing stands still meanwhile: owners go on firing.
     """
-    moved = session.run(lambda client: client.cluster.transfer_leader(member, reason=reason))
+    if member is not None and not member.strip():  # an unset variable, say
+        raise click.UsageError("an empty name is no member; leave MEMBER out to let any other lead")
+    wanted = member or ""
+    moved = session.run(lambda client: client.cluster.transfer_leader(wanted, reason=reason))
     if not session.tabular:
         show_one(session, moved, (), lambda one: one.new_leader)
         return

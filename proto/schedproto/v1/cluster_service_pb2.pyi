@@ -754,7 +754,9 @@ class AuditEntry(google.protobuf.message.Message):
     worker: builtins.str
     source: builtins.str
     before: builtins.str
-    """What the object was before and after, as JSON, where that is known."""
+    """What the object was before and after, as JSON, where that is known. Of a change that was asked
+    for or refused, after is what was wished.
+    """
     after: builtins.str
     @property
     def at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...

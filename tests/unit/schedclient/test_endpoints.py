@@ -136,6 +136,22 @@ async def test_a_deletion_that_may_have_happened_is_not_sent_again(
     assert len(member.heard("DeleteJob")) == 1
 
 
+async def test_a_rebalance_that_is_refused_is_not_asked_for_again(client: Client, member: Scripted):
+    """As a transfer of leadership: each refused try is a line of the audit."""
+    for call in ("RebalanceCluster", "TransferLeader"):
+        member.say(call, Refusal("UNAVAILABLE", reason="NOT_TRUSTED"))
+    for asked in (
+        client.cluster.rebalance(),
+        client.cluster.rebalance(dry_run=True),
+        client.cluster.transfer_leader("m2"),
+    ):
+        with pytest.raises(ClusterUnavailable) as refused:
+            await asked
+        assert refused.value.reason == "NOT_TRUSTED"
+    assert len(member.heard("RebalanceCluster")) == 2
+    assert len(member.heard("TransferLeader")) == 1
+
+
 async def test_a_deletion_that_was_never_sent_goes_elsewhere(member: Scripted):
     member.say("DeleteJob", DELETED)
     async with Client([free_address(), free_address(), member.address], timeout=10) as client:

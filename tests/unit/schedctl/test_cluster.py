@@ -98,6 +98,19 @@ async def test_a_transfer_prints_old_and_new_and_how_long(ctl, member):
     }
 
 
+@pytest.mark.parametrize("name", ["", " "])
+async def test_an_empty_member_is_a_usage_error_and_hands_nothing_over(ctl, member, name):
+    """A variable that isn't set must not move the lead to whoever is fittest."""
+    member.say("TransferLeader", wire.TransferLeaderResponse(old_leader="m1", new_leader="m2"))
+    ended = await ctl("cluster", "transfer-leader", name)
+    assert (ended.code, ended.out) == (2, "")
+    assert "an empty name is no member; leave MEMBER out to let any other lead" in ended.err
+    assert not member.heard("TransferLeader")
+    assert (await ctl("cluster", "transfer-leader")).code == 0
+    [asked] = member.heard("TransferLeader")
+    assert asked.member == ""
+
+
 async def test_a_rebalance_prints_what_moved_and_a_dry_run_exits_1_if_anything_would(ctl, member):
     move = wire.RebalanceClusterResponse.Move(shard=7, new_owner="m2")
     member.say("RebalanceCluster", wire.RebalanceClusterResponse(moves=[move]))

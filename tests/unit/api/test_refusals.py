@@ -1,0 +1,73 @@
+"""What the audit has of changes of the cluster that are refused: who wanted what, and why not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import cast
+from uuid import uuid4
+
+import pytest
+
+from schedd.api import cluster_leader, cluster_rebalance
+from schedd.api.errors import CallError, NotFound, OutOfTouch
+from schedd.api.services import Caller, Services
+from schedd.core.ids import TenureId, Term
+from schedd.core.membership import EMPTY_VIEW, ClusterView, MemberView
+from schedd.core.model import AuditEntry
+from schedproto.v1 import cluster_service_pb2 as wire
+
+CALLER = Caller("tester", "test")
+M1 = MemberView("m1", TenureId(uuid4()), "m1:1", "m1:2", 100, "1", "", False)
+
+
+class World:
+    """The ports that a refused call comes to: a member by itself, and the audit's lines."""
+
+    def __init__(self, *, trust: bool = True) -> None:
+        self.trust = trust
+        self.lines: list[AuditEntry] = []
+        self.cluster = self.store = self
+
+    def trusted(self) -> bool:
+        return self.trust
+
+    def view(self) -> ClusterView:
+        return replace(EMPTY_VIEW, members=(M1,), leader=M1.tenure, term=Term(7))
+
+    async def audit(self, entry: AuditEntry) -> None:
+        self.lines.append(entry)
+
+    def services(self) -> Services:
+        return cast("Services", self)
+
+
+async def test_a_refused_transfer_says_which_member_was_asked_for_and_why() -> None:
+    world = World()
+    request = wire.TransferLeaderRequest(member="m9", reason="upgrade")
+    with pytest.raises(NotFound):
+        await cluster_leader.transfer_leader(world.services(), CALLER, request)
+    [line] = world.lines
+    assert (line.outcome, line.reason) == ("refused", "NO_SUCH_MEMBER")
+    assert json.loads(line.after) == {"leader": "m9", "reason": "upgrade"}
+
+
+async def test_a_transfer_to_anybody_where_nobody_is_fit_says_why_it_was_asked_for() -> None:
+    world = World()
+    request = wire.TransferLeaderRequest(reason="upgrade")
+    with pytest.raises(CallError):
+        await cluster_leader.transfer_leader(world.services(), CALLER, request)
+    [line] = world.lines
+    assert (line.outcome, line.reason) == ("refused", "NOBODY_FIT")
+    assert json.loads(line.after) == {"leader": "", "reason": "upgrade"}
+
+
+@pytest.mark.parametrize(("dry_run", "lines"), [(True, 0), (False, 1)])
+async def test_a_refused_rebalance_is_one_line_and_its_dry_run_none(
+    dry_run: bool, lines: int
+) -> None:
+    world = World(trust=False)
+    request = wire.RebalanceClusterRequest(dry_run=dry_run)
+    with pytest.raises(OutOfTouch):
+        await cluster_rebalance.rebalance_cluster(world.services(), CALLER, request)
+    assert [line.reason for line in world.lines] == ["NOT_TRUSTED"] * lines
