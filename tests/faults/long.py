@@ -4,8 +4,8 @@
 
 No fault begins after that time, a minute at least; healing, the last quiet time and the verdict
 come on top. Prints the seed first, each fault as it comes, the verdict at the end. The same seed
-draws the same faults. Exit code: the checker's (0 all holds, 1 violated, 2 inconclusive). The history is kept when
-it failed, or with --keep.
+draws the same faults. Exit code: the checker's (0 all holds, 1 violated, 2 inconclusive). The
+history is kept when it failed, or with --keep.
 """
 
 from __future__ import annotations
