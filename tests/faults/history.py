@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from faults.records import (
+    VERSION,
     Change,
     ClientEvent,
     Commit,
@@ -162,13 +163,16 @@ class History:
 
     @classmethod
     def read(cls, directory: Path) -> Self:
-        """Read a directory that a `Recorder` wrote; raises `NoHistory` where there is none."""
+        """Read a directory that a `Recorder` wrote; `NoHistory`: none there, or another version."""
         if not (directory / "meta.json").is_file():
             raise NoHistory(f"{directory} holds no history: it has no meta.json")
+        meta = _make(Meta, json.loads((directory / "meta.json").read_text()))
+        if meta.version != VERSION:
+            raise NoHistory(f"{directory} is of version {meta.version}; this reads {VERSION}")
         reader = _Reader(directory)
         leftovers = directory / "leftovers.json"
         return cls(
-            meta=_make(Meta, json.loads((directory / "meta.json").read_text())),
+            meta=meta,
             jobs=tuple(reader.records(Definition, "jobs.jsonl")),
             clients=tuple(reader.records(ClientEvent, "clients.jsonl")),
             probes=tuple(sorted(reader.probes(), key=lambda event: event.at)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 
+from faults.checker.durable import not_durable
 from faults.checker.lives import Call
 from faults.checker.rows import Job, Run
 from faults.checker.tables import clock
@@ -34,7 +35,7 @@ def s11(world: World) -> Iterator[Violation]:
         yield Violation("S11", what, (step.where,))
     yield from _too_many(world)
     yield from _keys(world.calls)
-    yield from _not_durable(world)
+    yield from not_durable(world)
 
 
 def told(call: Call) -> tuple[str, ...]:
@@ -192,21 +193,3 @@ def _keys(calls: Mapping[int, Call]) -> Iterator[Violation]:
         if len(ids) > 1:
             evidence = tuple(line for call in ids.values() for line in told(call))
             yield Violation("S11", f"{name} with key {key!r} gave {len(ids)} ids", evidence)
-
-
-def _not_durable(world: World) -> Iterator[Violation]:
-    """Rows that were committed and that the database no longer has as they were."""
-    kept = world.history.database.get("runs")
-    if kept is None:
-        return
-    rows = {str(row["run_id"]): Run.of(row) for row in kept}
-    for run in world.runs.final():
-        found = rows.get(run.run_id)
-        if found != run:
-            what = f"run {run.run_id} was committed as {run.state} under token {run.token}"
-            has = f"{found.state} under {found.token}" if found else "nothing"
-            evidence = (f"committed: {run}", f"at the end: {found}")
-            yield Violation("S11", f"{what}, the database has {has}", evidence)
-    for run_id, count in Counter(str(row["run_id"]) for row in kept).items():
-        if count > 1:
-            yield Violation("S11", f"run {run_id} stands in {count} rows of the database")

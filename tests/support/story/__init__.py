@@ -11,7 +11,7 @@ grow with the time of their assignment, within the epoch that the shard has then
 are what the commits add up to.
 """
 
-from support.story.rows import BASE, delete, insert, stamp, update
+from support.story.rows import BASE, delete, final, insert, stamp, update
 from support.story.stage import Job
 from support.story.telling import Run, Story, live_row
 from support.story.worlds import broken, calm, leader_killed
@@ -24,6 +24,7 @@ __all__ = [
     "broken",
     "calm",
     "delete",
+    "final",
     "insert",
     "leader_killed",
     "live_row",

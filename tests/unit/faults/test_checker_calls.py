@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from faults.checker import check
 from faults.history import Definition, Schedule
-from support.story import BASE, Story, broken, calm, insert
+from support.story import BASE, Story, broken, calm, final, insert, leader_killed
 
 NONE: frozenset[str] = frozenset()
 
@@ -103,6 +105,22 @@ def test_a_committed_result_that_the_database_lost_breaks_s11() -> None:
     rows = list(history.database["runs"])
     rows[100] = {**rows[100], "state": "RUNNING"}
     assert check(replace(history, database={"runs": tuple(rows)})).broken == {"S11"}
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "other"),
+    [("shards", "epoch", "7"), ("term", "term", "1"), ("tenures", "fenced_at", None)],
+)
+def test_a_row_of_the_cluster_that_is_not_as_committed_breaks_s11(
+    table: str, column: str, other: str | None
+) -> None:
+    history = leader_killed().history()
+    rows = [dict(row) for row in final(history.commits, table)]
+    as_it_is = replace(history, database={**history.database, table: tuple(rows)})
+    assert check(as_it_is).broken == NONE
+    rows[0][column] = other
+    changed = replace(history, database={**history.database, table: tuple(rows)})
+    assert check(changed).broken == {"S11"}
 
 
 def test_a_committed_run_that_the_database_has_twice_breaks_s11() -> None:
