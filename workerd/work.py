@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import NoReturn, Protocol
 
 from schedkit import failpoints
@@ -202,7 +202,7 @@ class Work:
                 self.on_change()
             case Started():
                 assert self._group is not None, "run() comes before the first assignment"
-                item.started_at = utcnow()
+                item.started_at = self._date()
                 name = f"run {key.run} {key.token}"
                 self._group.create_task(self._attempt(key, item, item.started_at), name=name)
 
@@ -215,7 +215,7 @@ class Work:
             timeout.total_seconds(), item.stop.ask, Cause.TIMEOUT
         )
         self._metrics.started(action).inc()
-        attempt = Attempt(assignment, self._worker, started_at + timeout)
+        attempt = Attempt(assignment, self._worker, utcnow() + timeout)  # by the job's own clock
         await BEFORE_EXEC()
         try:
             outcome = await self._executors[action].run(attempt, item.stop)
@@ -225,9 +225,15 @@ class Work:
         self._admission.ended(key)
         self._drop(key)
         self._metrics.ended(outcome.verdict.name, outcome.reason.name).inc()
-        result = wire.result(assignment, self._worker, outcome, started_at, utcnow())
+        finished_at = max(started_at, self._date())
+        result = wire.result(assignment, self._worker, outcome, started_at, finished_at)
         self._courier.put(result, item.origin.address)
         self.on_change()
+
+    def _date(self) -> datetime:
+        """Now, on the cluster's time; by this host's clock where that isn't known."""
+        at = self._clock.date(boottime())
+        return utcnow() if at is None else datetime.fromtimestamp(at, UTC)
 
     async def _watch_trust(self) -> NoReturn:
         while True:

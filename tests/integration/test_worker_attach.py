@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, timedelta
 from pathlib import Path
 
 import grpc
@@ -12,6 +13,9 @@ from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember
 from support.wait import wait_until_async
 from support.worker_process import WorkerProcess, alive, cluster, gone, http_get, pid_in
+
+CLOCKS = timedelta(seconds=0.1)
+"""By which a reading of the member's time may be off."""
 
 
 def lines(file: Path) -> int:
@@ -439,6 +443,18 @@ async def test_a_heartbeat_says_by_which_clock_start_by_is_judged(tmp_path: Path
         assignment.start_by.nanos = max(assignment.start_by.nanos - 1, 0)
         await stream.send(assignments=[assignment])
         assert (await stream.refusal_of(assignment.key)).why == pb.Refusal.WHY_TOO_LATE
+
+
+async def test_what_a_worker_tells_of_a_run_is_dated_by_the_clusters_time(tmp_path: Path) -> None:
+    """A host's wall clock may be off by an hour, and nobody's account with it."""
+    async with cluster(tmp_path, ahead=timedelta(hours=1)) as (member, _):
+        stream = await member.attached()
+        before = member.now()
+        key = await stream.assign(argv=["sleep", "0.2"])
+        result = await stream.result_of(key)
+        started = result.started_at.ToDatetime(UTC)
+        finished = result.finished_at.ToDatetime(UTC)
+        assert before - CLOCKS < started < finished < member.now() + CLOCKS
 
 
 async def test_a_silent_member_keeps_no_slots_idle(tmp_path: Path) -> None:

@@ -146,6 +146,8 @@ class FakeMember(WorkerServiceServicer):
         self.tenure = str(uuid.uuid4())
         self.ttl = ttl
         self.interval = interval
+        self.ahead = timedelta()
+        """By which its time is ahead of this host's clock."""
         self.streams: list[Stream] = []
         self.answer_heartbeats = True
         self.refresh = True
@@ -202,6 +204,10 @@ class FakeMember(WorkerServiceServicer):
             f"stream {count} at {self.name}",
         )
 
+    def now(self) -> datetime:
+        """The cluster's time, as this member tells it."""
+        return datetime.now(UTC) + self.ahead
+
     def assignment(
         self,
         *,
@@ -220,7 +226,7 @@ class FakeMember(WorkerServiceServicer):
             key=key or self.key(), incarnation=incarnation, namespace="default", job="probe",
             generation=1, attempt=1, slots=1, **fields,
         )  # fmt: skip
-        now = datetime.now(UTC)
+        now = self.now()
         begin = now + timedelta(seconds=start_in or 0.0)
         if start_in is not None:
             message.not_before.FromDatetime(begin)
@@ -243,7 +249,7 @@ class FakeMember(WorkerServiceServicer):
             run_id=run or str(uuid.uuid4()),
             fencing_token=next(self._tokens) if token is None else token,
         )
-        key.scheduled_at.FromDatetime(datetime.now(UTC))
+        key.scheduled_at.FromDatetime(self.now())
         return key
 
     def answer(self, heartbeat: pb.Heartbeat) -> pb.MemberFrame:
@@ -254,7 +260,7 @@ class FakeMember(WorkerServiceServicer):
             refreshed=self.refresh,
             lost=hello.incarnation in self.lost,
         )
-        answer.cluster_time.FromDatetime(datetime.now(UTC))
+        answer.cluster_time.FromDatetime(self.now())
         return pb.MemberFrame(heartbeat_answer=answer)
 
     def members(self) -> pb.Members:
@@ -271,7 +277,7 @@ class FakeMember(WorkerServiceServicer):
         )
         welcome.worker_ttl.FromTimedelta(timedelta(seconds=self.ttl))
         welcome.heartbeat_interval.FromTimedelta(timedelta(seconds=self.interval))
-        welcome.cluster_time.FromDatetime(datetime.now(UTC))
+        welcome.cluster_time.FromDatetime(self.now())
         return welcome
 
     async def Attach(  # noqa: N802 - the name on the wire

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 from support.fake_member import FakeMember
@@ -119,11 +120,20 @@ class WorkerProcess:
 
 @contextlib.asynccontextmanager
 async def cluster(
-    home: Path, *, config: str = "", environ: dict[str, str] | None = None, **how: str
+    home: Path,
+    *,
+    config: str = "",
+    environ: dict[str, str] | None = None,
+    ahead: timedelta = timedelta(),
+    **how: str,
 ) -> AsyncIterator[tuple[FakeMember, WorkerProcess]]:
-    """A member that acknowledges results, and a worker that is attached and has slots granted."""
+    """A member that acknowledges results, and a worker that is attached and has slots granted.
+
+    `ahead`: by how much the member's time is ahead of this host's.
+    """
     async with FakeMember() as member:
         member.acknowledge_results = True
+        member.ahead = ahead
         worker = WorkerProcess(home, [member.address], **how)
         worker.config = config
         worker.environ = environ or {}

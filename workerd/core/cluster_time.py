@@ -1,4 +1,4 @@
-"""The members' time on this host: two readings of it, each erring to its safe side.
+"""The members' time on this host: two readings, each erring to its safe side, and a likely one.
 
     sent (boot) ──→ cluster time read ──→ received (boot)
 
@@ -10,6 +10,7 @@ Invariants
   of the measurement never starts anything early.
 - `start_by` is judged by the upper bound, on one clock for the whole worker that never goes back:
   what a heartbeat has said was past stays past, whatever later measurements say.
+- What has happened is dated by the middle of the two: for people, nothing is judged by it.
 - The tightest of the last 8 round trips counts; older ones would have drifted.
 """
 
@@ -57,6 +58,10 @@ class ClusterTime:
         """The most that the cluster's time can be at boot time `boot`."""
         return boot + self._bounds.cluster - self._bounds.sent
 
+    def likely(self, boot: float) -> float:
+        """What the cluster's time is at boot time `boot`, give or take half of `width`."""
+        return self.latest(boot) - self.width / 2
+
     @property
     def width(self) -> float:
         """The uncertainty in seconds; infinite without a reading."""
@@ -93,3 +98,9 @@ class JudgingClock:
         """
         self._last = max(self._last, self._time.latest(boot))
         return self._last
+
+    def date(self, boot: float) -> float | None:
+        """By which to date what happens at boot time `boot`, as nearly as it can be told; None
+        while the cluster's time isn't known.
+        """
+        return self._time.likely(boot) if self.known else None

@@ -40,7 +40,7 @@ start on a busy machine. However late it says that it is ready, from then on it 
 """
 WIRE = "wire"
 CLOCK = "clock"
-"""A fault with this in its name makes its target date wrongly what it does."""
+"""A fault with one of these in its name is at a clock, or at a wire by which one is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,6 @@ class Fault:
     def sleeps(self, who: str) -> bool:
         """Whether it made this process stand still."""
         return any(word in self.name.lower() for word in SLEEPS) and who in self.target.split(",")
-
-    def misdates(self, who: str) -> bool:
-        """Whether it moved this process's own clock."""
-        return CLOCK in self.name.lower() and who in self.target.split(",")
 
     def overlaps(self, first: float, last: float) -> bool:
         """Whether it lasted at some moment of [first, last]."""
@@ -117,10 +113,6 @@ class Windows:
     def slept(self, who: str, first: float, last: float) -> bool:
         """Whether a fault made this process stand still at some moment of [first, last]."""
         return any(fault.sleeps(who) and fault.overlaps(first, last) for fault in self.faults)
-
-    def misdated(self, who: str, first: float, last: float) -> bool:
-        """Whether this process's own clock was moved at some moment of [first, last]."""
-        return any(fault.misdates(who) and fault.overlaps(first, last) for fault in self.faults)
 
 
 def windows_of(meta: Meta, events: Sequence[Nemesis], alone: Collection[str] = ()) -> Windows:

@@ -187,6 +187,14 @@ def test_a_clock_read_with_great_uncertainty_is_not_known() -> None:
     assert clock.known
 
 
+def test_what_happens_is_dated_by_the_middle_of_the_tightest_reading() -> None:
+    clock = JudgingClock()
+    assert clock.date(1.0) is None, "not known yet"
+    clock.observe(RoundTrip(0.0, 0.5, 1000.0))
+    clock.observe(RoundTrip(1.0, 1.1, 1001.0))
+    assert clock.date(11.05) == pytest.approx(1011.0)
+
+
 # -- Capture --
 
 
