@@ -20,11 +20,11 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from schedkit.clock import boottime
 from workerd import cgroups
 from workerd.cradle import PATIENCE, Cradle, received
 from workerd.launcher import BORN
@@ -114,7 +114,7 @@ class Launcher:
         try:
             pid, number = self._running.told(patience)
         except (TimeoutError, BlockingIOError) as error:
-            if time.monotonic() - birth.asked > PATIENCE_AT_START:
+            if boottime() - birth.asked > PATIENCE_AT_START:
                 self._give_up("the launcher process tells nothing")
             raise _refusal("it takes long", birth.group.path) from error
         except OSError as error:
@@ -145,7 +145,7 @@ class Launcher:
                 undone.pop_all()
         except OSError as error:  # a limit of the host's, no failure of a program's
             raise _refusal(error.strerror or str(error), path) from error
-        return _Birth(group, ours, time.monotonic())
+        return _Birth(group, ours, boottime())
 
     def _give_up(self, why: str = "") -> None:
         """No launcher process any more, nor what it was asked for."""
