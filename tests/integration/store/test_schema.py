@@ -97,7 +97,7 @@ async def test_the_coming_days_have_partitions_of_their_own(world: World) -> Non
 
     [(table,)] = await world.sql("SELECT tableoid::regclass::text FROM runs")
     assert table == partitions.name_of(today.date())
-    assert await me.store.ensure_partitions() <= 1, "one if midnight has passed since they were made"
+    assert await me.store.ensure_partitions() <= 1, "one if midnight has passed since"
     assert await me.store.ensure_partitions() == 0
     assert await me.store.ensure_partitions(partitions.DAYS_AHEAD + 2) == 2
 
