@@ -186,13 +186,21 @@ class Story(Stage):
         self.commit(at, insert("audit", row), *more)
 
     def play(
-        self, run: Run, on: float, code: int = 0, worker: str = "w1", lasts: float = 0.02
+        self,
+        run: Run,
+        on: float,
+        code: int = 0,
+        worker: str = "w1",
+        lasts: float = 0.02,
+        **stored: Any,
     ) -> Run:
-        """Handed out at `on`, started, ended, accepted: 0.1 s in all."""
+        """Handed out at `on`, started, ended, accepted: 0.1 s in all. `stored`: what its row then
+        has otherwise than was sent.
+        """
         self.assign(run, on, worker)
         self.write("start", run, on + 0.02)
         self.write("end", run, on + 0.02 + lasts, code)
-        self.accept(run, on + 0.06 + lasts, code)
+        self.accept(run, on + 0.06 + lasts, code, **stored)
         return run
 
     def tick(self, instants: Iterable[float], job: Job | None = None) -> None:

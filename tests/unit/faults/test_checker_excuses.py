@@ -37,16 +37,6 @@ def test_a_due_instant_of_the_product_s_own_excuses_no_late_start() -> None:
     assert "L2" in broken(story)
 
 
-def test_a_success_with_another_exit_code_than_it_ended_with_breaks_s1() -> None:
-    story = calm(without={150})
-    run = story.fire(150)
-    story.assign(run, 150.05)
-    story.write("start", run, 150.07)
-    story.write("end", run, 150.09, 3)
-    story.accept(run, 150.13, 0)
-    assert broken(story) == {"S1"}
-
-
 def test_a_token_of_an_epoch_that_was_never_taken_breaks_s4() -> None:
     story = calm(without={150})
     story.play(run := story.fire(150), 150.05)
@@ -87,10 +77,7 @@ def test_a_job_that_is_given_up_with_tries_left_breaks_l5() -> None:
 def test_a_job_that_is_tried_once_more_than_it_may_breaks_l5() -> None:
     story = calm(without={150})
     run = story.fire(150)
-    story.assign(run, 150.05)
-    story.write("start", run, 150.07)
-    story.write("end", run, 150.1, 3)
-    story.accept(run, 150.15, 3, state="RETRYING", reason="EXIT_CODE")
+    story.play(run, 150.05, 3, state="RETRYING")
     story.play(run, 150.3)
     assert broken(story) == {"L5"}
 
