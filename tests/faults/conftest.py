@@ -120,7 +120,7 @@ def _frame(world: World, request: pytest.FixtureRequest, figure: Callable[[str],
     @contextmanager
     def framed(**options: Any) -> Iterator[Run]:
         name = request.node.name
-        stamp = time.strftime("%H%M%S")
+        stamp = f"{time.strftime('%H%M%S')}-{os.getpid()}"  # two runs may begin in one second
         directory = KEPT / f"{stamp}-{name.replace('[', '-').strip(']')}"
         target = "faults-all" if request.node.get_closest_marker("full") else "faults"
         command = f"make {target} ARGS='-k {name.removeprefix('test_').split('[')[0]}'"
