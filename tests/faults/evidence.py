@@ -54,6 +54,8 @@ def append(directory: Path, history: History, verdict: Verdict, file: Path = FIL
     """Add the line of this history."""
     figures = directory / FIGURES
     measured = json.loads(figures.read_text()) if figures.exists() else {}
+    if history.stalls:
+        measured["machine_stood_still_s"] = max(stall.late for stall in history.stalls)
     write(line_of(history.meta, verdict, measured), file)
 
 

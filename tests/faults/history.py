@@ -36,6 +36,7 @@ from faults.records import (
     Resource,
     Row,
     Schedule,
+    Stall,
 )
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "Resource",
     "Row",
     "Schedule",
+    "Stall",
 ]
 
 T = TypeVar("T")
@@ -103,6 +105,10 @@ class Recorder:
     def resource(self, resource: Resource) -> None:
         """What a process holds now."""
         self._append("resources.jsonl", asdict(resource))
+
+    def stall(self, stall: Stall) -> None:
+        """The machine stood still."""
+        self._append("stalls.jsonl", asdict(stall))
 
     def leftovers(self, leftovers: Leftovers) -> None:
         """What healing left behind."""
@@ -158,6 +164,7 @@ class History:
     initial: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
     database: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
     resources: tuple[Resource, ...] = ()
+    stalls: tuple[Stall, ...] = ()
     leftovers: Leftovers | None = None
     damaged: tuple[Damaged, ...] = ()
 
@@ -181,6 +188,7 @@ class History:
             initial=dict(reader.tables("initial")),
             database=dict(reader.tables("database")),
             resources=tuple(reader.records(Resource, "resources.jsonl")),
+            stalls=tuple(reader.records(Stall, "stalls.jsonl")),
             leftovers=(
                 _make(Leftovers, json.loads(leftovers.read_text())) if leftovers.exists() else None
             ),

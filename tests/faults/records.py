@@ -175,6 +175,14 @@ class Resource:
 
 
 @dataclass(frozen=True, slots=True)
+class Stall:
+    """The machine gave a process that had slept enough no turn: until `at`, for `late` seconds."""
+
+    at: float
+    late: float
+
+
+@dataclass(frozen=True, slots=True)
 class Leftovers:
     """What is there after healing and should not be, each in words that name it; and the names of
     members and workers that the service manager started again, once for each time.

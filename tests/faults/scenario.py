@@ -36,6 +36,7 @@ from faults.leftovers import leftovers
 from faults.load import Load
 from faults.nemesis.journal import Journal
 from faults.probes import MIX, Probe, lines_of
+from faults.stalls import watched
 from faults.world.world import World
 from support.wait import wait_until
 
@@ -99,6 +100,7 @@ class Run:
             Load(world.endpoints, self.recorder, ops, self._probes, seed, prefix) if load else None
         )
         self._log_sizes = {s.name: s.mark() for s in world.services()}
+        self._beside = ExitStack()
         self._before: list[Resource] = []
         self._after: list[Resource] = []
         self._restarts = len(world.supervisor.restarted)
@@ -159,6 +161,7 @@ class Run:
         return self
 
     def _begin(self) -> None:
+        self._beside.enter_context(watched(self.recorder))
         self.world.commits.absorb()
         dump.dump_initial(self.world.postgres, self.recorder)
         self.began = time.time()
@@ -177,6 +180,7 @@ class Run:
         trace: TracebackType | None,
     ) -> None:
         with ExitStack() as closing:
+            closing.callback(self._beside.close)
             closing.callback(self._keep_logs)
             closing.callback(self._write_meta)
             closing.callback(self.crew.close)

@@ -19,9 +19,10 @@ from faults.history import (
     Nemesis,
     ProbeEvent,
     Resource,
+    Stall,
 )
 
-Dated = TypeVar("Dated", ClientEvent, Definition, Nemesis, ProbeEvent, Resource)
+Dated = TypeVar("Dated", ClientEvent, Definition, Nemesis, ProbeEvent, Resource, Stall)
 
 
 def in_cluster_time(history: History) -> History:
@@ -48,6 +49,7 @@ def in_cluster_time(history: History) -> History:
         probes=_each(history.probes, moved),
         nemesis=_each(history.nemesis, moved),
         resources=_each(history.resources, moved),
+        stalls=_each(history.stalls, moved),
     )
 
 

@@ -102,7 +102,12 @@ def _by_id(world: World, due: Due, standing: Standing, deadline: float) -> Itera
             "L2",
             f"{where} started {starts[0].at - due.at:.3f} s late, {late:.3f} s out of"
             f" {kind} window",
-            (f"deadline {clock(deadline)}", wrote(starts[0]), told(standing)),
+            (
+                f"deadline {clock(deadline)}",
+                wrote(starts[0]),
+                told(standing),
+                *_stood_still(world, due.at, starts[0].at),
+            ),
         )
     end = None if row.ended else world.ends.get((row.run_id, row.token))
     if end is not None and world.meta.ended - end.at > world.windows.patience:
@@ -130,6 +135,13 @@ def _by_time(world: World, job: str, owed: Sequence[tuple[float, float]]) -> Ite
             f"{job}: by time alone {len(unserved)} of {len(owed)} instants were not served",
             tuple(f"due {clock(at)}" for at in sorted(unserved)[:10]),
         )
+
+
+def _stood_still(world: World, since: float, until: float) -> Iterator[str]:
+    """What the machine itself did in this time, for who wonders whom to blame."""
+    for stall in world.history.stalls:
+        if stall.at >= since and stall.at - stall.late <= until:
+            yield f"the machine stood still for {stall.late:g} s until {clock(stall.at)}"
 
 
 def _starts_by_name(world: World) -> Mapping[str, list[float]]:

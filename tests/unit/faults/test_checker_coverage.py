@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from faults.checker import check
+from faults.history import Stall
 from support.story import BASE, Story, broken, calm, leader_killed
 
 NONE: frozenset[str] = frozenset()
@@ -170,6 +171,17 @@ def test_a_late_start_in_a_quiet_time_breaks_l2() -> None:
     verdict = check(story.history())
     assert "L2" in verdict.broken
     assert verdict.figures.late == 1
+
+
+def test_who_was_late_is_told_that_the_machine_stood_still() -> None:
+    story = leader_killed(without={150})
+    story.play(story.fire(150), 151.5)
+    stalls = (Stall(BASE + 149.0, 0.5), Stall(BASE + 150.9, 0.8), Stall(BASE + 160.0, 0.5))
+    verdict = check(replace(story.history(), stalls=stalls))
+    told = [line for violation in verdict.violations for line in violation.evidence]
+    assert [line for line in told if "stood still" in line] == [
+        "the machine stood still for 0.8 s until 2027-01-15T08:02:30.900Z"
+    ]
 
 
 def test_a_start_past_the_window_of_the_fault_breaks_l2() -> None:

@@ -22,6 +22,7 @@ from faults.history import (
     Recorder,
     Resource,
     Schedule,
+    Stall,
 )
 
 META = Meta("leader-kill", 7, 100.0, 200.0, 3.0, 3.0, 6.0, 5.0, quiet=((100.0, 130.0),))
@@ -53,6 +54,7 @@ def test_what_was_recorded_is_read_back(recorder: Recorder) -> None:
     recorder.final("runs", [{"run_id": "r", "digest": None}])
     recorder.final("dead_letters", [])
     recorder.resource(resource)
+    recorder.stall(Stall(103.0, 0.4))
     recorder.leftovers(Leftovers(processes=("sleep 60 (pid 9)",)))
 
     assert History.read(recorder.directory) == History(
@@ -63,6 +65,7 @@ def test_what_was_recorded_is_read_back(recorder: Recorder) -> None:
         commits=(commit,),
         database={"runs": ({"run_id": "r", "digest": None},), "dead_letters": ()},
         resources=(resource,),
+        stalls=(Stall(103.0, 0.4),),
         leftovers=Leftovers(processes=("sleep 60 (pid 9)",)),
     )
 
