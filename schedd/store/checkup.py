@@ -6,7 +6,6 @@ know is left out, never guessed.
 
 from __future__ import annotations
 
-from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection
 
 from schedd.core.checkup.facts import DatabaseFacts, Replica, TableFacts
@@ -69,6 +68,7 @@ def look(connection: Connection) -> DatabaseFacts:
     in_recovery, timeline, connections, age = connection.exec_driver_sql(ROLE).one()
     took = (boottime() - began) / (len(SETTINGS) + 1)
     oldest, held_back = connection.exec_driver_sql(OLDEST).one()
+    schema = migrate.look(connection)
     replicas = () if in_recovery else connection.exec_driver_sql(REPLICAS).all()
     return DatabaseFacts(
         version=int(settings["server_version_num"]),
@@ -83,8 +83,9 @@ def look(connection: Connection) -> DatabaseFacts:
         wal=_wal(connection),
         tables=tuple(TableFacts(*row) for row in connection.exec_driver_sql(TABLES)),
         age=age,
-        schema=MigrationContext.configure(connection).get_current_revision() or "none",
+        schema=schema.revision or "none",
         wanted_schema=migrate.head(),
+        schema_admits=schema.admits(),
         missing_days=len(partitions.missing_days(connection, 1)),
         took=took,
     )

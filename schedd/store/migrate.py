@@ -1,18 +1,25 @@
 """The schema: made and changed by `schedd migrate`, checked at each start.
 
 Alembic runs the steps of `migrations/` in one transaction, under a lock that a second `migrate`
-waits for. A daemon starts only on the schema that it was written for.
+waits for.
+
+Invariants
+- A daemon starts on the schema that it was written for, and on a newer one that says itself that it
+  may: `compatible_from` is the oldest revision whose code works on it. Each step names it.
+- Whether that holds is told by knowing that revision, never by comparing names of revisions.
+- Nothing goes back: `migrate` of an older schedd leaves a newer schema as it is.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
+from alembic.script import Script, ScriptDirectory
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
@@ -25,14 +32,41 @@ log = logging.getLogger(__name__)
 
 LOCK = 0x73636864  # "schd"
 
+SAYS = "SELECT to_regclass('schema_compatibility') IS NOT NULL"
+
+PROMISED = "SELECT compatible_from FROM schema_compatibility"
+
+PROMISE = "UPDATE schema_compatibility SET compatible_from = %s"
+
 TIMEOUTS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The schema of a database.
+
+    `revision`: None if it has none yet. `compatible_from`: the oldest revision whose code works on
+    it; None if it doesn't say.
+    """
+
+    revision: str | None
+    compatible_from: str | None
+
+    def newer(self) -> bool:
+        """Whether it was made by a schedd newer than this one."""
+        return self.revision is not None and self.revision not in _known()
+
+    def admits(self) -> bool:
+        """Whether it is newer, and says that this schedd may work on it."""
+        return self.newer() and self.compatible_from in _known()
 
 
 def upgrade(dsn: str) -> str:
     """Bring the database to the newest schema and make the coming partitions of `runs`.
 
-    Gives the revision. Raises `SchemaMismatch` when the database is newer than this schedd,
-    `Unavailable` when it is away, `Misconfigured` when it can't be used.
+    Gives the revision that it has then: a newer one that admits this schedd is left as it is.
+    Raises `SchemaMismatch` when the database is too new for this schedd, `Unavailable` when it is
+    away, `Misconfigured` when it can't be used.
     """
     engine = create_engine(url_of(dsn), poolclass=NullPool, connect_args=dict(CONNECTION))
     try:
@@ -40,15 +74,18 @@ def upgrade(dsn: str) -> str:
             connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
             connection.exec_driver_sql("SET LOCAL lock_timeout = '10s'")
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
-            _refuse_newer(connection)
-            command.upgrade(_config(connection), "head")
+            if not _admitted(look(connection)):
+                command.upgrade(_config(connection), "head")
+                connection.exec_driver_sql(PROMISE, (compatible_from(),))
             for day in partitions.missing_days(connection, partitions.DAYS_AHEAD):
                 partitions.make_day(connection, day)
+            revision = look(connection).revision
     except DBAPIError as error:
         raise judge(error, committing=False)[0] from error
     finally:
         engine.dispose()
-    return head()
+    assert revision is not None
+    return revision
 
 
 def head() -> str:
@@ -58,16 +95,35 @@ def head() -> str:
     return revision
 
 
+def steps() -> list[Script]:
+    """All steps, in their order."""
+    return list(_script().walk_revisions())[::-1]
+
+
+def compatible_from() -> str:
+    """The oldest revision whose code works on `head`, as its step says."""
+    named = steps()[-1].module.compatible_from
+    assert isinstance(named, str)
+    return named
+
+
+def look(connection: Connection) -> Found:
+    """What schema this database has."""
+    revision = MigrationContext.configure(connection).get_current_revision()
+    says = connection.exec_driver_sql(SAYS).scalar_one()
+    promised = connection.exec_driver_sql(PROMISED).scalar() if says else None
+    return Found(revision, promised)
+
+
 def check_schema(connection: Connection) -> None:
-    """Raise `SchemaMismatch` unless the schema is the one this schedd was written for."""
-    present = MigrationContext.configure(connection).get_current_revision()
-    if present == head():
+    """Raise `SchemaMismatch` unless this schedd may work on the schema."""
+    found = look(connection)
+    if found.revision == head() or _admitted(found):
         return
-    if present is None:
+    if found.revision is None:
         raise SchemaMismatch("The database has no schema yet. Run `schedd migrate`.")
-    _refuse_newer(connection)
     raise SchemaMismatch(
-        f"The schema is too old: revision {present}, this schedd needs {head()}."
+        f"The schema is too old: revision {found.revision}, this schedd needs {head()}."
         " Run `schedd migrate`."
     )
 
@@ -88,14 +144,28 @@ def check_timeouts(connection: Connection) -> list[str]:
     return unset
 
 
-def _refuse_newer(connection: Connection) -> None:
-    present = MigrationContext.configure(connection).get_current_revision()
-    known = {script.revision for script in _script().walk_revisions()}
-    if present is not None and present not in known:
+def _admitted(found: Found) -> bool:
+    """Whether there is a newer schema that admits this schedd. Raises `SchemaMismatch` if there is
+    one that doesn't.
+    """
+    if not found.newer():
+        return False
+    if not found.admits():
         raise SchemaMismatch(
-            f"The schema is too new: revision {present}, this schedd knows up to {head()}."
+            f"The schema is too new: revision {found.revision}, this schedd knows up to {head()}."
             " Upgrade schedd, or point it at another database."
         )
+    log.info(
+        "the schema is newer than this schedd (revision %s, not %s), and admits it (from %s on)",
+        found.revision,
+        head(),
+        found.compatible_from,
+    )
+    return True
+
+
+def _known() -> set[str]:
+    return {step.revision for step in steps()}
 
 
 def _script() -> ScriptDirectory:

@@ -52,8 +52,15 @@ def _schema(found: DatabaseFacts) -> Finding:
     check = Check(AREA, "schema")
     if found.schema == found.wanted_schema:
         return check.ok(f"revision {found.schema}")
+    told = f"revision {found.schema}, this member wants {found.wanted_schema}"
+    if found.schema_admits:
+        return check.warn(
+            f"{told}, and is admitted",
+            "it works, without what the newer version knows",
+            "upgrade the members that are behind (docs/operations.md, Upgrading)",
+        )
     return check.bad(
-        f"revision {found.schema}, this member wants {found.wanted_schema}",
+        told,
         "a member that restarts on it won't start",
         "`schedd migrate`, or upgrade the members that are behind",
     )

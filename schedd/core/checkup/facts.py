@@ -76,6 +76,8 @@ class DatabaseFacts:
     """Transactions since the oldest row of the database was frozen."""
     schema: str = ""
     wanted_schema: str = ""
+    schema_admits: bool = False
+    """It is newer than this member, and says that this one may work on it."""
     missing_days: int = 0
     """Of today and tomorrow, without a partition of `runs`."""
     took: float = 0.0

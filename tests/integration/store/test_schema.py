@@ -18,7 +18,16 @@ from schedd.store.schema import metadata
 from support.postgres import ScratchServer
 from support.store import World, firing, job_record, ok
 
-UNSEEN = {"alembic_version", "cluster", "term", "tenures", "shards", "shard_log", "pauses"}
+UNSEEN = {
+    "alembic_version",
+    "schema_compatibility",
+    "cluster",
+    "term",
+    "tenures",
+    "shards",
+    "shard_log",
+    "pauses",
+}
 """Tables that no builder needs."""
 
 
@@ -51,18 +60,65 @@ async def test_an_empty_database_is_refused_at_start(server: ScratchServer) -> N
             await world.member()
 
 
-async def test_a_schema_of_another_age_is_refused_with_what_to_do(world: World, dsn: str) -> None:
+async def test_a_schema_that_is_too_old_is_refused_with_what_to_do(world: World) -> None:
+    me = await world.member(take=False)
+    await world.sql("UPDATE alembic_version SET version_num = '0001'")
+
+    with pytest.raises(SchemaMismatch, match=r"too old.*Run `schedd migrate`"):
+        await me.store.check()
+    await world.sql("DELETE FROM alembic_version")
+    with pytest.raises(SchemaMismatch, match="Run `schedd migrate`"):
+        await me.store.check()
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        "UPDATE schema_compatibility SET compatible_from = '9999'",
+        "DELETE FROM schema_compatibility",
+        "DROP TABLE schema_compatibility",
+    ],
+)
+async def test_a_newer_schema_that_does_not_admit_this_schedd_is_refused(
+    world: World, dsn: str, says: str
+) -> None:
     me = await world.member(take=False)
     await me.store.check()
     await world.sql("UPDATE alembic_version SET version_num = '9999'")
+    await world.sql(says)
 
     with pytest.raises(SchemaMismatch, match=r"too new.*Upgrade schedd"):
         await me.store.check()
     with pytest.raises(SchemaMismatch, match="too new"):
         migrate.upgrade(dsn)
-    await world.sql("DELETE FROM alembic_version")
-    with pytest.raises(SchemaMismatch, match="Run `schedd migrate`"):
+
+
+@pytest.mark.parametrize("since", ["0004", migrate.head()])
+async def test_a_newer_schema_that_admits_this_schedd_is_worked_on_and_left_as_it_is(
+    world: World, dsn: str, since: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    me = await world.member(take=False)
+    await world.sql("UPDATE alembic_version SET version_num = '9999'")
+    await world.sql(f"UPDATE schema_compatibility SET compatible_from = '{since}'")
+
+    with caplog.at_level(logging.INFO):
         await me.store.check()
+    assert f"newer than this schedd (revision 9999, not {migrate.head()})" in caplog.text
+    assert migrate.upgrade(dsn) == "9999"
+    assert await world.sql("SELECT compatible_from FROM schema_compatibility") == [(since,)]
+    facts = await me.store.look()
+    assert (facts.schema, facts.schema_admits) == ("9999", True)
+
+
+async def test_migrating_writes_down_what_the_newest_step_says(world: World, dsn: str) -> None:
+    await world.member(take=False)
+    await world.sql("UPDATE schema_compatibility SET compatible_from = '0001'")
+
+    migrate.upgrade(dsn)
+
+    assert await world.sql("SELECT compatible_from FROM schema_compatibility") == [
+        (migrate.compatible_from(),)
+    ]
 
 
 async def test_timeouts_that_the_role_lacks_are_warned_of(

@@ -159,6 +159,13 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
     ("the database is away", healthy(database="refused"), BAD, "postgres: answers"),
     ("an old PostgreSQL", healthy(database=stored(version=130004)), BAD, "postgres: version"),
     ("an old schema", healthy(database=stored(schema="0001")), BAD, "postgres: schema"),
+    ("too new a schema", healthy(database=stored(schema="0009")), BAD, "postgres: schema"),
+    (
+        "a newer schema that admits this member",
+        healthy(database=stored(schema="0003", schema_admits=True)),
+        WARN,
+        "postgres: schema",
+    ),
     ("a standby", healthy(database=stored(in_recovery=True)), BAD, "postgres: timeline"),
     ("another timeline",
      healthy(database=stored(timeline=Timeline(2))), WARN, "postgres: timeline"),
