@@ -334,6 +334,36 @@ async def test_a_delete_that_meets_a_result_in_flight_leaves_no_retry_behind(
     assert (row["state"], row["reason"]) == ("CANCELLED", "DELETED")
 
 
+async def test_a_batch_locks_its_rows_by_their_keys_in_whatever_order_it_tells_them(
+    world: World,
+) -> None:
+    """P1.6: whoever waits for one row has none of those behind it."""
+    me = await world.member()
+    runs = [await running(world, me) for _ in range(4)]
+    runs.sort(key=lambda run: (run.key.scheduled_at, run.key.run_id))
+    held = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def lock(connection: Connection, run: LiveRun) -> None:
+        connection.exec_driver_sql(
+            "SELECT 1 FROM runs WHERE scheduled_at = %s AND run_id = %s FOR UPDATE NOWAIT",
+            (run.key.scheduled_at, run.key.run_id),
+        ).one()
+
+    def hold_the_first(connection: Connection) -> None:
+        lock(connection, runs[0])
+        loop.call_soon_threadsafe(held.set)
+        wait_for_waiter(connection)
+        for behind in runs[1:]:
+            lock(connection, behind)
+
+    holding = asyncio.create_task(me.store.database.call(hold_the_first), name="hold")
+    await held.wait()
+    told = [report(run) for run in (runs[2], runs[3], runs[1], runs[0])]
+    assert await me.store.results.accept(told) == [ACCEPTED] * 4
+    await holding
+
+
 async def test_what_postgresql_cant_hold_is_left_out_of_a_result(world: World) -> None:
     me = await world.member()
     runs = [await running(world, me) for _ in range(3)]
