@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 from uuid import uuid4
 
-from schedd.api import definitions, paging, reckoning, settling, stored_jobs, views
+from schedd.api import definitions, paging, reckoning, settling, stored_jobs, validation, views
 from schedd.api.errors import InvalidArgument, Violation
 from schedd.api.masks import masked
 from schedd.api.services import Caller, Services
@@ -27,7 +27,7 @@ async def create_job(
     """Store a new job with its timer."""
     now = services.clock.now()
     job = request.job
-    definitions.check(job, now)
+    validation.check(job, now)
     record = stored_jobs.new_record(
         caller, job, JobId(uuid4()), stored_jobs.namespace_of(job.namespace), now, ephemeral=False
     )

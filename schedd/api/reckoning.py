@@ -12,7 +12,7 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from schedd.api import definitions, stored_jobs
+from schedd.api import definitions, stored_jobs, validation
 from schedd.api.masks import SCHEDULES
 from schedd.core import catch_up
 from schedd.core.ids import scheduled_run_id
@@ -92,8 +92,8 @@ def check_edit(old: job_pb2.Job, new: job_pb2.Job, now: datetime) -> None:
     took it, and the job must stay editable. The schedule's are borne with only as it stays.
     """
     at = edited_at(old, new, now)
-    known = [*definitions.faults(old, at, scheduled=not schedule_changed(old, new))]
-    definitions.check(new, at, known=known)
+    known = [*validation.faults(old, at, scheduled=not schedule_changed(old, new))]
+    validation.check(new, at, known=known)
 
 
 def schedule_changed(old: job_pb2.Job, new: job_pb2.Job) -> bool:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID, uuid4
 
-from schedd.api import definitions, paging, views
+from schedd.api import definitions, paging, validation, views
 from schedd.api.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -38,7 +38,7 @@ async def submit_run(
     spec.CopyFrom(request.spec)
     _refuse_standing(spec)
     spec.name, spec.namespace, spec.on_demand = request.name, namespace, True
-    definitions.check(spec, now, scheduled=False)
+    validation.check(spec, now, scheduled=False)
     delay = request.delay.ToTimedelta()
     if delay.total_seconds() < 0:
         raise _wrong("delay", "must not be negative")

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from google.protobuf.message import Message
 
-from schedd.api import definitions
+from schedd.api import definitions, validation
 from schedd.api.errors import Aborted, AlreadyExists, InvalidArgument, NotFound, Violation
 from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
 from schedd.core.ids import JobId
@@ -22,7 +22,7 @@ def namespace_of(given: str) -> str:
     """The namespace of a request. Raises InvalidArgument for what can't be one."""
     if not given:
         return DEFAULT_NAMESPACE
-    violations = list(definitions.check_name(given, "namespace"))
+    violations = list(validation.check_name(given, "namespace"))
     if violations:
         raise InvalidArgument(
             f"namespace: {violations[0].problem}",

@@ -2,7 +2,7 @@
 
 from uuid import uuid4
 
-from schedd.api import definitions, stored_jobs, views
+from schedd.api import stored_jobs, validation, views
 from schedd.api.errors import InvalidArgument, Violation
 from schedd.api.services import Caller, Services
 from schedd.api.unbuilt import refuse_unbuilt
@@ -41,7 +41,7 @@ async def trigger_job(
 
 def check_trigger(request: job_service_pb2.TriggerJobRequest) -> None:
     """Raise InvalidArgument for a payload that can't be stored, or a delay that is negative."""
-    violations = list(definitions.payload_violations(request.payload))
+    violations = list(validation.payload_violations(request.payload))
     if request.delay.ToTimedelta().total_seconds() < 0:
         violations.append(Violation("delay", "must not be negative"))
     if violations:

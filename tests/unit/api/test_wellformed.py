@@ -7,7 +7,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.api import calls, definitions
+from schedd.api import calls, validation
 from schedd.api.errors import InvalidArgument
 from schedd.api.wellformed import check_wellformed
 from schedproto.v1 import job_pb2, job_service_pb2, run_service_pb2
@@ -86,7 +86,7 @@ async def test_every_call_looks_at_its_request_first():
 
 def violations(wrong: job_pb2.Job) -> dict[str, str]:
     with pytest.raises(InvalidArgument) as refused:
-        definitions.check(wrong, NOW)
+        validation.check(wrong, NOW)
     return {each.field: each.problem for each in refused.value.violations}
 
 
@@ -103,7 +103,7 @@ def test_a_wrong_zone_is_refused_whatever_the_schedule():
 
 
 def test_a_job_that_would_not_fit_into_a_frame_is_refused():
-    script = job_pb2.ShellAction(script="#" * definitions.MAX_JOB)
+    script = job_pb2.ShellAction(script="#" * validation.MAX_JOB)
     assert "at most" in violations(job(shell=script))["shell"]
 
 
@@ -158,7 +158,7 @@ def test_what_is_no_key_of_a_label_is_a_violation(key):
 
 
 def test_labels_may_be_named_by_a_domain():
-    definitions.check(job(labels={"example.com/Team_1": "any text, really"}), NOW)
+    validation.check(job(labels={"example.com/Team_1": "any text, really"}), NOW)
 
 
 @pytest.mark.parametrize("expression", ["0 9 * * *\n", "0 9\n* * *", "0 9 * *\x0b*"])
@@ -168,7 +168,7 @@ def test_an_expression_stands_on_one_line(expression):
 
 
 def test_an_expression_may_have_tabs():
-    definitions.check(job(on_demand=False, cron=["0\t9 * * *"]), NOW)
+    validation.check(job(on_demand=False, cron=["0\t9 * * *"]), NOW)
 
 
 def at(seconds: int) -> Timestamp:
@@ -188,12 +188,12 @@ def at(seconds: int) -> Timestamp:
 )
 def test_a_job_that_could_never_fire_is_refused_for_one_reason(bounds, field):
     with pytest.raises(InvalidArgument) as refused:
-        definitions.check(job(on_demand=False, **bounds), NOW)
+        validation.check(job(on_demand=False, **bounds), NOW)
     assert [each.field for each in refused.value.violations] == [field]
 
 
 def test_an_instant_at_its_own_bounds_fires():
-    definitions.check(job(on_demand=False, at=at(60), start=at(60), end=at(60)), NOW)
+    validation.check(job(on_demand=False, at=at(60), start=at(60), end=at(60)), NOW)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_what_is_said_of_instants_means_nothing_on_demand(given):
 def test_a_negative_jitter_is_told_once_in_seconds():
     wrong = job(on_demand=False, cron=["@daily"], jitter=Duration(seconds=-1))
     with pytest.raises(InvalidArgument, match=r"^jitter: -1s is negative \(for example 30s\)$"):
-        definitions.check(wrong, NOW)
+        validation.check(wrong, NOW)
 
 
 def test_a_job_has_few_expressions():
@@ -232,7 +232,7 @@ def test_the_longest_that_is_allowed_can_be_reckoned_with():
         catch_up=job_pb2.CatchUp(window=longest),
     )
     check_wellformed(fine)
-    definitions.check(fine, NOW)
+    validation.check(fine, NOW)
 
 
 @pytest.mark.parametrize("method", ["GE T", "GET\r\nX: y", "É", "G" * 21])

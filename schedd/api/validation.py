@@ -1,0 +1,208 @@
+"""What is wrong with a job that somebody sends: all of it at once, each with its field's name."""
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from google.protobuf.message import Message
+
+from schedd.api import actions
+from schedd.api.definitions import OF_INSTANTS, compiled, definition_of, instant, seconds
+from schedd.api.errors import InvalidArgument, Violation
+from schedd.api.unbuilt import refuse_unbuilt
+from schedd.core import zones
+from schedd.core.cron import CronError, ScheduleError
+from schedd.core.ids import JobId
+from schedkit.jsonform import standard
+from schedproto.v1 import common_pb2, job_pb2
+
+MAX_PAYLOAD = 256 * 1024
+MAX_JOB = 1024 * 1024
+"""Bytes of a whole definition: an assignment that carries it must fit into one frame."""
+MAX_EXPRESSIONS = 100
+"""Of one job: their union is reckoned whenever it fires."""
+_NO_ID = UUID(int=0)
+
+LATE_AT = timedelta(seconds=60)
+"""An `at` further past than this is refused; one less past fires at once."""
+
+NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?")
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?")
+
+
+def check(
+    job: job_pb2.Job, now: datetime, *, scheduled: bool = True, known: Sequence[Violation] = ()
+) -> None:
+    """Raise InvalidArgument with all that is wrong with a job, or Unbuilt.
+
+    `scheduled=False` is for one-time work: it has no name of its own and no schedule. What is
+    `known` to be wrong is borne with.
+    """
+    refuse_unbuilt(job)
+    violations = [each for each in faults(job, now, scheduled=scheduled) if each not in known]
+    if violations:
+        first = violations[0]
+        raise InvalidArgument(
+            f"{first.field}: {first.problem}"
+            + (f" (and {len(violations) - 1} more)" * (len(violations) > 1)),
+            reason="INVALID_JOB",
+            remedy="mend the field and send it again; nothing was stored",
+            violations=violations,
+        )
+
+
+def check_name(name: str, field: str = "name") -> Iterator[Violation]:
+    """What is wrong with a name."""
+    if not name:
+        yield Violation(field, "is missing")
+    elif not NAME.fullmatch(name):
+        yield Violation(
+            field,
+            f"{name[:140]!r} isn't a name: at most 128 lower-case letters, digits, '.', '_', '-',"
+            " beginning and ending with a letter or digit",
+        )
+    elif _is_id(name):
+        yield Violation(field, "a name may not look like an id (UUID)")
+
+
+def _is_id(name: str) -> bool:
+    """Whether a call that is given an id or a name would take this for an id."""
+    try:
+        UUID(name)
+    except ValueError:
+        return False
+    return True
+
+
+def payload_violations(payload: common_pb2.Payload, field: str = "payload") -> Iterator[Violation]:
+    """What is wrong with a payload: too large, or JSON that nobody can read."""
+    size = len(payload.json.encode()) + len(payload.raw)
+    if size > MAX_PAYLOAD:
+        yield Violation(field, f"has {size:,} bytes, at most {MAX_PAYLOAD:,} are allowed")
+    elif payload.json:
+        try:
+            standard.loads(payload.json)
+        except standard.TooDeep as deep:
+            yield Violation(field, str(deep))
+        except ValueError as wrong:
+            yield Violation(field, f"isn't JSON: {wrong}")
+
+
+def faults(job: job_pb2.Job, now: datetime, *, scheduled: bool) -> Iterator[Violation]:
+    """All that is wrong with a job; `scheduled`: its name and its schedule are looked at, too."""
+    if scheduled:
+        yield from check_name(job.name)
+        yield from _schedule_violations(job, now)
+    elif job.name:
+        yield from check_name(job.name)
+    for key in job.labels:
+        if not _LABEL.fullmatch(key):
+            yield Violation(
+                "labels", f"{key[:140]!r} isn't a key: letters, digits, '.', '_', '-', '/'"
+            )
+    yield from actions.violations(job)
+    payload = list(payload_violations(job.payload))
+    yield from payload
+    yield from payload_violations(job.http.json, "http.json")
+    if not payload and job.ByteSize() > MAX_JOB:
+        problem = f"the whole job has {job.ByteSize():,} bytes, at most {MAX_JOB:,} are allowed"
+        yield Violation(job.WhichOneof("action") or "action", problem)
+    yield from _number_violations(job)
+
+
+def _schedule_violations(job: job_pb2.Job, now: datetime) -> Iterator[Violation]:
+    given = [
+        name
+        for name, there in (
+            ("cron", bool(job.cron)),
+            ("every", job.HasField("every")),
+            ("at", job.HasField("at")),
+            ("on_demand", job.on_demand),
+        )
+        if there
+    ]
+    if len(given) != 1:
+        said = " and ".join(given) if given else "none"
+        yield Violation("schedule", f"give exactly one of cron, every, at, on_demand; got {said}")
+        return
+    if len(job.cron) > MAX_EXPRESSIONS:
+        problem = f"{len(job.cron):,} expressions, at most {MAX_EXPRESSIONS} are allowed"
+        yield Violation("cron", problem)
+        return
+    for expression in job.cron:
+        if not expression.replace("\t", " ").isprintable():
+            yield Violation("cron", f"{expression[:100]!r} holds a line break or the like")
+            return
+    if job.HasField("every") and seconds(job.every) < timedelta(seconds=1):
+        yield Violation("every", "must be at least 1s")
+        return
+    if job.HasField("phase") and not job.HasField("every"):
+        yield Violation("phase", "goes with every alone")
+    if job.HasField("at") and instant(job.at) < now - LATE_AT:
+        yield Violation("at", "is more than 60 s past")
+    if job.time_zone and not job.cron:
+        try:
+            zones.zone(job.time_zone)
+        except zones.UnknownZone as unknown:
+            hint = f", did you mean {unknown.suggestion!r}?" if unknown.suggestion else ""
+            yield Violation("time_zone", f"{unknown}{hint}")
+    if job.on_demand:
+        plain: Message = job
+        for field in OF_INSTANTS:
+            if plain.HasField(field):
+                yield Violation(field, "means nothing with on_demand: triggers start it any time")
+        return
+    if job.HasField("start") and job.HasField("end") and instant(job.end) < instant(job.start):
+        yield Violation("end", "is before start")
+        return
+    try:
+        definition = definition_of(job, JobId(_NO_ID), 1, job.namespace or "default", job.name)
+        if compiled(definition).first(now) is None:
+            yield from _never(job)
+    except CronError as wrong:
+        yield _cron_violation(" | ".join(job.cron), wrong)
+    except ScheduleError as wrong:
+        problem = wrong.problem + (f" ({wrong.hint})" if wrong.hint else "")
+        yield Violation(wrong.field, problem)
+
+
+def _never(job: job_pb2.Job) -> Iterator[Violation]:
+    """Of a schedule that has no instant to come: which of its bounds takes the last one away."""
+    if job.HasField("at") and job.HasField("start") and instant(job.at) < instant(job.start):
+        yield Violation("start", "is after `at`: the job would never fire")
+    elif job.HasField("end"):
+        yield Violation("end", "no instant of the schedule lies between now and then")
+
+
+def _cron_violation(expressions: str, wrong: CronError) -> Violation:
+    """In the words of the caller's fields, with the expression: it may be one of many."""
+    if wrong.field == "time_zone":
+        return Violation("time_zone", f"{wrong.problem} ({wrong.hint})")
+    return Violation("cron", f"{expressions[:100]!r}: {wrong}")
+
+
+def _number_violations(job: job_pb2.Job) -> Iterator[Violation]:
+    retry = job.retry
+    if retry.max_attempts < 0:
+        yield Violation("retry.max_attempts", "must be at least 1")
+    if retry.HasField("factor") and not 1 <= retry.factor <= 100:
+        yield Violation("retry.factor", "must be from 1 to 100")
+    if retry.HasField("jitter") and not 0 <= retry.jitter <= 1:
+        yield Violation("retry.jitter", "must be from 0 to 1")
+    if not 0 <= job.slots <= 1000:
+        yield Violation("slots", "must be from 1 to 1000")
+    if job.overlap_limit < 0 or (job.overlap_limit and job.overlap != job_pb2.OVERLAP_ALLOW):
+        yield Violation("overlap_limit", "must be positive and goes with overlap: allow alone")
+    durations: tuple[tuple[Message, str, str], ...] = (
+        (retry, "retry.", "backoff"),
+        (retry, "retry.", "max"),
+        (job, "", "timeout"),
+        (job, "", "kill_after"),
+        (job.catch_up, "catch_up.", "window"),
+    )
+    for owner, prefix, field in durations:
+        if owner.HasField(field):
+            length = seconds(getattr(owner, field))
+            if length < timedelta(0) or (field == "timeout" and not length):
+                yield Violation(prefix + field, "must be a positive duration")
