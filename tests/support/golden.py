@@ -1,0 +1,190 @@
+"""What N-1 wrote, kept for N to read: `tests/golden/before.json`, from the folder `tests`:
+
+    ../.venv/bin/python -m support.golden
+
+`descriptors`: those of its `proto/`. `messages`: of each message examples with every field set.
+`stored`: what it writes into etcd, into a worker's directory and into page tokens.
+`reckoned`: what all versions must reckon alike, for it stands in rows (ids, shards, jitter).
+
+N-1's own code writes it (`version_before`): this module runs there, too.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import json
+import os
+import pkgutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+from google.protobuf import message_factory
+from google.protobuf.descriptor import Descriptor, FileDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+
+from support.examples import examples
+from support.version_before import BEFORE, lay
+
+FILE: Final = Path(__file__).parents[1] / "golden" / "before.json"
+PACKAGE: Final = "schedproto.v1"
+JOB, TENURE, OTHER = (UUID(int=number << 96 | number) for number in (7, 8, 9))
+SPREAD: Final = 0x9E3779B97F4A7C15F39CC0605CEDC835
+AT: Final = datetime(2026, 3, 29, 0, 59, 59, 123456, UTC)
+
+
+def files() -> list[FileDescriptor]:
+    """The files of `proto/`, as this code has them."""
+    package = importlib.import_module(PACKAGE)
+    names = sorted(each.name for each in pkgutil.iter_modules(package.__path__))
+    made = (n for n in names if n.endswith("_pb2"))
+    return [importlib.import_module(f"{PACKAGE}.{name}").DESCRIPTOR for name in made]
+
+
+def descriptor_set() -> FileDescriptorSet:
+    """Those files and all that they import, each after what it imports."""
+    found: dict[str, FileDescriptorProto] = {}
+
+    def add(file: FileDescriptor) -> None:
+        for needed in file.dependencies:
+            add(needed)
+        if file.name not in found:
+            found[file.name] = FileDescriptorProto()
+            file.CopyToProto(found[file.name])
+
+    for file in files():
+        add(file)
+    return FileDescriptorSet(file=found.values())
+
+
+def messages() -> Iterator[Descriptor]:
+    """Every message of those files, but the pairs of maps."""
+
+    def below(of: Descriptor) -> Iterator[Descriptor]:
+        if not of.GetOptions().map_entry:
+            yield of
+            for inner in of.nested_types:
+                yield from below(inner)
+
+    for file in files():
+        for message in file.message_types_by_name.values():
+            yield from below(message)
+
+
+def stored() -> dict[str, str]:
+    """What stands in etcd, in files of a worker and in callers' hands, and is no message."""
+    from schedd.api import paging
+    from schedd.core import membership, shard_map
+    from schedd.core.ids import ShardId, TenureId, Term, Timeline
+    from workerd.journal import Journal, boot_id
+
+    member = membership.MemberView(
+        "m1", TenureId(TENURE), "m1:7420", "m1:7421", 5, "1.2.3", "2026a", True, False, True
+    )
+    owned = {ShardId(0): TenureId(TENURE), ShardId(255): TenureId(OTHER)}
+    the_map = shard_map.ShardMap(Term(77), owned, Timeline(3))
+    with tempfile.TemporaryDirectory() as folder:
+        journal = Journal(Path(folder), "some-mark", Path("/sys/fs/cgroup/some/tree"))
+        journal.began(4711, 123456789)
+        journal.began(4712, 123456790)
+        journal.ended(4711)
+        written = journal.path.read_text().replace(boot_id(), "BOOT")
+    return {
+        "member": membership.encode_member(member).decode(),
+        "leader": membership.encode_leader(TenureId(TENURE)).decode(),
+        "heir": membership.encode_heir(membership.Heir(TenureId(OTHER), Term(76))).decode(),
+        "map": shard_map.encode(the_map).decode(),
+        "journal": written,
+        "page_token": paging.token("jobs", AT, JOB),
+        "number_token": paging.number_token("audit", 4711),
+    }
+
+
+def reckoned() -> dict[str, Any]:
+    """What rows hold, and a member of another version reckons anew."""
+    from schedd.core import ids, partition, retry, schedule
+    from schedd.core.model import RetryPolicy
+
+    jobs = [
+        UUID(int=number * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128) for number in range(1, 9)
+    ]
+    run = ids.scheduled_run_id(ids.JobId(JOB), AT)
+    policy = RetryPolicy(max_attempts=5, backoff=timedelta(seconds=2), jitter=0.5)
+    hashed = schedule.CronSchedule(("H H * * *", "H/7 * * * *"), "Europe/Berlin")
+    bounds = schedule.Bounds(jitter=timedelta(minutes=5))
+    compiled = schedule.compile(hashed, "default/nightly", JOB, bounds)
+    return {
+        "instants": _instants(compiled, 5),
+        "run_id": str(run),
+        "shards": [partition.shard_of(ids.JobId(job)) for job in jobs],
+        "pool": partition.shard_of_pool("default", "imports"),
+        "owners": list(partition.owners({"m1": 1, "m2": 2, "m3": 3}).values()),
+        "token": ids.token_of(ids.Epoch(7), 9),
+        "waits": [retry.wait(policy, run, n).total_seconds() for n in range(1, 5)],
+        "fingerprint": retry.fingerprint(None, 3, "no file 17\nat 0xdead"),
+    }
+
+
+def _instants(schedule: Any, many: int) -> list[str]:
+    """Nominal instants with when they are due."""
+    found, at = [], AT
+    for _ in range(many):
+        next_one = schedule.next_after(at)
+        found.append(f"{next_one.nominal.isoformat()} {next_one.due.isoformat()}")
+        at = next_one.nominal
+    return found
+
+
+def made() -> dict[str, Any]:
+    """All of it, by the code that runs."""
+    wires = {
+        message.full_name: [
+            _text(example.SerializeToString(deterministic=True))
+            for example in examples(message, message_factory.GetMessageClass)
+        ]
+        for message in messages()
+    }
+    return {
+        "version": BEFORE,
+        "descriptors": _text(descriptor_set().SerializeToString(deterministic=True)),
+        "messages": wires,
+        "stored": stored(),
+        "reckoned": reckoned(),
+    }
+
+
+def kept() -> Mapping[str, Any]:
+    """What N-1 wrote."""
+    found: dict[str, Any] = json.loads(FILE.read_text("utf-8"))
+    return found
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def main() -> None:
+    """Have N-1 write it; as a part of N-1, print it."""
+    if sys.argv[1:] == ["here"]:
+        print(json.dumps(made(), indent=0))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        code = lay(Path(folder))
+        told = subprocess.run(
+            [code.python, "-P", "-m", __spec__.name, "here"],
+            env={**os.environ, "PYTHONPATH": os.fspath(Path(__file__).parents[1])},
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+    FILE.parent.mkdir(exist_ok=True)
+    FILE.write_bytes(told.stdout)
+
+
+if __name__ == "__main__":
+    main()
