@@ -7,6 +7,7 @@ Invariants
 - A daemon starts on the schema that it was written for, and on a newer one that says itself that it
   may: `compatible_from` is the oldest revision whose code works on it. Each step names it.
 - Whether that holds is told by knowing that revision, never by comparing names of revisions.
+- Members go on meanwhile: nobody waits for a step for longer than `HOLDS_UP`, and the step itself.
 - Nothing goes back: `migrate` of an older schedd leaves a newer schema as it is.
 """
 
@@ -15,22 +16,33 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from time import sleep
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import Script, ScriptDirectory
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from schedd.store import partitions
 from schedd.store.database import CONNECTION, url_of
-from schedd.store.errors import SchemaMismatch, judge
+from schedd.store.errors import SchemaMismatch, judge, sqlstate
 
 log = logging.getLogger(__name__)
 
 LOCK = 0x73636864  # "schd"
+
+HOLDS_UP = "500ms"
+"""How long a step waits for a table. All who come after it wait as long, members in the first
+place, and for what it has already: longer, and it begins anew."""
+
+TRIES, PAUSE = 20, 0.5
+"""How often it begins, and seconds for the others in between."""
+
+IN_THE_WAY = ("55P03", "40P01")
+"""Somebody has the table; somebody waits for us as we for him."""
 
 SAYS = "SELECT to_regclass('schema_compatibility') IS NOT NULL"
 
@@ -70,20 +82,32 @@ def upgrade(dsn: str) -> str:
     """
     engine = create_engine(url_of(dsn), poolclass=NullPool, connect_args=dict(CONNECTION))
     try:
-        with engine.begin() as connection:
-            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
-            connection.exec_driver_sql("SET LOCAL lock_timeout = '10s'")
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
-            if not _admitted(look(connection)):
-                command.upgrade(_config(connection), "head")
-                connection.exec_driver_sql(PROMISE, (compatible_from(),))
-            for day in partitions.missing_days(connection, partitions.DAYS_AHEAD):
-                partitions.make_day(connection, day)
-            revision = look(connection).revision
-    except DBAPIError as error:
-        raise judge(error, committing=False)[0] from error
+        for left in reversed(range(TRIES)):
+            try:
+                return _upgrade(engine)
+            except DBAPIError as error:
+                if not (left and sqlstate(error) in IN_THE_WAY):
+                    raise judge(error, committing=False)[0] from error
+                log.info("somebody is at a table that is to be changed; trying again")
+                sleep(PAUSE)
     finally:
         engine.dispose()
+    raise AssertionError("the last try gives an answer or raises")
+
+
+def _upgrade(engine: Engine) -> str:
+    """One try of `upgrade`."""
+    with engine.begin() as connection:
+        connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+        connection.exec_driver_sql("SET LOCAL lock_timeout = '10s'")
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{HOLDS_UP}'")
+        if not _admitted(look(connection)):
+            command.upgrade(_config(connection), "head")
+            connection.exec_driver_sql(PROMISE, (compatible_from(),))
+        for day in partitions.missing_days(connection, partitions.DAYS_AHEAD):
+            partitions.make_day(connection, day)
+        revision = look(connection).revision
     assert revision is not None
     return revision
 

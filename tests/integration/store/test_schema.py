@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection
+from sqlalchemy import Connection, create_engine
 
 from schedd.core.records import Idempotency
 from schedd.store import migrate, partitions
+from schedd.store.database import url_of
 from schedd.store.errors import SchemaMismatch
 from schedd.store.schema import metadata
 from support.postgres import ScratchServer
 from support.store import World, firing, job_record, ok
+from support.wait import wait_until_async
 
 UNSEEN = {
     "alembic_version",
@@ -29,6 +32,10 @@ UNSEEN = {
     "pauses",
 }
 """Tables that no builder needs."""
+
+WAITS = """
+SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()
+"""
 
 
 async def test_the_tables_of_the_builders_are_those_of_the_migrations(world: World) -> None:
@@ -203,6 +210,26 @@ async def test_two_migrations_at_once_are_one(server: ScratchServer) -> None:
     heads = await asyncio.gather(*(asyncio.to_thread(migrate.upgrade, dsn) for _ in range(3)))
 
     assert set(heads) == {migrate.head()}
+
+
+async def test_a_migration_that_waits_for_a_table_holds_nobody_up(world: World, dsn: str) -> None:
+    await world.member(take=False)
+    last = partitions.name_of(datetime.now(UTC).date() + timedelta(partitions.DAYS_AHEAD))
+    await world.sql(f"DROP TABLE {last}")
+    engine = create_engine(url_of(dsn))
+    with engine.begin() as reader:
+        reader.exec_driver_sql("SELECT count(*) FROM runs")
+        migrating = asyncio.create_task(asyncio.to_thread(migrate.upgrade, dsn), name="migrate")
+        await wait_until_async(lambda: world.sql(WAITS), 10, "the migration to wait for the reader")
+
+        began = time.monotonic()
+        await world.sql("SELECT count(*) FROM runs")
+
+        assert time.monotonic() - began < 2.0
+        assert not migrating.done()
+    assert await migrating == migrate.head()
+    assert await world.sql(f"SELECT count(*) FROM {last}") == [(0,)]
+    engine.dispose()
 
 
 async def test_keeping_house_forgets_keys_past_their_life(world: World) -> None:
