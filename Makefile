@@ -19,7 +19,7 @@ TESTS ?= $(wildcard $(addprefix tests/,unit properties conformance integration a
 PIP   := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test model faults faults-all faults-long mutants lint gen clean
+.PHONY: help demo test model faults faults-all faults-long mutants cron-long lint gen clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
@@ -44,6 +44,9 @@ faults-long: $(VENV)/contrib ## faults drawn at random: SECONDS=1800 SEED=7; the
 
 mutants: $(VENV)/contrib ## builds with one promise taken out, each to be caught by the checker: MUTANT=name for one, as root
 	cd tests && ../$(BIN)/python -m faults.mutants $(MUTANT) $(ARGS)
+
+cron-long: $(VENV)/contrib ## cron against a walk through real time, a million triples: SEED=7 FIRST=500 goes on, JOBS=2 shares
+	@cd tests && ../$(BIN)/python -m almanac $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) --processes $(JOBS) $(ARGS)
 
 lint: $(VENV)/contrib ## formatting, lint, strict types, who may import whom
 	$(BIN)/ruff check .

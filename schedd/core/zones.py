@@ -7,8 +7,10 @@ Invariants
 - The rules come from the package `tzdata` and from nothing else: the system's files are never
   read, so two members with the same package compute the same instants.
 - The segments of a zone cover the time line without holes or overlaps. They are cut at every
-  change of offset, and besides at the borders of blocks of about 388 days (there `before` or
+  change of offset, and besides at the borders of blocks of about 24 days (there `before` or
   `after` equal `offset`), so that each block can be computed and cached alone.
+- A border of blocks is a change itself, or more than `NEAR` from any: so whoever sees a repeated
+  hour at the end of a segment sees all of it in that segment, and so at the start of the next.
 
 Probing every 3 days finds every change: the two closest ones in tzdata since 1945 are 6.9 days
 apart (a unit test checks the segments against the transitions of the compiled files).
@@ -26,8 +28,10 @@ from typing import Final
 zoneinfo.reset_tzpath(())
 zoneinfo.ZoneInfo.clear_cache()
 
-_BLOCK_BITS: Final = 25
+_BLOCK_BITS: Final = 21
 _PROBE: Final = 1 << 18
+NEAR: Final = 2 * 86400
+"""Two days, in seconds: no clock is ever set by more."""
 _FOREVER: Final = 1 << 40
 
 FIRST: Final = -(1 << 33)
@@ -76,9 +80,11 @@ class Zone:
     def segment(self, second: int) -> Segment:
         """The segment that holds this instant (seconds since 1970 UTC)."""
         number = second >> _BLOCK_BITS
-        block = self._blocks.get(number)
-        if block is None:
-            block = self._blocks[number] = self._cut(number)
+        block = self._blocks.get(number) or self._cut(number)
+        if second < block[0].start:
+            block = self._blocks.get(number - 1) or self._cut(number - 1)
+        elif second >= block[-1].end:
+            block = self._blocks.get(number + 1) or self._cut(number + 1)
         for segment in block:
             if second < segment.end:
                 return segment
@@ -100,7 +106,7 @@ class Zone:
         return delta.days * 86400 + delta.seconds
 
     def _cut(self, number: int) -> tuple[Segment, ...]:
-        start, end = number << _BLOCK_BITS, (number + 1) << _BLOCK_BITS
+        start, end = self._border(number), self._border(number + 1)
         before, offset = self.offset(start - 1), self.offset(start)
         segments: list[Segment] = []
         low = start
@@ -115,7 +121,16 @@ class Zone:
             low = high
         if start < end:
             segments.append(Segment(start, end, before, offset, self.offset(end)))
-        return tuple(segments)
+        found = self._blocks[number] = tuple(segments)
+        return found
+
+    def _border(self, number: int) -> int:
+        """Where block `number` begins: at a change, if there is one nearby."""
+        border = number << _BLOCK_BITS
+        offset = self.offset(border - NEAR)
+        if self.offset(border + NEAR) == offset:
+            return border
+        return self._change(border - NEAR, border + NEAR, offset)
 
     def _change(self, low: int, high: int, offset: int) -> int:
         """The first second after `low` whose offset isn't `offset` (that of `low`)."""

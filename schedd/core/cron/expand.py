@@ -13,6 +13,7 @@ from croniter import croniter
 from schedd.core.cron.errors import CronError
 from schedd.core.cron.fields import DAY_OF_WEEK, FIELDS, FieldSpec, Terms
 from schedd.core.cron.masks import LAST, Masks, month_length
+from schedd.core.cron.times import times
 
 
 @lru_cache(maxsize=4096)
@@ -38,9 +39,17 @@ def build(fields: tuple[Terms, ...]) -> Masks:
         nth,
         both,
         days,
+        every_day=_every_day(month, days),
+        times=times(hour, minute, second),
     )
     _refuse_never(masks)
     return masks
+
+
+def _every_day(month: int, days: tuple[int, ...]) -> bool:
+    lengths = (28, 29, 30, 31)
+    each = all(bits == (2 << lengths[shape // 7]) - 2 for shape, bits in enumerate(days))
+    return each and month.bit_count() == 12
 
 
 _Specials = tuple[list[int], bool, tuple[int, ...], tuple[tuple[int, int], ...]]

@@ -12,7 +12,8 @@ sequence grows strictly.
 All arithmetic is in whole seconds since 1970 UTC.
 """
 
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -22,14 +23,13 @@ from typing import Final
 from schedd.core.cron.dialect import is_hashed, translate
 from schedd.core.cron.errors import CronError
 from schedd.core.cron.expand import build
-from schedd.core.cron.masks import Masks
-from schedd.core.zones import FIRST, LAST, Segment, UnknownZone, Zone
+from schedd.core.cron.masks import DAY, Masks
+from schedd.core.cron.times import listed
+from schedd.core.zones import FIRST, LAST, NEAR, Segment, UnknownZone, Zone
 from schedd.core.zones import zone as zone_of
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 SECOND: Final = timedelta(seconds=1)
-
-_TWO_DAYS: Final = 2 * 86400
 
 
 class Gap(StrEnum):
@@ -77,7 +77,7 @@ class CronExpression:
     def next_after(self, instant: datetime, dst: Dst = DEBIAN) -> datetime | None:
         """The first instant strictly after `instant` (aware), in UTC; None past the year 9987."""
         found = self.next_second((instant - EPOCH) // SECOND, dst)
-        return None if found is None else EPOCH + timedelta(seconds=found)
+        return None if found is None else EPOCH + timedelta(0, found)
 
     def next_second(self, second: int, dst: Dst = DEBIAN) -> int | None:
         """`next_after` in whole seconds since 1970 UTC."""
@@ -89,11 +89,32 @@ class CronExpression:
         return _first_from(start, self.masks, zone_of(self.zone), self.wildcard, dst)
 
     def seconds(self, after: int, until: int, dst: Dst = DEBIAN) -> Iterator[int]:
-        """Every instant in (after, until], growing, in whole seconds since 1970 UTC."""
+        """Every instant in (after, until], growing, in whole seconds since 1970 UTC.
+
+        Goes by days, each of which is looked up once: for many instants of one expression.
+        """
         found = self.next_second(after, dst)
         while found is not None and found <= until:
             yield found
+            for found in self._rest_of_day(found, until, dst):  # noqa: B020 - it goes on from there
+                yield found
             found = self.next_second(found, dst)
+
+    def _rest_of_day(self, found: int, until: int, dst: Dst) -> Sequence[int]:
+        """The instants of the local day after `found`, one of them, while the offset stays."""
+        masks = self.masks
+        if masks is None or masks.times.count == 1:
+            return ()
+        segment = zone_of(self.zone).segment(found)
+        end = segment.end if self.wildcard else _fixed_times(segment, dst)[1]
+        day = (found + segment.offset) // DAY
+        if not masks.matches_day(day):
+            return ()  # what a gap put off to this day
+        midnight = day * DAY - segment.offset
+        times = listed(masks.times)
+        first = bisect_right(times, found - midnight)
+        stop = bisect_left(times, min(end, until + 1) - midnight)
+        return [midnight + time for time in times[first:stop]]
 
     def count(self, after: int, until: int, dst: Dst = DEBIAN) -> int:
         """How many instants lie in (after, until], counted without walking through them."""
@@ -110,15 +131,17 @@ def _first_from(second: int, masks: Masks, zone: Zone, wildcard: bool, dst: Dst)
     """The smallest member of the set that is not before `second`."""
     while True:
         segment = zone.segment(second)
-        start, end = segment.start, segment.end
-        if not wildcard:
-            if second == start and _runs_after_gap(segment, masks, dst):
+        offset, end = segment.offset, segment.end
+        if wildcard or segment.before == offset == segment.after:
+            local = masks.next_local(second + offset)
+        else:
+            if second == segment.start and _runs_after_gap(segment, masks, dst):
                 return second
             start, end = _fixed_times(segment, dst)
-        local = masks.next_local(max(second, start) + segment.offset)
+            local = masks.next_local(max(second, start) + offset)
         if local is None:
             return None
-        found = local - segment.offset
+        found = local - offset
         if found < end:
             return found
         second = _skip(second, segment.end, found)
@@ -164,8 +187,8 @@ def _skip(second: int, end: int, match: int) -> int:
     other by less than two: between two days after `second` and two days before the next local
     match no clock shows a matching time, whatever it does. An empty stretch is jumped over so.
     """
-    if end - second > _TWO_DAYS and match - _TWO_DAYS > end:
-        return match - _TWO_DAYS
+    if end - second > NEAR and match - NEAR > end:
+        return match - NEAR
     return end
 
 

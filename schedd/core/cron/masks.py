@@ -2,8 +2,8 @@
 
 One idea: a field is a number whose bit `v` says that value `v` matches, so the next match is a
 shift and the lowest bit set, and counting matches is counting bits. A month's matching days depend
-only on its length and on the weekday of its first day: 28 masks computed once (`expand`) hold all
-that `L`, `W`, `#` and the rule of the two day fields can say.
+only on its length and on the weekday of its first day, its *shape*: 28 masks computed once
+(`expand`) hold all that `L`, `W`, `#` and the rule of the two day fields can say.
 
 Local times and days are whole numbers since 1970 on the local clock; zones play no part here.
 """
@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
+from schedd.core.cron.times import Times
+
 DAY: Final = 86400
 EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _LAST_YEAR: Final = 9990
+_LAST_DAY: Final = date(_LAST_YEAR, 1, 1).toordinal() - EPOCH_DAY
 
 LAST: Final = -1
 """In `Masks.nth`: the last such weekday of the month."""
@@ -27,8 +30,9 @@ class Masks:
     `last_day` is `L`; `nearest` holds the days of `15W` (31 for `LW`); `nth` pairs of weekday and
     week (`5#2` is (5, 2), `5L` is (5, LAST)). `both_days`: a day must match both day fields, since
     one of them begins with `*`; else either is enough.
-    `days` is derived: matching days (bits 1 to 31) of a month, at
-    `(length - 28) * 7 + weekday of its first day`.
+    The rest is derived. `days`: matching days (bits 1 to 31) of a month, by its shape,
+    `(length - 28) * 7 + weekday of its first day`. `every_day`: no day is left out. `times`: what
+    the first three say of a day.
     """
 
     second: int
@@ -42,46 +46,50 @@ class Masks:
     nth: tuple[tuple[int, int], ...]
     both_days: bool
     days: tuple[int, ...]
+    every_day: bool
+    times: Times
 
     def next_local(self, local: int) -> int | None:
         """The first matching local time not before `local`, both as seconds since 1970 local.
 
         None past the year 9990 alone: an expression that never matches is refused when it is made.
         """
-        day, rest = divmod(local, DAY)
-        if self.matches_day(day):
-            found = self._time_from(rest)
-            if found >= 0:
-                return day * DAY + found
+        day = local // DAY
+        found = self.times.next(local - day * DAY)
+        if found >= 0 and (self.every_day or self.matches_day(day)):
+            return day * DAY + found
         following = self.next_day(day + 1)
-        return None if following is None else following * DAY + self.first_time
-
-    @property
-    def first_time(self) -> int:
-        """The first matching second of a matching day."""
-        return lowest(self.hour) * 3600 + lowest(self.minute) * 60 + lowest(self.second)
+        return None if following is None else following * DAY + self.times.first
 
     def matches_day(self, day: int) -> bool:
         """Whether this local day (since 1970) matches month and day fields."""
         at = date.fromordinal(day + EPOCH_DAY)
-        return bool(self.month >> at.month & 1 and self._days_of(at.year, at.month) >> at.day & 1)
+        month = at.month
+        return bool(self.month >> month & 1 and self.days[shape(at.year, month)] >> at.day & 1)
 
     def next_day(self, day: int) -> int | None:
         """The first matching local day not before `day`; None past the year 9990."""
+        if day >= _LAST_DAY:
+            return None
+        if self.every_day:
+            return day
         at = date.fromordinal(day + EPOCH_DAY)
-        year, month, first = at.year, at.month, at.day
-        while year < _LAST_YEAR:
-            if self.month >> month & 1:
-                days = self._days_of(year, month) >> first
-                if days:
-                    return date(year, month, first + lowest(days)).toordinal() - EPOCH_DAY
+        year, month = at.year, at.month
+        if self.month >> month & 1:
+            days = self.days[shape(year, month)] >> at.day
+            if days:
+                return day + lowest(days)
+        while True:
             later = self.month >> (month + 1)
             if later:
                 month += 1 + lowest(later)
             else:
                 year, month = year + 1, lowest(self.month)
-            first = 1
-        return None
+            if year >= _LAST_YEAR:
+                return None
+            days = self.days[shape(year, month)]
+            if days:
+                return date(year, month, lowest(days)).toordinal() - EPOCH_DAY
 
     def count_local(self, start: int, end: int) -> int:
         """How many local times in [start, end) match."""
@@ -89,8 +97,7 @@ class Masks:
             return 0
         first, before = divmod(start, DAY)
         last, until = divmod(end, DAY)
-        in_a_day = self.hour.bit_count() * self.minute.bit_count() * self.second.bit_count()
-        count = self._count_days(first, last) * in_a_day
+        count = self._count_days(first, last) * self.times.count
         if before and self.matches_day(first):
             count -= self._count_times(before)
         if until and self.matches_day(last):
@@ -104,7 +111,7 @@ class Masks:
             at = date.fromordinal(start + EPOCH_DAY)
             length = min(month_length(at.year, at.month) - at.day + 1, end - start)
             if self.month >> at.month & 1:
-                days = self._days_of(at.year, at.month) >> at.day
+                days = self.days[shape(at.year, at.month)] >> at.day
                 count += (days & ((1 << length) - 1)).bit_count()
             start += length
         return count
@@ -121,33 +128,22 @@ class Masks:
                 count += _below(self.second, second)
         return count
 
-    def _days_of(self, year: int, month: int) -> int:
-        first = date(year, month, 1).toordinal() % 7
-        return self.days[(month_length(year, month) - 28) * 7 + first]
-
-    def _time_from(self, rest: int) -> int:
-        """The first matching second of a day not before `rest`, or -1."""
-        hour, below = divmod(rest, 3600)
-        if self.hour >> hour & 1:
-            minute, second = divmod(below, 60)
-            if self.minute >> minute & 1:
-                seconds = self.second >> second
-                if seconds:
-                    return rest + lowest(seconds)
-            minutes = self.minute >> (minute + 1)
-            if minutes:
-                minute += 1 + lowest(minutes)
-                return hour * 3600 + minute * 60 + lowest(self.second)
-        hours = self.hour >> (hour + 1)
-        if hours:
-            hour += 1 + lowest(hours)
-            return hour * 3600 + lowest(self.minute) * 60 + lowest(self.second)
-        return -1
-
 
 def lowest(mask: int) -> int:
     """Index of the lowest bit set."""
     return (mask & -mask).bit_length() - 1
+
+
+_SHAPES: Final[dict[int, int]] = {}
+
+
+def shape(year: int, month: int) -> int:
+    """Which of the 28 shapes a month has. Remembered: there are 12 a year, whoever asks."""
+    found = _SHAPES.get(year * 12 + month)
+    if found is None:
+        first = date(year, month, 1).toordinal() % 7
+        found = _SHAPES[year * 12 + month] = (month_length(year, month) - 28) * 7 + first
+    return found
 
 
 def month_length(year: int, month: int) -> int:

@@ -160,6 +160,17 @@ class TestOddZones:
         assert on("* * 30 12 *", zone, "2011-12-29", days=3) == []
         assert on("0 12 30 12 *", zone, "2011-12-29", Dst(gap=Gap.SKIP), days=3) == []
 
+    def test_a_repeated_hour_is_seen_whole_wherever_the_zones_are_cut(self) -> None:
+        """Found by the walk: 2014-04-05T13:07:12Z is a multiple of 2^21 s, in an hour that Apia
+        repeats; as 1973-03-11T02:01:36Z, one of 2^25 s, is in one that Santiago repeats.
+        """
+        second = Dst(overlap=Pass.SECOND)
+        assert on("7 3 * * *", "Pacific/Apia", "2014-04-06", second) == ["03:07+13:00"]
+        assert on("0 23 * * *", "America/Santiago", "1973-03-10", second) == ["23:00-04:00"]
+        for zone, day in (("Pacific/Apia", "2014-04-06"), ("America/Santiago", "1973-03-10")):
+            assert len(on("0,5,59 0-23 * * *", zone, day)) == 72
+            assert len(on("0,5,59 0-23 * * *", zone, day, second)) == 72
+
     def test_dublin_calls_its_winter_time_daylight_saving(self) -> None:
         assert on("30 1 * * *", "Europe/Dublin", "2024-03-31") == ["02:00+01:00"]
         assert on("30 1 * * *", "Europe/Dublin", "2024-10-27") == ["01:30+01:00"]

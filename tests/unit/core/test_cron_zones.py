@@ -24,10 +24,20 @@ def test_the_version_is_that_of_the_package() -> None:
 
 def test_a_segment_holds_the_instant_and_knows_its_neighbours() -> None:
     berlin = zones.zone("Europe/Berlin")
-    summer = berlin.segment(seconds("2024-07-01"))
+    summer = berlin.segment(seconds("2024-04-01"))
     assert summer.start == seconds("2024-03-31T01:00")
     assert (summer.before, summer.offset) == (3600, 7200)
     assert berlin.segment(summer.start - 1).end == summer.start
+
+
+@pytest.mark.parametrize("name", ["Pacific/Apia", "America/Santiago", "America/New_York"])
+def test_segments_are_never_cut_near_a_change_but_at_it(name: str) -> None:
+    found = list(zones.zone(name).segments(seconds("1970-01-02"), seconds("2037-12-31")))
+    changes = [one.start for one in found if one.before != one.offset]
+    assert len(changes) > 20
+    for one in found:
+        near = [change for change in changes if 0 < abs(change - one.start) <= zones.NEAR]
+        assert not near, "else a repeated hour would lie in two segments, and be seen in one"
 
 
 @pytest.mark.parametrize(
