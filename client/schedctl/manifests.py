@@ -46,10 +46,13 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One document: where it begins, and the job it describes."""
+    """One document: where it begins, the job it describes, and the lines of its schedule: of each
+    cron expression, or of `every`.
+    """
 
     where: str
     job: job_pb2.Job
+    schedule_lines: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,14 @@ def _document(name: str, node: yaml.Node) -> Iterator[Manifest | Fault]:
         yield Fault(start, "name is missing", "give the job a name")
         return
     if not doubles:
-        yield Manifest(start, job)
+        yield Manifest(start, job, _schedule_lines(lines, len(job.cron)))
+
+
+def _schedule_lines(lines: dict[FieldPath, int], count: int) -> tuple[int, ...]:
+    """The line of each cron expression (one alone stands beside its key), or of `every`."""
+    if not count:
+        return (lines[("every",)] + 1,) if ("every",) in lines else ()
+    return tuple(_line(lines, ("cron", at), 0) + 1 for at in range(count))
 
 
 def _plain(

@@ -114,12 +114,28 @@ def show_data(session: Session, data: dict[str, Any]) -> None:
         _echo(_json_line(data) if session.output == "jsonl" else _json(data))
 
 
+def show_objects(session: Session, objects: Sequence[dict[str, Any]]) -> None:
+    """Print a list of objects that are no messages: json, jsonl or yaml."""
+    if session.output == "yaml":
+        _echo("---\n".join(_yaml(one) for one in objects), end="")
+    elif session.output == "jsonl":
+        for one in objects:
+            _echo(_json_line(one))
+    else:
+        _echo(_json(list(objects)))
+
+
 def show_facts(session: Session, facts: Iterable[tuple[str, Any]]) -> None:
     """Print names and values below each other; what is unknown is left out."""
     told = [(head, _cell(session, value)) for head, value in facts if value not in (None, "", {})]
     width = max((len(head) for head, _ in told), default=0)
     for head, cell in told:
         _echo(f"{head + ':':<{width + 1}} {_coloured(session, cell)}")
+
+
+def show_rows(session: Session, heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print a table of values that are no messages."""
+    _table(session, heads, [[_cell(session, value) for value in row] for row in rows])
 
 
 def event(session: Session, value: V, line: Callable[[V], str]) -> None:

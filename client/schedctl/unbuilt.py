@@ -34,10 +34,6 @@ COMMANDS: Final[frozenset[tuple[str, ...]]] = frozenset(
     worker drain
     worker undrain
     cluster bundle
-    cron lint
-    cron diff
-    cron collide
-    cron forecast
     diff
     import crontab
     import systemd

@@ -1,4 +1,4 @@
-"""`schedctl cron`: what an expression means. Works without a cluster."""
+"""`schedctl cron`: what expressions mean, and what they add up to. Works without a cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from schedctl.session import INSTANT, Session, When
 from schedkit.clock import utcnow
 
 
-@click.group(cls=Group)
+@click.group(
+    cls=Group,
+    lazy={
+        "collide": "schedctl.commands.cron_load:collide",
+        "diff": "schedctl.commands.cron_lint:diff",
+        "forecast": "schedctl.commands.cron_load:forecast",
+        "lint": "schedctl.commands.cron_lint:lint",
+    },
+)
 def cron() -> None:
     """Cron expressions."""
 

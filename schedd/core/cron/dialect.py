@@ -16,6 +16,7 @@ Invariants
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from schedd.core.cron.errors import CronError
@@ -69,7 +70,10 @@ def translate(expression: str, seed: str) -> Translation:
     _check_count(words)
     if len(words) == 5:
         words.insert(0, "0")
-    fields = tuple(_field(spec, word, seed) for spec, word in zip(FIELDS, words, strict=True))
+    fields = tuple(
+        _field(spec, word, seed if "h" in word else "")
+        for spec, word in zip(FIELDS, words, strict=True)
+    )
     return Translation(zone, fields=fields)
 
 
@@ -140,6 +144,7 @@ _NTH: Final = re.compile(rf"{_VALUE}#(\d+)", re.ASCII)
 _LAST: Final = re.compile(rf"(?:(\d|{'|'.join(DAY_OF_WEEK.names)})l|l(\d))", re.ASCII)
 
 
+@lru_cache(maxsize=4096)
 def _field(spec: FieldSpec, text: str, seed: str) -> Terms:
     if text == "?":
         return Terms("*", (), star=True)

@@ -106,7 +106,7 @@ class CronExpression:
         if masks is None or masks.times.count == 1:
             return ()
         segment = zone_of(self.zone).segment(found)
-        end = segment.end if self.wildcard else _fixed_times(segment, dst)[1]
+        end = segment.end if self.wildcard else fixed_times(segment, dst)[1]
         day = (found + segment.offset) // DAY
         if not masks.matches_day(day):
             return ()  # what a gap put off to this day
@@ -135,9 +135,9 @@ def _first_from(second: int, masks: Masks, zone: Zone, wildcard: bool, dst: Dst)
         if wildcard or segment.before == offset == segment.after:
             local = masks.next_local(second + offset)
         else:
-            if second == segment.start and _runs_after_gap(segment, masks, dst):
+            if second == segment.start and runs_after_gap(segment, masks, dst):
                 return second
-            start, end = _fixed_times(segment, dst)
+            start, end = fixed_times(segment, dst)
             local = masks.next_local(max(second, start) + offset)
         if local is None:
             return None
@@ -153,8 +153,8 @@ def _count_in(
     """How many members of the set lie in [first, stop) and in this segment."""
     start, end, extra = segment.start, segment.end, 0
     if not wildcard:
-        start, end = _fixed_times(segment, dst)
-        if segment.start >= first and _runs_after_gap(segment, masks, dst):
+        start, end = fixed_times(segment, dst)
+        if segment.start >= first and runs_after_gap(segment, masks, dst):
             # Once, even if the first time after the gap matches by itself too.
             own = segment.start + segment.offset
             extra = 1 - masks.count_local(own, own + 1)
@@ -162,7 +162,7 @@ def _count_in(
     return masks.count_local(start, end) + extra
 
 
-def _runs_after_gap(segment: Segment, masks: Masks, dst: Dst) -> bool:
+def runs_after_gap(segment: Segment, masks: Masks, dst: Dst) -> bool:
     """Whether a fixed time falls into the gap before this segment, and is made up for."""
     if segment.before >= segment.offset or dst.gap is Gap.SKIP:
         return False
@@ -170,7 +170,7 @@ def _runs_after_gap(segment: Segment, masks: Masks, dst: Dst) -> bool:
     return skipped is not None and skipped < segment.start + segment.offset
 
 
-def _fixed_times(segment: Segment, dst: Dst) -> tuple[int, int]:
+def fixed_times(segment: Segment, dst: Dst) -> tuple[int, int]:
     """The part [start, end) of a segment in which fixed times count: not the other pass."""
     start, end = segment.start, segment.end
     if segment.before > segment.offset and dst.overlap is Pass.FIRST:

@@ -1,0 +1,239 @@
+"""`schedctl cron lint` and `diff`: is it what was meant, and is it the same?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import click
+
+from schedctl.failure import Failure
+from schedctl.flags import Command, pass_session
+from schedctl.output import message, show_data, show_objects
+from schedctl.session import INSTANT, Session, When
+from schedctl.timetables import Table, given, source_options
+from schedd.core.cron import CronError, ScheduleError, describe
+from schedd.core.cron import parse as parse_expression
+from schedd.core.schedule import CronSchedule
+from schedd.core.timetable import Entry, Finding, Level, differ, grid_over, rows_of
+from schedd.core.timetable import lint as linted
+from schedkit import duration
+from schedkit.clock import utcnow
+
+LONGEST = timedelta(days=3 * 366)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A finding and where it is from."""
+
+    where: str
+    name: str
+    expression: str
+    zone: str
+    finding: Finding
+
+
+class Span(click.ParamType[timedelta]):
+    """A length of time to look at: `7d`, `36h`."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta:
+        """More than none, at most three years."""
+        if isinstance(value, timedelta):
+            return value
+        try:
+            span = duration.parse(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if not timedelta(seconds=1) <= span <= LONGEST:
+            self.fail(f"is 1s to {LONGEST.days}d", param, ctx)
+        return span
+
+
+@click.command(cls=Command)
+@source_options
+@click.option("--strict", is_flag=True, help="Exit 1 on warnings too.")
+@click.option(
+    "--after", type=When(), metavar=INSTANT, help="Changes of clocks from then on.  [default: now]"
+)
+@pass_session
+def lint(
+    session: Session,
+    expressions: tuple[str, ...],
+    files: tuple[str, ...],
+    tz: str,
+    user_column: bool | None,
+    strict: bool,
+    after: datetime | None,
+) -> None:
+    """Find what is wrong, or perhaps not meant, in expressions, crontabs, manifests, or the jobs.
+
+    Exit 1 if there is an error.
+    """
+    table = given(session, expressions, files, tz, user_column)
+    told = list(_findings(table, after or utcnow()))
+    if session.tabular:
+        for one in told:
+            _say(one)
+    else:
+        show_objects(session, [_plain(one) for one in told])
+    errors = sum(one.finding.level is Level.ERROR for one in told)
+    warnings = len(told) - errors
+    looked = sum(len(_expressions(entry)) for entry in table.entries)
+    message(
+        f"{_many(looked, 'expression')}: {_many(errors, 'error')}, {_many(warnings, 'warning')}"
+    )
+    if errors or (strict and told):
+        click.get_current_context().exit(1)
+
+
+def _findings(table: Table, after: datetime) -> Iterator[Told]:
+    for fault in table.faults:
+        yield Told(
+            fault.where, "", "", "", Finding(Level.ERROR, "unread", fault.problem, fault.hint)
+        )
+    for entry in table.entries:
+        yield from _of_entry(entry, after)
+
+
+def _of_entry(entry: Entry, after: datetime) -> Iterator[Told]:
+    schedule = entry.schedule
+    if not isinstance(schedule, CronSchedule):
+        yield from _of_plain(entry, after)
+        return
+    for number, text in enumerate(schedule.expressions):
+        found = linted(text, schedule.zone, after=after, seed=entry.seed, dst=schedule.dst)
+        where = entry.where
+        if len(entry.lines) > number:
+            where = f"{where.rpartition(':')[0]}:{entry.lines[number]}"
+        for finding in found:
+            yield Told(where, entry.name, text, schedule.zone, finding)
+
+
+def _of_plain(entry: Entry, after: datetime) -> Iterator[Told]:
+    """An interval or an instant, which can only be wrong as a whole."""
+    _, wrong = rows_of([entry], grid_over(after, timedelta(minutes=1)))
+    for one in wrong:
+        finding = Finding(Level.ERROR, one.error.field, str(one.error), one.error.hint)
+        yield Told(entry.where, entry.name, "", "", finding)
+
+
+def _expressions(entry: Entry) -> tuple[str, ...]:
+    return entry.schedule.expressions if isinstance(entry.schedule, CronSchedule) else ("",)
+
+
+def _say(one: Told) -> None:
+    finding = one.finding
+    written = f"{one.expression}: " if one.expression else ""
+    level = finding.level.value.lower()
+    click.echo(f"{one.where}: {level}: {written}{finding.problem} [{finding.rule}]")
+    if finding.hint:
+        click.echo(f"  try: {finding.hint}")
+
+
+def _plain(one: Told) -> dict[str, Any]:
+    return {
+        "where": one.where,
+        "name": one.name,
+        "expression": one.expression,
+        "timeZone": one.zone,
+        "level": one.finding.level.value,
+        "rule": one.finding.rule,
+        "problem": one.finding.problem,
+        "hint": one.finding.hint,
+    }
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
+@click.command(cls=Command)
+@click.argument("first")
+@click.argument("second")
+@click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="Of both.")
+@click.option("--second-tz", metavar="ZONE", help="Of the second.  [default: as --tz]")
+@click.option("--job", default="", metavar="NAME", help="Whose `H` it is.")
+@click.option("--from", "start", type=When(), metavar=INSTANT, help="[default: now]")
+@click.option("--for", "span", type=Span(), default="366d", show_default=True, metavar="7d")
+@click.option("--limit", default=10, show_default=True, type=click.IntRange(0, 1000))
+@pass_session
+def diff(
+    session: Session,
+    first: str,
+    second: str,
+    tz: str,
+    second_tz: str | None,
+    job: str,
+    start: datetime | None,
+    span: timedelta,
+    limit: int,
+) -> None:
+    """The instants that one expression has and the other lacks. Exit 1 if there are any."""
+    begin = (start or utcnow()).replace(microsecond=0)
+    one, other = (
+        Entry(job, "", CronSchedule((text,), zone), session.namespace)
+        for text, zone in ((first, tz), (second, second_tz or tz))
+    )
+    try:
+        words = [describe(first, one.seed), describe(second, other.seed)]
+        found = differ(one, other, begin, span, limit)
+        info = ZoneInfo(parse_expression(first, zone=tz, seed="").zone)
+    except ScheduleError as error:
+        raise wrong_expression(error) from None
+    listed = [[at.astimezone(info) for at in side] for side in (found.in_first, found.in_second)]
+    if not session.tabular:
+        show_data(
+            session,
+            {
+                "from": begin.isoformat(),
+                "to": (begin + span).isoformat(),
+                "first": {
+                    "expression": first,
+                    "description": words[0],
+                    "only": found.only_first,
+                    "instants": [at.isoformat() for at in listed[0]],
+                },
+                "second": {
+                    "expression": second,
+                    "description": words[1],
+                    "only": found.only_second,
+                    "instants": [at.isoformat() for at in listed[1]],
+                },
+                "both": found.both,
+            },
+        )
+    else:
+        click.echo(f"< {first}: {words[0]}")
+        click.echo(f"> {second}: {words[1]}")
+        told = (
+            f"{found.only_first:,} in the first alone, {found.only_second:,} in the second alone, "
+            f"{found.both:,} in both"
+        )
+        click.echo(
+            f"{duration.render(span)} from {begin.astimezone(info).isoformat(sep=' ')}: {told}"
+        )
+        sides = (("<", listed[0], found.only_first), (">", listed[1], found.only_second))
+        for mark, instants, count in sides:
+            for at in instants:
+                click.echo(f"  {mark} {at.isoformat(sep=' ')}  {at:%a}")
+            if count > len(instants):
+                click.echo(f"  {mark} … {count - len(instants):,} more")
+    if found.differ:
+        click.get_current_context().exit(1)
+
+
+def wrong_expression(error: ScheduleError) -> Failure:
+    """What the dialect refuses, as three lines."""
+    return Failure(
+        f"{error.field}: {error.problem}",
+        reason="WRONG_EXPRESSION" if isinstance(error, CronError) else "WRONG_SCHEDULE",
+        remedy=error.hint or "schedctl cron explain '*/5 * * * *'",
+    )

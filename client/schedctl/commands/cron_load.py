@@ -1,0 +1,256 @@
+"""`schedctl cron forecast` and `collide`: what many schedules add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import click
+
+from schedctl import rewriting
+from schedctl.commands.cron_lint import Span
+from schedctl.flags import Command, pass_session
+from schedctl.output import message, show_data, show_rows
+from schedctl.session import INSTANT, Session, When
+from schedctl.timetables import Table, given, source_options
+from schedd.core import timetable
+from schedd.core.timetable import Entry, Flattened, Forecast, Grid, Hot, Row
+from schedkit import duration
+from schedkit.clock import utcnow
+
+NAMED: Final = 3
+SHOWN_MOVES: Final = 20
+SHOWN_LEFT_OUT: Final = 10
+
+
+@click.command(cls=Command)
+@source_options
+@click.option("--from", "start", type=When(), metavar=INSTANT, help="[default: now]")
+@click.option("--for", "span", type=Span(), default="7d", show_default=True, metavar="7d")
+@click.option("--top", default=5, show_default=True, type=click.IntRange(1, 100))
+@click.option(
+    "--rewritten",
+    is_flag=True,
+    help="Print the flattened version: a crontab anew, else a patch. Nothing is changed.",
+)
+@pass_session
+def forecast(
+    session: Session,
+    expressions: tuple[str, ...],
+    files: tuple[str, ...],
+    tz: str,
+    user_column: bool | None,
+    start: datetime | None,
+    span: timedelta,
+    top: int,
+    rewritten: bool,
+) -> None:
+    """How many runs start in each minute, the hottest minutes, who is in them, and how to flatten.
+
+    Of crontabs, manifests or expressions; of the cluster's jobs if none is named. Nominal instants
+    are counted: jitter comes on top. --rewritten prints what to write instead of the herd: a
+    crontab with the minutes that H stands for, a patch of manifests, or commands for jobs.
+    """
+    table = given(session, expressions, files, tz, user_column)
+    grid = _grid(start, span)
+    rows = _rows(table, grid)
+    flat = timetable.flatten(rows, grid)
+    if rewritten:
+        for line in rewriting.rewritten(table, flat):
+            click.echo(line)
+        return
+    found = timetable.forecast(rows, grid, top)
+    if session.tabular:
+        _tell(session, found, rows)
+        _tell_flat(flat, session.output == "wide")
+    else:
+        show_data(session, _data(found, rows, flat))
+
+
+def _grid(start: datetime | None, span: timedelta) -> Grid:
+    return timetable.grid_over((start or utcnow()).replace(second=0, microsecond=0), span)
+
+
+def _rows(table: Table, grid: Grid) -> list[Row]:
+    """What can be counted; what can't is said."""
+    rows, wrong = timetable.rows_of(table.entries, grid)
+    left_out = [(fault.where, fault.problem, fault.hint) for fault in table.faults]
+    left_out += [(one.entry.where, str(one.error), "") for one in wrong]
+    for where, problem, hint in left_out[:SHOWN_LEFT_OUT]:
+        message(f"left out: {where}: {problem}" + (f" ({hint})" if hint else ""))
+    if len(left_out) > SHOWN_LEFT_OUT:
+        message(f"left out: {len(left_out) - SHOWN_LEFT_OUT:,} more (schedctl cron lint)")
+    if table.paused:
+        message(f"left out: {table.paused} paused jobs")
+    return rows
+
+
+def _tell(session: Session, found: Forecast, rows: Sequence[Row]) -> None:
+    grid = found.grid
+    length = duration.render(timedelta(minutes=grid.minutes))
+    mean = found.total / grid.minutes
+    click.echo(
+        f"{length} from {_at(grid.at(0))}: {len(rows):,} schedules start {found.total:,} runs, "
+        f"{mean:.1f} a minute; {found.peak:,} in the hottest"
+    )
+    if not found.hottest:
+        return
+    click.echo()
+    heads = ("HOTTEST MINUTE", "DAY", "STARTS", "TIMES", "JOBS")
+    show_rows(session, heads, [_hot_row(hot, session.output == "wide") for hot in found.hottest])
+    click.echo()
+
+
+def _hot_row(hot: Hot, full: bool) -> tuple[str, str, str, str, str]:
+    alike = f"{hot.alike:,}" if hot.alike > 1 else "1"
+    names = _names([entry for entry, _ in hot.entries], full)
+    return _at(hot.at), f"{hot.at:%a}", f"{hot.starts:,}", alike, names
+
+
+def _names(entries: Sequence[Entry], full: bool) -> str:
+    shown = entries if full else entries[:NAMED]
+    more = len(entries) - len(shown)
+    return ", ".join(entry.name for entry in shown) + (f" and {more:,} more" if more else "")
+
+
+def _tell_flat(flat: Flattened | None, full: bool) -> None:
+    if flat is None:
+        click.echo("flattened: no minute given to H would make the hottest one cooler")
+        return
+    moves = len(flat.moves)
+    click.echo(
+        f"flattened: {moves:,} schedule{'s' if moves > 1 else ''} given an H, the hottest minute "
+        f"{flat.peak_before:,} → {flat.peak_after:,} (--rewritten prints it)"
+    )
+    shown = flat.moves if full else flat.moves[:SHOWN_MOVES]
+    for move in shown:
+        after = move.after if move.number >= 0 else f"phase {move.after}"
+        fixed = f"  (here {move.fixed})" if move.number >= 0 else ""
+        click.echo(f"  {move.entry.where}  {move.entry.name}: {move.before} → {after}{fixed}")
+    if len(flat.moves) > len(shown):
+        click.echo(f"  … {len(flat.moves) - len(shown):,} more: -o wide")
+
+
+def _at(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M}Z"
+
+
+def _stamp(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _data(found: Forecast, rows: Sequence[Row], flat: Flattened | None) -> dict[str, Any]:
+    grid = found.grid
+    hours = range(0, grid.minutes, 60)
+    return {
+        "from": _stamp(grid.at(0)),
+        "to": _stamp(grid.at(grid.minutes)),
+        "schedules": len(rows),
+        "runs": found.total,
+        "peak": found.peak,
+        "hottest": [
+            {
+                "at": _stamp(hot.at),
+                "starts": hot.starts,
+                "times": hot.alike,
+                "jobs": [{"name": e.name, "where": e.where, "starts": n} for e, n in hot.entries],
+            }
+            for hot in found.hottest
+        ],
+        "hours": [
+            {
+                "at": _stamp(grid.at(minute)),
+                "runs": sum(found.counts[minute : minute + 60]),
+                "peak": max(found.counts[minute : minute + 60]),
+            }
+            for minute in hours
+        ],
+        "flattened": None
+        if flat is None
+        else {
+            "peakBefore": flat.peak_before,
+            "peakAfter": flat.peak_after,
+            "moves": [
+                {
+                    "name": move.entry.name,
+                    "where": move.entry.where,
+                    "field": "cron" if move.number >= 0 else "phase",
+                    "before": move.before,
+                    "after": move.after,
+                    "fixed": move.fixed,
+                }
+                for move in flat.moves
+            ],
+        },
+    }
+
+
+@click.command(cls=Command)
+@source_options
+@click.option("--from", "start", type=When(), metavar=INSTANT, help="[default: now]")
+@click.option("--for", "span", type=Span(), default="7d", show_default=True, metavar="7d")
+@click.option(
+    "--more-than", "allowed", default=1, show_default=True, type=click.IntRange(1), metavar="N"
+)
+@click.option("--limit", default=10, show_default=True, type=click.IntRange(1, 1000))
+@click.option("--strict", is_flag=True, help="Exit 1 if there is such an instant.")
+@pass_session
+def collide(
+    session: Session,
+    expressions: tuple[str, ...],
+    files: tuple[str, ...],
+    tz: str,
+    user_column: bool | None,
+    start: datetime | None,
+    span: timedelta,
+    allowed: int,
+    limit: int,
+    strict: bool,
+) -> None:
+    """The instants at which more than N start together, the worst first, and who."""
+    table = given(session, expressions, files, tz, user_column)
+    grid = _grid(start, span)
+    rows = _rows(table, grid)
+    found = timetable.collide(rows, grid, allowed, limit)
+    if not session.tabular:
+        show_data(
+            session,
+            {
+                "from": _stamp(grid.at(0)),
+                "to": _stamp(grid.at(grid.minutes)),
+                "schedules": len(rows),
+                "moreThan": allowed,
+                "instants": found.instants,
+                "most": found.most,
+                "worst": [
+                    {
+                        "at": _stamp(one.at),
+                        "starts": len(one.entries),
+                        "jobs": [{"name": e.name, "where": e.where} for e in one.entries],
+                    }
+                    for one in found.worst
+                ],
+            },
+        )
+    else:
+        length = duration.render(timedelta(minutes=grid.minutes))
+        click.echo(
+            f"{length} from {_at(grid.at(0))}: {len(rows):,} schedules, {found.instants:,} "
+            f"instants with more than {allowed:,} starts"
+            + (f", at most {found.most:,}" if found.most else "")
+        )
+        if found.worst:
+            full = session.output == "wide"
+            rows_told = [
+                (
+                    f"{one.at:%Y-%m-%d %H:%M:%S}Z",
+                    f"{one.at:%a}",
+                    f"{len(one.entries):,}",
+                    _names(one.entries, full),
+                )
+                for one in found.worst
+            ]
+            show_rows(session, ("AT", "DAY", "STARTS", "JOBS"), rows_told)
+    if strict and found.instants:
+        click.get_current_context().exit(1)

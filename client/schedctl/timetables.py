@@ -1,0 +1,199 @@
+"""Where `schedctl cron` has its schedules from: words, crontabs, manifests, or the cluster's jobs.
+
+'0 * * * *'                ╮
+-f crontab │ jobs.yaml │ - ├──▶ entries (with the line of each), and what couldn't be read
+the jobs of the namespace  ╯
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
+
+import click
+
+from schedctl import manifests
+from schedctl.failure import Failure, standard_input
+from schedctl.manifests import Fault
+from schedctl.session import Session
+from schedd.core.cron import DEBIAN, Dst, Gap, Pass
+from schedd.core.schedule import (
+    AtSchedule,
+    Bounds,
+    CronSchedule,
+    EverySchedule,
+    OnDemand,
+    Schedule,
+)
+from schedd.core.timetable import Entry, read
+from schedproto.v1 import job_pb2
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MANIFEST: Final = re.compile(r"(---|[{[]|- |(kind|name|cron|every|at)\s*:)")
+"""How the first line of a manifest begins; no crontab's line does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What was asked for: `texts` holds each file as it was, `crontabs` names those that are."""
+
+    entries: tuple[Entry, ...]
+    faults: tuple[Fault, ...] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
+    crontabs: frozenset[str] = frozenset()
+    paused: int = 0
+    """Jobs of the cluster that are left out, since nothing of them starts."""
+
+
+def source_options(command: F) -> F:
+    """Where schedules come from."""
+    for option in reversed(
+        [
+            click.argument("expressions", nargs=-1, metavar="[EXPR]…"),
+            click.option(
+                "-f",
+                "--file",
+                "files",
+                multiple=True,
+                metavar="FILE|DIR|-",
+                help="Crontabs and manifests (*.yaml, *.yml, *.json); repeatable.",
+            ),
+            click.option(
+                "--tz", default="UTC", show_default=True, metavar="ZONE", help="Where none is said."
+            ),
+            click.option(
+                "--user-column/--no-user-column",
+                default=None,
+                help="Crontabs have one, as /etc/crontab does.  [default: as they look]",
+            ),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def given(
+    session: Session,
+    expressions: Sequence[str],
+    files: Sequence[str],
+    tz: str,
+    user_column: bool | None,
+) -> Table:
+    """The schedules of the command line; those of the cluster if it names none."""
+    if not expressions and not files:
+        return of_cluster(session)
+    entries = [
+        Entry(f"expression-{number}", f"argument {number}", CronSchedule((text,), tz))
+        for number, text in enumerate(expressions, 1)
+    ]
+    faults: list[Fault] = []
+    texts: dict[str, str] = {}
+    crontabs: set[str] = set()
+    for name, text in _texts(files):
+        texts[name] = text
+        if _is_manifest(name, text):
+            found = _manifest(session, name, text)
+        else:
+            crontabs.add(name)
+            found = _crontab(session, name, text, tz, user_column)
+        entries += found.entries
+        faults += found.faults
+    return Table(tuple(entries), tuple(faults), texts, frozenset(crontabs))
+
+
+def of_cluster(session: Session) -> Table:
+    """The jobs of the namespace that aren't paused."""
+    jobs = session.collect(lambda client: client.jobs.list())
+    active = [job for job in jobs if not job.paused]
+    entries = [entry_of(cast("job_pb2.Job", job.message), job.name) for job in active]
+    return Table(tuple(entries), paused=len(jobs) - len(active))
+
+
+def entry_of(job: job_pb2.Job, where: str, lines: tuple[int, ...] = ()) -> Entry:
+    """A job's schedule, as its owner would read it."""
+    bounds = Bounds(
+        job.start.ToDatetime(tzinfo=UTC) if job.HasField("start") else None,
+        job.end.ToDatetime(tzinfo=UTC) if job.HasField("end") else None,
+    )
+    return Entry(job.name, where, _schedule(job), job.namespace or "default", bounds, lines)
+
+
+def _schedule(job: job_pb2.Job) -> Schedule:
+    if job.cron:
+        return CronSchedule(tuple(job.cron), job.time_zone or "UTC", _dst(job.dst))
+    if job.HasField("every"):
+        return EverySchedule(job.every.ToTimedelta(), job.phase.ToTimedelta())
+    if job.HasField("at"):
+        return AtSchedule(job.at.ToDatetime(tzinfo=UTC))
+    return OnDemand()
+
+
+def _dst(policy: job_pb2.DstPolicy) -> Dst:
+    gap = job_pb2.DstPolicy.Gap.Name(policy.gap).removeprefix("GAP_")
+    overlap = job_pb2.DstPolicy.Repeated.Name(policy.overlap).removeprefix("REPEATED_")
+    return Dst(
+        Gap[gap] if policy.gap else DEBIAN.gap,
+        Pass[overlap] if policy.overlap else DEBIAN.overlap,
+    )
+
+
+def _texts(files: Sequence[str]) -> list[tuple[str, str]]:
+    """Each file's name and text; of a folder its manifests, or all of it if it has none."""
+    found: list[tuple[str, bytes]] = []
+    try:
+        for name in files:
+            if name == "-":
+                found.append(("stdin", standard_input()))
+                continue
+            path = Path(name)
+            inner = [path]
+            if path.is_dir():
+                plain = sorted(one for one in path.rglob("*") if one.is_file())
+                inner = [one for one in plain if one.suffix in manifests.SUFFIXES] or plain
+            found += [(str(one), one.read_bytes()) for one in inner]
+    except OSError as error:
+        raise Failure(
+            f"{error.filename}: {error.strerror}", reason="NO_FILE", remedy="check the file's name"
+        ) from error
+    return [(name, content.decode("utf-8", "replace")) for name, content in found]
+
+
+def _is_manifest(name: str, text: str) -> bool:
+    if name != "stdin":
+        return Path(name).suffix in manifests.SUFFIXES
+    lines = (line.strip() for line in text.splitlines())
+    first = next((line for line in lines if line and not line.startswith("#")), "")
+    return bool(_MANIFEST.match(first))
+
+
+def _manifest(session: Session, name: str, text: str) -> Table:
+    found = list(manifests.parse(name, text))
+    entries = []
+    for one in found:
+        if isinstance(one, manifests.Manifest):
+            one.job.namespace = one.job.namespace or session.namespace
+            entries.append(entry_of(one.job, one.where, one.schedule_lines))
+    return Table(tuple(entries), tuple(one for one in found if isinstance(one, Fault)))
+
+
+def _crontab(session: Session, name: str, text: str, tz: str, user_column: bool | None) -> Table:
+    if user_column is None and (name == "/etc/crontab" or name.startswith("/etc/cron.d/")):
+        user_column = True
+    found = read(text, system=user_column)
+    entries = (
+        Entry(
+            line.name,
+            f"{name}:{line.number}",
+            CronSchedule((line.schedule,), line.zone or tz),
+            session.namespace,
+            lines=(line.number,),
+        )
+        for line in found.lines
+    )
+    faults = (Fault(f"{name}:{one.number}", one.problem, one.hint) for one in found.unread)
+    return Table(tuple(entries), tuple(faults))

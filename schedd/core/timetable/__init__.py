@@ -1,0 +1,51 @@
+"""Many schedules looked at together: what is wrong with them, and what they add up to.
+
+    crontab ──crontab──▶ lines ╮
+    manifests, jobs ───────────┴▶ entries ──minutes──▶ bits of a grid ──tally──▶ starts a minute
+                                    │                        ├─▶ load: the hottest minutes, who
+                                    │                        ├─▶ difference: in one, not in both
+                                    ╰─▶ lint                 ╰─▶ flatten: the herd spread by `H`
+
+One idea: over a span, a schedule is one number with a bit for each minute. Putting schedules
+together, comparing and counting them are operations on such numbers, so ten thousand of them over
+a week take a second, and no instant is ever an object.
+
+Pure, like `cron`: zones come from tzdata, and time is an argument.
+"""
+
+from schedd.core.timetable.crontab import Crontab, Line, Unread, read
+from schedd.core.timetable.difference import Difference, differ
+from schedd.core.timetable.entries import Entry, Row, Wrong, rows_of
+from schedd.core.timetable.flatten import Flattened, Move, flatten
+from schedd.core.timetable.lint import Finding, Level, lint
+from schedd.core.timetable.load import Collisions, Forecast, Hot, Together, collide, forecast
+from schedd.core.timetable.minutes import Grid, grid_over
+from schedd.core.timetable.spreading import spread
+
+__all__ = [
+    "Collisions",
+    "Crontab",
+    "Difference",
+    "Entry",
+    "Finding",
+    "Flattened",
+    "Forecast",
+    "Grid",
+    "Hot",
+    "Level",
+    "Line",
+    "Move",
+    "Row",
+    "Together",
+    "Unread",
+    "Wrong",
+    "collide",
+    "differ",
+    "flatten",
+    "forecast",
+    "grid_over",
+    "lint",
+    "read",
+    "rows_of",
+    "spread",
+]

@@ -1,0 +1,80 @@
+"""A crontab is read as cron reads it, each entry with its line."""
+
+from pathlib import Path
+
+from schedd.core.timetable import read
+
+SERVER = Path(__file__).parent / "crontabs" / "server"
+
+
+def only(text: str, **more):
+    (line,) = read(text, **more).lines
+    return line
+
+
+def test_a_system_crontab_has_a_column_of_users():
+    found = read(SERVER.read_text())
+    assert found.system
+    assert not found.unread
+    assert len(found.lines) == 61
+    first = found.lines[0]
+    assert (first.number, first.schedule, first.user) == (9, "17 * * * *", "root")
+    assert first.command == "cd / && run-parts --report /etc/cron.hourly"
+
+
+def test_a_users_crontab_has_none():
+    line = only("*/5 * * * * /usr/bin/true --flag\n")
+    assert (line.user, line.command) == ("", "/usr/bin/true --flag")
+    assert not read("0 5 * * * python job\n0 6 * * * make it\n").system
+
+
+def test_the_caller_may_know_better_than_the_looks():
+    assert only("0 5 * * * www-data /bin/x", system=True).user == "www-data"
+    assert only("0 5 * * * root /bin/x", system=False).command == "root /bin/x"
+
+
+def test_variables_hold_for_the_lines_below():
+    text = 'A=1\n0 1 * * * x\nA = "two words"\nCRON_TZ=Europe/Riga\n0 2 * * * y\n'
+    above, below = read(text).lines
+    assert (dict(above.environment), above.zone) == ({"A": "1"}, "")
+    assert below.environment["A"] == "two words"
+    assert below.zone == "Europe/Riga"
+
+
+def test_a_percent_sign_ends_the_command_and_begins_its_input():
+    line = only(r"0 9 * * * mail -s 100\% you%Hello,%all done \% here")
+    assert line.command == "mail -s 100% you"
+    assert line.stdin == "Hello,\nall done % here\n"
+    assert only("0 9 * * * date").stdin is None
+
+
+def test_macros_and_our_own_every_are_schedules():
+    found = read("@daily /bin/a\n@every 90s /bin/b --now\n@reboot /bin/c\n-*/5 * * * * /bin/d\n")
+    assert [line.schedule for line in found.lines] == [
+        *("@daily", "@every 90s", "@reboot", "*/5 * * * *"),
+    ]
+    assert found.lines[1].command == "/bin/b --now"
+
+
+def test_what_is_no_entry_is_told_by_its_line():
+    found = read("\n# fine\n* * * * *\nhello\n@daily\n0 1 * * * /bin/fine\n")
+    assert [(one.number, one.problem) for one in found.unread] == [
+        (3, "has a schedule and no command"),
+        (4, "1 word: neither an entry nor a variable"),
+        (5, "@daily has no command"),
+    ]
+    assert [line.number for line in found.lines] == [6]
+    (unread,) = read("0 1 * * * root\n", system=True).unread
+    assert "'root' is no user followed by a command" in unread.problem
+
+
+def test_names_tell_the_program_and_differ():
+    names = [line.name for line in read(SERVER.read_text()).lines]
+    assert len(set(names)) == len(names)
+    assert names[:6] == [
+        *("run-parts", "run-parts-2", "run-parts-3", "run-parts-4"),
+        *("console-cart-expire", "console-search-reindex"),
+    ]
+    assert {"runjobs.php", "pg_dump-shop", "vacuumdb", "push-2"} <= set(names)
+    assert only("0 1 * * * FOO=1 nice -n 19 bash /opt/Back%up.SH").name == "back"
+    assert only("0 1 * * * ((((").name == "job"

@@ -1,0 +1,144 @@
+"""The herd is found, named and spread; ten thousand schedules over a week take seconds."""
+
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from schedd.core.schedule import CronSchedule, EverySchedule
+from schedd.core.timetable import (
+    Entry,
+    collide,
+    flatten,
+    forecast,
+    grid_over,
+    read,
+    rows_of,
+    spread,
+)
+
+START = datetime(2026, 11, 23, tzinfo=UTC)
+WEEK = grid_over(START, timedelta(days=7))
+SERVER = Path(__file__).parent / "crontabs" / "server"
+
+
+def entry(name: str, *expressions: str) -> Entry:
+    return Entry(name, f"test:{name}", CronSchedule(expressions))
+
+
+def rows(*entries: Entry):
+    found, wrong = rows_of(entries, WEEK)
+    assert not wrong
+    return found
+
+
+def test_a_forecast_counts_runs_and_names_who_is_in_the_hottest_minute():
+    found = forecast(
+        rows(
+            entry("hourly", "0 * * * *"), entry("nightly", "0 2 * * *"), entry("odd", "7 * * * *")
+        ),
+        WEEK,
+        top=2,
+    )
+    assert found.total == 168 + 7 + 168
+    first, second = found.hottest
+    assert (first.at, first.starts, first.alike) == (START + timedelta(hours=2), 2, 7)
+    assert [one.name for one, _ in first.entries] == ["hourly", "nightly"]
+    assert second.starts == 1
+
+
+def test_seconds_count_for_each_start_in_their_minute():
+    found = forecast(rows(entry("fast", "*/10 5 * * * *"), entry("slow", "5 * * * *")), WEEK)
+    assert found.peak == 7
+    assert [(one.name, starts) for one, starts in found.hottest[0].entries] == [
+        ("fast", 6),
+        ("slow", 1),
+    ]
+
+
+def test_collisions_are_of_the_same_second():
+    same = rows(entry("a", "0 * * * *"), entry("b", "0,30 0 * * * *"), entry("c", "30 0 3 * * *"))
+    found = collide(same, WEEK, allowed=1, limit=2)
+    assert (found.instants, found.most) == (168 + 7, 2)
+    assert found.worst[0].at == START
+    assert [one.name for one in found.worst[0].entries] == ["a", "b"]
+    assert collide(same, WEEK, allowed=2).instants == 0
+
+
+def test_the_herd_of_a_real_crontab_is_flattened():
+    entries = [
+        Entry(line.name, str(line.number), CronSchedule((line.schedule,), line.zone or "UTC"))
+        for line in read(SERVER.read_text()).lines
+    ]
+    found, wrong = rows_of(entries, WEEK)
+    assert [one.entry.name for one in wrong] == ["warm-caches"]  # @reboot
+    before = forecast(found, WEEK)
+    flat = flatten(found, WEEK)
+    assert flat.peak_before == before.peak == 40
+    assert flat.peak_after <= 8
+    moved = {move.entry.name: move for move in flat.moves}
+    assert moved["console-cart-expire"].after == "H * * * *"
+    assert "console-schedule-run" not in moved, "each minute: there is nothing to move"
+
+    # What it promises is what one gets, with H and with the numbers that any cron reads.
+    for written in ("after", "fixed"):
+        changed = [
+            entry(one.name, getattr(moved[one.name], written))
+            if one.name in moved
+            else Entry(one.name, "", one.schedule)
+            for one in (row.entry for row in found)
+        ]
+        assert forecast(rows(*changed), WEEK).peak == flat.peak_after
+
+
+def test_who_needn_t_move_stays():
+    herd = [entry(f"h{n}", "0 * * * *") for n in range(30)]
+    flat = flatten(rows(*herd, entry("payroll", "0 9 25 * *")), WEEK)
+    assert "payroll" not in {move.entry.name for move in flat.moves}
+
+
+def test_what_is_spread_already_is_left_alone():
+    assert flatten(rows(entry("a", "3 * * * *"), entry("b", "H * * * *")), WEEK) is None
+    assert flatten([], WEEK) is None
+
+
+def test_intervals_of_the_herd_are_given_a_phase():
+    herd = [Entry(f"e{n}", "", EverySchedule(timedelta(hours=1))) for n in range(20)]
+    flat = flatten(rows(*herd), WEEK)
+    assert flat.peak_before == 20
+    assert flat.peak_after <= 4
+    assert {move.number for move in flat.moves} == {-1}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("0 * * * *", "H * * * *"),
+        ("@hourly", "H * * * *"),
+        ("CRON_TZ=Europe/Riga @daily", "CRON_TZ=Europe/Riga H 0 * * *"),
+        ("0 0 * * * *", "0 H * * * *"),
+        ("*/15 * * * *", "H/15 * * * *"),
+        ("0,30 8 * * mon", "H/30 8 * * mon"),
+        ("0-59/20 * * * *", "H/20 * * * *"),
+        ("* * * * *", None),
+        ("*/7 * * * *", None),
+        ("0,10 * * * *", None),
+        ("H * * * *", None),
+        ("@every 1h", None),
+        ("61 * * * *", None),
+    ],
+)
+def test_h_takes_the_place_of_the_minute_alone(before, after):
+    assert spread(before) == after
+
+
+def test_ten_thousand_schedules_over_a_week_take_seconds():
+    kinds = ("0 * * * *", "0 {h} * * *", "*/5 * * * *", "{m} {h} * * mon-fri", "H * * * *")
+    entries = [
+        entry(f"job-{n}", kinds[n % len(kinds)].format(h=n % 24, m=n % 60)) for n in range(10_000)
+    ]
+    began = time.process_time()
+    found = forecast(rows(*entries), WEEK)
+    assert time.process_time() - began < 10
+    assert found.peak > 4000

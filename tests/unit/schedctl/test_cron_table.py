@@ -1,0 +1,178 @@
+"""`schedctl cron lint|diff|collide|forecast` on crontabs, manifests, expressions and jobs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from schedproto.v1 import job_pb2, job_service_pb2
+
+SERVER = Path(__file__).parent.parent / "core" / "crontabs" / "server"
+MONDAY = "2026-11-23T00:00:00Z"
+
+MANIFESTS = """\
+name: hourly
+cron: "0 * * * *"
+shell: {argv: ["true"]}
+---
+name: twice
+cron:
+  - "30 2 * * *"
+  - "*/7 * * * *"
+time_zone: Europe/Berlin
+shell: {argv: ["true"]}
+---
+name: other
+every: 1h
+shell: {argv: ["true"]}
+"""
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Path:
+    path = tmp_path / "jobs.yaml"
+    path.write_text(MANIFESTS)
+    return path
+
+
+def test_lint_tells_each_finding_at_its_line(offline, jobs):
+    ended = offline("cron", "lint", "-f", str(jobs), "--after", MONDAY)
+    assert ended.code == 0
+    heads = [line for line in ended.lines if not line.startswith("  try: ")]
+    assert [line.split(": ")[0].rpartition(":")[2] for line in heads] == ["2", "7", "7", "8"]
+    assert "warning: 0 * * * *: every hour at minute 0" in heads[0]
+    assert "4 expressions: 0 errors, 4 warnings" in ended.err
+    assert offline("cron", "lint", "-f", str(jobs), "--strict").code == 1
+
+
+def test_lint_of_a_crontab_leaves_1_for_an_error(offline):
+    ended = offline("cron", "lint", "-f", str(SERVER), "-o", "json")
+    assert ended.code == 1
+    (error,) = [one for one in ended.data if one["level"] == "ERROR"]
+    assert error["where"].endswith("server:79")
+    assert error["name"] == "warm-caches"
+    assert "on_demand" in error["hint"]
+
+
+def test_lint_takes_expressions_and_says_nothing_of_good_ones(offline):
+    assert offline("cron", "lint", "17 4 * * *").code == 0
+    ended = offline("cron", "lint", "17 4 * * *", "@reboot", "*/7 * * * *", "-o", "jsonl")
+    assert ended.code == 1
+    assert [json.loads(line)["where"] for line in ended.lines] == ["argument 2", "argument 3"]
+
+
+def test_lint_reads_manifests_and_crontabs_from_a_pipe(offline, monkeypatch):
+    for text, where in ((MANIFESTS, "stdin:2"), ("# mine\n0 * * * * /bin/x\n", "stdin:2")):
+        monkeypatch.setattr("schedctl.timetables.standard_input", text.encode)
+        assert offline("cron", "lint", "-f", "-").out.startswith(f"{where}: warning: 0 * * * *")
+
+
+def test_a_manifest_that_can_t_be_read_is_an_error_of_lint(offline, tmp_path):
+    path = tmp_path / "bad.yaml"
+    path.write_text("name: a\ncorn: x\n")
+    ended = offline("cron", "lint", "-f", str(path))
+    assert ended.code == 1
+    assert "bad.yaml:2: error: corn" in ended.out
+
+
+def test_a_file_that_isn_t_there_is_2(offline):
+    ended = offline("cron", "forecast", "-f", "/nowhere/crontab")
+    assert ended.code == 2
+    assert ended.err.startswith("error: /nowhere/crontab: No such file")
+
+
+def test_diff_lists_both_sides_and_leaves_1(offline):
+    ended = offline(
+        *("cron", "diff", "0 9 * * *", "0 9 * * mon-fri", "--tz", "Europe/Riga"),
+        *("--from", MONDAY, "--for", "7d"),
+    )
+    assert ended.code == 1
+    assert ended.lines[0] == "< 0 9 * * *: every day at 09:00"
+    assert "2 in the first alone, 0 in the second alone, 5 in both" in ended.lines[2]
+    assert ended.lines[3:] == [
+        "  < 2026-11-28 09:00:00+02:00  Sat",
+        "  < 2026-11-29 09:00:00+02:00  Sun",
+    ]
+
+
+def test_diff_of_the_same_instants_is_0(offline):
+    ended = offline("cron", "diff", "@hourly", "0 0-23 * * *", "-o", "json")
+    assert ended.code == 0, ended.err
+    assert ended.data["first"]["only"] == ended.data["second"]["only"] == 0
+
+
+def test_diff_of_a_wrong_expression_is_2_in_three_lines(offline):
+    ended = offline("cron", "diff", "0 9 * * *", "0 25 * * *")
+    assert ended.code == 2
+    assert len(ended.err.splitlines()) == 3
+
+
+def test_forecast_shows_the_herd_who_it_is_and_the_flattened_version(offline):
+    ended = offline("cron", "forecast", "-f", str(SERVER), "--from", MONDAY)
+    assert ended.code == 0, ended.err
+    assert "60 schedules start 39,422 runs" in ended.lines[0]
+    assert ended.lines[3].startswith("2026-11-23 00:00Z  Mon  40      7      console-cart-expire, ")
+    assert "the hottest minute 40 → 7" in ended.out
+    assert "console-cart-expire: 0 * * * * → H * * * *" in ended.out
+    assert "server:79: expression: @reboot" in ended.err
+
+
+def test_forecast_as_json_has_each_hour_and_each_job(offline):
+    ended = offline("cron", "forecast", "-f", str(SERVER), "--from", MONDAY, "-o", "json")
+    told = ended.data
+    assert (told["from"], told["to"]) == ("2026-11-23T00:00:00.000Z", "2026-11-30T00:00:00.000Z")
+    assert len(told["hours"]) == 168
+    assert sum(hour["runs"] for hour in told["hours"]) == told["runs"] == 39_422
+    assert len(told["hottest"][0]["jobs"]) == told["peak"] == told["flattened"]["peakBefore"] == 40
+
+
+def test_the_rewritten_crontab_differs_in_its_minutes_alone_and_does_what_was_promised(
+    offline, tmp_path
+):
+    ended = offline("cron", "forecast", "-f", str(SERVER), "--from", MONDAY, "--rewritten")
+    before = SERVER.read_text().splitlines()
+    assert len(ended.lines) == len(before)
+    changed = [(a, b) for a, b in zip(before, ended.lines, strict=True) if a != b]
+    assert 20 < len(changed) < 60
+    assert all(a.endswith(b.partition("\t")[2]) for a, b in changed)
+    flatter = tmp_path / "crontab"
+    flatter.write_text(ended.out)
+    again = offline("cron", "forecast", "-f", str(flatter), "--from", MONDAY, "-o", "json")
+    assert again.data["peak"] == 7
+
+
+def test_rewritten_manifests_are_a_patch(offline, jobs, tmp_path):
+    more = tmp_path / "more.yaml"
+    more.write_text(MANIFESTS.replace("hourly", "second").replace("other", "fourth"))
+    ended = offline("cron", "forecast", "-f", str(jobs), "-f", str(more), "--rewritten")
+    assert f"--- {jobs}" in ended.lines
+    assert '+cron: "H * * * *"' in ended.lines
+    assert any(line.startswith("+phase: ") for line in ended.lines)
+
+
+def test_collide_counts_instants_and_can_fail(offline):
+    arguments = ("cron", "collide", "0 * * * *", "0 0 * * *", "--from", MONDAY)
+    ended = offline(*arguments)
+    assert ended.code == 0
+    assert "2 schedules, 7 instants with more than 1 starts, at most 2" in ended.lines[0]
+    assert "expression-1, expression-2" in ended.lines[2]
+    assert offline(*arguments, "--strict").code == 1
+    assert offline(*arguments, "--strict", "--more-than", "2").code == 0
+
+
+async def test_without_sources_it_is_the_clusters_jobs_that_are_not_paused(ctl, member):
+    def page(request: job_service_pb2.ListJobsRequest) -> job_service_pb2.ListJobsResponse:
+        number = int(request.page_token or 0)
+        jobs = [
+            job_pb2.Job(name=f"job-{at}", cron=["0 * * * *"], paused=at == 0)
+            for at in range(number, number + 10)
+        ]
+        more = str(number + 10) if number < 20 else ""
+        return job_service_pb2.ListJobsResponse(jobs=jobs, next_page_token=more)
+
+    member.say("ListJobs", page)
+    ended = await ctl("cron", "forecast", "--from", MONDAY, "--rewritten")
+    assert "left out: 1 paused jobs" in ended.err
+    assert "schedctl job patch job-29 --cron 'H * * * *'" in ended.lines
+    ended = await ctl("cron", "collide", "--from", MONDAY, "-o", "json")
+    assert ended.data["most"] == 29
