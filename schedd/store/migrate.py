@@ -7,7 +7,7 @@ Invariants
 - A daemon starts on the schema that it was written for, and on a newer one that says itself that it
   may: `compatible_from` is the oldest revision whose code works on it. Each step names it.
 - Whether that holds is told by knowing that revision, never by comparing names of revisions.
-- Members go on meanwhile: nobody waits for a step for longer than `HOLDS_UP`, and the step itself.
+- Members go on meanwhile: a step that has to wait holds them up for `HOLDS_UP` a table at most.
 - Nothing goes back: `migrate` of an older schedd leaves a newer schema as it is.
 """
 

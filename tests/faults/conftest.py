@@ -26,6 +26,7 @@ from faults.history import History
 from faults.scenario import Run
 from faults.world.needs import lacking_here
 from faults.world.world import World
+from support import version_before
 
 KEPT = Path(tempfile.gettempdir()) / "schedd-faults-kept"
 SEED = int(os.environ.get("SEED", "0") or 0)
@@ -43,9 +44,17 @@ class Shared:
 
     def whole(self) -> World:
         """It, with all parts ready."""
-        if self._world is not None and self._world.clock is not None:
+        if self._world is not None and not self._of_today(self._world):
             self.down()
         return self._ready(World)
+
+    def before(self) -> World:
+        """A new one, of the version before this one: its schema, members and workers."""
+        self.down()
+        self._logs = Path(tempfile.mkdtemp(prefix="schedd-faults-logs-"))
+        code = version_before.lay(self._logs)
+        self._world = World(self._logs, code=code).__enter__()
+        return self._world
 
     def clocked(self, day: Day) -> World:
         """One whose clock can be moved, and stands before this day; of two workers."""
@@ -65,6 +74,10 @@ class Shared:
             self._logs = Path(tempfile.mkdtemp(prefix="schedd-faults-logs-"))
             self._world = build(self._logs).__enter__()
         return self._world
+
+    @staticmethod
+    def _of_today(world: World) -> bool:
+        return world.clock is None and world.code is version_before.HERE
 
     def down(self) -> None:
         """End it."""
@@ -98,6 +111,14 @@ def fault_run(
 ) -> FaultRun:
     """Give the frame of a row: its faults happen inside; it is judged when it is left."""
     return _frame(world, request, figure)
+
+
+@pytest.fixture
+def upgrade_run(
+    shared_world: Shared, request: pytest.FixtureRequest, figure: Callable[[str], None]
+) -> FaultRun:
+    """Give the frame of a row whose world begins as one of the version before this one."""
+    return _frame(shared_world.before(), request, figure)
 
 
 @pytest.fixture

@@ -30,6 +30,8 @@ class Crew:
         self._world = world
         self._ops = ops
         self._prefix = prefix
+        self._recorder = recorder
+        self._probes = probes
         self._callers = [Caller(world.endpoints, recorder, ops, probes) for _ in range(CALLERS)]
         self.job_ids: dict[str, str] = {}
 
@@ -49,9 +51,20 @@ class Crew:
             lambda caller, probe: caller.change(call, probe.name, self.job_ids[probe.name]), probes
         )
 
-    def submit(self) -> None:
-        """Submit one-time work."""
-        self._callers[0].submit(f"{self._prefix}-{next(self._ops)}")
+    def submit(self, lasts: float = 0.0) -> str | None:
+        """Submit one-time work; the run's id if it is known."""
+        return self._callers[0].submit(f"{self._prefix}-{next(self._ops)}", lasts)
+
+    def cancel(self, run_id: str, at: str = "") -> None:
+        """End a run; `at`: by a call to this endpoint and no other."""
+        if not at:
+            self._callers[0].cancel(run_id)
+            return
+        caller = Caller([at], self._recorder, self._ops, self._probes)
+        try:
+            caller.cancel(run_id)
+        finally:
+            caller.close()
 
     def delete_all(self) -> None:
         """Delete whatever job of this run still lives."""

@@ -194,6 +194,7 @@ def _measured(line: Mapping[str, Any]) -> str:
         "successor_s": "successor after {} s",
         "taken_s": "shards taken after {} s",
         "latest_s": "no run later than {} s",
+        "schema": "schema {}",
         "stale_results": "{} results STALE",
         "healing_s": "all on time {} s after healing",
     }

@@ -14,6 +14,7 @@ from faults.world.network import Host
 from faults.world.service import Service
 from schedctl.dev.configs import to_toml
 from schedctl.dev.daemons import environment
+from support.version_before import Code
 
 GRPC, HTTP = 7420, 7421
 
@@ -115,8 +116,14 @@ def armed(points: Mapping[str, str], tickets: Path) -> dict[str, str]:
     return {"SCHEDD_FAILPOINTS": "; ".join(each)}
 
 
+def give(daemon: Service, code: Code) -> None:
+    """From its next start on it is of this version."""
+    daemon.argv = [os.fspath(code.python), *daemon.argv[1:]]
+    daemon.environ["PYTHONPATH"] = ""  # nothing else may say where code is
+
+
 def migrate(member: Service) -> None:
-    """Bring the schema up to date, as this member's configuration says."""
+    """Bring the schema up to date, as this member's configuration and version say."""
     command = [*member.host.enter(), *member.argv]
     command.insert(-2, "migrate")
     done = subprocess.run(

@@ -24,6 +24,7 @@ from faults.world.network import ROOT, Host, Network
 from faults.world.postgres import Server
 from faults.world.service import Service, Supervisor
 from schedctl.dev.readiness import lacking_among
+from support.version_before import HERE, Code
 from support.wait import wait_until
 
 TTL = 3.0
@@ -38,6 +39,7 @@ class World:
     """Hosts: e1…e3, pg, m1…m3, w1…w4; px for proxies; x1 and x2, spare.
 
     `logs`: the folder where every process writes its own. `clock`: of the cluster, moved by a test.
+    `code`: the version by which members and workers begin, and the schema is made.
     """
 
     slack = 1.0
@@ -51,8 +53,10 @@ class World:
         workers: int = 4,
         ttl: float = TTL,
         clock: ClusterClock | None = None,
+        code: Code = HERE,
     ) -> None:
         self.logs = logs
+        self.code = code
         self.ttl = ttl
         self.clock = clock
         self.grounds = claim()
@@ -96,6 +100,8 @@ class World:
         }
         for worker in self.workers.values():
             worker.environ = daemons.armed(daemons.WORKER_POINTS, self.tickets)
+        for daemon in (*self.members.values(), *self.workers.values()):
+            daemons.give(daemon, self.code)
 
     # ── its life ─────────────────────────────────────────────────────────────────────────────
 
