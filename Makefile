@@ -10,6 +10,7 @@ WITHOUT ?=
 export SEED EVIDENCE
 ARGS    ?=
 JOBS    ?= 2
+REASON  ?=
 # bash would take it from the environment for its own clock
 unexport SECONDS
 
@@ -19,7 +20,7 @@ TESTS ?= $(wildcard $(addprefix tests/,unit properties conformance integration a
 PIP   := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test model faults faults-all faults-long mutants cron-long lint gen clean
+.PHONY: help demo test model faults faults-all faults-long mutants cron-long golden-diff golden-write lint gen clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
@@ -47,6 +48,12 @@ mutants: $(VENV)/contrib ## builds with one promise taken out, each to be caught
 
 cron-long: $(VENV)/contrib ## cron against a walk through real time, a million triples: SEED=7 FIRST=500 goes on, JOBS=2 shares
 	@cd tests && ../$(BIN)/python -m almanac $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) --processes $(JOBS) $(ARGS)
+
+golden-diff: $(VENV)/contrib ## what the installed libraries would change of 320 expressions in ten zones: nothing, or 1
+	@cd tests && ../$(BIN)/python -m almanac.golden $(ARGS)
+
+golden-write: $(VENV)/contrib ## take that over; REASON="tzdata 2027a: Morocco gives up summer time"
+	@cd tests && ../$(BIN)/python -m almanac.golden --write --reason "$(REASON)"
 
 lint: $(VENV)/contrib ## formatting, lint, strict types, who may import whom
 	$(BIN)/ruff check .
