@@ -19,6 +19,7 @@ from faults.witness import latest
 from faults.world import daemons
 from faults.world.service import Service
 from faults.world.world import World
+from support import golden
 from support.version_before import HERE, Code
 from support.wait import wait_until
 
@@ -47,6 +48,7 @@ def test_rolling_upgrade(upgrade_run: FaultRun) -> None:
     """
     with upgrade_run() as run:
         world, before = run.world, run.world.code
+        assert golden.written_by(before) == golden.FILE.read_bytes(), "the golden file is another's"
         marks = {daemon.name: daemon.mark() for daemon in _daemons(world)}
         with calling(run, before) as sdk, commanding(world, (before, HERE)) as commands:
             assert sdk.is_relative_to(before.python.parents[2] / "tree"), f"the SDK is {sdk}"

@@ -30,7 +30,7 @@ from google.protobuf.descriptor import Descriptor, FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
 from support.examples import examples
-from support.version_before import BEFORE, lay
+from support.version_before import BEFORE, Code, lay
 
 FILE: Final = Path(__file__).parents[1] / "golden" / "before.json"
 PACKAGE: Final = "schedproto.v1"
@@ -169,21 +169,23 @@ def _text(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
+def written_by(code: Code) -> bytes:
+    """The file as this version's own code writes it."""
+    return subprocess.run(
+        [code.python, "-P", "-m", "support.golden", "here"],
+        env={**os.environ, "PYTHONPATH": os.fspath(Path(__file__).parents[1])},
+        stdout=subprocess.PIPE,
+        check=True,
+    ).stdout
+
+
 def main() -> None:
     """Have N-1 write it; as a part of N-1, print it."""
     if sys.argv[1:] == ["here"]:
         print(json.dumps(made(), indent=0))
         return
     with tempfile.TemporaryDirectory() as folder:
-        code = lay(Path(folder))
-        told = subprocess.run(
-            [code.python, "-P", "-m", __spec__.name, "here"],
-            env={**os.environ, "PYTHONPATH": os.fspath(Path(__file__).parents[1])},
-            stdout=subprocess.PIPE,
-            check=True,
-        )
-    FILE.parent.mkdir(exist_ok=True)
-    FILE.write_bytes(told.stdout)
+        FILE.write_bytes(written_by(lay(Path(folder))))
 
 
 if __name__ == "__main__":
