@@ -8,7 +8,7 @@
 `python -m almanac.golden` (from tests/, or `make golden-diff`) compares it with what is installed
 and tells each difference: fields (the parser, the dialect), clocks (tzdata) with the instants that
 move, instants (our own arithmetic). Exit code 1 if there is one. `--write --reason WHY` takes over
-what is installed, and the reason into the history; a new expression is a new line of the first file.
+what is installed, and the reason into the history. A new expression: a line of the first file.
 """
 
 import argparse

@@ -39,7 +39,7 @@ def test_clocks_that_move_are_told_with_the_instants_that_move_with_them(written
     old = Golden(
         {text: written.fields[text]},
         {**written.changes, zone: clocks},
-        {**dict.fromkeys(ZONES, {}), zone: {text: golden._instants(text, zone, clocks)}},
+        {**{other: {} for other in ZONES}, zone: {text: golden._instants(text, zone, clocks)}},
     )
     told = list(golden.differences(old))
     assert told[0].startswith(f"{zone}: clocks were set to UTC")
