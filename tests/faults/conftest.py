@@ -48,6 +48,11 @@ class Shared:
             self.down()
         return self._ready(World)
 
+    def replicated(self) -> World:
+        """One whose PostgreSQL has a standby: a new one, for it can be promoted once."""
+        self.down()
+        return self._ready(lambda logs: World(logs, replicated=True))
+
     def before(self) -> World:
         """A new one, of the version before this one: its schema, members and workers."""
         self.down()
@@ -77,7 +82,8 @@ class Shared:
 
     @staticmethod
     def _of_today(world: World) -> bool:
-        return world.clock is None and world.code is version_before.HERE
+        here = world.code is version_before.HERE
+        return here and world.clock is None and not world.replicated
 
     def down(self) -> None:
         """End it."""
@@ -119,6 +125,20 @@ def upgrade_run(
 ) -> FaultRun:
     """Give the frame of a row whose world begins as one of the version before this one."""
     return _frame(shared_world.before(), request, figure)
+
+
+@pytest.fixture
+def replicated(shared_world: Shared) -> World:
+    """Give another world, for this test alone: its PostgreSQL has a synchronous standby."""
+    return shared_world.replicated()
+
+
+@pytest.fixture
+def replicated_run(
+    replicated: World, request: pytest.FixtureRequest, figure: Callable[[str], None]
+) -> FaultRun:
+    """Give the same frame, in that world."""
+    return _frame(replicated, request, figure)
 
 
 @pytest.fixture

@@ -89,7 +89,9 @@ def _of(
 
 
 def _database(world: World, phase: Phase) -> Resource | None:
-    """PostgreSQL's first process, and its tables after a VACUUM; None where it doesn't answer."""
+    """PostgreSQL's first process, and its tables after a VACUUM; None where it doesn't answer.
+    Whichever server it is now, it goes by one name.
+    """
     if not world.postgres.answers():
         return None
     sample = _of(world.postgres.service, phase, None, None)
@@ -99,7 +101,7 @@ def _database(world: World, phase: Phase) -> Resource | None:
         " FROM pg_stat_user_tables WHERE relname = ANY (%s)",
         LIVING.split(", "),
     )
-    return sample and replace(sample, heap_bytes=int(heap), dead_rows=int(dead))
+    return sample and replace(sample, who="PostgreSQL", heap_bytes=int(heap), dead_rows=int(dead))
 
 
 def _connections(world: World) -> dict[str, int]:

@@ -1,13 +1,26 @@
-"""PostgreSQL that restarts, crashes, or keeps a table to itself."""
+"""PostgreSQL that restarts, crashes, is replaced, or keeps a table to itself."""
 
 from __future__ import annotations
+
+import time
 
 import pytest
 
 from faults.conftest import FaultRun
-from faults.nemesis.postgres import database_full, exhausted, locked, pinned, restarted
+from faults.nemesis.cuts import cut
+from faults.nemesis.postgres import (
+    database_full,
+    exhausted,
+    failed_over,
+    locked,
+    pinned,
+    replaced_alive,
+    restarted,
+    sessions,
+)
+from faults.nemesis.processes import killed
 from faults.nemesis.proxies import led, spoiled
-from faults.witness import leader_stays
+from faults.witness import await_succession, epochs, leader_stays, tenures_of, terms
 from faults.world.postgres import PORT
 from faults.world.world import World
 
@@ -90,3 +103,52 @@ def test_postgres_disk_full(fault_run: FaultRun, world: World) -> None:
     """Nothing is acknowledged that wasn't written; with space it goes on, whatever had died."""
     with fault_run() as run, database_full(run.journal, world.postgres):
         run.ride(8)
+
+
+@pytest.mark.full
+def test_postgres_failed_over(replicated_run: FaultRun, replicated: World) -> None:
+    """Its standby takes its place after 2 s in which there is none: every member takes its shards
+    anew on the new timeline, under one new leader.
+    """
+    world = replicated
+    with replicated_run() as run:
+        old, before = tenures_of(world, world.members), epochs(world)
+        with failed_over(run.journal, world):
+            run.ride(2)
+        promoted = time.monotonic()
+        run.figures["taken_s"] = round(await_succession(world, old, promoted, 15), 1)
+        run.between_faults(2)
+        _assert_taken_anew(world, before)
+        run.figures["terms"] = len(terms(run))
+        assert run.figures["terms"] == 1, "the leader has flapped"
+
+
+@pytest.mark.full
+def test_replaced_primary_comes_back(replicated_run: FaultRun, replicated: World) -> None:
+    """Cut off, it is replaced; back again, first in the members' list and ready to take writes, it
+    gets none, and who starts anew doesn't stay with it.
+    """
+    world = replicated
+    with replicated_run() as run:
+        old, before = tenures_of(world, world.members), epochs(world)
+        replaced = world.postgres
+        members = [member.host for member in world.members.values()]
+        with cut(run.journal, world.network, members, [replaced.host]):
+            run.ride(2)
+            world.fail_over()
+            await_succession(world, old, time.monotonic(), 30)
+        run.between_faults(2)
+        with replaced_alive(run.journal, replaced):
+            with killed(run.journal, world.members["m1"]):
+                run.ride(2)
+            world.await_ready(20)
+            run.ride(4)
+            assert not sessions(replaced), "a member still talks to it"
+        _assert_taken_anew(world, before)
+        run.figures["terms"] = len(terms(run))
+
+
+def _assert_taken_anew(world: World, before: dict[int, tuple[int, int]]) -> None:
+    after = epochs(world)
+    assert {timeline for _, timeline in after.values()} == {2}
+    assert all(after[shard][0] > epoch for shard, (epoch, _) in before.items())

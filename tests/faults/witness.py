@@ -8,6 +8,7 @@ latest(run, since, until)                             how late the latest of the
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -79,6 +80,25 @@ def leader_stays(world: World) -> Iterator[None]:
     yield
     after = leadership(world)
     assert after == before, f"term and leader went from {before} to {after}"
+
+
+def terms(run: Run) -> list[int]:
+    """The terms that have begun in this run, in their order."""
+    run.keep_commits()
+    file = run.directory / "commits.jsonl"
+    rows = (
+        change["row"]
+        for line in file.read_text().splitlines()
+        for change in json.loads(line)["changes"]
+        if change["table"] == "term"
+    )
+    return [int(row["term"]) for row in rows]
+
+
+def epochs(world: World) -> dict[int, tuple[int, int]]:
+    """Shard → its epoch, and the timeline on which it was taken."""
+    rows = world.postgres.sql("SELECT id, epoch, timeline FROM shards")
+    return {int(shard): (int(epoch), int(timeline)) for shard, epoch, timeline in rows}
 
 
 def fired(world: World, since: float, until: float) -> int:

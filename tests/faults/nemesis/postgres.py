@@ -1,4 +1,4 @@
-"""Faults of PostgreSQL: restarted, crashed, locked, out of connections."""
+"""Faults of PostgreSQL: restarted, crashed, replaced, locked, out of connections."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import psycopg2
 from faults.nemesis import disks
 from faults.nemesis.journal import Fault, Journal, NoEffect
 from faults.world.postgres import PORT, Server
+from faults.world.world import World
 from schedctl.dev import postgres
 from support.wait import wait_until
 
@@ -43,6 +44,49 @@ def restarted(journal: Journal, server: Server, *, crash: bool = False) -> Itera
             fault.end()
             service.start()
             wait_until(server.answers, ANSWERS_WITHIN, "PostgreSQL to answer")
+
+
+@contextmanager
+def failed_over(journal: Journal, world: World) -> Iterator[Fault]:
+    """The primary is killed, with all that belongs to it; its standby is promoted at the end."""
+    primary = world.postgres
+    with journal.fault("PostgreSQL failed over", primary.host.name) as fault:
+        primary.kill()
+        if primary.answers():
+            raise NoEffect("PostgreSQL still answers")
+        fault.took_effect(what="connections are refused")
+        try:
+            yield fault
+        finally:
+            fault.end()
+            world.fail_over()
+
+
+@contextmanager
+def replaced_alive(journal: Journal, primary: Server) -> Iterator[Fault]:
+    """A primary in whose place a standby was promoted is still there: it takes writes and waits for
+    nobody to have them, too. It is ended at the end, and stays so.
+    """
+    with journal.fault("replaced primary still there", primary.host.name) as fault:
+        primary.sql("ALTER SYSTEM SET synchronous_standby_names = ''")
+        primary.sql("SELECT pg_reload_conf()")
+        written = "SELECT pg_current_xact_id()::text"  # a number is drawn, so it is a commit
+        fault.effect_of(lambda: primary.sql(written), 10, "the replaced primary to take a write")
+        try:
+            yield fault
+            if not primary.sql(written):
+                raise NoEffect("the replaced primary took no write at the end")
+        finally:
+            fault.end()
+            primary.kill()
+
+
+def sessions(server: Server) -> list[str]:
+    """The hosts of members that have a session on this server, one for each."""
+    found = server.sql(
+        "SELECT host(client_addr) FROM pg_stat_activity WHERE application_name LIKE 'schedd%'"
+    )
+    return [str(host) for (host,) in found]
 
 
 @contextmanager

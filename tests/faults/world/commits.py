@@ -24,10 +24,17 @@ class Commits:
         self._server = server
         self._seen: set[tuple[str, int]] = set()
 
+    def go_on_with(self, server: Server) -> None:
+        """Read there from now on: it has what the other had, under the same lsn, and a slot that
+        begins where the other's began.
+        """
+        self._server = server
+
     def absorb(self) -> list[Commit]:
         """What was committed since the last time.
 
-        A server that crashed may hand out again what was read before: that is left out.
+        A server that crashed, or took another's place, may hand out again what was read before:
+        that is left out.
         """
         return list(self._unseen(commits(self._server.sql(_CHANGES, SLOT), without=LARGE)))
 

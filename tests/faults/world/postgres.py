@@ -68,6 +68,17 @@ class Server:
         """The daemons' database, by the host's own address."""
         return postgres.dsn(PORT, host=self.host.address)
 
+    def program(self, name: str) -> list[str]:
+        """Another program of PostgreSQL's, to be run on this host by the owner of its folders."""
+        path = self._programs.postgres.with_name(name)
+        prefix = nonroot.command_prefix(self.data, path)
+        return [*self.host.enter(), *prefix, os.fspath(path)]
+
+    def kill(self) -> None:
+        """SIGKILL to the server and to whatever of it would live on for a moment."""
+        self.service.kill()
+        postgres.clean_up(self.data)
+
     @property
     def back_door(self) -> str:
         """The daemons' database for the superuser, past every cut and detour of the nemesis."""
@@ -77,7 +88,8 @@ class Server:
         """Make the data folder."""
         postgres.initialise(self._programs, self.data, SETTINGS)
         with (self.data / "pg_hba.conf").open("a") as access:
-            access.write("host all all 10.213.0.0/16 trust\n")
+            for database in ("all", "replication"):  # to be copied and followed, too
+                access.write(f"host {database} all 10.213.0.0/16 trust\n")
 
     def prepare(self) -> None:
         """The daemons' role and database, on a server that answers."""

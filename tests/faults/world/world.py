@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from faults.world import daemons, etcd
+from faults.world import daemons, etcd, standby
 from faults.world.clock import ClusterClock
 from faults.world.commits import Commits
 from faults.world.grounds import claim, disk, release
@@ -36,10 +36,11 @@ UP_WITHIN = 60.0
 
 
 class World:
-    """Hosts: e1…e3, pg, m1…m3, w1…w4; px for proxies; x1 and x2, spare.
+    """Hosts: e1…e3, pg, m1…m3, w1…w4; px for proxies; x1 and x2, spare; ps, with a standby.
 
     `logs`: the folder where every process writes its own. `clock`: of the cluster, moved by a test.
     `code`: the version by which members and workers begin, and the schema is made.
+    `replicated`: PostgreSQL has a synchronous standby, whose name the members know, too.
     """
 
     slack = 1.0
@@ -54,11 +55,13 @@ class World:
         ttl: float = TTL,
         clock: ClusterClock | None = None,
         code: Code = HERE,
+        replicated: bool = False,
     ) -> None:
         self.logs = logs
         self.code = code
         self.ttl = ttl
         self.clock = clock
+        self.replicated = replicated
         self.grounds = claim()
         self.work = self.grounds.work
         try:
@@ -77,6 +80,11 @@ class World:
         if self.clock is not None:
             self.clock.keep_in(self.work)
         self.postgres = Server(network.add("pg"), self.work, self.logs, self.clock)
+        self.standby: Server | None = None
+        self.dsn = self.postgres.dsn
+        if self.replicated:
+            self.standby = Server(network.add("ps"), self.work, self.logs)
+            self.dsn = standby.dsn_of([self.postgres.host, self.standby.host])
         nodes = [network.add(f"m{n}") for n in range(1, members + 1)]
         hands = [network.add(f"w{n}") for n in range(1, workers + 1)]
         for host in hands:
@@ -86,7 +94,7 @@ class World:
         self.etcds = {s.name: s for s in etcd.services(etcds, self.work, self.logs)}
         self.members = {
             host.name: daemons.member(
-                host, self.work, self.logs, etcds=etcds, dsn=self.postgres.dsn, ttl=self.ttl
+                host, self.work, self.logs, etcds=etcds, dsn=self.dsn, ttl=self.ttl
             )
             for host in nodes
         }
@@ -114,7 +122,10 @@ class World:
         wait_until(self.postgres.answers, UP_WITHIN, "PostgreSQL to answer")
         self.postgres.prepare()
         daemons.migrate(next(iter(self.members.values())))
-        self.postgres.keep_commits()
+        if self.standby is None:
+            self.postgres.keep_commits()
+        else:
+            standby.keep_commits(self.postgres, self.standby)
         for member in self.etcds.values():
             wait_until(member.ready, UP_WITHIN, f"{member.name} to serve")
         for daemon in (*self.members.values(), *self.workers.values()):
@@ -155,6 +166,17 @@ class World:
             {name: service.http for name, service in self.workers.items()},
         )
 
+    def fail_over(self) -> Server:
+        """Promote the standby: from here on it is this world's PostgreSQL, and there is no other.
+        Answers the one that was; whether that one still lives is the nemesis' matter.
+        """
+        old, new = self.postgres, self.standby
+        assert new is not None, "this world's PostgreSQL has no standby"
+        standby.promote(new)
+        self.postgres, self.standby = new, None
+        self.commits.go_on_with(new)
+        return old
+
     def down(self) -> None:
         """End everything and take the hosts away. Logs stay."""
         self.supervisor.end()
@@ -179,9 +201,14 @@ class World:
     def twin_of_member(self, name: str) -> Service:
         """Another `schedd` of this name, on a spare host; not started."""
         etcds = [member.host for member in self.etcds.values()]
-        host, dsn = self.spares[0], self.postgres.dsn
         return daemons.member(
-            host, self.work, self.logs, etcds=etcds, dsn=dsn, ttl=self.ttl, name=name
+            self.spares[0],
+            self.work,
+            self.logs,
+            etcds=etcds,
+            dsn=self.dsn,
+            ttl=self.ttl,
+            name=name,
         )
 
     def twin_of_worker(self, name: str) -> Service:
@@ -196,6 +223,8 @@ class World:
         """All of them, in starting order."""
         yield from self.etcds.values()
         yield self.postgres.service
+        if self.standby is not None:
+            yield self.standby.service
         yield from self.members.values()
         yield from self.workers.values()
 
