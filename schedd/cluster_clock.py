@@ -36,8 +36,9 @@ WALL_CLOCK_TOLERANCE: Final = 1.0
 
 
 class DatabaseClock:
-    """The port `ClusterClock`. `probe` is the store's, and so is `reconnect`, which closes the
-    connections that there are; `clock` gives seconds of CLOCK_BOOTTIME.
+    """The port `ClusterClock`. `probe` is the store's, and so are `reconnect`, which closes the
+    connections that there are, and `expects`, which is told of each higher timeline that was seen;
+    `clock` gives seconds of CLOCK_BOOTTIME.
     """
 
     def __init__(
@@ -46,9 +47,11 @@ class DatabaseClock:
         clock: Callable[[], float] = boottime,
         *,
         reconnect: Callable[[], None] = lambda: None,
+        expects: Callable[[Timeline], None] = lambda _: None,
     ) -> None:
         self._probe = probe
         self._reconnect = reconnect
+        self._expects = expects
         self._clock = clock
         self._time: ClusterTime | None = None
         self._shown: datetime | None = None
@@ -87,7 +90,9 @@ class DatabaseClock:
 
     def expect(self, timeline: Timeline) -> None:
         """Somebody has seen this timeline: servers of a lower one were replaced."""
-        self._expected = max(self._expected, timeline)
+        if timeline > self._expected:
+            self._expected = timeline
+            self._expects(timeline)
 
     def away_for(self) -> float:
         """Seconds since the sending of the last good probe, from the start if there was none."""

@@ -61,7 +61,10 @@ class Daemon:
         async with AsyncExitStack() as stack:
             store = PostgresStore(Database(config.postgres.dsn, lanes=config.postgres.lanes))
             stack.callback(store.close)
-            clock = DatabaseClock(store.membership.probe, reconnect=store.database.reconnect)
+            database = store.database
+            clock = DatabaseClock(
+                store.membership.probe, reconnect=database.reconnect, expects=database.expect
+            )
 
             async def first_look() -> str:
                 await store.check()

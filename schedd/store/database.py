@@ -10,6 +10,7 @@ Invariants
 - After COMMIT was sent nothing is tried again: `OutcomeUnknown`.
 - There are as many connections as threads can use, so none waits for one.
 - No call waits longer than `PATIENCE` for a server that stands still (`patience`).
+- Connections lead to servers that weren't replaced (`servers`).
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 
 from sqlalchemy import URL, Connection, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
+from schedd.core.ids import Timeline
 from schedd.store.errors import Remedy, judge
 from schedd.store.patience import Call, Patience
+from schedd.store.servers import Servers
 from schedkit.errors import Misconfigured, Unavailable
 
 T = TypeVar("T")
@@ -42,6 +46,9 @@ CLOSE_WITHIN = 1.0
 
 TRIES = 4
 """How often a transaction that was rolled back is begun in all."""
+
+TIMELINE, POOL = "timeline", "pool"
+"""Of a connection's server when it was made, and whose it is: keys of what is known of it."""
 
 CONNECTION = {
     "connect_timeout": 5,
@@ -103,9 +110,12 @@ class Database:
             pool_timeout=10,
             connect_args=dict(CONNECTION),
         )
-        event.listen(self._engine, "do_connect", self._name_connection)
+        event.listen(self._engine, "do_connect", self._connect)
         event.listen(self._engine, "connect", _read_instants_as_utc)
+        event.listen(self._engine, "checkin", self._close_if_old)
         self._patience = Patience(self._engine, patience)
+        dialect = self._engine.dialect
+        self._servers = Servers(lambda params: dialect.connect(**params), self._patience.over)
         self._closed = False
         self._lanes = [ThreadPoolExecutor(1, f"database-lane-{n}") for n in range(lanes)]
         self._readers = ThreadPoolExecutor(readers, "database")
@@ -117,8 +127,18 @@ class Database:
         self.reconnect()
 
     def reconnect(self) -> None:
-        """Connect anew from the next call on; what is under way ends on the connection it has."""
+        """Connect anew from the next call on; what is under way ends on the connection it has, and
+        that is closed then.
+        """
         self._engine.dispose()
+
+    def expect(self, timeline: Timeline) -> None:
+        """This timeline was seen: servers of lower ones were replaced. Connections to those end,
+        with what is under way on them, and none is made any more.
+        """
+        if self._servers.expect(timeline):
+            self._patience.end_below(timeline)
+            self.reconnect()
 
     def close(self) -> None:
         """End the threads, soon even if the server stands still, and close the connections."""
@@ -171,7 +191,7 @@ class Database:
         try:
             with (
                 self._engine.connect() as connection,
-                self._patience.over(connection) as call,
+                self._watched(connection) as call,
                 connection.begin() as transaction,
             ):
                 try:
@@ -189,8 +209,22 @@ class Database:
             cut = call is not None and call.cut
             raise _Failed(meant, Remedy.NONE if cut else remedy) from error
 
-    def _name_connection(self, *arguments: Any) -> None:
-        arguments[-1]["application_name"] = self.name
+    def _watched(self, connection: Connection) -> AbstractContextManager[Call]:
+        raw = connection.connection.dbapi_connection
+        return self._patience.over(raw, connection.info[TIMELINE])
+
+    def _connect(
+        self, _: object, record: Any, _arguments: object, params: Mapping[str, Any]
+    ) -> object:
+        raw, timeline = self._servers.connect({**params, "application_name": self.name})
+        record.info[TIMELINE] = timeline
+        record.info[POOL] = self._engine.pool
+        return raw
+
+    def _close_if_old(self, raw: Any, record: Any) -> None:
+        """Its pool was disposed of meanwhile, and would hold it until the collector comes."""
+        if raw is not None and record.info.get(POOL) is not self._engine.pool:
+            record.invalidate()
 
 
 class _Failed(Exception):

@@ -1,7 +1,8 @@
 """Waits that nobody else ends, ended here: the line of a call that takes too long is cut.
 
     call ──over──→ [ at work on its connection ] ──→ done
-                        └─ longer than `seconds` ─→ its socket is shut down: the call fails
+                        ├─ longer than `seconds` ──→ its socket is shut down: the call fails
+                        └─ its server was replaced ─→ the same
 
 PostgreSQL's timeouts are the server's own; one that stands still keeps none, and TCP sees nothing
 wrong as long as its host, or something in between, answers. Without this a thread that waits for
@@ -23,20 +24,31 @@ from contextlib import contextmanager
 from typing import Any
 
 from psycopg2 import InterfaceError
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Engine, event
 
+from schedd.core.ids import Timeline
+from schedd.core.shard_map import NO_TIMELINE
 from schedkit.clock import boottime
 
 
 class Call:
-    """One transaction at work. `cut`: its line was cut, so the server isn't to be asked again."""
+    """One transaction at work, on a server of this timeline. `cut`: its line was cut, so the server
+    isn't to be asked again.
+    """
 
-    __slots__ = ("cut", "raw", "since")
+    __slots__ = ("cut", "raw", "since", "timeline")
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, raw: Any, timeline: Timeline) -> None:
         self.raw = raw
+        self.timeline = timeline
         self.since = boottime()
         self.cut = False
+
+    def end(self) -> None:
+        """Cut its line, once."""
+        if not self.cut:
+            self.cut = True
+            _cut(self.raw)
 
 
 class Patience:
@@ -52,9 +64,9 @@ class Patience:
         self._thread.start()
 
     @contextmanager
-    def over(self, connection: Connection) -> Iterator[Call]:
-        """Around the work on a connection."""
-        call = Call(connection.connection.dbapi_connection)
+    def over(self, raw: Any, timeline: Timeline = NO_TIMELINE) -> Iterator[Call]:
+        """Around the work on a connection of the driver's."""
+        call = Call(raw, timeline)
         with self._lock:
             self._calls.add(call)
         try:
@@ -62,6 +74,15 @@ class Patience:
         finally:
             with self._lock:
                 self._calls.discard(call)
+
+    def end_below(self, timeline: Timeline) -> None:
+        """Cut the lines of all calls at work on servers of lower timelines: what those still
+        answer counts for nothing, and they may let a COMMIT wait for ever.
+        """
+        with self._lock:
+            for call in self._calls:
+                if NO_TIMELINE < call.timeline < timeline:
+                    call.end()
 
     def end(self) -> None:
         """Watch no more."""
@@ -78,9 +99,8 @@ class Patience:
             now = boottime()
             with self._lock:
                 for call in self._calls:
-                    if not call.cut and now - call.since > self.seconds:
-                        call.cut = True
-                        _cut(call.raw)
+                    if now - call.since > self.seconds:
+                        call.end()
 
 
 def _cut(raw: Any) -> None:

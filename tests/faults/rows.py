@@ -89,6 +89,17 @@ ROWS: Sequence[Row] = (
         ("test_postgres_restarted", "test_postgres_crashed"),
     ),
     Row(
+        "PostgreSQL failed over to a synchronous standby; the replaced primary back again, alive",
+        "nothing acknowledged is lost; every owner takes anew on the new timeline, under one new"
+        " leader; who was replaced is left, whatever it says; a call in doubt is said to be unknown",
+        ("test_postgres_failed_over", "test_replaced_primary_comes_back"),
+        (
+            "tests/conformance/postgres/test_shapes.py",
+            "tests/integration/api/test_fail_over.py",
+            "tests/integration/store/test_servers.py",
+        ),
+    ),
+    Row(
         "table locked, for 8 s and for 30 s",
         "the backlog is bounded and drains; no change of leader",
         ("test_table_locked", "test_table_locked_for_long"),
@@ -193,17 +204,6 @@ ROWS: Sequence[Row] = (
         " hand-over; what either writes the other reads",
         ("test_rolling_upgrade",),
         ("tests/unit/test_golden.py", "tests/integration/store/test_schema.py"),
-    ),
-    Row(
-        "fail-over of PostgreSQL",
-        "no claim of the timeline before holds, every owner takes anew; what was in doubt is said"
-        " to be unknown",
-        elsewhere=(
-            "tests/conformance/postgres/test_shapes.py",
-            "tests/integration/api/test_fail_over.py",
-        ),
-        lacks="under load: the world has one PostgreSQL and no standby; a real one is promoted in"
-        " tests/conformance/postgres and tests/integration/api",
     ),
     Row(
         "PostgreSQL restored from a backup",

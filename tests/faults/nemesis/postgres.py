@@ -81,10 +81,14 @@ def replaced_alive(journal: Journal, primary: Server) -> Iterator[Fault]:
             primary.kill()
 
 
-def sessions(server: Server) -> list[str]:
-    """The hosts of members that have a session on this server, one for each."""
+def asked_of_late(server: Server, seconds: float) -> list[str]:
+    """The hosts of the members whose sessions on this server did something in the last seconds; a
+    session whose line was cut stays on for hours.
+    """
     found = server.sql(
-        "SELECT host(client_addr) FROM pg_stat_activity WHERE application_name LIKE 'schedd%'"
+        "SELECT host(client_addr) FROM pg_stat_activity WHERE application_name LIKE 'schedd%%'"
+        " AND state_change > clock_timestamp() - make_interval(secs => %s)",
+        seconds,
     )
     return [str(host) for (host,) in found]
 

@@ -135,3 +135,35 @@ async def test_after_a_reconnect_calls_go_over_new_connections(
     database.reconnect()
     assert await database.call(pid_of) != before
     database.close()
+
+
+async def test_a_connection_that_was_at_work_during_a_reconnect_is_closed_when_its_call_ends(
+    dsn: str,
+) -> None:
+    """Else it stays open until the collector comes, and so do many after a few changes."""
+    database = Database(dsn, lanes=1, readers=2)
+    at_work = asyncio.Event()
+    go_on = threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def body(connection: Connection) -> int:
+        pid = pid_of(connection)
+        loop.call_soon_threadsafe(at_work.set)
+        assert go_on.wait(PATIENCE)
+        return pid
+
+    call = asyncio.create_task(database.call(body), name="at work")
+    await at_work.wait()
+    database.reconnect()
+    go_on.set()
+    pid = await call
+
+    def others(connection: Connection) -> int:
+        lives = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s"
+        return int(connection.exec_driver_sql(lives, (pid,)).scalar_one())
+
+    async def gone() -> bool:
+        return await database.call(others) == 0
+
+    await wait_until_async(gone, PATIENCE, "the old connection to be closed")
+    database.close()

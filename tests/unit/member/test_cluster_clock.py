@@ -24,7 +24,14 @@ class Server:
         self.away = False
         self.left = 0
         """How often the connections were closed."""
-        self.clock = DatabaseClock(self.probe, lambda: self.at, reconnect=self.leave)
+        self.expected: list[int] = []
+        """The timelines that the store was told of."""
+        self.clock = DatabaseClock(
+            self.probe,
+            lambda: self.at,
+            reconnect=self.leave,
+            expects=self.expected.append,
+        )
 
     def leave(self) -> None:
         self.left += 1
@@ -95,10 +102,15 @@ async def test_a_timeline_that_others_have_seen_counts_too(server: Server) -> No
 
 
 async def test_a_promotion_is_noticed(server: Server) -> None:
+    """P2.6: by the store too, whose connections may still lead to the one that was replaced."""
+    await server.clock.step()
     await server.clock.step()
     server.timeline = Timeline(2)
     await server.clock.step()
     assert server.clock.timeline == 2
+    server.clock.expect(Timeline(4))
+    server.clock.expect(Timeline(3))
+    assert server.expected == [1, 2, 4]
 
 
 async def test_a_wrong_wall_clock_is_told_once(

@@ -1,0 +1,113 @@
+"""Which server a connection leads to: of the hosts that the DSN names, the one that counts.
+
+    hosts a, b ──libpq: the first that answers──→ a: timeline 1, and 2 was seen ──→ closed
+                └──without a───────────────────→ b: timeline 2 ──→ a connection; b is first now
+
+A primary that was cut off while another took its place comes back as it was: it takes writes, and
+may well acknowledge them, and all of them are lost. libpq asks no more than whether it takes them,
+so a pool over two hosts would talk to both.
+
+Invariants
+- No connection is handed out to a standby, nor, once a timeline was seen, to a server of a lower
+  one; where other hosts are left, those are tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from psycopg2 import Error, OperationalError
+
+from schedd.core.ids import Timeline
+from schedd.core.shard_map import NO_TIMELINE
+
+TIMELINE = "('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int"
+
+LOOK = f"SELECT CASE WHEN pg_is_in_recovery() THEN NULL ELSE {TIMELINE} END"
+
+Host = tuple[str, str]
+
+
+class Servers:
+    """The hosts of one DSN, and what was seen of their timelines. Safe from any thread.
+
+    `open_one` connects by parameters of libpq; `patience` is around each look at what it opened.
+    """
+
+    def __init__(
+        self,
+        open_one: Callable[[Mapping[str, Any]], Any],
+        patience: Callable[[Any], AbstractContextManager[object]],
+    ) -> None:
+        self._open = open_one
+        self._patience = patience
+        self._least = NO_TIMELINE
+        self._last: Host | None = None
+        """Where the newest connection leads: the next one tries it first, for a host that is silent
+        costs each connection its timeout."""
+
+    def expect(self, timeline: Timeline) -> bool:
+        """Somebody has seen this timeline; whether servers have been replaced since the last."""
+        news = self._least not in (NO_TIMELINE, timeline) and timeline > self._least
+        self._least = max(self._least, timeline)
+        return news
+
+    def connect(self, params: Mapping[str, Any]) -> tuple[Any, Timeline]:
+        """A connection to one that counts, and its timeline.
+
+        Raises:
+            OperationalError: none was to be had; says what was wrong with each that answered.
+        """
+        hosts = _hosts(params)
+        left, refused = sorted(hosts, key=lambda host: host != self._last), list[str]()
+        while True:
+            raw = self._open({**params, **_only(left)})
+            timeline = self._timeline(raw)
+            here = raw.info.host, str(raw.info.port)
+            if timeline is not None and timeline >= self._least:
+                self._least, self._last = self._least or timeline, here
+                return raw, timeline
+            raw.close()
+            refused.append(self._why(here, timeline))
+            left = [host for host in left if host != here]
+            if not left or len(refused) == len(hosts):
+                raise OperationalError("; ".join(refused))
+
+    def _timeline(self, raw: Any) -> Timeline | None:
+        """None for a standby. Leaves no transaction open."""
+        try:
+            with self._patience(raw), raw.cursor() as cursor:
+                cursor.execute(LOOK)
+                [found] = cursor.fetchone()
+                raw.rollback()
+        except Error:
+            raw.close()
+            raise
+        return None if found is None else Timeline(found)
+
+    def _why(self, here: Host, timeline: Timeline | None) -> str:
+        who = ":".join(here)
+        if timeline is None:
+            return f"{who} is a standby, or still recovers"
+        return f"{who} is on timeline {timeline}, and {self._least} was seen: it was replaced"
+
+
+def _hosts(params: Mapping[str, Any]) -> list[Host]:
+    """Host and port of each server, in the DSN's order; one port may be meant for all."""
+    hosts = str(params.get("host") or "").split(",")
+    ports = str(params.get("port") or "").split(",")
+    if len(ports) != len(hosts):
+        ports = [ports[0]] * len(hosts)
+    return [(host, port or "5432") for host, port in zip(hosts, ports, strict=True)]
+
+
+def _only(hosts: list[Host]) -> dict[str, str]:
+    """What makes libpq try these alone; nothing where the DSN leaves its host to libpq."""
+    if not any(host for host, _ in hosts):
+        return {}
+    return {
+        "host": ",".join(host for host, _ in hosts),
+        "port": ",".join(port for _, port in hosts),
+    }

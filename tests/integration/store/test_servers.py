@@ -1,0 +1,122 @@
+"""A DSN of two hosts, of which one was replaced by the other, or is a standby of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import Connection
+
+from schedctl.dev import postgres
+from schedd.core.ids import Timeline
+from schedd.core.records import Probe
+from schedd.store import membership
+from schedd.store.database import Database
+from schedkit.errors import Unavailable
+from support.postgres import ScratchServer, private_postgres, promote, restart
+
+PROMOTED = Timeline(2)
+
+
+@pytest.fixture(scope="module")
+def replaced() -> Iterator[ScratchServer]:
+    """On the first timeline, and alive."""
+    with private_postgres() as server:
+        server.create_database("twin")
+        yield server
+
+
+@pytest.fixture(scope="module")
+def promoted() -> Iterator[ScratchServer]:
+    """The one that was promoted in its place."""
+    with private_postgres() as server:
+        server.create_database("twin")
+        promote(server)
+        yield server
+
+
+@contextmanager
+def database_on(*servers: ScratchServer) -> Iterator[Database]:
+    """Members' way to these servers, the first one first."""
+    hosts = "&".join(f"host=127.0.0.1:{server.port}" for server in servers)
+    dsn = f"postgresql://schedd@/twin?{hosts}&target_session_attrs=read-write"
+    database = Database(dsn, lanes=1, readers=2)
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+async def timeline_of(database: Database) -> Timeline:
+    probe: Probe = await database.call(membership.probe)
+    return probe.timeline
+
+
+async def test_a_server_that_was_replaced_gets_no_connection_where_another_is_named(
+    replaced: ScratchServer, promoted: ScratchServer
+) -> None:
+    """P2.6: it takes writes, and is first in the DSN; libpq would stay with it for ever."""
+    with database_on(replaced, promoted) as database:
+        assert await timeline_of(database) == 1  # nobody knows better yet
+        database.expect(Timeline(1))
+        assert await timeline_of(database) == 1
+        database.expect(PROMOTED)
+        for _ in range(3):
+            assert await timeline_of(database) == PROMOTED
+
+
+async def test_who_knows_of_the_other_from_the_start_never_asks_the_replaced(
+    replaced: ScratchServer, promoted: ScratchServer
+) -> None:
+    with database_on(replaced, promoted) as database:
+        database.expect(PROMOTED)
+        assert await timeline_of(database) == PROMOTED
+
+
+async def test_where_only_the_replaced_is_left_the_database_is_away(
+    replaced: ScratchServer,
+) -> None:
+    with database_on(replaced) as database:
+        database.expect(PROMOTED)
+        with pytest.raises(Unavailable, match=r"timeline 1, and 2 was seen: it was replaced"):
+            await timeline_of(database)
+
+
+async def test_what_is_under_way_on_a_server_when_it_is_replaced_ends_then(
+    replaced: ScratchServer, promoted: ScratchServer
+) -> None:
+    """Its COMMITs may wait for a standby that is none any more, and threads with them."""
+    under_way = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def body(connection: Connection) -> None:
+        connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+        loop.call_soon_threadsafe(under_way.set)
+        connection.exec_driver_sql("SELECT pg_sleep(60)")
+
+    with database_on(replaced, promoted) as database:
+        call = asyncio.create_task(database.call(body), name="under way")
+        await under_way.wait()
+        database.expect(PROMOTED)
+        began = time.monotonic()
+        with pytest.raises(Unavailable):
+            await call
+        assert time.monotonic() - began < 5
+
+
+async def test_a_standby_gets_no_connection(promoted: ScratchServer) -> None:
+    """Not even where the DSN doesn't say that a primary is wanted."""
+    with private_postgres() as standby:
+        standby.create_database("twin")
+        postgres.stop(standby.process, standby.folder / "data")
+        (standby.folder / "data" / "standby.signal").touch()
+        restart(standby)
+        hosts = f"host=127.0.0.1:{standby.port}&host=127.0.0.1:{promoted.port}"
+        database = Database(f"postgresql://schedd@/twin?{hosts}", lanes=1, readers=1)
+        try:
+            assert await timeline_of(database) == PROMOTED
+        finally:
+            database.close()
