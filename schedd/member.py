@@ -202,7 +202,11 @@ class Member:
         """Follow, or lead, until the tenure is over or everything was handed over."""
         watch = DatabaseWatch(live.tenure, self.cluster.view, self._clock.away_for, boottime)
         shards = self._shards(live)
-        candidate = self._candidate(live, lambda: watch.answers and not draining.is_set())
+
+        def able() -> bool:
+            return watch.answers and not draining.is_set() and not self._failed_over(live)
+
+        candidate = self._candidate(live, able)
         self._look = candidate.wake
         health = self._health(live, watch, registration)
         loops = [registration.loop, shards.loop, candidate.loop, health, *self._loops(live)]
@@ -254,13 +258,19 @@ class Member:
 
     def _health(self, live: LiveTenure, watch: DatabaseWatch, registration: Registration) -> Loop:
         async def step() -> None:
-            if self._clock.timeline != live.ownership.timeline:
+            if self._failed_over(live):
                 raise TenureOver("the database is on another timeline: all is taken anew")
             watch.check()
             attached = boottime() < self._attached_until
             registration.reports(database=watch.answers, attached=attached)
 
         return Loop("health", step, interval=HEALTH_EVERY)
+
+    def _failed_over(self, live: LiveTenure) -> bool:
+        """Whether the tenure is about to end for that: who led in its last moment would be followed
+        by another at once.
+        """
+        return self._clock.timeline != live.ownership.timeline
 
     async def _leave(self, live: LiveTenure) -> None:
         """Nothing of the tenure runs any more: fence it, so that its shards are free at once."""

@@ -216,9 +216,10 @@ class Database:
     def _connect(
         self, _: object, record: Any, _arguments: object, params: Mapping[str, Any]
     ) -> object:
+        pool = self._engine.pool  # as it is now: connecting may take longer than this one lasts
         raw, timeline = self._servers.connect({**params, "application_name": self.name})
         record.info[TIMELINE] = timeline
-        record.info[POOL] = self._engine.pool
+        record.info[POOL] = pool
         return raw
 
     def _close_if_old(self, raw: Any, record: Any) -> None:

@@ -35,14 +35,16 @@ def dump_initial(server: Server, recorder: Recorder) -> None:
         _dump(server, recorder.initial, table, "%s::timestamptz IS NOT NULL", datetime.now(UTC))
 
 
-def dump_tables(server: Server, recorder: Recorder, since: float) -> None:
+def dump_tables(
+    server: Server, write: Callable[[str, Iterable[Mapping[str, Any]]], None], since: float
+) -> None:
     """Write the rows of jobs made since this time, and those of the cluster."""
     began = datetime.fromtimestamp(since, UTC)
     mine = "job_id IN (SELECT job_id FROM jobs WHERE created_at >= %s)"
     for table, column in OF_JOBS.items():
         _dump(
             server,
-            recorder.final,
+            write,
             table,
             f"{column} IN (SELECT job_id FROM jobs WHERE created_at >= %s)",
             began,
@@ -50,15 +52,15 @@ def dump_tables(server: Server, recorder: Recorder, since: float) -> None:
     for table in OF_RUNS:
         _dump(
             server,
-            recorder.final,
+            write,
             table,
             f"run_id IN (SELECT run_id FROM runs WHERE {mine})",
             began,
         )
     for table in OF_THE_CLUSTER:
-        _dump(server, recorder.final, table, "%s::timestamptz IS NOT NULL", began)
-    _dump(server, recorder.final, "audit", "at >= %s", began)
-    _dump(server, recorder.final, "idempotency_keys", "created_at >= %s", began)
+        _dump(server, write, table, "%s::timestamptz IS NOT NULL", began)
+    _dump(server, write, "audit", "at >= %s", began)
+    _dump(server, write, "idempotency_keys", "created_at >= %s", began)
 
 
 def _dump(

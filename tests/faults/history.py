@@ -34,6 +34,7 @@ from faults.records import (
     Nemesis,
     ProbeEvent,
     Resource,
+    Restore,
     Row,
     Schedule,
     Stall,
@@ -53,6 +54,7 @@ __all__ = [
     "ProbeEvent",
     "Recorder",
     "Resource",
+    "Restore",
     "Row",
     "Schedule",
     "Stall",
@@ -102,6 +104,18 @@ class Recorder:
         """All rows of a table as they stand at the end, values as PostgreSQL prints them."""
         self._rows("database", table, rows)
 
+    def stopped(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """All rows of a table as they stood when the database was stopped, to be put back."""
+        self._rows("stopped", table, rows)
+
+    def restored(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """All rows of a table as they stood when it had been put back, before any commit."""
+        self._rows("restored", table, rows)
+
+    def restore(self, restore: Restore) -> None:
+        """The database was put back."""
+        _replace(self.directory / "restore.json", asdict(restore))
+
     def resource(self, resource: Resource) -> None:
         """What a process holds now."""
         self._append("resources.jsonl", asdict(resource))
@@ -127,6 +141,7 @@ class Recorder:
         return self.directory / "logs" / f"{process}.log"
 
     def _rows(self, folder: str, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        (self.directory / folder).mkdir(exist_ok=True)
         for row in rows:
             self._append(f"{folder}/{table}.jsonl", row)
         (self.directory / folder / f"{table}.jsonl").touch()
@@ -167,6 +182,9 @@ class History:
     stalls: tuple[Stall, ...] = ()
     leftovers: Leftovers | None = None
     damaged: tuple[Damaged, ...] = ()
+    restore: Restore | None = None
+    stopped: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
+    restored: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, directory: Path) -> Self:
@@ -177,7 +195,7 @@ class History:
         if meta.version != VERSION:
             raise NoHistory(f"{directory} is of version {meta.version}; this reads {VERSION}")
         reader = _Reader(directory)
-        leftovers = directory / "leftovers.json"
+        leftovers, restore = directory / "leftovers.json", directory / "restore.json"
         return cls(
             meta=meta,
             jobs=tuple(reader.records(Definition, "jobs.jsonl")),
@@ -192,6 +210,9 @@ class History:
             leftovers=(
                 _make(Leftovers, json.loads(leftovers.read_text())) if leftovers.exists() else None
             ),
+            restore=(_make(Restore, json.loads(restore.read_text())) if restore.exists() else None),
+            stopped=dict(reader.tables("stopped")),
+            restored=dict(reader.tables("restored")),
             damaged=tuple(reader.damaged),
         )
 

@@ -136,6 +136,20 @@ class Nemesis:
 
 
 @dataclass(frozen=True, slots=True)
+class Restore:
+    """The database was put back. Backed up at `taken`; at `stopped` nobody could write to it any
+    more, and `commits` had been recorded; at `opened` the older one took writes. What fell due
+    from `horizon` on was to be caught up when the cluster was resumed.
+    """
+
+    taken: float
+    stopped: float
+    opened: float
+    commits: int
+    horizon: float
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """One row changed by a commit. `key`: the old key, of a delete or of an update of it."""
 

@@ -91,7 +91,7 @@ ROWS: Sequence[Row] = (
     Row(
         "PostgreSQL failed over to a synchronous standby; the replaced primary back again, alive",
         "nothing acknowledged is lost; every owner takes anew on the new timeline, under one new"
-        " leader; who was replaced is left, whatever it says; a call in doubt is said to be unknown",
+        " leader; who was replaced is left, whatever it says; a call in doubt is told as unknown",
         ("test_postgres_failed_over", "test_replaced_primary_comes_back"),
         (
             "tests/conformance/postgres/test_shapes.py",

@@ -233,7 +233,7 @@ class Run:
     def _dump(self) -> None:
         clock = self.world.clock
         began = clock.at(self.began) if clock else self.began
-        dump.dump_tables(self.world.postgres, self.recorder, began - 1.0)
+        dump.dump_tables(self.world.postgres, self.recorder.final, began - 1.0)
 
     def _know_what_was_held(self) -> None:
         gone = {each.who for each in self._before} - {each.who for each in self._after}

@@ -3,7 +3,8 @@
     History ─→ World (tables through time, lives of jobs, assignments, what the oracle owes)
                  └─→ one named function an invariant ─→ violations with their evidence ─→ Verdict
 
-A history in which the cluster's clock was moved is told on that clock first (`cluster_time`).
+A history in which the cluster's clock was moved is told on that clock first (`cluster_time`); one
+in whose midst the database was put back is judged as two (`restored`).
 
 What decides is what happened outside of the product (the lines of the probe jobs, the oracle's
 instants) and the order in which the database committed; the product's own accounts are what is
@@ -17,9 +18,10 @@ judged. RELIABILITY's invariants, by family:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from faults.checker import restored
 from faults.checker.attempts import s10
 from faults.checker.calls import s11
 from faults.checker.cluster_time import in_cluster_time
@@ -79,16 +81,24 @@ def check(history: History) -> Verdict:
 
     Where no commit was recorded nothing can be judged, and only that is said.
     """
-    world = World(in_cluster_time(history))
+    worlds = [World(each) for each in _parts(in_cluster_time(history))]
     judges = INVARIANTS if history.commits else INVARIANTS[-1:]
-    found = [violation for each in judges for violation in each.broken(world)]
+    found = [violation for world in worlds for each in judges for violation in each.broken(world)]
+    figures = figures_of(worlds[0])
+    if history.restore is not None:
+        found += restored.between(history, *worlds)
+        figures = restored.added(figures, figures_of(worlds[1]))
     return Verdict(
         scenario=history.meta.scenario,
         seed=history.meta.seed,
-        figures=figures_of(world),
+        figures=figures,
         violations=tuple(each for each in found if each.invariant != "N1"),
         doubts=tuple(each for each in found if each.invariant == "N1"),
     )
+
+
+def _parts(history: History) -> Sequence[History]:
+    return restored.split(history) if history.restore is not None else [history]
 
 
 def table(verdict: Verdict) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 
@@ -31,10 +30,7 @@ def restarted(journal: Journal, server: Server, *, crash: bool = False) -> Itera
         if crash:
             service.kill()
         else:
-            service.wanted = False
-            service.process.send(signal.SIGINT)
-            if not service.gone_within(20):
-                raise NoEffect("PostgreSQL did not end within 20 s of a fast shutdown")
+            server.stop()
         if server.answers():
             raise NoEffect("PostgreSQL still answers")
         fault.took_effect(what="connections are refused")

@@ -30,6 +30,10 @@ class Commits:
         """
         self._server = server
 
+    def begin_anew(self) -> None:
+        """The server was put back, and has a new slot: numbers come again, for other commits."""
+        self._seen.clear()
+
     def absorb(self) -> list[Commit]:
         """What was committed since the last time.
 

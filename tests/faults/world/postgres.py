@@ -7,7 +7,10 @@ is on, so that what was acknowledged survives a crash of the server.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from faults.world.clock import ClusterClock
 from faults.world.network import Host
 from faults.world.service import Service
 from schedctl.dev import binaries, nonroot, postgres
+from support.wait import wait_until
 
 PORT = 5432
 SLOT = "faults"
@@ -45,18 +49,18 @@ class Server:
         self.data = work / host.name / "data"
         self._programs = binaries.find_postgres()
         prefix = nonroot.command_prefix(self.data, self._programs.postgres)
+        self._command = [
+            *prefix,
+            *(clock.before() if clock else ()),
+            os.fspath(self._programs.postgres),
+            *("-D", os.fspath(self.data)),
+            *("-p", str(PORT)),
+            *("-k", ""),
+        ]
         self.service = Service(
             host.name,
             host,
-            [
-                *prefix,
-                *(clock.before() if clock else ()),
-                os.fspath(self._programs.postgres),
-                *("-D", os.fspath(self.data)),
-                *("-h", "0.0.0.0"),
-                *("-p", str(PORT)),
-                *("-k", ""),
-            ],
+            [*self._command, "-h", "0.0.0.0"],
             logs / f"{host.name}.log",
             work,
             base=postgres.environment,
@@ -83,6 +87,46 @@ class Server:
     def back_door(self) -> str:
         """The daemons' database for the superuser, past every cut and detour of the nemesis."""
         return postgres.dsn(PORT, role=postgres.ADMIN, host=self.host.back_door)
+
+    def stop(self, within: float = 20.0) -> None:
+        """End it in fast mode: sessions are ended, all is written. Nobody starts it again."""
+        self.service.wanted = False
+        self.service.process.send(signal.SIGINT)
+        assert self.service.gone_within(within), f"PostgreSQL lives after {within:g} s"
+
+    @contextmanager
+    def behind_the_back_door(self) -> Iterator[None]:
+        """It runs in this block, and no member reaches it."""
+        everywhere = self.service.argv
+        self.service.argv = [*self._command, "-h", self.host.back_door]
+        self.service.start()
+        try:
+            wait_until(self.answers, 30.0, "PostgreSQL to answer")
+            yield
+            self.stop()
+        finally:
+            self.service.argv = everywhere
+
+    def back_up(self, folder: Path) -> None:
+        """A base backup into this folder, whole by itself, while it runs."""
+        self.copy_to(self, folder, "--checkpoint", "fast")
+
+    def copy_to(self, owner: Server, folder: Path, *options: str) -> None:
+        """Copy its files, while it runs, into a folder on another server's host."""
+        source = f"host={self.host.address} port={PORT} user={postgres.ADMIN}"
+        source += f" application_name={owner.host.name}"
+        command = [*owner.program("pg_basebackup"), "--dbname", source, "--pgdata", str(folder)]
+        done = subprocess.run(
+            [*command, "--no-sync", *options],
+            cwd=folder.parent,
+            env=postgres.environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"pg_basebackup: {done.stderr}")
 
     def initialise(self) -> None:
         """Make the data folder."""
@@ -131,8 +175,6 @@ class Server:
 
     def dump(self, file: Path) -> None:
         """`pg_dump` of the daemons' database, for a person who looks into a failure."""
-        import subprocess
-
         program = self._programs.postgres.with_name("pg_dump")
         with file.open("wb") as output:
             subprocess.run(

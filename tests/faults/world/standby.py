@@ -14,7 +14,6 @@ standby has can be read there from the beginning, under the numbers that it had 
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Sequence
 
 from faults.world.network import Host
@@ -37,7 +36,10 @@ def keep_commits(primary: Server, standby: Server) -> None:
     """Have the standby follow, synchronously, and every commit from now on be kept on both."""
     standby.data.parent.mkdir()
     primary.sql("SELECT pg_create_physical_replication_slot(%s, true)", STREAM)
-    _copy(standby, primary)
+    options = ("--slot", STREAM, "--checkpoint", "fast", "--write-recovery-conf")
+    primary.copy_to(standby, standby.data, *options)
+    with (standby.data / "postgresql.conf").open("a", encoding="utf-8") as settings:
+        settings.write("hot_standby_feedback = on\n")
     primary.keep_commits()  # after the copy: what it begins with is streamed
     shutil.copytree(primary.data / "pg_replslot" / SLOT, standby.data / "pg_replslot" / SLOT)
     standby.service.start()
@@ -51,34 +53,6 @@ def promote(standby: Server) -> None:
     """Returns when it takes writes, on a timeline of its own."""
     standby.sql("SELECT pg_promote()")
     wait_until(lambda: standby.sql("SELECT NOT pg_is_in_recovery()") == [(True,)], 10, "promotion")
-
-
-def _copy(standby: Server, primary: Server) -> None:
-    source = (
-        f"host={primary.host.address} port={PORT} user={postgres.ADMIN}"
-        f" application_name={standby.host.name}"
-    )
-    done = subprocess.run(
-        [
-            *standby.program("pg_basebackup"),
-            *("--dbname", source),
-            *("--pgdata", str(standby.data)),
-            *("--slot", STREAM),
-            *("--checkpoint", "fast"),
-            "--write-recovery-conf",
-            "--no-sync",
-        ],
-        cwd=standby.data.parent,
-        env=postgres.environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"pg_basebackup: {done.stderr}")
-    with (standby.data / "postgresql.conf").open("a", encoding="utf-8") as settings:
-        settings.write("hot_standby_feedback = on\n")
 
 
 def _await_state(primary: Server, sync: str, state: str) -> None:

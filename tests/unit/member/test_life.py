@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
+import pytest
+
+from schedd import member
 from schedd.core.coordination import Delete, Put
 from schedd.core.ids import SHARDS, ShardId, Term, Timeline
 from schedd.core.membership import LEADER, MAP, decode_member, member_key
 from schedd.core.model import Tenure
 from schedd.core.shard_map import ShardMap, decode, encode
+from schedd.leader.candidate import Candidate
 from support.members import TwinCluster
 from support.twins import TwinMembershipStore
 from support.wait import PATIENCE, wait_until_async
@@ -231,6 +236,37 @@ async def test_a_new_timeline_of_the_database_makes_everyone_take_anew() -> None
         )
         await cluster.settled()
         assert {row.timeline for row in cluster.rows.shards.values()} == {2}
+
+
+async def test_who_is_about_to_take_anew_doesnt_lead_before(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else each whose tenure ends a moment later than the leader's would lead for that moment."""
+    looks = Counter[Candidate]()
+    step = Candidate.step
+
+    async def counted(candidate: Candidate) -> float | None:
+        answer = await step(candidate)
+        looks[candidate] += 1
+        return answer
+
+    monkeypatch.setattr(Candidate, "step", counted)
+    monkeypatch.setattr(member, "HEALTH_EVERY", 3600.0)  # a long moment
+    async with TwinCluster("a", "b") as cluster:
+        await cluster.settled()
+        term = cluster.rows.term
+        cluster.rows.timeline = Timeline(2)
+        await wait_until_async(
+            lambda: caplog.text.count("from timeline 1 to 2") == 2, PATIENCE, "both to notice"
+        )
+        await cluster["a"].client.txn((), [Delete(LEADER)])
+        looks.clear()
+        await wait_until_async(
+            lambda: sum(count > 1 for count in looks.values()) == 2,
+            PATIENCE,
+            "both to have looked whether they should lead",
+        )
+        assert cluster.rows.term == term
 
 
 async def test_what_a_member_owns_without_knowing_is_set_right() -> None:
