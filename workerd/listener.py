@@ -16,7 +16,11 @@ from starlette.routing import Route
 
 from schedkit.channel import split_address
 from schedkit.errors import Misconfigured
+from schedkit.patience import protocol_of
 from workerd.metrics import Metrics
+
+MOST, MOST_OF_ONE_HOST = 128, 32
+"""Connections to it: who asks for health and metrics needs one."""
 
 
 class Listener:
@@ -60,6 +64,8 @@ class Listener:
             access_log=False,
             lifespan="off",
             timeout_graceful_shutdown=1,
+            http=protocol_of(MOST, MOST_OF_ONE_HOST),
+            ws="none",
         )
         self._server = _Quiet(config)
 

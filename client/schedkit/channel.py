@@ -7,6 +7,7 @@ Invariants
   floor of gRPC's core, held by a test).
 - A dead peer is noticed within 15 s on an idle stream, and tried again within 2 s, for ever.
 - No message is greater than 4 MiB, and no proxy of the environment stands between members.
+- A connection that isn't begun within 10 s, or has no call for 5 min, is ended by the server.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ log = logging.getLogger(__name__)
 
 MAX_MESSAGE: Final = 4 * 1024 * 1024
 """Bytes of the greatest message, in both directions."""
+
+MAX_STREAMS: Final = 256
+"""Calls under way on one connection; a client of ours has the others wait."""
 
 _BOTH: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE),
@@ -51,6 +55,9 @@ SERVER_OPTIONS: Final = (
     *_BOTH,
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.max_concurrent_streams", MAX_STREAMS),
+    ("grpc.server_handshake_timeout_ms", 10_000),  # two minutes else, for who says nothing at all
+    ("grpc.max_connection_idle_ms", 300_000),  # without a call; a client comes again by itself
     ("grpc.so_reuseport", 0),  # two daemons on one port are an error, not a lottery
 )
 """For `grpc.aio.server(options=SERVER_OPTIONS)`."""

@@ -7,7 +7,8 @@
     │   ├── NotFound             NOT_FOUND, 404
     │   ├── AlreadyExists        ALREADY_EXISTS, 409
     │   ├── Aborted              the etag is old: ABORTED, 409
-    │   └── FailedPrecondition   not in this state: FAILED_PRECONDITION, 409
+    │   ├── FailedPrecondition   not in this state: FAILED_PRECONDITION, 409
+    │   └── TooMany              more than one may have: RESOURCE_EXHAUSTED, 429
     └── the world's
         ├── OutOfTouch           this member can't know it, nothing was done: UNAVAILABLE, 503
         └── OutcomeUnclear       it may have happened: DEADLINE_EXCEEDED, 504
@@ -96,6 +97,12 @@ class FailedPrecondition(CallError):
     """It isn't in a state that allows this."""
 
     code = "FAILED_PRECONDITION"
+
+
+class TooMany(CallError):
+    """The caller has as much as one may have."""
+
+    code = "RESOURCE_EXHAUSTED"
 
 
 class OutcomeUnclear(CallError):

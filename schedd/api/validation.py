@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 from uuid import UUID
 
 from google.protobuf.message import Message
@@ -11,6 +12,7 @@ from schedd.api import actions
 from schedd.api.definitions import OF_INSTANTS, compiled, definition_of, instant, seconds
 from schedd.api.errors import InvalidArgument, Violation
 from schedd.api.unbuilt import refuse_unbuilt
+from schedd.api.wellformed import MOST_TOLD
 from schedd.core import zones
 from schedd.core.cron import CronError, ScheduleError
 from schedd.core.ids import JobId
@@ -40,7 +42,8 @@ def check(
     `known` to be wrong is borne with.
     """
     refuse_unbuilt(job)
-    violations = [each for each in faults(job, now, scheduled=scheduled) if each not in known]
+    unknown = (each for each in faults(job, now, scheduled=scheduled) if each not in known)
+    violations = [*islice(unknown, MOST_TOLD)]
     if violations:
         first = violations[0]
         raise InvalidArgument(

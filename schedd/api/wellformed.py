@@ -7,6 +7,7 @@ enum has a name and every instant and duration can be reckoned with.
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
@@ -17,6 +18,9 @@ from schedd.api.errors import InvalidArgument, Violation
 
 LONGEST: Final = timedelta(days=3653)
 """No duration in a request is longer, either way: ten years from any sane instant is an instant."""
+
+MOST_TOLD: Final = 20
+"""Violations that are told: whoever sends a thousand wrong fields can't use a thousand lines."""
 
 LATEST: Final = datetime(9900, 1, 1, tzinfo=UTC)
 """Instants that are reckoned from lie before it, so that their sum with `LONGEST` exists."""
@@ -32,7 +36,7 @@ _RECKONED_FROM: Final = frozenset({"at", "start", "after"})
 
 def check_wellformed(request: Message) -> None:
     """Raise InvalidArgument with everything in the request that can't be meant."""
-    violations = [*_violations(request, "")]
+    violations = [*islice(_violations(request, ""), MOST_TOLD)]
     if violations:
         first = violations[0]
         raise InvalidArgument(

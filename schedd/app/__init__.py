@@ -29,13 +29,15 @@ from schedd.cluster_clock import DatabaseClock
 from schedd.config import Config
 from schedd.etcd import client as etcd_client
 from schedd.rpc.attach import Terms
+from schedd.rpc.server import make_server, served
 from schedd.store import migrate as schema
 from schedd.store.database import Database
 from schedd.store.postgres import PostgresStore
 from schedd.web import app as web
 from schedd.web import server as web_server
 from schedkit import service
-from schedkit.channel import SERVER_OPTIONS, listen
+from schedkit.channel import listen
+from schedkit.patience import connections_for, more_descriptors
 from schedkit.tasks import guard
 
 GRACE: Final = 0.5
@@ -77,7 +79,8 @@ class Daemon:
             etcd = await stack.enter_async_context(
                 etcd_client.connect(access, deadline=deadline, root=config.etcd.prefix)
             )
-            grpc_server = grpc.aio.server(options=SERVER_OPTIONS)
+            connections = connections_for(more_descriptors(), listeners=2)
+            grpc_server = make_server(connections)
             port = listen(grpc_server, config.listen.grpc, config.tls.files())
             http = await stack.enter_async_context(web_server.bound(config.listen.http))
             identity = configured.identity(config, port, http.port)
@@ -86,10 +89,16 @@ class Daemon:
             terms = Terms(config.name, cluster_id, configured.VERSION, config.worker_ttl)
             await serve(grpc_server, parts, terms, reflection=config.reflection)
             stack.push_async_callback(grpc_server.stop, GRACE)
-            await _live(daemon, parts, http)
+            await _live(daemon, parts, http, grpc_server, connections)
 
 
-async def _live(daemon: service.Daemon, parts: Parts, http: web_server.Bound) -> None:
+async def _live(
+    daemon: service.Daemon,
+    parts: Parts,
+    http: web_server.Bound,
+    grpc_server: grpc.aio.Server,
+    connections: int,
+) -> None:
     page = web.build(
         parts.services,
         parts.telemetry,
@@ -104,12 +113,13 @@ async def _live(daemon: service.Daemon, parts: Parts, http: web_server.Bound) ->
         ("peers", parts.peers.run),
         ("nudges", parts.nudges.run),
         ("relay", parts.relay.run),
+        ("grpc", lambda: served(grpc_server)),
         ("reload", lambda: answer_reloads(daemon, serving)),
         *((loop.name, loop.run) for loop in parts.greeting.loops),
     ]
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(guard(run, name), name=name) for name, run in eternal]
-        tasks.append(group.create_task(http.serve(page), name="http"))
+        tasks.append(group.create_task(http.serve(page, connections), name="http"))
         daemon.ready(serving)
         await parts.member.run(daemon.draining)
         for task in tasks:

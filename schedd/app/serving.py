@@ -1,29 +1,21 @@
 """gRPC as a member serves it: calls, the workers' streams, nudges, health."""
 
-import grpc
 import grpc.aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as grpc_health
 
 from schedd.api.calls import SERVICES
 from schedd.app.parts import Parts
 from schedd.rpc.attach import Terms, WorkerService
-from schedd.rpc.calls import handlers
+from schedd.rpc.calls import serve_calls
+from schedd.rpc.health import serve_health
 from schedd.rpc.peer_service import PeerService
 
 
 async def serve(server: grpc.aio.Server, parts: Parts, terms: Terms, *, reflection: bool) -> None:
     """Put the services on it and start it."""
-    server.add_generic_rpc_handlers(
-        (
-            *handlers(parts.services),
-            _attach(parts, terms).handler(),
-            PeerService(parts.owner, parts.workers, parts.checkup.stands).handler(),
-        )
-    )
-    health = grpc_health.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(health, server)
-    await health.set("", health_pb2.HealthCheckResponse.SERVING)
+    serve_calls(server, parts.services)
+    _attach(parts, terms).serve(server)
+    PeerService(parts.owner, parts.workers, parts.checkup.stands).serve(server)
+    await serve_health(server)
     if reflection:
         _reflect(server)
     await server.start()

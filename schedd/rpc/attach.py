@@ -24,6 +24,7 @@ from schedd.owner.workers import Workers
 from schedd.ports import Cluster, ClusterClock
 from schedd.rpc import frames
 from schedd.rpc.outbox import Outbox
+from schedd.rpc.reading import MOST_PARTS_OF_FRAME, Unread, put, reader, refuse_unread
 from schedd.rpc.status import abort
 from schedkit import failpoints
 from schedkit.errors import Unavailable
@@ -75,14 +76,14 @@ class WorkerService:
         self._clock = clock
         self._outboxes: set[Outbox] = set()
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        """For `server.add_generic_rpc_handlers`."""
+    def serve(self, server: grpc.aio.Server) -> None:
+        """Put it on this server."""
         attach = grpc.stream_stream_rpc_method_handler(
             self.attach,
-            request_deserializer=wire.WorkerFrame.FromString,
+            request_deserializer=reader(wire.WorkerFrame, MOST_PARTS_OF_FRAME),
             response_serializer=wire.MemberFrame.SerializeToString,
         )
-        return grpc.method_handlers_generic_handler("schedd.v1.WorkerService", {"Attach": attach})
+        put(server, "schedd.v1.WorkerService", {"Attach": attach})
 
     async def attach(self, _frames: object, context: Stream) -> None:
         """One worker's stream, from hello to its end."""
@@ -121,6 +122,8 @@ class WorkerService:
                 first = await context.read()
         except TimeoutError:
             await abort(context, "DEADLINE_EXCEEDED", "no hello came", reason="NO_HELLO")
+        if isinstance(first, Unread):
+            await refuse_unread(context, first)
         if not isinstance(first, wire.WorkerFrame) or not first.HasField("hello"):
             await abort(
                 context, "INVALID_ARGUMENT", "the first frame holds the hello", reason="NO_HELLO"
@@ -151,7 +154,9 @@ class WorkerService:
 
     async def _read(self, context: Stream, attached: Attached, outbox: Outbox) -> None:
         """Until the end of the stream, or a goodbye."""
-        while isinstance(frame := await context.read(), wire.WorkerFrame):
+        while isinstance(frame := await context.read(), wire.WorkerFrame | Unread):
+            if isinstance(frame, Unread):
+                raise frames.BadFrame(frame.why)
             if await self._take(frame, attached, outbox):
                 return
 

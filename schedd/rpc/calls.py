@@ -7,13 +7,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, NoReturn
 
 import grpc
-from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from schedd.api.calls import SERVICES, STREAMING, UNARY, Streaming, Unary
 from schedd.api.errors import CallError, Unbuilt, unanswered
 from schedd.api.services import Caller, Services
+from schedd.rpc.places import Places
+from schedd.rpc.reading import put, streaming, unary
 from schedd.rpc.status import abort, abort_with
 from schedkit.errors import OutcomeUnknown, Unavailable
 
@@ -25,26 +27,23 @@ MARGIN: Final = 0.25
 """Seconds of a call's deadline that are kept for its answer."""
 
 
-def handlers(services: Services) -> list[grpc.GenericRpcHandler]:
-    """Handlers of every user call, for `server.add_generic_rpc_handlers`."""
-    return [_service(services, descriptor) for descriptor in SERVICES]
+def serve_calls(server: grpc.aio.Server, services: Services) -> None:
+    """Put every user call on this server."""
+    places = Places()
+    for descriptor in SERVICES:
+        table = {each.name: _method(services, places, each) for each in descriptor.methods}
+        put(server, descriptor.full_name, table)
 
 
-def _service(services: Services, descriptor: ServiceDescriptor) -> grpc.GenericRpcHandler:
-    table = {method.name: _method(services, method) for method in descriptor.methods}
-    return grpc.method_handlers_generic_handler(descriptor.full_name, table)
-
-
-def _method(services: Services, method: MethodDescriptor) -> grpc.RpcMethodHandler[Any, Any]:
-    read = GetMessageClass(method.input_type).FromString
-    write = GetMessageClass(method.output_type).SerializeToString
+def _method(
+    services: Services, places: Places, method: MethodDescriptor
+) -> grpc.RpcMethodHandler[Any, Any]:
+    request, answer = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
     if method.full_name in STREAMING:
-        stream = _streaming(services, STREAMING[method.full_name])
-        return grpc.unary_stream_rpc_method_handler(stream, read, write)
+        return streaming(_streaming(services, places, STREAMING[method.full_name]), request, answer)
     if method.full_name in UNARY:
-        unary = _unary(services, UNARY[method.full_name])
-        return grpc.unary_unary_rpc_method_handler(unary, read, write)
-    return grpc.unary_unary_rpc_method_handler(_unbuilt(method), read, write)
+        return unary(_unary(services, UNARY[method.full_name]), request, answer)
+    return unary(_unbuilt(method), request, answer)
 
 
 def _unary(services: Services, call: Unary) -> Callable[[Message, Context], Awaitable[Message]]:
@@ -58,12 +57,13 @@ def _unary(services: Services, call: Unary) -> Callable[[Message, Context], Awai
 
 
 def _streaming(
-    services: Services, call: Streaming
+    services: Services, places: Places, call: Streaming
 ) -> Callable[[Message, Context], AsyncIterator[Message]]:
     async def handle(request: Message, context: Context) -> AsyncIterator[Message]:
         try:
-            async for answer in call(services, caller_of(context), request):
-                yield answer
+            with places.taken(context.peer()):
+                async for answer in call(services, caller_of(context), request):
+                    yield answer
         except (CallError, Unavailable) as error:
             await refuse(context, error)
 

@@ -8,6 +8,7 @@ from schedd.core.ids import IncarnationId
 from schedd.owner.workers import Workers
 from schedd.rpc import frames
 from schedd.rpc.nudges import Nudged, take_nudge
+from schedd.rpc.reading import put, unary
 from schedd.rpc.relay import pass_on
 from schedd.rpc.status import abort
 from schedproto.v1 import peer_service_pb2 as wire
@@ -23,20 +24,14 @@ class PeerService:
         self._here = here
         self._workers = workers
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        """For `server.add_generic_rpc_handlers`."""
-        nudge = grpc.unary_unary_rpc_method_handler(
-            self.nudge, wire.NudgeRequest.FromString, wire.NudgeResponse.SerializeToString
-        )
-        relay = grpc.unary_unary_rpc_method_handler(
-            self.relay, wire.RelayRequest.FromString, wire.RelayResponse.SerializeToString
-        )
-        examine = grpc.unary_unary_rpc_method_handler(
-            self.examine, wire.ExamineRequest.FromString, wire.ExamineResponse.SerializeToString
-        )
-        return grpc.method_handlers_generic_handler(
-            "schedd.v1.PeerService", {"Nudge": nudge, "Relay": relay, "Examine": examine}
-        )
+    def serve(self, server: grpc.aio.Server) -> None:
+        """Put it on this server."""
+        table = {
+            "Nudge": unary(self.nudge, wire.NudgeRequest, wire.NudgeResponse),
+            "Relay": unary(self.relay, wire.RelayRequest, wire.RelayResponse),
+            "Examine": unary(self.examine, wire.ExamineRequest, wire.ExamineResponse),
+        }
+        put(server, "schedd.v1.PeerService", table)
 
     async def examine(self, _request: object, _context: object) -> wire.ExamineResponse:
         """How this member stands, as it alone can tell."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from schedd.core.ids import JobId, RunId, Token
@@ -21,6 +21,7 @@ from schedd.core.records import (
 )
 from schedd.store import audit, counting, dispatch, jobs, runs, unstarted
 from schedd.store.database import Database
+from schedd.store.gathered import Gathered
 from schedd.store.jobs import DueAndNominal
 
 
@@ -29,6 +30,13 @@ class PostgresUserStore:
     """`schedd.ports.UserStore` over PostgreSQL."""
 
     database: Database
+    gathered: Gathered = field(init=False)
+
+    def __post_init__(self) -> None:
+        def fetch(run_ids: Sequence[RunId]) -> Awaitable[list[RunRecord]]:
+            return self.database.call(lambda c: runs.get_runs(c, run_ids))
+
+        object.__setattr__(self, "gathered", Gathered(fetch))
 
     async def create_job(
         self,
@@ -129,7 +137,7 @@ class PostgresUserStore:
 
     async def get_runs(self, run_ids: Sequence[RunId]) -> list[RunRecord]:
         """Those that exist."""
-        return await self.database.call(lambda c: runs.get_runs(c, run_ids)) if run_ids else []
+        return await self.gathered.runs(run_ids) if run_ids else []
 
     async def list_runs(
         self,

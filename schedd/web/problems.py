@@ -33,6 +33,8 @@ STATUSES: Final[dict[str, tuple[int, str]]] = {
     "CONTENT_TOO_LARGE": (413, "The request is too large"),
     "UNSUPPORTED_MEDIA_TYPE": (415, "The body is no JSON"),
     "CROSS_ORIGIN": (403, "Another site's page asked for this"),
+    "REQUEST_TIMEOUT": (408, "The request came too slowly"),
+    "RESOURCE_EXHAUSTED": (429, "It is more than one may have"),
     "INTERNAL": (500, "A bug of ours"),
     "UNIMPLEMENTED": (501, "It isn't built yet"),
     "UNAVAILABLE": (503, "The cluster can't do this just now"),

@@ -13,8 +13,10 @@ Invariants
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
@@ -30,6 +32,9 @@ from schedd.web.rules import WHOLE, Found
 from schedkit.jsonform import FormErrors, from_json, named_fields, standard
 
 MOST_BYTES: Final = 4 * 1024 * 1024
+
+BODY_WITHIN: Final = 30.0
+"""Seconds that a body may take to come."""
 
 AROUND: Final = 5
 """Levels of a body around a payload, at most."""
@@ -203,27 +208,47 @@ async def _body(request: Request, *, expected: bool) -> Mapping[str, Any] | None
 async def _content(request: Request) -> bytes:
     """All bytes of the body, never more than are allowed."""
     content = bytearray()
-    async for chunk in request.stream():
-        content += chunk
-        if len(content) > MOST_BYTES:
-            raise Refusal(
-                problems.problem(
-                    "CONTENT_TOO_LARGE",
-                    f"the body has more than {MOST_BYTES:,} bytes",
-                    reason="REQUEST_TOO_LARGE",
-                    remedy="store large payloads elsewhere and hand on where they are",
-                ),
-                {"connection": "close"},
-            )
+    try:
+        async with asyncio.timeout(BODY_WITHIN):
+            async for chunk in request.stream():
+                content += chunk
+                if len(content) > MOST_BYTES:
+                    raise _too_large()
+    except TimeoutError:
+        raise _too_slow() from None
     return bytes(content)
+
+
+def _too_large() -> Refusal:
+    return Refusal(
+        problems.problem(
+            "CONTENT_TOO_LARGE",
+            f"the body has more than {MOST_BYTES:,} bytes",
+            reason="REQUEST_TOO_LARGE",
+            remedy="store large payloads elsewhere and hand on where they are",
+        ),
+        {"connection": "close"},
+    )
+
+
+def _too_slow() -> Refusal:
+    return Refusal(
+        problems.problem(
+            "REQUEST_TIMEOUT",
+            f"the body wasn't there after {BODY_WITHIN:.0f} s",
+            reason="REQUEST_TOO_SLOW",
+            remedy="send it faster",
+        ),
+        {"connection": "close"},
+    )
 
 
 def parsed(content: bytes) -> Mapping[str, Any]:
     """The JSON object that a body is. Raises Refusal. Pure."""
     try:
         found = standard.loads(content, levels=standard.MOST_NESTED + AROUND, pairs=_once)
-    except standard.TooDeep as deep:
-        raise _wrong(f"the body {deep}") from deep
+    except (standard.TooDeep, standard.TooMany) as beyond:
+        raise _wrong(f"the body {beyond}") from beyond
     except ValueError as error:
         raise _wrong(f"the body is no JSON: {error}", reason="MALFORMED_JSON") from error
     if not isinstance(found, Mapping):
@@ -234,7 +259,8 @@ def parsed(content: bytes) -> Mapping[str, Any]:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        twice = next(key for key in found if sum(key == other for other, _ in pairs) > 1)
+        times = Counter(key for key, _ in pairs)
+        twice = next(key for key in found if times[key] > 1)
         raise ValueError(f"{twice!r} is given twice")
     return found
 

@@ -19,9 +19,13 @@ from starlette.applications import Starlette
 
 from schedkit.channel import split_address
 from schedkit.errors import Fault, Misconfigured
+from schedkit.patience import MOST, protocol_of
 
 GRACE: Final = 3
 """Seconds for requests that are being answered when the server is told to end."""
+
+MOST_OF_ONE_HOST: Final = 256
+"""Connections that one host may have, if there may be as many."""
 
 BACKLOG: Final = 512
 
@@ -40,9 +44,10 @@ class Bound:
         """host:port"""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-    async def serve(self, app: Starlette) -> NoReturn:
+    async def serve(self, app: Starlette, connections: int = MOST) -> NoReturn:
         """Serve until cancelled. Then event streams end at once, and what is being answered gets
-        GRACE seconds. `app.state.closing` is the event that ends the streams.
+        GRACE seconds. `app.state.closing` is the event that ends the streams. `connections`: how
+        many there may be at a time; an eighth of them of one host, or MOST_OF_ONE_HOST.
         """
         server = _Server(
             uvicorn.Config(
@@ -53,6 +58,8 @@ class Bound:
                 server_header=False,
                 proxy_headers=False,
                 timeout_graceful_shutdown=GRACE,
+                http=protocol_of(connections, max(MOST_OF_ONE_HOST, connections // 8)),
+                ws="none",
             )
         )
         running = asyncio.create_task(server.serve(sockets=[self._listener]), name="http server")

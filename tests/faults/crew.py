@@ -66,6 +66,13 @@ class Crew:
         finally:
             caller.close()
 
+    def submit_for_later(self, number: int) -> list[str]:
+        """Submit so much work that begins in an hour; its runs."""
+        keys = [f"{self._prefix}-{next(self._ops)}-later" for _ in range(number)]
+        made = [self._callers[0].submit(key, delay="1h") for key in keys]
+        assert None not in made, "work could not be submitted in a quiet cluster"
+        return [run for run in made if run is not None]
+
     def delete_all(self) -> None:
         """Delete whatever job of this run still lives."""
         living = self._world.postgres.sql(

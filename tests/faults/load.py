@@ -97,13 +97,15 @@ class Caller:
         act = partial(self._client.runs.cancel, run_id, deadline=PATIENCE)
         self._call("cancel", args, act, lambda run: {"state": str(run.state)})
 
-    def submit(self, key: str, lasts: float = 0.0) -> str | None:
+    def submit(self, key: str, lasts: float = 0.0, *, delay: str | None = None) -> str | None:
         """One-time work under an idempotency key; the run's id if it is known."""
         work = once(self.probes, lasts)
         _, answer = self._call(
             "submit",
             {"idempotency_key": key},
-            lambda: self._client.submit(**work, idempotency_key=key, deadline=PATIENCE),
+            lambda: self._client.submit(
+                **work, delay=delay, idempotency_key=key, deadline=PATIENCE
+            ),
             lambda run: {"run_id": run.run_id, "job_id": run.job_id},
         )
         return str(answer["run_id"]) if answer else None

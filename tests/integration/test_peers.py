@@ -59,7 +59,7 @@ class Peer:
         self.workers = Workers(SetClock(), lambda _event: None)
         self.server = grpc.aio.server()
         service = PeerService(self.loops, self.workers, peer_service_pb2.ExamineResponse)
-        self.server.add_generic_rpc_handlers((service.handler(),))
+        service.serve(self.server)
         self.port = self.server.add_insecure_port("127.0.0.1:0")
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from schedkit.errors import ScheddError
 
@@ -45,8 +45,14 @@ class Unreadable(ValueError):
     """One value that can't be read, told to the person who wrote it; its path is added above."""
 
 
+LONGEST_WORD: Final = 64
+"""Characters of a word that a known one may be near to; to compare longer ones takes long."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`did you mean "cron"?`, or nothing when no known word is near."""
+    if len(word) > LONGEST_WORD:
+        return ""
     by_folded = {one.lower(): one for one in known}
     near = difflib.get_close_matches(word.lower(), by_folded, n=1, cutoff=0.6)
     return f'did you mean "{by_folded[near[0]]}"?' if near else ""

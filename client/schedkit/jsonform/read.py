@@ -1,12 +1,14 @@
 """From One JSON, or a manifest, to a message: types come from the descriptor, never from guessing.
 
-Every problem is collected with its path; the message is returned only when there is none.
+Every problem is collected with its path; the message is returned only when there is none. Forms
+come from anybody, so reading ends where a form is larger, or more wrong, than any person's.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -33,6 +35,11 @@ M = TypeVar("M", bound=Message)
 ONE_OR_MANY: Final = frozenset({"schedd.v1.Job.cron", "schedd.v1.Exclude.cron"})
 """Lists that may be written as their only element."""
 
+MOST_ENTRIES: Final = 20_000
+"""Keys and elements of a form, all together but for what is in its payloads."""
+MOST_PROBLEMS: Final = 20
+"""Problems that are told of one form."""
+
 
 def from_json(obj: Any, message_class: type[M], *, snake: bool = True, strings: bool = False) -> M:
     """Read a mapping as a message.
@@ -45,11 +52,12 @@ def from_json(obj: Any, message_class: type[M], *, snake: bool = True, strings: 
         strings: numbers and booleans may come as text (a manifest read without types).
 
     Raises:
-        FormErrors: with every problem at once.
+        FormErrors: with every problem at once, MOST_PROBLEMS at most.
     """
     message = message_class()
     reader = _Reader(snake, strings)
-    reader.fill(message, obj, ())
+    with suppress(_Enough):
+        reader.fill(message, obj, ())
     if reader.problems:
         raise FormErrors(reader.problems)
     return message
@@ -69,13 +77,18 @@ def named_fields(obj: Mapping[str, Any], message_class: type[Message]) -> list[s
     return list(dict.fromkeys(names))
 
 
+class _Enough(Exception):
+    """There is no use in reading on."""
+
+
 class _Reader:
-    """One reading: what is allowed, and the problems met so far."""
+    """One reading: what is allowed, the problems met so far, and how much more may come."""
 
     def __init__(self, snake: bool, strings: bool) -> None:
         self.snake = snake
         self.strings = strings
         self.problems: list[Problem] = []
+        self.left = MOST_ENTRIES
 
     def fill(self, message: Message, obj: Any, path: Path) -> None:
         """Set in `message` what `obj` says."""
@@ -103,6 +116,7 @@ class _Reader:
         if self.snake:
             names |= {field.name: field for field in fields}
         for key, value in obj.items():
+            self._one_more(path)
             field = names.get(key) if isinstance(key, str) else None
             if field is None:
                 style = self.strings or "_" in str(key)
@@ -162,6 +176,7 @@ class _Reader:
             self._problem(path, f"must be a list, not {shown(value)}")
             return
         for position, one in enumerate(value):
+            self._one_more(path)
             here = (*path, position)
             if of is not None:
                 self._message(into.add(), one, here)
@@ -174,6 +189,7 @@ class _Reader:
             return
         of = map_value(field)
         for key, one in value.items():
+            self._one_more(path)
             word = self._try(partial(read_string, str(key)), path)
             read = self._scalar(of, one, (*path, str(key)))
             if word is not None and read is not None:
@@ -182,6 +198,7 @@ class _Reader:
     def _matches(self, into: Any, value: Mapping[Any, Any], path: Path) -> None:
         """`{disk: ssd, region: [eu, us]}`."""
         for key, wanted in value.items():
+            self._one_more(path)
             values = wanted if isinstance(wanted, list | tuple) else [wanted]
             if not values or not all(isinstance(one, str) for one in values):
                 self._problem((*path, str(key)), "must be a text or a list of texts")
@@ -209,8 +226,16 @@ class _Reader:
             self._problem(path, str(error))
             return None
 
+    def _one_more(self, path: Path) -> None:
+        self.left -= 1
+        if self.left < 0:
+            self._problem(path, f"the whole has more than {MOST_ENTRIES:,} entries")
+            raise _Enough
+
     def _problem(self, path: Path, message: str, suggestion: str = "") -> None:
         self.problems.append(Problem(path, message, suggestion))
+        if len(self.problems) >= MOST_PROBLEMS:
+            raise _Enough
 
 
 def read_payload(value: Any, strings: bool) -> str | bytes:

@@ -16,10 +16,23 @@ from typing import Any, Final, NoReturn
 MOST_NESTED: Final = 100
 """Lists and objects within each other, in a payload."""
 
+MOST_VALUES: Final = 128 * 1024
+"""Values in a text that is longer than any payload: each takes time and room to read."""
+SHORT: Final = 256 * 1024
+"""Bytes of a text that may hold as many as go into it."""
+
+_TEXT: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 """Where half a pair may stand, as an escape or as itself."""
 
 Pairs = list[tuple[str, Any]]
+
+
+class TooMany(ValueError):
+    """JSON of more values than `MOST_VALUES`."""
+
+    def __init__(self) -> None:
+        super().__init__(f"has too many values: at most {MOST_VALUES:,} are allowed")
 
 
 class TooDeep(ValueError):
@@ -39,8 +52,10 @@ def loads(
 
     Raises:
         TooDeep: it may be JSON, and is nested too deeply.
+        TooMany: it may be JSON, of too many values.
         ValueError: it is no JSON.
     """
+    check_width(text)
     try:
         value = json.loads(
             text, parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=pairs
@@ -61,6 +76,20 @@ def check_depth(value: Any, levels: int = MOST_NESTED) -> None:
         if not level:
             return
     raise TooDeep
+
+
+def check_width(text: str | bytes) -> None:
+    """Raise TooMany for a text of more values than anybody's, before any of them is made."""
+    if len(text) <= SHORT:
+        return
+    content = text.encode(errors="replace") if isinstance(text, str) else text
+    if _signs(content) > MOST_VALUES and _signs(_TEXT.sub(b"", content)) > MOST_VALUES:
+        raise TooMany
+
+
+def _signs(content: bytes) -> int:
+    """How many signs there are that a value follows."""
+    return sum(content.count(sign) for sign in (b",", b"[", b"{"))
 
 
 def _check_text(value: Any) -> None:

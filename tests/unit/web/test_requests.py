@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from schedd.api import calls
+from faults.hostile import garbage
+from schedd.api import calls, validation
+from schedd.api.errors import CallError
+from schedd.web import requests
 from schedd.web.problems import Refusal
 from schedd.web.requests import message_of, parsed
 from schedd.web.rules import Found, Routes
-from schedkit.jsonform import FormErrors
+from schedkit.jsonform import FormErrors, from_json
+from schedproto.v1 import job_pb2
 
 ROUTES = Routes(calls.methods())
+BODIES = dict(garbage.bodies())
 
 
 def message(
@@ -150,3 +157,13 @@ def test_a_malformed_body_is_told_in_words(content: bytes, said: str) -> None:
     with pytest.raises(Refusal, match=said) as refused:
         parsed(content)
     assert refused.value.body["status"] == 400
+
+
+@pytest.mark.parametrize("name", [*BODIES])
+def test_a_body_that_is_no_request_is_refused_in_no_time(name: str) -> None:
+    content = BODIES[name]
+    began = time.process_time()
+    with pytest.raises((Refusal, FormErrors, CallError, UnicodeError)) as refused:
+        validation.check(from_json(requests.parsed(content), job_pb2.Job), datetime.now(UTC))
+    assert time.process_time() - began < 3
+    assert len(str(refused.value)) < 10_000

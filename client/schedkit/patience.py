@@ -1,0 +1,135 @@
+"""HTTP connections of a daemon whose patience ends: uvicorn's own wait for ever.
+
+    accepted ──head──▶ asked ──body: the app's own limit──▶ answered ──▶ kept for a moment
+        │ 10 s: ended                                          │ not read for 20 s: cut off
+        └ too many, of all or of one host: 503
+
+Invariants
+- A head that isn't whole HEAD_WITHIN after the connection, or after the answer before, ends it;
+  bytes that trickle in don't prolong that.
+- An answer that isn't taken away ends its connection STALLED_FOR later, with all that it held.
+- No host has all connections, and there are never more of them than descriptors to spare.
+- What comes in one piece is small, so that one peer's noise doesn't hold up the loop for others.
+
+For `uvicorn.Config(http=protocol_of(most, most_of_one_host))`, which is one daemon's listener.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEAD_WITHIN: Final = 10.0
+"""Seconds that the head of a request may take."""
+STALLED_FOR: Final = 20.0
+"""Seconds that an answer may wait to be read on."""
+PIECE: Final = 16 * 1024
+"""Bytes that are read at a time: a chunk of one byte takes 20 µs to look at."""
+
+SPARE: Final = 256
+"""Descriptors that a daemon needs beside the connections of others, with some to spare."""
+MOST: Final = 4_096
+
+_BUSY: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain; charset=utf-8\r\n"
+    b"retry-after: 1\r\nconnection: close\r\ncontent-length: 21\r\n\r\ntoo many connections\n"
+)
+
+
+def more_descriptors() -> int:
+    """Have as many descriptors as the process may; how many that is. For daemons whose children,
+    if any, don't mind.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most
+
+
+def connections_for(descriptors: int, listeners: int) -> int:
+    """How many connections each of so many listeners may have."""
+    return max(16, min(MOST, (descriptors - SPARE) // listeners))
+
+
+def protocol_of(most: int, most_of_one_host: int) -> type[H11Protocol]:
+    """Uvicorn's protocol with these bounds; the connections that it counts are of one server."""
+    hosts: Counter[str] = Counter()
+
+    class Patience(H11Protocol):
+        """One connection."""
+
+        _host = ""
+        _head: asyncio.TimerHandle | None = None
+        _stall: asyncio.TimerHandle | None = None
+        _refused = False
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            cast("Any", transport).max_size = PIECE  # of asyncio's own transports
+            self._host = str(self.client[0]) if self.client else ""
+            hosts[self._host] += 1
+            if hosts[self._host] > most_of_one_host or hosts.total() > most:
+                self._refused = True
+                transport.write(_BUSY)
+                self._end()
+            else:
+                self._await_head()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            hosts[self._host] -= 1
+            if not hosts[self._host]:
+                del hosts[self._host]
+            self._head = _disarmed(self._head)
+            self._stall = _disarmed(self._stall)
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            if self._refused:
+                return
+            super().data_received(data)
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._head = _disarmed(self._head)
+
+        def on_response_complete(self) -> None:
+            self._await_head()
+            super().on_response_complete()
+            if self.transport.is_closing():
+                self._end()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._stall = self._stall or self._later(STALLED_FOR, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            self._stall = _disarmed(self._stall)
+            super().resume_writing()
+
+        def timeout_keep_alive_handler(self) -> None:
+            super().timeout_keep_alive_handler()
+            self._end()
+
+        def _await_head(self) -> None:
+            _disarmed(self._head)
+            self._head = self._later(HEAD_WITHIN, self._end)
+
+        def _end(self) -> None:
+            """Close it; and cut it off if what was said isn't taken away."""
+            self._head = _disarmed(self._head)
+            self.transport.close()
+            self._stall = self._stall or self._later(STALLED_FOR, self.transport.abort)
+
+        def _later(self, seconds: float, what: Callable[[], None]) -> asyncio.TimerHandle:
+            return self.loop.call_later(seconds, what)
+
+    return Patience
+
+
+def _disarmed(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
+    """What is left of a timer that mustn't ring."""
+    if timer is not None:
+        timer.cancel()
+    return None

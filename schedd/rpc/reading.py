@@ -1,0 +1,170 @@
+"""From the bytes of a request to its message; what can't be one is a value, and refused as one.
+
+    bytes ──count parts──▶ too many: Unread ┐
+      └────────parse─────▶ no message: Unread ┴─▶ INVALID_ARGUMENT or RESOURCE_EXHAUSTED
+      └──────────────────▶ message ──▶ the call
+
+Invariants
+- Nothing that a peer sends raises while it is read: gRPC would answer UNKNOWN, with a traceback.
+- A message costs memory and time by its parts, not by its bytes: 4 MiB may hold two million empty
+  ones, a gigabyte when they are read, and seconds of the loop that keeps the lease alive. So parts
+  are counted before any is made. How deep they lie is protobuf's own limit (100).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, TypeAlias, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from schedd.rpc.status import abort
+
+M = TypeVar("M", bound=Message)
+
+MOST_PARTS: Final = 20_000
+"""Fields of a request, all that lie in each other together: to look at them takes milliseconds."""
+
+MOST_PARTS_OF_FRAME: Final = 250_000
+"""Of a worker's frame: its heartbeat names all that it holds, about eight parts each."""
+
+DEEPEST: Final = 100
+"""Messages within each other that protobuf reads; what lies deeper needs no counting."""
+
+Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A request that is none: a status of the wire, what is wrong, an UPPER_CASE reason."""
+
+    status: str
+    why: str
+    reason: str
+
+
+class _TooMany(Exception):
+    """More parts than are allowed."""
+
+
+def reader(cls: type[M], most: int = MOST_PARTS) -> Callable[[bytes], M | Unread]:
+    """Reads bytes as a message of this class; never raises."""
+
+    def read(content: bytes) -> M | Unread:
+        try:
+            if len(content) > 2 * most:  # no part has fewer bytes than two
+                _count(content, 0, len(content), cls.DESCRIPTOR, most, 0)
+            return cls.FromString(content)
+        except _TooMany:
+            why = f"the message has more than {most:,} parts"
+            return Unread("RESOURCE_EXHAUSTED", why, "TOO_MANY_PARTS")
+        except DecodeError:  # its own words quote what was sent
+            return Unread(
+                "INVALID_ARGUMENT", f"the bytes are no {cls.DESCRIPTOR.name}", "MALFORMED_MESSAGE"
+            )
+
+    return read
+
+
+async def refuse_unread(context: Context, unread: Unread) -> None:
+    """End a call whose request is none."""
+    await abort(context, unread.status, unread.why, reason=unread.reason)
+
+
+def unary(
+    call: Callable[[Any, Context], Awaitable[Any]], request: type[Message], answer: type[Message]
+) -> _Handler:
+    """The handler of a call with one request and one answer."""
+
+    async def handle(asked: Message | Unread, context: Context) -> Any:
+        if isinstance(asked, Unread):
+            await refuse_unread(context, asked)
+        return await call(asked, context)
+
+    return grpc.unary_unary_rpc_method_handler(handle, reader(request), answer.SerializeToString)
+
+
+def streaming(
+    call: Callable[[Any, Context], AsyncIterator[Any]],
+    request: type[Message],
+    answer: type[Message],
+) -> _Handler:
+    """The handler of a call with one request and a stream of answers."""
+
+    async def handle(asked: Message | Unread, context: Context) -> AsyncIterator[Any]:
+        if isinstance(asked, Unread):
+            await refuse_unread(context, asked)
+        async for each in call(asked, context):
+            yield each
+
+    return grpc.unary_stream_rpc_method_handler(handle, reader(request), answer.SerializeToString)
+
+
+def put(server: grpc.aio.Server, service: str, table: Mapping[str, _Handler]) -> None:
+    """Serve these methods; registered by name, so that what is left has none (see `server`)."""
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, dict(table)),))
+    server.add_registered_method_handlers(service, dict(table))
+
+
+def _count(content: bytes, at: int, end: int, of: Any, left: int, depth: int) -> int:
+    """How many more parts there may be after those in this piece. What is malformed is left to the
+    parser. Raises _TooMany.
+    """
+    inside = {} if of is None else _inside(of)
+    while at < end:
+        left -= 1
+        if left < 0:
+            raise _TooMany
+        tag, at = (content[at], at + 1) if content[at] < 128 else _varint(content, at, end)
+        kind = tag & 7
+        if kind == 2:
+            if at < end and content[at] < 128:
+                size, at = content[at], at + 1
+            else:
+                size, at = _varint(content, at, end)
+            inner = min(at + size, end)
+            if (what := inside.get(tag >> 3)) is not None:
+                if what is _PACKED:
+                    left -= inner - at
+                elif depth < DEEPEST:
+                    left = _count(content, at, inner, what, left, depth + 1)
+            at = inner
+        elif kind == 0:
+            _, at = _varint(content, at, end)
+        elif kind in (1, 5):
+            at += 8 if kind == 1 else 4
+    if left < 0:
+        raise _TooMany
+    return left
+
+
+_PACKED: Final = "numbers, one after another"
+
+
+@cache
+def _inside(of: Any) -> dict[int, Any]:
+    """The fields of a message that have parts themselves: messages, by their descriptors, and
+    packed numbers.
+    """
+    return {
+        field.number: field.message_type or _PACKED
+        for field in of.fields
+        if field.message_type is not None or field.is_packed
+    }
+
+
+def _varint(content: bytes, at: int, end: int) -> tuple[int, int]:
+    found = shift = 0
+    while at < end:
+        byte = content[at]
+        at += 1
+        found |= (byte & 127) << shift
+        if byte < 128 or shift >= 63:
+            break
+        shift += 7
+    return found, at

@@ -1,0 +1,55 @@
+"""Every call of a member over gRPC, asked with what isn't its request; the statuses that come."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.descriptor import MethodDescriptor
+
+from schedd.api.calls import SERVICES as USERS
+from schedproto.v1 import peer_service_pb2, worker_service_pb2
+
+WITHIN = 20.0
+HUGE = (("grpc.max_send_message_length", -1), ("grpc.max_metadata_size", 64 << 20))
+SERVICES = (
+    *USERS,
+    *worker_service_pb2.DESCRIPTOR.services_by_name.values(),
+    *peer_service_pb2.DESCRIPTOR.services_by_name.values(),
+)
+HEALTH = ("/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch")
+
+
+def methods() -> Iterator[tuple[str, bool, bool]]:
+    """Path, and whether requests and answers are streams."""
+    for service in SERVICES:
+        each: MethodDescriptor
+        for each in service.methods:
+            yield f"/{service.full_name}/{each.name}", each.client_streaming, each.server_streaming
+    yield HEALTH[0], False, False
+    yield HEALTH[1], False, True
+
+
+async def ask(
+    channel: grpc.aio.Channel, path: str, requests: Iterable[bytes], **options: Any
+) -> str:
+    """Call with these requests, whatever the method takes; the status by name."""
+
+    async def sending() -> AsyncIterator[bytes]:
+        for each in requests:
+            yield each
+
+    call = channel.stream_stream(path)(sending(), timeout=WITHIN, **options)
+    try:
+        async for _ in call:
+            continue
+        return (await call.code()).name
+    except grpc.aio.AioRpcError as error:
+        return error.code().name
+
+
+def channel_to(address: str, **more: Any) -> grpc.aio.Channel:
+    """A channel of its own, without limits on this side."""
+    return grpc.aio.insecure_channel(address, options=[*HUGE, *more.items()])

@@ -1,0 +1,110 @@
+"""Faults that come over the wire from strangers: hostile peers, and descriptors that run out.
+
+    with attacked(run.journal, world, "malformed", seed=7) as report:
+        run.ride(15)
+    report().answers
+
+The attacker is a process on a host of its own, at the lowest priority: what it computes would be
+computed elsewhere. What it does isn't taken on trust: it counts what it was answered.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from faults.hostile import attack
+from faults.nemesis.journal import Journal, NoEffect
+from faults.world.daemons import GRPC, HTTP, address
+from faults.world.service import Service
+from faults.world.world import World
+from schedctl.dev.processes import end, spawn
+from support.wait import wait_until
+
+COMMAND = ("nice", "-n", "19", sys.executable, "-P", "-m", attack.__name__)
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.fspath(Path(__file__).parents[2])}
+HELD_WITHIN = 90.0
+
+Report = dict[str, Any]
+
+
+@contextmanager
+def attacked(
+    journal: Journal,
+    world: World,
+    kind: str,
+    *,
+    enough: Callable[[Report], bool],
+    runs: Sequence[str] = (),
+    seed: int = 0,
+    connections: int = 1000,
+) -> Iterator[Callable[[], Report]]:
+    """Every port of every daemon has such peers (`attack`) for the length of the block. Verified by
+    what they report: `enough` says when it is.
+    """
+    host, file = world.spares[0], world.work / f"{kind}.report"
+    file.unlink(missing_ok=True)
+    order = {
+        "kind": kind,
+        "grpc": [address(each.host, GRPC) for each in world.members.values()],
+        "http": [address(each.host, HTTP) for each in world.members.values()],
+        "workers": [address(each.host, HTTP) for each in world.workers.values()],
+        "report": os.fspath(file),
+        "seed": seed,
+        "connections": connections,
+        "runs": list(runs),
+    }
+
+    def report() -> Report:
+        found: Report = json.loads(file.read_text()) if file.exists() else {}
+        return found
+
+    with journal.fault(f"{kind} peers", "every port", seed=seed) as fault:
+        process = spawn(
+            [*host.enter(), *COMMAND, json.dumps(order)],
+            log=world.logs / "peers.log",
+            cwd=world.work,
+            env=ENVIRONMENT,
+        )
+        try:
+            fault.effect_of(lambda: enough(report() or _NOTHING), HELD_WITHIN, f"{kind} peers")
+            yield report
+            if not process.alive():
+                raise NoEffect("the attacker has ended before its time")
+        finally:
+            fault.end(**{key: report().get(key) for key in ("held", "ended", "rounds")})
+            end([process])
+
+
+_NOTHING: Report = {"answers": {}, "wrong": [], "held": 0, "ended": 0, "rounds": 0}
+
+
+@contextmanager
+def without_descriptors(journal: Journal, service: Service, spare: int = 4) -> Iterator[None]:
+    """The process has only so many descriptors to spare: what it would open past them, it can't."""
+    before = resource.prlimit(service.pid, resource.RLIMIT_NOFILE)
+    open_now = len(list(Path(f"/proc/{service.pid}/fd").iterdir()))
+    with journal.fault("no descriptors", service.name, limit=open_now + spare) as fault:
+        resource.prlimit(service.pid, resource.RLIMIT_NOFILE, (open_now + spare, before[1]))
+        try:
+            fault.effect_of(lambda: _at_limit(service, open_now + spare), 30, "no descriptor left")
+            yield
+        finally:
+            fault.end()
+            resource.prlimit(service.pid, resource.RLIMIT_NOFILE, before)
+
+
+def _at_limit(service: Service, limit: int) -> bool:
+    return len(list(Path(f"/proc/{service.pid}/fd").iterdir())) >= limit - 1
+
+
+def wait_for(report: Callable[[], Report], what: Callable[[Report], bool], within: float) -> Report:
+    """The report, as soon as it says so."""
+    wait_until(lambda: what(report()), within, "the attacker to report it")
+    return report()

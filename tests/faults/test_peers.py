@@ -1,0 +1,90 @@
+"""Peers that mean harm, at every port that members and workers open; and descriptors that run out.
+
+TLS isn't built (issue 7): half a ClientHello is said to ports that speak in the clear, which is
+what half-open handshakes look like to them. Of logs there is no live reader yet (issue 5): who can
+be slow today are the readers of `WatchRuns`, `ReadLogs`, `Health/Watch` and `Attach`, and over HTTP
+of `/events`, `runs:watch` and long answers.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+
+from faults.bystanders import Bystanders
+from faults.conftest import FaultRun
+from faults.nemesis.peers import Report, attacked, without_descriptors
+from faults.world.daemons import GRPC, HTTP, address
+from faults.world.world import World
+from schedclient import SyncClient
+from support.wait import wait_until
+
+QUIET, ATTACK = 8.0, 20.0
+WATCHED = 20
+HELD = 1000
+
+
+def _answered(report: Report) -> bool:
+    return sum(report["answers"].values()) >= 50
+
+
+def _tried(report: Report) -> bool:
+    return int(report["held"]) + int(report["ended"]) >= HELD
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["malformed", "oversized"])
+def test_messages_of_hostile_peers(fault_run: FaultRun, world: World, kind: str) -> None:
+    """Every message has a clear status, nobody else waits longer, and memory is bounded."""
+    with fault_run() as run:
+        with Bystanders(run) as others:
+            others.watch(QUIET, "quiet")
+            with attacked(run.journal, world, kind, enough=_answered, seed=run.seed) as report:
+                others.watch(ATTACK, "attack")
+                said = report()
+        run.figures |= {"answers": said["answers"], "not_clear": said["wrong"][:5]}
+        others.judge()
+        assert not said["wrong"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["half-open", "idle", "slow"])
+def test_connections_of_hostile_peers(fault_run: FaultRun, world: World, kind: str) -> None:
+    """A thousand at each port, or a thousand streams: those that are too many are refused, those
+    that say nothing are ended, and nobody else notices.
+    """
+    with fault_run() as run:
+        later = run.crew.submit_for_later(WATCHED)
+        with Bystanders(run) as others:
+            others.watch(QUIET, "quiet")
+            each = HELD if kind != "slow" else HELD // 2
+            options = {"enough": _tried, "runs": later, "connections": each, "seed": run.seed}
+            with attacked(run.journal, world, kind, **options) as report:
+                others.watch(ATTACK, "attack")
+                said = report()
+        for each in later:
+            run.crew.cancel(each)
+        run.figures |= {key: said[key] for key in ("held", "ended", "answers")}
+        others.judge()
+
+
+@pytest.mark.full
+def test_member_without_descriptors(fault_run: FaultRun, world: World) -> None:
+    """It can take no connection and open no file: it lives, those that are connected are served,
+    and when there are descriptors again it takes all.
+    """
+    member = world.members["m2"]
+    with fault_run() as run:
+        pid = member.pid
+        with ExitStack() as strangers, without_descriptors(run.journal, member):
+            for _ in range(64):
+                for port in (GRPC, HTTP):
+                    stranger = strangers.enter_context(world.spares[0].socket())
+                    stranger.connect((member.host.address, port))
+            run.ride(8)
+            assert member.alive()
+        wait_until(member.ready, 30, "it to be ready again")
+        with SyncClient([address(member.host)], timeout=10) as client:
+            client.jobs.list(limit=1)
+        assert member.pid == pid

@@ -1,0 +1,68 @@
+"""Requests are read from bytes that anybody may have sent."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from faults.hostile import garbage
+from schedd.rpc.reading import MOST_PARTS, MOST_PARTS_OF_FRAME, Unread, reader
+from schedproto.v1 import job_service_pb2 as jobs
+from schedproto.v1 import peer_service_pb2 as peers
+from schedproto.v1 import worker_service_pb2 as workers
+
+NONSENSE = dict(garbage.nonsense(random.Random(0)))
+CREATE = reader(jobs.CreateJobRequest)
+FRAME = reader(workers.WorkerFrame, MOST_PARTS_OF_FRAME)
+
+
+def test_what_a_client_sends_is_read() -> None:
+    sent = jobs.CreateJobRequest(idempotency_key="k")
+    sent.job.shell.argv.extend(["echo"] * 1000)
+    assert CREATE(sent.SerializeToString()) == sent
+
+
+@pytest.mark.parametrize("name", [*NONSENSE])
+def test_what_is_no_message_is_an_invalid_argument(name: str) -> None:
+    found = CREATE(NONSENSE[name])
+    assert isinstance(found, Unread)
+    assert found.status == "INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize("field", [1, 2, 3, 60])
+def test_a_message_of_a_million_parts_is_refused_before_they_are_made(field: int) -> None:
+    for read in (CREATE, FRAME):
+        found = read(garbage.wide(field))
+        assert isinstance(found, Unread)
+        assert (found.status, found.reason) == ("RESOURCE_EXHAUSTED", "TOO_MANY_PARTS")
+
+
+def test_parts_that_lie_deeper_count_too() -> None:
+    found = CREATE(garbage.inside(1, garbage.wide(33)))
+    assert isinstance(found, Unread)
+    assert found.reason == "TOO_MANY_PARTS"
+
+
+def test_packed_numbers_count_each() -> None:
+    nudge = peers.NudgeRequest(shards=[1] * (3 * MOST_PARTS))
+    found = reader(peers.NudgeRequest)(nudge.SerializeToString())
+    assert isinstance(found, Unread)
+    assert found.reason == "TOO_MANY_PARTS"
+
+
+def test_a_long_text_is_one_part() -> None:
+    sent = jobs.CreateJobRequest()
+    sent.job.payload.json = '"' + "\0" * 3_000_000 + '"'
+    assert CREATE(sent.SerializeToString()) == sent
+
+
+def test_the_heartbeat_of_a_worker_with_25_000_runs_is_read() -> None:
+    sent = workers.WorkerFrame()
+    for token in range(1, 25_001):
+        held = sent.heartbeat.holdings.add(state=workers.Holding.STATE_RUNNING)
+        held.key.run_id = "0f6c52ab-0000-4000-8000-000000000000"
+        held.key.fencing_token = token << 32
+        held.key.scheduled_at.FromSeconds(1_790_000_000 + token)
+        held.started_at.FromSeconds(1_790_000_000 + token)
+    assert isinstance(FRAME(sent.SerializeToString()), workers.WorkerFrame)

@@ -1,0 +1,131 @@
+"""A member's gRPC server takes what comes, and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from faults.hostile import calls, http2
+from schedd.api.errors import TooMany
+from schedd.rpc.health import serve_health
+from schedd.rpc.places import Places
+from schedd.rpc.reading import put, unary
+from schedd.rpc.server import make_server, served
+from schedkit.errors import Fault
+from schedproto.v1 import job_service_pb2 as wire
+
+APART = {"grpc.use_local_subchannel_pool": 1}
+"""For a channel that shares no connection with another."""
+LIST = "/schedd.v1.JobService/ListJobs"
+
+
+@pytest.fixture
+async def address() -> AsyncIterator[str]:
+    """Where a server with one call and the health service listens."""
+
+    async def answer(asked: Any, context: Any) -> Any:
+        return wire.ListJobsResponse()
+
+    server = make_server(16)
+    table = {"ListJobs": unary(answer, wire.ListJobsRequest, wire.ListJobsResponse)}
+    put(server, "schedd.v1.JobService", table)
+    await serve_health(server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield f"127.0.0.1:{port}"
+    await server.stop(None)
+
+
+@pytest.fixture
+async def channel(address: str) -> AsyncIterator[grpc.aio.Channel]:
+    async with calls.channel_to(address) as opened:
+        yield opened
+
+
+async def status_of(address: str, said: bytes) -> int | None:
+    """What the call by hand on a connection of its own came to."""
+    host, port = address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    heard = bytearray()
+    try:
+        writer.write(said)
+        async with asyncio.timeout(10):
+            while piece := await reader.read(65_536):
+                heard += piece
+                for kind, _, _, payload in http2.read(heard):
+                    if kind == http2.HEADERS and (status := http2.status_of(payload)) is not None:
+                        return status
+    finally:
+        writer.transport.abort()
+    return None
+
+
+async def test_a_path_that_is_no_text_is_no_method_and_ends_nothing(
+    address: str, channel: grpc.aio.Channel
+) -> None:
+    """Grpcio 1.85's own server is ended by it, for everybody (see schedd/rpc/server.py)."""
+    path = {":path": b"\xad\xff/x"}
+    call = http2.hello() + http2.opening("", address, 1, **path)
+    for _ in range(3):
+        said = call + http2.data(http2.message(b""), 1, end=True)
+        assert await status_of(address, said) == grpc.StatusCode.UNIMPLEMENTED.value[0]
+        assert await calls.ask(channel, LIST, [b""]) == "OK"
+
+
+async def test_a_method_that_there_isn_t_is_unimplemented(channel: grpc.aio.Channel) -> None:
+    for path in ("/x", LIST + "x", LIST + "/", "/a.B/C", "/" + "a" * 5000):
+        assert await calls.ask(channel, path, [b""]) == "UNIMPLEMENTED"
+    assert await calls.ask(channel, LIST, [b""]) == "OK"
+
+
+async def test_bytes_that_are_no_request_are_an_invalid_argument(
+    channel: grpc.aio.Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    for path in (LIST, *calls.HEALTH):
+        assert await calls.ask(channel, path, [b"\x0f\x0e"]) == "INVALID_ARGUMENT"
+    assert "Traceback" not in caplog.text
+
+
+async def test_no_host_holds_more_health_streams_than_it_may(
+    address: str, channel: grpc.aio.Channel
+) -> None:
+    watch = channel.unary_stream(calls.HEALTH[1])
+    open_ones = [watch(b"") for _ in range(256)]
+    for each in open_ones:
+        await each.read()
+    async with calls.channel_to(address, **APART) as other:
+        assert await calls.ask(other, calls.HEALTH[1], [b""]) == "RESOURCE_EXHAUSTED"
+    for each in open_ones:
+        each.cancel()
+
+
+async def test_a_server_that_ends_by_itself_is_a_fault() -> None:
+    server = make_server(16)
+    server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    watched = asyncio.create_task(served(server), name="served")
+    await server.stop(None)
+    with pytest.raises(Fault):
+        await watched
+
+
+def test_a_host_has_so_many_places_and_all_together_have_so_many() -> None:
+    places = Places(most_of_one=2, most=3)
+    with places.taken("ipv4:10.0.0.1:1"), places.taken("ipv4:10.0.0.1:2"):
+        with pytest.raises(TooMany), places.taken("ipv4:10.0.0.1:3"):
+            pass
+        with (
+            places.taken("ipv4:10.0.0.2:1"),
+            pytest.raises(TooMany),
+            places.taken("ipv4:10.0.0.3:1"),
+        ):
+            pass
+        with places.taken("ipv4:10.0.0.3:1"):
+            pass
+    with places.taken("ipv4:10.0.0.1:3"):
+        pass

@@ -1,0 +1,136 @@
+"""HTTP connections that say nothing, too slowly, too much, or don't listen."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from schedd.web import server
+from schedkit import patience
+
+HEAD = b"GET / HTTP/1.1\r\nhost: x\r\n"
+SHORT = 0.3
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patience of 0.3 s in place of 10 s and 20 s."""
+    monkeypatch.setattr(patience, "HEAD_WITHIN", SHORT)
+    monkeypatch.setattr(patience, "STALLED_FOR", SHORT)
+
+
+@asynccontextmanager
+async def serving(most: int = 64, size: int = 10) -> AsyncIterator[tuple[str, int]]:
+    """A server whose answers are so long."""
+
+    async def answer(_: Request) -> Response:
+        return PlainTextResponse("x" * size)
+
+    app = Starlette(routes=[Route("/", answer)])
+    app.state.closing = asyncio.Event()
+    async with server.bound("127.0.0.1:0") as bound, asyncio.TaskGroup() as group:
+        task = group.create_task(bound.serve(app, most), name="http")
+        yield bound.host, bound.port
+        task.cancel()
+
+
+async def heard(reader: asyncio.StreamReader) -> bytes:
+    """All that is said until the end."""
+    async with asyncio.timeout(10):
+        try:
+            return await reader.read()
+        except ConnectionResetError:
+            return b""
+
+
+async def test_who_says_nothing_is_let_go() -> None:
+    async with serving() as (host, port):
+        reader, writer = await asyncio.open_connection(host, port)
+        assert await heard(reader) == b""
+        writer.close()
+
+
+async def test_who_trickles_a_head_is_let_go() -> None:
+    async with serving() as (host, port):
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(HEAD)
+
+        async def trickle() -> None:
+            while True:
+                writer.write(b"x-more: y\r\n")
+                await asyncio.sleep(0.05)
+
+        trickling = asyncio.create_task(trickle(), name="trickle")
+        assert await heard(reader) == b""
+        trickling.cancel()
+        writer.close()
+
+
+async def test_who_trickles_a_second_head_is_let_go_too() -> None:
+    async with serving() as (host, port):
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(HEAD + b"\r\n" + HEAD)
+        said = await heard(reader)
+        assert said.count(b"HTTP/1.1 200") == 1
+        writer.close()
+
+
+async def test_who_doesn_t_read_an_answer_is_cut_off() -> None:
+    async with serving(size=32 << 20) as (host, port):
+        reader, writer = await asyncio.open_connection(host, port, limit=1024)
+        writer.write(HEAD + b"\r\n")
+        await reader.readexactly(15)
+        await asyncio.sleep(2 * SHORT)  # not to read is the subject
+        said = await heard(reader)
+        assert 15 < len(said) < 32 << 20
+        writer.close()
+
+
+async def test_too_many_connections_of_one_host_are_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "MOST_OF_ONE_HOST", 4)
+    monkeypatch.setattr(patience, "HEAD_WITHIN", 60.0)
+    async with serving(most=32) as (host, port):
+        kept = [await asyncio.open_connection(host, port) for _ in range(4)]
+        reader, writer = await asyncio.open_connection(host, port)
+        assert (await heard(reader)).startswith(b"HTTP/1.1 503 ")
+        writer.close()
+        kept.pop()[1].close()
+
+        async def taken() -> bool:
+            again, tell = await asyncio.open_connection(host, port)
+            tell.write(HEAD + b"connection: close\r\n\r\n")
+            said = await heard(again)
+            tell.close()
+            return said.startswith(b"HTTP/1.1 200 ")
+
+        async with asyncio.timeout(10):
+            while not await taken():
+                continue
+        for _, each in kept:
+            each.close()
+
+
+def test_a_daemon_takes_the_descriptors_that_it_may_have() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lower = (min(512, before[1]), before[1])
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, lower)
+        assert patience.more_descriptors() == before[1]
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == before[1]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize(("descriptors", "each"), [(1024, 384), (20_000, 4096), (100, 16)])
+def test_connections_leave_descriptors_to_spare(descriptors: int, each: int) -> None:
+    assert patience.connections_for(descriptors, listeners=2) == each

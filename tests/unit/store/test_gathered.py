@@ -1,0 +1,94 @@
+"""Many who look at runs at the same time cost one statement."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from schedd.core.ids import RunId
+from schedd.core.records import RunRecord
+from schedd.store.gathered import Gathered
+from schedkit.errors import Unavailable
+
+
+def run(number: int) -> RunId:
+    return RunId(UUID(int=number))
+
+
+class Table:
+    """Runs 1 to 999, and the statements that were asked of them."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[RunId]] = []
+        self.away = False
+        self.begun = asyncio.Event()
+
+    async def fetch(self, run_ids: Sequence[RunId]) -> list[RunRecord]:
+        self.asked.append([*run_ids])
+        self.begun.set()
+        await asyncio.sleep(0.01)
+        if self.away:
+            raise Unavailable("gone")
+        return [_record(each) for each in run_ids if each.int < 1000]
+
+
+def _record(run_id: RunId) -> RunRecord:
+    told: Any = SimpleNamespace(run=SimpleNamespace(key=SimpleNamespace(run_id=run_id)))
+    return cast("RunRecord", told)
+
+
+def ids(records: Sequence[RunRecord]) -> list[RunId]:
+    return [record.run.key.run_id for record in records]
+
+
+async def test_a_thousand_at_once_are_answered_by_a_few_statements() -> None:
+    table = Table()
+    gathered = Gathered(table.fetch)
+    looks = (gathered.runs([run(number)]) for number in range(1, 1000))
+    answers = await asyncio.gather(*looks)
+    assert [ids(answer) for answer in answers] == [[run(number)] for number in range(1, 1000)]
+    assert len(table.asked) <= 3
+
+
+async def test_runs_that_there_aren_t_are_left_out() -> None:
+    gathered = Gathered(Table().fetch)
+    assert ids(await gathered.runs([run(5), run(5000), run(6)])) == [run(5), run(6)]
+
+
+async def test_who_asks_while_a_statement_runs_is_answered_by_a_later_one() -> None:
+    """What it is told is as it stands after it asked."""
+    table = Table()
+    gathered = Gathered(table.fetch)
+    first = asyncio.create_task(gathered.runs([run(1)]), name="first")
+    async with asyncio.timeout(10):
+        await table.begun.wait()
+    await gathered.runs([run(1)])
+    assert len(table.asked) == 2
+    await first
+
+
+async def test_all_hear_that_the_database_is_away() -> None:
+    table = Table()
+    table.away = True
+    gathered = Gathered(table.fetch)
+    looks = [gathered.runs([run(number)]) for number in range(1, 10)]
+    answers = await asyncio.gather(*looks, return_exceptions=True)
+    assert all(isinstance(answer, Unavailable) for answer in answers)
+    table.away = False
+    assert ids(await gathered.runs([run(1)])) == [run(1)]
+
+
+async def test_who_leaves_takes_nobody_s_answer_along() -> None:
+    gathered = Gathered(Table().fetch)
+    leaver = asyncio.create_task(gathered.runs([run(1)]), name="leaver")
+    others = [asyncio.create_task(gathered.runs([run(2)]), name="other") for _ in range(3)]
+    await asyncio.sleep(0)
+    leaver.cancel()
+    assert [ids(each) for each in await asyncio.gather(*others)] == [[run(2)]] * 3
+    with pytest.raises(asyncio.CancelledError):
+        await leaver
