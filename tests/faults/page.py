@@ -196,6 +196,10 @@ def _measured(line: Mapping[str, Any]) -> str:
         "latest_s": "no run later than {} s",
         "schema": "schema {}",
         "stale_results": "{} results STALE",
+        "reads_p99_s": "reads' p99 {0[quiet]:.2f} → {0[attack]:.2f} s",
+        "writes_p99_s": "writes' {0[quiet]:.2f} → {0[attack]:.2f} s",
+        "late_p99_s": "starts' {0[quiet]:.2f} → {0[attack]:.2f} s",
+        "member_mib": "a member's memory {0[quiet]} → {0[attack]} MiB",
         "healing_s": "all on time {} s after healing",
     }
     told = [
