@@ -194,8 +194,8 @@ ROWS: Sequence[Row] = (
         lacks="not yet: the benchmarks aren't written",
     ),
     Row(
-        "malformed, oversized, deeply nested messages and compressed bombs, at every port of members"
-        " and workers",
+        "malformed, oversized, deeply nested messages and compressed bombs, at every port of"
+        " members and workers",
         "each has a clear status; memory is bounded; others' p99 is at most twice that of the quiet"
         " time, or 0.25 s more",
         ("test_messages_of_hostile_peers",),
@@ -205,7 +205,8 @@ ROWS: Sequence[Row] = (
         "1,000 half-open connections at each port, silent or with half a hello (also of TLS, which"
         " isn't built yet: the ports speak in the clear); 1,000 idle connections and streams;"
         " readers at 1 byte a second or never",
-        "those that are too many are refused, those that say nothing are ended; others' p99 as above",
+        "those that are too many are refused, those that say nothing are ended; others' p99 as"
+        " above",
         ("test_connections_of_hostile_peers",),
         lacks="slow readers of live logs, and handshakes of TLS: neither is built yet",
     ),
