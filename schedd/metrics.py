@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from schedd.core.ids import IncarnationId
 from schedd.ports import Cluster
+from schedd.pulse import Pulse
 
 PROMPT: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
@@ -83,6 +84,11 @@ class Metrics:
         self.ready = gauge("schedd_queue_ready", "Runs that wait here for a slot.")
         self.running = gauge("schedd_queue_running", "Runs of this member's shards that run.")
         self.timers = gauge("schedd_timers_held", "Timers held in memory, due within the horizon.")
+        self.pulse = Pulse()
+        gauge(
+            "schedd_event_loop_longest_block_seconds",
+            "The longest that the event loop stood still in the last minute or two.",
+        ).set_function(lambda: self.pulse.longest)
 
 
 class ClusterGauges(Collector):

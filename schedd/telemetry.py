@@ -44,6 +44,7 @@ from schedd.core.events import (
 )
 from schedd.metrics import ClusterGauges, Metrics
 from schedd.ports import Cluster
+from schedd.pulse import Pulse
 from schedproto.v1.worker_service_pb2 import Refusal
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,11 @@ class Telemetry:
         """All metrics as text in the form that the Accept header asks for, and its media type."""
         encode, media_type = choose_encoder(accept)
         return encode(self.registry), media_type
+
+    @property
+    def pulse(self) -> Pulse:
+        """Of the event loop; to be run on it."""
+        return self._metrics.pulse
 
     def emit(self, event: Event) -> None:
         """Count it, and say it where people care."""

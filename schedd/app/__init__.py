@@ -114,6 +114,7 @@ async def _live(
         ("nudges", parts.nudges.run),
         ("relay", parts.relay.run),
         ("grpc", lambda: served(grpc_server)),
+        ("pulse", parts.telemetry.pulse.run),
         ("reload", lambda: answer_reloads(daemon, serving)),
         *((loop.name, loop.run) for loop in parts.greeting.loops),
     ]

@@ -40,6 +40,9 @@ HORIZON: Final = timedelta(seconds=10)
 LOAD_EVERY: Final = 2.5
 """Seconds between two loads. A nudge brings a new timer in at once; the load is the truth."""
 LOAD_LIMIT: Final = 20_000
+"""Timers that one load reads at most. What it left behind is due no sooner than what it brought, so
+the next load can wait until half of that has fired.
+"""
 BATCH: Final = 500
 GUARD_PAUSE: Final = timedelta(seconds=0.5)
 """Before a timer that the database held back is tried again."""
@@ -71,6 +74,8 @@ class Fire:
         self._changed: set[JobId] = set()
         self._refused: dict[JobId, Timer] = {}
         self._load_at: datetime | None = None
+        self._left_some = False
+        self._fired_since = 0
         self._ready: Callable[[], None] = lambda: None
         self.loop = Loop("fire", self.step, interval=LOAD_EVERY)
         board.ownership.listen(lambda _gained, _dropped: self.reload())
@@ -95,15 +100,21 @@ class Fire:
             self._changed.clear()  # at its end all is loaded anew: a long pause gathers nothing
             return LOAD_EVERY
         now = self._clock.now()
-        if self._load_at is None or now >= self._load_at:
+        if self._is_to_load(now):
             await self._load(now)
         if self._changed:
             await self._reread()
         due = self._board.timers.pop_due(self._clock.now(), BATCH)
         if due:
+            self._fired_since += len(due)
             await self._fire(due)
             return 0.0
         return self._pause()
+
+    def _is_to_load(self, now: datetime) -> bool:
+        if self._load_at is None or now >= self._load_at:
+            return True
+        return self._left_some and self._fired_since >= LOAD_LIMIT // 2
 
     def _pause(self) -> float:
         now = self._clock.now()
@@ -116,8 +127,7 @@ class Fire:
         if shards:
             loaded = await self._store.due_timers(shards, now + HORIZON, LOAD_LIMIT)
             self._board.put_timers(loaded)
-            if len(loaded) == LOAD_LIMIT:
-                self._load_at = now
+            self._left_some, self._fired_since = len(loaded) == LOAD_LIMIT, 0
 
     async def _reread(self) -> None:
         jobs, self._changed = self._changed, set()

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import cast
+from uuid import UUID
 
 import pytest
 
@@ -15,10 +16,11 @@ from schedd.core.lifecycle import State
 from schedd.core.model import Claim, Definition, Firing, LiveRun, NewRun, Priority, Timer
 from schedd.core.pauses import Pause, Pauses
 from schedd.core.records import Fired
+from schedd.owner import fire
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue, Known
-from schedd.owner.fire import Fire
+from schedd.owner.fire import BATCH, Fire
 from schedd.owner.transact import Transactor
 from schedd.ports import OwnerStore, PauseStore
 from schedkit.errors import OutcomeUnknown, Unavailable
@@ -74,9 +76,11 @@ class Definitions(Catalogue):
     def __init__(self) -> None: ...
 
     async def at_generations(self, wanted: dict[JobId, int]) -> dict[JobId, Known]:
-        definition = Definition(JOB, 1, "default", "j", action="shell")
-        compiled = schedule.compile(EVERY, "default/j", JOB)
-        return {job: Known(definition, compiled, job_pb2.Job()) for job in wanted}
+        return {job: self._known(job) for job in wanted}
+
+    def _known(self, job: JobId) -> Known:
+        definition = Definition(job, 1, "default", "j", action="shell")
+        return Known(definition, schedule.compile(EVERY, "default/j", job), job_pb2.Job())
 
     def forget(self, jobs: object) -> None: ...
 
@@ -183,3 +187,47 @@ async def test_who_hasnt_heard_of_a_pause_is_refused_and_asks_after_it() -> None
     await world.fire.step()
     assert rows.timer.due_at == NOW + timedelta(seconds=5)
     assert rows.fired[0].state is State.SKIPPED
+
+
+@dataclass
+class Herd(Rows):
+    """So many timers, due at one instant."""
+
+    count: int = 0
+    limits: list[int] = field(default_factory=list)
+    due: dict[JobId, Timer] = field(init=False)
+
+    def __post_init__(self) -> None:
+        ids = (JobId(UUID(int=n)) for n in range(self.count))
+        self.due = {job: replace(TIMER, job_id=job) for job in ids}
+
+    async def due_timers(self, shards: Collection[int], until: datetime, limit: int) -> list[Timer]:
+        self.calls.append("load")
+        return list(self.due.values())[:limit]
+
+    async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> Fired:
+        self.calls.append("fire")
+        for step in firings:
+            del self.due[step.job_id]
+        return Fired([_live(step) for step in firings], [], frozenset())
+
+
+async def test_what_is_held_already_isnt_loaded_again_for_each_batch_that_fires(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More is due at one instant than a load brings: as many loads as it takes, and no more."""
+    monkeypatch.setattr(fire, "LOAD_LIMIT", 4 * BATCH)
+    rows = Herd(count=12 * BATCH)
+    world = World(rows)
+
+    for _ in range(10):  # before it is due
+        world.clock.time = NOW - timedelta(seconds=0.2)
+        await world.fire.step()
+    assert rows.calls == ["load"]
+    world.clock.time = NOW
+    for _ in range(12):
+        await world.fire.step()
+
+    assert not rows.due
+    assert len(world.board.ready) == 12 * BATCH
+    assert rows.calls.count("load") <= 6

@@ -1,0 +1,37 @@
+"""The pulse of an event loop: how long it stood still, and for how long that is remembered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from schedd.pulse import EVERY, REMEMBERED, Pulse
+from support.wait import wait_until_async
+
+
+async def test_a_step_that_doesnt_yield_is_seen_and_measured() -> None:
+    pulse = Pulse()
+    beating = asyncio.create_task(pulse.run(), name="pulse")
+    await asyncio.sleep(0)
+
+    until = time.monotonic() + 3 * EVERY
+    while time.monotonic() < until:  # the block is the subject
+        pass
+
+    await wait_until_async(lambda: pulse.longest >= EVERY, 10, "the block to be seen")
+    beating.cancel()
+
+
+def test_the_longest_is_told_for_a_minute_and_forgotten_after_two() -> None:
+    now = [0.0]
+    pulse = Pulse(lambda: now[0])
+
+    pulse.seen(0.7)
+    pulse.seen(0.2)
+    assert pulse.longest == 0.7
+    now[0] = REMEMBERED
+    pulse.seen(0.1)
+    assert pulse.longest == 0.7
+    now[0] = 2 * REMEMBERED
+    pulse.seen(0.1)
+    assert pulse.longest == 0.1
