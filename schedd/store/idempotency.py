@@ -19,6 +19,18 @@ from schedd.store.schema import idempotency_keys as keys
 
 LIFE = timedelta(hours=24)
 
+_FRESH = insert(keys).values(created_at=func.clock_timestamp())
+_TAKE = _FRESH.on_conflict_do_update(
+    index_elements=["namespace", "call", "key"],
+    set_={
+        "digest": _FRESH.excluded.digest,
+        "made": _FRESH.excluded.made,
+        "created_at": _FRESH.excluded.created_at,
+    },
+    where=keys.c.created_at < func.clock_timestamp() - LIFE,
+).returning(keys.c.made)
+"""Made once: to put a statement together costs more than to run it."""
+
 
 def claim(connection: Connection, wanted: Idempotency | None, makes: UUID) -> UUID | None:
     """Take the key for what the call is about to make; the id made earlier, if it was taken.
@@ -32,20 +44,7 @@ def claim(connection: Connection, wanted: Idempotency | None, makes: UUID) -> UU
         "call": clean(wanted.call),
         "key": clean(wanted.key),
     }
-    fresh = insert(keys).values(
-        **key, digest=wanted.digest, made=makes, created_at=func.clock_timestamp()
-    )
-    taken = connection.execute(
-        fresh.on_conflict_do_update(
-            index_elements=list(key),
-            set_={
-                "digest": fresh.excluded.digest,
-                "made": fresh.excluded.made,
-                "created_at": fresh.excluded.created_at,
-            },
-            where=keys.c.created_at < func.clock_timestamp() - LIFE,
-        ).returning(keys.c.made)
-    )
+    taken = connection.execute(_TAKE, {**key, "digest": wanted.digest, "made": makes})
     if taken.first() is not None:
         return None
     digest, made = connection.execute(

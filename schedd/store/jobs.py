@@ -13,10 +13,10 @@ Invariants
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, Select, func, select, tuple_
+from sqlalchemy import Boolean, Connection, Row, Select, bindparam, case, func, select, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 
@@ -207,41 +207,32 @@ def _set_timer(
 
 def insert_job(connection: Connection, record: JobRecord) -> None:
     new = record.definition
-    made = connection.execute(
-        insert(jobs)
-        .values(
-            job_id=new.job_id,
-            namespace=clean(new.namespace),
-            name=clean(new.name),
-            shard=record.shard,
-            generation=new.generation,
-            spec=new.spec,
-            ephemeral=new.ephemeral,
-            created_at=record.created_at,
-            created_by=clean(record.created_by),
-            updated_at=record.updated_at,
-            pause_note=clean(record.pause_note),
-            paused_by=clean(record.paused_by),
-            paused_at=func.clock_timestamp() if new.paused else None,
-        )
-        .on_conflict_do_nothing(
-            index_elements=["namespace", "name"],
-            index_where=jobs.c.deleted_at.is_(None) & ~jobs.c.ephemeral,
-        )
-        .returning(jobs.c.job_id)
-    )
-    if made.first() is None:
+    values = {
+        "job_id": new.job_id,
+        "namespace": clean(new.namespace),
+        "name": clean(new.name),
+        "shard": record.shard,
+        "generation": new.generation,
+        "spec": new.spec,
+        "ephemeral": new.ephemeral,
+        "created_at": record.created_at,
+        "created_by": clean(record.created_by),
+        "updated_at": record.updated_at,
+        "pause_note": clean(record.pause_note),
+        "paused_by": clean(record.paused_by),
+        "is_paused": new.paused,
+    }
+    if connection.execute(_INSERT_JOB, values).first() is None:
         raise Refused(Conflict("name", _named(connection, new)))
-    connection.execute(
-        timers.insert().values(
-            job_id=new.job_id,
-            shard=record.shard,
-            due_at=record.due_at,
-            nominal=record.nominal,
-            generation=new.generation,
-            paused=new.paused,
-        )
-    )
+    timer = {
+        "job_id": new.job_id,
+        "shard": record.shard,
+        "due_at": record.due_at,
+        "nominal": record.nominal,
+        "generation": new.generation,
+        "paused": new.paused,
+    }
+    connection.execute(_INSERT_TIMER, timer)
 
 
 def _named(connection: Connection, taken: StoredDefinition) -> JobId | None:
@@ -250,7 +241,7 @@ def _named(connection: Connection, taken: StoredDefinition) -> JobId | None:
 
 
 def _stored(connection: Connection, job_id: JobId) -> JobRecord:
-    return _record(connection.execute(_records().where(jobs.c.job_id == job_id)).one())
+    return _record(connection.execute(_OF_ID, {"wanted": job_id}).one())
 
 
 def _records() -> Select[Any]:
@@ -260,6 +251,20 @@ def _records() -> Select[Any]:
         timers.c.nominal,
         func.coalesce(timers.c.paused, False).label("paused"),
     ).select_from(jobs.outerjoin(timers, timers.c.job_id == jobs.c.job_id))
+
+
+# Made once: to put a statement together costs more than to run it.
+_OF_ID: Final = _records().where(jobs.c.job_id == bindparam("wanted"))
+_INSERT_TIMER: Final = timers.insert()
+_INSERT_JOB: Final = (
+    insert(jobs)
+    .values(paused_at=case((bindparam("is_paused", type_=Boolean), func.clock_timestamp())))
+    .on_conflict_do_nothing(
+        index_elements=["namespace", "name"],
+        index_where=jobs.c.deleted_at.is_(None) & ~jobs.c.ephemeral,
+    )
+    .returning(jobs.c.job_id)
+)
 
 
 def _record(row: Row[Any]) -> JobRecord:
