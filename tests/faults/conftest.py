@@ -29,6 +29,8 @@ from faults.world.world import World
 from support import version_before
 
 KEPT = Path(tempfile.gettempdir()) / "schedd-faults-kept"
+HANDLERS_AT_ONCE = 64
+"""Slots of a worker of Python handlers, which cost less than programs do."""
 SEED = int(os.environ.get("SEED", "0") or 0)
 
 FaultRun = Callable[..., AbstractContextManager[Run]]
@@ -67,6 +69,16 @@ class Shared:
         if clock is None or clock.now() >= day.bounds()[0] - FIRST_LEAD:
             self.down()
         return self._ready(lambda logs: World(logs, workers=2, clock=clock_before(day)))
+
+    def herding(self) -> World:
+        """A fresh one whose workers run the herd's handler, many at once; with a disk for all that
+        so many runs leave in the database.
+        """
+        self.down()
+        handlers = ("faults.herd_handler",)
+        return self._ready(
+            lambda logs: World(logs, slots=HANDLERS_AT_ONCE, handlers=handlers, database_disk=8192)
+        )
 
     def _ready(self, build: Callable[[Path], World]) -> World:
         if self._world is not None:
@@ -116,7 +128,7 @@ def fault_run(
     world: World, request: pytest.FixtureRequest, figure: Callable[[str], None]
 ) -> FaultRun:
     """Give the frame of a row: its faults happen inside; it is judged when it is left."""
-    return _frame(world, request, figure)
+    return frame(world, request, figure)
 
 
 @pytest.fixture
@@ -151,13 +163,15 @@ def day_run(
         world = shared_world.clocked(day)
         await_day(world, day)
         told = f"cluster clock from {day.since} on, {day.zone}"
-        run = _frame(world, request, figure)
+        run = frame(world, request, figure)
         return run(mix=JOBS, timings=TIMINGS, load=False, faketime=told)
 
     return framed
 
 
-def _frame(world: World, request: pytest.FixtureRequest, figure: Callable[[str], None]) -> FaultRun:
+def frame(world: World, request: pytest.FixtureRequest, figure: Callable[[str], None]) -> FaultRun:
+    """The frame of a row in this world."""
+
     @contextmanager
     def framed(**options: Any) -> Iterator[Run]:
         name = request.node.name

@@ -7,7 +7,7 @@ the cluster's life (shards, tenures, incarnations, audit since it began) belong 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,15 @@ LARGE = ("outputs", "results", "spec", "payload")
 """Tables and columns that no check looks at."""
 
 
-def dump_initial(server: Server, recorder: Recorder) -> None:
-    """Write the cluster's rows as they stand before the commits to come."""
+def dump_initial(server: Server, recorder: Recorder, prefix: str) -> None:
+    """Write the cluster's rows, and those of jobs with this prefix that were made beforehand, as
+    they stand before the commits to come.
+    """
     for table in OF_THE_CLUSTER:
         _dump(server, recorder.initial, table, "%s::timestamptz IS NOT NULL", datetime.now(UTC))
+    for table in ("jobs", "timers"):
+        mine = "job_id IN (SELECT job_id FROM jobs WHERE deleted_at IS NULL AND name LIKE %s)"
+        _dump(server, recorder.initial, table, mine, f"%{prefix}-%", without=())
 
 
 def dump_tables(
@@ -68,7 +73,8 @@ def _dump(
     write: Callable[[str, Iterable[Mapping[str, Any]]], None],
     table: str,
     where: str,
-    began: datetime,
+    value: object,
+    without: Collection[str] = LARGE,
 ) -> None:
     columns = [
         name
@@ -77,7 +83,7 @@ def _dump(
             " AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
             table,
         )
-        if name not in LARGE
+        if name not in without
     ]
     texts = ", ".join(f'"{name}"::text' for name in columns)
     with (
@@ -85,7 +91,7 @@ def _dump(
         session.cursor() as cursor,
     ):
         cursor.execute("SET timezone = 'UTC'")
-        cursor.execute(f"SELECT {texts} FROM {table} WHERE {where}", (began,))
+        cursor.execute(f"SELECT {texts} FROM {table} WHERE {where}", (value,))
         write(table, (dict(zip(columns, row, strict=True)) for row in cursor))
 
 

@@ -207,6 +207,8 @@ def _measured(line: Mapping[str, Any]) -> str:
     ]
     if "load" in line:
         told.append(f"load {line['load']:.0f}")
+    if "herd" in line["measured"]:
+        told.append(_herd(line["measured"]["herd"]))
     if "wire" in line["measured"]:
         told.append(_wire(line["measured"]["wire"]))
     return ", ".join((line["date"], *([line["commit"]] if line.get("commit") else []), *told))
@@ -221,6 +223,22 @@ def _wire(done: Mapping[str, Any]) -> str:
         "stall": f"{struck} times silent in mid-frame, {kib:.0f} KiB held back",
     }.get(done["way"], f"{struck} connections cut in mid-frame")
     return f"{done['found_struck']} of {done['found']} open connections struck, {did}"
+
+
+def _herd(seen: Mapping[str, Any]) -> str:
+    """What was seen of very many jobs due at one instant, in words."""
+    peaks = {
+        kind: max(most for name, (_, most) in seen["rss_mib"].items() if name.startswith(kind))
+        for kind in ("m", "w")
+    }
+    return (
+        f"{seen['jobs']} jobs, made at {seen['made_per_s']}/s, run at {seen['runs_per_s']}/s, the last"
+        f" begun {seen['last_start_s']} s late; memory of a member {peaks['m']} MiB at most, of a"
+        f" worker {peaks['w']}; no event loop stood still for more than"
+        f" {max(seen['longest_block_s'].values()):.2f} s; smallest share of a worker"
+        f" {seen['smallest_share']:.0%}; urgent jobs in the first minute at most"
+        f" {seen['urgent']['max_s']:.2f} s late, ordinary ones {seen['ordinary']['max_s']:.1f} s"
+    )
 
 
 def _held(line: Mapping[str, Any]) -> Iterator[str]:

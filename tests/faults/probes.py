@@ -126,5 +126,12 @@ EDITED = replace(VICTIM, cron=EVERY_TWO)
 
 def lines_of(file: Path) -> list[dict[str, Any]]:
     """What probes have written to this file so far, as far as its lines are whole."""
-    whole, _, _ = file.read_text().rpartition("\n")
-    return [json.loads(line) for line in whole.splitlines()]
+    return lines_from(file, 0)[0]
+
+
+def lines_from(file: Path, place: int) -> tuple[list[dict[str, Any]], int]:
+    """The same from this byte on, and the place where to go on."""
+    with file.open("rb") as lines:
+        lines.seek(place)
+        whole, end, _ = lines.read().rpartition(b"\n")
+    return [json.loads(line) for line in whole.splitlines()], place + len(whole) + len(end)

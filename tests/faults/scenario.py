@@ -21,7 +21,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -35,7 +35,7 @@ from faults.history import Meta, Recorder, Resource
 from faults.leftovers import leftovers
 from faults.load import Load
 from faults.nemesis.journal import Journal
-from faults.probes import MIX, Probe, lines_of
+from faults.probes import MIX, Probe, lines_from, lines_of
 from faults.stalls import watched
 from faults.world.world import World
 from support.wait import wait_until
@@ -62,7 +62,8 @@ class Run:
     """One fault run. As a context manager it makes jobs and load, and ends them; faults go inside.
 
     `directory`: where its history lies. `command`: the line that repeats it. `faketime`: whose
-    clock is moved, and how.
+    clock is moved, and how. `prepare`: makes jobs that are there when the record begins: they bear
+    the run's prefix, and it tells the recorder of each.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Run:
         command: str = "",
         load: bool = True,
         faketime: str | None = None,
+        prepare: Callable[[Run], None] | None = None,
     ) -> None:
         self.world = world
         self.scenario = scenario
@@ -93,12 +95,18 @@ class Run:
         self.quiet: list[tuple[float, float]] = []
         self.figures: dict[str, Any] = {}
         self._healing_told = 0.0
+        self._starts: list[dict[str, Any]] = []
+        self._read: dict[Path, int] = {}
+        """Bytes of each probe's file that were read."""
         ops = itertools.count(1)
-        self._probes = directory / "probes"
-        self._probes.chmod(0o777)
-        self.crew = Crew(world, self.recorder, ops, self._probes, prefix)
+        self._prepare = prepare
+        self._since = self.began
+        """When its first job was made, at the earliest."""
+        self.probes = directory / "probes"
+        self.probes.chmod(0o777)
+        self.crew = Crew(world, self.recorder, ops, self.probes, prefix)
         self._load = (
-            Load(world.endpoints, self.recorder, ops, self._probes, seed, prefix) if load else None
+            Load(world.endpoints, self.recorder, ops, self.probes, seed, prefix) if load else None
         )
         self._log_sizes = {s.name: s.mark() for s in world.services()}
         self._beside = ExitStack()
@@ -123,9 +131,11 @@ class Run:
         self.keep_commits()
 
     def starts(self) -> list[dict[str, Any]]:
-        """All starts that the probes have written so far."""
-        lines = (line for file in self._probes.glob("*.jsonl") for line in lines_of(file))
-        return [line for line in lines if line["event"] == "start"]
+        """All starts that the probes have written so far; of each worker in their order."""
+        for file in self.probes.glob("*.jsonl"):
+            lines, self._read[file] = lines_from(file, self._read.get(file, 0))
+            self._starts += (line for line in lines if line["event"] == "start")
+        return [*self._starts]
 
     def running_on(self, worker: str) -> set[str]:
         """The probes, by their names in the mix, that this worker has begun and not ended."""
@@ -163,8 +173,10 @@ class Run:
 
     def _begin(self) -> None:
         self._beside.enter_context(watched(self.recorder))
+        if self._prepare is not None:
+            self._prepare(self)
         self.world.commits.absorb()
-        dump.dump_initial(self.world.postgres, self.recorder)
+        dump.dump_initial(self.world.postgres, self.recorder, self.prefix)
         self.began = time.time()
         self._write_meta()
         self.crew.create_all(self.mix)
@@ -232,7 +244,7 @@ class Run:
 
     def _dump(self) -> None:
         clock = self.world.clock
-        began = clock.at(self.began) if clock else self.began
+        began = clock.at(self._since) if clock else self._since
         dump.dump_tables(self.world.postgres, self.recorder.final, began - 1.0)
 
     def _know_what_was_held(self) -> None:

@@ -3,6 +3,7 @@
 before = leadership(world)                            who leads, as PostgreSQL alone has it
 taken = await_succession(world, dead, since)          seconds until others have what was theirs
 fired(world, since, until)                            how many runs owners made of timers
+with everyone_stays(world): …                          nobody lets go of anything meanwhile
 latest(run, since, until)                             how late the latest of the probes was
 """
 
@@ -99,6 +100,37 @@ def epochs(world: World) -> dict[int, tuple[int, int]]:
     """Shard → its epoch, and the timeline on which it was taken."""
     rows = world.postgres.sql("SELECT id, epoch, timeline FROM shards")
     return {int(shard): (int(epoch), int(timeline)) for shard, epoch, timeline in rows}
+
+
+@contextmanager
+def everyone_stays(world: World) -> Iterator[None]:
+    """No member and no worker is given up in this block, no shard taken anew, no term begun."""
+    before = standing(world)
+    yield
+    after = standing(world)
+    changed = [
+        f"{what}: {before[what]} became {after[what]}"
+        for what in before
+        if before[what] != after[what]
+    ]
+    assert not changed, "; ".join(changed)
+
+
+def standing(world: World) -> dict[str, object]:
+    """Who leads, which tenures and incarnations live, whose each shard is under which epoch, and
+    how many takings of shards there were.
+    """
+    return {
+        "leader": leadership(world),
+        "tenures": world.postgres.sql(
+            "SELECT id::text FROM tenures WHERE fenced_at IS NULL ORDER BY id"
+        ),
+        "incarnations": world.postgres.sql(
+            "SELECT id::text FROM incarnations WHERE lost_at IS NULL ORDER BY id"
+        ),
+        "shards": world.postgres.sql("SELECT id, owner::text, epoch FROM shards ORDER BY id"),
+        "takings": world.postgres.sql("SELECT count(*) FROM shard_log"),
+    }
 
 
 def fired(world: World, since: float, until: float) -> int:

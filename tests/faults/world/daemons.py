@@ -95,13 +95,15 @@ def worker(
     *,
     members: Sequence[Host],
     slots: int,
+    handlers: Sequence[str] = (),
     name: str = "",
 ) -> Service:
-    """One `workerd`; `name` if it isn't the host's own."""
+    """One `workerd`; `name` if it isn't the host's own. `handlers`: modules of Python handlers."""
     config = {
         "name": name or host.name,
         "endpoints": [address(each) for each in members],
         "slots": slots,
+        "handlers": [*handlers],
         "spool": os.fspath(work / host.name),
         "drain_timeout": "10s",
         "insecure": True,

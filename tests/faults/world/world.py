@@ -10,8 +10,9 @@
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -41,6 +42,8 @@ class World:
     `logs`: the folder where every process writes its own. `clock`: of the cluster, moved by a test.
     `code`: the version by which members and workers begin, and the schema is made.
     `replicated`: PostgreSQL has a synchronous standby, whose name the members know, too.
+    `handlers`: modules of the folder `tests` with Python handlers, for all workers.
+    `database_disk`: megabytes.
     """
 
     slack = 1.0
@@ -56,6 +59,9 @@ class World:
         clock: ClusterClock | None = None,
         code: Code = HERE,
         replicated: bool = False,
+        slots: int = SLOTS,
+        handlers: Sequence[str] = (),
+        database_disk: int = DATABASE_DISK,
     ) -> None:
         self.logs = logs
         self.code = code
@@ -65,18 +71,20 @@ class World:
         self.grounds = claim()
         self.work = self.grounds.work
         try:
-            self._assemble(members, workers)
+            self._assemble(members, workers, slots, handlers, database_disk)
         except BaseException:
             release(self.grounds)
             raise
         self.supervisor = Supervisor([*self.members.values(), *self.workers.values()])
         self.commits = Commits(self.postgres)
 
-    def _assemble(self, members: int, workers: int) -> None:
+    def _assemble(
+        self, members: int, workers: int, slots: int, handlers: Sequence[str], database_disk: int
+    ) -> None:
         self.network = network = Network(self.grounds)
         network.lay()
         etcds = [network.add(f"e{n}") for n in range(1, 4)]
-        disk(self.work / "pg", DATABASE_DISK)
+        disk(self.work / "pg", database_disk)
         if self.clock is not None:
             self.clock.keep_in(self.work)
         self.postgres = Server(network.add("pg"), self.work, self.logs, self.clock)
@@ -103,13 +111,18 @@ class World:
         for member in self.members.values():
             member.environ = daemons.armed(daemons.MEMBER_POINTS, self.tickets)
         self.workers = {
-            host.name: daemons.worker(host, self.work, self.logs, members=nodes, slots=SLOTS)
+            host.name: daemons.worker(
+                host, self.work, self.logs, members=nodes, slots=slots, handlers=handlers
+            )
             for host in hands
         }
         for worker in self.workers.values():
             worker.environ = daemons.armed(daemons.WORKER_POINTS, self.tickets)
         for daemon in (*self.members.values(), *self.workers.values()):
             daemons.give(daemon, self.code)
+        if handlers:
+            for worker in self.workers.values():
+                worker.environ["PYTHONPATH"] = os.fspath(Path(__file__).parents[2])
 
     # ── its life ─────────────────────────────────────────────────────────────────────────────
 
