@@ -1,11 +1,10 @@
-"""Makes and deletes many jobs by the SDK, many calls at once; a process of its own, so that its
-work isn't done on the test's time:
+"""Makes many jobs by the SDK, many calls at once; a process of its own, so that its work isn't done
+on the test's time:
 
-    python -m faults.herding make   ENDPOINTS PREFIX COUNT AT FOLDER
-    python -m faults.herding delete ENDPOINTS PREFIX COUNT
+    python -m faults.herding ENDPOINTS PREFIX COUNT AT FOLDER
 
-Prints what came of it as JSON: `seconds`, and of `make` the job's ids in the order of their names.
-A call that fails ends all of it.
+Prints as JSON how many `seconds` it took, and the `jobs`, ids in the order of their names. A call
+that fails ends all of it.
 """
 
 from __future__ import annotations
@@ -48,15 +47,6 @@ async def make(endpoints: str, prefix: str, count: int, at: str, folder: str) ->
     return found
 
 
-async def delete(endpoints: str, prefix: str, count: int) -> None:
-    """All of them."""
-
-    async def one(client: Client, number: int) -> None:
-        await client.jobs.delete(name_of(prefix, number))
-
-    await _each(endpoints, count, one)
-
-
 async def _each(endpoints: str, count: int, act: Callable[[Client, int], Awaitable[None]]) -> None:
     numbers = iter(range(count))
 
@@ -77,16 +67,10 @@ async def _each(endpoints: str, count: int, act: Callable[[Client, int], Awaitab
 
 def main(words: Sequence[str]) -> None:
     """The command."""
+    endpoints, prefix, count, at, folder = words
     began = time.monotonic()
-    told: dict[str, object] = {}
-    match words:
-        case ["make", endpoints, prefix, count, at, folder]:
-            told["jobs"] = asyncio.run(make(endpoints, prefix, int(count), at, folder))
-        case ["delete", endpoints, prefix, count]:
-            asyncio.run(delete(endpoints, prefix, int(count)))
-        case _:
-            raise SystemExit(__doc__)
-    print(json.dumps({"seconds": time.monotonic() - began, **told}))
+    jobs = asyncio.run(make(endpoints, prefix, int(count), at, folder))
+    print(json.dumps({"seconds": time.monotonic() - began, "jobs": jobs}))
 
 
 if __name__ == "__main__":

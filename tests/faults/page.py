@@ -231,13 +231,14 @@ def _herd(seen: Mapping[str, Any]) -> str:
         kind: max(most for name, (_, most) in seen["rss_mib"].items() if name.startswith(kind))
         for kind in ("m", "w")
     }
+    block, urgent = max(seen["longest_block_s"].values()), seen["urgent"]["max_s"]
     return (
-        f"{seen['jobs']} jobs, made at {seen['made_per_s']}/s, run at {seen['runs_per_s']}/s, the last"
-        f" begun {seen['last_start_s']} s late; memory of a member {peaks['m']} MiB at most, of a"
-        f" worker {peaks['w']}; no event loop stood still for more than"
-        f" {max(seen['longest_block_s'].values()):.2f} s; smallest share of a worker"
-        f" {seen['smallest_share']:.0%}; urgent jobs in the first minute at most"
-        f" {seen['urgent']['max_s']:.2f} s late, ordinary ones {seen['ordinary']['max_s']:.1f} s"
+        f"{seen['jobs']} jobs ({seen['by_calls']} made by calls, {seen['calls_per_s']}/s; the rest"
+        f" copies of one), run at {seen['runs_per_s']}/s, the last begun {seen['last_start_s']} s"
+        f" late; at most {peaks['m']} MiB of a member and {peaks['w']} of a worker; no event loop"
+        f" stood still for more than {block:.2f} s; smallest share of a worker"
+        f" {seen['smallest_share']:.0%}; urgent jobs of the first minute at most {urgent:.2f} s"
+        f" late, ordinary ones {seen['ordinary']['max_s']:.1f} s"
     )
 
 
