@@ -136,7 +136,7 @@ def upgrade_run(
     shared_world: Shared, request: pytest.FixtureRequest, figure: Callable[[str], None]
 ) -> FaultRun:
     """Give the frame of a row whose world begins as one of the version before this one."""
-    return _frame(shared_world.before(), request, figure)
+    return frame(shared_world.before(), request, figure)
 
 
 @pytest.fixture
