@@ -150,7 +150,7 @@ def replicated_run(
     replicated: World, request: pytest.FixtureRequest, figure: Callable[[str], None]
 ) -> FaultRun:
     """Give the same frame, in that world."""
-    return _frame(replicated, request, figure)
+    return frame(replicated, request, figure)
 
 
 @pytest.fixture
