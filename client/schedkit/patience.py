@@ -28,8 +28,10 @@ HEAD_WITHIN: Final = 10.0
 """Seconds that the head of a request may take."""
 STALLED_FOR: Final = 20.0
 """Seconds that an answer may wait to be read on."""
-PIECE: Final = 16 * 1024
-"""Bytes that are read at a time: a chunk of one byte takes 20 µs to look at."""
+PIECE: Final = 2 * 1024
+"""Bytes that are read at a time: a body may come in chunks of a byte, each of them 20 µs to look at,
+and whoever else is served waits for a few such pieces.
+"""
 
 SPARE: Final = 256
 """Descriptors that a daemon needs beside the connections of others, with some to spare."""

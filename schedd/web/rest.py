@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from google.protobuf.message import Message
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -57,6 +57,9 @@ class Rest:
         request = Request(scope, receive)
         try:
             response = await self._answer(request)
+        except ClientDisconnect:
+            log.info("a caller left in the middle of its request")
+            return
         except Refusal as refusal:
             response = problems.answer(refusal.body, refusal.headers)
         except CallError as error:

@@ -285,3 +285,19 @@ async def test_the_server_ends_soon_though_somebody_watches(web: Web) -> None:
             with pytest.raises(StopAsyncIteration):
                 await anext(events)
             await asyncio.wait([web.server])
+
+
+async def test_a_caller_that_leaves_in_the_middle_of_its_body_is_no_bug(
+    web: Web, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    host, port = web.url.removeprefix("http://").split(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    head = b"POST /api/v1/jobs HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    writer.write(head + b"content-length: 1000\r\n\r\n{")
+    await writer.drain()
+    assert (await web.get("/healthz")).status == 200
+    writer.close()
+    await wait_until_async(lambda: "a caller left" in caplog.text, PATIENCE, "it to be seen")
+    assert "Traceback" not in caplog.text
+    assert "Exception" not in caplog.text

@@ -16,7 +16,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from faults.hostile import calls, garbage, http2
@@ -269,7 +269,7 @@ class Attack:
         file = Path(self.report)
         while True:
             fresh = file.with_suffix(".new")
-            fresh.write_text(json.dumps(asdict(self.said)))
+            fresh.write_text(json.dumps(vars(self.said)))
             fresh.replace(file)
             await asyncio.sleep(0.2)
 
