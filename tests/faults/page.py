@@ -194,6 +194,7 @@ def _measured(line: Mapping[str, Any]) -> str:
         "successor_s": "successor after {} s",
         "taken_s": "shards taken after {} s",
         "latest_s": "no run later than {} s",
+        "handed_over_s": "{} s behind those due with it",
         "schema": "schema {}",
         "stale_results": "{} results STALE",
         "reads_p99_s": "reads' p99 {0[quiet]:.2f} → {0[attack]:.2f} s",

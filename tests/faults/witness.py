@@ -5,6 +5,7 @@ taken = await_succession(world, dead, since)          seconds until others have 
 fired(world, since, until)                            how many runs owners made of timers
 with everyone_stays(world): …                          nobody lets go of anything meanwhile
 latest(run, since, until)                             how late the latest of the probes was
+behind(run, since, until)                             how late it was beside those due with it
 """
 
 from __future__ import annotations
@@ -151,6 +152,24 @@ def latest(run: Run, since: float, until: float) -> float:
     ]
     assert late, "no probe started that was due in this time"
     return max(late)
+
+
+def behind(run: Run, since: float, until: float) -> float:
+    """Seconds by which the latest of the each-second probes began after the first of those due at
+    the same instant, which are in other shards: what starves the machine makes all of them late.
+    """
+    names = {probe.name for probe in run.mix if probe.cron == "* * * * * *"}
+    begun: dict[str, list[float]] = {}
+    for line in run.starts():
+        instant = line["nominal"]
+        if (
+            line["job"] in names
+            and line["attempt"] == 1
+            and (since <= datetime.fromisoformat(instant).timestamp() < until)
+        ):
+            begun.setdefault(instant, []).append(line["at"])
+    assert begun, "no probe started that was due in this time"
+    return max(max(at) - min(at) for at in begun.values())
 
 
 def has_just_begun(run: Run, probe: str, within: float = 1.0) -> str:

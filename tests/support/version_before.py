@@ -11,6 +11,7 @@ Invariants
 
 from __future__ import annotations
 
+import compileall
 import os
 import subprocess
 import sys
@@ -74,6 +75,8 @@ def lay(folder: Path) -> Code:
     (site / "before.pth").write_text("".join(f"{line}\n" for line in lines))
     code = Code(f"N-1 ({BEFORE[:7]})", home / "bin" / "python")
     _assert_only(code, tree)
+    for package in ("schedd", "workerd", "client", "proto"):
+        compileall.compile_dir(tree / package, quiet=2)  # not by each of many that start at once
     return code
 
 

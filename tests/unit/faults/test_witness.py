@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from faults.probes import Probe
-from faults.witness import latest
+from faults.witness import behind, latest
 
 if TYPE_CHECKING:
     from faults.scenario import Run
@@ -23,7 +23,8 @@ def start(late: float, *, due: float = DUE, job: str = "r1-tick", attempt: int =
 
 
 def run(*starts: Any) -> Run:
-    return cast("Run", SimpleNamespace(mix=[Probe("r1-tick")], starts=lambda: [*starts]))
+    mix = [Probe("r1-tick"), Probe("r1-tock"), Probe("r1-slow", cron="*/2 * * * * *")]
+    return cast("Run", SimpleNamespace(mix=mix, starts=lambda: [*starts]))
 
 
 def test_the_latest_is_of_those_that_were_due_in_the_time_asked_about() -> None:
@@ -39,3 +40,11 @@ def test_a_second_try_and_a_users_job_are_no_lateness() -> None:
 def test_nothing_that_started_is_not_on_time() -> None:
     with pytest.raises(AssertionError, match="no probe started"):
         latest(run(start(0.1)), DUE + 1, DUE + 2)
+
+
+def test_behind_is_who_starts_after_those_that_were_due_at_the_same_instant() -> None:
+    all_late = (start(1.5), start(1.75, job="r1-tock"), start(9, job="r1-slow"))
+    one_late = (start(0.25, due=DUE + 1), start(1.5, due=DUE + 1, job="r1-tock"))
+    assert behind(run(*all_late), DUE, DUE + 2) == pytest.approx(0.25)
+    assert behind(run(*all_late, *one_late), DUE, DUE + 2) == pytest.approx(1.25)
+    assert behind(run(*all_late, *one_late), DUE, DUE + 1) == pytest.approx(0.25)
