@@ -29,8 +29,8 @@ HEAD_WITHIN: Final = 10.0
 STALLED_FOR: Final = 20.0
 """Seconds that an answer may wait to be read on."""
 PIECE: Final = 2 * 1024
-"""Bytes that are read at a time: a body may come in chunks of a byte, each of them 20 µs to look at,
-and whoever else is served waits for a few such pieces.
+"""Bytes read at a time: a body may come in chunks of a byte, each of them 20 µs to look at, and
+whoever else is served waits for a few such pieces.
 """
 
 SPARE: Final = 256
