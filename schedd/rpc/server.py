@@ -24,6 +24,8 @@ from schedkit.errors import Fault
 MOST_CALLS: Final = 8_192
 """Calls and streams at a time; what is more is refused with RESOURCE_EXHAUSTED."""
 
+LOOK_EVERY: Final = 60.0
+
 _INSIDE: Final = (
     (cygrpc, ("_schedule_rpc_coro", "_handle_rpc", "_MethodResolver")),
     (cygrpc.AioServer, ("_make_request_call_future", "_request_call")),
@@ -49,7 +51,10 @@ async def served(server: grpc.aio.Server) -> NoReturn:
     use, and its service manager starts another.
     """
     with contextlib.suppress(UnicodeDecodeError):
-        await server.wait_for_termination()
+        # Without a timeout it waits for a future of the server's own, and cancelling it would
+        # cancel that: then the server can't be stopped any more.
+        while await server.wait_for_termination(timeout=LOOK_EVERY):
+            continue
     raise Fault("the gRPC server ended by itself")
 
 

@@ -104,6 +104,18 @@ async def test_no_host_holds_more_health_streams_than_it_may(
         each.cancel()
 
 
+async def test_a_server_that_is_watched_no_longer_can_still_be_stopped() -> None:
+    server = make_server(16)
+    server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    watched = asyncio.create_task(served(server), name="served")
+    await asyncio.sleep(0)
+    watched.cancel()
+    await asyncio.wait([watched])
+    async with asyncio.timeout(10):
+        await server.stop(0.5)
+
+
 async def test_a_server_that_ends_by_itself_is_a_fault() -> None:
     server = make_server(16)
     server.add_insecure_port("127.0.0.1:0")
