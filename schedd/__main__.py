@@ -1,4 +1,4 @@
-"""The command `schedd`: the daemon itself, and `schedd migrate`."""
+"""The command `schedd`: the daemon itself, `schedd migrate` and `schedd recover`."""
 
 import argparse
 import json
@@ -29,7 +29,7 @@ def _missing(error: ModuleNotFoundError) -> int:
 
 def _run(app: object, argv: list[str]) -> int:
     from schedd import config as settings
-    from schedd.app import Daemon, migrate
+    from schedd.app import Daemon, migrate, recover
     from schedkit import config, failpoints, logs
     from schedkit.errors import ScheddError
     from schedkit.service import run_daemon
@@ -55,6 +55,9 @@ def _run(app: object, argv: list[str]) -> int:
         if options.command == "migrate":
             print(f"schema: {migrate(found)}")
             return 0
+        if options.command == "recover":
+            print("\n".join(recover(found)))
+            return 0
     except ScheddError as error:
         sys.stderr.write(f"schedd: {error}\n")
         return 2
@@ -63,7 +66,12 @@ def _run(app: object, argv: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="schedd", description=__doc__)
-    parser.add_argument("command", nargs="?", choices=["migrate"], help="migrate: make the schema")
+    parser.add_argument(
+        "command",
+        nargs="?",
+        choices=["migrate", "recover"],
+        help="migrate: make the schema; recover: hold a restored database until it is resumed",
+    )
     parser.add_argument("--config", type=Path, help="TOML file (default: /etc/schedd/schedd.toml)")
     parser.add_argument("--check-config", action="store_true", help="check, print and exit")
     for flag, key, text in (

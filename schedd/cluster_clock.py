@@ -7,6 +7,8 @@ Invariants
 - A standby, or a server of a lower timeline than was ever seen, is no database of ours: it was
   replaced, and what it says about time or rows counts for nothing.
 - Whoever meets such a server leaves it: the connections to it are closed.
+- A database that went back, or became another one, is left alone until the tenure that knew it is
+  over (`broken`, `follow`).
 - How long the database has been away is counted from the sending of the last good probe.
 """
 
@@ -20,6 +22,7 @@ from typing import Final
 from schedd.core import cluster_time
 from schedd.core.cluster_time import ClusterTime
 from schedd.core.ids import Timeline
+from schedd.core.marks import Lineage
 from schedd.core.records import Probe
 from schedd.core.shard_map import NO_TIMELINE
 from schedkit.backoff import Backoff
@@ -37,8 +40,8 @@ WALL_CLOCK_TOLERANCE: Final = 1.0
 
 class DatabaseClock:
     """The port `ClusterClock`. `probe` is the store's, and so are `reconnect`, which closes the
-    connections that there are, and `expects`, which is told of each higher timeline that was seen;
-    `clock` gives seconds of CLOCK_BOOTTIME.
+    connections that there are, `expects`, which is told of each higher timeline that was seen,
+    `lineage` and `follow`; `clock` gives seconds of CLOCK_BOOTTIME.
     """
 
     def __init__(
@@ -48,7 +51,11 @@ class DatabaseClock:
         *,
         reconnect: Callable[[], None] = lambda: None,
         expects: Callable[[Timeline], None] = lambda _: None,
+        lineage: Lineage | None = None,
+        follow: Callable[[], None] = lambda: None,
     ) -> None:
+        self._lineage = lineage or Lineage()
+        self._follow = follow
         self._probe = probe
         self._reconnect = reconnect
         self._expects = expects
@@ -93,6 +100,16 @@ class DatabaseClock:
         if timeline > self._expected:
             self._expected = timeline
             self._expects(timeline)
+
+    @property
+    def broken(self) -> str:
+        """Why the database isn't the one that was known any more; empty: it is."""
+        return self._lineage.broken
+
+    def follow(self) -> None:
+        """Nothing of a tenure runs: take the database as it is."""
+        if self.broken:
+            self._follow()
 
     def away_for(self) -> float:
         """Seconds since the sending of the last good probe, from the start if there was none."""

@@ -8,8 +8,8 @@
     │      ├ candidate      leads when nobody does              or lead
     │      └ the loops of the app
     │    hand over, if asked to end; fence our row; revoke the lease, and our keys go    leave
-    └── trust lost, key gone, database away for us alone, or failed over: the tenure is over,
-        not the process
+    └── trust lost, key gone, database away for us alone, failed over, or gone back: the tenure is
+        over, not the process
 
 Invariants
 - One TaskGroup a tenure: when `_live` returns nothing of the tenure runs any more, and only then
@@ -35,11 +35,12 @@ from schedd.core.model import Tenure
 from schedd.database_watch import AWAY_AFTER, DatabaseWatch
 from schedd.hand_over import hand_over
 from schedd.leader.candidate import Candidate, Duties
+from schedd.leader.recovery import Recovery
 from schedd.leader.term import Duty, Leadership
 from schedd.observer import Observer
 from schedd.owner.ownership import Ownership
 from schedd.owner.shards import Shards
-from schedd.ports import Coordination, KeepLease, LeaseKeeper, MembershipStore
+from schedd.ports import Coordination, KeepLease, LeaseKeeper, MembershipStore, RecoveryStore
 from schedd.registration import Name, Registration
 from schedd.tenure import LiveTenure, Loops, TenureLoop, TenureOver
 from schedkit import failpoints
@@ -116,6 +117,7 @@ class Member:
         coordination: Coordination,
         keep_lease: KeepLease,
         store: MembershipStore,
+        recovery: RecoveryStore,
         clock: DatabaseClock,
         lanes: int,
         loops: Loops = no_loops,
@@ -127,6 +129,7 @@ class Member:
         self._coordination = coordination
         self._keep_lease = keep_lease
         self._store = store
+        self._recovery = recovery
         self._lanes = lanes
         self._loops = loops
         self._duties = duties
@@ -158,6 +161,7 @@ class Member:
 
     async def _once(self, draining: asyncio.Event) -> float:
         """One tenure, if it can be had now; the seconds to wait before the next try."""
+        self._clock.follow()
         if not self._clock.known or self._clock.away_for() > AWAY_AFTER:
             return LOOK_AGAIN
         began = boottime()
@@ -253,11 +257,14 @@ class Member:
             trusted=live.trusted,
             timeline=lambda: self._clock.timeline,
             able=able,
+            recovery=Recovery(self._coordination, self._recovery),
             duties=self._duties,
         )
 
     def _health(self, live: LiveTenure, watch: DatabaseWatch, registration: Registration) -> Loop:
         async def step() -> None:
+            if self._clock.broken:
+                raise TenureOver(f"{self._clock.broken}: all is taken anew")
             if self._failed_over(live):
                 raise TenureOver("the database is on another timeline: all is taken anew")
             watch.check()
@@ -270,7 +277,7 @@ class Member:
         """Whether the tenure is about to end for that: who led in its last moment would be followed
         by another at once.
         """
-        return self._clock.timeline != live.ownership.timeline
+        return bool(self._clock.broken) or self._clock.timeline != live.ownership.timeline
 
     async def _leave(self, live: LiveTenure) -> None:
         """Nothing of the tenure runs any more: fence it, so that its shards are free at once."""

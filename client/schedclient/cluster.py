@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
 
 from google.protobuf.message import Message
 
@@ -72,11 +73,20 @@ class ClusterCalls:
         request = wire.PauseClusterRequest(note=note)
         return value_of(Cluster, await self._call(methods.PAUSE_CLUSTER, request, deadline))
 
-    async def resume(self, *, catch_up: bool = False, deadline: float | None = None) -> Cluster:
+    async def resume(
+        self,
+        *,
+        catch_up: bool | None = None,
+        catch_up_since: datetime | None = None,
+        deadline: float | None = None,
+    ) -> Cluster:
         """Fire and start again. What fell due meanwhile is SKIPPED (PAUSED), or with `catch_up`
-        goes by each job's policy.
+        goes by each job's policy; with `catch_up_since` (aware) what fell due from then on. A
+        cluster whose database went back needs one of the two.
         """
         request = wire.ResumeClusterRequest(catch_up=catch_up)
+        if catch_up_since is not None:
+            request.catch_up_since.FromDatetime(catch_up_since.astimezone(UTC))
         return value_of(Cluster, await self._call(methods.RESUME_CLUSTER, request, deadline))
 
 

@@ -35,6 +35,10 @@ class Cluster(Value):
     pause_note: str | None
     troubles: list[str]
     """What keeps runs from being on time, in words; a pause isn't among it."""
+    recovering: bool
+    """It is paused because its database went back, to `paused_at`."""
+    lost_until: datetime | None
+    """Until when the database that was lost may have gone on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -187,6 +187,24 @@ class When(click.ParamType[datetime]):
         return cast("datetime", stamp.ToDatetime(tzinfo=UTC))
 
 
+class Past(When):
+    """An instant: RFC 3339, or so long ago as `10m`."""
+
+    name = "instant"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """The instant, aware and in UTC."""
+        text = str(value)
+        if not text[:1].isdigit() or "T" in text.upper():
+            return super().convert(value, param, ctx)
+        try:
+            return utcnow() - timedelta(seconds=duration.parse(text).total_seconds())
+        except (ValueError, OverflowError) as error:
+            self.fail(str(error), param, ctx)
+
+
 class Seconds(click.ParamType[float]):
     """A time as `30s` or `2m`; a bare number is seconds."""
 

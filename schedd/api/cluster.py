@@ -45,6 +45,8 @@ async def get_cluster(
         paused_at=views.stamp(pause.began) if pause else None,
         paused_by=pause.by if pause else "",
         pause_note=pause.note if pause else "",
+        recovering=pause is not None and pause.recovering,
+        lost_until=views.stamp(pause.lost_until) if pause else None,
         troubles=standing.troubles(
             view, trusted=services.cluster.trusted(), owned=owned, workers=len(view.workers)
         ),

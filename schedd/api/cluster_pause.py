@@ -4,8 +4,11 @@
 attempts of all jobs (`settling`).
 """
 
+from datetime import UTC
+
 from schedd.api import settling
 from schedd.api.cluster import get_cluster
+from schedd.api.errors import FailedPrecondition, InvalidArgument, Violation
 from schedd.api.services import Caller, Services
 from schedd.core.model import AuditEntry
 from schedd.core.pauses import Pauses
@@ -32,13 +35,34 @@ async def pause_cluster(
 async def resume_cluster(
     services: Services, caller: Caller, request: wire.ResumeClusterRequest
 ) -> wire.Cluster:
-    """Fire and start again. What fell due in the pause is SKIPPED (PAUSED), or caught up."""
+    """Fire and start again. What fell due in the pause is SKIPPED (PAUSED), or caught up: all of
+    it, or from some instant on. A cluster that recovers is resumed with one of the three chosen.
+    """
+    since = request.catch_up_since.ToDatetime(UTC) if request.HasField("catch_up_since") else None
+    catch_up = request.catch_up if request.HasField("catch_up") else None
+    if since is not None and catch_up is not None:
+        both = "catch_up says all or nothing, and catch_up_since from when on"
+        raise InvalidArgument(
+            both,
+            reason="INVALID_FIELD",
+            remedy="give one of them",
+            violations=[Violation("catch_up_since", both)],
+        )
 
     def entry(before: Pauses, after: Pauses) -> AuditEntry:
-        ended = _told(after) | {"catchUp": request.catch_up}
+        chosen: dict[str, object] = {"catchUp": bool(catch_up)}
+        if since is not None:
+            chosen = {"catchUpSince": since.isoformat()}
+        ended = _told(after) | chosen
         return caller.changed("resume", "cluster", _told(before), ended, request.request_id)
 
-    await services.pauses.resume(request.catch_up, entry)
+    if await services.pauses.resume(catch_up, since, entry) is None:
+        raise FailedPrecondition(
+            "the cluster recovers: its database went back, and what fell due since may have run",
+            reason="RECOVERING",
+            remedy="choose: `schedctl cluster resume --catch-up-since T` (what fell due from T on"
+            " is caught up), --catch-up (all of it) or --no-catch-up (nothing of it)",
+        )
     services.nudges.cluster_changed()
     with settling.after_commit():
         return await get_cluster(services, caller, wire.GetClusterRequest())
@@ -49,4 +73,5 @@ def _told(pauses: Pauses) -> dict[str, object]:
     present = pauses.present
     if present is None:
         return {"paused": False}
-    return {"paused": True, "by": present.by, "note": present.note}
+    told: dict[str, object] = {"paused": True, "by": present.by, "note": present.note}
+    return told | {"recovering": True} if present.recovering else told

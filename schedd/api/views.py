@@ -139,6 +139,8 @@ def audit_message(entry: AuditEntry) -> cluster_service_pb2.AuditEntry:
 
 def paused(pause: Pause) -> str:
     """A pause of the cluster in words: by whom, since when, why."""
+    if pause.recovering:
+        return f"in recovery: {pause.note}"
     since = pause.began.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     return f"paused by {pause.by} since {since}" + (f": {pause.note}" if pause.note else "")
 

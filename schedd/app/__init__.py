@@ -24,6 +24,7 @@ from schedd.app import configured
 from schedd.app.lifecycle import answer_reloads, once_available
 from schedd.app.parts import Ground, Parts, build
 from schedd.app.readiness import notes, readiness
+from schedd.app.recovering import recover as recover
 from schedd.app.serving import serve
 from schedd.cluster_clock import DatabaseClock
 from schedd.config import Config
@@ -65,7 +66,11 @@ class Daemon:
             stack.callback(store.close)
             database = store.database
             clock = DatabaseClock(
-                store.membership.probe, reconnect=database.reconnect, expects=database.expect
+                store.membership.probe,
+                reconnect=database.reconnect,
+                expects=database.expect,
+                lineage=database.lineage,
+                follow=database.follow,
             )
 
             async def first_look() -> str:

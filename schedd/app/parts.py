@@ -126,6 +126,7 @@ def _member(ground: Ground, loops: Loops) -> Member:
             deadline=config.call_deadline,
         ),
         store=ground.store.membership,
+        recovery=ground.store.recovery,
         clock=ground.clock,
         lanes=config.postgres.lanes,
         loops=loops,

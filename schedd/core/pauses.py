@@ -7,18 +7,20 @@
 
 Invariants
 - An instant in a pause, (began, ended], never runs and is accounted for once, unless the one who
-  ended the pause asked for it to be caught up. It is the nominal instant that counts: one of the
-  pause is of it though jitter makes it due after the end, and one from before the pause isn't of
-  it though due inside.
+  ended the pause asked for it to be caught up: all of them, or those from some instant on. It is
+  the nominal instant that counts: one of the pause is of it though jitter makes it due after the
+  end, and one from before the pause isn't of it though due inside.
 - One step of a timer goes no further than the next border of a pause: what follows is the next
   step's.
+- A pause that a database which went back begins with covers what it lost. Jobs that run at most
+  once never catch up on instants that may have run in there.
 - A step that was reckoned from one count of `switched` counts for nothing under another: the fire
   statement compares it under the shard's lock.
 """
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from schedd.core import catch_up
@@ -38,6 +40,30 @@ class Pause:
     ended: datetime | None = None
     caught_up: bool = False
     """What fell due in it goes by each job's catch-up policy, as after an outage."""
+    lost_until: datetime | None = None
+    """Recovery: the database went back to `began`, and may have gone on until this."""
+    caught_up_since: datetime | None = None
+    """Only what fell due from here on goes by the catch-up policy."""
+
+    @property
+    def recovering(self) -> bool:
+        """Whether it holds a database that went back, so that a person decides what follows."""
+        return self.lost_until is not None
+
+    def skipped_until(self, *, at_most_once: bool = False) -> datetime | None:
+        """The last instant of it that doesn't run afterwards; None while it lasts, or if all do."""
+        if self.ended is None:
+            return None
+        until = self.began if self.caught_up else self.ended
+        if self.caught_up_since is not None:
+            until = min(self.ended, self.caught_up_since - _TICK)
+        if at_most_once and self.lost_until is not None:
+            until = max(until, min(self.ended, self.lost_until))
+        return until if until > self.began else None
+
+
+_TICK: Final = timedelta(microseconds=1)
+"""The precision of instants: the horizon itself is caught up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +94,19 @@ def plan(
     due: datetime,
     now: datetime,
     pauses: Pauses = NO_PAUSES,
+    *,
+    at_most_once: bool = False,
 ) -> Plan:
     """One step of a timer that stands at (`nominal`, `due`), looked at `now`."""
     for pause in pauses.since(nominal):
-        if pause.ended is None or pause.caught_up:
+        last = pause.skipped_until(at_most_once=at_most_once)
+        if last is None or nominal > last:
             continue
         head = Occurrence(nominal, due)
         if nominal <= pause.began:
             border = due_until(compiled, head, pause.began)
             return catch_up.plan(compiled, policy, nominal, due, now, until=border)
-        border = due_until(compiled, head, pause.ended)
+        border = due_until(compiled, head, last)
         fold, following = catch_up.settle(compiled, head, border, State.SKIPPED, Reason.PAUSED)
         return Plan((fold,) if fold else (), (), following)
     return catch_up.plan(compiled, policy, nominal, due, now)

@@ -11,16 +11,18 @@ from datetime import datetime, timedelta
 
 from schedd.core.ids import IncarnationId, JobId, ShardId, Timeline, Token
 from schedd.core.lifecycle import State
+from schedd.core.marks import Mark
 from schedd.core.model import Assigned, Incarnation, LiveRun, RunKey, Trigger
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One look at the database: its clock, its timeline, and how long the round trip took."""
+    """One look at the database: its clock, timeline and role, and where it stands."""
 
     now: datetime
     timeline: Timeline
     in_recovery: bool
+    mark: Mark | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,16 @@ class Unstarted:
     token: Token
     sender: IncarnationId | None = None
     """The incarnation that says so: it must be the one that was meant. None: its owner knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRun:
+    """A live run of a database that went back. `doubtful`: it waits, and may have run since."""
+
+    key: RunKey
+    job_id: JobId
+    shard: ShardId
+    doubtful: bool
 
 
 @dataclass(frozen=True, slots=True)

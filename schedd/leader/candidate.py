@@ -22,6 +22,7 @@ from schedd.core.shard_map import ShardMap
 from schedd.leader.assign import publish
 from schedd.leader.elect import campaign, withdraw
 from schedd.leader.fence import Census, fence_departed
+from schedd.leader.recovery import Recovery
 from schedd.leader.succession import PATIENCE, forget
 from schedd.leader.term import Duty, Leadership, TermOver, lead, open_term
 from schedd.ports import Coordination, MembershipStore
@@ -60,6 +61,7 @@ class Candidate:
         trusted: Callable[[], bool],
         timeline: Callable[[], Timeline],
         able: Callable[[], bool],
+        recovery: Recovery,
         duties: Duties,
     ) -> None:
         self._coordination = coordination
@@ -70,6 +72,7 @@ class Candidate:
         self._trusted = trusted
         self._timeline = timeline
         self._able = able
+        self._recovery = recovery
         self._duties = duties
         self._reconciling: Loop | None = None
         self._soon = Backoff(initial=0.02, maximum=RECONCILE_EVERY)
@@ -118,6 +121,7 @@ class Candidate:
         await BEFORE_TERM()
         try:
             leadership = await open_term(self._coordination, self._store, mandate, self._trusted)
+            await self._recovery.look(leadership)
         except TermOver as over:
             log.warning("elected, but no term began: %s", over)
         else:
@@ -133,7 +137,8 @@ class Candidate:
         reconciling = Loop("reconcile", reconcile, interval=RECONCILE_EVERY, backoff=backoff)
         self.leadership, self._reconciling = leadership, reconciling
         try:
-            await lead(leadership, [reconciling, *self._duties(leadership)])
+            marking = self._recovery.marking(leadership)
+            await lead(leadership, [reconciling, marking, *self._duties(leadership)])
         finally:
             self.leadership = self._reconciling = None
 

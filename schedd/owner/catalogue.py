@@ -67,6 +67,10 @@ class Catalogue:
         await self._read([job for job in jobs if job not in self._known])
         return self._at_hand(jobs)
 
+    def clear(self) -> None:
+        """Read all of them anew: generations of a database that lost its tail may come again."""
+        self._known.clear()
+
     def forget(self, jobs: Iterable[JobId]) -> None:
         """Read these anew when they are next wanted."""
         for job in jobs:

@@ -22,7 +22,7 @@ from schedd.core.events import Emit
 from schedd.core.events import Fired as FiredEvent
 from schedd.core.ids import JobId, scheduled_run_id
 from schedd.core.lifecycle import State
-from schedd.core.model import Claim, Firing, NewRun, RunKey, Timer
+from schedd.core.model import Claim, Delivery, Firing, NewRun, RunKey, Timer
 from schedd.core.pauses import Pauses
 from schedd.core.records import Fired
 from schedd.owner.board import Board
@@ -223,7 +223,13 @@ def _firing(timer: Timer, known: Known, now: datetime, reckoned: Pauses) -> Firi
     if timer.nominal is None or timer.due_at is None:
         raise ValueError(f"timer of job {timer.job_id} has nothing due")
     plan = pauses.plan(
-        known.compiled, definition.catch_up, timer.nominal, timer.due_at, now, reckoned
+        known.compiled,
+        definition.catch_up,
+        timer.nominal,
+        timer.due_at,
+        now,
+        reckoned,
+        at_most_once=definition.delivery is Delivery.AT_MOST_ONCE,
     )
     fires = tuple(_run(definition.job_id, fire.nominal, fire.due) for fire in plan.fires)
     folds = tuple(_fold(definition.job_id, fold) for fold in plan.folds)

@@ -194,7 +194,9 @@ class Greeting:
         self._workers.look()
         attached = [view.incarnation for view in self._workers.workers()]
         stored = await self._store.incarnations([one.id for one in attached])
-        gone = [one for one in stored if one.lost_at is not None]
+        living = {one.id for one in stored if one.lost_at is None}
+        # Without a row: a database that lost its tail knows nothing of this life, nor of its runs.
+        gone = [one for one in attached if one.id not in living]
         self._workers.lost(one.id for one in gone)  # each time: a rescue in doubt spares them
         for one in gone:
             if one.id not in self._lost:

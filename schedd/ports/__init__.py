@@ -12,6 +12,7 @@ from schedd.ports.coordination import Coordination, KeepLease, LeaseKeeper
 from schedd.ports.lines import Changes, Nudges, WorkerLines
 from schedd.ports.membership import MembershipStore
 from schedd.ports.owner import OwnerStore
+from schedd.ports.recovery import RecoveryStore
 from schedd.ports.users import PauseStore, UserStore
 from schedd.ports.workers import ResultStore, WorkerStore
 
@@ -29,6 +30,7 @@ __all__ = [
     "Nudges",
     "OwnerStore",
     "PauseStore",
+    "RecoveryStore",
     "ResultStore",
     "Succession",
     "UserStore",

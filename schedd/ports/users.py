@@ -191,6 +191,13 @@ class PauseStore(Protocol):
         """
         ...
 
-    async def resume(self, catch_up: bool, entry: Callable[[Pauses, Pauses], AuditEntry]) -> Pauses:
-        """Fire and start again. What fell due in the pause is caught up, or SKIPPED (PAUSED)."""
+    async def resume(
+        self,
+        catch_up: bool | None,
+        since: datetime | None,
+        entry: Callable[[Pauses, Pauses], AuditEntry],
+    ) -> Pauses | None:
+        """Fire and start again. What fell due in the pause, or from `since` on, is caught up, else
+        SKIPPED (PAUSED). None: the database went back, and nothing of it was chosen.
+        """
         ...

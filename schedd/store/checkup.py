@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from schedd.core.checkup.facts import DatabaseFacts, Replica, TableFacts
 from schedd.core.ids import Timeline
 from schedd.store import migrate, partitions
-from schedd.store.fence import TIMELINE
+from schedd.store.servers import TIMELINE
 from schedkit.clock import boottime
 
 SETTINGS = (

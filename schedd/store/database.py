@@ -8,6 +8,8 @@ Invariants
 - Two transactions of one owner never wait for each other's shard rows: a shard has one lane.
 - A body may run several times; it changes nothing but the database and what it returns.
 - After COMMIT was sent nothing is tried again: `OutcomeUnknown`.
+- A new connection is looked at before its first use (`lineage`); once the database isn't the one
+  that was known, no call goes on until `follow`.
 - There are as many connections as threads can use, so none waits for one.
 - No call waits longer than `PATIENCE` for a server that stands still (`patience`).
 - Connections lead to servers that weren't replaced (`servers`).
@@ -28,7 +30,9 @@ from sqlalchemy import URL, Connection, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from schedd.core.ids import Timeline
+from schedd.core.marks import Lineage
 from schedd.store.errors import Remedy, judge
+from schedd.store.lineage import admit
 from schedd.store.patience import Call, Patience
 from schedd.store.servers import Servers
 from schedkit.errors import Misconfigured, Unavailable
@@ -113,6 +117,7 @@ class Database:
         event.listen(self._engine, "do_connect", self._connect)
         event.listen(self._engine, "connect", _read_instants_as_utc)
         event.listen(self._engine, "checkin", self._close_if_old)
+        self.lineage = Lineage()
         self._patience = Patience(self._engine, patience)
         dialect = self._engine.dialect
         self._servers = Servers(lambda params: dialect.connect(**params), self._patience.over)
@@ -125,6 +130,11 @@ class Database:
         """Connect under this `application_name` from now on; the fencer's guard reads it."""
         self.name = name
         self.reconnect()
+
+    def follow(self) -> None:
+        """Take the database as it is now, whatever it was: nobody is left who knew the old one."""
+        self.reconnect()
+        self.lineage.follow()
 
     def reconnect(self) -> None:
         """Connect anew from the next call on; what is under way ends on the connection it has, and
@@ -177,6 +187,8 @@ class Database:
         while True:
             if self._closed:
                 raise Unavailable("PostgreSQL: the store was closed")
+            if self.lineage.broken:
+                raise Unavailable(f"PostgreSQL: {self.lineage.broken}")
             try:
                 return self._once(body)
             except _Failed as failed:
@@ -192,16 +204,17 @@ class Database:
             with (
                 self._engine.connect() as connection,
                 self._watched(connection) as call,
-                connection.begin() as transaction,
             ):
-                try:
-                    answer = body(connection)
-                except Refused as refused:
-                    transaction.rollback()
-                    return cast("T", refused.answer)
-                committing = True
-                transaction.commit()
-                return answer
+                admit(connection, self.lineage)
+                with connection.begin() as transaction:
+                    try:
+                        answer = body(connection)
+                    except Refused as refused:
+                        transaction.rollback()
+                        return cast("T", refused.answer)
+                    committing = True
+                    transaction.commit()
+                    return answer
         except StartOver as moved:
             raise _Failed(Unavailable(f"PostgreSQL: {moved}"), Remedy.AT_ONCE) from moved
         except DBAPIError as error:

@@ -21,11 +21,10 @@ from schedd.core.ids import ShardId, TenureId
 from schedd.core.model import Claim
 from schedd.store import arrays
 from schedd.store.database import Database
+from schedd.store.servers import TIMELINE
 from schedkit.errors import Unavailable
 
 log = logging.getLogger(__name__)
-
-TIMELINE = "('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int"
 
 BY_INDEX = """(SELECT set_config('enable_seqscan', 'off', true)
     || set_config('enable_bitmapscan', 'off', true) || set_config('enable_mergejoin', 'off', true)

@@ -19,21 +19,15 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import Epoch, ShardId, TenureId, Term, Timeline
 from schedd.core.model import Claim, ShardRow, Tenure
-from schedd.core.records import Probe
 from schedd.store import arrays
-from schedd.store.fence import TIMELINE, lock_shards
+from schedd.store.fence import lock_shards
+from schedd.store.servers import TIMELINE
 
 FLOOR = "extract(epoch FROM clock_timestamp())::bigint - 1704067200"
 """Seconds since 2024: above whatever a restored backup can have counted."""
 
 LEAP = 65_536
 """Epochs that one alarm may skip; a restored database is ahead by `FLOOR` already."""
-
-PROBE = f"""
-SELECT clock_timestamp(), pg_is_in_recovery(),
-    CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint())
-         ELSE {TIMELINE} END
-"""
 
 TAKE = f"""
 WITH taken AS (
@@ -49,12 +43,6 @@ INSERT INTO shard_log (shard, epoch, tenure)
 SELECT id, epoch, %(tenure)s FROM taken ORDER BY id
 RETURNING shard, epoch
 """
-
-
-def probe(connection: Connection) -> Probe:
-    """The server's clock, timeline and role."""
-    now, in_recovery, timeline = connection.exec_driver_sql(PROBE).one()
-    return Probe(now, Timeline(timeline), in_recovery)
 
 
 def cluster_id(connection: Connection) -> str:

@@ -26,13 +26,15 @@ from schedd.store.arrays import clean
 from schedd.store.database import Database
 
 LOOK = """
-SELECT c.switched, p.began, p.paused_by, p.note, p.ended, p.caught_up
+SELECT c.switched, p.began, p.paused_by, p.note, p.ended, p.caught_up,
+    p.lost_until, p.caught_up_since
 FROM cluster c LEFT JOIN LATERAL (SELECT * FROM pauses ORDER BY id DESC LIMIT 1) p ON true
 """
 """The newest pause alone: however many there were, a look costs the same."""
 
 ALL = """
-SELECT c.switched, p.began, p.paused_by, p.note, p.ended, p.caught_up
+SELECT c.switched, p.began, p.paused_by, p.note, p.ended, p.caught_up,
+    p.lost_until, p.caught_up_since
 FROM cluster c LEFT JOIN pauses p ON true ORDER BY p.id
 """
 
@@ -47,13 +49,13 @@ INSERT INTO pauses (began, paused_by, note) VALUES (clock_timestamp(), %s, %s)
 """
 
 END = """
-UPDATE pauses SET ended = clock_timestamp(), caught_up = %s WHERE ended IS NULL
-RETURNING began, ended
+UPDATE pauses SET ended = clock_timestamp(), caught_up = %s, caught_up_since = %s
+WHERE ended IS NULL
 """
 
 INSERTED_EARLY = """
 SELECT r.scheduled_at, r.run_id, r.shard, r.job_id FROM runs r
-WHERE r.scheduled_at > %(began)s AND r.scheduled_at <= %(ended)s
+WHERE r.scheduled_at > %(began)s AND r.scheduled_at <= %(last)s
   AND r.state = 'PENDING' AND r.token = 0 AND r.trigger = 'SCHEDULE'
 ORDER BY r.scheduled_at, r.run_id FOR NO KEY UPDATE
 """
@@ -81,7 +83,7 @@ def read(connection: Connection, known: Pauses = NO_PAUSES) -> Pauses:
 
 def pause(connection: Connection, by: str, note: str, entry: AuditOf) -> Pauses:
     """Pause the cluster; one that is paused already gets the new note."""
-    before = _locked(connection)
+    before = locked(connection)
     if before.present is None:
         connection.exec_driver_sql(SWITCH, (True,))
         connection.exec_driver_sql(BEGIN, (clean(by), clean(note)))
@@ -89,21 +91,27 @@ def pause(connection: Connection, by: str, note: str, entry: AuditOf) -> Pauses:
         connection.exec_driver_sql(
             "UPDATE pauses SET note = %s WHERE ended IS NULL", (clean(note),)
         )
-    return _audited(connection, before, entry)
+    return audited(connection, before, entry)
 
 
-def resume(connection: Connection, catch_up: bool, entry: AuditOf) -> Pauses:
+def resume(
+    connection: Connection, catch_up: bool | None, since: datetime | None, entry: AuditOf
+) -> Pauses | None:
     """Let it go on. What was inserted early for an instant of the pause is SKIPPED, unless it is
-    to be caught up. Nothing to do: the cluster isn't paused.
+    to be caught up. Nothing to do: the cluster isn't paused. None: it recovers, and neither
+    `catch_up` nor `since` was chosen.
     """
-    before = _locked(connection)
+    before = locked(connection)
     if before.present is None:
         return before
-    began, ended = connection.exec_driver_sql(END, (catch_up,)).one()
-    if not catch_up:
-        connection.exec_driver_sql(SKIP, {"began": began, "ended": ended})
+    if before.present.recovering and catch_up is None and since is None:
+        return None
+    connection.exec_driver_sql(END, (bool(catch_up), since))
+    last = read(connection).all[-1].skipped_until()
+    if last is not None:
+        connection.exec_driver_sql(SKIP, {"began": before.present.began, "last": last})
     connection.exec_driver_sql(SWITCH, (False,))
-    return _audited(connection, before, entry)
+    return audited(connection, before, entry)
 
 
 def _pauses(connection: Connection, statement: str) -> Pauses:
@@ -116,13 +124,15 @@ def _began(pauses: Pauses) -> datetime | None:
     return pauses.all[-1].began if pauses.all else None
 
 
-def _locked(connection: Connection) -> Pauses:
+def locked(connection: Connection) -> Pauses:
+    """What there is, with every shard's row and the cluster's locked."""
     connection.exec_driver_sql(LOCK_ALL_SHARDS)
     connection.exec_driver_sql("SELECT 1 FROM cluster FOR NO KEY UPDATE")
     return read(connection)
 
 
-def _audited(connection: Connection, before: Pauses, entry: AuditOf) -> Pauses:
+def audited(connection: Connection, before: Pauses, entry: AuditOf) -> Pauses:
+    """What there is now, written into the audit."""
     after = read(connection)
     audit.write_all(connection, [entry(before, after)])
     return after
@@ -146,6 +156,8 @@ class PostgresPauseStore:
         """Nothing fires or starts from the commit on."""
         return await self.database.call(lambda c: pause(c, by, note, entry))
 
-    async def resume(self, catch_up: bool, entry: AuditOf) -> Pauses:
-        """Fire and start again."""
-        return await self.database.call(lambda c: resume(c, catch_up, entry))
+    async def resume(
+        self, catch_up: bool | None, since: datetime | None, entry: AuditOf
+    ) -> Pauses | None:
+        """Fire and start again; None: it recovers, and what to catch up wasn't chosen."""
+        return await self.database.call(lambda c: resume(c, catch_up, since, entry))

@@ -25,6 +25,7 @@ from schedd.store import (
     checkup,
     dispatch,
     idempotency,
+    lineage,
     membership,
     migrate,
     partitions,
@@ -37,6 +38,7 @@ from schedd.store.fence import application_name, ending_blockers
 from schedd.store.halving import halved
 from schedd.store.owner import HORIZON, PostgresOwnerStore
 from schedd.store.pauses import PostgresPauseStore
+from schedd.store.recovery import PostgresRecoveryStore
 from schedd.store.unstarted import forget_expired
 from schedd.store.users import PostgresUserStore
 from schedkit import failpoints
@@ -53,8 +55,11 @@ class PostgresMembershipStore:
     database: Database
 
     async def probe(self) -> Probe:
-        """The server's clock, timeline and role."""
-        return await self.database.call(membership.probe)
+        """The server's clock, timeline and role, and whether it is the database that was known."""
+        known = self.database.lineage.known
+        probe = await self.database.call(lineage.look)
+        lineage.compare(self.database.lineage, probe, known)
+        return probe
 
     async def cluster_id(self) -> str:
         """The name that this database gave itself when it was made."""
@@ -208,6 +213,7 @@ class PostgresStore:
     workers: PostgresWorkerStore = field(init=False)
     users: PostgresUserStore = field(init=False)
     pauses: PostgresPauseStore = field(init=False)
+    recovery: PostgresRecoveryStore = field(init=False)
 
     def __post_init__(self) -> None:
         stores = {
@@ -217,6 +223,7 @@ class PostgresStore:
             "workers": PostgresWorkerStore(self.database),
             "users": PostgresUserStore(self.database),
             "pauses": PostgresPauseStore(self.database),
+            "recovery": PostgresRecoveryStore(self.database),
         }
         for name, store in stores.items():
             object.__setattr__(self, name, store)

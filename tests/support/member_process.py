@@ -98,7 +98,13 @@ async def _live(settings: Settings) -> None:
             coordination=client,
             keep_lease=lambda: keep_lease(client, access, ttl=settings.ttl, deadline=deadline),
             store=store.membership,
-            clock=DatabaseClock(store.membership.probe),
+            recovery=store.recovery,
+            clock=DatabaseClock(
+                store.membership.probe,
+                reconnect=store.database.reconnect,
+                lineage=store.database.lineage,
+                follow=store.database.follow,
+            ),
             lanes=store.database.lanes,
         )
         await member.run(draining)

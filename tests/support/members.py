@@ -85,7 +85,8 @@ class TwinCluster:
             coordination=client,
             keep_lease=leases,
             store=store,
-            clock=DatabaseClock(store.probe),
+            recovery=store,
+            clock=DatabaseClock(store.probe, lineage=store.lineage, follow=store.lineage.follow),
             lanes=4,
         )
         daemon = Daemon(member, client, store, leases)

@@ -13,6 +13,8 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
+import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -45,7 +47,7 @@ class ScratchServer:
     port: int
     process: Process
     guard: subprocess.Popen[bytes]
-    _names: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    names: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     @property
     def admin_dsn(self) -> str:
@@ -58,7 +60,7 @@ class ScratchServer:
         `template` names another database to copy instead (no session may be open on it), which is
         the quick way to many migrated ones. Answers its DSN.
         """
-        name = name or f"scratch_{os.getpid()}_{next(self._names)}"
+        name = name or f"scratch_{os.getpid()}_{next(self.names)}"
         return postgres.prepare(self.port, database=name, template=template)
 
     def drop_database(self, dsn: str) -> None:
@@ -99,11 +101,39 @@ def restart(server: ScratchServer) -> None:
     server.process = _run(server.folder, server.port)
 
 
+def back_up(server: ScratchServer) -> Path:
+    """A copy of a private server's files, taken while it is down for a moment."""
+    postgres.stop(server.process, server.folder / "data")
+    copied = server.folder / f"backup-{next(server.names)}"
+    shutil.copytree(server.folder / "data", copied)
+    restart(server)
+    return copied
+
+
+def restore(server: ScratchServer, backup: Path, *, promoted: bool = False) -> None:
+    """Kill a private server and have it go on from a backup; `promoted`: on a higher timeline, as
+    after a recovery to a point in time, or as a standby that lags would.
+    """
+    server.process.send(signal.SIGQUIT)
+    wait_until(lambda: not server.process.alive(), PATIENCE, "the server to die")
+    shutil.rmtree(server.folder / "data")
+    shutil.copytree(backup, server.folder / "data")
+    if promoted:
+        (server.folder / "data" / "standby.signal").touch()
+    restart(server)
+    if promoted:
+        _promoted(server)
+
+
 def promote(server: ScratchServer) -> None:
     """Have a private server go on as a standby that was promoted: on another timeline."""
     postgres.stop(server.process, server.folder / "data")
     (server.folder / "data" / "standby.signal").touch()
     restart(server)
+    _promoted(server)
+
+
+def _promoted(server: ScratchServer) -> None:
     assert server.execute("SELECT pg_promote()") == [(True,)]
     promoted = "SELECT NOT pg_is_in_recovery()"
     wait_until(lambda: server.execute(promoted) == [(True,)], PATIENCE, "the promotion")

@@ -14,7 +14,7 @@ import asyncio
 import enum
 import itertools
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -36,9 +36,11 @@ from schedd.core.coordination import (
     Revision,
     TxnResult,
 )
-from schedd.core.ids import SHARDS, Epoch, ShardId, TenureId, Term, Timeline
-from schedd.core.model import Claim, ShardRow, Tenure
-from schedd.core.records import Probe
+from schedd.core.ids import SHARDS, Epoch, JobId, ShardId, TenureId, Term, Timeline
+from schedd.core.marks import Lineage, Mark
+from schedd.core.model import AuditEntry, Claim, RunKey, ShardRow, Tenure
+from schedd.core.pauses import Pause, Pauses
+from schedd.core.records import Probe, StoredDefinition, WaitingRun
 from schedd.ports import LeaseKeeper
 from schedkit.clock import utcnow
 from schedkit.errors import Unavailable
@@ -250,6 +252,9 @@ class TwinDatabase:
         self.clock = clock
         self.timeline = Timeline(1)
         self.term = Term(0)
+        self.mark = Mark(None, "twin", 1)
+        self.pauses: list[Pause] = []
+        self.audit: list[AuditEntry] = []
         self.tenures: dict[TenureId, Tenure] = {}
         self.shards = {
             ShardId(at): ShardRow(ShardId(at), None, Epoch(0), Timeline(0)) for at in range(SHARDS)
@@ -278,11 +283,17 @@ class TwinMembershipStore:
 
     rows: TwinDatabase
     cut: bool = False
+    lineage: Lineage = field(default_factory=Lineage)
 
     async def probe(self) -> Probe:
-        """The clock."""
+        """The clock, and where the database stands."""
+        known = self.lineage.known
         await self._travel()
-        return Probe(self.rows.clock(), self.rows.timeline, in_recovery=False)
+        mark = replace(self.rows.mark, timeline=self.rows.timeline)
+        self.lineage.seen(mark, known)
+        if self.lineage.broken:
+            raise Unavailable(self.lineage.broken)
+        return Probe(self.rows.clock(), self.rows.timeline, in_recovery=False, mark=mark)
 
     async def cluster_id(self) -> str:
         """Always the same."""
@@ -360,6 +371,66 @@ class TwinMembershipStore:
             row = self.rows.shards[shard]
             if (row.owner, row.epoch, row.timeline) == (claim.tenure, epoch, claim.timeline):
                 self.rows.shards[shard] = replace(row, owner=None)
+
+    # ── the port `RecoveryStore` ─────────────────────────────────────────────────────────────
+
+    async def read_mark(self) -> Mark:
+        """Where the rows stand."""
+        await self._travel()
+        return replace(self.rows.mark, timeline=self.rows.timeline)
+
+    async def mark(self, term: Term) -> Mark | None:
+        """The next one."""
+        await self._travel()
+        if self.rows.term != term:
+            return None
+        self.rows.mark = replace(self.rows.mark, at=self.rows.clock())
+        return await self.read_mark()
+
+    async def tell(self, term: Term, entry: AuditEntry) -> bool:
+        """Into the audit."""
+        await self._travel()
+        if self.rows.term == term:
+            self.rows.audit.append(entry)
+        return self.rows.term == term
+
+    async def begin(
+        self,
+        term: Term | None,
+        until: datetime | None,
+        note: Callable[[datetime, datetime, Pause | None], str],
+        entry: Callable[[Pauses, Pauses], AuditEntry],
+    ) -> Pause | None:
+        """One more pause."""
+        await self._travel()
+        if term is not None and self.rows.term != term:
+            return None
+        before = Pauses(len(self.rows.pauses), tuple(self.rows.pauses))
+        began, lost_until = self.rows.mark.at or self.rows.clock(), until or self.rows.clock()
+        told = note(began, lost_until, before.present)
+        self.rows.pauses.append(Pause(began, "schedd", told, lost_until=lost_until))
+        after = Pauses(len(self.rows.pauses), tuple(self.rows.pauses))
+        self.rows.audit.append(entry(before, after))
+        return after.present
+
+    async def waiting(
+        self, after: WaitingRun | None, until: datetime, limit: int
+    ) -> list[WaitingRun]:
+        """There are no runs here."""
+        await self._travel()
+        return []
+
+    async def definitions(self, jobs: Collection[JobId]) -> dict[JobId, StoredDefinition]:
+        """There are no jobs here."""
+        await self._travel()
+        return {}
+
+    async def end(
+        self, term: Term | None, keys: Sequence[RunKey], error: str, fingerprint: str
+    ) -> int | None:
+        """Nothing to end."""
+        await self._travel()
+        return 0
 
     async def _travel(self) -> None:
         await asyncio.sleep(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import click
 
 from schedclient import Cluster
@@ -9,7 +11,7 @@ from schedctl.columns import AUDIT, MEMBERS, SHARD_MOVES, SHARDS, WORKERS, facts
 from schedctl.commands.doctor import doctor
 from schedctl.flags import Group, pass_session
 from schedctl.output import instant, length, message, show_facts, show_list, show_listing, show_one
-from schedctl.session import Session
+from schedctl.session import Past, Session
 
 
 @click.group(cls=Group)
@@ -33,7 +35,7 @@ def show_status(session: Session, found: Cluster) -> None:
         session,
         [
             ("Cluster", found.cluster_id),
-            ("State", "PAUSED" if found.paused else None),
+            ("State", "RECOVERY" if found.recovering else "PAUSED" if found.paused else None),
             ("Paused", _pause(session, found) if found.paused else None),
             *(("Trouble", one) for one in found.troubles),
             ("Leader", found.leader or "none"),
@@ -109,14 +111,28 @@ def pause(session: Session, note: str) -> None:
 
 @cluster.command()
 @click.option(
-    "--catch-up",
-    is_flag=True,
+    "--catch-up/--no-catch-up",
+    default=None,
     help="What fell due in the pause goes by each job's catch-up policy, as after an outage.",
 )
+@click.option(
+    "--catch-up-since",
+    type=Past(),
+    metavar="INSTANT|AGO",
+    help="Only what fell due from then on does.",
+)
 @pass_session
-def resume(session: Session, catch_up: bool) -> None:
-    """Fire and start again; what fell due in the pause is SKIPPED (PAUSED)."""
-    show_status(session, session.run(lambda client: client.cluster.resume(catch_up=catch_up)))
+def resume(session: Session, catch_up: bool | None, catch_up_since: datetime | None) -> None:
+    """Fire and start again; what fell due in the pause is SKIPPED (PAUSED).
+
+    In RECOVERY, after the database went back, one of the three has to be chosen.
+    """
+    if catch_up is not None and catch_up_since is not None:
+        raise click.UsageError("--catch-up-since says from when on: leave --catch-up out")
+    resumed = session.run(
+        lambda client: client.cluster.resume(catch_up=catch_up, catch_up_since=catch_up_since)
+    )
+    show_status(session, resumed)
 
 
 @cluster.command()

@@ -53,6 +53,8 @@ class Cluster(google.protobuf.message.Message):
     PAUSED_BY_FIELD_NUMBER: builtins.int
     PAUSE_NOTE_FIELD_NUMBER: builtins.int
     TROUBLES_FIELD_NUMBER: builtins.int
+    RECOVERING_FIELD_NUMBER: builtins.int
+    LOST_UNTIL_FIELD_NUMBER: builtins.int
     cluster_id: builtins.str
     leader: builtins.str
     """The leader's name; empty while there is none."""
@@ -73,6 +75,10 @@ class Cluster(google.protobuf.message.Message):
     """While it is paused nothing is fired and nothing started."""
     paused_by: builtins.str
     pause_note: builtins.str
+    recovering: builtins.bool
+    """It is paused because its database went back, to `paused_at`: a person looks at what is there,
+    and resumes it with a choice of what is caught up. The lost one may have gone on until this.
+    """
     @property
     def paused_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     @property
@@ -81,6 +87,8 @@ class Cluster(google.protobuf.message.Message):
         it is wanted, and told by `paused`.
         """
 
+    @property
+    def lost_until(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
@@ -102,9 +110,11 @@ class Cluster(google.protobuf.message.Message):
         paused_by: builtins.str = ...,
         pause_note: builtins.str = ...,
         troubles: collections.abc.Iterable[builtins.str] | None = ...,
+        recovering: builtins.bool = ...,
+        lost_until: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["paused_at", b"paused_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cluster_id", b"cluster_id", "dead_letters", b"dead_letters", "jobs", b"jobs", "leader", b"leader", "members", b"members", "owned", b"owned", "pause_note", b"pause_note", "paused", b"paused", "paused_at", b"paused_at", "paused_by", b"paused_by", "pending", b"pending", "retrying", b"retrying", "running", b"running", "shards", b"shards", "term", b"term", "troubles", b"troubles", "version", b"version", "workers", b"workers"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["lost_until", b"lost_until", "paused_at", b"paused_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cluster_id", b"cluster_id", "dead_letters", b"dead_letters", "jobs", b"jobs", "leader", b"leader", "lost_until", b"lost_until", "members", b"members", "owned", b"owned", "pause_note", b"pause_note", "paused", b"paused", "paused_at", b"paused_at", "paused_by", b"paused_by", "pending", b"pending", "recovering", b"recovering", "retrying", b"retrying", "running", b"running", "shards", b"shards", "term", b"term", "troubles", b"troubles", "version", b"version", "workers", b"workers"]) -> None: ...
 
 global___Cluster = Cluster
 
@@ -415,16 +425,26 @@ class ResumeClusterRequest(google.protobuf.message.Message):
 
     CATCH_UP_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
+    CATCH_UP_SINCE_FIELD_NUMBER: builtins.int
     catch_up: builtins.bool
-    """What fell due in the pause is caught up by each job's policy; else it is SKIPPED (PAUSED)."""
+    """What fell due in the pause is caught up by each job's policy; else it is SKIPPED (PAUSED). To be
+    chosen where the cluster recovers, this or catch_up_since.
+    """
     request_id: builtins.str
+    @property
+    def catch_up_since(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Only what fell due from here on is caught up."""
+
     def __init__(
         self,
         *,
-        catch_up: builtins.bool = ...,
+        catch_up: builtins.bool | None = ...,
         request_id: builtins.str = ...,
+        catch_up_since: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["catch_up", b"catch_up", "request_id", b"request_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_catch_up", b"_catch_up", "catch_up", b"catch_up", "catch_up_since", b"catch_up_since"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_catch_up", b"_catch_up", "catch_up", b"catch_up", "catch_up_since", b"catch_up_since", "request_id", b"request_id"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_catch_up", b"_catch_up"]) -> typing.Literal["catch_up"] | None: ...
 
 global___ResumeClusterRequest = ResumeClusterRequest
 

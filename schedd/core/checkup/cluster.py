@@ -85,6 +85,13 @@ def _paused(facts: Facts) -> Finding:
     check = Check(AREA, "pause")
     if facts.pause is None:
         return check.ok("it isn't paused")
+    if facts.pause.recovering:
+        return check.bad(
+            f"RECOVERY: {facts.pause.note}",
+            "nothing is fired and nothing starts until a person has looked: what ran in what was"
+            " lost may run again",
+            "docs/operations.md, Restoring; `schedctl cluster resume --catch-up-since T`",
+        )
     note = f": {facts.pause.note}" if facts.pause.note else ""
     return check.warn(
         f"paused by {facts.pause.by} since {facts.pause.began:%Y-%m-%dT%H:%M:%SZ}{note}",

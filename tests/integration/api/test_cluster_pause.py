@@ -8,8 +8,10 @@ from datetime import timedelta
 
 import pytest
 
-from schedd.api.errors import OutcomeUnclear
+from schedd.api.errors import FailedPrecondition, InvalidArgument, OutcomeUnclear
 from schedd.core.lifecycle import State
+from schedd.leader.recovery import recover
+from schedd.store.recovery import PostgresRecoveryStore
 from schedproto.v1 import cluster_service_pb2 as wire
 from schedproto.v1 import common_pb2, job_pb2, job_service_pb2, run_service_pb2
 from support.store import draft
@@ -85,3 +87,29 @@ async def test_why_a_run_waits_names_the_pause_and_what_ends_it(api):
     assert "paused by tester since" in why.answer
     assert why.answer.endswith(": upgrade.")
     assert why.checks[0].remedy == "schedctl cluster resume"
+
+
+async def test_a_recovery_is_told_and_resumed_by_a_choice_alone(api):
+    """P2.9"""
+    store = api.services.pauses
+    held = await recover(PostgresRecoveryStore(store.database), None, None)
+    seen = await api("GetCluster", wire.GetClusterRequest())
+    assert (seen.paused, seen.recovering, seen.pause_note) == (True, True, held.note)
+    assert seen.lost_until.seconds
+    with pytest.raises(FailedPrecondition) as refused:
+        await api("ResumeCluster", wire.ResumeClusterRequest())
+    assert refused.value.reason == "RECOVERING"
+    for flag in ("--catch-up-since", "--catch-up ", "--no-catch-up"):
+        assert flag in refused.value.remedy
+    both = wire.ResumeClusterRequest(catch_up=True)
+    both.catch_up_since.FromSeconds(1)
+    with pytest.raises(InvalidArgument):
+        await api("ResumeCluster", both)
+    assert (await api("GetCluster", wire.GetClusterRequest())).recovering
+
+    chosen = wire.ResumeClusterRequest()
+    chosen.catch_up_since.FromSeconds(1_700_000_000)
+    assert not (await api("ResumeCluster", chosen)).paused
+    [entry, *_] = (await api("ListAudit", wire.ListAuditRequest(object="cluster"))).entries
+    assert json.loads(entry.before)["recovering"]
+    assert json.loads(entry.after)["catchUpSince"] == "2023-11-14T22:13:20+00:00"

@@ -65,7 +65,7 @@ async def test_after_the_resume_a_step_reckoned_before_or_in_the_pause_advances_
     step = firing(job)
     paused = await me.store.pauses.pause("ann", "", told)
     assert paused.switched == 1
-    resumed = await me.store.pauses.resume(False, told)
+    resumed = await me.store.pauses.resume(False, None, told)
     claim = me.claim(job.shard)
 
     for switched in (0, 1):
@@ -119,7 +119,7 @@ async def test_at_resume_only_what_was_inserted_early_for_an_instant_of_the_paus
     await me.store.pauses.pause("ann", "", told)
     await world.sql("SELECT pg_sleep_until(%s)", soon)
 
-    await me.store.pauses.resume(False, told)
+    await me.store.pauses.resume(False, None, told)
 
     states = await world.sql(
         "SELECT job_id, state, reason, finished_at IS NOT NULL FROM runs ORDER BY scheduled_at"
@@ -139,7 +139,7 @@ async def test_a_resume_that_catches_up_leaves_it_to_run(world: World) -> None:
     await me.store.pauses.pause("ann", "", told)
     await world.sql("SELECT pg_sleep_until(%s)", soon)
 
-    ended = await me.store.pauses.resume(True, told)
+    ended = await me.store.pauses.resume(True, None, told)
 
     assert [pause.caught_up for pause in ended.all] == [True]
     assert await world.sql("SELECT state FROM runs") == [("PENDING",)]
@@ -154,9 +154,9 @@ async def test_pausing_again_changes_the_note_and_resuming_again_nothing(world: 
     assert (again.present.by, again.present.note) == ("ann", "upgrade, still")
     assert again.present.began == first.all[0].began
 
-    resumed = await me.store.pauses.resume(False, told)
+    resumed = await me.store.pauses.resume(False, None, told)
     assert (resumed.present, resumed.switched) == (None, 2)
-    assert await me.store.pauses.resume(False, told) == resumed
+    assert await me.store.pauses.resume(False, None, told) == resumed
 
     lines = await me.store.users.list_audit(None, "cluster", None, None, 10)
     assert len(lines) == 3, "the resume of what wasn't paused isn't one"
@@ -200,7 +200,7 @@ async def test_what_is_new_since_the_last_look_is_read(world: World) -> None:
     for change in (
         me.store.pauses.pause("ann", "upgrade", told),
         me.store.pauses.pause("bob", "another note", told),
-        me.store.pauses.resume(True, told),
+        me.store.pauses.resume(True, None, told),
         me.store.pauses.pause("ann", "again", told),
     ):
         changed = await change

@@ -74,7 +74,7 @@ class World:
         self.made = True
         return NO_PAUSES
 
-    async def resume(self, catch_up: bool, entry: Any) -> Pauses:
+    async def resume(self, catch_up: bool | None, since: Any, entry: Any) -> Pauses:
         self.made = True
         return NO_PAUSES
 

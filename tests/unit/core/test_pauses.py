@@ -167,3 +167,55 @@ def test_the_present_pause_is_the_one_without_an_end() -> None:
     assert Pauses(1, (lasting,)).present == lasting
     assert Pauses(2, (pause("12:00", "12:01"),)).present is None
     assert NO_PAUSES.present is None
+
+
+def resumed(since: str | None, *, at_most_once: bool = False) -> tuple[list[object], list[str]]:
+    """What a recovery from 12:00 to 12:10 makes of a minutely job, whose lost tail ended at 12:04.
+
+    Resumed with a horizon; None: without any catch-up.
+    """
+    held = Pause(
+        at("12:00"),
+        "schedd",
+        ended=at("12:10"),
+        lost_until=at("12:04"),
+        caught_up_since=at(since) if since else None,
+    )
+    compiled, nominal = minutely(), at("12:01")
+    folds: list[object] = []
+    fires, due, now = [], nominal, at("12:10:30")
+    for _ in range(20):
+        policy = CatchUp(CatchUpPolicy.ALL, HOUR)
+        pauses = Pauses(2, (held,))
+        step = plan(compiled, policy, nominal, due, now, pauses, at_most_once=at_most_once)
+        folds += [(f.state.value, f.reason, f"{f.first:%H:%M}", f.count) for f in step.folds]
+        fires += [f"{fire.nominal:%H:%M}" for fire in step.fires]
+        if step.next is None or step.next.due > now:
+            return folds, fires
+        nominal, due = step.next.nominal, step.next.due
+    raise AssertionError("it never comes to rest")
+
+
+def test_a_horizon_splits_a_recovery_into_what_is_skipped_and_what_is_caught_up() -> None:
+    """P3.12: the instant of the horizon itself is caught up."""
+    folds, fires = resumed("12:07")
+    assert folds == [("SKIPPED", Reason.PAUSED, "12:01", 6)]
+    assert fires == ["12:07", "12:08", "12:09", "12:10"]
+
+
+@pytest.mark.parametrize(("since", "skipped"), [("11:00", 0), ("12:00", 0), ("13:00", 10)])
+def test_a_horizon_before_it_catches_up_on_all_and_one_behind_it_on_nothing(
+    since: str, skipped: int
+) -> None:
+    folds, fires = resumed(since)
+    assert folds == ([("SKIPPED", Reason.PAUSED, "12:01", skipped)] if skipped else [])
+    assert len(fires) == 10 - skipped
+
+
+def test_what_runs_at_most_once_never_catches_up_on_what_may_have_run_in_what_was_lost() -> None:
+    """P2.9: whatever horizon was chosen."""
+    folds, fires = resumed("12:01", at_most_once=True)
+    assert folds == [("SKIPPED", Reason.PAUSED, "12:01", 4)]
+    assert fires[0] == "12:05"
+    assert resumed("12:07", at_most_once=True) == resumed("12:07")
+    assert resumed(None, at_most_once=True) == resumed(None)

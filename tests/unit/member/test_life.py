@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from schedd import member
+from schedd.core import marks
 from schedd.core.coordination import Delete, Put
 from schedd.core.ids import SHARDS, ShardId, Term, Timeline
 from schedd.core.membership import LEADER, MAP, decode_member, member_key
 from schedd.core.model import Tenure
+from schedd.core.pauses import Pause
 from schedd.core.shard_map import ShardMap, decode, encode
 from schedd.leader.candidate import Candidate
 from support.members import TwinCluster
@@ -164,7 +168,7 @@ async def test_the_last_member_leaves_without_waiting_for_anyone() -> None:
         cluster["a"].draining.set()
         async with asyncio.timeout(PATIENCE):
             await cluster["a"].ended()
-        assert set(cluster.etcd.entries) == {MAP}
+        assert set(cluster.etcd.entries) == {MAP, marks.KEY}
 
 
 async def test_two_daemons_of_one_name_are_never_both_members() -> None:
@@ -267,6 +271,40 @@ async def test_who_is_about_to_take_anew_doesnt_lead_before(
             "both to have looked whether they should lead",
         )
         assert cluster.rows.term == term
+
+
+async def test_a_database_that_went_back_is_judged_by_a_new_term_before_anyone_owns_a_shard() -> (
+    None
+):
+    """P2.9: on the same timeline, with everybody running; nobody maps before it is judged."""
+    async with TwinCluster("a", "b") as cluster:
+        await cluster.settled()
+        await wait_until_async(
+            lambda: all(cluster[name].store.lineage.known.at for name in "ab"), PATIENCE, "marks"
+        )
+        before, term = {name: cluster[name].tenure for name in "ab"}, cluster.rows.term
+        taken = len(cluster.rows.takings)
+        found: list[int] = []
+        judged = cluster.rows.pauses
+
+        class Judged(list[Pause]):
+            def append(self, pause: Pause) -> None:
+                found.append(len(cluster.rows.takings))
+                super().append(pause)
+
+        cluster.rows.pauses = Judged(judged)
+        mark = cluster.rows.mark
+        assert mark.at is not None
+        cluster.rows.mark = replace(mark, at=mark.at - timedelta(hours=1))
+        await wait_until_async(
+            lambda: all(cluster[name].tenure not in (None, before[name]) for name in "ab"),
+            PATIENCE,
+            "new tenures",
+        )
+        await cluster.settled()
+        assert found == [taken], "held before the first shard was taken anew, and once"
+        assert cluster.rows.term > term
+        assert len(cluster.rows.takings) > taken
 
 
 async def test_what_a_member_owns_without_knowing_is_set_right() -> None:

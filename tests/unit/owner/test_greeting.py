@@ -66,3 +66,16 @@ async def test_one_whose_stream_ended_while_it_was_looked_up_isnt_remembered_for
     await greets._look_after()
     assert not greets._lost
     assert rows.ended == [one.id], "its key goes all the same"
+
+
+async def test_one_whose_row_a_restored_database_lacks_is_told_that_it_is_lost() -> None:
+    """P2.9: nothing of its life is known any more, so it starts a new one."""
+    one, workers = worker(), Workers(SetClock(), lambda _event: None)
+    rows = Rows()
+    greets = greeting(rows, workers)
+    workers.attach(one, RecordingLine())
+    told: list[bool] = []
+
+    await greets._look_after()
+    greets.heard(one, 0.0, lambda *, refreshed, lost: told.append(lost))
+    assert (told, rows.ended) == ([True], [one.id])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -135,3 +136,40 @@ async def test_a_pause_is_told_by_whom_since_when_and_why(ctl, member):
         assert "by ops, since 2026-01-05T12:00:00.000Z: disks" in out
     member.say("ResumeCluster", wire.Cluster())
     assert "PAUSED" not in (await ctl("cluster", "resume", "--catch-up")).out
+
+
+async def test_a_recovery_is_told_as_such(ctl, member):
+    held = wire.Cluster(paused=True, recovering=True, paused_by="schedd", pause_note="it went back")
+    held.paused_at.FromDatetime(NOW)
+    member.say("GetCluster", held)
+    out = (await ctl("cluster", "status")).out
+    assert "RECOVERY" in out
+    assert "it went back" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "asked"),
+    [
+        ([], wire.ResumeClusterRequest()),
+        (["--catch-up"], wire.ResumeClusterRequest(catch_up=True)),
+        (["--no-catch-up"], wire.ResumeClusterRequest(catch_up=False)),
+    ],
+)
+async def test_a_resume_says_what_was_chosen_and_nothing_where_nothing_was(
+    ctl, member, flags, asked
+):
+    member.say("ResumeCluster", wire.Cluster())
+    assert (await ctl("cluster", "resume", *flags)).code == 0
+    assert member.heard("ResumeCluster") == [asked]
+
+
+async def test_the_horizon_of_a_resume_is_an_instant_or_so_long_ago(ctl, member):
+    member.say("ResumeCluster", wire.Cluster())
+    assert (await ctl("cluster", "resume", "--catch-up-since", "2026-01-05T11:00:00Z")).code == 0
+    before = time.time()
+    assert (await ctl("cluster", "resume", "--catch-up-since", "10m")).code == 0
+    exact, ago = (one.catch_up_since for one in member.heard("ResumeCluster"))
+    assert exact.ToJsonString() == "2026-01-05T11:00:00Z"
+    assert before - 601 < ago.seconds <= time.time() - 599
+    for wrong in (["--catch-up-since", "soon"], ["--catch-up-since", "10m", "--catch-up"]):
+        assert (await ctl("cluster", "resume", *wrong)).code == 2

@@ -1,0 +1,56 @@
+"""Marks, and what is done with a database that went back."""
+
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from schedd.core.ids import JobId, Term
+from schedd.core.marks import Mark
+from schedd.core.model import AuditEntry, RunKey
+from schedd.core.pauses import Pause, Pauses
+from schedd.core.records import StoredDefinition, WaitingRun
+
+
+class RecoveryStore(Protocol):
+    """Each writing method is one transaction that compares the term: None or False, it is over.
+    `term` None: an operator's, while no member runs.
+    """
+
+    async def read_mark(self) -> Mark:
+        """Where the database stands."""
+        ...
+
+    async def mark(self, term: Term) -> Mark | None:
+        """Make the next one, greater than the one before."""
+        ...
+
+    async def tell(self, term: Term, entry: AuditEntry) -> bool:
+        """A line of the audit."""
+        ...
+
+    async def begin(
+        self,
+        term: Term | None,
+        until: datetime | None,
+        note: Callable[[datetime, datetime, Pause | None], str],
+        entry: Callable[[Pauses, Pauses], AuditEntry],
+    ) -> Pause | None:
+        """Pause the cluster from its newest mark on, and write off every worker's incarnation.
+
+        `until`: when the lost database may have gone on; None: until now. `note` is made of where
+        it went back to, of that, and of the pause that lasts already. May be repeated.
+        """
+        ...
+
+    async def waiting(
+        self, after: WaitingRun | None, until: datetime, limit: int
+    ) -> list[WaitingRun]:
+        """The next live runs behind `after`. `doubtful`: it waits, and was made by `until`."""
+        ...
+
+    async def definitions(self, jobs: Collection[JobId]) -> dict[JobId, StoredDefinition]: ...
+    async def end(
+        self, term: Term | None, keys: Sequence[RunKey], error: str, fingerprint: str
+    ) -> int | None:
+        """End those that still wait as FAILED (WORKER_LOST), dead letters; how many they were."""
+        ...

@@ -1,0 +1,241 @@
+"""A database that went back, on rows: what holds it, who is written off, who may come near it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from schedd.core.ids import Term
+from schedd.core.lifecycle import State
+from schedd.core.marks import DOUBT
+from schedd.core.model import AuditEntry
+from schedd.core.pauses import Pause, Pauses
+from schedd.core.records import JobRecord
+from schedd.leader.recovery import recover
+from schedd.store import recovery
+from schedkit.clock import utcnow
+from schedkit.errors import Unavailable
+from schedproto.v1 import job_pb2
+from support.store import START, World, draft, firing, incarnation, new_run, report
+
+HOUR = timedelta(hours=1)
+
+
+def told(before: Pauses, after: Pauses) -> AuditEntry:
+    return AuditEntry("ann", "resume", "cluster", "ok", before=str(before), after=str(after))
+
+
+async def marked(world: World, ago: timedelta) -> datetime:
+    """The newest mark is so old."""
+    at = utcnow() - ago
+    await world.sql("UPDATE cluster SET marked_at = %s", at)
+    return at
+
+
+async def paused(world: World) -> Pause | None:
+    return await world.store.pauses.present()
+
+
+async def a_job(world: World, *, once: bool, **changes: Any) -> JobRecord:
+    """One whose definition can be read."""
+    job = await world.job(**changes)
+    delivery = job_pb2.DELIVERY_AT_MOST_ONCE if once else job_pb2.DELIVERY_AT_LEAST_ONCE
+    spec = job_pb2.Job(delivery=delivery, shell=job_pb2.ShellAction(argv=["true"]))
+    spec.cron.append("* * * * *")
+    stored = (spec.SerializeToString(), job.definition.job_id)
+    await world.sql("UPDATE jobs SET spec = %s WHERE job_id = %s RETURNING 1", *stored)
+    return job
+
+
+async def test_recovery_pauses_from_the_mark_on_and_writes_every_worker_off(world: World) -> None:
+    """P2.9: and may be begun again by a successor."""
+    me = await world.member()
+    worker = await me.store.workers.register(incarnation())
+    mark = await marked(world, HOUR)
+    until = mark + timedelta(minutes=5)
+
+    first = await recover(me.store.recovery, None, until)
+    again = await recover(me.store.recovery, None, until)
+
+    assert (first.began, first.lost_until, first.by) == (mark, until, "schedd")
+    assert again == first == await paused(world)
+    [stored] = await me.store.workers.incarnations([worker.id])
+    assert stored.lost_at is not None
+    assert await world.sql("SELECT paused, switched FROM cluster") == [(True, 2)]
+    assert await world.sql("SELECT count(*) FROM audit WHERE action = 'recover'") == [(2,)]
+
+
+async def test_without_a_mark_recovery_covers_all_that_isnt_accounted_for(world: World) -> None:
+    me = await world.member()
+    [(opened,)] = await world.sql("SELECT min(opened_at) FROM tenures")
+    assert (await recover(me.store.recovery, None, None)).began == opened
+
+
+async def test_a_pause_that_lasts_already_becomes_recovery_and_is_named(world: World) -> None:
+    me = await world.member()
+    mark = await marked(world, HOUR)
+    await me.store.pauses.pause("ann", "new disks", told)
+    held = await recover(me.store.recovery, None, None)
+    assert (held.began, held.recovering) == (mark, True)
+    assert "It was paused by ann already: new disks." in held.note
+    assert await world.sql("SELECT count(*) FROM pauses") == [(1,)]
+
+
+async def test_a_term_that_is_over_marks_and_holds_nothing(world: World) -> None:
+    """P2.2"""
+    me = await world.member()
+    old = Term(7)
+    store = me.store.recovery
+    assert await store.mark(old) is None
+    assert await store.begin(old, None, lambda *_: "", told) is None
+    assert await store.end(old, [new_run(await world.job(), START).key], "", "") is None
+    assert not await store.tell(old, AuditEntry("schedd", "lose-tail", "cluster", "ok"))
+    assert await world.sql("SELECT marked_at, paused FROM cluster") == [(None, False)]
+
+
+async def test_marks_grow_though_the_databases_clock_went_back(world: World) -> None:
+    me = await world.member()
+    ahead = await marked(world, -HOUR)
+    term = await me.store.membership.raise_term(Term(0), me.tenure)
+    assert term is not None
+    made = await me.store.recovery.mark(term)
+    assert made is not None
+    assert made.at == ahead + timedelta(microseconds=1)
+
+
+async def test_waiting_runs_that_may_have_run_end_as_lost_if_they_run_at_most_once(
+    world: World,
+) -> None:
+    """P2.9: what waited in the rows may have run and ended in what was lost."""
+    me = await world.member()
+    once, often = await a_job(world, once=True), await a_job(world, once=False, shard=200)
+    [waits], [other] = (await me.fire(firing(once))).runs, (await me.fire(firing(often))).runs
+    await marked(world, timedelta(0))
+    [(until,)] = await world.sql("SELECT clock_timestamp()")
+    later = firing(once, at=START + timedelta(minutes=1))
+    [fresh] = (await me.fire(later)).runs  # by somebody who came after it was restored
+
+    await recover(me.store.recovery, None, until)
+
+    row = await world.run_row(waits.key.run_id)
+    assert (row["state"], row["reason"]) == ("FAILED", "WORKER_LOST")
+    assert "may have run" in row["error"]
+    assert not await world.is_live(waits.key.run_id)
+    assert await world.sql("SELECT run_id FROM dead_letters") == [(waits.key.run_id,)]
+    for run in (other, fresh):
+        assert (await world.run_row(run.key.run_id))["state"] == "PENDING"
+
+
+async def test_live_runs_are_looked_through_part_by_part(world: World) -> None:
+    me = await world.member()
+    jobs = [await a_job(world, once=True, shard=shard) for shard in (3, 9, 9, 250)]
+    runs = [run for job in jobs for run in (await me.fire(firing(job))).runs]
+    seen: list[object] = []
+    after = None
+    while page := await me.store.recovery.waiting(after, utcnow() + DOUBT, 3):
+        assert len(page) <= 3
+        seen += [run.key for run in page if run.doubtful]
+        after = page[-1]
+    assert set(seen) == {run.key for run in runs}
+    assert len(seen) == 4
+
+
+async def test_a_recovery_is_resumed_by_a_choice_alone(world: World) -> None:
+    me = await world.member()
+    await marked(world, HOUR)
+    held = await recover(me.store.recovery, None, None)
+    assert await me.store.pauses.resume(None, None, told) is None
+    assert await paused(world) == held
+    since = utcnow() - timedelta(minutes=10)
+    resumed = await me.store.pauses.resume(None, since, told)
+    assert resumed is not None
+    assert resumed.all[-1].skipped_until() == since - timedelta(microseconds=1)
+    assert await me.store.pauses.read() == resumed
+
+
+async def test_at_resume_what_was_inserted_early_is_skipped_up_to_the_horizon(
+    world: World,
+) -> None:
+    me = await world.member()
+    before, after = utcnow() - timedelta(minutes=30), utcnow() - timedelta(minutes=5)
+    first = await a_job(world, once=False, due=before)
+    second = await a_job(world, once=False, due=after)
+    await me.fire(firing(first), firing(second))
+    await marked(world, HOUR)
+    await recover(me.store.recovery, None, None)
+    await me.store.pauses.resume(None, utcnow() - timedelta(minutes=10), told)
+    states = await world.sql("SELECT job_id, state FROM runs")
+    ids = first.definition.job_id, second.definition.job_id
+    assert dict(states) == {ids[0]: "SKIPPED", ids[1]: "PENDING"}
+
+
+async def test_a_connection_to_a_database_that_went_back_is_used_for_nothing(
+    world: World,
+) -> None:
+    """P2.9: looked at before its first use, so not even one statement of ours goes there."""
+    me = await world.member()
+    database = me.store.database
+    await marked(world, timedelta(0))
+    await me.store.membership.probe()
+    await world.sql("UPDATE cluster SET marked_at = marked_at - interval '1 hour'")
+    database.reconnect()
+    used: list[object] = []
+
+    def body(connection: Connection) -> None:
+        used.append(connection)
+
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="went back"):
+            await database.call(body)
+    assert used == []
+    database.follow()
+    await database.call(body)
+    assert len(used) == 1
+
+
+async def test_the_probe_tells_where_a_pooler_keeps_the_connections(world: World) -> None:
+    me = await world.member()
+    await marked(world, timedelta(0))
+    await me.store.membership.probe()
+    await marked(world, HOUR)
+    with pytest.raises(Unavailable, match="went back"):
+        await me.store.membership.probe()
+
+
+async def test_a_connection_is_looked_at_once_and_by_nobody_elses_transaction(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hot path has no statement more."""
+    me = await world.member()
+    looks: list[object] = []
+    look = recovery.lineage.look
+
+    def counted(connection: Connection) -> object:
+        looks.append(connection)
+        return look(connection)
+
+    monkeypatch.setattr(recovery.lineage, "look", counted)
+    me.store.database.reconnect()
+    for _ in range(5):
+        await me.store.database.on_lane([0], lambda c: c.exec_driver_sql("SELECT 1").all())
+    assert len(looks) == 1
+
+
+async def test_a_result_under_a_token_of_the_lost_future_is_stale(world: World) -> None:
+    """P2.7: the row went back to before that token, and epochs have jumped past it."""
+    me = await world.member()
+    [run] = (await me.fire(firing(await a_job(world, once=False)))).runs
+    [out] = await me.assigned(draft(run))
+    await world.sql(
+        "UPDATE runs SET state = 'PENDING', token = 0, attempt = 0, worker = NULL,"
+        " incarnation = NULL, start_by = NULL WHERE run_id = %s",
+        run.key.run_id,
+    )
+    [verdict] = await me.store.results.accept([report(out)])
+    assert verdict.value == "STALE"
+    row = await world.run_row(run.key.run_id)
+    assert (row["state"], row["token"]) == (State.PENDING.value, 0)
+    assert row["due_at"].tzinfo == UTC

@@ -1,0 +1,182 @@
+"""Members whose PostgreSQL is put back to an earlier state, really: the server is killed and goes
+on from a copy of its files. Which runs start then, `tests/acceptance/test_restore.py` shows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine
+
+from schedd.core import marks
+from schedd.core.marks import Mark
+from schedd.etcd.access import Access
+from schedd.etcd.client import EtcdClient, connect
+from schedd.store import migrate
+from schedd.store.database import url_of
+from support.etcd import EtcdCluster
+from support.member_process import MemberProcesses
+from support.postgres import ScratchServer, back_up, private_postgres, promote, restore
+from support.wait import PATIENCE, wait_until_async
+
+TTL = 3
+
+
+@pytest.fixture(scope="module")
+def etcd() -> Iterator[EtcdCluster]:
+    with EtcdCluster(1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def private() -> Iterator[ScratchServer]:
+    with private_postgres() as server:
+        yield server
+
+
+@dataclass
+class World:
+    """One database on a server that is put back, and the members on it."""
+
+    server: ScratchServer
+    dsn: str
+    members: MemberProcesses
+    etcd: EtcdClient
+    backup: Path = field(init=False)
+
+    def sql(self, statement: str) -> list[tuple[Any, ...]]:
+        """One statement, over a connection of its own."""
+        return self.server.execute(statement, self.dsn)
+
+    def back_up(self, *, marked_ago: str) -> None:
+        """Copy the files as of a last mark so long ago. No member runs yet."""
+        self.sql(f"UPDATE cluster SET marked_at = clock_timestamp() - interval '{marked_ago}'")
+        self.backup = back_up(self.server)
+
+    def restore(self, *, promoted: bool = False) -> None:
+        restore(self.server, self.backup, promoted=promoted)
+
+    async def owned(self, after: int = 0) -> None:
+        """Wait until all shards are owned by members that live, at epochs above this one."""
+
+        async def owned() -> bool:
+            [(count,)] = self.sql(
+                "SELECT count(*) FROM shards s JOIN tenures t ON t.id = s.owner"
+                f" WHERE t.fenced_at IS NULL AND s.epoch > {after}"
+            )
+            return bool(count == 256)
+
+        await wait_until_async(owned, PATIENCE, "all shards to be owned")
+
+    def counts(self) -> tuple[int, int]:
+        """The greatest epoch, and the term."""
+        [counts] = self.sql("SELECT max(epoch), (SELECT term FROM term) FROM shards")
+        return counts[0], counts[1]
+
+    async def remembered(self) -> Mark:
+        """The mark in etcd."""
+        entry = await self.etcd.get(marks.KEY)
+        assert entry is not None
+        return marks.decode(entry.value)
+
+    def audit(self, action: str) -> list[tuple[Any, ...]]:
+        return self.sql(f"SELECT actor, reason, after FROM audit WHERE action = '{action}'")
+
+
+@asynccontextmanager
+async def a_world(etcd: EtcdCluster, server: ScratchServer, folder: Path) -> AsyncIterator[World]:
+    dsn = server.create_database()
+    migrate.upgrade(dsn)
+    root = f"recovery-{os.getpid()}-{dsn.rpartition('_')[2]}/"
+    async with connect(Access(etcd.endpoints), deadline=0.5, root=root) as client:
+        with MemberProcesses(etcd.endpoints, dsn, folder, root=root, ttl=TTL) as members:
+            yield World(server, dsn, members, client)
+
+
+@pytest.fixture
+async def world(etcd: EtcdCluster, private: ScratchServer, tmp_path: Path) -> AsyncIterator[World]:
+    async with a_world(etcd, private, tmp_path) as made:
+        yield made
+
+
+async def test_a_database_put_back_under_a_running_member_is_held_in_recovery(
+    world: World,
+) -> None:
+    """P2.9: same address, same timeline; the marks alone tell."""
+    world.back_up(marked_ago="1 hour")
+    [(mark,)] = world.sql("SELECT marked_at FROM cluster")
+    world.members.start("a")
+    await world.owned()
+    epoch, term = world.counts()
+    before = await world.remembered()
+    [(incarnation,)] = world.sql(
+        "INSERT INTO incarnations VALUES (gen_random_uuid(), 'w', 's', 'h', '1', 1, '{}', '{}',"
+        " '{}', now(), NULL) RETURNING id"
+    )
+
+    world.restore()
+    await world.owned(after=epoch)
+
+    [(began, by, note, lost_until, ended)] = world.sql(
+        "SELECT began, paused_by, note, lost_until, ended FROM pauses"
+    )
+    assert (began, by, ended) == (mark, "schedd", None), "all of the hole is in the pause"
+    assert before.at is not None
+    assert lost_until == before.at + marks.DOUBT
+    assert "schedctl cluster resume --catch-up-since" in note
+    assert world.sql("SELECT paused FROM cluster") == [(True,)]
+    assert world.counts()[1] > term
+    [(actor, reason, after)] = world.audit("recover")
+    assert (actor, json.loads(after)["note"]) == ("schedd", note)
+    assert reason.startswith("it lost about 36")
+    after_all = await world.remembered()
+    assert after_all.at is not None
+    assert after_all.at > before.at
+    log = world.members.log("a").read_text()
+    assert "the database went back" in log
+    assert str(incarnation) not in log
+
+
+async def test_a_fail_over_that_lost_a_short_tail_goes_on_and_says_so(world: World) -> None:
+    """P2.9: nobody is asked, and the audit names what was lost."""
+    world.back_up(marked_ago="-1 hour")  # marks past the clock grow by a microsecond each
+    world.members.start("a")
+    await world.owned()
+    epoch, term = world.counts()
+
+    world.restore(promoted=True)
+    await world.owned(after=epoch)
+
+    assert world.sql("SELECT count(*) FROM pauses") == [(0,)]
+    [(actor, reason, _)] = world.audit("lose-tail")
+    assert actor == "schedd"
+    assert "un-acknowledged" in reason
+    assert world.counts()[1] > term
+
+    promote(world.server)  # and one without any loss
+    epoch, term = world.counts()
+    await world.owned(after=epoch)
+    assert world.counts()[1] > term
+    assert (len(world.audit("lose-tail")), len(world.audit("recover"))) == (1, 0)
+
+
+def test_an_older_member_can_write_what_it_did_before(private: ScratchServer) -> None:
+    """Step 0005 only adds: the statements of the version before, as they were."""
+    dsn = private.create_database()
+    migrate.upgrade(dsn)
+    with create_engine(url_of(dsn)).begin() as connection:
+        for statement in (
+            "INSERT INTO pauses (began, paused_by, note) VALUES (clock_timestamp(), 'ann', 'x')",
+            "UPDATE cluster SET paused = true, switched = switched + 1",
+            "UPDATE pauses SET ended = clock_timestamp(), caught_up = true WHERE ended IS NULL",
+        ):
+            connection.exec_driver_sql(statement)
+        found = connection.exec_driver_sql("SELECT lost_until, caught_up_since FROM pauses").one()
+    assert tuple(found) == (None, None)

@@ -1,0 +1,151 @@
+"""What a leader does at the beginning of its term with a database that lost what it had."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from schedd.core import marks
+from schedd.core.coordination import Delete, Put
+from schedd.core.ids import TenureId, Term
+from schedd.core.marks import Mark
+from schedd.core.membership import LEADER
+from schedd.core.records import WaitingRun
+from schedd.leader.elect import campaign
+from schedd.leader.recovery import Recovery
+from schedd.leader.term import Leadership, TermOver, open_term
+from schedkit.errors import Unavailable
+from support.twins import TwinCoordination, TwinDatabase, TwinEtcd, TwinMembershipStore
+
+
+class Throne:
+    """Leaders over twins, one after the other."""
+
+    def __init__(self) -> None:
+        self.etcd = TwinCoordination(TwinEtcd())
+        self.rows = TwinDatabase()
+        self.store = TwinMembershipStore(self.rows)
+        self.recovery = Recovery(self.etcd, self.store)
+
+    async def reign(self) -> Leadership:
+        await self.etcd.txn((), [Delete(LEADER)])
+        mandate = await campaign(self.etcd, TenureId(UUID(int=1)), (await self.etcd.grant(5)).id)
+        assert mandate is not None
+        return await open_term(self.etcd, self.store, mandate, lambda: True)
+
+    async def look(self) -> None:
+        await self.recovery.look(await self.reign())
+
+    async def remembered(self) -> Mark | None:
+        entry = await self.etcd.get(marks.KEY)
+        return marks.decode(entry.value) if entry else None
+
+    def goes_back(self, seconds: float) -> datetime:
+        """The rows' newest mark from now on."""
+        assert self.rows.mark.at is not None
+        at = self.rows.mark.at - timedelta(seconds=seconds)
+        self.rows.mark = replace(self.rows.mark, at=at)
+        return at
+
+
+class DiesInIt(TwinMembershipStore):
+    """A store that goes away once the pause is committed."""
+
+    async def waiting(
+        self, after: WaitingRun | None, until: datetime, limit: int
+    ) -> list[WaitingRun]:
+        raise Unavailable("the database is away")
+
+
+@pytest.fixture
+def throne() -> Throne:
+    return Throne()
+
+
+async def test_the_first_term_marks_and_what_etcd_remembers_is_what_was_committed(
+    throne: Throne,
+) -> None:
+    await throne.look()
+    assert throne.rows.mark.at is not None
+    assert await throne.remembered() == await throne.store.read_mark()
+    assert (throne.rows.pauses, throne.rows.audit) == ([], [])
+
+
+async def test_the_next_term_on_the_same_database_goes_on(throne: Throne) -> None:
+    await throne.look()
+    await throne.look()
+    assert (throne.rows.pauses, throne.rows.audit) == ([], [])
+
+
+async def test_a_short_tail_is_audited_and_gone_on_from(throne: Throne) -> None:
+    """P2.9: an asynchronous fail-over asks nobody."""
+    await throne.look()
+    throne.goes_back(12)
+    await throne.look()
+    assert throne.rows.pauses == []
+    [entry] = throne.rows.audit
+    assert (entry.actor, entry.action) == ("schedd", "lose-tail")
+    assert "about 12.0 s" in entry.reason
+    await throne.look()
+    assert len(throne.rows.audit) == 1, "once: the marks have gone on from there"
+
+
+async def test_more_is_held_in_a_pause_from_the_restored_mark_on(throne: Throne) -> None:
+    """P2.9: with its own visible cause, and the whole hole inside."""
+    await throne.look()
+    before = await throne.remembered()
+    restored = throne.goes_back(3600)
+    await throne.look()
+    [pause] = throne.rows.pauses
+    assert before is not None
+    assert before.at is not None
+    assert (pause.began, pause.by, pause.recovering) == (restored, "schedd", True)
+    assert pause.lost_until == before.at + marks.DOUBT
+    assert "resume --catch-up-since" in pause.note
+    [entry] = throne.rows.audit
+    assert (entry.action, json.loads(entry.after)["note"]) == ("recover", pause.note)
+    after = await throne.remembered()
+    assert after is not None
+    assert after.at is not None
+    assert after.at > before.at
+
+
+async def test_a_leader_that_dies_before_all_is_done_has_a_successor_that_begins_anew(
+    throne: Throne,
+) -> None:
+    """P2.9: no mark is made before, so the gap is still there."""
+    await throne.look()
+    before = await throne.remembered()
+    throne.goes_back(3600)
+    with pytest.raises(Unavailable):
+        await Recovery(throne.etcd, DiesInIt(throne.rows)).look(await throne.reign())
+    assert await throne.remembered() == before
+    await throne.look()
+    assert throne.rows.pauses[-1].recovering
+    assert await throne.remembered() != before
+
+
+async def test_a_leader_of_before_neither_marks_nor_recovers(throne: Throne) -> None:
+    """P2.2: term and mandate are compared by each write."""
+    await throne.look()
+    old = await throne.reign()
+    throne.goes_back(3600)
+    throne.rows.term = Term(throne.rows.term + 1)
+    with pytest.raises(TermOver):
+        await throne.recovery.look(old)
+    assert throne.rows.pauses == []
+    fresh = await throne.reign()
+    await throne.etcd.txn((), [Delete(LEADER)])
+    with pytest.raises(TermOver):
+        await throne.recovery.look(fresh)
+    assert throne.rows.pauses == []
+
+
+async def test_a_key_that_is_no_mark_is_compared_with_nothing(throne: Throne) -> None:
+    await throne.etcd.txn((), [Put(marks.KEY, b"?")])
+    await throne.look()
+    assert await throne.remembered() == await throne.store.read_mark()
