@@ -11,6 +11,7 @@ export SEED EVIDENCE
 ARGS    ?=
 JOBS    ?= 2
 REASON  ?=
+NAME    ?=
 # bash would take it from the environment for its own clock
 unexport SECONDS
 
@@ -20,7 +21,7 @@ TESTS ?= $(wildcard $(addprefix tests/,unit properties conformance integration a
 PIP   := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test model faults faults-all faults-long mutants cron-long golden-diff golden-write lint gen clean
+.PHONY: help demo test model faults faults-all faults-long mutants cron-long golden-diff golden-write bench lint gen clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
@@ -54,6 +55,9 @@ golden-diff: $(VENV)/contrib ## what the installed libraries would change of 320
 
 golden-write: $(VENV)/contrib ## take that over; REASON="tzdata 2027a: Morocco gives up summer time"
 	@cd tests && ../$(BIN)/python -m almanac.golden --write --reason "$(REASON)"
+
+bench: $(VENV)/contrib ## what things cost, JSON lines out: NAME=cron ARGS="--runs 9"
+	@cd tests && ../$(BIN)/python -m bench.$(or $(NAME),cron) $(ARGS)
 
 lint: $(VENV)/contrib ## formatting, lint, strict types, who may import whom
 	$(BIN)/ruff check .

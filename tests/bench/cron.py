@@ -1,0 +1,147 @@
+"""`python -m bench.cron` (from tests/): next instants a second and core; how soon a refusal comes.
+
+    next        CronExpression.next_after: datetime in, datetime out, no state between two questions;
+                each answer is the next question, as for an owner's timer. Offsets were asked before.
+    seconds     the same in whole seconds (next_second), without datetimes
+    occurrence  CompiledSchedule.next_after, with bounds and jitter looked at: what an owner calls
+    bulk        CronExpression.seconds: all instants of a stretch
+    no offset   as `next`, but nothing is known of the zone at each question
+    refused     parsing of expressions that never match, nothing cached; the slowest
+
+Rates are of the processor's time of one core, the median of runs over all expressions alike: each
+is asked equally often. JSON, a line a figure.
+"""
+
+import argparse
+import json
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from statistics import median
+from time import process_time
+from uuid import UUID
+
+from schedd.core import cron, schedule, zones
+from schedd.core.cron import CronExpression, dialect, expand, expression
+from schedd.core.zones import tzdata_version
+
+EXPRESSIONS = (
+    "* * * * *",
+    "*/5 * * * *",
+    "17 * * * *",
+    "30 2 * * *",
+    "0,30 1-3 * * *",
+    "0 9 * * mon-fri",
+    "0 */6 1,15 * *",
+    "0 0 L * *",
+    "0 9 * * 5#2",
+    "*/20 * * * * *",
+)
+ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe")
+IMPOSSIBLE = ("0 0 31 2 *", "0 0 31 4,6,9,11 *", "0 0 */31 2,4 mon#5", "* * * 30,31 2 ?")
+START = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())
+
+Ask = Callable[[CronExpression, int], None]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.cron", description=__doc__)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--questions", type=int, default=2000, help="of each expression and zone")
+    options = parser.parse_args(arguments)
+    asked: dict[str, tuple[Ask, int]] = {
+        "next": (_next, options.questions),
+        "seconds": (_seconds, options.questions),
+        "occurrence": (_occurrence, options.questions),
+        "bulk": (_bulk, options.questions),
+        "no offset": (_no_offset, max(1, options.questions // 20)),
+    }
+    for name, (ask, questions) in asked.items():
+        rates = sorted(_rate(ask, questions) for _ in range(options.runs))
+        _print(name, round(median(rates)), "a second", [round(rate) for rate in rates])
+    slowest = sorted(max(_refusal(text) for text in IMPOSSIBLE) for _ in range(options.runs))
+    told = [round(each * 1000, 2) for each in slowest]
+    _print("refused", round(median(slowest) * 1000, 2), "ms", told)
+    return 0
+
+
+def _rate(ask: Ask, questions: int) -> float:
+    """Instants a second of the processor. All is asked once before, so all offsets are known."""
+    parsed = [cron.parse(text, zone=zone, seed="") for text in EXPRESSIONS for zone in ZONES]
+    for one in parsed:
+        ask(one, questions)
+    began = process_time()
+    for one in parsed:
+        ask(one, questions)
+    return len(parsed) * questions / (process_time() - began)
+
+
+def _next(one: CronExpression, questions: int) -> None:
+    at: datetime | None = datetime.fromtimestamp(START, UTC)
+    for _ in range(questions):
+        assert at is not None
+        at = one.next_after(at)
+
+
+def _seconds(one: CronExpression, questions: int) -> None:
+    at: int | None = START
+    for _ in range(questions):
+        assert at is not None
+        at = one.next_second(at)
+
+
+def _occurrence(one: CronExpression, questions: int) -> None:
+    compiled = schedule.compile(schedule.CronSchedule((one.text,), one.zone), "", UUID(int=1))
+    at = datetime.fromtimestamp(START, UTC)
+    for _ in range(questions):
+        found = compiled.next_after(at)
+        assert found is not None
+        at = found.nominal
+
+
+def _bulk(one: CronExpression, questions: int) -> None:
+    left = questions
+    for _ in one.seconds(START, zones.LAST):
+        left -= 1
+        if not left:
+            return
+
+
+def _no_offset(one: CronExpression, questions: int) -> None:
+    at: datetime | None = datetime.fromtimestamp(START, UTC)
+    blocks = zones.zone(one.zone)._blocks
+    for _ in range(questions):
+        assert at is not None
+        blocks.clear()
+        at = one.next_after(at)
+
+
+def _refusal(text: str) -> float:
+    """Seconds of the processor until an expression that never matches is refused."""
+    expression._parse.cache_clear()
+    expand.build.cache_clear()
+    began = process_time()
+    with suppress(cron.CronError):
+        cron.parse(text, seed="")
+    return process_time() - began
+
+
+def _print(name: str, value: float, unit: str, runs: list[float]) -> None:
+    line = {
+        "bench": "cron",
+        "what": name,
+        "median": value,
+        "unit": unit,
+        "runs": runs,
+        "python": platform.python_version(),
+        "tzdata": tzdata_version(),
+        "dialect": dialect.DIALECT,
+    }
+    print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
