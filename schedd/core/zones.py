@@ -12,7 +12,7 @@ Invariants
 - A border of blocks is a change itself, or more than `NEAR` from any: so whoever sees a repeated
   hour at the end of a segment sees all of it in that segment, and so at the start of the next.
 
-Probing every 3 days finds every change: the two closest ones in tzdata since 1945 are 6.9 days
+Probing every 5 days finds every change: the two closest ones in tzdata since 1945 are 6.9 days
 apart (a unit test checks the segments against the transitions of the compiled files).
 """
 
@@ -29,7 +29,7 @@ zoneinfo.reset_tzpath(())
 zoneinfo.ZoneInfo.clear_cache()
 
 _BLOCK_BITS: Final = 21
-_PROBE: Final = 1 << 18
+_PROBE: Final = 5 * 86400
 NEAR: Final = 2 * 86400
 """Two days, in seconds: no clock is ever set by more."""
 _FOREVER: Final = 1 << 40
@@ -64,17 +64,22 @@ class Segment:
     after: int
 
 
+_NO_TIME: Final = Segment(0, 0, 0, 0, 0)
+
+
 class Zone:
     """One time zone. Get it from `zone(name)`.
 
     Any thread may ask: a block that two of them cut at once comes out the same.
     """
 
-    __slots__ = ("_blocks", "info", "name")
+    __slots__ = ("_blocks", "info", "latest", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.info = zoneinfo.ZoneInfo(name)
+        self.latest: Segment = _NO_TIME
+        """The segment of the latest answer: mostly the next one's too."""
         self._blocks: dict[int, tuple[Segment, ...]] = {}
 
     def segment(self, second: int) -> Segment:
@@ -87,6 +92,7 @@ class Zone:
             block = self._blocks.get(number + 1) or self._cut(number + 1)
         for segment in block:
             if second < segment.end:
+                self.latest = segment
                 return segment
         raise AssertionError("the segments of a block cover it")
 
@@ -101,36 +107,41 @@ class Zone:
     def offset(self, second: int) -> int:
         """Seconds that local time is ahead of UTC at this instant."""
         # Asked of the zone directly, since a block is built from this.
-        delta = datetime.fromtimestamp(min(max(second, FIRST), LAST), self.info).utcoffset()
+        if not FIRST <= second <= LAST:
+            second = FIRST if second < FIRST else LAST
+        delta = datetime.fromtimestamp(second, self.info).utcoffset()
         assert delta is not None
         return delta.days * 86400 + delta.seconds
 
     def _cut(self, number: int) -> tuple[Segment, ...]:
-        start, end = self._border(number), self._border(number + 1)
-        before, offset = self.offset(start - 1), self.offset(start)
+        start, before, offset = self._border(number)
+        end, last, beyond = self._border(number + 1)
         segments: list[Segment] = []
         low = start
         while low < end:
             high = min(low + _PROBE, end)
-            after = self.offset(high)
+            after = last if high == end else self.offset(high)
             if after != offset:
+                # At `end` it is `last` that is compared, the offset up to there.
                 change = self._change(low, high, offset)
                 after = self.offset(change)
                 segments.append(Segment(start, change, before, offset, after))
                 start, before, offset, high = change, offset, after, change
             low = high
-        if start < end:
-            segments.append(Segment(start, end, before, offset, self.offset(end)))
+        segments.append(Segment(start, end, before, offset, beyond))
         found = self._blocks[number] = tuple(segments)
         return found
 
-    def _border(self, number: int) -> int:
-        """Where block `number` begins: at a change, if there is one nearby."""
+    def _border(self, number: int) -> tuple[int, int, int]:
+        """Where block `number` begins, the offset before it and that from there on.
+
+        At a change, if there is one nearby.
+        """
         border = number << _BLOCK_BITS
-        offset = self.offset(border - NEAR)
-        if self.offset(border + NEAR) == offset:
-            return border
-        return self._change(border - NEAR, border + NEAR, offset)
+        before, offset = self.offset(border - NEAR), self.offset(border + NEAR)
+        if before != offset:
+            border = self._change(border - NEAR, border + NEAR, before)
+        return border, before, offset
 
     def _change(self, low: int, high: int, offset: int) -> int:
         """The first second after `low` whose offset isn't `offset` (that of `low`)."""

@@ -76,7 +76,8 @@ class CronExpression:
 
     def next_after(self, instant: datetime, dst: Dst = DEBIAN) -> datetime | None:
         """The first instant strictly after `instant` (aware), in UTC; None past the year 9987."""
-        found = self.next_second((instant - EPOCH) // SECOND, dst)
+        past = instant - EPOCH
+        found = self.next_second(past.days * DAY + past.seconds, dst)
         return None if found is None else EPOCH + timedelta(0, found)
 
     def next_second(self, second: int, dst: Dst = DEBIAN) -> int | None:
@@ -85,8 +86,9 @@ class CronExpression:
             return (second // self.every + 1) * self.every
         if second >= LAST:
             return None
-        start = max(second, FIRST) + 1
-        return _first_from(start, self.masks, zone_of(self.zone), self.wildcard, dst)
+        if second < FIRST:
+            second = FIRST
+        return _first_from(second + 1, self.masks, zone_of(self.zone), self.wildcard, dst)
 
     def seconds(self, after: int, until: int, dst: Dst = DEBIAN) -> Iterator[int]:
         """Every instant in (after, until], growing, in whole seconds since 1970 UTC.
@@ -130,7 +132,9 @@ class CronExpression:
 def _first_from(second: int, masks: Masks, zone: Zone, wildcard: bool, dst: Dst) -> int | None:
     """The smallest member of the set that is not before `second`."""
     while True:
-        segment = zone.segment(second)
+        segment = zone.latest
+        if not segment.start <= second < segment.end:
+            segment = zone.segment(second)
         offset, end = segment.offset, segment.end
         if wildcard or segment.before == offset == segment.after:
             local = masks.next_local(second + offset)
@@ -144,7 +148,18 @@ def _first_from(second: int, masks: Masks, zone: Zone, wildcard: bool, dst: Dst)
         found = local - offset
         if found < end:
             return found
-        second = _skip(second, segment.end, found)
+        end = segment.end
+        if end - second > NEAR and found - NEAR > end:
+            # Local time differs from UTC by less than a day either way, and all offsets of a zone
+            # from each other by less than two: between two days after `second` and two days
+            # before the next local match no clock shows a matching time, whatever it does.
+            second = found - NEAR
+            segment = zone.segment(second)
+            found = local - segment.offset
+            if found < segment.end and (wildcard or segment.after == segment.offset):
+                return found
+        else:
+            second = end
 
 
 def _count_in(
@@ -178,18 +193,6 @@ def fixed_times(segment: Segment, dst: Dst) -> tuple[int, int]:
     if segment.after < segment.offset and dst.overlap is Pass.SECOND:
         end -= segment.offset - segment.after
     return start, end
-
-
-def _skip(second: int, end: int, match: int) -> int:
-    """Where to go on when the segment that ends at `end` holds no match from `second` on.
-
-    Local time differs from UTC by less than a day either way, and all offsets of a zone from each
-    other by less than two: between two days after `second` and two days before the next local
-    match no clock shows a matching time, whatever it does. An empty stretch is jumped over so.
-    """
-    if end - second > NEAR and match - NEAR > end:
-        return match - NEAR
-    return end
 
 
 def parse(expression: str, *, zone: str = "UTC", seed: str) -> CronExpression:

@@ -10,6 +10,7 @@ Local times and days are whole numbers since 1970 on the local clock; zones play
 
 from dataclasses import dataclass
 from datetime import date
+from functools import lru_cache
 from typing import Final
 
 from schedd.core.cron.times import Times
@@ -63,9 +64,8 @@ class Masks:
 
     def matches_day(self, day: int) -> bool:
         """Whether this local day (since 1970) matches month and day fields."""
-        at = date.fromordinal(day + EPOCH_DAY)
-        month = at.month
-        return bool(self.month >> month & 1 and self.days[shape(at.year, month)] >> at.day & 1)
+        month, shape, at = _placed(day)
+        return bool(self.month >> month & 1 and self.days[shape] >> at & 1)
 
     def next_day(self, day: int) -> int | None:
         """The first matching local day not before `day`; None past the year 9990."""
@@ -73,12 +73,18 @@ class Masks:
             return None
         if self.every_day:
             return day
-        at = date.fromordinal(day + EPOCH_DAY)
-        year, month = at.year, at.month
+        month, shape, at = _placed(day)
         if self.month >> month & 1:
-            days = self.days[shape(year, month)] >> at.day
+            days = self.days[shape] >> at
             if days:
                 return day + lowest(days)
+        day += 29 + shape // 7 - at  # the first of the next month
+        month, shape, _ = _placed(day)
+        if self.month >> month & 1:
+            days = self.days[shape]
+            if days:
+                return day - 1 + lowest(days)
+        year = date.fromordinal(day + EPOCH_DAY).year
         while True:
             later = self.month >> (month + 1)
             if later:
@@ -87,7 +93,7 @@ class Masks:
                 year, month = year + 1, lowest(self.month)
             if year >= _LAST_YEAR:
                 return None
-            days = self.days[shape(year, month)]
+            days = self.days[_shape(year, month)]
             if days:
                 return date(year, month, lowest(days)).toordinal() - EPOCH_DAY
 
@@ -111,7 +117,7 @@ class Masks:
             at = date.fromordinal(start + EPOCH_DAY)
             length = min(month_length(at.year, at.month) - at.day + 1, end - start)
             if self.month >> at.month & 1:
-                days = self.days[shape(at.year, at.month)] >> at.day
+                days = self.days[_shape(at.year, at.month)] >> at.day
                 count += (days & ((1 << length) - 1)).bit_count()
             start += length
         return count
@@ -134,16 +140,17 @@ def lowest(mask: int) -> int:
     return (mask & -mask).bit_length() - 1
 
 
-_SHAPES: Final[dict[int, int]] = {}
+@lru_cache(maxsize=4096)
+def _placed(day: int) -> tuple[int, int, int]:
+    """Month, shape of the month, and day of the month of a day since 1970."""
+    at = date.fromordinal(day + EPOCH_DAY)
+    return at.month, _shape(at.year, at.month), at.day
 
 
-def shape(year: int, month: int) -> int:
-    """Which of the 28 shapes a month has. Remembered: there are 12 a year, whoever asks."""
-    found = _SHAPES.get(year * 12 + month)
-    if found is None:
-        first = date(year, month, 1).toordinal() % 7
-        found = _SHAPES[year * 12 + month] = (month_length(year, month) - 28) * 7 + first
-    return found
+@lru_cache(maxsize=4096)
+def _shape(year: int, month: int) -> int:
+    """Which of the 28 shapes a month has."""
+    return (month_length(year, month) - 28) * 7 + date(year, month, 1).toordinal() % 7
 
 
 def month_length(year: int, month: int) -> int:
