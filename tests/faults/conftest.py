@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 
 from faults import evidence
 from faults.checker import check
+from faults.checker.restored import hole_of
 from faults.checker.verdict import Status
 from faults.day import FIRST_LEAD, JOBS, TIMINGS, Day, await_day, clock_before
 from faults.history import History
@@ -188,6 +190,8 @@ def frame(world: World, request: pytest.FixtureRequest, figure: Callable[[str], 
             raise
         history = History.read(directory)
         verdict = check(history)
+        if history.restore is not None:
+            run.told(hole=asdict(hole_of(history)))
         run.recorder.verdict(verdict.as_json())
         figures = verdict.figures
         measured = {name: told for name, told in run.figures.items() if name != "held"}

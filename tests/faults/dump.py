@@ -41,9 +41,15 @@ def dump_initial(server: Server, recorder: Recorder, prefix: str) -> None:
 
 
 def dump_tables(
-    server: Server, write: Callable[[str, Iterable[Mapping[str, Any]]], None], since: float
+    server: Server,
+    write: Callable[[str, Iterable[Mapping[str, Any]]], None],
+    since: float,
+    *,
+    without: Collection[str] = LARGE,
 ) -> None:
-    """Write the rows of jobs made since this time, and those of the cluster."""
+    """Write the rows of jobs made since this time, and those of the cluster; `without` these
+    columns.
+    """
     began = datetime.fromtimestamp(since, UTC)
     mine = "job_id IN (SELECT job_id FROM jobs WHERE created_at >= %s)"
     for table, column in OF_JOBS.items():
@@ -53,6 +59,7 @@ def dump_tables(
             table,
             f"{column} IN (SELECT job_id FROM jobs WHERE created_at >= %s)",
             began,
+            without,
         )
     for table in OF_RUNS:
         _dump(

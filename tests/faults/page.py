@@ -202,6 +202,8 @@ def _measured(line: Mapping[str, Any]) -> str:
         "late_p99_s": "starts' {0[quiet]:.2f} → {0[attack]:.2f} s",
         "member_mib": "a member's memory {0[quiet]} → {0[attack]} MiB",
         "healing_s": "all on time {} s after healing",
+        "terms": "terms begun: {}",
+        "recovery_s": "held {} s after it was opened",
     }
     told = [
         text.format(line["measured"][key]) for key, text in named.items() if key in line["measured"]
@@ -212,6 +214,8 @@ def _measured(line: Mapping[str, Any]) -> str:
         told.append(_herd(line["measured"]["herd"]))
     if "wire" in line["measured"]:
         told.append(_wire(line["measured"]["wire"]))
+    if "hole" in line["measured"]:
+        told.append(_hole(line["measured"]["hole"]))
     return ", ".join((line["date"], *([line["commit"]] if line.get("commit") else []), *told))
 
 
@@ -240,6 +244,14 @@ def _herd(seen: Mapping[str, Any]) -> str:
         f" stood still for more than {block:.2f} s; smallest share of a worker"
         f" {seen['smallest_share']:.0%}; urgent jobs of the first minute at most {urgent:.2f} s"
         f" late, ordinary ones {seen['ordinary']['max_s']:.1f} s"
+    )
+
+
+def _hole(undone: Mapping[str, Any]) -> str:
+    """What a restore has undone, in words."""
+    return (
+        f"{undone['seconds']} s undone: {undone['runs']} runs are gone, {undone['calls']} answers"
+        f" `ok` with them; {undone['again']} runs ran again"
     )
 
 

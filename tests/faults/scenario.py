@@ -137,6 +137,11 @@ class Run:
             self._starts += (line for line in lines if line["event"] == "start")
         return [*self._starts]
 
+    def told(self, **figures: Any) -> None:
+        """Keep these beside the figures that there are, for docs/evidence."""
+        self.figures |= figures
+        (self.directory / "figures.json").write_text(json.dumps(self.figures) + "\n")
+
     def running_on(self, worker: str) -> set[str]:
         """The probes, by their names in the mix, that this worker has begun and not ended."""
         file = self.recorder.probe_file(worker)
@@ -307,8 +312,7 @@ class Run:
         for service in self.world.services():
             said = service.said_since(self._log_sizes.get(service.name, 0))
             self.recorder.log(service.name).write_text(said)
-        self.figures["restarts"] = len(self._restarted())
-        (self.directory / "figures.json").write_text(json.dumps(self.figures) + "\n")
+        self.told(restarts=len(self._restarted()))
 
 
 def _instant(nominal: str) -> float:

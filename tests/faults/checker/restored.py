@@ -11,8 +11,8 @@ Nothing is excused in either. Between them, which neither can see (`between`):
 
 - S3: epochs, terms and tokens of the second lie above all of the first, the lost ones included;
 - S8: nothing is fired and nothing handed out before somebody has resumed the cluster;
-- S10: what ran in the hole and fell due before the horizon doesn't run again, but where the
-  restored rows have it under way and it may run more than once.
+- S10: what ran in the hole doesn't run again, but where it fell due after the horizon, or the
+  restored rows have it under way; and never where it may run once at most.
 
 What the hole holds is told by name (`Hole`): calls that were acknowledged and are un-acknowledged,
 runs whose rows are gone, instants that ran and ran again.
@@ -32,9 +32,15 @@ from faults.checker.rows import SCHEDULED, TERMINAL, Run
 from faults.checker.tables import Table, clock
 from faults.checker.verdict import Figures, Violation
 from faults.checker.world import World
-from faults.history import ClientEvent, Definition, History, Nemesis, ProbeEvent
+from faults.history import ClientEvent, Definition, History, Nemesis, ProbeEvent, Row
 
 T = TypeVar("T")
+
+LIVING = (
+    *("jobs", "timers", "live", "cluster", "term", "tenures"),
+    *("shards", "shard_log", "incarnations"),
+)
+"""Of these the second history has the restored rows; of runs it has those that hadn't ended."""
 
 FIRST = "calm until the restore"
 """What the first is called: nothing went wrong in it."""
@@ -103,7 +109,8 @@ def split(history: History) -> tuple[History, History]:
         ),
         nemesis=tuple(_from_the_horizon(history)),
         commits=history.commits[restore.commits :],
-        initial=history.restored,
+        initial=_living(history),
+        database={**history.database, "runs": _changed_since(history)},
         restore=None,
     )
     return replace(
@@ -118,10 +125,11 @@ def between(history: History, first: World, second: World) -> Iterator[Violation
     yield from _run_again(history, first, second)
 
 
-def hole_of(history: History, first: World, second: World) -> Hole:
+def hole_of(history: History) -> Hole:
     """What was undone."""
     restore = history.restore
     assert restore is not None
+    first, second = map(World, split(history))
     restored = {str(row["run_id"]) for row in history.restored.get("runs", ())}
     gone = [run for run in first.runs.final() if run.run_id not in restored]
     lost_jobs = {str(row["job_id"]) for row in history.stopped.get("jobs", ())} - {
@@ -165,6 +173,24 @@ def _tokens(history: History) -> frozenset[tuple[str, int]]:
     rows = [*history.initial.get("runs", ())]
     rows += [c.row for each in history.commits for c in each.changes if c.table == "runs"]
     return frozenset((str(row["run_id"]), int(row.get("token") or 0)) for row in rows)
+
+
+def _living(history: History) -> dict[str, tuple[Row, ...]]:
+    """The restored rows that may still change, and no account of what had ended by then."""
+    rows = {table: found for table, found in history.restored.items() if table in LIVING}
+    runs = history.restored.get("runs", ())
+    return {**rows, "runs": tuple(row for row in runs if row["state"] not in TERMINAL)}
+
+
+def _changed_since(history: History) -> tuple[Row, ...]:
+    """The final rows of runs, but for those that had ended when they were restored, and stand as
+    they were.
+    """
+    ended = {
+        row["run_id"]: row for row in history.restored.get("runs", ()) if row["state"] in TERMINAL
+    }
+    final = history.database.get("runs", ())
+    return tuple(row for row in final if row != ended.get(row["run_id"]))
 
 
 def _definitions(history: History) -> Iterator[Definition]:
@@ -249,12 +275,12 @@ def _run_again(history: History, first: World, second: World) -> Iterator[Violat
     restore = history.restore
     assert restore is not None
     for run, start in _twice(first, second):
-        if run.scheduled and run.scheduled_at >= restore.horizon:
-            continue  # as the operator wished
         found = second.runs.before(0, run.run_id)
         life = second.lives.by_job.get(run.job_id)
         phase = life.at_generation(run.generation) if life is not None else None
         once = phase is not None and phase.definition.delivery == "at_most_once"
+        if not once and run.scheduled and run.scheduled_at >= restore.horizon:
+            continue  # as the operator wished
         if found is None or found.state in TERMINAL or once:
             how = "at most once" if once else "though the restored rows don't have it under way"
             what = f"run {run.run_id} ({clock(run.scheduled_at)}) ran before the restore and again"

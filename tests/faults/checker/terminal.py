@@ -36,7 +36,7 @@ def s12(world: World) -> Iterator[Violation]:
         if after is None:
             yield Violation("S12", f"run {step.key[0]} was deleted", (step.where,))
         elif before is None:
-            yield from _born(step, after)
+            yield from _born(step, after) if step.commit >= 0 else ()  # it stood there before all
         elif before.state in TERMINAL:
             yield from _changed(step, before, after)
         elif after.state != before.state and after.state not in TRANSITIONS[before.state]:

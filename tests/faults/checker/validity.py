@@ -89,7 +89,8 @@ def _whole(world: World) -> Iterator[Violation]:
         yield _doubt("nobody looked for leftovers")
     if not by_process(world, "before").keys() & by_process(world, "after").keys():
         yield _doubt("no process's resources are known both before and after")
-    fired = (step for step in world.runs.steps if step.after and step.after.fired_by)
+    runs = (step for step in world.runs.steps if step.commit >= 0)
+    fired = (step for step in runs if step.after and step.after.fired_by)
     unowned = {
         step.after.shard
         for step in fired

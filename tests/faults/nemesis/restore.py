@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from faults.dump import dump_tables
 from faults.history import Restore
-from faults.nemesis.journal import Fault, Journal, NoEffect
+from faults.nemesis.journal import Journal, NoEffect
 from faults.world.postgres import Server
 from faults.world.world import World
 from schedctl.dev import postgres
@@ -38,13 +39,14 @@ def back_up(world: World) -> Backup:
 
 @contextmanager
 def restored(
-    journal: Journal, world: World, backup: Backup, since: float, horizon: float
-) -> Iterator[Fault]:
+    journal: Journal, world: World, backup: Backup, since: float, again: float
+) -> Iterator[Restore]:
     """Stopped, its files replaced by the backup's, begun again; healed when the block is left.
 
-    `since`: when the run's first job was made. `horizon`: from when on what fell due shall be
-    caught up; the block has to resume the cluster so. Before it was stopped, and before it was
-    opened again, nobody could write: rows and commits are told as they stood then.
+    `since`: when the run's first job was made. `again`: so many seconds before the stop lies the
+    horizon, from which on the block has to have the cluster catch up when it resumes it. Before it
+    was stopped, and before it was opened again, nobody could write: rows and commits are told as
+    they stood then.
     """
     server, recorder = world.postgres, journal.recorder
     with journal.fault("PostgreSQL restored", server.host.name, taken=backup.taken) as fault:
@@ -60,7 +62,7 @@ def restored(
         with server.behind_the_back_door():
             server.keep_commits()
             world.commits.begin_anew()
-            dump_tables(server, recorder.restored, since)
+            dump_tables(server, recorder.restored, since, without=())  # commits compare with all
             if _newest_run(server) >= newest:
                 raise NoEffect("the database didn't go back")
         server.service.start()
@@ -69,9 +71,11 @@ def restored(
             what="the newest run is older than before", seconds=stopped - backup.taken
         )
         recorded = sum(1 for _ in (recorder.directory / "commits.jsonl").open("rb"))
-        recorder.restore(Restore(backup.taken, stopped, time.time(), recorded, horizon))
+        horizon = math.floor(stopped - again) + 0.5  # no instant is as near to it as clocks may err
+        restore = Restore(backup.taken, stopped, time.time(), recorded, horizon)
+        recorder.restore(restore)
         try:
-            yield fault
+            yield restore
         finally:
             fault.end()
 

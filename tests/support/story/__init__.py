@@ -11,6 +11,7 @@ grow with the time of their assignment, within the epoch that the shard has then
 are what the commits add up to.
 """
 
+from support.story.restored import Restored, restored
 from support.story.rows import BASE, delete, final, insert, stamp, update
 from support.story.stage import Job
 from support.story.telling import Run, Story, live_row
@@ -19,6 +20,7 @@ from support.story.worlds import broken, calm, leader_killed
 __all__ = [
     "BASE",
     "Job",
+    "Restored",
     "Run",
     "Story",
     "broken",
@@ -28,6 +30,7 @@ __all__ = [
     "insert",
     "leader_killed",
     "live_row",
+    "restored",
     "stamp",
     "update",
 ]
