@@ -20,6 +20,10 @@ from faults.history import Definition
 NEVER = float("inf")
 EDIT_SLACK = 1.5
 """Seconds before an edit or pause asked for within which an instant may fall to it unfired."""
+SEEN_AFTER = 0.1
+"""Seconds from a commit's record to its being seen, at most. PostgreSQL writes and flushes a commit
+before it shows it, so of two close together, without a lock in common, the later may be seen first.
+"""
 
 
 def l1(world: World) -> Iterator[Violation]:
@@ -240,7 +244,8 @@ def _by_overlap(world: World, standing: Standing, definition: Definition | None)
     """A skip for overlap needs another run that was admitted after it was inserted.
 
     The statement that skips sees the rows as they stand when it begins, and that lies between the
-    two commits of this row; what others commit before it does comes too late for its eyes.
+    two commits of this row; what others commit before it does comes too late for its eyes, and what
+    they committed shortly before the first may.
     """
     if definition is not None and limit_of(definition.overlap) is None:
         return f"SKIPPED (OVERLAP) under overlap {definition.overlap}"
@@ -251,6 +256,11 @@ def _by_overlap(world: World, standing: Standing, definition: Definition | None)
         steps = world.runs.of(held.run_id)
         states = [world.runs.before(standing.inserted.commit, held.run_id)]
         states += [s.after for s in steps if standing.inserted.commit <= s.commit <= commit]
+        states += [
+            s.before
+            for s in steps
+            if s.commit < standing.inserted.commit and s.at > standing.inserted.at - SEEN_AFTER
+        ]
         if any(run is not None and run.admitted for run in states):
             return None
     return "SKIPPED (OVERLAP), and no other run of the job was under way"

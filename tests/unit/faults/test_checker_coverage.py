@@ -129,6 +129,20 @@ def test_a_skip_for_a_run_that_ended_while_it_was_judged_breaks_nothing() -> Non
     assert broken(story) == NONE
 
 
+def test_a_skip_for_a_run_whose_end_was_committed_and_not_yet_seen_breaks_nothing() -> None:
+    story = leader_killed(without={150, 151})
+    story.play(story.fire(150), 150.05, lasts=0.89)
+    story.settle(story.fire(151), 151.2, state="SKIPPED", reason="OVERLAP")
+    assert broken(story) == NONE
+
+
+def test_a_skip_for_a_run_that_had_ended_before_breaks_l1() -> None:
+    story = leader_killed(without={150, 151})
+    story.play(story.fire(150), 150.05, lasts=0.7)
+    story.settle(story.fire(151), 151.2, state="SKIPPED", reason="OVERLAP")
+    assert broken(story) == {"L1"}
+
+
 def test_a_run_cancelled_by_nobody_breaks_l1() -> None:
     for reason in ("BY_USER", "DELETED", None):
         story = leader_killed(without={150})
