@@ -84,7 +84,9 @@ class ClusterCalls:
         goes by each job's policy; with `catch_up_since` (aware) what fell due from then on. A
         cluster whose database went back needs one of the two.
         """
-        request = wire.ResumeClusterRequest(catch_up=catch_up)
+        request = wire.ResumeClusterRequest(
+            catch_up=catch_up is True, catch_up_nothing=catch_up is False
+        )
         if catch_up_since is not None:
             request.catch_up_since.FromDatetime(catch_up_since.astimezone(UTC))
         return value_of(Cluster, await self._call(methods.RESUME_CLUSTER, request, deadline))

@@ -39,9 +39,9 @@ async def resume_cluster(
     it, or from some instant on. A cluster that recovers is resumed with one of the three chosen.
     """
     since = request.catch_up_since.ToDatetime(UTC) if request.HasField("catch_up_since") else None
-    catch_up = request.catch_up if request.HasField("catch_up") else None
-    if since is not None and catch_up is not None:
-        both = "catch_up says all or nothing, and catch_up_since from when on"
+    catch_up = True if request.catch_up else False if request.catch_up_nothing else None
+    if (since is not None) + request.catch_up + request.catch_up_nothing > 1:
+        both = "catch_up, catch_up_nothing and catch_up_since say all, nothing and from when on"
         raise InvalidArgument(
             both,
             reason="INVALID_FIELD",

@@ -4,8 +4,10 @@ on from a copy of its files. Which runs start then, `tests/acceptance/test_resto
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,12 +17,16 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine
 
+from schedd.app import recover
+from schedd.config import Config, Etcd, Postgres
 from schedd.core import marks
 from schedd.core.marks import Mark
+from schedd.core.membership import MAP
 from schedd.etcd.access import Access
 from schedd.etcd.client import EtcdClient, connect
 from schedd.store import migrate
 from schedd.store.database import url_of
+from schedkit.errors import Misconfigured
 from support.etcd import EtcdCluster
 from support.member_process import MemberProcesses
 from support.postgres import ScratchServer, back_up, private_postgres, promote, restore
@@ -49,6 +55,7 @@ class World:
     dsn: str
     members: MemberProcesses
     etcd: EtcdClient
+    root: str
     backup: Path = field(init=False)
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
@@ -97,7 +104,7 @@ async def a_world(etcd: EtcdCluster, server: ScratchServer, folder: Path) -> Asy
     root = f"recovery-{os.getpid()}-{dsn.rpartition('_')[2]}/"
     async with connect(Access(etcd.endpoints), deadline=0.5, root=root) as client:
         with MemberProcesses(etcd.endpoints, dsn, folder, root=root, ttl=TTL) as members:
-            yield World(server, dsn, members, client)
+            yield World(server, dsn, members, client, root)
 
 
 @pytest.fixture
@@ -180,3 +187,43 @@ def test_an_older_member_can_write_what_it_did_before(private: ScratchServer) ->
             connection.exec_driver_sql(statement)
         found = connection.exec_driver_sql("SELECT lost_until, caught_up_since FROM pauses").one()
     assert tuple(found) == (None, None)
+
+
+async def test_schedd_recover_holds_a_backup_from_before_a_fail_over_while_no_member_runs(
+    world: World, etcd: EtcdCluster
+) -> None:
+    """P2.9: its timeline is lower than the one that was seen, so members would leave it alone."""
+    world.back_up(marked_ago="1 hour")
+    promote(world.server)
+    world.members.start("a")
+    await world.owned()
+    epoch, _ = world.counts()
+    config = Config(
+        postgres=Postgres(dsn=world.dsn), etcd=Etcd(tuple(etcd.endpoints), prefix=world.root)
+    )
+    with pytest.raises(Misconfigured, match=r"members run \(a\)"):
+        await asyncio.to_thread(recover, config)
+    world.members["a"].send(signal.SIGTERM)
+    await wait_until_async(lambda: not world.members["a"].alive(), PATIENCE, "a to end")
+
+    world.restore()
+    [said] = await asyncio.to_thread(recover, config)
+    assert said.startswith("in recovery since")
+    assert world.sql("SELECT paused FROM cluster") == [(True,)]
+    assert await world.etcd.get(MAP) is None
+    world.members.start("b")
+    await world.owned(after=epoch)
+    assert world.sql("SELECT count(*), min(ended) FROM pauses") == [(1, None)]
+
+
+async def test_schedd_recover_works_without_etcd_and_says_so(private: ScratchServer) -> None:
+    """P2.9: then there is nothing else to tell a restore by."""
+    dsn = private.create_database()
+    migrate.upgrade(dsn)
+    config = Config(postgres=Postgres(dsn=dsn), etcd=Etcd(("127.0.0.1:1",)))
+    doubt, said = await asyncio.to_thread(recover, config)
+    assert doubt.startswith("etcd doesn't answer")
+    assert said.startswith("in recovery since")
+    assert private.execute("SELECT lost_until IS NOT NULL, ended FROM pauses", dsn) == [
+        (True, None)
+    ]

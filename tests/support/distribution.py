@@ -30,6 +30,7 @@ GROUPS = {
 
 TURNS = (
     "acceptance/test_demo",
+    "acceptance/test_restore",
     "acceptance/test_cluster_pause",
     "acceptance/test_failover",
     "acceptance/test_handover",
@@ -39,8 +40,8 @@ TURNS = (
     "integration/",
     "conformance/",
 )
-"""What the paths of tests begin with, in the order in which they begin: the demo has a cluster of
-its own, the next share the rough one, the rest of acceptance the calm one.
+"""What the paths of tests begin with, in the order in which they begin: the first two have
+clusters of their own, the next share the rough one, the rest of acceptance the calm one.
 """
 
 

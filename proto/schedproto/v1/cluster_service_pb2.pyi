@@ -426,11 +426,14 @@ class ResumeClusterRequest(google.protobuf.message.Message):
     CATCH_UP_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
     CATCH_UP_SINCE_FIELD_NUMBER: builtins.int
+    CATCH_UP_NOTHING_FIELD_NUMBER: builtins.int
     catch_up: builtins.bool
-    """What fell due in the pause is caught up by each job's policy; else it is SKIPPED (PAUSED). To be
-    chosen where the cluster recovers, this or catch_up_since.
-    """
+    """What fell due in the pause is caught up by each job's policy; else it is SKIPPED (PAUSED)."""
     request_id: builtins.str
+    catch_up_nothing: builtins.bool
+    """Nothing is caught up, as if nothing were said; but where the cluster recovers it has to be said:
+    this, catch_up or catch_up_since.
+    """
     @property
     def catch_up_since(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """Only what fell due from here on is caught up."""
@@ -438,13 +441,13 @@ class ResumeClusterRequest(google.protobuf.message.Message):
     def __init__(
         self,
         *,
-        catch_up: builtins.bool | None = ...,
+        catch_up: builtins.bool = ...,
         request_id: builtins.str = ...,
         catch_up_since: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        catch_up_nothing: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_catch_up", b"_catch_up", "catch_up", b"catch_up", "catch_up_since", b"catch_up_since"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_catch_up", b"_catch_up", "catch_up", b"catch_up", "catch_up_since", b"catch_up_since", "request_id", b"request_id"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["_catch_up", b"_catch_up"]) -> typing.Literal["catch_up"] | None: ...
+    def HasField(self, field_name: typing.Literal["catch_up_since", b"catch_up_since"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["catch_up", b"catch_up", "catch_up_nothing", b"catch_up_nothing", "catch_up_since", b"catch_up_since", "request_id", b"request_id"]) -> None: ...
 
 global___ResumeClusterRequest = ResumeClusterRequest
 

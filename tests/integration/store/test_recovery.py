@@ -144,6 +144,7 @@ async def test_live_runs_are_looked_through_part_by_part(world: World) -> None:
 
 
 async def test_a_recovery_is_resumed_by_a_choice_alone(world: World) -> None:
+    """P2.9"""
     me = await world.member()
     await marked(world, HOUR)
     held = await recover(me.store.recovery, None, None)

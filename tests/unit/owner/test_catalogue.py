@@ -57,3 +57,14 @@ async def test_a_result_is_judged_by_a_definition_as_new_as_its_attempt():
     }
     known = await catalogue.of_runs([run(1, state=State.RUNNING, generation=2)])
     assert known[JOB].definition.retry.max_attempts == 9
+
+
+async def test_a_new_tenure_reads_definitions_anew():
+    """A database that went back counts to the same generation with another definition."""
+    rows = Rows()
+    rows.specs = {JOB: job_pb2.Job(on_demand=True, shell=SHELL)}
+    catalogue = Catalogue(cast("OwnerStore", rows))
+    await catalogue.newest([JOB])
+    rows.specs = {JOB: job_pb2.Job(on_demand=True, shell=SHELL, slots=2)}
+    catalogue.clear()
+    assert (await catalogue.at_generations({JOB: 1}))[JOB].definition.slots == 2

@@ -152,7 +152,7 @@ async def test_a_recovery_is_told_as_such(ctl, member):
     [
         ([], wire.ResumeClusterRequest()),
         (["--catch-up"], wire.ResumeClusterRequest(catch_up=True)),
-        (["--no-catch-up"], wire.ResumeClusterRequest(catch_up=False)),
+        (["--no-catch-up"], wire.ResumeClusterRequest(catch_up_nothing=True)),
     ],
 )
 async def test_a_resume_says_what_was_chosen_and_nothing_where_nothing_was(
