@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -135,10 +135,12 @@ class Bystanders:
 
     def _read(self) -> None:
         with SyncClient(self._run.world.endpoints, timeout=PATIENCE) as client:
-            calls = (
-                lambda: client.jobs.list(limit=20),
-                lambda: client.runs.list(limit=20),
-                client.cluster.get,
+            job = next(iter(self._run.crew.job_ids))
+            calls: Sequence[Callable[[], object]] = (
+                lambda: [*client.jobs.list(limit=20)],
+                lambda: [*client.runs.list(limit=20)],
+                lambda: client.jobs.get(job),
+                client.cluster.status,
             )
             number = 0
             while not self._over.wait(EVERY):

@@ -192,7 +192,6 @@ class Attack:
         web = (
             b"GET /events HTTP/1.1\r\nhost: x\r\n\r\n",
             b"GET /api/v1/runs?pageSize=1000 HTTP/1.1\r\nhost: x\r\n\r\n",
-            b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n" * 50,
             _get_watch(self.runs),
         )
         for number in range(self.connections):
