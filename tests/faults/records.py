@@ -137,8 +137,8 @@ class Nemesis:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """The database was put back. Backed up at `taken`; at `stopped` nobody could write to it any
-    more, and `commits` had been recorded; at `opened` the older one took writes. What fell due
+    """The database was put back. Backed up at `taken`; from `stopped` on all were shut out of it,
+    and `commits` had been recorded by then; at `opened` the older one took writes. What fell due
     from `horizon` on was to be caught up when the cluster was resumed.
     """
 

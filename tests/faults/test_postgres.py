@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -20,9 +22,15 @@ from faults.nemesis.postgres import (
 )
 from faults.nemesis.processes import killed
 from faults.nemesis.proxies import led, spoiled
+from faults.nemesis.restore import back_up, restored
 from faults.witness import await_succession, epochs, leader_stays, tenures_of, terms
 from faults.world.postgres import PORT
 from faults.world.world import World
+from schedclient import SyncClient
+from support.wait import wait_until
+
+LOST = 36.0
+"""Seconds of a restore's loss: more than a fail-over's tail may have, by a mark's interval."""
 
 
 def test_postgres_restarted(fault_run: FaultRun, world: World) -> None:
@@ -146,6 +154,30 @@ def test_replaced_primary_comes_back(replicated_run: FaultRun, replicated: World
             assert not asked_of_late(replaced, 3.0), "a member still talks to it"
         _assert_taken_anew(world, before)
         run.figures["terms"] = len(terms(run))
+
+
+@pytest.mark.full
+def test_postgres_restored_from_a_backup(fault_run: FaultRun, world: World) -> None:
+    """Half a minute is lost. Nothing fires until a person has chosen from when on; what fell due
+    before isn't run again, what fell due since is accounted for once.
+    """
+    with fault_run() as run:
+        backup = back_up(world)
+        with run.quiet_throughout():
+            run.ride(LOST)
+        with restored(run.journal, world, backup, run.began - 1.0, again=4.0) as restore:
+            told = wait_until(lambda: _in_recovery(world), 30, "the cluster to be in recovery")
+            run.figures["recovery_s"] = round(time.time() - restore.opened, 1)
+            assert "went back" in told["pauseNote"]
+            run.ride(4)
+            with SyncClient(world.endpoints) as client:
+                client.cluster.resume(catch_up_since=datetime.fromtimestamp(restore.horizon, UTC))
+
+
+def _in_recovery(world: World) -> dict[str, Any] | None:
+    """What a member says of it, once one does."""
+    views = (world.view(member) for member in world.members.values())
+    return next((view for view in views if view and view.get("recovering")), None)
 
 
 def _assert_taken_anew(world: World, before: dict[int, tuple[int, int]]) -> None:

@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+from faults.checker.lives import calls_of
 from faults.checker.rows import SCHEDULED, TERMINAL, Run
 from faults.checker.tables import Table, clock
 from faults.checker.verdict import Figures, Violation
@@ -197,15 +198,19 @@ def _definitions(history: History) -> Iterator[Definition]:
     """Those of the restored jobs that were in force, and all that were asked for later."""
     restore = history.restore
     assert restore is not None
-    known: dict[str | None, list[Definition]] = {}
+    calls = calls_of(history.clients)
+    known: dict[str | None, list[tuple[int, Definition]]] = {}
     for definition in sorted(history.jobs, key=lambda each: each.at):
         if definition.at > restore.stopped:
             yield definition
         else:
-            known.setdefault(definition.job_id, []).append(definition)
+            call = calls.get(definition.op) if definition.op is not None else None
+            given = call.named("generation") if call is not None else None
+            one = int(given) if given is not None else definition.generation, definition
+            known.setdefault(definition.job_id, []).append(one)
     for row in history.restored.get("jobs", ()):
         generation = int(row["generation"] or 0)
-        made = [d for d in known.get(row["job_id"], ()) if d.generation <= generation]
+        made = [definition for g, definition in known.get(row["job_id"], ()) if g <= generation]
         if made:
             yield replace(made[-1], generation=generation, op=None, at=restore.horizon)
 

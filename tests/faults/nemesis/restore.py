@@ -50,12 +50,12 @@ def restored(
     """
     server, recorder = world.postgres, journal.recorder
     with journal.fault("PostgreSQL restored", server.host.name, taken=backup.taken) as fault:
+        stopped = time.time()
         _shut_out(server)
         commits = world.commits.absorb()
         recorder.commits(commits)
         dump_tables(server, recorder.stopped, since)
         newest = _newest_run(server)
-        stopped = time.time()
         server.stop()
         shutil.rmtree(server.data)
         backup.folder.rename(server.data)
@@ -83,10 +83,8 @@ def restored(
 def _shut_out(server: Server) -> None:
     """No daemon has a session, nor gets one; the backup knows nothing of it."""
     server.sql(f"ALTER ROLE {postgres.ROLE} NOLOGIN")
-    theirs = "FROM pg_stat_activity WHERE usename = %s"
-    server.sql(f"SELECT pg_terminate_backend(pid) {theirs}", postgres.ROLE)
-    gone = f"SELECT count(*) = 0 {theirs}"
-    wait_until(lambda: server.sql(gone, postgres.ROLE) == [(True,)], 10, "their sessions to end")
+    end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s"
+    wait_until(lambda: not server.sql(end, postgres.ROLE), 10, "their sessions to end")
 
 
 def _newest_run(server: Server) -> float:
