@@ -9,6 +9,7 @@ Invariants
   bytes that trickle in don't prolong that.
 - An answer that isn't taken away ends its connection STALLED_FOR later, with all that it held.
 - No host has all connections, and there are never more of them than descriptors to spare.
+- A body that nobody wants any more isn't read to its end.
 - What comes in one piece is small, so that one peer's noise doesn't hold up the loop for others.
 
 For `uvicorn.Config(http=protocol_of(most, most_of_one_host))`, which is one daemon's listener.
@@ -32,6 +33,8 @@ PIECE: Final = 2 * 1024
 """Bytes read at a time: a body may come in chunks of a byte, each of them 20 µs to look at, and
 whoever else is served waits for a few such pieces.
 """
+UNWANTED: Final = 64 * 1024
+"""Bytes of a body that are still taken when its request has been answered."""
 
 SPARE: Final = 256
 """Descriptors that a daemon needs beside the connections of others, with some to spare."""
@@ -68,6 +71,7 @@ def protocol_of(most: int, most_of_one_host: int) -> type[H11Protocol]:
         _head: asyncio.TimerHandle | None = None
         _stall: asyncio.TimerHandle | None = None
         _refused = False
+        _unwanted = 0
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -90,7 +94,7 @@ def protocol_of(most: int, most_of_one_host: int) -> type[H11Protocol]:
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
-            if self._refused:
+            if self._refused or self._overdue(data):
                 return
             super().data_received(data)
             if self.cycle is not None and not self.cycle.response_complete:
@@ -113,6 +117,19 @@ def protocol_of(most: int, most_of_one_host: int) -> type[H11Protocol]:
         def timeout_keep_alive_handler(self) -> None:
             super().timeout_keep_alive_handler()
             self._end()
+
+        def _overdue(self, data: bytes) -> bool:
+            """Whether too much comes of a body whose request was answered: it is looked at no more.
+            Some is taken, for who is reset while it sends hasn't read the answer yet.
+            """
+            answered = self.cycle is not None and self.cycle.response_complete
+            if not answered or not self.cycle.more_body:
+                self._unwanted = 0
+                return False
+            self._unwanted += len(data)
+            if self._unwanted > UNWANTED:
+                self._end()
+            return self._unwanted > UNWANTED
 
         def _await_head(self) -> None:
             _disarmed(self._head)

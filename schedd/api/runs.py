@@ -111,13 +111,16 @@ async def watch_runs(
     if len(request.run_ids) > MOST_WATCHED:
         raise _wrong("run_ids", f"has {len(request.run_ids)}, at most {MOST_WATCHED} are allowed")
     left = {(await _find(services, text)).run.key.run_id for text in request.run_ids}
-    seen: dict[RunId, run_pb2.Run] = {}
+    seen: dict[RunId, RunRecord] = {}
     look = Backoff(initial=0.02, maximum=0.5, factor=1.3)
     while left:
         for record in await services.store.get_runs(sorted(left)):
+            before = seen.get(record.run.key.run_id)
+            if before == record:  # most looks find nothing new, and thousands may be watched
+                continue
+            seen[record.run.key.run_id] = record
             run = views.run_message(record)
-            if seen.get(record.run.key.run_id) != run:
-                seen[record.run.key.run_id] = run
+            if before is None or views.run_message(before) != run:
                 look.reset()
                 yield run_service_pb2.RunEvent(run=run)
             if record.run.state not in LIVE:

@@ -191,7 +191,7 @@ class Attack:
         stream = http2.opening(WATCH, "x", 1) + http2.data(watch, 1, end=True)
         web = (
             b"GET /events HTTP/1.1\r\nhost: x\r\n\r\n",
-            b"GET /api/v1/runs?pageSize=1000 HTTP/1.1\r\nhost: x\r\n\r\n",
+            b"GET /api/v1/runs?pageSize=50 HTTP/1.1\r\nhost: x\r\n\r\n",
             _get_watch(self.runs),
         )
         for number in range(self.connections):

@@ -15,7 +15,7 @@ import os
 import resource
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from support.wait import wait_until
 COMMAND = ("nice", "-n", "19", sys.executable, "-P", "-m", attack.__name__)
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.fspath(Path(__file__).parents[2])}
 HELD_WITHIN = 90.0
+STRANGERS = 64
 
 Report = dict[str, Any]
 
@@ -86,25 +87,27 @@ _NOTHING: Report = {"answers": {}, "wrong": [], "held": 0, "ended": 0, "rounds":
 
 
 @contextmanager
-def without_descriptors(journal: Journal, service: Service, spare: int = 4) -> Iterator[None]:
-    """The process has only so many descriptors to spare: what it would open past them, it can't."""
+def without_descriptors(
+    journal: Journal, world: World, service: Service, spare: int = 4
+) -> Iterator[None]:
+    """The process has only so many descriptors to spare, and strangers at its ports who take them:
+    what it would open past that, it can't.
+    """
     before = resource.prlimit(service.pid, resource.RLIMIT_NOFILE)
-    open_now = len(list(Path(f"/proc/{service.pid}/fd").iterdir()))
-    with journal.fault("no descriptors", service.name, limit=open_now + spare) as fault:
-        resource.prlimit(service.pid, resource.RLIMIT_NOFILE, (open_now + spare, before[1]))
+    limit = _descriptors(service) + spare
+    detail = {"limit": limit, "strangers": 2 * STRANGERS}
+    with journal.fault("no descriptors", service.name, **detail) as fault, ExitStack() as strangers:
+        resource.prlimit(service.pid, resource.RLIMIT_NOFILE, (limit, before[1]))
         try:
-            fault.effect_of(lambda: _at_limit(service, open_now + spare), 30, "no descriptor left")
+            for port in (GRPC, HTTP) * STRANGERS:
+                stranger = strangers.enter_context(world.spares[0].socket())
+                stranger.connect((service.host.address, port))
+            fault.effect_of(lambda: _descriptors(service) >= limit - 1, 30, "no descriptor left")
             yield
         finally:
             fault.end()
             resource.prlimit(service.pid, resource.RLIMIT_NOFILE, before)
 
 
-def _at_limit(service: Service, limit: int) -> bool:
-    return len(list(Path(f"/proc/{service.pid}/fd").iterdir())) >= limit - 1
-
-
-def wait_for(report: Callable[[], Report], what: Callable[[Report], bool], within: float) -> Report:
-    """The report, as soon as it says so."""
-    wait_until(lambda: what(report()), within, "the attacker to report it")
-    return report()
+def _descriptors(service: Service) -> int:
+    return len(list(Path(f"/proc/{service.pid}/fd").iterdir()))

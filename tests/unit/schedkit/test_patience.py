@@ -94,6 +94,25 @@ async def test_who_doesn_t_read_an_answer_is_cut_off() -> None:
         writer.close()
 
 
+async def test_a_body_that_goes_on_after_the_answer_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(patience, "HEAD_WITHIN", 60.0)
+    async with serving() as (host, port):
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(HEAD + b"content-length: 99999999\r\n\r\n")
+        await reader.readexactly(15)
+
+        async def go_on() -> None:
+            while True:
+                writer.write(b"x" * 65_536)
+                await writer.drain()
+
+        with pytest.raises(ConnectionError):
+            await asyncio.wait_for(go_on(), 10)
+        writer.close()
+
+
 async def test_too_many_connections_of_one_host_are_told_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
