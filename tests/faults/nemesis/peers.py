@@ -25,7 +25,6 @@ from faults.world.daemons import GRPC, HTTP, address
 from faults.world.service import Service
 from faults.world.world import World
 from schedctl.dev.processes import end, spawn
-from support.wait import wait_until
 
 COMMAND = ("nice", "-n", "19", sys.executable, "-P", "-m", attack.__name__)
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.fspath(Path(__file__).parents[2])}
