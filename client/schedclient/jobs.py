@@ -23,7 +23,7 @@ from schedclient.specs import (
     when_message,
 )
 from schedclient.transport import Transport
-from schedclient.values import Instant, Job, Run
+from schedclient.values import Instant, InstantExplanation, Job, Run
 from schedkit.jsonform import named_fields
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import job_service_pb2 as wire
@@ -179,6 +179,16 @@ class Jobs:
         )
         answer = await self._call(methods.LIST_NEXT, request, deadline)
         return tuple(value_of(Instant, one) for one in answer.instants)
+
+    async def explain(
+        self, job: str, at: When, *, deadline: float | None = None
+    ) -> InstantExplanation:
+        """Why it ran, or not, at the nominal instant `at`."""
+        request = wire.ExplainInstantRequest(
+            namespace=self._namespace, job=job, at=when_message(at, "at")
+        )
+        answer = await self._call(methods.EXPLAIN_INSTANT, request, deadline)
+        return value_of(InstantExplanation, answer)
 
 
 def _need_name(call: str, given: object) -> None:

@@ -70,6 +70,9 @@ TRIGGER_JOB: Final = Method[jobs.TriggerJobRequest, run_pb2.Run](
 LIST_NEXT: Final = Method[jobs.ListNextInstantsRequest, jobs.ListNextInstantsResponse](
     JOBS + "ListNextInstants", jobs.ListNextInstantsResponse.FromString
 )
+EXPLAIN_INSTANT: Final = Method[jobs.ExplainInstantRequest, jobs.ExplainInstantResponse](
+    JOBS + "ExplainInstant", jobs.ExplainInstantResponse.FromString
+)
 
 SUBMIT_RUN: Final = Method[runs.SubmitRunRequest, run_pb2.Run](
     RUNS + "SubmitRun", run_pb2.Run.FromString

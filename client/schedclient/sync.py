@@ -109,6 +109,7 @@ class SyncJobs(_Face[Jobs]):
     resume = _blocking(Jobs.resume)
     trigger = _blocking(Jobs.trigger)
     next = _blocking(Jobs.next)
+    explain = _blocking(Jobs.explain)
 
     def in_namespace(self, namespace: str) -> SyncJobs:
         """The same calls, for jobs of another namespace."""

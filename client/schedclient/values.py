@@ -190,6 +190,14 @@ class Explanation(Value):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InstantExplanation(Value):
+    """Why a job ran, or not, at one instant, and the row that says so; None where there is none."""
+
+    answer: str
+    run: Run | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Instant(Value):
     """One coming instant of a job: nominal, and with jitter."""
 

@@ -16,7 +16,6 @@ COMMANDS: Final[frozenset[tuple[str, ...]]] = frozenset(
     job clone
     job history
     job revert
-    job explain
     job stats
     job backfill
     run retry

@@ -19,7 +19,13 @@ async def pause_job(
     refuse_unbuilt(request)
     record = await stored_jobs.find(services, request.namespace, request.job)
     stored = record.definition
-    audit = caller.audit("pause", f"job/{stored.namespace}/{stored.name}", request.request_id)
+    audit = caller.changed(
+        "pause",
+        f"job/{stored.namespace}/{stored.name}",
+        _standing(stored.paused, record.paused_by, record.pause_note),
+        _standing(True, caller.actor, request.note),
+        request.request_id,
+    )
     async with settling.kept(services, stored.name):
         paused = await services.store.pause_job(stored.job_id, request.note, caller.actor, audit)
         if paused is None:
@@ -54,3 +60,8 @@ async def resume_job(
     services.nudges.jobs_changed([(stored.job_id, resumed.shard)])
     services.nudges.runs_ready([resumed.shard])
     return views.job_message(resumed)
+
+
+def _standing(paused: bool, by: str, note: str) -> dict[str, object]:
+    """How the job stands, as the audit has it."""
+    return {"paused": True, "by": by, "note": note} if paused else {"paused": False}

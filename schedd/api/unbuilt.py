@@ -57,7 +57,6 @@ ENUM_VALUES: dict[str, frozenset[str]] = {
 CALLS: frozenset[str] = frozenset(
     {
         "schedd.v1.JobService.BackfillJob",
-        "schedd.v1.JobService.ExplainInstant",
         "schedd.v1.RunService.RetryRun",
         "schedd.v1.ClusterService.DrainWorker",
         "schedd.v1.ClusterService.UndrainWorker",

@@ -19,7 +19,7 @@ from schedd.core.records import (
     RunRecord,
     StoredDefinition,
 )
-from schedd.store import audit, counting, dispatch, jobs, runs, unstarted
+from schedd.store import audit, counting, dispatch, jobs, ledger, runs, unstarted
 from schedd.store.database import Database
 from schedd.store.gathered import Gathered
 from schedd.store.jobs import DueAndNominal
@@ -199,6 +199,18 @@ class PostgresUserStore:
         return await self.database.call(
             lambda c: audit.list_audit(c, action, object_, run_id, before, limit)
         )
+
+    async def accounted(self, job_id: JobId, at: datetime) -> RunRecord | None:
+        """The row that accounts for an instant of the schedule."""
+        return await self.database.call(lambda c: ledger.accounted(c, job_id, at))
+
+    async def following(self, job_id: JobId, after: datetime) -> RunRecord | None:
+        """The schedule's first later row."""
+        return await self.database.call(lambda c: ledger.following(c, job_id, after))
+
+    async def last_pause(self, object_: str, at: datetime) -> AuditEntry | None:
+        """Who paused it last, no later than `at`."""
+        return await self.database.call(lambda c: ledger.last_pause(c, object_, at))
 
     async def audit(self, entry: AuditEntry) -> None:
         """Append one line."""

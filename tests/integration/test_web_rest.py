@@ -163,7 +163,9 @@ async def test_every_reading_call_answers_without_a_fault(web: Web) -> None:
         for route in routes_of(method):
             if route.verb == "GET" and method.full_name not in unbuilt.CALLS:
                 path = route.template.replace("{job}", "etl").replace("{run_id}", run_id)
-                query = f"?runIds={run_id}" if path.endswith(":watch") else ""
+                query = {"watch": f"?runIds={run_id}", "explain": "?at=2026-01-01T00:00:00Z"}.get(
+                    path.rpartition(":")[2], ""
+                )
                 async with web.session.get(web.url + path + query) as answer:
                     assert answer.status in (200, 404), (path, await answer.text())
 

@@ -270,3 +270,19 @@ def next_instants(session: Session, name: str, after: datetime | None, count: in
     session.asked_job = name
     coming = session.run(lambda client: client.jobs.next(name, after=after, count=count))
     show_list(session, coming, INSTANTS, lambda one: one.scheduled_at.isoformat())
+
+
+@job.command()
+@click.argument("name")
+@click.option("--at", required=True, type=When(), metavar=INSTANT, help="The nominal instant.")
+@pass_session
+def explain(session: Session, name: str, at: datetime) -> None:
+    """Why did it run, or not, then? The answer names the row that it was read from."""
+    session.asked_job = name
+    found = session.run(lambda client: client.jobs.explain(name, at))
+    if not session.tabular:
+        show_data(session, found.to_json(snake=session.output == "yaml"))
+        return
+    click.echo(found.answer)
+    if found.run is not None:
+        show_one(session, found.run, RUNS, lambda one: one.run_id)

@@ -283,6 +283,15 @@ async def test_pause_resume_delete_next_trigger(ctl, member):
     assert (await ctl("job", "resume", "etl", "-o", "json")).data["name"] == "etl"
     assert (await ctl("job", "trigger", "etl", "-o", "name", "--delay", "5s")).out == "r1\n"
     assert (await ctl("job", "next", "etl", "--count", "3", "-o", "json")).data == []
+    explained = jobs.ExplainInstantResponse(answer="It ran.", run=run_of())
+    member.say("ExplainInstant", explained)
+    ended = await ctl("job", "explain", "etl", "--at", "2026-01-05T12:00:00Z")
+    assert ended.lines[0] == "It ran."
+    assert ended.lines[2].startswith("r1 ")
+    assert member.heard("ExplainInstant")[0].at.seconds == 1767614400
+    member.say("ExplainInstant", jobs.ExplainInstantResponse(answer="No."))
+    ended = await ctl("job", "explain", "etl", "--at", "2026-01-05T12:00:00Z", "-o", "json")
+    assert ended.data == {"answer": "No.", "run": None}
     assert (await ctl("job", "delete", "etl")).err == "deleted etl\n"
     assert member.heard("PauseJob")[0].note == "why"
     assert member.heard("TriggerJob")[0].delay.seconds == 5

@@ -1,0 +1,271 @@
+"""Why did it run, or not, then? Answered from what was written down, and from nothing else.
+
+    a row accounts for the instant ──▶ what the row says: ran, late, skipped, missed, coalesced
+    none does ──▶ before the job · outside its bounds · no instant of it · still to come
+                  · due, not accounted for yet (paused, or its owner is behind) · no record
+
+One idea: an answer names what it was read from. The job's row is read before the ledger's: an
+instant that is accounted for in between is then found there, so "no record" is never a race.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from schedd.api import definitions, stored_jobs, views
+from schedd.api.errors import InvalidArgument, Violation
+from schedd.api.services import Caller, Services
+from schedd.api.why import ENDS
+from schedd.core.catch_up import GRACE
+from schedd.core.cron import ScheduleError
+from schedd.core.lifecycle import LIVE, Reason, State
+from schedd.core.records import JobRecord, RunRecord
+from schedd.core.schedule import CompiledSchedule
+from schedproto.v1 import job_service_pb2
+
+_FAR: Final = timedelta(days=800)
+"""How far back the instant before one that isn't is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The question with all that was read for it, but the row."""
+
+    services: Services
+    record: JobRecord
+    schedule: CompiledSchedule
+    at: datetime
+    now: datetime
+
+    @property
+    def name(self) -> str:
+        """The job's."""
+        return self.record.definition.name
+
+    @property
+    def is_instant(self) -> bool:
+        """Whether the schedule, as it stands, has this instant."""
+        return self.schedule.contains(self.at)
+
+    def changed_since(self, instant: datetime) -> bool:
+        """Whether the schedule may have been another one then: definitions of old aren't kept."""
+        return self.record.definition.generation > 1 and self.record.updated_at > instant
+
+
+async def explain_instant(
+    services: Services, caller: Caller, request: job_service_pb2.ExplainInstantRequest
+) -> job_service_pb2.ExplainInstantResponse:
+    """What became of one instant of a job, in words, and the row that was read for it."""
+    del caller
+    if not request.HasField("at"):
+        problem = "is missing: give the instant to explain"
+        raise InvalidArgument(
+            f"at: {problem}",
+            reason="INVALID_FIELD",
+            remedy="for example 2030-01-01T02:00:00Z",
+            violations=[Violation("at", problem)],
+        )
+    record = await stored_jobs.find(services, request.namespace, request.job)
+    at = definitions.instant(request.at)
+    try:
+        schedule = stored_jobs.compiled(record.definition)
+    except ScheduleError as error:  # stored by a version that took it
+        raise InvalidArgument(
+            f"the job's schedule can't be read: {error}", reason="INVALID_JOB", remedy="mend it"
+        ) from error
+    asked = Asked(services, record, schedule, at, services.clock.now())
+    row = await services.store.accounted(record.definition.job_id, at)
+    if row is None or not _speaks_of(asked, row):
+        return job_service_pb2.ExplainInstantResponse(answer=await _without_row(asked))
+    story = _STORIES.get(row.run.state, _ran)
+    told = f"{await story(asked, row)} Read from {_row(row)}."
+    return job_service_pb2.ExplainInstantResponse(answer=told, run=views.run_message(row))
+
+
+def _speaks_of(asked: Asked, row: RunRecord) -> bool:
+    """A row of one instant does; one of many also holds moments that never were instants."""
+    if row.run.key.scheduled_at == asked.at or asked.is_instant:
+        return True
+    return row.reason == Reason.EDITED or asked.changed_since(row.scheduled_until or asked.at)
+
+
+# -- What a row says --
+
+
+async def _ran(_: Asked, row: RunRecord) -> str:
+    run, late = row.run, row.lateness
+    if row.first_started_at is None or late is None:
+        why = ENDS.get(row.reason or "", "")
+        reason = f" ({row.reason})" if row.reason else ""
+        return f"It never started: it ended as {run.state}{reason}" + (f": {why}." if why else ".")
+    how = "on time" if late <= GRACE else "late"
+    told = (
+        f"It ran {how}: due {_told(run.due_at)}, started {_span(late)} later"
+        + (f" on {run.worker}" if run.worker else "")
+        + f", attempt {run.attempt}; it is {run.state}"
+    )
+    return told + (f" ({row.reason})." if row.reason else ".")
+
+
+async def _waits(_: Asked, row: RunRecord) -> str:
+    run = row.run
+    if row.first_started_at is not None:
+        return f"It ran and will be tried again: {run.state} after attempt {run.attempt}."
+    return f"It was made and waits to start: `schedctl run why {run.key.run_id}` says for what."
+
+
+async def _skipped(asked: Asked, row: RunRecord) -> str:
+    if row.reason == Reason.PAUSED:
+        return f"It was skipped: {await _who_paused(asked)}."
+    return _never_ran("skipped", row)
+
+
+async def _missed(asked: Asked, row: RunRecord) -> str:
+    told = _never_ran("missed", row)
+    if row.reason == Reason.WINDOW:
+        window = stored_jobs.definition(asked.record.definition).catch_up.window
+        told += f" The window is {_span(window)} now."
+    if not asked.is_instant:
+        told += " Whether this very moment was one of its instants then isn't kept."
+    return told
+
+
+async def _coalesced(asked: Asked, row: RunRecord) -> str:
+    until = row.scheduled_until or row.run.key.scheduled_at
+    into = await asked.services.store.following(asked.record.definition.job_id, until)
+    if into is None:
+        return "It was coalesced into a later run, of which there is no record any more."
+    run = into.run
+    return (
+        f"It was coalesced: it was late, and the job says catch_up: latest, so the newest instant, "
+        f"{_told(run.key.scheduled_at)}, stands for it: run {run.key.run_id}, {run.state}."
+    )
+
+
+def _never_ran(what: str, row: RunRecord) -> str:
+    why = ENDS.get(row.reason or "", "no reason is known to this version")
+    return f"It was {what} ({row.reason}): {why}."
+
+
+_STORIES: Final[dict[State, Callable[[Asked, RunRecord], Awaitable[str]]]] = {
+    State.PENDING: _waits,
+    State.RETRYING: _waits,
+    State.SKIPPED: _skipped,
+    State.MISSED: _missed,
+    State.COALESCED: _coalesced,
+}
+"""By the row's state; every other one has run, or never will."""
+
+
+async def _who_paused(asked: Asked) -> str:
+    """Who paused the job, or the cluster, when, and with what note; from what was written down."""
+    for pause in (await asked.services.pauses.read()).all:
+        if pause.began < asked.at and (pause.ended is None or asked.at <= pause.ended):
+            return f"the cluster was {views.paused(pause)}"
+    stored = asked.record.definition
+    if stored.paused:
+        since = asked.record.paused_at
+        return f"the job is {_pause(asked.record.paused_by, since, asked.record.pause_note)}"
+    object_ = f"job/{stored.namespace}/{stored.name}"
+    entry = await asked.services.store.last_pause(object_, asked.at)
+    if entry is None:
+        return "the job was paused, by whom the audit doesn't say"
+    note = json.loads(entry.after).get("note", "") if entry.after else ""
+    return f"the job was {_pause(entry.actor, entry.at, note)} (the audit has it)"
+
+
+def _pause(by: str, since: datetime | None, note: str) -> str:
+    told = f"paused by {by}" if by else "paused"
+    return told + (f" since {_told(since)}" if since else "") + (f": {note}" if note else "")
+
+
+# -- What is said where there is no row --
+
+
+async def _without_row(asked: Asked) -> str:
+    record, at = asked.record, asked.at
+    job = f"Read from the row of job {record.definition.job_id}."
+    if at < record.created_at:
+        made = f"{_told(record.created_at)} by {record.created_by}"
+        return f"It is from before the job was made ({made}). {job}"
+    if not asked.is_instant:
+        return f"{_no_instant(asked)} {job}"
+    if at > asked.now:
+        due = asked.schedule.due(at)
+        told = f"It is still to come: due {_told(due)}"
+        if record.definition.paused:
+            told += (
+                f"; and the job is {_pause(record.paused_by, record.paused_at, record.pause_note)}"
+            )
+        return f"{told}. {job}"
+    if record.nominal is not None and record.nominal <= at:
+        return f"{await _unaccounted(asked)} {job}"
+    return (
+        f"There is no record of it: {_told(at)} is an instant of the schedule as it stands, and no "
+        "row accounts for it."
+        + (
+            " The job was changed since: its schedule may have been another one then."
+            if asked.changed_since(at)
+            else ""
+        )
+        + f" Looked for in the rows of job {record.definition.job_id}."
+    )
+
+
+def _no_instant(asked: Asked) -> str:
+    bounds, at = asked.schedule.bounds, asked.at
+    told = f"{_told(at)} is not an instant of this schedule"
+    if bounds.start is not None and at < bounds.start:
+        return f"{told}: it starts {_told(bounds.start)}."
+    if bounds.end is not None and at > bounds.end:
+        return f"{told}: it ended {_told(bounds.end)}."
+    before = asked.schedule.newest(at - _FAR, at)
+    after = asked.schedule.next_after(at)
+    near = [f"the one before is {_told(before)}"] if before else []
+    near += [f"the next is {_told(after.nominal)}"] if after else []
+    told += ": " + ", ".join(near or ["it has none near"]) + "."
+    if asked.changed_since(at):
+        told += f" The job was changed since, last {_told(asked.record.updated_at)}."
+    return told
+
+
+async def _unaccounted(asked: Asked) -> str:
+    """Its timer still stands at, or before, this instant."""
+    record = asked.record
+    present = await asked.services.pauses.present()
+    if record.definition.paused:
+        who = _pause(record.paused_by, record.paused_at, record.pause_note)
+        return f"It didn't run: the job is {who}. It is accounted for when the job is resumed."
+    if present is not None:
+        return f"It didn't run: the cluster is {views.paused(present)}."
+    behind = f"the timer of the job stands at {_told(record.nominal)}"
+    return f"It hasn't fired yet: {behind}, in shard {record.shard} (schedctl cluster shards)."
+
+
+# -- Words --
+
+
+def _row(row: RunRecord) -> str:
+    run = row.run
+    if row.count > 1 and row.scheduled_until is not None:
+        span = f"{_told(run.key.scheduled_at)} to {_told(row.scheduled_until)}"
+        return f"run {run.key.run_id}, which accounts for {row.count:,} instants from {span}"
+    return f"run {run.key.run_id}" + (", as it stands now" if run.state in LIVE else "")
+
+
+def _told(at: datetime | None) -> str:
+    assert at is not None, "callers ask for what there is"
+    written = at.astimezone(UTC).isoformat(timespec="milliseconds")
+    return written.replace(".000+00:00", "Z").replace("+00:00", "Z")
+
+
+def _span(span: timedelta) -> str:
+    seconds = span.total_seconds()
+    if seconds < 1:
+        return f"{round(seconds * 1000)} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s".replace(".0 ", " ")
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h".replace(".0 ", " ")

@@ -1,0 +1,63 @@
+"""What was written down of an instant: the row that accounts for it, and who paused its job then.
+
+Reads alone, for people who ask; nothing of firing goes through here.
+
+Invariant: the rows of a job's schedule never overlap. So an instant is in the newest row that
+begins no later, or in none.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Select, select
+
+from schedd.core.ids import JobId
+from schedd.core.model import AuditEntry, Trigger
+from schedd.core.records import RunRecord
+from schedd.store import arrays
+from schedd.store.run_records import record, records
+from schedd.store.schema import audit, runs
+
+
+def accounted(connection: Connection, job_id: JobId, at: datetime) -> RunRecord | None:
+    """The row of the schedule's own that begins at the instant, or folds it in."""
+    query = _scheduled(job_id).where(runs.c.scheduled_at <= at)
+    row = connection.execute(query.order_by(runs.c.scheduled_at.desc()).limit(1)).first()
+    if row is None or (row.scheduled_until or row.scheduled_at) < at:
+        return None
+    return record(row)
+
+
+def following(connection: Connection, job_id: JobId, after: datetime) -> RunRecord | None:
+    """The schedule's first row that begins later."""
+    query = _scheduled(job_id).where(runs.c.scheduled_at > after)
+    row = connection.execute(query.order_by(runs.c.scheduled_at).limit(1)).first()
+    return None if row is None else record(row)
+
+
+def last_pause(connection: Connection, object_: str, at: datetime) -> AuditEntry | None:
+    """The audit's newest line that paused it no later than `at`."""
+    row = connection.execute(
+        select(audit)
+        .where(audit.c.object == arrays.clean(object_), audit.c.action == "pause")
+        .where(audit.c.outcome == "ok", audit.c.at <= at)
+        .order_by(audit.c.seq.desc())
+        .limit(1)
+    ).first()
+    if row is None:
+        return None
+    return AuditEntry(
+        row.actor,
+        row.action,
+        row.object,
+        row.outcome,
+        at=row.at,
+        before=row.before,
+        after=row.after,
+    )
+
+
+def _scheduled(job_id: JobId) -> Select[Any]:
+    return records().where(runs.c.job_id == job_id, runs.c.trigger == Trigger.SCHEDULE.value)

@@ -1,0 +1,45 @@
+"""`schedctl job explain --at`: why did it run, or not, then, on a cluster that did it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from schedclient import Run, SyncClient
+from support.cluster import DevCluster
+from support.wait import PATIENCE, wait_until
+
+
+def test_it_tells_what_ran_what_overlapped_what_a_pause_held_and_what_has_no_record(
+    calm: DevCluster, calm_client: SyncClient
+) -> None:
+    calm_client.jobs.create(
+        "asked", cron="* * * * * *", shell={"argv": ["sleep", "1.2"]}, overlap="skip"
+    )
+
+    def one(state: str) -> Run | None:
+        runs = calm_client.runs.list(job="asked")
+        return next((run for run in runs if run.state == state), None)
+
+    skipped = wait_until(lambda: one("SKIPPED"), PATIENCE, "a skipped run")
+    ran = wait_until(lambda: one("SUCCEEDED"), PATIENCE, "a run that ended")
+    calm_client.jobs.pause("asked", "disk is full")
+    held = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
+    wait_until(lambda: datetime.now(UTC) > held, PATIENCE, "an instant of the pause")
+
+    def asked(at: datetime | None) -> str:
+        assert at is not None
+        done = calm.schedctl("job", "explain", "asked", "--at", at.isoformat())
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert asked(ran.scheduled_at).startswith("It ran ")
+    assert f"Read from run {ran.run_id}." in asked(ran.scheduled_at)
+    overlapped = asked(skipped.scheduled_at)
+    assert overlapped.startswith("It was skipped (OVERLAP): an earlier run of the job hadn't ended")
+    assert skipped.run_id in overlapped
+    assert asked(held).startswith("It didn't run: the job is paused by ")
+    assert ": disk is full." in asked(held)
+
+    calm.sql("DELETE FROM runs WHERE run_id = %s RETURNING 1", ran.run_id)
+    assert asked(ran.scheduled_at).startswith("There is no record of it")
+    calm_client.jobs.delete("asked")

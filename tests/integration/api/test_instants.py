@@ -1,0 +1,263 @@
+"""Why did it run, or not, then: each answer is of a row that a real database holds.
+
+The steps of timers are the owner's own (`owner.fire`), their rows the statement's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from schedd.api import stored_jobs
+from schedd.api.errors import InvalidArgument, NotFound
+from schedd.core.model import LiveRun, Timer
+from schedd.core.records import JobRecord
+from schedd.owner.catalogue import Known
+from schedd.owner.fire import _firing
+from schedproto.v1 import job_pb2
+from schedproto.v1 import job_service_pb2 as wire
+from schedproto.v1.cluster_service_pb2 import PauseClusterRequest, ResumeClusterRequest
+from support.store import MINUTE, START, draft, report
+
+SHELL = job_pb2.ShellAction(argv=["true"])
+DAY = timedelta(days=1)
+
+
+@dataclass
+class Past:
+    """A job `j` that was made a day before START and is next due at START, each minute."""
+
+    api: Any
+
+    async def made(self, *, since: datetime = START - DAY, **changes: Any) -> None:
+        values = {"name": "j", "shell": SHELL, "cron": ["* * * * *"], **changes}
+        await self.api("CreateJob", wire.CreateJobRequest(job=job_pb2.Job(**values)))
+        await self.sql("UPDATE jobs SET created_at = %s, updated_at = %s", since, since)
+        await self.sql("UPDATE timers SET due_at = %s, nominal = %s", START, START)
+
+    async def sql(self, statement: str, *arguments: Any) -> None:
+        await self.api.world.sql(f"{statement} RETURNING 1", *arguments)
+
+    async def record(self) -> JobRecord:
+        record = await self.api.services.store.get_job("default", "j")
+        assert record is not None
+        return record
+
+    async def fire(self, now: datetime) -> list[LiveRun]:
+        """What its owner would do, looking at `now`."""
+        record = await self.record()
+        stored = record.definition
+        known = Known(stored_jobs.definition(stored), stored_jobs.compiled(stored), job_pb2.Job())
+        timer = Timer(
+            *(stored.job_id, record.shard, stored.generation, record.due_at, record.nominal)
+        )
+        paused = await self.api.services.pauses.read()
+        step = _firing(timer, known, now, paused)
+        me = self.api.world.members[0]
+        claim = me.claim(record.shard)
+        return (await me.store.owner.fire(claim, [step], paused.switched)).runs
+
+    async def ran(self, run: LiveRun, started: datetime) -> None:
+        """A worker runs it, and says so."""
+        me = self.api.world.members[0]
+        [assigned] = await me.assigned(draft(run))
+        told = replace(report(assigned), started_at=started, finished_at=started + MINUTE)
+        await me.store.results.accept([told])
+
+    async def asked(self, at: datetime) -> wire.ExplainInstantResponse:
+        stamp = Timestamp()
+        stamp.FromDatetime(at)
+        return await self.api("ExplainInstant", wire.ExplainInstantRequest(job="j", at=stamp))
+
+    async def rows_gone(self) -> None:
+        for table in ("live", "runs"):
+            await self.sql(f"DELETE FROM {table}")
+
+
+@pytest.fixture
+def past(api: Any) -> Past:
+    return Past(api)
+
+
+def second(seconds: float) -> timedelta:
+    return timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("late", "how"),
+    [
+        (0.25, "It ran on time: due 2026-01-05T12:00:00Z, started 250 ms later"),
+        (12.5, "It ran late: due 2026-01-05T12:00:00Z, started 12.5 s later"),
+    ],
+)
+async def test_it_ran_and_whether_it_was_late(past, late, how):
+    await past.made()
+    [run] = await past.fire(START)
+    await past.ran(run, START + second(late))
+    told = await past.asked(START)
+    assert told.answer.startswith(how)
+    assert "on worker-1, attempt 1; it is SUCCEEDED." in told.answer
+    assert told.answer.endswith(f"Read from run {run.key.run_id}.")
+    assert told.run.run_id == str(run.key.run_id)
+
+
+async def test_it_waits(past):
+    await past.made()
+    [run] = await past.fire(START)
+    told = await past.asked(START)
+    assert f"schedctl run why {run.key.run_id}" in told.answer
+
+
+async def test_skipped_by_overlap(past):
+    await past.made()
+    me = past.api.world.members[0]
+    [first] = await past.fire(START)
+    await me.assigned(draft(first))
+    [second_run] = await past.fire(START + MINUTE)
+    await me.assign(draft(second_run))
+    told = await past.asked(START + MINUTE)
+    assert told.answer.startswith("It was skipped (OVERLAP): an earlier run of the job hadn't")
+    assert str(second_run.key.run_id) in told.answer
+
+
+async def test_missed_outside_the_window_and_coalesced_within(past):
+    await past.made(catch_up=job_pb2.CatchUp(window=Duration(seconds=600)))
+    [run] = await past.fire(START + timedelta(hours=1))
+    missed = await past.asked(START + 5 * MINUTE)
+    assert missed.answer.startswith("It was missed (WINDOW): it was later than the job's catch-up")
+    assert "The window is 10 min now." in missed.answer
+    assert "which accounts for 50 instants from 2026-01-05T12:00:00Z to" in missed.answer
+    assert missed.run.count == 50
+
+    folded = await past.asked(START + 55 * MINUTE)
+    assert folded.answer.startswith("It was coalesced: ")
+    assert f"2026-01-05T13:00:00Z, stands for it: run {run.key.run_id}, PENDING" in folded.answer
+    assert folded.run.count == 10
+
+
+async def test_missed_since_the_job_catches_nothing_up(past):
+    await past.made(catch_up=job_pb2.CatchUp(policy=job_pb2.CatchUp.POLICY_NONE))
+    await past.fire(START + timedelta(hours=1))
+    assert "It was missed (CATCH_UP_NONE)" in (await past.asked(START)).answer
+
+
+async def test_paused_says_who_when_and_the_note_while_it_lasts_and_afterwards(past):
+    await past.made()
+    await past.api("PauseJob", wire.PauseJobRequest(job="j", note="disk is full"))
+    during = await past.asked(START)
+    assert during.answer.startswith("It didn't run: the job is paused by tester since ")
+    assert ": disk is full. It is accounted for when the job is resumed." in during.answer
+    assert not during.HasField("run")
+
+    await past.sql("UPDATE audit SET at = %s WHERE action = 'pause'", START - MINUTE)
+    await past.api("ResumeJob", wire.ResumeJobRequest(job="j"))
+    after = await past.asked(START + MINUTE)
+    assert after.answer.startswith(
+        "It was skipped: the job was paused by tester since 2026-01-05T11:59:00Z: disk is full"
+    )
+    assert after.run.count > 1000
+
+
+async def test_a_pause_of_the_cluster_is_told_too(past):
+    await past.made()
+    await past.api("PauseCluster", PauseClusterRequest(note="moving house"))
+    assert "the cluster is paused by tester" in (await past.asked(START)).answer
+    await past.api("ResumeCluster", ResumeClusterRequest())
+    await past.sql("UPDATE pauses SET began = %s, ended = %s", START - MINUTE, START + MINUTE)
+    assert await past.fire(START + MINUTE) == []
+    told = await past.asked(START)
+    assert told.answer.startswith("It was skipped: the cluster was paused by tester since")
+    assert "moving house" in told.answer
+
+
+async def test_an_edit_that_replaces_the_schedule_is_told(past):
+    await past.made()
+    changed = job_pb2.Job(name="j", cron=["0 0 1 1 *"])
+    await past.api(
+        "UpdateJob", wire.UpdateJobRequest(job=changed, update_mask=FieldMask(paths=["cron"]))
+    )
+    told = await past.asked(START + MINUTE)
+    assert told.answer.startswith("It was missed (EDITED): the job was edited")
+    assert "Whether this very moment was one of its instants then isn't kept." in told.answer
+
+
+async def test_before_the_job_was_made(past):
+    await past.made()
+    told = await past.asked(START - 2 * DAY)
+    assert told.answer.startswith(
+        "It is from before the job was made (2026-01-04T12:00:00Z by tester)."
+    )
+    assert f"Read from the row of job {(await past.record()).definition.job_id}." in told.answer
+
+
+async def test_no_instant_of_this_schedule_names_those_around_it(past):
+    await past.made()
+    told = await past.asked(START + second(30))
+    assert told.answer.startswith(
+        "2026-01-05T12:00:30Z is not an instant of this schedule: the one before is "
+        "2026-01-05T12:00:00Z, the next is 2026-01-05T12:01:00Z."
+    )
+
+
+async def test_a_moment_within_a_fold_is_no_instant_for_that(past):
+    await past.made()
+    await past.fire(START + timedelta(hours=1))
+    told = await past.asked(START + second(90))
+    assert "is not an instant of this schedule" in told.answer
+    assert not told.HasField("run")
+
+
+async def test_outside_of_its_bounds(past):
+    end = Timestamp()
+    end.FromDatetime(datetime(2040, 1, 1))  # noqa: DTZ001 - protobuf's own form: naive is UTC
+    await past.made(end=end)
+    later = datetime.fromisoformat("2041-01-01T00:00:00+00:00")
+    assert "schedule: it ended 2040-01-01T00:00:00Z." in (await past.asked(later)).answer
+
+
+async def test_still_to_come_and_due_but_not_fired(past):
+    await past.made()
+    ahead = (past.api.clock.now() + DAY).replace(second=0, microsecond=0)
+    assert (await past.asked(ahead)).answer.startswith("It is still to come: due ")
+    waiting = await past.asked(START)
+    assert waiting.answer.startswith("It hasn't fired yet: the timer of the job stands at 2026-01")
+
+
+async def test_a_manual_run_at_that_moment_is_not_the_schedules(past):
+    await past.made()
+    await past.api("TriggerJob", wire.TriggerJobRequest(job="j"))
+    await past.sql("UPDATE runs SET scheduled_at = %s", START - MINUTE)
+    assert (await past.asked(START - MINUTE)).answer.startswith("There is no record of it")
+
+
+async def test_with_the_rows_removed_it_says_that_there_is_no_record(past):
+    await past.made(catch_up=job_pb2.CatchUp(window=Duration(seconds=600)))
+    [run] = await past.fire(START + timedelta(hours=1))
+    await past.ran(run, START + timedelta(hours=1))
+    moments = (START, START + 55 * MINUTE, START + timedelta(hours=1))  # missed, coalesced, ran
+    for moment in moments:
+        assert (await past.asked(moment)).HasField("run")
+    await past.rows_gone()
+    for moment in moments:
+        told = await past.asked(moment)
+        assert told.answer.startswith("There is no record of it: 2026-01-05T1")
+        assert (
+            "is an instant of the schedule as it stands, and no row accounts for it" in told.answer
+        )
+        assert not told.HasField("run")
+
+
+async def test_what_can_t_be_asked_is_refused(past):
+    await past.made()
+    with pytest.raises(InvalidArgument, match="at: is missing"):
+        await past.api("ExplainInstant", wire.ExplainInstantRequest(job="j"))
+    with pytest.raises(NotFound):
+        await past.api(
+            "ExplainInstant", wire.ExplainInstantRequest(job="k", at=Timestamp(seconds=1))
+        )
