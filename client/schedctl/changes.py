@@ -21,6 +21,7 @@ SET_BY_CLUSTER: Final = frozenset(
         "created_at",
         "updated_at",
         "created_by",
+        "cron_dialect",
     }
 )
 IN_TABLE: Final = frozenset(

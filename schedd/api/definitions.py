@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.core import schedule
-from schedd.core.cron import Dst, Gap, Pass
+from schedd.core.cron import DIALECT, CronError, Dst, Gap, Pass
 from schedd.core.ids import JobId
 from schedd.core.model import (
     CatchUp,
@@ -43,8 +43,9 @@ SET_BY_CLUSTER = (
     "created_at",
     "updated_at",
     "created_by",
+    "cron_dialect",
 )
-"""Fields that people read and never write; they are no part of a stored definition."""
+"""Fields that people read and never write; what they write in them is never stored."""
 
 OF_INSTANTS = ("start", "end", "jitter", "catch_up")
 """Fields that say something of a schedule's instants; `on_demand` has none."""
@@ -64,13 +65,29 @@ def seconds(duration: Duration) -> timedelta:
 
 
 def spec_of(job: job_pb2.Job) -> job_pb2.Job:
-    """What is stored of a job: what a person set, without name and standing."""
+    """What is stored of a job: what a person set, without name and standing, and the dialect that
+    its expressions are read by.
+    """
     spec = job_pb2.Job()
     spec.CopyFrom(job)
     plain: Message = spec
     for field in (*SET_BY_CLUSTER, *STANDING, "namespace", "name"):
         plain.ClearField(field)
+    if spec.cron:
+        spec.cron_dialect = DIALECT
     return spec
+
+
+def keep_dialect(old: job_pb2.Job, new: job_pb2.Job) -> None:
+    """Leave the dialect of a spec as it was: an edit of other things doesn't write `cron` anew."""
+    new.cron_dialect = old.cron_dialect
+
+
+def check_dialect(spec: job_pb2.Job) -> None:
+    """Raises CronError for `cron` of a later dialect: its instants would only be guessed."""
+    if spec.cron_dialect > DIALECT:
+        problem = f"was stored by dialect {spec.cron_dialect}"
+        raise CronError("cron", problem, f"this version knows {DIALECT}: upgrade it")
 
 
 def definition_of(

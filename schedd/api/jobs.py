@@ -97,6 +97,8 @@ async def update_job(
     new.namespace, new.name = stored.namespace, stored.name
     reckoning.check_edit(old, new, now)
     spec = definitions.spec_of(new)
+    if spec.cron == old.cron:
+        definitions.keep_dialect(old, spec)
     if spec == old:
         if not request.validate_only:  # an edit whose answer was "unknown" may be asked again
             async with settling.kept(services, stored.name):

@@ -12,7 +12,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from schedd.api.definitions import compiled, definition_of
+from schedd.api.definitions import check_dialect, compiled, definition_of
 from schedd.core.ids import JobId
 from schedd.core.model import Definition, LiveRun
 from schedd.core.records import StoredDefinition
@@ -111,5 +111,6 @@ class Catalogue:
 
 def _known(row: StoredDefinition) -> Known:
     spec = job_pb2.Job.FromString(row.spec)
+    check_dialect(spec)
     definition = definition_of(spec, row.job_id, row.generation, row.namespace, row.name)
     return Known(definition, compiled(definition), spec)

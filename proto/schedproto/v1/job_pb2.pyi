@@ -148,6 +148,7 @@ class Job(google.protobuf.message.Message):
     CATCH_UP_FIELD_NUMBER: builtins.int
     OVERLAP_FIELD_NUMBER: builtins.int
     OVERLAP_LIMIT_FIELD_NUMBER: builtins.int
+    CRON_DIALECT_FIELD_NUMBER: builtins.int
     PRIORITY_FIELD_NUMBER: builtins.int
     POOL_FIELD_NUMBER: builtins.int
     SLOTS_FIELD_NUMBER: builtins.int
@@ -200,6 +201,8 @@ class Job(google.protobuf.message.Message):
     overlap: global___Overlap.ValueType
     overlap_limit: builtins.int
     """With overlap ALLOW: at most so many at once; 0: no limit."""
+    cron_dialect: builtins.int
+    """The version of the cron dialect by which `cron` was stored; 0 is 1. Set by the cluster."""
     priority: schedproto.v1.common_pb2.Priority.ValueType
     """-- Where and in which order --"""
     pool: builtins.str
@@ -333,6 +336,7 @@ class Job(google.protobuf.message.Message):
         catch_up: global___CatchUp | None = ...,
         overlap: global___Overlap.ValueType = ...,
         overlap_limit: builtins.int = ...,
+        cron_dialect: builtins.int = ...,
         priority: schedproto.v1.common_pb2.Priority.ValueType = ...,
         pool: builtins.str = ...,
         slots: builtins.int = ...,
@@ -369,7 +373,7 @@ class Job(google.protobuf.message.Message):
         created_by: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action", b"action", "after", b"after", "at", b"at", "catch_up", b"catch_up", "created_at", b"created_at", "dst", b"dst", "end", b"end", "every", b"every", "exclude", b"exclude", "grpc", b"grpc", "heartbeat_timeout", b"heartbeat_timeout", "http", b"http", "jitter", b"jitter", "kill_after", b"kill_after", "next_run_at", b"next_run_at", "on_dead_letter", b"on_dead_letter", "on_failure", b"on_failure", "on_late", b"on_late", "on_recovery", b"on_recovery", "paused_until", b"paused_until", "payload", b"payload", "phase", b"phase", "python", b"python", "retention", b"retention", "retry", b"retry", "run_timeout", b"run_timeout", "shell", b"shell", "start", b"start", "start_deadline", b"start_deadline", "timeout", b"timeout", "updated_at", b"updated_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action", b"action", "after", b"after", "at", b"at", "catch_up", b"catch_up", "created_at", b"created_at", "created_by", b"created_by", "cron", b"cron", "delivery", b"delivery", "dst", b"dst", "end", b"end", "etag", b"etag", "every", b"every", "exclude", b"exclude", "generation", b"generation", "grpc", b"grpc", "heartbeat_timeout", b"heartbeat_timeout", "http", b"http", "jitter", b"jitter", "job_id", b"job_id", "kill_after", b"kill_after", "labels", b"labels", "max_runs", b"max_runs", "name", b"name", "namespace", b"namespace", "next_run_at", b"next_run_at", "on_dead_letter", b"on_dead_letter", "on_demand", b"on_demand", "on_failure", b"on_failure", "on_late", b"on_late", "on_lease_lost", b"on_lease_lost", "on_recovery", b"on_recovery", "overlap", b"overlap", "overlap_limit", b"overlap_limit", "pause_after_failures", b"pause_after_failures", "pause_note", b"pause_note", "paused", b"paused", "paused_by", b"paused_by", "paused_until", b"paused_until", "payload", b"payload", "phase", b"phase", "placement", b"placement", "pool", b"pool", "prefer", b"prefer", "priority", b"priority", "python", b"python", "require", b"require", "retention", b"retention", "retry", b"retry", "run_timeout", b"run_timeout", "shell", b"shell", "slots", b"slots", "start", b"start", "start_deadline", b"start_deadline", "time_zone", b"time_zone", "timeout", b"timeout", "updated_at", b"updated_at"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action", b"action", "after", b"after", "at", b"at", "catch_up", b"catch_up", "created_at", b"created_at", "created_by", b"created_by", "cron", b"cron", "cron_dialect", b"cron_dialect", "delivery", b"delivery", "dst", b"dst", "end", b"end", "etag", b"etag", "every", b"every", "exclude", b"exclude", "generation", b"generation", "grpc", b"grpc", "heartbeat_timeout", b"heartbeat_timeout", "http", b"http", "jitter", b"jitter", "job_id", b"job_id", "kill_after", b"kill_after", "labels", b"labels", "max_runs", b"max_runs", "name", b"name", "namespace", b"namespace", "next_run_at", b"next_run_at", "on_dead_letter", b"on_dead_letter", "on_demand", b"on_demand", "on_failure", b"on_failure", "on_late", b"on_late", "on_lease_lost", b"on_lease_lost", "on_recovery", b"on_recovery", "overlap", b"overlap", "overlap_limit", b"overlap_limit", "pause_after_failures", b"pause_after_failures", "pause_note", b"pause_note", "paused", b"paused", "paused_by", b"paused_by", "paused_until", b"paused_until", "payload", b"payload", "phase", b"phase", "placement", b"placement", "pool", b"pool", "prefer", b"prefer", "priority", b"priority", "python", b"python", "require", b"require", "retention", b"retention", "retry", b"retry", "run_timeout", b"run_timeout", "shell", b"shell", "slots", b"slots", "start", b"start", "start_deadline", b"start_deadline", "time_zone", b"time_zone", "timeout", b"timeout", "updated_at", b"updated_at"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["shell", "http", "grpc", "python"] | None: ...
 
 global___Job = Job

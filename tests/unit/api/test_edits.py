@@ -11,9 +11,11 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from schedd.api.definitions import spec_of
 from schedd.api.errors import InvalidArgument
 from schedd.api.jobs import update_job
 from schedd.api.services import Caller, Services
+from schedd.core.cron import DIALECT
 from schedd.core.records import JobRecord
 from schedproto.v1 import job_pb2, job_service_pb2
 from support.runs import NOW
@@ -99,3 +101,27 @@ async def test_a_schedule_that_is_edited_is_judged_whole_whatever_was_stored():
 async def test_an_end_by_a_signal_is_no_success_and_the_refusal_says_why():
     with pytest.raises(InvalidArgument, match="an end by a signal is a failure"):
         await Stored(shell=shell()).edited("shell", shell=shell(-15))
+
+
+async def test_expressions_are_stored_with_the_dialect_they_were_written_in():
+    spec = spec_of(job_pb2.Job(cron=["@daily"], cron_dialect=77))
+    assert spec.cron_dialect == DIALECT, "whatever was sent"
+    assert not spec_of(job_pb2.Job(on_demand=True, cron_dialect=77)).cron_dialect
+    written = await Stored(shell=shell()).edited("cron", cron=["@daily"])
+    assert written.cron_dialect == DIALECT
+    again = await Stored(shell=shell()).edited("*", cron=["@daily"], shell=shell(), cron_dialect=77)
+    assert again.cron_dialect == DIALECT
+
+
+async def test_an_edit_of_other_things_leaves_the_dialect_as_it_was():
+    """Of a job that a version before stored without it, too: the same again is no edit."""
+    stored = Stored(on_demand=False, cron=["@daily"], shell=shell())
+    assert not (await stored.edited("slots", slots=2)).cron_dialect
+    same = await stored.edited("*", cron=["@daily"], shell=shell())
+    assert (same.cron_dialect, same.generation) == (0, 1)
+    assert (await stored.edited("cron", cron=["@hourly"])).cron_dialect == DIALECT
+
+
+async def test_a_dialect_cannot_be_edited():
+    with pytest.raises(InvalidArgument, match="'cron_dialect' can't be edited"):
+        await Stored(shell=shell()).edited("cron_dialect", cron_dialect=2)

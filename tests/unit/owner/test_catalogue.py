@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+from schedd.core.cron import DIALECT
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import State
 from schedd.core.records import StoredDefinition
@@ -40,10 +41,11 @@ async def test_one_definition_that_cannot_be_read_keeps_no_other_from_its_work()
     rows.specs = {
         JOB: job_pb2.Job(cron=["0 0 * * *"], time_zone="Mars/Olympus", shell=SHELL),
         OTHER: job_pb2.Job(overlap=77, shell=SHELL),
+        run(4).job_id: job_pb2.Job(cron=["@daily"], cron_dialect=DIALECT + 1, shell=SHELL),
         run(3).job_id: job_pb2.Job(on_demand=True, shell=SHELL),
     }
     catalogue = Catalogue(cast("OwnerStore", rows))
-    assert set(await catalogue.newest([JOB, OTHER, run(3).job_id])) == {run(3).job_id}
+    assert set(await catalogue.newest([*rows.specs])) == {run(3).job_id}
 
 
 async def test_a_result_is_judged_by_a_definition_as_new_as_its_attempt():
