@@ -1,7 +1,7 @@
 """Calls on runs: submit, read, watch, cancel, logs, and why."""
 
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Final
 from uuid import UUID, uuid4
@@ -110,7 +110,7 @@ async def watch_runs(
         raise _wrong("run_ids", "is missing: name the runs to watch")
     if len(request.run_ids) > MOST_WATCHED:
         raise _wrong("run_ids", f"has {len(request.run_ids)}, at most {MOST_WATCHED} are allowed")
-    left = {(await _find(services, text)).run.key.run_id for text in request.run_ids}
+    left = await _find_all(services, request.run_ids)
     seen: dict[RunId, RunRecord] = {}
     look = Backoff(initial=0.02, maximum=0.5, factor=1.3)
     while left:
@@ -226,11 +226,25 @@ async def list_dead_letters(
     )
 
 
-async def _find(services: Services, text: str) -> RunRecord:
+async def _find_all(services: Services, texts: Sequence[str]) -> set[RunId]:
+    """The runs that these name, all of which there must be: one look for all."""
+    named = {_run_id(text): text for text in texts}
+    found = {record.run.key.run_id for record in await services.store.get_runs([*named])}
+    for run_id, text in named.items():
+        if run_id not in found:
+            raise _unknown(text)
+    return found
+
+
+def _run_id(text: str) -> RunId:
     try:
-        run_id = RunId(UUID(text))
+        return RunId(UUID(text))
     except ValueError:
         raise _wrong("run_id", f"{text[:60]!r} isn't the id of a run") from None
+
+
+async def _find(services: Services, text: str) -> RunRecord:
+    run_id = _run_id(text)
     record = await services.store.get_run(run_id)
     if record is None:
         raise _unknown(text)
