@@ -7,7 +7,9 @@ Invariants (PROTOCOL 4, 6)
 - A run that never started, or was lost with its worker, gives its count of an attempt back.
 - What comes back unstarted again and again waits ever longer, up to 10 s: a worker that refuses
   all must not keep the database busy.
-- Loss is a row, committed with what follows from it.
+- Loss is a row, committed with what follows from it. Of an incarnation that is lost an owner gives
+  nothing back: in a restored database its worker may have had the run, and ended it, in what was
+  lost, and says truly that it doesn't have it.
 - A run whose job is deleted meanwhile, or that somebody cancelled, goes nowhere but CANCELLED.
 """
 
@@ -61,7 +63,8 @@ WITH d AS MATERIALIZED (
           AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s OFFSET 0
     ) r
     LEFT JOIN timers t ON t.job_id = r.job_id
-    WHERE (%(shards)s::int[] IS NULL OR r.shard = ANY (%(shards)s::int[]))
+    WHERE %(shards)s::int[] IS NULL OR r.shard = ANY (%(shards)s::int[]) AND NOT EXISTS (
+        SELECT FROM incarnations i WHERE i.id = r.incarnation AND i.lost_at IS NOT NULL)
 ), back AS (
     UPDATE runs r SET state = d.state, reason = d.reason, attempt = r.attempt - 1,
         started_at = NULL, ready_at = GREATEST(r.ready_at, statement_timestamp() + interval '1 s'

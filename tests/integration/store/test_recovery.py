@@ -13,7 +13,7 @@ from schedd.core.lifecycle import State
 from schedd.core.marks import DOUBT
 from schedd.core.model import AuditEntry
 from schedd.core.pauses import Pause, Pauses
-from schedd.core.records import JobRecord
+from schedd.core.records import JobRecord, Unstarted
 from schedd.leader.recovery import recover
 from schedd.store import recovery
 from schedkit.clock import utcnow
@@ -127,6 +127,21 @@ async def test_waiting_runs_that_may_have_run_end_as_lost_if_they_run_at_most_on
     assert await world.sql("SELECT run_id FROM dead_letters") == [(waits.key.run_id,)]
     for run in (other, fresh):
         assert (await world.run_row(run.key.run_id))["state"] == "PENDING"
+
+
+async def test_what_a_written_off_worker_doesnt_have_may_have_run_so_it_isnt_given_back(
+    world: World,
+) -> None:
+    """P4.3: "never started" would be a lie of the rows; it goes by the rule of a loss."""
+    me = await world.member()
+    worker = await me.store.workers.register(incarnation())
+    [run] = (await me.fire(firing(await a_job(world, once=True)))).runs
+    [out] = await me.assigned(draft(run, incarnation=worker.id))
+    await recover(me.store.recovery, None, None)
+
+    unstarted = Unstarted(out.key, out.shard, out.token)
+    assert await me.store.owner.give_back(me.claim(out.shard), [unstarted]) == []
+    assert (await world.run_row(out.key.run_id))["state"] == "RUNNING"
 
 
 async def test_live_runs_are_looked_through_part_by_part(world: World) -> None:

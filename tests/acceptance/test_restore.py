@@ -1,0 +1,194 @@
+"""PostgreSQL restored from a backup under a running cluster: which runs start, and which don't.
+
+The backup is taken while the cluster is paused; then it goes on, and its future is lost: the server
+is killed and recovered, from the copy of its files, to a timeline of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from psycopg2 import OperationalError
+
+from schedclient import SyncClient
+from schedclient.errors import FailedPrecondition
+from schedctl.dev import binaries, postgres
+from schedctl.dev.processes import Process
+from schedd.core import marks
+from schedd.etcd.access import Access
+from schedd.etcd.client import connect
+from support.cluster import DevCluster, dev_cluster
+from support.probe import Probe
+from support.wait import PATIENCE, wait_until
+
+TTL = "3s"
+
+
+class Restorable:
+    """The cluster's PostgreSQL, stopped, copied and put back."""
+
+    def __init__(self, cluster: DevCluster) -> None:
+        self.data = cluster.directory / "postgres"
+        self.port = int(cluster.dsn.rpartition(":")[2].partition("/")[0])
+        self.log = cluster.directory / "restored.log"
+        self.backup = cluster.directory / "backup"
+        self.process = cluster.process("postgres")
+
+    def back_up(self) -> None:
+        """Cold: the server is down for a moment."""
+        postgres.stop(self.process, self.data)
+        shutil.copytree(self.data, self.backup)
+        self.start()
+
+    def restore(self) -> None:
+        """As after a disaster: nothing is left but the backup, recovered to a new timeline."""
+        self.process.send(signal.SIGQUIT)
+        wait_until(lambda: not self.process.alive(), PATIENCE, "the server to die")
+        shutil.rmtree(self.data)
+        shutil.copytree(self.backup, self.data)
+        with (self.data / "postgresql.conf").open("a") as conf:
+            conf.write("restore_command = 'false'\n")
+        (self.data / "recovery.signal").touch()
+        self.start()
+
+    def start(self) -> None:
+        self.process = self._started()
+        postgres.wait_ready(self.process, self.port, self.log, PATIENCE)
+
+    def _started(self) -> Process:
+        return postgres.start(binaries.find_postgres(), self.data, self.port, self.log)
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
+    leases = [f"schedd.member_ttl={TTL}", f"schedd.worker_ttl={TTL}"]
+    with dev_cluster(request.session, members=1, workers=1, overrides=leases) as made:
+        yield made
+
+
+@pytest.fixture
+def server(cluster: DevCluster) -> Iterator[Restorable]:
+    made = Restorable(cluster)
+    yield made
+    postgres.stop(made.process, made.data)
+
+
+@pytest.fixture
+def client(cluster: DevCluster) -> Iterator[SyncClient]:
+    with SyncClient(cluster.endpoints) as made:
+        yield made
+
+
+def test_what_a_restored_database_starts_is_what_its_operator_chose(
+    cluster: DevCluster,
+    client: SyncClient,
+    server: Restorable,
+    tmp_path: Path,
+    figure: Callable[[str], None],
+) -> None:
+    """P2.9"""
+    ticks, once, late, long = (Probe(tmp_path / name) for name in ("ticks", "once", "late", "long"))
+    every = {"cron": "* * * * * *", "overlap": "allow", "catch_up": {"policy": "all"}}
+    client.jobs.create("ticks", shell=ticks.shell(), **every)
+    client.jobs.create("once", on_demand=True, delivery="at_most_once", shell=once.shell())
+    client.jobs.create("late", on_demand=True, shell=late.shell("sleep 5"))
+    client.jobs.create("long", on_demand=True, delivery="at_most_once", shell=long.shell("sleep 8"))
+    running = client.jobs.trigger("long")
+    wait_until(lambda: ticks.starts() and long.starts(), PATIENCE, "firing to begin")
+    client.cluster.pause(note="a backup")
+    waiting = {name: client.jobs.trigger(name) for name in ("once", "late")}
+    assert client.runs.get(running.run_id).state == "RUNNING"
+    server.back_up()
+    # Marks past the clock stand for a backup of an hour ago.
+    wait_until(lambda: _marked_an_hour_on(cluster), PATIENCE, "the server to be back")
+    wait_until(lambda: asyncio.run(_remembered(cluster)), PATIENCE, "etcd to remember the mark")
+    wait_until(lambda: client.runs.get(running.run_id).succeeded, PATIENCE, "a result that is lost")
+    wait_until(lambda: _resumed(client), PATIENCE, "the future that will be lost")
+    wait_until(once.starts, PATIENCE, "what has run when it is lost")
+    lost = wait_until(late.starts, PATIENCE, "what runs when it is lost")[0]
+    [before] = _counted(cluster)
+
+    server.restore()
+    restored = time.time()
+    wait_until(lambda: _recovering(client), PATIENCE, "recovery")
+    figure(f"restored under a running cluster: in recovery {time.time() - restored:.1f} s after")
+    refused = wait_until(
+        lambda: _stale(client, lost.run_id), PATIENCE, "the late result to be refused"
+    )
+    assert refused == {lost.token}
+    horizon = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
+    wait_until(lambda: datetime.now(UTC) > horizon + timedelta(seconds=2), 10, "more of the pause")
+    assert max(start.at for start in ticks.starts()) < restored + 1, "nothing fires meanwhile"
+    assert [
+        finding.severity for finding in client.cluster.doctor().findings if finding.check == "pause"
+    ] == ["BAD"]
+    with pytest.raises(FailedPrecondition, match="went back"):
+        client.cluster.resume()
+    told = cluster.schedctl("cluster", "status").stdout
+    assert "RECOVERY" in told
+
+    assert not client.cluster.resume(catch_up_since=horizon).paused
+    resumed = time.time()
+    after = wait_until(
+        lambda: [start for start in ticks.starts() if start.at > restored + 1][4:],
+        PATIENCE,
+        "runs after the resume",
+    )
+    assert after
+    nominal = sorted(start.scheduled_at for start in ticks.starts() if start.at > resumed - 1)
+    assert nominal == [horizon + timedelta(seconds=n) for n in range(len(nominal))]
+    assert ticks.repeated() == []
+    for run, probe in ((waiting["once"], once), (running, long)):
+        ended = client.runs.get(run.run_id)
+        assert (ended.state, ended.reason) == ("FAILED", "WORKER_LOST")
+        assert len(probe.starts()) == 1, "at most once"
+    assert "may have run" in (client.runs.get(waiting["once"].run_id).error or "")
+    again = client.runs.wait(waiting["late"], timeout=PATIENCE)
+    assert again.succeeded
+    assert again.fencing_token > lost.token
+    [now] = _counted(cluster)
+    assert all(new > old for new, old in zip(now, before, strict=True)), "epochs, term, timeline"
+
+
+def _resumed(client: SyncClient) -> bool:
+    return not client.cluster.resume(catch_up=True).paused
+
+
+def _recovering(client: SyncClient) -> bool:
+    status = client.cluster.status()
+    return status.recovering and status.owned == status.shards
+
+
+def _counted(cluster: DevCluster) -> list[tuple[int, int, int]]:
+    rows = cluster.sql("SELECT min(epoch), (SELECT term FROM term), min(timeline) FROM shards")
+    return [(row[0], row[1], row[2]) for row in rows]
+
+
+def _marked_an_hour_on(cluster: DevCluster) -> bool:
+    try:
+        cluster.sql("UPDATE cluster SET marked_at = clock_timestamp() + interval '1 hour'")
+    except OperationalError:
+        return False
+    return True
+
+
+async def _remembered(cluster: DevCluster) -> bool:
+    """Whether etcd has a mark of the hour to come."""
+    endpoint = cluster.record["etcd"][0]["endpoint"]
+    async with connect(Access((endpoint,)), deadline=1.0, root="schedd/") as etcd:
+        entry = await etcd.get(marks.KEY)
+    at = None if entry is None else marks.decode(entry.value).at
+    return at is not None and at > datetime.now(UTC) + timedelta(minutes=30)
+
+
+def _stale(client: SyncClient, run_id: str) -> set[int]:
+    """Tokens of results of the run that were refused."""
+    told = client.audit.list(action="result", run_id=run_id)
+    return {one.fencing_token for one in told if one.reason == "STALE"}
