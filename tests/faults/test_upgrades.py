@@ -44,8 +44,9 @@ WHERE r.run_id = %s::uuid
 
 @pytest.mark.full
 def test_rolling_upgrade(upgrade_run: FaultRun) -> None:
-    """Schema, members and workers go to this version, back to the one before on the schema of this
-    one, and forward again; users and `schedctl` of both versions call all the time.
+    """Schema, members and workers go to this version, one at a time; all go back to the one before
+    on the schema of this one; a member and a worker go forward again. Users and `schedctl` of both
+    versions call all the time.
     """
     with upgrade_run() as run:
         world, before = run.world, run.world.code
