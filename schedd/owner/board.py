@@ -9,7 +9,6 @@ entry costs a scan's time, keeping a stale one costs a refused statement and las
 scan.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime
 
@@ -103,15 +102,11 @@ class Board:
         """
         return self.release(job) if self._take_off(run_id, job) else 0
 
-    def standing(self, until: datetime) -> dict[ShardId, list[tuple[RunId, JobId]]]:
-        """What stands here now, by shard, but for what becomes ready later than `until`."""
-        found: dict[ShardId, list[tuple[RunId, JobId]]] = defaultdict(list)
+    def standing(self, until: datetime) -> list[LiveRun]:
+        """What stands here now, but for what becomes ready later than `until`."""
         soon = (run for run in self.waiting.values() if run.ready_at <= until)
         held = (run for queue in self._held.values() for run in queue)
-        for runs in (self.running.values(), self.ready, soon, held):
-            for run in runs:
-                found[run.shard].append((run.key.run_id, run.job_id))
-        return found
+        return [*self.running.values(), *self.ready, *soon, *held]
 
     def next_ripe(self) -> datetime | None:
         """When the next waiting run becomes ready."""

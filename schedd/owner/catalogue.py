@@ -18,6 +18,7 @@ from schedd.core.model import Definition, LiveRun
 from schedd.core.records import StoredDefinition
 from schedd.core.schedule import CompiledSchedule
 from schedd.ports import OwnerStore
+from schedkit.tasks import in_turns
 from schedproto.v1 import job_pb2
 
 log = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ class Catalogue:
         if not jobs:
             return
         stored = await self._store.definitions(jobs)
-        for job, row in stored.items():
+        async for job, row in in_turns(stored.items()):
             self._take(job, row)
 
     def _take(self, job: JobId, row: StoredDefinition) -> None:

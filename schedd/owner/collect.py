@@ -26,7 +26,7 @@ from schedd.owner.catalogue import Catalogue, Known
 from schedd.ports import ClusterClock, Nudges, ResultStore
 from schedkit import failpoints
 from schedkit.clock import boottime
-from schedkit.tasks import Loop
+from schedkit.tasks import Loop, in_turns
 
 BATCH: Final = 500
 QUEUE: Final = 20_000
@@ -148,7 +148,8 @@ class Collect:
         reports = await self._decide([reported for _, (reported, _) in batch], runs)
         verdicts = await self._store.accept(reports)
         await AFTER_COMMIT()
-        for (at, _), report, verdict in zip(batch, reports, verdicts, strict=True):
+        settled = zip(batch, reports, verdicts, strict=True)
+        async for (at, _), report, verdict in in_turns(settled):
             reported, line = self._results.pop(at)  # it may have come again, by another stream
             line.acknowledge(reported.key, reported.token, stale=verdict is Verdict.STALE)
             self._tell(report, verdict, runs.get(report.key))
@@ -160,7 +161,7 @@ class Collect:
     ) -> list[Report]:
         known = await self._catalogue.of_runs(runs.values())
         now = self._clock.now()
-        return [_report(one, runs.get(one.key), known, now) for one in reported]
+        return [_report(one, runs.get(one.key), known, now) async for one in in_turns(reported)]
 
     async def _store_refusals(self) -> None:
         batch = dict(list(self._refusals.items())[:BATCH])

@@ -31,7 +31,7 @@ from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.transact import Failed, Transactor
 from schedd.ports import ClusterClock, OwnerStore
 from schedkit import failpoints
-from schedkit.tasks import Loop
+from schedkit.tasks import Loop, in_turns
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,8 @@ class Fire:
         self._load_at = now + timedelta(seconds=LOAD_EVERY)
         if shards:
             loaded = await self._store.due_timers(shards, now + HORIZON, LOAD_LIMIT)
-            self._board.put_timers(loaded)
+            async for timer in in_turns(loaded, every=500):
+                self._board.put_timers([timer])
             self._left_some, self._fired_since = len(loaded) == LOAD_LIMIT, 0
 
     async def _reread(self) -> None:
@@ -161,7 +162,7 @@ class Fire:
             now, reckoned = self._clock.now(), self._brake.pauses
             firings = [
                 _firing(timer, known[timer.job_id], now, reckoned)
-                for timer in due
+                async for timer in in_turns(due)
                 if timer.job_id in known
             ]
 

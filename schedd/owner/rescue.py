@@ -18,6 +18,7 @@ board before the scan and isn't among its rows is taken off.
 
 import asyncio
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
@@ -37,13 +38,15 @@ from schedd.ports import ClusterClock, Nudges, OwnerStore
 from schedkit.backoff import Backoff
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
-from schedkit.tasks import Loop
+from schedkit.tasks import Loop, in_turns
 
 SCAN_EVERY: Final = 1.0
 HORIZON: Final = timedelta(seconds=15)
 """How far ahead runs that wait for their time are held in memory; longer than any scan's pause."""
 PART: Final = 5_000
 """Rows that one statement of a scan should read."""
+SORTED_AT_ONCE: Final = 200
+"""Of these, before everybody else has their turn."""
 WAITING: Final = (State.PENDING, State.RETRYING)
 
 
@@ -110,7 +113,7 @@ class Rescue:
         now = boottime()
         if now < self._scan_at and self._look_at:
             shards, self._look_at = sorted(self._look_at & set(self._board.ownership.epochs)), set()
-            self._put(await self._store.live_runs(shards, WAITING, self._until()))
+            await self._put(await self._store.live_runs(shards, WAITING, self._until()))
         else:
             self._look_at, self._scan_at = set(), now + SCAN_EVERY
             await self._scan(sorted(self._board.ownership.epochs))
@@ -133,12 +136,14 @@ class Rescue:
     async def _scan(self, shards: Sequence[ShardId]) -> None:
         running: list[LiveRun] = []
         until = self._until()
-        stood = self._board.standing(until)
+        stood: dict[ShardId, list[tuple[RunId, JobId]]] = defaultdict(list)
+        async for run in in_turns(self._board.standing(until), SORTED_AT_ONCE):
+            stood[run.shard].append((run.key.run_id, run.job_id))
         rows = 0
         for part in _parts(shards, self._parts):
             runs = await self._read(part, until)
             rows += len(runs)
-            self._sort_in(runs, [one for shard in part for one in stood.get(shard, ())])
+            await self._sort_in(runs, [one for shard in part for one in stood.get(shard, ())])
             running += (run for run in runs if run.state is State.RUNNING)
             await asyncio.sleep(0)  # between two parts everybody else has their turn
         self._parts = max(1, math.ceil(rows / PART))
@@ -159,20 +164,24 @@ class Rescue:
             self._parts = min(2 * self._parts, SHARDS)  # if that was why, smaller ones will do
             raise
 
-    def _sort_in(self, runs: Sequence[LiveRun], stood: Sequence[tuple[RunId, JobId]]) -> None:
+    async def _sort_in(self, runs: Sequence[LiveRun], stood: Sequence[tuple[RunId, JobId]]) -> None:
         there = {run.key.run_id for run in runs}
-        released = sum(
-            self._board.forget(run_id, job) for run_id, job in stood if run_id not in there
-        )
+        released = 0
+        async for run_id, job in in_turns(stood, SORTED_AT_ONCE):
+            if run_id not in there:
+                released += self._board.forget(run_id, job)
         if released:
             self._ready()
-        self._put(runs)
+        await self._put(runs)
         for run in runs:
             if run.cancelling and run.state is State.RUNNING:
                 self._workers.cancel(run)
 
-    def _put(self, runs: Sequence[LiveRun]) -> None:
-        if self._board.put_runs(runs, self._clock.now()):
+    async def _put(self, runs: Sequence[LiveRun]) -> None:
+        fresh, now = 0, self._clock.now()
+        async for run in in_turns(runs, SORTED_AT_ONCE):
+            fresh += self._board.put_runs([run], now)
+        if fresh:
             self._ready()
 
     async def _rescue(self, lost: Sequence[LiveRun]) -> None:
@@ -208,7 +217,7 @@ class Rescue:
         back = await self._transactor.rows(unstarted, self._store.give_back)
         if back:
             self._emit(NeverStarted(len(back)))
-            self._put(back)
+            await self._put(back)
 
 
 def _parts(shards: Sequence[ShardId], count: int) -> list[Sequence[ShardId]]:

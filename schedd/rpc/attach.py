@@ -28,6 +28,7 @@ from schedd.rpc.reading import MOST_PARTS_OF_FRAME, Unread, put, reader, refuse_
 from schedd.rpc.status import abort
 from schedkit import failpoints
 from schedkit.errors import Unavailable
+from schedkit.tasks import in_turns
 from schedproto.v1 import worker_service_pb2 as wire
 
 log = logging.getLogger(__name__)
@@ -171,7 +172,7 @@ class WorkerService:
 
     async def _take(self, frame: wire.WorkerFrame, attached: Attached, outbox: Outbox) -> bool:
         """Take in one frame; True when it says goodbye."""
-        for result in frame.results:
+        async for result in in_turns(frame.results):
             self._collect.reported(frames.reported(result), outbox)
         who = attached.incarnation
         for refused in frame.refusals:

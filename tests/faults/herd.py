@@ -43,7 +43,7 @@ MAKING = 60.0 + BY_CALLS / 40
 """Seconds from the first call to where all are there, at most."""
 EVE = 30.0
 """Seconds from there to their instant: the run begins, and is quiet for a while."""
-DRAINED_WITHIN = 400.0
+DRAINED_WITHIN = 600.0
 
 WAITING = "SELECT count(*) FROM live WHERE scheduled_at = %s"
 STATES = """

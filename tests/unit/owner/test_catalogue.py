@@ -13,6 +13,7 @@ from schedd.owner.catalogue import Catalogue
 from schedd.ports import OwnerStore
 from schedproto.v1 import job_pb2
 from support.runs import run
+from support.turns import turns_during
 
 JOB = run(1).job_id
 OTHER = run(2).job_id
@@ -70,3 +71,12 @@ async def test_a_new_tenure_reads_definitions_anew():
     rows.specs = {JOB: job_pb2.Job(on_demand=True, shell=SHELL, slots=2)}
     catalogue.clear()
     assert (await catalogue.at_generations({JOB: 1}))[JOB].definition.slots == 2
+
+
+async def test_many_definitions_that_are_read_leave_everybody_else_their_turn():
+    """A loop that makes no progress loses the lease: see `in_turns`."""
+    rows = Rows()
+    jobs = [run(n).job_id for n in range(1, 501)]
+    rows.specs = dict.fromkeys(jobs, job_pb2.Job(on_demand=True, shell=SHELL))
+    catalogue = Catalogue(cast("OwnerStore", rows))
+    assert await turns_during(catalogue.newest(jobs)) >= 8

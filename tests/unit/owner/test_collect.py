@@ -23,6 +23,7 @@ from schedd.ports import Nudges, ResultStore
 from schedkit.errors import OutcomeUnknown, Unavailable
 from schedproto.v1 import job_pb2
 from support.runs import NOW, RecordingLine, SetClock, owning, running, worker
+from support.turns import turns_during
 
 
 @dataclass
@@ -261,3 +262,13 @@ async def test_a_result_counts_without_a_tenure() -> None:
     await world.collect.step()
     assert [report.state for report in world.rows.accepted] == [State.SUCCEEDED]
     assert world.line.acknowledged
+
+
+async def test_many_results_at_once_leave_everybody_else_their_turn() -> None:
+    """A loop that makes no progress loses the lease: see `in_turns`."""
+    world = World()
+    for number in range(500):
+        world.run = replace(world.run, token=Token(number + 1))
+        world.succeeds()
+    assert await turns_during(world.collect.step()) >= 18
+    assert len(world.line.acknowledged) == 500

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from schedd.core.ids import RunId, ShardId, Token
+from schedd.core.ids import ShardId, Token
 from schedd.core.lifecycle import State
 from schedd.core.model import (
     Assigned,
@@ -173,9 +173,9 @@ def test_what_is_gone_from_the_rows_leaves_the_board():
 
     standing = board.standing(NOW + timedelta(seconds=10))
 
-    assert {run_id.int for run_id, _ in standing[ShardId(0)]} == {1, 2, 3}
-    for run_id, job in standing[ShardId(0)]:
-        board.forget(RunId(run_id), job)
+    assert {run.key.run_id.int for run in standing} == {1, 2, 3}
+    for one in standing:
+        board.forget(one.key.run_id, one.job_id)
     assert len(board.ready) == 0
     assert board.held == []
 

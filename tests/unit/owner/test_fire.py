@@ -26,6 +26,7 @@ from schedd.ports import OwnerStore, PauseStore
 from schedkit.errors import OutcomeUnknown, Unavailable
 from schedproto.v1 import job_pb2
 from support.runs import NOW, SetClock, owning, run
+from support.turns import turns_during
 
 JOB = run(1).job_id
 TIMER = Timer(JOB, run(1).shard, 1, NOW, NOW)
@@ -231,3 +232,9 @@ async def test_what_is_held_already_isnt_loaded_again_for_each_batch_that_fires(
     assert not rows.due
     assert len(world.board.ready) == 12 * BATCH
     assert rows.calls.count("load") <= 6
+
+
+async def test_a_load_and_a_batch_of_many_leave_everybody_else_their_turn() -> None:
+    """A loop that makes no progress loses the lease, and a busy machine makes 20 ms a second."""
+    world = World(Herd(count=10 * BATCH))
+    assert await turns_during(world.fire.step()) >= 10 + BATCH // 50

@@ -26,7 +26,8 @@ from schedd.owner.workers import Workers
 from schedd.ports import Nudges, OwnerStore
 from schedkit.errors import Unavailable
 from schedproto.v1 import job_pb2
-from support.runs import RecordingLine, SetClock, owning, running, worker
+from support.runs import RecordingLine, SetClock, owning, run, running, worker
+from support.turns import turns_during
 from support.wait import PATIENCE, wait_until_async
 
 
@@ -290,3 +291,11 @@ async def test_a_key_that_goes_during_a_scan_has_another_scan_begin_at_once() ->
     await world.rescue.step()
     assert pause == 0.0
     assert "live workers" in world.rows.calls
+
+
+async def test_a_scan_of_many_runs_leaves_everybody_else_their_turn() -> None:
+    """A loop that makes no progress loses the lease: see `in_turns`."""
+    world = World(*(run(n) for n in range(1, 5_001)))
+    await world.rescue.step()  # all of them stand on the board from here on
+    world.rescue.wake()
+    assert await turns_during(world.rescue.step()) >= 3 * 5_000 // 200

@@ -1,0 +1,24 @@
+"""How often everybody else has had their turn while something was done on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+
+async def turns_during(work: Awaitable[object]) -> int:
+    """The rounds of the loop in which another task could run."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    counting = asyncio.create_task(count(), name="count")
+    try:
+        await work
+    finally:
+        counting.cancel()
+    return turns
