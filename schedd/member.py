@@ -208,7 +208,7 @@ class Member:
         shards = self._shards(live)
 
         def able() -> bool:
-            return watch.answers and not draining.is_set() and not self._failed_over(live)
+            return watch.answers and not draining.is_set() and not self._changed(live)
 
         candidate = self._candidate(live, able)
         self._look = candidate.wake
@@ -263,21 +263,21 @@ class Member:
 
     def _health(self, live: LiveTenure, watch: DatabaseWatch, registration: Registration) -> Loop:
         async def step() -> None:
-            if self._clock.broken:
-                raise TenureOver(f"{self._clock.broken}: all is taken anew")
-            if self._failed_over(live):
-                raise TenureOver("the database is on another timeline: all is taken anew")
+            if changed := self._changed(live):
+                raise TenureOver(f"{changed}: all is taken anew")
             watch.check()
             attached = boottime() < self._attached_until
             registration.reports(database=watch.answers, attached=attached)
 
         return Loop("health", step, interval=HEALTH_EVERY)
 
-    def _failed_over(self, live: LiveTenure) -> bool:
-        """Whether the tenure is about to end for that: who led in its last moment would be followed
-        by another at once.
+    def _changed(self, live: LiveTenure) -> str:
+        """Why the tenure is about to end for its database: who led in its last moment would be
+        followed by another at once. Empty: it isn't.
         """
-        return bool(self._clock.broken) or self._clock.timeline != live.ownership.timeline
+        if self._clock.timeline != live.ownership.timeline:
+            return "the database is on another timeline"
+        return self._clock.broken
 
     async def _leave(self, live: LiveTenure) -> None:
         """Nothing of the tenure runs any more: fence it, so that its shards are free at once."""
