@@ -185,13 +185,16 @@ def _living(history: History) -> dict[str, tuple[Row, ...]]:
 
 def _changed_since(history: History) -> tuple[Row, ...]:
     """The final rows of runs, but for those that had ended when they were restored, and stand as
-    they were.
+    they were. (The restored ones are told with columns that a final one lacks.)
     """
     ended = {
         row["run_id"]: row for row in history.restored.get("runs", ()) if row["state"] in TERMINAL
     }
-    final = history.database.get("runs", ())
-    return tuple(row for row in final if row != ended.get(row["run_id"]))
+    return tuple(
+        row
+        for row in history.database.get("runs", ())
+        if row["run_id"] not in ended or not row.items() <= ended[row["run_id"]].items()
+    )
 
 
 def _definitions(history: History) -> Iterator[Definition]:

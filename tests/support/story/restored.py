@@ -46,7 +46,7 @@ class Restored:
                 BASE + TAKEN, BASE + STOPPED, BASE + OPENED, len(before), BASE + HORIZON
             ),
             stopped=_dumped(before),
-            restored=_rows(backup),
+            restored=_whole(backup),
             database=_dumped(backup + after),
         )
 
@@ -98,6 +98,12 @@ def _until(history: History, at: float) -> tuple[Commit, ...]:
 
 def _rows(commits: tuple[Commit, ...]) -> dict[str, tuple[Any, ...]]:
     return {table: tuple(final(commits, table)) for table in KEYS}
+
+
+def _whole(commits: tuple[Commit, ...]) -> dict[str, tuple[Any, ...]]:
+    """As a dump of all columns has it."""
+    rows = _rows(commits)
+    return {**rows, "runs": tuple({**row, "payload": None} for row in rows["runs"])}
 
 
 def _dumped(commits: tuple[Commit, ...]) -> dict[str, tuple[Any, ...]]:
