@@ -54,8 +54,9 @@ def l2(world: World) -> Iterator[Violation]:
             continue
         owed[due.name].append((due.at, deadline))
         yield from _by_id(world, due, due.rows[0], deadline)
+    starts = _starts_by_name(world)
     for job, wanted in owed.items():
-        yield from _by_time(world, job, sorted(wanted))
+        yield from _by_time(job, sorted(wanted), starts.get(job, ()))
 
 
 def owes_start(world: World, due: Due) -> float | None:
@@ -119,9 +120,10 @@ def _by_id(world: World, due: Due, standing: Standing, deadline: float) -> Itera
         yield Violation("L2", what, (told(standing), f"ended {clock(end.at)}"))
 
 
-def _by_time(world: World, job: str, owed: Sequence[tuple[float, float]]) -> Iterator[Violation]:
+def _by_time(
+    job: str, owed: Sequence[tuple[float, float]], starts: Sequence[float]
+) -> Iterator[Violation]:
     """Blindly: each start serves the open instant whose deadline is nearest."""
-    starts = _starts_by_name(world).get(job, ())
     waiting: list[tuple[float, float]] = []
     unserved: list[float] = []
     place = 0
