@@ -105,7 +105,7 @@ ROWS: Sequence[Row] = (
         " again, what falls due since is accounted for once; epochs, terms and tokens go on above"
         " the lost ones, whose results are STALE",
         ("test_postgres_restored_from_a_backup",),
-        ("tests/integration/test_recovery.py",),
+        ("tests/acceptance/test_restore.py", "tests/integration/test_recovery.py"),
     ),
     Row(
         "table locked, for 8 s and for 30 s",
