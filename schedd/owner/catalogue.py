@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from schedd.api.definitions import check_dialect, compiled, definition_of
 from schedd.core.ids import JobId
+from schedd.core.instants import OneInstant
 from schedd.core.model import Definition, LiveRun
 from schedd.core.records import StoredDefinition
 from schedd.core.schedule import CompiledSchedule
@@ -35,6 +36,8 @@ class Known:
     definition: Definition
     compiled: CompiledSchedule
     spec: job_pb2.Job
+    once: bool = False
+    """It has one run, and nobody asks for it afterwards."""
 
 
 class Catalogue:
@@ -77,6 +80,10 @@ class Catalogue:
         for job in jobs:
             self._known.pop(job, None)
 
+    def over(self, jobs: Iterable[JobId]) -> None:
+        """A run of each of these has ended: of what runs but once nothing is kept."""
+        self.forget([job for job in jobs if job in self._known and self._known[job].once])
+
     def _at_hand(self, jobs: Iterable[JobId]) -> dict[JobId, Known]:
         found = {job: self._known[job] for job in jobs if job in self._known}
         for job in found:
@@ -114,4 +121,6 @@ def _known(row: StoredDefinition) -> Known:
     spec = job_pb2.Job.FromString(row.spec)
     check_dialect(spec)
     definition = definition_of(spec, row.job_id, row.generation, row.namespace, row.name)
-    return Known(definition, compiled(definition), spec)
+    schedule = compiled(definition)
+    once = row.ephemeral or isinstance(schedule.instants, OneInstant)
+    return Known(definition, schedule, spec, once)

@@ -205,6 +205,7 @@ class Collect:
             return
         self._nudges.runs_changed([key.run_id for key in keys])
         runs = await self._store.reported_runs(keys)
+        self._catalogue.over(run.job_id for run in runs.values() if run.state not in LIVE)
         board = self.board
         elsewhere: set[ShardId] = set()
         for key, run in runs.items():

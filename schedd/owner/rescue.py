@@ -43,8 +43,10 @@ from schedkit.tasks import Loop, in_turns
 SCAN_EVERY: Final = 1.0
 HORIZON: Final = timedelta(seconds=15)
 """How far ahead runs that wait for their time are held in memory; longer than any scan's pause."""
-PART: Final = 5_000
+PART: Final = 2_000
 """Rows that one statement of a scan should read."""
+FIRST_PARTS: Final = 8
+"""Of the first scan, before it is known how much waits."""
 SORTED_AT_ONCE: Final = 200
 """Of these, before everybody else has their turn."""
 WAITING: Final = (State.PENDING, State.RETRYING)
@@ -77,7 +79,7 @@ class Rescue:
         self._ready: Callable[[], None] = lambda: None
         self._look_at: set[ShardId] = set()
         self._scan_at = 0.0
-        self._parts = 1
+        self._parts = FIRST_PARTS
         self._gone: frozenset[IncarnationId] = frozenset()
         look_every = leases.ttl / 6
         self._search = Loop(
@@ -137,8 +139,10 @@ class Rescue:
         running: list[LiveRun] = []
         until = self._until()
         stood: dict[ShardId, list[tuple[RunId, JobId]]] = defaultdict(list)
-        async for run in in_turns(self._board.standing(until), SORTED_AT_ONCE):
+        standing_now = self._board.standing(until)
+        async for run in in_turns(standing_now, SORTED_AT_ONCE):
             stood[run.shard].append((run.key.run_id, run.job_id))
+        self._parts = max(self._parts, math.ceil(len(standing_now) / PART))
         rows = 0
         for part in _parts(shards, self._parts):
             runs = await self._read(part, until)

@@ -114,18 +114,16 @@ class Herd:
         def waiting() -> int:
             [(count,)] = self.world.postgres.sql(WAITING, instant)
             most[0] = max(most[0], count)
+            return int(count)
+
+        def drained() -> bool:
             for name, member in self.world.members.items():
                 blocks[name] = max(blocks[name], _gauge(member, LONGEST_BLOCK))
-            return int(count)
+            return waiting() == 0 and self._ended(run) == self.count
 
         with run.journal.fault("herd", "all members and workers", jobs=self.count) as fault:
             fault.effect_of(lambda: waiting() > 500, 30, "more runs to wait than there are slots")
-            wait_until(
-                lambda: waiting() == 0 and self._ended(run) == self.count,
-                DRAINED_WITHIN,
-                "all of the herd to have run",
-                every=1.0,
-            )
+            wait_until(drained, DRAINED_WITHIN, "all of the herd to have run", every=2.0)
             self.drained = time.time()
         sizes.append(self._sizes())
         self.world.postgres.sql("VACUUM live, timers")

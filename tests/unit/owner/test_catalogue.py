@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from schedd.core.cron import DIALECT
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import State
@@ -80,3 +82,21 @@ async def test_many_definitions_that_are_read_leave_everybody_else_their_turn():
     rows.specs = dict.fromkeys(jobs, job_pb2.Job(on_demand=True, shell=SHELL))
     catalogue = Catalogue(cast("OwnerStore", rows))
     assert await turns_during(catalogue.newest(jobs)) >= 8
+
+
+async def test_of_what_has_one_run_nothing_is_kept_once_that_has_ended():
+    """Each submit, and each of 100,000 jobs of one instant, would stay till as many others came."""
+    rows = Rows()
+    instant = Timestamp(seconds=1_900_000_000)
+    rows.specs = {
+        JOB: job_pb2.Job(at=instant, shell=SHELL),
+        OTHER: job_pb2.Job(on_demand=True, shell=SHELL),
+    }
+    catalogue = Catalogue(cast("OwnerStore", rows))
+    await catalogue.newest([JOB, OTHER])
+    catalogue.over([JOB, OTHER])
+    assert rows.reads == 1
+    await catalogue.newest([OTHER])
+    assert rows.reads == 1
+    await catalogue.newest([JOB])
+    assert rows.reads == 2

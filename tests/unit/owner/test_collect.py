@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 from uuid import uuid4
@@ -68,6 +68,8 @@ class Definitions(Catalogue):
         definition = Definition(job, 1, "default", "j", action="shell")
         compiled = schedule.compile(schedule.OnDemand(), "default/j", job)
         return {job: Known(definition, compiled, job_pb2.Job())}
+
+    def over(self, jobs: Iterable[JobId]) -> None: ...
 
 
 class Silent:

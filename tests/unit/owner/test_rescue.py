@@ -19,14 +19,14 @@ from schedd.core.model import Claim, Definition, LiveRun, Loss, RunKey
 from schedd.core.records import Unstarted
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue, Known
-from schedd.owner.rescue import Rescue
+from schedd.owner.rescue import FIRST_PARTS, PART, Rescue
 from schedd.owner.transact import Transactor
 from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
 from schedd.ports import Nudges, OwnerStore
 from schedkit.errors import Unavailable
 from schedproto.v1 import job_pb2
-from support.runs import RecordingLine, SetClock, owning, run, running, worker
+from support.runs import NOW, RecordingLine, SetClock, owning, run, running, worker
 from support.turns import turns_during
 from support.wait import PATIENCE, wait_until_async
 
@@ -113,7 +113,7 @@ class World:
         self.events: list[object] = []
         self.clock = SetClock()
         self.workers = Workers(self.clock, lambda _event: None)
-        board = Board(owning(*shards))
+        board = self.board = Board(owning(*shards))
         self.leases = Leases(self.rows)
         self.rescue = Rescue(
             board,
@@ -299,3 +299,22 @@ async def test_a_scan_of_many_runs_leaves_everybody_else_their_turn() -> None:
     await world.rescue.step()  # all of them stand on the board from here on
     world.rescue.wake()
     assert await turns_during(world.rescue.step()) >= 3 * 5_000 // 200
+
+
+async def test_who_begins_reads_what_may_have_gathered_in_parts() -> None:
+    """One statement over 30,000 runs takes longer than any may, and again, and again."""
+    world = World(shards=range(16))
+    await world.rescue.step()
+    assert world.rows.calls.count("rows") == FIRST_PARTS
+
+
+async def test_what_has_gathered_since_the_last_scan_is_read_in_as_many_parts() -> None:
+    world = World(shards=range(16))
+    await world.rescue.step()
+    world.rows.calls.clear()
+    await world.rescue.step()
+    world.board.put_runs([run(n, shard=n % 16) for n in range(3 * PART)], NOW)
+    world.rows.calls.clear()
+    world.rescue.wake()
+    await world.rescue.step()
+    assert world.rows.calls.count("rows") >= 3
