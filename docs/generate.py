@@ -38,7 +38,6 @@ def _page(name: str, section: str, text: str) -> str:
 def _unbuilt() -> str:
     rows = [
         *((f"`{_short(message)}`", sorted(names)) for message, names in unbuilt.FIELDS.items()),
-        *((f"values of `{_short(enum)}`", _words(enum)) for enum in unbuilt.ENUM_VALUES),
         ("calls", sorted(call.split(".", 2)[2] for call in unbuilt.CALLS)),
         ("commands", _commands()),
         (
@@ -56,11 +55,6 @@ def _commands() -> list[str]:
     for words in sorted(commands.COMMANDS):
         after.setdefault(words[:-1], []).append(words[-1])
     return [" ".join((*noun, "\\|".join(verbs))) for noun, verbs in after.items()]
-
-
-def _words(enum: str) -> list[str]:
-    prefix = f"{_short(enum).upper()}_"
-    return sorted(name.removeprefix(prefix).lower() for name in unbuilt.ENUM_VALUES[enum])
 
 
 def _short(name: str) -> str:

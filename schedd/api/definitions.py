@@ -64,6 +64,12 @@ def seconds(duration: Duration) -> timedelta:
     return duration.ToTimedelta()
 
 
+def overlap_of(policy: job_pb2.Overlap.ValueType) -> Overlap | None:
+    """A policy on the wire; None: none was given."""
+    word = job_pb2.Overlap.Name(policy).removeprefix("OVERLAP_")
+    return None if word == "UNSPECIFIED" else Overlap(word)
+
+
 def spec_of(job: job_pb2.Job) -> job_pb2.Job:
     """What is stored of a job: what a person set, without name and standing, and the dialect that
     its expressions are read by.
@@ -112,7 +118,7 @@ def definition_of(
             ),
             _or(spec.catch_up.window, timedelta(hours=1)),
         ),
-        overlap=Overlap(_word(job_pb2.Overlap.Name(spec.overlap), "OVERLAP_", "SKIP")),
+        overlap=overlap_of(spec.overlap) or Overlap.SKIP,
         overlap_limit=spec.overlap_limit,
         priority=Priority(spec.priority or Priority.MEDIUM),
         retry=_retry(spec.retry),

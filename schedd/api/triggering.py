@@ -2,7 +2,7 @@
 
 from uuid import uuid4
 
-from schedd.api import stored_jobs, validation, views
+from schedd.api import definitions, stored_jobs, validation, views
 from schedd.api.errors import InvalidArgument, Violation
 from schedd.api.services import Caller, Services
 from schedd.api.unbuilt import refuse_unbuilt
@@ -30,6 +30,7 @@ async def trigger_job(
         request.payload.SerializeToString() if request.HasField("payload") else None,
         stored_jobs.idempotency(stored.namespace, request.idempotency_key, "TriggerJob", request),
         caller.audit("trigger", f"job/{stored.namespace}/{stored.name}", request.request_id),
+        definitions.overlap_of(request.overlap),
     )
     if isinstance(inserted, Conflict):
         raise stored_jobs.taken(inserted, name=request.job, key=request.idempotency_key)

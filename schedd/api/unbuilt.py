@@ -35,24 +35,11 @@ FIELDS: dict[str, frozenset[str]] = {
     "schedd.v1.ShellAction": frozenset({"user", "env_from", "limits", "umask"}),
     "schedd.v1.HttpAction": frozenset({"signing_key"}),
     "schedd.v1.PauseJobRequest": frozenset({"until"}),
-    "schedd.v1.TriggerJobRequest": frozenset({"overlap"}),
     "schedd.v1.ReadLogsRequest": frozenset({"follow"}),
     "schedd.v1.WatchRunsRequest": frozenset({"namespace", "job"}),
     "schedd.v1.ListJobsRequest": frozenset({"filter"}),
 }
 """Message → fields that must not be set."""
-
-ENUM_VALUES: dict[str, frozenset[str]] = {
-    "schedd.v1.Overlap": frozenset(
-        {
-            "OVERLAP_BUFFER_ONE",
-            "OVERLAP_BUFFER_ALL",
-            "OVERLAP_CANCEL_OTHER",
-            "OVERLAP_TERMINATE_OTHER",
-        }
-    ),
-}
-"""Enum → values that must not be given."""
 
 CALLS: frozenset[str] = frozenset(
     {
@@ -66,22 +53,12 @@ CALLS: frozenset[str] = frozenset(
 
 
 def refuse_unbuilt(message: Message, path: str = "") -> None:
-    """Raise Unbuilt for the first field or value set in `message`, at any depth, that isn't
-    built.
-    """
+    """Raise Unbuilt for the first field set in `message`, at any depth, that isn't built."""
     missing = FIELDS.get(message.DESCRIPTOR.full_name, frozenset())
     for field, value in message.ListFields():
         here = f"{path}.{field.name}" if path else field.name
         if field.name in missing:
             raise Unbuilt(here)
-        if field.enum_type is not None:
-            unbuilt = ENUM_VALUES.get(field.enum_type.full_name, frozenset())
-            for number in value if field.is_repeated else (value,):
-                value_of = field.enum_type.values_by_number.get(number)
-                name = "" if value_of is None else value_of.name
-                if name in unbuilt:
-                    word = name.removeprefix(f"{field.enum_type.name.upper()}_").lower()
-                    raise Unbuilt(f"{here}: {word}")
-        elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
+        if field.message_type is not None and not field.message_type.GetOptions().map_entry:
             for inner in value if field.is_repeated else (value,):
                 refuse_unbuilt(inner, here)

@@ -6,9 +6,10 @@ from typing import Final
 
 from schedd.api import definitions, standing, views
 from schedd.api.services import Services
-from schedd.core.ids import JobId
-from schedd.core.lifecycle import LIVE, State
+from schedd.core.ids import NO_TOKEN, JobId
+from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import Definition, Overlap
+from schedd.core.overlap import BUFFERS, limit_of, policy_of
 from schedd.core.placement import able, need_of
 from schedd.core.records import RunRecord
 from schedproto.v1 import job_pb2, run_service_pb2
@@ -16,7 +17,10 @@ from schedproto.v1 import job_pb2, run_service_pb2
 Check = run_service_pb2.ExplainRunResponse.Check
 
 ENDS: Final = {
-    "OVERLAP": "an earlier run of the job hadn't ended, and the job says overlap: skip",
+    "OVERLAP": "an earlier run of the job hadn't ended, and the job, or its trigger, says overlap:"
+    " skip",
+    "BUFFER_FULL": "an earlier run of the job hadn't ended, and as many waited for that as overlap:"
+    f" buffer_one (1) or buffer_all ({BUFFERS[Overlap.BUFFER_ALL]:,}) lets wait",
     "PAUSED": "its instant passed while the job, or the cluster, was paused",
     "WINDOW": "it was later than the job's catch-up window",
     "CATCH_UP_NONE": "it was late, and the job says catch_up: none",
@@ -30,6 +34,8 @@ ENDS: Final = {
     "TOO_MANY_LOSSES": "it lost its worker too often",
     "DONT_RETRY": "it said itself that trying again is no use",
     "BY_USER": "somebody cancelled it",
+    "BY_OVERLAP": "a newer run of the job took its place, for overlap: cancel_other or"
+    " terminate_other",
     "DELETED": "its job was deleted",
 }
 
@@ -40,8 +46,7 @@ async def explain(services: Services, record: RunRecord) -> run_service_pb2.Expl
     if run.state not in LIVE:
         return _ended(record)
     if run.state is State.RUNNING:
-        worker = f"on {run.worker}, under token {run.token}"
-        return _answer(f"It runs: attempt {run.attempt} {worker}.", [])
+        return _answer(f"It runs: {_under_way(record)}.", [])
     braked = await _cluster(services)
     checks = [*_seen(services), *braked, *_waits(services, record), *await _needs(services, record)]
     wrong = next((check for check in checks if check.remedy), None)
@@ -74,6 +79,16 @@ def _ended(record: RunRecord) -> run_service_pb2.ExplainRunResponse:
     text = f"It ended as {run.state}" + (f" ({record.reason}): {why}" if record.reason else "")
     checks = [Check(question="What did it say?", answer=record.error)] if record.error else []
     return _answer(text + ".", checks)
+
+
+def _under_way(record: RunRecord) -> str:
+    run = record.run
+    told = f"attempt {run.attempt} on {run.worker}, under token {run.token}"
+    if not run.cancelling:
+        return told
+    newer = record.reason == Reason.BY_OVERLAP
+    why = "a newer run of its job takes its place" if newer else "somebody cancelled it"
+    return f"{told}; its worker is to {'kill' if run.killing else 'end'} it, for {why}"
 
 
 def _waits(services: Services, record: RunRecord) -> Iterator[Check]:
@@ -135,10 +150,29 @@ async def _needs(services: Services, record: RunRecord) -> list[Check]:
                 remedy="schedctl worker list",
             )
         )
-    if definition.overlap is Overlap.ALLOW and definition.overlap_limit:
-        limit = definition.overlap_limit
-        checks.append(Check(question="Overlap?", answer=f"at most {limit} of its runs at once"))
-    return checks
+    return [*checks, *await _overlap(services, record, definition)]
+
+
+async def _overlap(services: Services, record: RunRecord, definition: Definition) -> list[Check]:
+    policy = policy_of(record.run, definition)
+    limit = 1 if policy is not Overlap.ALLOW else 0
+    if policy is definition.overlap:
+        limit = limit_of(definition)
+    if record.run.token != NO_TOKEN or not limit:
+        return []  # it was admitted, or goes whoever else is
+    job = str(record.run.job_id)
+    there = await services.store.list_runs(
+        record.namespace, job, (State.RUNNING, State.RETRYING), None, None, None, None, 1 + limit
+    )
+    others = [other.run for other in there if other.run.token != NO_TOKEN]
+    word = policy.lower() + (f": {limit}" if policy is Overlap.ALLOW else "")
+    question = f"Are other runs of its job in its way (overlap: {word})?"
+    if len(others) < limit:
+        return [Check(question=question, answer="no")]
+    first = others[0]
+    told = "is being cancelled" if first.cancelling else f"is {first.state}"
+    answer = f"yes, run {first.key.run_id} of its job {told}, and it starts when that has ended"
+    return [Check(question=question, answer=answer, remedy=f"schedctl run why {first.key.run_id}")]
 
 
 async def _definition(services: Services, job_id: JobId) -> Definition | None:

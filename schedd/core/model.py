@@ -37,6 +37,10 @@ class Overlap(StrEnum):
 
     SKIP = "SKIP"
     ALLOW = "ALLOW"
+    BUFFER_ONE = "BUFFER_ONE"
+    BUFFER_ALL = "BUFFER_ALL"
+    CANCEL_OTHER = "CANCEL_OTHER"
+    TERMINATE_OTHER = "TERMINATE_OTHER"
 
 
 class Delivery(StrEnum):
@@ -195,6 +199,10 @@ class LiveRun:
     started_at: datetime | None = None
     generation: int = 0
     cancelling: bool = False
+    killing: bool = False
+    """Its worker is to kill it, without the time that `kill_after` gives."""
+    overlap: Overlap | None = None
+    """What its trigger said; None: as its job says."""
 
     def lateness(self, started_at: datetime | None) -> timedelta | None:
         """How long after it should have the present attempt started: after due_at for the first,
@@ -216,11 +224,23 @@ class Draft:
     generation: int
     worker: str
     incarnation: IncarnationId
+    overlap: Overlap
+    """What the job says; the run's own row may say something else."""
     overlap_limit: int
-    """How many admitted runs of the job may be there at once; 0: no limit (allow)."""
-    skip: bool
-    """Past the limit the run ends as SKIPPED (OVERLAP) instead of waiting."""
+    """How many admitted runs of the job may be there at once, as it says; 0: no limit (allow)."""
     start_by_after: timedelta = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """A job of which more than one run is there, with what its definition says of that."""
+
+    job_id: JobId
+    shard: ShardId
+    generation: int
+    overlap: Overlap
+    as_of: datetime
+    """Runs that are ready then wait, whatever the database's clock says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,10 +62,22 @@ class Assignments:
     ended: list[RunKey]
     """Ended in the statement: skipped for overlap."""
     waiting: list[RunKey]
-    """Not assigned: overlap, pause, a newer generation or state; look at them again."""
+    """Not assigned: pause, a newer generation or state; look at them again."""
     lost: frozenset[ShardId]
     broken: list[RunKey] = field(default_factory=list)
     """Set aside: the database refuses their data. Trying them again gives the same."""
+    held: list[RunKey] = field(default_factory=list)
+    """Not assigned, for other runs of their jobs are in the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """What was done to the runs of crowds."""
+
+    ended: list[tuple[RunKey, JobId]]
+    """They waited, or were to be tried again."""
+    cancelled: list[LiveRun]
+    """They run, and their workers are to be told; those that were told already are left out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ rows, under the shard's lock (PROTOCOL 3). A run is pushed only after a COMMIT t
 whose COMMIT is in doubt is found by the scan, and goes back by itself when it never started.
 
 A draft that was refused is looked at once more: made from an old definition, it is made anew at
-once; over its job's limit, it is held until a run of the job is gone; else the scan brings it back.
+once; if other runs of its job are in its way, it is held until one of them is gone, and what it
+replaces is ended (`crowds`); else the scan brings it back.
 """
 
 from collections.abc import Sequence
@@ -26,14 +27,15 @@ from schedd.core.model import (
     Draft,
     Incarnation,
     LiveRun,
-    Overlap,
 )
+from schedd.core.overlap import limit_of
 from schedd.core.placement import Need, Offer, able, choose, need_of
 from schedd.core.ready_queue import Head, rank_of
 from schedd.core.records import Assignments, Unstarted
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.crowds import Crowds
 from schedd.owner.transact import Failed, Transactor
 from schedd.owner.workers import Workers, no_demand
 from schedd.ports import ClusterClock, Nudges, OwnerStore
@@ -69,9 +71,11 @@ class Dispatch:
         clock: ClusterClock,
         brake: Brake,
         nudges: Nudges,
+        crowds: Crowds,
         emit: Emit,
     ) -> None:
         self._board = board
+        self._crowds = crowds
         self._brake = brake
         self._catalogue = catalogue
         self._workers = workers
@@ -173,11 +177,15 @@ class Dispatch:
         drafts = [_draft(run, entry.definition, offer) for run, entry, offer in chosen]
         answers = await self._transactor.by_lane(drafts, self._write)
         refused: list[tuple[LiveRun, Known]] = []
+        held: list[LiveRun] = []
         unpushed: list[Assigned] = []
         for answer in answers:
             if not isinstance(answer, Failed):
                 unpushed += self._push(answer, known, runs)
                 refused += [(runs[key.run_id], known[key.run_id]) for key in answer.waiting]
+                held += [runs[key.run_id] for key in answer.held]
+        for run in held:
+            self._board.hold(run)
         failed = [answer for answer in answers if isinstance(answer, Failed)]
         for answer in failed:
             # It didn't happen, or is in doubt: either way the statement judges them again.
@@ -187,7 +195,9 @@ class Dispatch:
         if failed:
             self._catalogue.forget(run.job_id for run, _ in refused)
             raise failed[0].error
-        return bool(refused) and await self._look_into(refused)
+        again = bool(refused) and await self._look_into(refused)
+        entries = {run.job_id: entry for run, entry, _ in chosen}
+        return (bool(held) and await self._crowds.part(held, entries)) or again
 
     async def _send_elsewhere(self, handed: Sequence[tuple[Assigned, Known]]) -> None:
         """Their streams broke meanwhile. Where they are attached nowhere, nobody was told of these
@@ -239,8 +249,6 @@ class Dispatch:
                 continue
             if entry.definition.generation != made_from.definition.generation:
                 again.append(run)
-            elif entry.definition.overlap_limit and entry.definition.overlap is Overlap.ALLOW:
-                self._board.hold(run)
         self._board.ready.add(again)
         return bool(again)
 
@@ -255,7 +263,6 @@ class Dispatch:
 
 
 def _draft(run: LiveRun, definition: Definition, offer: Offer) -> Draft:
-    skips = definition.overlap is Overlap.SKIP
     return Draft(
         key=run.key,
         job_id=run.job_id,
@@ -263,7 +270,7 @@ def _draft(run: LiveRun, definition: Definition, offer: Offer) -> Draft:
         generation=definition.generation,
         worker=offer.incarnation.worker,
         incarnation=offer.id,
-        overlap_limit=1 if skips else definition.overlap_limit,
-        skip=skips,
+        overlap=definition.overlap,
+        overlap_limit=limit_of(definition),
         start_by_after=START_WITHIN,
     )

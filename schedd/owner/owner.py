@@ -18,6 +18,7 @@ from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue
 from schedd.owner.collect import Collect
+from schedd.owner.crowds import Crowds
 from schedd.owner.dispatch import Dispatch
 from schedd.owner.fire import Fire
 from schedd.owner.rescue import Rescue
@@ -95,6 +96,15 @@ class Owner:
             self._brake,
             self._emit,
         )
+        crowds = Crowds(
+            board,
+            self._catalogue,
+            self._workers,
+            self._store,
+            transactor,
+            self._clock,
+            nudges,
+        )
         dispatch = Dispatch(
             board,
             self._catalogue,
@@ -104,6 +114,7 @@ class Owner:
             self._clock,
             self._brake,
             nudges,
+            crowds,
             self._emit,
         )
         rescue = Rescue(
@@ -115,6 +126,7 @@ class Owner:
             transactor,
             self._clock,
             nudges,
+            crowds,
             self._emit,
         )
         fire.on_ready(dispatch.wake)

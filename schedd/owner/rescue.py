@@ -6,6 +6,7 @@
       RUNNING, its key merely missing → looked for again and again until it is there, or gone
       RUNNING, never started past start_by → back whence it came, no attempt spent
       RUNNING, cancelling  → its worker is told again
+      several of one job   → what others replace, or leave no room for, is ended (crowds)
 
 Absence is judged on a list read after the rows (PROTOCOL 6), so a run that was handed out after
 the list was made is never taken for lost. Loss of an incarnation is committed by the rescuing
@@ -31,6 +32,7 @@ from schedd.core.records import Unstarted
 from schedd.core.retry import after_loss, fingerprint, reissue_after
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.crowds import Crowds, crowded
 from schedd.owner.transact import Failed, Transactor
 from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
@@ -65,9 +67,11 @@ class Rescue:
         transactor: Transactor,
         clock: ClusterClock,
         nudges: Nudges,
+        crowds: Crowds,
         emit: Emit,
     ) -> None:
         self._board = board
+        self._crowds = crowds
         self._catalogue = catalogue
         self._workers = workers
         self._leases = leases
@@ -137,6 +141,7 @@ class Rescue:
 
     async def _scan(self, shards: Sequence[ShardId]) -> None:
         running: list[LiveRun] = []
+        crowds: list[LiveRun] = []
         until = self._until()
         stood: dict[ShardId, list[tuple[RunId, JobId]]] = defaultdict(list)
         standing_now = self._board.standing(until)
@@ -149,11 +154,17 @@ class Rescue:
             rows += len(runs)
             await self._sort_in(runs, [one for shard in part for one in stood.get(shard, ())])
             running += (run for run in runs if run.state is State.RUNNING)
+            crowds += crowded(runs)
             await asyncio.sleep(0)  # between two parts everybody else has their turn
         self._parts = max(1, math.ceil(rows / PART))
-        if not running:
+        if running:
+            await self._look_after(running)
+        else:
             self._leases.nobody_named()
-            return
+        if crowds and await self._crowds.look(crowds):
+            self._ready()
+
+    async def _look_after(self, running: Sequence[LiveRun]) -> None:
         named = {run.incarnation for run in running if run.incarnation is not None}
         standing = await self._leases.standing(named)
         nowhere = {*standing.gone, None}  # None would be a bug, which the rescue raises
@@ -179,7 +190,7 @@ class Rescue:
         await self._put(runs)
         for run in runs:
             if run.cancelling and run.state is State.RUNNING:
-                self._workers.cancel(run)
+                self._workers.cancel(run, kill=run.killing)
 
     async def _put(self, runs: Sequence[LiveRun]) -> None:
         fresh, now = 0, self._clock.now()

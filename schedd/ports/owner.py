@@ -12,6 +12,7 @@ from schedd.core.ids import (
 from schedd.core.lifecycle import State
 from schedd.core.model import (
     Claim,
+    Crowd,
     Draft,
     Firing,
     LiveRun,
@@ -22,6 +23,7 @@ from schedd.core.model import (
 from schedd.core.records import (
     Assignments,
     Fired,
+    Parted,
     StoredDefinition,
     Unstarted,
 )
@@ -58,6 +60,12 @@ class OwnerStore(Protocol):
     ) -> Assignments:
         """`next_token` is called after the shard rows are locked, once a draft that is still its
         own shard's (PROTOCOL 1).
+        """
+        ...
+
+    async def part(self, claim: Claim, crowds: Sequence[Crowd]) -> Parted:
+        """End the runs that others of their jobs replace, or leave no room for; those that run are
+        marked, and their workers must be told. Some at a time: call again.
         """
         ...
 

@@ -14,6 +14,7 @@ from schedd.core.model import (
     AuditEntry,
     LiveRun,
     NewRun,
+    Overlap,
     Priority,
     Trigger,
 )
@@ -115,8 +116,11 @@ class UserStore(Protocol):
         payload: bytes | None,
         idempotency: Idempotency | None,
         audit: AuditEntry,
+        overlap: Overlap | None = None,
     ) -> RunRecord | Conflict | None:
-        """A trigger: locks the job's timers row FOR SHARE; None: the job is deleted."""
+        """A trigger: locks the job's timers row FOR SHARE; None: the job is deleted. `overlap`:
+        instead of the job's own policy.
+        """
         ...
 
     async def get_run(self, run_id: RunId) -> RunRecord | None: ...

@@ -6,8 +6,11 @@ Invariants (PROTOCOL 1, 3)
 - Called under the locks of the drafts' shards; tokens are drawn there, and a run's only grows.
 - The timer is joined: its generation is the draft's, and it isn't paused (but for what a person
   triggered). While the cluster is paused nobody is asked.
-- A run is *admitted* once it has had a token and hasn't ended: at most `overlap_limit` of a job,
-  the statement's own included; an admitted one isn't asked again.
+- A run is *admitted* once it has had a token and hasn't ended: at most as many of a job as its
+  policy says (`schedd/core/overlap.py`), the statement's own included; an admitted one isn't asked
+  again.
+- Of a job's drafts only those of one policy are judged in a statement, so that none has to know
+  what becomes of another that goes by its own; the rest wait for the next one.
 - `attempt` counts tries, the present one included; the one before moves to `attempts`.
 """
 
@@ -24,18 +27,21 @@ from schedd.core.lifecycle import State
 from schedd.core.model import Draft, LiveRun, Priority, RunKey
 from schedd.store import arrays
 from schedd.store.keys import key_arguments, lock_runs
+from schedd.store.overlapping import NEXT
 
-ASSIGN = """
+ASSIGN = f"""
 WITH b AS MATERIALIZED (
     SELECT * FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(jobs)s::uuid[],
         %(shards)s::int[], %(generations)s::int[], %(tokens)s::bigint[], %(workers)s::text[],
-        %(incarnations)s::uuid[], %(limits)s::int[], %(skips)s::bool[], %(patience)s::float8[])
+        %(incarnations)s::uuid[], %(limits)s::int[], %(policies)s::text[], %(patience)s::float8[])
       WITH ORDINALITY AS b(scheduled_at, run_id, job_id, shard, generation, next_token, next_worker,
-        next_incarnation, overlap_limit, skip, patience, n)
+        next_incarnation, job_limit, job_policy, patience, n)
 ), c AS (  -- may be asked: they wait, and their timer is as the owner thinks
-    SELECT b.*, r.token, r.attempt, r.generation AS made_from, r.state, r.reason, r.worker,
-        r.incarnation, r.assigned_at, r.start_by, r.started_at, r.finished_at, r.exit_code,
-        r.error, r.digest
+    SELECT b.*, t.paused, r.ready_at, COALESCE(r.overlap, b.job_policy) AS policy,
+        CASE WHEN r.overlap IS NULL THEN b.job_limit WHEN r.overlap = 'ALLOW' THEN 0 ELSE 1 END
+          AS overlap_limit, r.token, r.attempt, r.generation AS made_from, r.state, r.reason,
+        r.worker, r.incarnation, r.assigned_at, r.start_by, r.started_at, r.finished_at,
+        r.exit_code, r.error, r.digest
     FROM b JOIN timers t ON t.job_id = b.job_id AND t.shard = b.shard
       AND t.generation = b.generation
     CROSS JOIN LATERAL (
@@ -53,12 +59,22 @@ WITH b AS MATERIALIZED (
         JOIN runs x ON x.scheduled_at = l.scheduled_at AND x.run_id = l.run_id
         WHERE x.token > 0 AND x.state IN ('PENDING', 'RUNNING', 'RETRYING') GROUP BY l.job_id
     ) admitted
+), q AS (  -- jobs whose runs are lined up; seldom any
+    SELECT job_id, shard, job_policy, paused, max(ready_at) AS as_of FROM c
+    WHERE token = 0 AND policy NOT IN ('SKIP', 'ALLOW')
+    GROUP BY job_id, shard, job_policy, paused
+), next AS ({NEXT}), e AS (
+    SELECT c.*, COALESCE(((SELECT busy.runs FROM busy) ->> c.job_id::text)::int, 0) AS admitted,
+        row_number() OVER mine AS place, c.policy = first_value(c.policy) OVER mine
+          AND c.overlap_limit = first_value(c.overlap_limit) OVER mine AS judged
+    FROM c WINDOW mine AS (PARTITION BY c.job_id, c.token = 0 ORDER BY c.n)
 ), d AS (
-    SELECT c.*, c.token > 0 OR c.overlap_limit = 0
-        OR COALESCE(((SELECT busy.runs FROM busy) ->> c.job_id::text)::int, 0)
-           + row_number() OVER (PARTITION BY c.job_id, c.token = 0 ORDER BY c.n)
-           <= c.overlap_limit AS goes
-    FROM c
+    SELECT e.*, e.token > 0 OR e.judged AND CASE
+        WHEN e.overlap_limit = 0 THEN true
+        WHEN e.policy IN ('SKIP', 'ALLOW') THEN e.admitted + e.place <= e.overlap_limit
+        ELSE e.admitted = 0 AND COALESCE((SELECT next.runs FROM next) ? e.run_id::text, false)
+        END AS goes
+    FROM e
 ), before AS (
     INSERT INTO attempts (run_id, token, scheduled_at, attempt, generation, state, reason, worker,
         incarnation, assigned_at, start_by, started_at, finished_at, exit_code, error, digest)
@@ -80,8 +96,8 @@ WITH b AS MATERIALIZED (
 )
 SELECT n, true, priority, due_at, ready_at, attempt, losses, start_by, paid FROM assigned
 UNION ALL
-SELECT n, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM d
-WHERE NOT goes AND skip AND state = 'PENDING'
+SELECT n, CASE WHEN policy = 'SKIP' THEN false END, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM d WHERE NOT goes AND judged AND state = 'PENDING'
 ORDER BY n
 """
 
@@ -113,6 +129,8 @@ class Outcome:
     assigned: list[tuple[LiveRun, bool]] = field(default_factory=list)
     """With whether a payload of its own waits in the row."""
     ended: list[RunKey] = field(default_factory=list)
+    held: list[RunKey] = field(default_factory=list)
+    """Other runs of their jobs are in their way."""
     waiting: list[RunKey] = field(default_factory=list)
 
 
@@ -137,7 +155,7 @@ def assign(
         if goes:
             outcome.assigned.append((_assigned(draft, tokens[n - 1], columns), columns[-1]))
         else:
-            outcome.ended.append(draft.key)
+            (outcome.held if goes is None else outcome.ended).append(draft.key)
     if outcome.ended:
         connection.exec_driver_sql(SKIP, key_arguments(outcome.ended) | {"tenure": tenure})
     outcome.waiting.extend(draft.key for draft in drafts if draft.key not in told)
@@ -159,7 +177,7 @@ def _arguments(drafts: Sequence[Draft], tokens: Sequence[Token]) -> dict[str, ob
         "workers": arrays.texts(draft.worker for draft in drafts),
         "incarnations": arrays.ids(draft.incarnation for draft in drafts),
         "limits": arrays.numbers(draft.overlap_limit for draft in drafts),
-        "skips": arrays.flags(draft.skip for draft in drafts),
+        "policies": arrays.texts(draft.overlap.value for draft in drafts),
         "patience": arrays.numbers(draft.start_by_after.total_seconds() for draft in drafts),
     }
 

@@ -47,7 +47,7 @@ FROM unnest(%(jobs)s::uuid[]) b(job_id) JOIN jobs j USING (job_id) LEFT JOIN tim
 # A run whose job is deleted, or that somebody cancelled, has nowhere to go back to.
 _AFTER = """
     CASE WHEN r.cancelling OR t.job_id IS NULL THEN 'CANCELLED' ELSE {state} END AS state,
-    CASE WHEN r.cancelling THEN 'BY_USER' WHEN t.job_id IS NULL THEN 'DELETED'
+    CASE WHEN r.cancelling THEN COALESCE(r.reason, 'BY_USER') WHEN t.job_id IS NULL THEN 'DELETED'
          ELSE {reason} END AS reason"""
 
 GIVE_BACK = f"""

@@ -7,7 +7,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from schedd.core.ids import JobId, ShardId
 from schedd.core.lifecycle import TERMINAL
-from schedd.core.model import NewRun, Priority, Trigger
+from schedd.core.model import NewRun, Overlap, Priority, Trigger
 from schedd.store.schema import live, runs
 
 
@@ -20,6 +20,7 @@ def insert_run_row(
     trigger: Trigger,
     priority: Priority,
     payload: bytes | None = None,
+    overlap: Overlap | None = None,
 ) -> bool:
     """Insert it, and its live row if it hasn't ended; False when the key is there already."""
     ended = run.state in TERMINAL
@@ -41,6 +42,7 @@ def insert_run_row(
             reason=run.reason and run.reason.value,
             finished_at=func.clock_timestamp() if ended else None,
             payload=payload,
+            overlap=overlap and overlap.value,
         )
         .on_conflict_do_nothing()
         .returning(runs.c.run_id)

@@ -14,9 +14,9 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, ShardId, Token
 from schedd.core.lifecycle import State
-from schedd.core.model import Assigned, Claim, Draft, Firing, LiveRun, Loss, RunKey, Timer
-from schedd.core.records import Assignments, Fired, StoredDefinition, Unstarted
-from schedd.store import assigning, dispatch, firing
+from schedd.core.model import Assigned, Claim, Crowd, Draft, Firing, LiveRun, Loss, RunKey, Timer
+from schedd.core.records import Assignments, Fired, Parted, StoredDefinition, Unstarted
+from schedd.store import assigning, dispatch, firing, overlapping
 from schedd.store.database import Database
 from schedd.store.fence import lock_shards
 from schedd.store.halving import halved
@@ -28,6 +28,7 @@ HORIZON = timedelta(seconds=5)
 IN_FIRE = failpoints.blocking("fire.in_transaction")
 BEFORE_FIRE = failpoints.blocking("fire.before_commit")
 BEFORE_ASSIGN = failpoints.blocking("assign.before_commit")
+BEFORE_PART = failpoints.blocking("part.before_commit")
 BEFORE_RESCUE = failpoints.blocking("rescue.before_commit")
 BEFORE_GIVE_BACK = failpoints.blocking("give_back.before_commit")
 
@@ -126,6 +127,25 @@ class PostgresOwnerStore:
             [key for outcome in outcomes for key in outcome.waiting],
             frozenset().union(*(lost for _, (lost, _) in answers)),
             [draft.key for draft in broken],
+            [key for outcome in outcomes for key in outcome.held],
+        )
+
+    async def part(self, claim: Claim, crowds: Sequence[Crowd]) -> Parted:
+        """End what other runs of their jobs replace or leave no room for."""
+
+        def body(connection: Connection, mine: Sequence[Crowd]) -> Parted:
+            parted = overlapping.part(connection, claim.tenure, mine)
+            BEFORE_PART()
+            return parted
+
+        async def write(batch: Sequence[Crowd]) -> Parted:
+            _, answer = await self._fenced(claim, batch, body)
+            return answer or Parted([], [])
+
+        answers, _ = await halved(crowds, write) if crowds else ([], [])
+        return Parted(
+            [each for _, parted in answers for each in parted.ended],
+            [run for _, parted in answers for run in parted.cancelled],
         )
 
     async def give_back(self, claim: Claim, unstarted: Sequence[Unstarted]) -> list[LiveRun]:

@@ -34,7 +34,7 @@ SELECT b.n, r.*, {BY_INDEX} FROM (
     SELECT * FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[]) WITH ORDINALITY
       b(scheduled_at, run_id, n) ORDER BY scheduled_at, run_id
 ) b CROSS JOIN LATERAL (
-    SELECT r.state, r.token, r.incarnation, r.digest, r.cancelling, r.job_id FROM runs r
+    SELECT r.state, r.token, r.incarnation, r.digest, r.cancelling, r.reason, r.job_id FROM runs r
     WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
       AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s
     FOR NO KEY UPDATE
@@ -110,6 +110,8 @@ class Standing:
     incarnation: IncarnationId | None
     digest: bytes | None
     cancelling: bool
+    reason: str | None
+    """Of a run that is being cancelled: on whose behalf, if not a person's."""
     job_id: Any
 
 
@@ -118,9 +120,9 @@ def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
     rows = connection.exec_driver_sql(LOCK, key_arguments([report.key for report in reports]))
     standing = {
         reports[n - 1].key: Standing(
-            State(state), token, incarnation, _bytes(digest), cancelling, job_id
+            State(state), token, incarnation, _bytes(digest), cancelling, reason, job_id
         )
-        for n, state, token, incarnation, digest, cancelling, job_id, _ in rows
+        for n, state, token, incarnation, digest, cancelling, reason, job_id, _ in rows
     }
     verdicts: list[Verdict | None] = [None] * len(reports)
     fresh: dict[RunKey, int] = {}
@@ -204,7 +206,7 @@ def _write(
 def _settled(report: Report, row: Standing, deleted: bool) -> Report:
     """The report with the state that the run really goes to."""
     if row.cancelling:
-        return _cancelled(report, Reason.BY_USER)
+        return _cancelled(report, Reason(row.reason or Reason.BY_USER))
     if deleted and report.state in (State.PENDING, State.RETRYING):
         return _cancelled(report, Reason.DELETED)
     lifecycle.check(State.RUNNING, report.state)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from schedd.core.lifecycle import State
-from schedd.core.model import Incarnation, LiveRun, Priority, RunKey, Timer
+from schedd.core.model import Incarnation, LiveRun, Overlap, Priority, RunKey, Timer
 
 TIMER_COLUMNS = "t.job_id, t.shard, t.generation, t.due_at, t.nominal, t.paused"
 
@@ -22,13 +22,15 @@ def timer(row: Sequence[Any]) -> Timer:
 
 RUN_COLUMNS = """r.scheduled_at, r.run_id, r.job_id, r.shard, r.state, r.priority, r.due_at,
     r.ready_at, r.attempt, r.losses, r.token, r.worker, r.incarnation, r.start_by, r.started_at,
-    r.generation, r.cancelling"""
-RUN_WIDTH = 17
+    r.generation, r.cancelling, r.killing, r.overlap"""
+RUN_WIDTH = 19
 
 
 def live_run(row: Sequence[Any], start: int = 0) -> LiveRun:
     """From `RUN_COLUMNS`."""
     at, run_id, job_id, shard, state, priority, *rest = row[start : start + RUN_WIDTH]
+    if rest[-1] is not None:
+        rest[-1] = Overlap(rest[-1])
     key = RunKey(at, run_id)
     return LiveRun(key, job_id, shard, State(state), Priority(priority), *rest)
 

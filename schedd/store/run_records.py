@@ -9,7 +9,7 @@ from sqlalchemy import Row, Select, case, func, literal_column, select
 
 from schedd.core.ids import JobId, RunId, Token
 from schedd.core.lifecycle import LIVE, State
-from schedd.core.model import LiveRun, Priority, RunKey, Trigger
+from schedd.core.model import LiveRun, Overlap, Priority, RunKey, Trigger
 from schedd.core.records import RunRecord
 from schedd.store.arrays import clean
 from schedd.store.schema import attempts, jobs, runs, timers
@@ -54,6 +54,8 @@ def record(row: Row[Any]) -> RunRecord:
         row.started_at,
         row.generation,
         row.cancelling,
+        row.killing,
+        row.overlap and Overlap(row.overlap),
     )
     return RunRecord(
         run,

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, func, select, tuple_
 
 from schedd.core.ids import JobId, RunId, Token
 from schedd.core.lifecycle import LIVE, Reason, State
-from schedd.core.model import AuditEntry, NewRun, Priority, Trigger
+from schedd.core.model import AuditEntry, NewRun, Overlap, Priority, Trigger
 from schedd.core.records import AttemptRecord, DeadLetterRecord, Idempotency, JobRecord, RunRecord
 from schedd.store import audit, idempotency
 from schedd.store.arrays import clean
@@ -72,6 +72,7 @@ def insert_run(
     payload: bytes | None,
     wanted: Idempotency | None,
     entry: AuditEntry,
+    overlap: Overlap | None = None,
 ) -> RunRecord | None:
     """Insert a run of a job that isn't deleted; with a key used before, the run of then."""
     earlier = idempotency.claim(connection, wanted, run.key.run_id)
@@ -85,7 +86,7 @@ def insert_run(
     if timer is None:
         return None
     insert_run_row(
-        connection, job_id, timer.shard, timer.generation, run, trigger, priority, payload
+        connection, job_id, timer.shard, timer.generation, run, trigger, priority, payload, overlap
     )
     audit.write_all(connection, [entry])
     return get_run(connection, run.key.run_id)

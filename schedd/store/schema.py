@@ -87,6 +87,8 @@ runs = Table(
     Column("digest", LargeBinary),
     Column("error", Text, nullable=False),
     Column("payload", LargeBinary),
+    Column("killing", Boolean, nullable=False),
+    Column("overlap", Text),
 )
 
 live = Table(

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from schedd.core.ids import JobId, RunId, Token
 from schedd.core.lifecycle import State
-from schedd.core.model import AuditEntry, LiveRun, NewRun, Priority, Trigger
+from schedd.core.model import AuditEntry, LiveRun, NewRun, Overlap, Priority, Trigger
 from schedd.core.records import (
     AttemptRecord,
     Conflict,
@@ -123,11 +123,12 @@ class PostgresUserStore:
         payload: bytes | None,
         idempotency: Idempotency | None,
         audit: AuditEntry,
+        overlap: Overlap | None = None,
     ) -> RunRecord | Conflict | None:
         """A trigger; None: the job is deleted."""
         return await self.database.call(
             lambda c: runs.insert_run(
-                c, job_id, run, trigger, priority, payload, idempotency, audit
+                c, job_id, run, trigger, priority, payload, idempotency, audit, overlap
             )
         )
 

@@ -21,6 +21,7 @@ from schedd.core.lifecycle import State
 from schedd.core.model import (
     Assigned,
     Claim,
+    Crowd,
     Definition,
     Draft,
     Incarnation,
@@ -29,10 +30,11 @@ from schedd.core.model import (
     RunKey,
 )
 from schedd.core.ready_queue import Head, last_rank
-from schedd.core.records import Assignments
+from schedd.core.records import Assignments, Parted
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.crowds import Crowds
 from schedd.owner.dispatch import Dispatch
 from schedd.owner.transact import Transactor
 from schedd.owner.workers import Workers
@@ -53,19 +55,22 @@ class Rows:
     drafts: list[Draft] = field(default_factory=list)
     given: list[RunKey] = field(default_factory=list)
     """What was handed out, in that order; once each."""
+    crowds: list[JobId] = field(default_factory=list)
+    """Jobs whose runs were judged."""
+    parted: Parted = field(default_factory=lambda: Parted([], []))
     meanwhile: Callable[[], object] = lambda: None
     """Called before the statement ends."""
 
     async def assign(
         self, claim: Claim, drafts: Sequence[Draft], next_token: Callable[[ShardId], Token]
     ) -> Assignments:
-        assigned, waiting = [], []
+        assigned, waiting, held = [], [], []
         for draft in drafts:
             self.drafts.append(draft)
             current = draft.generation == self.generations.get(draft.job_id, 1)
             full = self.admitted.get(draft.job_id, 0) >= self.limits.get(draft.job_id, 10_000)
             if full or not current or draft.key in self.given:
-                waiting.append(draft.key)
+                (held if full and current else waiting).append(draft.key)
                 continue
             self.given.append(draft.key)
             self.admitted[draft.job_id] = self.admitted.get(draft.job_id, 0) + 1
@@ -80,7 +85,11 @@ class Rows:
         self.meanwhile()
         if self.fails:
             raise self.fails.pop()
-        return Assignments(assigned, [], waiting, frozenset())
+        return Assignments(assigned, [], waiting, frozenset(), held=held)
+
+    async def part(self, claim: Claim, crowds: Sequence[Crowd]) -> Parted:
+        self.crowds += [crowd.job_id for crowd in crowds]
+        return self.parted
 
 
 class Definitions(Catalogue):
@@ -93,6 +102,9 @@ class Definitions(Catalogue):
 
     async def newest(self, jobs: Collection[JobId]) -> dict[JobId, Known]:
         return {job: self._one(job) for job in jobs}
+
+    async def of_runs(self, runs: Iterable[LiveRun]) -> dict[JobId, Known]:
+        return await self.newest({run.job_id for run in runs})
 
     def forget(self, jobs: Iterable[JobId]) -> None:
         for job in jobs:
@@ -123,6 +135,15 @@ class World:
         self.workers = Workers(SetClock(), lambda _event: None)
         self.board = Board(owning(0))
         transactor = Transactor(self.board.ownership, lambda: True, lambda _event: None)
+        self.crowds = Crowds(
+            self.board,
+            self.definitions,
+            self.workers,
+            cast("OwnerStore", self.rows),
+            transactor,
+            SetClock(),
+            Nudges(),
+        )
         self.brake = Brake(cast("PauseStore", None), lambda _event: None)
         self.dispatch = Dispatch(
             self.board,
@@ -133,6 +154,7 @@ class World:
             SetClock(),
             self.brake,
             Nudges(),
+            self.crowds,
             lambda _event: None,
         )
         self.lines: dict[str, RecordingLine] = {}

@@ -83,6 +83,8 @@ class RecordingLine:
         self.assigned: list[LiveRun] = []
         self.revoked: list[tuple[RunId, Token]] = []
         self.cancelled: list[RunId] = []
+        self.killed: list[RunId] = []
+        """Those of the cancelled that are to be killed."""
         self.demanded: list[list[Head]] = []
         self.acknowledged: list[tuple[RunId, Token, bool]] = []
 
@@ -94,6 +96,8 @@ class RecordingLine:
 
     def cancel(self, key: RunKey, token: Token, *, kill: bool) -> None:
         self.cancelled.append(key.run_id)
+        if kill:
+            self.killed.append(key.run_id)
 
     def demand(self, heads: Sequence[Head]) -> None:
         self.demanded.append(list(heads))

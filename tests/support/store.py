@@ -40,6 +40,7 @@ from schedd.core.model import (
     Incarnation,
     LiveRun,
     NewRun,
+    Overlap,
     Priority,
     Report,
     RunKey,
@@ -259,8 +260,8 @@ def draft(run: LiveRun, **changes: Any) -> Draft:
         generation=max(run.generation, 1),
         worker="worker-1",
         incarnation=INCARNATION,
+        overlap=Overlap.SKIP,
         overlap_limit=1,
-        skip=True,
     )
     return replace(made, **changes)
 

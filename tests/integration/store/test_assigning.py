@@ -11,7 +11,7 @@ import pytest
 
 from schedd.core.ids import IncarnationId, ShardId, Token
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import LiveRun, Priority, Trigger
+from schedd.core.model import LiveRun, Overlap, Priority, Trigger
 from schedd.core.records import JobRecord, Unstarted
 from support.store import (
     INCARNATION,
@@ -190,11 +190,11 @@ async def test_past_the_limit_a_run_that_isnt_to_be_skipped_waits(world: World) 
     me = await world.member()
     runs = await fired(me, await world.job(), 4)
 
-    answer = await me.assign(*(draft(run, overlap_limit=2, skip=False) for run in runs))
+    answer = await me.assign(*(draft(run, overlap_limit=2, overlap=Overlap.ALLOW) for run in runs))
 
     assert [each.run.key for each in answer.assigned] == [run.key for run in runs[:2]]
-    assert answer.waiting == [run.key for run in runs[2:]]
-    more = await me.assign(draft(runs[2], overlap_limit=3, skip=False))
+    assert answer.held == [run.key for run in runs[2:]]
+    more = await me.assign(draft(runs[2], overlap_limit=3, overlap=Overlap.ALLOW))
     assert len(more.assigned) == 1
 
 

@@ -13,8 +13,9 @@ from datetime import timedelta
 
 import pytest
 
+from schedd.core.ids import JobId
 from schedd.core.lifecycle import LIVE, State
-from schedd.core.model import LiveRun, Loss, Priority, Trigger, Verdict
+from schedd.core.model import Crowd, LiveRun, Loss, Overlap, Priority, RunKey, Trigger, Verdict
 from schedd.core.records import JobRecord, Unstarted
 from schedkit.errors import Unavailable
 from support.store import MINUTE, START, Member, World, draft, firing, manual_run, ok, report
@@ -28,6 +29,10 @@ ENOUGH = 20, 10
 """At least; until enough has happened."""
 SHARDS = (0, 2)
 """One lane's, so that a claim may hold both."""
+ALONE = [policy for policy in Overlap if policy is not Overlap.ALLOW]
+"""Policies under which one run of a job is admitted at once."""
+POLICIES = [*ALONE, Overlap.ALLOW]
+"""Of the jobs in each shard; `allow` here means: one at once, and the others wait."""
 
 
 class Story:
@@ -37,14 +42,18 @@ class Story:
         self.world = world
         self.random = random.Random(seed)
         self.jobs: list[JobRecord] = []
+        self.policies: dict[JobId, Overlap] = {}
+        self.ended: list[RunKey] = []
+        """For other runs of their jobs, by what an owner was told."""
         self.handed: list[LiveRun] = []
         self.accepted: list[tuple[LiveRun, State]] = []
         self.away: list[Unavailable] = []
 
     async def run(self) -> None:
         for shard in SHARDS:
-            for _ in range(4):
+            for policy in POLICIES:
                 self.jobs.append(await self.world.job(shard=shard))
+                self.policies[self.jobs[-1].definition.job_id] = policy
         one, two = self.world.members
         acts: list[Callable[[], Awaitable[None]]] = [
             *(lambda me=me: self.own(me) for me in (one, two)),
@@ -69,7 +78,7 @@ class Story:
     @property
     def rich(self) -> bool:
         """Whether enough has happened for the story to prove something."""
-        return len(self.handed) > 20 and len(self.accepted) > 10
+        return len(self.handed) > 20 and len(self.accepted) > 10 and len(self.ended) > 2
 
     def over(self, seconds: float) -> bool:
         enough = len(self.handed) > ENOUGH[0] and len(self.accepted) > ENOUGH[1]
@@ -96,11 +105,28 @@ class Story:
         generations = {row.job_id: row.generation for row in rows}
         self.random.shuffle(waiting)
         drafts = [
-            draft(run, generation=generations.get(run.job_id, 1), skip=self.random.random() < 0.5)
+            draft(
+                run,
+                generation=generations.get(run.job_id, 1),
+                overlap=self.policies[run.job_id],
+                overlap_limit=1,
+            )
             for run in waiting[:20]
         ]
         answer = await owner.assign(claim, drafts, me.tokens(claim))
         self.handed += [each.run for each in answer.assigned]
+        crowds = {
+            run.job_id: Crowd(
+                run.job_id,
+                run.shard,
+                generations.get(run.job_id, 1),
+                self.policies[run.job_id],
+                START,
+            )
+            for run in waiting
+        }
+        parted = await owner.part(claim, list(crowds.values()))
+        self.ended += [key for key, _ in parted.ended]
 
     async def take(self, me: Member) -> None:
         """Release what the other has, or take what is free."""
@@ -148,7 +174,14 @@ class Story:
         if act < 0.3:
             at = START + timedelta(seconds=self.random.randint(0, 10**6))
             await users.insert_run(
-                job_id, manual_run(at), Trigger.MANUAL, Priority.HIGH, None, None, ok("trigger")
+                job_id,
+                manual_run(at),
+                Trigger.MANUAL,
+                self.random.choice(list(Priority)),
+                None,
+                None,
+                ok("trigger"),
+                self.random.choice([None, None, *ALONE]),
             )
         elif act < 0.5 and self.handed:
             await users.cancel_run(self.random.choice(self.handed).key.run_id, ok("cancel"))
@@ -156,7 +189,7 @@ class Story:
             await users.pause_job(job_id, "", "ann", ok("pause"))
         elif act < 0.85:
             await users.resume_job(job_id, (START + MINUTE, START + MINUTE), None, ok("resume"))
-        elif len(self.jobs) > 4:
+        elif len(self.jobs) > 8:
             await users.delete_job(job_id, ok("delete"))
             self.jobs.remove(job)
 
@@ -198,6 +231,12 @@ async def test_whatever_happens_at_once_the_rows_tell_a_possible_story(
         " AND state IN ('PENDING', 'RUNNING', 'RETRYING') GROUP BY job_id) admitted"
     )
     assert busiest[0][0] in {None, 1}, "two admitted runs of a job at once"
+    for key in story.ended:
+        row = rows[key.run_id]
+        assert (row["state"], row["reason"]) in {
+            ("SKIPPED", "BUFFER_FULL"),
+            ("CANCELLED", "BY_OVERLAP"),
+        }
     waiting = await world.sql(
         "SELECT count(*) FROM runs r JOIN jobs j USING (job_id)"
         " WHERE j.deleted_at IS NOT NULL AND r.state IN ('PENDING', 'RETRYING')"

@@ -1,11 +1,11 @@
-"""Nothing is accepted and ignored: each field, value and call is built, or refused by name."""
+"""Nothing is accepted and ignored: each field and call is built, or refused by name."""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from schedd.api import calls, unbuilt
@@ -102,15 +102,6 @@ def test_a_field_that_isnt_built_is_refused_by_name(field):
 )
 def test_a_field_that_is_accepted_is_read_somewhere(field):
     assert re.search(rf"\b{field.name}\b", SOURCES), f"{field.full_name} is accepted and ignored"
-
-
-@pytest.mark.parametrize("name", sorted(unbuilt.ENUM_VALUES), ids=str)
-def test_an_enum_value_that_isnt_built_is_refused_by_name(name):
-    enum: EnumDescriptor = job_pb2.DESCRIPTOR.enum_types_by_name[name.rpartition(".")[2]]
-    for value in unbuilt.ENUM_VALUES[name]:
-        job = job_pb2.Job(overlap=enum.values_by_name[value].number)
-        with pytest.raises(Unbuilt, match="overlap"):
-            unbuilt.refuse_unbuilt(job)
 
 
 def test_a_deep_field_is_refused_with_its_path():

@@ -13,12 +13,13 @@ import pytest
 from schedd.core import schedule
 from schedd.core.absence import Standing
 from schedd.core.events import RunsRescued
-from schedd.core.ids import IncarnationId, JobId, ShardId
+from schedd.core.ids import NO_TOKEN, IncarnationId, JobId, ShardId
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Claim, Definition, LiveRun, Loss, RunKey
-from schedd.core.records import Unstarted
+from schedd.core.model import Claim, Crowd, Definition, LiveRun, Loss, Overlap, RunKey
+from schedd.core.records import Parted, Unstarted
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.crowds import Crowds
 from schedd.owner.rescue import FIRST_PARTS, PART, Rescue
 from schedd.owner.transact import Transactor
 from schedd.owner.worker_leases import WorkerLeases
@@ -42,6 +43,7 @@ class Rows:
         self.calls: list[str] = []
         self.losses: list[Loss] = []
         self.back: list[RunKey] = []
+        self.crowds: list[JobId] = []
         self.away = False
         self.locked: set[ShardId] = set()
         self.between: Callable[[], None] = lambda: None
@@ -57,6 +59,10 @@ class Rows:
             raise Unavailable("PostgreSQL: no answer")
         self.losses += losses
         return [loss.key for loss in losses]
+
+    async def part(self, claim: Claim, crowds: Sequence[Crowd]) -> Parted:
+        self.crowds += [crowd.job_id for crowd in crowds]
+        return Parted([], [])
 
     async def give_back(self, claim: Claim, unstarted: Sequence[Unstarted]) -> list[LiveRun]:
         self.back += [one.key for one in unstarted]
@@ -113,17 +119,24 @@ class World:
         self.events: list[object] = []
         self.clock = SetClock()
         self.workers = Workers(self.clock, lambda _event: None)
-        board = self.board = Board(owning(*shards))
+        self.board = Board(owning(*shards))
         self.leases = Leases(self.rows)
+        definitions, store = Definitions(**job), cast("OwnerStore", self.rows)
+        nudges = cast("Nudges", Silent())
+        transactor = Transactor(self.board.ownership, lambda: True, lambda _event: None)
+        crowds = Crowds(
+            self.board, definitions, self.workers, store, transactor, self.clock, nudges
+        )
         self.rescue = Rescue(
-            board,
-            Definitions(**job),
+            self.board,
+            definitions,
             self.workers,
             self.leases,
-            cast("OwnerStore", self.rows),
-            Transactor(board.ownership, lambda: True, lambda _event: None),
+            store,
+            transactor,
             self.clock,
-            cast("Nudges", Silent()),
+            nudges,
+            crowds,
             self.events.append,
         )
 
@@ -242,6 +255,28 @@ async def test_a_cancelled_run_is_told_to_its_worker_at_each_scan() -> None:
     world.workers.attach(one, line)
     await world.rescue.step()
     assert line.cancelled == [run.key.run_id]
+
+
+async def test_one_that_is_to_be_killed_is_told_so_at_each_scan() -> None:
+    """P3.14: whoever marked it may have died before it told anybody."""
+    one, line = worker(1), RecordingLine()
+    run = replace(running(1, one), cancelling=True, killing=True)
+    world = World(run)
+    world.rows.live = {one.id}
+    world.workers.attach(one, line)
+    await world.rescue.step()
+    assert line.killed == [run.key.run_id]
+
+
+async def test_a_scan_has_a_crowd_judged_though_no_slot_was_free_for_its_runs() -> None:
+    """P3.14: the run that is to be replaced may have the last slot."""
+    one = worker(1)
+    held = replace(running(1, one), job_id=running(2, one).job_id)
+    waits = replace(running(2, one), state=State.PENDING, token=NO_TOKEN)
+    world = World(held, waits, overlap=Overlap.CANCEL_OTHER)
+    world.rows.live = {one.id}
+    await world.rescue.step()
+    assert world.rows.crowds == [waits.job_id]
 
 
 async def test_a_worker_whose_loss_wasnt_written_down_is_given_work_when_it_comes_back() -> None:

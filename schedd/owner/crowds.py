@@ -1,0 +1,107 @@
+"""Crowds: jobs of which several runs are there, where that means more than a full slot.
+
+    held by assign ─┐
+    found by scan ──┴→ does its job, or a trigger, line runs up? ──one transaction a lane──→ parted
+                            ended → off the board     cancelled → its worker is told
+
+Which runs have to go is judged on rows (`schedd/store/overlapping.py`). Here is only who asks when:
+at once when a run wasn't handed out for it, and at each scan, for a run that no slot is free for is
+judged too. A worker is told again at each scan, until the run has ended (`rescue`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from schedd.core.ids import NO_TOKEN, JobId
+from schedd.core.model import Crowd, LiveRun
+from schedd.core.overlap import LINED_UP, policy_of
+from schedd.core.records import Parted
+from schedd.owner.board import Board
+from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.transact import Failed, Transactor
+from schedd.owner.workers import Workers
+from schedd.ports import ClusterClock, Nudges, OwnerStore
+
+MOST_LOOKED_AT: Final = 500
+"""Jobs that a scan looks at; the others have their turn in the next ones."""
+
+
+class Crowds:
+    """Keeps the runs of a job out of each other's way."""
+
+    def __init__(
+        self,
+        board: Board,
+        catalogue: Catalogue,
+        workers: Workers,
+        store: OwnerStore,
+        transactor: Transactor,
+        clock: ClusterClock,
+        nudges: Nudges,
+    ) -> None:
+        self._board = board
+        self._catalogue = catalogue
+        self._workers = workers
+        self._store = store
+        self._transactor = transactor
+        self._clock = clock
+        self._nudges = nudges
+        self._last = 0
+
+    async def look(self, runs: Sequence[LiveRun]) -> bool:
+        """Judge jobs that a scan found `crowded`; whether runs became ready."""
+        turn = self._turn({run.job_id for run in runs})
+        mine = [run for run in runs if run.job_id in turn]
+        known = await self._catalogue.of_runs(mine)
+        return await self.part([run for run in mine if run.job_id in known], known)
+
+    async def part(self, runs: Iterable[LiveRun], known: Mapping[JobId, Known]) -> bool:
+        """Judge the jobs of these runs, as far as they are lined up; whether runs became ready.
+
+        Raises the first lane's error, once the others are done.
+        """
+        now = self._clock.now()
+        crowds: dict[JobId, Crowd] = {}
+        for run in runs:
+            definition = known[run.job_id].definition
+            if run.job_id not in crowds and policy_of(run, definition) in LINED_UP:
+                crowds[run.job_id] = Crowd(
+                    run.job_id, run.shard, definition.generation, definition.overlap, now
+                )
+        answers = await self._transactor.by_lane(crowds.values(), self._store.part)
+        released = sum(self._told(each) for each in answers if isinstance(each, Parted))
+        for answer in answers:
+            if isinstance(answer, Failed):
+                raise answer.error
+        return released > 0
+
+    def _told(self, parted: Parted) -> int:
+        """How many became ready."""
+        for run in parted.cancelled:
+            self._workers.cancel(run, kill=run.killing)
+        self._nudges.runs_changed(
+            [*(key.run_id for key, _ in parted.ended), *(r.key.run_id for r in parted.cancelled)]
+        )
+        return sum(self._board.forget(key.run_id, job) for key, job in parted.ended)
+
+    def _turn(self, jobs: set[JobId]) -> set[JobId]:
+        if len(jobs) <= MOST_LOOKED_AT:
+            return jobs
+        turn = sorted(jobs, key=lambda job: (job.int <= self._last, job.int))[:MOST_LOOKED_AT]
+        self._last = turn[-1].int
+        return set(turn)
+
+
+def crowded(runs: Sequence[LiveRun]) -> list[LiveRun]:
+    """Those of jobs of which one run never had a token and another one is there."""
+    seen: set[JobId] = set()
+    several: set[JobId] = set()
+    waiting: set[JobId] = set()
+    for run in runs:
+        (several if run.job_id in seen else seen).add(run.job_id)
+        if run.token == NO_TOKEN:
+            waiting.add(run.job_id)
+    several &= waiting
+    return [run for run in runs if run.job_id in several] if several else []

@@ -1,0 +1,177 @@
+"""Each overlap policy with real jobs, all at once; again with the owner of their shards killed.
+
+Of each job one run is under way, which ends when it is let; three more are asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from schedclient import Run, SyncClient
+from support.cluster import DevCluster
+from support.probe import Probe
+from support.wait import PATIENCE, wait_until
+
+ASKED_FOR = 4
+SETTLED = 25.0
+"""Seconds until all are as they should be, with a fail-over in between, on a busy machine."""
+CLOCKS = 0.1
+"""Seconds by which a worker's reading of cluster time may be wrong."""
+
+OVERLAP = "SKIPPED (OVERLAP)"
+FULL = "SKIPPED (BUFFER_FULL)"
+REPLACED = "CANCELLED (BY_OVERLAP)"
+
+MEANWHILE = {
+    "skip": ["RUNNING", OVERLAP, OVERLAP, OVERLAP],
+    "allow": ["RUNNING"] * 4,
+    "buffer_one": ["RUNNING", "PENDING", FULL, FULL],
+    "buffer_all": ["RUNNING", "PENDING", "PENDING", "PENDING"],
+    "cancel_other": [REPLACED, REPLACED, REPLACED, "RUNNING"],
+    "terminate_other": [REPLACED, REPLACED, REPLACED, "RUNNING"],
+}
+"""What has become of the runs of a job of each policy, in their order, before any is let end."""
+
+STUBBORN = "trap '' TERM"
+"""It ends by SIGKILL alone, for which `cancel_other` would wait a minute."""
+
+
+@dataclass(slots=True)
+class Jobs:
+    """A job of each policy, and one that skips and is triggered with another word."""
+
+    client: SyncClient
+    folder: Path
+    series: str = field(default_factory=lambda: uuid4().hex[:6])
+    runs: dict[str, list[str]] = field(default_factory=dict)
+
+    def make(self) -> None:
+        for policy in MEANWHILE:
+            self.client.jobs.create(
+                self.name(policy),
+                on_demand=True,
+                overlap=policy,
+                kill_after="60s",
+                shell=self.probe(policy).shell(
+                    f"until [ -e {self.gate} ]; do sleep 0.05; done",
+                    before=STUBBORN if policy == "terminate_other" else "",
+                ),
+            )
+
+    def name(self, policy: str) -> str:
+        return f"overlap-{policy.replace('_', '-')}-{self.series}"
+
+    def probe(self, policy: str) -> Probe:
+        return Probe(self.folder / policy)
+
+    @property
+    def gate(self) -> Path:
+        return self.folder / "gate"
+
+    def trigger(self, policy: str, **how: str) -> None:
+        run = self.client.jobs.trigger(self.name(policy), deadline=SETTLED, **how)
+        self.runs.setdefault(policy, []).append(run.run_id)
+
+    def of(self, policy: str) -> list[Run]:
+        return [self.client.runs.get(run_id) for run_id in self.runs[policy]]
+
+    def states(self) -> dict[str, list[str]]:
+        return {policy: [told(run) for run in self.of(policy)] for policy in self.runs}
+
+
+def told(run: Run) -> str:
+    return f"{run.state} ({run.reason})" if run.reason and run.ended else str(run.state)
+
+
+def owners(cluster: DevCluster, client: SyncClient, jobs: Jobs) -> dict[str, str | None]:
+    """Which member owns the job of each policy."""
+    named = {shard.shard: shard.owner for shard in client.cluster.shards()}
+    found = {}
+    for policy in MEANWHILE:
+        ((shard,),) = cluster.sql("SELECT shard FROM jobs WHERE name = %s", jobs.name(policy))
+        found[policy] = named[shard]
+    return found
+
+
+@pytest.fixture
+def jobs(rough: DevCluster, client: SyncClient, tmp_path: Path) -> Iterator[Jobs]:
+    del rough
+    made = Jobs(client, tmp_path)
+    made.make()
+    yield made
+    made.gate.touch()
+    for policy in MEANWHILE:
+        client.jobs.delete(made.name(policy), deadline=SETTLED)
+
+
+@pytest.mark.parametrize("fault", ["calm", "owners killed"])
+def test_each_policy_does_what_it_says_with_the_runs_that_come_while_one_is_under_way(
+    rough: DevCluster,
+    client: SyncClient,
+    jobs: Jobs,
+    figure: Callable[[str], None],
+    fault: str,
+) -> None:
+    def owned() -> dict[str, str | None] | None:
+        found = owners(rough, client, jobs)
+        return found if all(found.values()) else None
+
+    owning = wait_until(owned, PATIENCE, "an owner of each job")
+    for policy in MEANWHILE:
+        jobs.trigger(policy)
+    wait_until(
+        lambda: all(jobs.probe(policy).starts() for policy in MEANWHILE),
+        SETTLED,
+        "the first run of each job",
+    )
+    for policy in MEANWHILE:
+        jobs.trigger(policy)
+    if fault == "owners killed":
+        victim = owning["cancel_other"]
+        assert victim is not None
+        rough.kill(victim)
+    began = time.time()
+    for _ in range(ASKED_FOR - 2):
+        for policy in MEANWHILE:
+            jobs.trigger(policy)
+    wait_until(lambda: jobs.states() == MEANWHILE, SETTLED, "all to be as they should")
+    figure(f"overlap, {fault}: all runs were as they should be after {time.time() - began:.2f} s")
+
+    why = client.runs.why(jobs.runs["buffer_one"][1])
+    assert f"run {jobs.runs['buffer_one'][0]} of its job is RUNNING" in why.answer
+    assert "BUFFER_FULL" in client.runs.why(jobs.runs["buffer_one"][2]).answer
+    assert "BY_OVERLAP" in client.runs.why(jobs.runs["cancel_other"][0]).answer
+
+    jobs.trigger("skip", overlap="cancel_other")
+    wait_until(
+        lambda: [told(run) for run in jobs.of("skip")][::4] == [REPLACED, "RUNNING"],
+        SETTLED,
+        "a trigger's own word to replace the run of a job that skips",
+    )
+    jobs.gate.touch()
+    wait_until(
+        lambda: all(run.ended for policy in MEANWHILE for run in jobs.of(policy)),
+        SETTLED,
+        "the end of them all",
+    )
+    for policy in MEANWHILE:
+        runs = jobs.of(policy)
+        assert {run.state for run in runs} <= {"SUCCEEDED", "SKIPPED", "CANCELLED"}, policy
+        ran = sorted((run for run in runs if run.started_at), key=lambda run: run.started_at)
+        assert jobs.probe(policy).repeated() == []
+        assert {run.run_id for run in ran} == {s.run_id for s in jobs.probe(policy).starts()}
+        if policy != "allow":
+            alone = [
+                (after.started_at - before.finished_at).total_seconds()
+                for before, after in pairwise(ran)
+            ]
+            assert all(gap > -CLOCKS for gap in alone), (policy, alone)
+        started = {run.run_id for run in ran}
+        assert [run.run_id for run in ran] == [one for one in jobs.runs[policy] if one in started]

@@ -1,0 +1,419 @@
+"""Overlap on rows: each policy, triggers with their own, and owners one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from schedd.core.lifecycle import Reason, State
+from schedd.core.model import Crowd, LiveRun, Loss, Overlap, Priority, Trigger
+from schedd.core.overlap import BUFFERS
+from schedd.core.records import Assignments, JobRecord, Parted, RunRecord, Unstarted
+from support.store import MINUTE, START, Member, World, draft, firing, manual_run, ok, report
+
+REPLACING = [Overlap.CANCEL_OTHER, Overlap.TERMINATE_OTHER]
+
+
+async def fired(me: Member, job: JobRecord, count: int, since: int = 0) -> list[LiveRun]:
+    """Runs of the job, a minute apart."""
+    runs = []
+    for n in range(since, since + count):
+        runs += (await me.fire(firing(job, at=START + n * MINUTE))).runs
+    return runs
+
+
+async def asked(me: Member, policy: Overlap, *runs: LiveRun) -> Assignments:
+    """What becomes of these when there are slots for all of them."""
+    limit = 0 if policy is Overlap.ALLOW else 1
+    return await me.assign(*(draft(run, overlap=policy, overlap_limit=limit) for run in runs))
+
+
+async def under_way(me: Member, run: LiveRun) -> LiveRun:
+    """Handed out, before anything came after it."""
+    [assigned] = (await asked(me, Overlap.ALLOW, run)).assigned
+    return assigned.run
+
+
+async def parted(me: Member, policy: Overlap, run: LiveRun, *, generation: int = 1) -> Parted:
+    crowd = Crowd(run.job_id, run.shard, generation, policy, datetime.now(UTC))
+    return await me.store.owner.part(me.claim(run.shard), [crowd])
+
+
+async def triggered(
+    me: Member, job: JobRecord, overlap: Overlap | None = None, at: datetime = START, **more
+) -> LiveRun:
+    made = await me.store.users.insert_run(
+        job.definition.job_id,
+        replace(manual_run(at), **more),
+        Trigger.MANUAL,
+        Priority.MEDIUM,
+        None,
+        None,
+        ok("trigger"),
+        overlap,
+    )
+    assert isinstance(made, RunRecord)
+    return made.run
+
+
+async def states(world: World, *runs: LiveRun) -> list[str]:
+    rows = [await world.run_row(run.key.run_id) for run in runs]
+    return [
+        row["state"] + (f" ({row['reason']})" if row["reason"] is not None else "") for row in rows
+    ]
+
+
+# ── buffers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_buffer_one_keeps_the_first_that_waits_and_ends_what_comes_after_it(
+    world: World,
+) -> None:
+    me = await world.member()
+    first, second, third, fourth = await fired(me, await world.job(), 4)
+    running = await under_way(me, first)
+
+    answer = await asked(me, Overlap.BUFFER_ONE, fourth, second, third)
+    done = await parted(me, Overlap.BUFFER_ONE, second)
+
+    assert (answer.assigned, answer.ended, answer.waiting) == ([], [], [])
+    assert set(answer.held) == {second.key, third.key, fourth.key}
+    assert ({key for key, _ in done.ended}, done.cancelled) == ({third.key, fourth.key}, [])
+    full = "SKIPPED (BUFFER_FULL)"
+    assert await states(world, first, second, third, fourth) == ["RUNNING", "PENDING", full, full]
+    assert (await world.run_row(third.key.run_id))["fired_by"] == me.tenure
+    assert not await world.is_live(third.key.run_id)
+
+    await me.store.results.accept([report(running)])
+    assert len((await asked(me, Overlap.BUFFER_ONE, second)).assigned) == 1
+
+
+async def test_a_buffer_is_emptied_in_its_order_whoever_is_asked_first(world: World) -> None:
+    me = await world.member()
+    runs = await fired(me, await world.job(), 3)
+
+    for run in runs:
+        answer = await asked(me, Overlap.BUFFER_ALL, *reversed(runs))
+        [handed] = answer.assigned
+        assert handed.run.key == run.key
+        await me.store.results.accept([report(handed.run)])
+
+
+async def test_one_may_wait_beside_the_one_that_is_next_though_there_is_no_slot(
+    world: World,
+) -> None:
+    """Nobody is admitted: the first would go at once, so one more may wait for it."""
+    me = await world.member()
+    runs = await fired(me, await world.job(), 3)
+
+    await parted(me, Overlap.BUFFER_ONE, runs[0])
+
+    assert await states(world, *runs) == ["PENDING", "PENDING", "SKIPPED (BUFFER_FULL)"]
+
+
+async def test_buffer_all_has_a_bound_and_what_overflows_is_told_so(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("schedd.store.overlapping.ROOMS", '{"BUFFER_ALL": 2, "BUFFER_ONE": 1}')
+    me = await world.member()
+    runs = await fired(me, await world.job(), 5)
+    await asked(me, Overlap.BUFFER_ALL, runs[0])
+
+    await parted(me, Overlap.BUFFER_ALL, runs[0])
+
+    full = "SKIPPED (BUFFER_FULL)"
+    assert await states(world, *runs) == ["RUNNING", "PENDING", "PENDING", full, full]
+    assert BUFFERS[Overlap.BUFFER_ALL] == 1000
+
+
+async def test_a_run_that_retries_keeps_the_buffer_waiting(world: World) -> None:
+    """It is admitted until it ends."""
+    me = await world.member()
+    first, second = await fired(me, await world.job(), 2)
+    running = await under_way(me, first)
+    await me.store.results.accept([report(running, state=State.RETRYING, retry_at=START + MINUTE)])
+
+    answer = await asked(me, Overlap.BUFFER_ONE, second)
+
+    assert (answer.assigned, answer.held) == ([], [second.key])
+
+
+# ── who comes last replaces the others ───────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("policy", REPLACING)
+async def test_the_newest_ends_the_one_that_runs_and_starts_when_it_has_ended(
+    world: World, policy: Overlap
+) -> None:
+    me = await world.member()
+    first, second = await fired(me, await world.job(), 2)
+    running = await under_way(me, first)
+
+    answer = await asked(me, policy, second)
+    done = await parted(me, policy, second)
+
+    assert (answer.assigned, answer.held) == ([], [second.key])
+    [told] = done.cancelled
+    kills = policy is Overlap.TERMINATE_OTHER
+    assert (told.key, told.cancelling, told.killing) == (first.key, True, kills)
+    assert told.token == running.token
+    assert (await asked(me, policy, second)).assigned == [], "it hasn't ended yet"
+    again = await parted(me, policy, second)
+    assert again == Parted([], []), "it is marked already; the scan tells its worker"
+    [scanned] = await me.store.owner.live_runs([first.shard], [State.RUNNING])
+    assert (scanned.cancelling, scanned.killing) == (True, kills)
+
+    await me.store.results.accept([report(running)])
+    assert await states(world, first) == ["CANCELLED (BY_OVERLAP)"]
+    assert len((await asked(me, policy, second)).assigned) == 1
+
+
+async def test_of_those_that_pile_up_before_the_first_has_ended_the_newest_alone_starts(
+    world: World,
+) -> None:
+    me = await world.member()
+    policy = Overlap.CANCEL_OTHER
+    first, second, third, fourth = await fired(me, await world.job(), 4)
+    running = await under_way(me, first)
+
+    assert (await asked(me, policy, second, third, fourth)).assigned == []
+    done = await parted(me, policy, second)
+
+    by_overlap = "CANCELLED (BY_OVERLAP)"
+    assert {key for key, _ in done.ended} == {second.key, third.key}
+    assert await states(world, second, third, fourth) == [by_overlap, by_overlap, "PENDING"]
+    assert not await world.is_live(second.key.run_id)
+    await me.store.results.accept([report(running)])
+    assert len((await asked(me, policy, fourth)).assigned) == 1
+
+
+async def test_an_older_one_doesnt_start_beside_a_newer_that_waits(world: World) -> None:
+    """Else it would only be cancelled."""
+    me = await world.member()
+    first, second = await fired(me, await world.job(), 2)
+
+    answer = await asked(me, Overlap.CANCEL_OTHER, first, second)
+    await parted(me, Overlap.CANCEL_OTHER, first)
+
+    assert answer.assigned == []
+    assert await states(world, first, second) == ["CANCELLED (BY_OVERLAP)", "PENDING"]
+    assert len((await asked(me, Overlap.CANCEL_OTHER, second)).assigned) == 1
+
+
+async def test_what_retries_or_was_given_back_is_cancelled_at_once(world: World) -> None:
+    me = await world.member()
+    policy = Overlap.CANCEL_OTHER
+    retries, back, newest = await fired(me, await world.job(), 3)
+    answer = await asked(me, Overlap.ALLOW, retries, back)
+    one, two = (each.run for each in answer.assigned)
+    await me.store.results.accept([report(one, state=State.RETRYING, retry_at=START + MINUTE)])
+    await me.store.owner.give_back(me.claim(0), [Unstarted(two.key, two.shard, two.token)])
+
+    done = await parted(me, policy, newest)
+
+    assert {key for key, _ in done.ended} == {retries.key, back.key}
+    assert await states(world, retries, back) == ["CANCELLED (BY_OVERLAP)"] * 2
+    assert len((await asked(me, policy, newest)).assigned) == 1
+
+
+async def test_it_is_decided_without_any_slot(world: World) -> None:
+    """P3.14: the run that is to be replaced may have the last one."""
+    me = await world.member()
+    first, second = await fired(me, await world.job(), 2)
+    await under_way(me, first)
+
+    done = await parted(me, Overlap.CANCEL_OTHER, second)
+
+    assert [run.key for run in done.cancelled] == [first.key]
+
+
+async def test_a_person_who_cancelled_it_first_is_named_and_a_kill_comes_on_top(
+    world: World,
+) -> None:
+    me = await world.member()
+    first, second = await fired(me, await world.job(), 2)
+    running = await under_way(me, first)
+    await me.store.users.cancel_run(first.key.run_id, ok("cancel"))
+
+    assert (await parted(me, Overlap.CANCEL_OTHER, second)).cancelled == []
+    [told] = (await parted(me, Overlap.TERMINATE_OTHER, second)).cancelled
+
+    assert (told.cancelling, told.killing) == (True, True)
+    await me.store.results.accept([report(running)])
+    assert await states(world, first) == ["CANCELLED (BY_USER)"]
+
+
+@pytest.mark.parametrize("end", ["refused", "lost", "retries"])
+async def test_however_the_replaced_one_ends_it_ends_as_replaced(world: World, end: str) -> None:
+    me = await world.member()
+    first, second = await fired(me, await world.job(), 2)
+    running = await under_way(me, first)
+    await parted(me, Overlap.CANCEL_OTHER, second)
+
+    if end == "refused":
+        await me.store.results.refuse([Unstarted(running.key, running.shard, running.token)])
+    elif end == "lost":
+        assert running.incarnation is not None
+        await me.store.owner.rescue(me.claim(0), [loss(running)])
+    else:
+        await me.store.results.accept([report(running, state=State.RETRYING, retry_at=START)])
+
+    assert await states(world, first) == ["CANCELLED (BY_OVERLAP)"]
+    assert len((await asked(me, Overlap.CANCEL_OTHER, second)).assigned) == 1
+
+
+# ── triggers with a policy of their own ──────────────────────────────────────────────────────────
+
+
+async def test_a_triggers_word_counts_for_its_run_alone(world: World) -> None:
+    me = await world.member()
+    job = await world.job()
+    [first] = await fired(me, job, 1)
+    await under_way(me, first)
+    beside = await triggered(me, job, Overlap.ALLOW)
+    skipped = await triggered(me, job)
+
+    assert beside.overlap is Overlap.ALLOW
+    assert len((await asked(me, Overlap.SKIP, beside)).assigned) == 1
+    assert (await asked(me, Overlap.SKIP, skipped)).ended == [skipped.key]
+
+
+async def test_runs_of_two_policies_are_never_judged_in_one_statement(world: World) -> None:
+    """P3.6: whoever goes is under way for the others only in the next one."""
+    me = await world.member()
+    job = await world.job()
+    [first] = await fired(me, job, 1)
+    beside = await triggered(me, job, Overlap.ALLOW)
+
+    answer = await asked(me, Overlap.SKIP, beside, first)
+
+    assert [each.run.key for each in answer.assigned] == [beside.key]
+    assert (answer.ended, answer.held, answer.waiting) == ([], [], [first.key])
+    assert (await asked(me, Overlap.SKIP, first)).ended == [first.key]
+
+
+async def test_a_trigger_that_replaces_ends_the_runs_of_a_job_that_skips(world: World) -> None:
+    me = await world.member()
+    job = await world.job()
+    [first] = await fired(me, job, 1)
+    await under_way(me, first)
+    newest = await triggered(me, job, Overlap.TERMINATE_OTHER, at=START + MINUTE)
+
+    assert (await asked(me, Overlap.SKIP, newest)).held == [newest.key]
+    [told] = (await parted(me, Overlap.SKIP, newest)).cancelled
+
+    assert (told.key, told.killing) == (first.key, True)
+
+
+async def test_a_trigger_with_a_delay_neither_waits_nor_replaces_before_its_time(
+    world: World,
+) -> None:
+    me = await world.member()
+    job = await world.job()
+    [first] = await fired(me, job, 1)
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    await triggered(me, job, at=datetime.now(UTC), due_at=soon)
+
+    assert await parted(me, Overlap.CANCEL_OTHER, first) == Parted([], [])
+    assert len((await asked(me, Overlap.CANCEL_OTHER, first)).assigned) == 1
+
+
+# ── pause, edit ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_waits_for_a_resume_replaces_nobody_and_holds_no_trigger_up(
+    world: World,
+) -> None:
+    me = await world.member()
+    job = await world.job()
+    first, paused = await fired(me, job, 2)
+    await under_way(me, first)
+    await me.store.users.pause_job(job.definition.job_id, "", "ann", ok("pause"))
+
+    now = {"generation": (await world.sql("SELECT generation FROM timers"))[0][0]}
+    assert await parted(me, Overlap.CANCEL_OTHER, first, **now) == Parted([], [])
+
+    newest = await triggered(me, job, at=START + 9 * MINUTE)
+    done = await parted(me, Overlap.CANCEL_OTHER, newest, **now)
+    assert [key for key, _ in done.ended] == [paused.key]
+    assert [run.key for run in done.cancelled] == [first.key]
+
+
+async def test_a_trigger_of_a_paused_job_doesnt_wait_behind_what_waits_for_the_resume(
+    world: World,
+) -> None:
+    me = await world.member()
+    job = await world.job()
+    await fired(me, job, 1)
+    await me.store.users.pause_job(job.definition.job_id, "", "ann", ok("pause"))
+    asks = await triggered(me, job, at=START + 9 * MINUTE)
+
+    assert len((await asked(me, Overlap.BUFFER_ALL, asks)).assigned) == 1
+
+
+@pytest.mark.parametrize("change", ["edited", "cluster paused"])
+async def test_nothing_is_decided_by_an_old_definition_nor_while_the_cluster_is_paused(
+    world: World, change: str
+) -> None:
+    """P3.14: as with everything that starts."""
+    me = await world.member()
+    job = await world.job()
+    first, second = await fired(me, job, 2)
+    await under_way(me, first)
+    if change == "edited":
+        await me.store.users.update_job(
+            job.definition.job_id, 1, job.definition, None, ok("update")
+        )
+    else:
+        await world.sql("UPDATE cluster SET paused = true")
+
+    assert await parted(me, Overlap.CANCEL_OTHER, second) == Parted([], [])
+
+
+# ── owners one after the other ───────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("policy", [*REPLACING, *BUFFERS])
+async def test_the_next_owner_decides_from_the_rows_what_the_one_before_had_begun(
+    world: World, policy: Overlap
+) -> None:
+    """P3.14: the first owner dies in the middle: it had decided, and told nobody."""
+    one = await world.member()
+    first, second, third = await fired(one, await world.job(), 3)
+    running = await under_way(one, first)
+    await asked(one, policy, second)
+    await parted(one, policy, second)
+    await one.store.membership.release(one.claim(0))
+    two = await world.member()
+
+    assert (await parted(one, policy, second), (await asked(one, policy, second)).assigned) == (
+        Parted([], []),
+        [],
+    ), "the one before has nothing to say"
+    await parted(two, policy, third)
+    [scanned] = await two.store.owner.live_runs([first.shard], [State.RUNNING])
+    assert scanned.cancelling == (policy in REPLACING)
+    assert (await asked(two, policy, second, third)).assigned == []
+    await two.store.results.accept([report(running)])
+    [after] = (await asked(two, policy, second, third)).assigned
+    assert after.run.key == (third.key if policy in REPLACING else second.key)
+    assert after.run.token > running.token
+
+
+async def test_a_released_owner_parts_nobody(world: World) -> None:
+    me = await world.member()
+    first, second = await fired(me, await world.job(), 2)
+    await under_way(me, first)
+    crowd = Crowd(first.job_id, first.shard, 1, Overlap.CANCEL_OTHER, datetime.now(UTC))
+    claim = me.claim(0)
+    await me.store.membership.release(claim)
+
+    assert await me.store.owner.part(claim, [crowd]) == Parted([], [])
+    assert await states(world, first, second) == ["RUNNING", "PENDING"]
+
+
+def loss(run: LiveRun) -> Loss:
+    assert run.incarnation is not None
+    return Loss(run.key, run.shard, run.token, run.incarnation, State.RETRYING, Reason.WORKER_LOST)

@@ -1,0 +1,98 @@
+"""Crowds: who is asked about, and who is told what the rows said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from schedd.core.ids import Token
+from schedd.core.lifecycle import State
+from schedd.core.model import LiveRun, Overlap
+from schedd.core.overlap import LINED_UP
+from schedd.core.records import Parted
+from schedd.owner.crowds import crowded
+from support.dispatching import SHELL, World, of
+from support.runs import NOW, run, running, worker
+
+
+def busy(policy: Overlap) -> World:
+    """A job of which one run has the only slot that is granted; its second one waits."""
+    world = World()
+    world.definitions.default = replace(SHELL, overlap=policy, overlap_limit=1)
+    world.attach(worker(slots=8), grant=4)
+    world.rows.limits = {run(1).job_id: 1}
+    world.board.put_runs([of(1, 1, waited=2), of(1, 2, waited=1)], NOW)
+    return world
+
+
+@pytest.mark.parametrize("policy", sorted(Overlap))
+async def test_a_run_that_others_are_in_the_way_of_is_held_and_its_job_judged_if_it_lines_up(
+    policy: Overlap,
+) -> None:
+    world = busy(policy)
+    await world.settle()
+
+    assert world.board.held == [run(1).job_id]
+    assert world.rows.crowds == ([run(1).job_id] if policy in LINED_UP else [])
+
+
+async def test_a_triggers_own_word_has_its_job_judged() -> None:
+    world = busy(Overlap.SKIP)
+    world.board.put_runs([replace(of(1, 2, waited=1), overlap=Overlap.BUFFER_ONE)], NOW)
+    await world.settle()
+
+    assert world.rows.crowds == [run(1).job_id]
+
+
+@pytest.mark.parametrize("kills", [False, True])
+async def test_the_worker_of_a_run_that_is_replaced_is_told_at_once(kills: bool) -> None:
+    world = busy(Overlap.CANCEL_OTHER)
+    told = replace(running(1, worker()), cancelling=True, killing=kills)
+    world.rows.parted = Parted([], [told])
+    await world.settle()
+
+    [line] = world.lines.values()
+    assert (line.cancelled, line.killed) == ([told.key.run_id], [told.key.run_id] * kills)
+
+
+async def test_what_was_ended_is_off_the_board_and_what_it_stood_before_is_tried() -> None:
+    world = busy(Overlap.CANCEL_OTHER)
+    await world.settle()
+    job, first, second = run(1).job_id, of(1, 1).key, of(1, 2).key
+    world.rows.admitted[job] = 0
+    world.rows.parted = Parted([(first, job)], [])
+    [waiting] = [one for queue in world.board._held.values() for one in queue]
+
+    released = await world.crowds.part([waiting], await world.definitions.newest([job]))
+    await world.settle()
+
+    assert released
+    assert first.run_id not in world.board.running
+    assert world.handed() == {1, second.run_id.int}
+
+
+async def test_crowded_is_a_job_with_a_run_that_never_had_a_token_and_another_one() -> None:
+    alone, first, second = of(1, 1), of(2, 2), of(2, 3)
+    retries: list[LiveRun] = [
+        replace(of(3, number), state=State.RETRYING, token=Token(7)) for number in (4, 5)
+    ]
+
+    assert crowded([alone, first, second, *retries]) == [first, second]
+    assert crowded([alone, *retries]) == []
+
+
+async def test_a_scan_asks_about_so_many_jobs_and_about_the_others_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("schedd.owner.crowds.MOST_LOOKED_AT", 2)
+    world = World()
+    world.definitions.default = replace(SHELL, overlap=Overlap.BUFFER_ALL)
+    runs = [of(job, 10 * job + number) for job in (1, 2, 3) for number in (1, 2)]
+
+    await world.crowds.look(runs)
+    await world.crowds.look(runs)
+
+    one, two, three = (run(number).job_id for number in (1, 2, 3))
+    asked = world.rows.crowds
+    assert (set(asked[:2]), set(asked[2:])) == ({one, two}, {three, one})
