@@ -48,7 +48,10 @@ async def explain(services: Services, record: RunRecord) -> run_service_pb2.Expl
     if run.state is State.RUNNING:
         return _answer(f"It runs: {_under_way(record)}.", [])
     braked = await _cluster(services)
-    checks = [*_seen(services), *braked, *_waits(services, record), *await _needs(services, record)]
+    checks = [*_seen(services), *braked, *_waits(services, record)]
+    definition = await _definition(services, run.job_id)
+    if definition is not None:
+        checks += [*await _overlap(services, record, definition), *_needs(services, definition)]
     wrong = next((check for check in checks if check.remedy), None)
     if wrong is not None:
         return _answer(f"It waits: {wrong.answer}.", checks)
@@ -121,11 +124,8 @@ def _waits(services: Services, record: RunRecord) -> Iterator[Check]:
     )
 
 
-async def _needs(services: Services, record: RunRecord) -> list[Check]:
-    definition = await _definition(services, record.run.job_id)
+def _needs(services: Services, definition: Definition) -> list[Check]:
     workers = services.lines.workers()
-    if definition is None:
-        return []
     need = need_of(definition)
     fit = [one for one in workers if able(one.incarnation, need)]
     what = f"handler {definition.handler!r}" if definition.handler else f"{definition.action} jobs"
@@ -150,7 +150,7 @@ async def _needs(services: Services, record: RunRecord) -> list[Check]:
                 remedy="schedctl worker list",
             )
         )
-    return [*checks, *await _overlap(services, record, definition)]
+    return checks
 
 
 async def _overlap(services: Services, record: RunRecord, definition: Definition) -> list[Check]:
@@ -171,7 +171,7 @@ async def _overlap(services: Services, record: RunRecord, definition: Definition
         return [Check(question=question, answer="no")]
     first = others[0]
     told = "is being cancelled" if first.cancelling else f"is {first.state}"
-    answer = f"yes, run {first.key.run_id} of its job {told}, and it starts when that has ended"
+    answer = f"run {first.key.run_id} of its job {told}, and it starts when that has ended"
     return [Check(question=question, answer=answer, remedy=f"schedctl run why {first.key.run_id}")]
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, event
 
 from schedd.core.ids import IncarnationId, ShardId
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import LiveRun, Loss
+from schedd.core.model import Crowd, LiveRun, Loss, Overlap
 from schedd.core.records import Unstarted
 from support.store import World, draft, firing, job_record, report
 
@@ -92,6 +92,15 @@ async def test_hot_statements_never_scan_a_big_table(world: World) -> None:
     await me.store.owner.timers([run.job_id for run in runs])
     running = await me.assigned(*map(draft, runs))
     await me.store.owner.live_runs([ShardId(0), ShardId(2)], [State.RUNNING, State.PENDING])
+    more = [firing(job, at=now) for job in jobs[:20]]
+    waiting = (await me.fire(*more)).runs
+    held = await me.assign(*(draft(run, overlap=Overlap.CANCEL_OTHER) for run in waiting))
+    assert len(held.held) == len(waiting)
+    parted = await me.store.owner.part(
+        me.claim(*{run.shard for run in waiting}),
+        [Crowd(run.job_id, run.shard, 1, Overlap.CANCEL_OTHER, now) for run in waiting],
+    )
+    assert len(parted.cancelled) == len(waiting)
     await me.store.results.reported_runs([run.key for run in running])
     await me.store.results.started([(run.key, run.token, now) for run in running])
     back, lost, done = running[:5], running[5:10], running[10:]
