@@ -35,6 +35,7 @@ TURNS = (
     "acceptance/test_failover",
     "acceptance/test_handover",
     "acceptance/test_outages",
+    "acceptance/test_overlap",
     "acceptance/test_transfer_leader",
     "acceptance/",
     "integration/",
