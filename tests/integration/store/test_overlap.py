@@ -285,13 +285,16 @@ async def test_runs_of_two_policies_are_never_judged_in_one_statement(world: Wor
     me = await world.member()
     job = await world.job()
     [first] = await fired(me, job, 1)
-    beside = await triggered(me, job, Overlap.ALLOW)
+    beside, another = [await triggered(me, job, Overlap.ALLOW) for _ in range(2)]
 
-    answer = await asked(me, Overlap.SKIP, beside, first)
+    answer = await asked(me, Overlap.SKIP, first, beside)
+    assert [each.run.key for each in answer.assigned] == [first.key]
+    assert (answer.ended, answer.held, answer.waiting) == ([], [], [beside.key])
 
-    assert [each.run.key for each in answer.assigned] == [beside.key]
-    assert (answer.ended, answer.held, answer.waiting) == ([], [], [first.key])
-    assert (await asked(me, Overlap.SKIP, first)).ended == [first.key]
+    [second] = await fired(me, job, 1, since=1)
+    answer = await asked(me, Overlap.SKIP, another, second, beside)
+    assert {each.run.key for each in answer.assigned} == {another.key, beside.key}
+    assert (answer.ended, answer.held, answer.waiting) == ([], [], [second.key])
 
 
 async def test_a_trigger_that_replaces_ends_the_runs_of_a_job_that_skips(world: World) -> None:
