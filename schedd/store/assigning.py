@@ -29,6 +29,9 @@ from schedd.store import arrays
 from schedd.store.keys import key_arguments, lock_runs
 from schedd.store.overlapping import NEXT
 
+ADMITTED = "COALESCE(((SELECT busy.runs FROM busy) ->> e.job_id::text)::int, 0)"
+"""How many runs of its job are admitted."""
+
 ASSIGN = f"""
 WITH b AS MATERIALIZED (
     SELECT * FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(jobs)s::uuid[],
@@ -37,7 +40,8 @@ WITH b AS MATERIALIZED (
       WITH ORDINALITY AS b(scheduled_at, run_id, job_id, shard, generation, next_token, next_worker,
         next_incarnation, job_limit, job_policy, patience, n)
 ), c AS (  -- may be asked: they wait, and their timer is as the owner thinks
-    SELECT b.*, t.paused, r.ready_at, COALESCE(r.overlap, b.job_policy) AS policy,
+    SELECT b.*, t.paused, r.ready_at, r.overlap AS said,
+        COALESCE(r.overlap, b.job_policy) AS policy,
         CASE WHEN r.overlap IS NULL THEN b.job_limit WHEN r.overlap = 'ALLOW' THEN 0 ELSE 1 END
           AS overlap_limit, r.token, r.attempt, r.generation AS made_from, r.state, r.reason,
         r.worker, r.incarnation, r.assigned_at, r.start_by, r.started_at, r.finished_at,
@@ -64,15 +68,14 @@ WITH b AS MATERIALIZED (
     WHERE token = 0 AND policy NOT IN ('SKIP', 'ALLOW')
     GROUP BY job_id, shard, job_policy, paused
 ), next AS ({NEXT}), e AS (
-    SELECT c.*, COALESCE(((SELECT busy.runs FROM busy) ->> c.job_id::text)::int, 0) AS admitted,
-        row_number() OVER mine AS place, c.policy = first_value(c.policy) OVER mine
-          AND c.overlap_limit = first_value(c.overlap_limit) OVER mine AS judged
+    SELECT c.*, row_number() OVER mine AS place,
+        c.said IS NOT DISTINCT FROM first_value(c.said) OVER mine AS judged
     FROM c WINDOW mine AS (PARTITION BY c.job_id, c.token = 0 ORDER BY c.n)
 ), d AS (
     SELECT e.*, e.token > 0 OR e.judged AND CASE
         WHEN e.overlap_limit = 0 THEN true
-        WHEN e.policy IN ('SKIP', 'ALLOW') THEN e.admitted + e.place <= e.overlap_limit
-        ELSE e.admitted = 0 AND COALESCE((SELECT next.runs FROM next) ? e.run_id::text, false)
+        WHEN e.policy IN ('SKIP', 'ALLOW') THEN {ADMITTED} + e.place <= e.overlap_limit
+        ELSE {ADMITTED} = 0 AND COALESCE((SELECT next.runs FROM next) ? e.run_id::text, false)
         END AS goes
     FROM e
 ), before AS (
