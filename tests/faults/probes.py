@@ -4,7 +4,7 @@ What one writes, `probe.sh` shows. A job that is killed has still written its st
 of jobs that run at once never mix.
 
 `MIX` has something of everything: quick and slow, tries that fail, each policy of catching up,
-overlapping and not, at least once and at most once; and so many each-second jobs that a fault of
+each policy of overlap, at least once and at most once; and so many each-second jobs that a fault of
 two seconds meets more than twenty instants.
 """
 
@@ -115,6 +115,10 @@ MIX: Sequence[Probe] = (
     Probe("two-1", cron=EVERY_TWO, lasts=0.7, timeout=5),
     Probe("two-2", cron=None, every=2, lasts=0.3),
     Probe("slow-1", cron=EVERY_TWO, lasts=2.5),
+    Probe("first-1", lasts=1.5, overlap="buffer_one"),
+    Probe("line-1", cron=EVERY_TWO, lasts=1.0, overlap="buffer_all"),
+    Probe("newest-1", cron=EVERY_TWO, lasts=2.5, overlap="cancel_other"),
+    Probe("newest-2", cron=EVERY_TWO, lasts=2.5, overlap="terminate_other"),
     Probe("again-1", fails_first=True, attempts=3),
     Probe("again-2", cron=EVERY_TWO, fails_first=True, attempts=2, overlap="allow"),
 )
