@@ -29,16 +29,20 @@ def watched(recorder: Recorder) -> Iterator[None]:
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", __name__, os.fspath(recorder.directory), str(os.getpid())],
         env={**os.environ, "PYTHONPATH": os.fspath(Path(__file__).parents[1])},
+        stdout=subprocess.PIPE,
     )
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
+    with process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline(), "the sleeper ended"
+            yield
+        finally:
+            process.kill()
 
 
 def watch(recorder: Recorder, parent: int) -> None:
-    """Sleep and wake until the parent has gone; never returns late by more than a nap."""
+    """Say that it begins, then sleep and wake until the parent has gone."""
+    print("watching", flush=True)
     while os.getppid() == parent:
         asleep = time.monotonic()
         time.sleep(NAP)

@@ -110,8 +110,8 @@ OF_MEMBERS: Sequence[Mutant] = (
         (
             Edit(
                 ASSIGNING,
-                "    SELECT c.*, c.token > 0 OR c.overlap_limit = 0\n",
-                "    SELECT c.*, true OR c.overlap_limit = 0\n",
+                "    SELECT e.*, e.token > 0 OR e.judged AND CASE\n",
+                "    SELECT e.*, true OR e.judged AND CASE\n",
             ),
         ),
         rides.CALM,

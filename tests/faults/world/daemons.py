@@ -14,9 +14,10 @@ from faults.world.network import Host
 from faults.world.service import Service
 from schedctl.dev.configs import to_toml
 from schedctl.dev.daemons import environment
-from support.version_before import Code
+from support.version_before import HERE, Code
 
 GRPC, HTTP = 7420, 7421
+FAILPOINTS = "SCHEDD_FAILPOINTS"
 
 MEMBER_POINTS = {
     "fire.in_transaction": "kill",
@@ -29,6 +30,7 @@ MEMBER_POINTS = {
     "accept.before_commit": "kill",
     "accept.after_commit": "kill",
     "acknowledge.before": "kill",
+    "part.before_commit": "kill",
     "give_back.before_commit": "kill",
     "rescue.before_commit": "kill",
     "take.before": "kill",
@@ -115,12 +117,14 @@ def worker(
 def armed(points: Mapping[str, str], tickets: Path) -> dict[str, str]:
     """The variable that arms these failpoints, each with a ticket of its name in `tickets`."""
     each = (f"{name}={action},ticket={tickets / name}" for name, action in points.items())
-    return {"SCHEDD_FAILPOINTS": "; ".join(each)}
+    return {FAILPOINTS: "; ".join(each)}
 
 
 def give(daemon: Service, code: Code) -> None:
     """From its next start on it is of this version."""
     daemon.argv = [os.fspath(code.python), *daemon.argv[1:]]
+    if code is not HERE:
+        daemon.environ.pop(FAILPOINTS, None)  # another version has others
     daemon.environ["PYTHONPATH"] = ""  # nothing else may say where code is
 
 
