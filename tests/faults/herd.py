@@ -145,7 +145,9 @@ class Herd:
         return {str(state): tuple(map(int, counts)) for state, *counts in found}
 
     def lateness(self, run: Run, names: Iterable[str], until: float) -> dict[str, float]:
-        """Of these probes, of what was due from the herd's instant on: how late it began."""
+        """Of these each-second probes, of what was due from the herd's instant on: how much of it
+        began, and how late. The rest was folded into what came later.
+        """
         wanted = {f"{run.prefix}-{name}" for name in names}
         late = sorted(
             line["at"] - at
@@ -154,10 +156,12 @@ class Herd:
             and line["attempt"] == 1
             and self.due <= (at := datetime.fromisoformat(line["nominal"]).timestamp()) < until
         )
+        due = len(wanted) * int(until - self.due)
         if not late:
-            return {"started": 0}
+            return {"due": due, "started": 0, "max_s": until - self.due}
         middle, high = late[len(late) // 2], late[int(len(late) * 0.99)]
         return {
+            "due": due,
             "started": len(late),
             "p50_s": round(middle, 3),
             "p99_s": round(high, 3),

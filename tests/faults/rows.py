@@ -201,6 +201,10 @@ ROWS: Sequence[Row] = (
         "leases and shards kept, memory bounded, each of them runs once, no worker starved; what is"
         " urgent stays on time, other runs wait their turn",
         ("test_herd_due_at_one_instant",),
+        lacks="it doesn't hold yet. Of 100,000 each ran once, at 980/s on two busy cores, the"
+        " smallest share of a worker was 24 %; but one of three members let its lease of 3 s go"
+        " once, members kept twice the memory (187 MiB), and urgent jobs of each second were folded"
+        " while the herd was fired before them",
     ),
     Row(
         "malformed, oversized, deeply nested messages and compressed bombs, for 20 s",

@@ -55,14 +55,15 @@ def test_herd_due_at_one_instant(herd_run: FaultRun, herding_world: World) -> No
             herd.await_eve()
         with everyone_stays(world):
             herd.come(run)
-        found = herd.figures
-        usual = [probe.name for probe in MIX if probe.cron == "* * * * * *"]
-        urgent = [probe.name for probe in URGENT]
-        found["ordinary"] = herd.lateness(run, usual, herd.drained)
-        found["urgent"] = herd.lateness(run, urgent, min(herd.drained, herd.due + AGEING))
-        found["urgent_later"] = herd.lateness(run, urgent, herd.drained)
-        run.figures["herd"] = found
-        print(found)
+            usual = [probe.name for probe in MIX if probe.cron == "* * * * * *"]
+            urgent = [probe.name for probe in URGENT]
+            minute = min(herd.drained, herd.due + AGEING)
+            found = run.figures["herd"] = herd.figures | {
+                "ordinary": herd.lateness(run, usual, herd.drained),
+                "urgent": herd.lateness(run, urgent, minute),
+                "urgent_later": herd.lateness(run, urgent, herd.drained),
+            }
+            print(found)
 
         starts = Counter(line["run"] for line in herd.starts(run))
         assert (len(starts), set(starts.values())) == (JOBS, {1})
@@ -72,4 +73,5 @@ def test_herd_due_at_one_instant(herd_run: FaultRun, herding_world: World) -> No
         assert max(found["longest_block_s"].values()) <= world.ttl / 3, found
         for name, (_, peak) in found["rss_mib"].items():
             assert peak <= (MEMBER_MIB if name in world.members else WORKER_MIB), (name, found)
+        assert found["urgent"]["started"] >= found["urgent"]["due"] - len(URGENT), found
         assert found["urgent"]["max_s"] <= 1.0, found

@@ -110,7 +110,7 @@ def everyone_stays(world: World) -> Iterator[None]:
     yield
     after = standing(world)
     changed = [
-        f"{what}: {before[what]} became {after[what]}"
+        f"{what}: {before[what]!s:.200} became {after[what]!s:.200}"
         for what in before
         if before[what] != after[what]
     ]
