@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from schedctl.dev import postgres
 from schedd.core.ids import Timeline
 from schedd.core.records import Probe
-from schedd.store import membership
+from schedd.store import lineage
 from schedd.store.database import Database
 from schedkit.errors import Unavailable
 from support.postgres import ScratchServer, private_postgres, promote, restart
@@ -51,7 +51,7 @@ def database_on(*servers: ScratchServer) -> Iterator[Database]:
 
 
 async def timeline_of(database: Database) -> Timeline:
-    probe: Probe = await database.call(membership.probe)
+    probe: Probe = await database.call(lineage.look)
     return probe.timeline
 
 
