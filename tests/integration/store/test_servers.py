@@ -12,9 +12,8 @@ from sqlalchemy import Connection
 
 from schedctl.dev import postgres
 from schedd.core.ids import Timeline
-from schedd.core.records import Probe
-from schedd.store import lineage
 from schedd.store.database import Database
+from schedd.store.servers import LOOK
 from schedkit.errors import Unavailable
 from support.postgres import ScratchServer, private_postgres, promote, restart
 
@@ -51,8 +50,10 @@ def database_on(*servers: ScratchServer) -> Iterator[Database]:
 
 
 async def timeline_of(database: Database) -> Timeline:
-    probe: Probe = await database.call(lineage.look)
-    return probe.timeline
+    def ask(connection: Connection) -> Timeline:
+        return Timeline(connection.exec_driver_sql(LOOK).scalar_one())
+
+    return await database.call(ask)
 
 
 async def test_a_server_that_was_replaced_gets_no_connection_where_another_is_named(
