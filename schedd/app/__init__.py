@@ -32,6 +32,7 @@ from schedd.cluster_clock import DatabaseClock
 from schedd.config import Config
 from schedd.etcd import client as etcd_client
 from schedd.rpc.attach import Terms
+from schedd.rpc.crowds import Crowds, most_of_one
 from schedd.rpc.server import make_server, served
 from schedd.store import migrate as schema
 from schedd.store.database import Database
@@ -103,7 +104,7 @@ class Daemon:
             await serve(grpc_server, parts, terms, reflection=config.reflection)
             stack.push_async_callback(grpc_server.stop, GRACE)
             gc.freeze()  # what was made by now stays: no collection need look at it again
-            await _live(daemon, parts, http, grpc_server, connections)
+            await _live(daemon, parts, http, grpc_server, port, connections)
 
 
 async def _live(
@@ -111,6 +112,7 @@ async def _live(
     parts: Parts,
     http: web_server.Bound,
     grpc_server: grpc.aio.Server,
+    port: int,
     connections: int,
 ) -> None:
     page = web.build(
@@ -128,6 +130,7 @@ async def _live(
         ("nudges", parts.nudges.run),
         ("relay", parts.relay.run),
         ("grpc", lambda: served(grpc_server)),
+        ("crowds", Crowds(port, most_of_one(connections)).run),
         ("pulse", parts.telemetry.pulse.run),
         ("reload", lambda: answer_reloads(daemon, serving)),
         *((loop.name, loop.run) for loop in parts.greeting.loops),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import grpc
+from collections.abc import AsyncIterator
+
 import grpc.aio
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health import SERVICE_NAME
@@ -10,7 +11,7 @@ from grpc_health.v1.health import aio as grpc_health
 
 from schedd.api.errors import TooMany
 from schedd.rpc.places import Places
-from schedd.rpc.reading import Context, Unread, put, reader, refuse_unread, unary
+from schedd.rpc.reading import Context, put, streaming, unary
 from schedd.rpc.status import abort_with
 
 
@@ -19,15 +20,20 @@ async def serve_health(server: grpc.aio.Server) -> None:
     health, places = grpc_health.HealthServicer(), Places()
     await health.set("", health_pb2.HealthCheckResponse.SERVING)
 
-    async def watch(asked: health_pb2.HealthCheckRequest | Unread, context: Context) -> None:
-        if isinstance(asked, Unread):
-            await refuse_unread(context, asked)
+    async def watch(
+        asked: health_pb2.HealthCheckRequest, context: Context
+    ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
         try:
             with places.taken(context.peer()):
-                await health.Watch(asked, context)
+                await health.Watch(asked, context)  # writes by itself
         except TooMany as error:
             await abort_with(context, error)
+        return
+        yield  # what makes it a stream
 
     asked, answer = health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
-    watched = grpc.unary_stream_rpc_method_handler(watch, reader(asked), answer.SerializeToString)
-    put(server, SERVICE_NAME, {"Check": unary(health.Check, asked, answer), "Watch": watched})
+    table = {
+        "Check": unary(health.Check, asked, answer),
+        "Watch": streaming(watch, asked, answer),
+    }
+    put(server, SERVICE_NAME, table)

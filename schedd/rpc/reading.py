@@ -6,6 +6,9 @@
 
 Invariants
 - Nothing that a peer sends raises while it is read: gRPC would answer UNKNOWN, with a traceback.
+- A request that doesn't come is waited for REQUEST_WITHIN, whatever deadline its caller has. grpcio
+  itself waits until the caller leaves, so to it each call is one of a stream of requests, of which
+  the first is taken: on the wire that is the same.
 - A message costs memory and time by its parts, not by its bytes: 4 MiB may hold two million empty
   ones, a gigabyte when they are read, and seconds of the loop that keeps the lease alive. So parts
   are counted before any is made. How deep they lie is protobuf's own limit (100).
@@ -13,10 +16,11 @@ Invariants
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
@@ -34,6 +38,9 @@ MOST_PARTS_OF_FRAME: Final = 250_000
 
 DEEPEST: Final = 100
 """Messages within each other that protobuf reads; what lies deeper needs no counting."""
+
+REQUEST_WITHIN: Final = 15.0
+"""Seconds from the head of a call to the last byte of its request."""
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -71,7 +78,7 @@ def reader(cls: type[M], most: int = MOST_PARTS) -> Callable[[bytes], M | Unread
     return read
 
 
-async def refuse_unread(context: Context, unread: Unread) -> None:
+async def refuse_unread(context: Context, unread: Unread) -> NoReturn:
     """End a call whose request is none."""
     await abort(context, unread.status, unread.why, reason=unread.reason)
 
@@ -81,12 +88,10 @@ def unary(
 ) -> _Handler:
     """The handler of a call with one request and one answer."""
 
-    async def handle(asked: Message | Unread, context: Context) -> Any:
-        if isinstance(asked, Unread):
-            await refuse_unread(context, asked)
-        return await call(asked, context)
+    async def handle(requests: AsyncIterator[Message | Unread], context: Context) -> Any:
+        return await call(await _asked(requests, context), context)
 
-    return grpc.unary_unary_rpc_method_handler(handle, reader(request), answer.SerializeToString)
+    return grpc.stream_unary_rpc_method_handler(handle, reader(request), answer.SerializeToString)
 
 
 def streaming(
@@ -96,13 +101,30 @@ def streaming(
 ) -> _Handler:
     """The handler of a call with one request and a stream of answers."""
 
-    async def handle(asked: Message | Unread, context: Context) -> AsyncIterator[Any]:
-        if isinstance(asked, Unread):
-            await refuse_unread(context, asked)
-        async for each in call(asked, context):
+    async def handle(
+        requests: AsyncIterator[Message | Unread], context: Context
+    ) -> AsyncIterator[Any]:
+        async for each in call(await _asked(requests, context), context):
             yield each
 
-    return grpc.unary_stream_rpc_method_handler(handle, reader(request), answer.SerializeToString)
+    return grpc.stream_stream_rpc_method_handler(handle, reader(request), answer.SerializeToString)
+
+
+async def _asked(requests: AsyncIterator[Message | Unread], context: Context) -> Message:
+    """The one request of a call; without one, or with one that is none, the call ends here."""
+    asked: Message | Unread
+    try:
+        async with asyncio.timeout(REQUEST_WITHIN):
+            asked = await anext(requests, _NOTHING)
+    except TimeoutError:
+        why = f"no request came within {REQUEST_WITHIN:g} s"
+        asked = Unread("DEADLINE_EXCEEDED", why, "NO_REQUEST")
+    if isinstance(asked, Unread):
+        await refuse_unread(context, asked)
+    return asked
+
+
+_NOTHING: Final = Unread("INVALID_ARGUMENT", "the call ended without a request", "NO_REQUEST")
 
 
 def put(server: grpc.aio.Server, service: str, table: Mapping[str, _Handler]) -> None:

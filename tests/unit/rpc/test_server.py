@@ -12,6 +12,7 @@ import pytest
 
 from faults.hostile import calls, http2
 from schedd.api.errors import TooMany
+from schedd.rpc import reading
 from schedd.rpc.health import serve_health
 from schedd.rpc.places import Places
 from schedd.rpc.reading import put, unary
@@ -89,6 +90,28 @@ async def test_bytes_that_are_no_request_are_an_invalid_argument(
     for path in (LIST, *calls.HEALTH):
         assert await calls.ask(channel, path, [b"\x0f\x0e"]) == "INVALID_ARGUMENT"
     assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("path", [LIST, *calls.HEALTH])
+async def test_a_call_without_its_request_ends_in_time(
+    address: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a caller without a deadline; half a request is none."""
+    monkeypatch.setattr(reading, "REQUEST_WITHIN", 0.2)
+    began = http2.hello() + http2.opening(path, address, 1)
+    for piece in (b"", http2.data(http2.message(b"a", length=100), 1)):
+        status = await status_of(address, began + piece)
+        assert status == grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
+
+
+async def test_a_call_that_ends_without_a_request_is_an_invalid_argument(address: str) -> None:
+    said = http2.hello() + http2.opening(LIST, address, 1) + http2.data(b"", 1, end=True)
+    assert await status_of(address, said) == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+
+
+async def test_a_request_that_is_too_long_is_told_so(channel: grpc.aio.Channel) -> None:
+    for path in (LIST, *calls.HEALTH):
+        assert await calls.ask(channel, path, [bytes(5 << 20)]) == "RESOURCE_EXHAUSTED"
 
 
 async def test_no_host_holds_more_health_streams_than_it_may(
