@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from schedkit.channel import split_address
 from schedkit.errors import Misconfigured
+from schedkit.momentary import Momentary
 from schedkit.patience import protocol_of
 from workerd.metrics import Metrics
 
@@ -52,9 +53,14 @@ class Listener:
             why = ready()
             return PlainTextResponse(f"{why or 'ok'}\n", status_code=503 if why else 200)
 
-        async def series(_: Request) -> Response:
+        def rendered(_: str) -> bytes:
             collect()
-            return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+            return generate_latest(metrics.registry)
+
+        scraped = Momentary(rendered)
+
+        async def series(_: Request) -> Response:
+            return Response(scraped.of(CONTENT_TYPE_LATEST), media_type=CONTENT_TYPE_LATEST)
 
         routes = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", series)]
         config = uvicorn.Config(

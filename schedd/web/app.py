@@ -6,6 +6,7 @@
 
 Invariants
 - No page runs or loads anything that isn't served from here (POLICY); no script or style is inline.
+- No host has more than so many requests under way (`AtATime`); health is answered in any case.
 - A request that changes something isn't taken from another site's page (`SameOrigin`).
 """
 
@@ -23,7 +24,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from schedd.api.services import Services
 from schedd.telemetry import Telemetry
 from schedd.web import health, overview, pages, problems
-from schedd.web.guard import SameOrigin, SecurityHeaders
+from schedd.web.guard import AtATime, SameOrigin, SecurityHeaders
 from schedd.web.health import Readiness
 from schedd.web.rest import Rest
 
@@ -41,7 +42,7 @@ def build(
     closing = asyncio.Event()
     app = Starlette(
         routes=_routes(services, telemetry, health.routes(readiness, notes), closing),
-        middleware=[Middleware(SecurityHeaders), Middleware(SameOrigin)],
+        middleware=[Middleware(SecurityHeaders), Middleware(AtATime), Middleware(SameOrigin)],
         exception_handlers={Exception: _bug},
     )
     app.state.closing = closing
@@ -52,7 +53,7 @@ def _routes(
     services: Services, telemetry: Telemetry, probes: Sequence[BaseRoute], closing: asyncio.Event
 ) -> list[BaseRoute]:
     async def metrics(request: Request) -> Response:
-        content, media_type = telemetry.exposition(request.headers.get("accept", ""))
+        content, media_type = telemetry.scraped(request.headers.get("accept", ""))
         return Response(content, headers={"content-type": media_type, "cache-control": "no-store"})
 
     return [

@@ -2,11 +2,14 @@
 
 A page may load scripts, styles and data from here alone. A request that changes something is
 refused when a browser says that another site's page made it: without a login that is all that
-stands between a cluster on loopback and any page its user opens.
+stands between a cluster on loopback and any page its user opens. No host has so many requests under
+way that others wait for it; whether this process is alive and ready is told in any case.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import ExitStack
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -29,6 +32,14 @@ HEADERS: Final = {
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
+MOST_AT_A_TIME: Final = 64
+"""Requests of one host that wait for their answer to begin: each may take a connection to the
+database. A proxy in front counts as one host.
+"""
+
+PROBES: Final = frozenset({"/healthz", "/readyz"})
+
+
 class SecurityHeaders:
     """Adds HEADERS to every answer."""
 
@@ -44,6 +55,51 @@ class SecurityHeaders:
             await send(message)
 
         await self._app(scope, receive, sending)
+
+
+class AtATime:
+    """Refuses what a host asks while MOST_AT_A_TIME of its requests wait for their answer to begin.
+    Those that are being read, slowly or as a stream, are counted as connections alone.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._waiting: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on, or refuse."""
+        if scope["type"] != "http" or scope["path"] in PROBES:
+            await self._app(scope, receive, send)
+            return
+        host = scope["client"][0] if scope.get("client") else ""
+        if self._waiting[host] >= MOST_AT_A_TIME:
+            await _TOO_MANY(scope, receive, send)
+            return
+        with ExitStack() as until_begun:
+            self._waiting[host] += 1
+            until_begun.callback(self._begun, host)
+
+            async def sending(message: Message) -> None:
+                until_begun.close()
+                await send(message)
+
+            await self._app(scope, receive, sending)
+
+    def _begun(self, host: str) -> None:
+        self._waiting[host] -= 1
+        if not self._waiting[host]:
+            del self._waiting[host]
+
+
+_TOO_MANY: Final = problems.answer(
+    problems.problem(
+        "RESOURCE_EXHAUSTED",
+        f"{MOST_AT_A_TIME} requests of this host are under way here",
+        reason="TOO_MANY_REQUESTS",
+        remedy="wait for some of them; another member may answer",
+    ),
+    {"retry-after": "1"},
+)
 
 
 class SameOrigin:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import get_args
 from uuid import uuid4
 
 import pytest
+from prometheus_client import Metric
+from prometheus_client.registry import Collector
 
 from schedd.core.events import (
     AssignedRuns,
@@ -161,3 +164,20 @@ def test_it_is_served_in_the_form_that_was_asked_for() -> None:
     _, open_metrics = telemetry.exposition("application/openmetrics-text; version=1.0.0")
     assert plain.startswith("text/plain")
     assert open_metrics.startswith("application/openmetrics-text")
+
+
+@pytest.mark.parametrize("accept", ["", "text/plain", "application/openmetrics-text;version=1.0.0"])
+def test_who_scrapes_a_thousand_times_is_answered_from_one(accept: str) -> None:
+    telemetry, collected = Telemetry(), 0
+
+    class Counting(Collector):
+        def collect(self) -> Iterable[Metric]:
+            nonlocal collected
+            collected += 1
+            return []
+
+    telemetry.registry.register(Counting())
+    collected = 0
+    answers = {telemetry.scraped(accept) for _ in range(1000)}
+    assert collected <= 2  # a moment may pass meanwhile
+    assert {each for _, each in answers} == {telemetry.exposition(accept)[1]}

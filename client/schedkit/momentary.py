@@ -1,0 +1,31 @@
+"""What is costly to make and asked for by anybody: made once a moment, however many ask."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+from typing import Final, Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+MOMENT: Final = 1.0
+"""Seconds: less than anybody waits between two looks at metrics."""
+
+
+class Momentary(Generic[K, V]):
+    """`make(key)`, at most MOMENT old. There are few keys: each value is kept until the next one.
+
+    `now`: seconds of a clock that doesn't go back.
+    """
+
+    def __init__(self, make: Callable[[K], V], now: Callable[[], float] = time.monotonic) -> None:
+        self._make, self._now = make, now
+        self._made: dict[K, tuple[float, V]] = {}
+
+    def of(self, key: K) -> V:
+        """The value, made anew if the last one is past its moment."""
+        kept = self._made.get(key)
+        if kept is None or self._now() >= kept[0] + MOMENT:
+            kept = self._made[key] = (self._now(), self._make(key))
+        return kept[1]
