@@ -1,14 +1,19 @@
-"""What is due when: a heap of keys by instant, each key at most once.
+"""What is due when: heaps of keys by instant, one for each class, each key at most once.
 
 Owners keep their near future in it: timers by due instant, retrying runs by the end of their
 back-off. Putting a key again moves it; putting it where it is costs nothing, and what was moved or
-forgotten leaves no more behind than half of the heap.
+forgotten leaves no more behind than half of its heap.
+
+Of what is due at once the higher class comes first, by the same rule as of what waits for a worker
+(`ready_queue.rank`): a class is worth a minute of being due. What isn't due holds nothing up.
 """
 
 import heapq
 from collections.abc import Hashable, Iterator
 from datetime import datetime
 from typing import Generic, TypeVar
+
+from schedd.core.ready_queue import rank
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -20,8 +25,8 @@ class Agenda(Generic[K, V]):
     """Values by key, in order of their instants."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[datetime, int, K]] = []
-        self._entries: dict[K, tuple[datetime, int, V]] = {}
+        self._heaps: dict[int, list[tuple[datetime, int, K]]] = {}
+        self._entries: dict[K, tuple[datetime, int, V, int]] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -30,18 +35,29 @@ class Agenda(Generic[K, V]):
     def __contains__(self, key: K) -> bool:
         return key in self._entries
 
-    def put(self, key: K, at: datetime, value: V) -> None:
+    def put(self, key: K, at: datetime, value: V, priority: int = 0) -> None:
         """Have `value` come up at `at`; an earlier entry of the key is gone."""
         known = self._entries.get(key)
-        if known is not None and known[0] == at:
-            self._entries[key] = (at, known[1], value)
+        if known is not None and known[0] == at and known[3] == priority:
+            self._entries[key] = (at, known[1], value, priority)
             return
         self._count += 1
-        self._entries[key] = (at, self._count, value)
-        heapq.heappush(self._heap, (at, self._count, key))
-        if len(self._heap) > 2 * len(self._entries) + _SLACK:
-            self._heap = [(at, count, key) for key, (at, count, _) in self._entries.items()]
-            heapq.heapify(self._heap)
+        self._entries[key] = (at, self._count, value, priority)
+        heap = self._heaps.setdefault(priority, [])
+        heapq.heappush(heap, (at, self._count, key))
+        if len(heap) > 2 * len(self._entries) + _SLACK:
+            self._heaps[priority] = heap = [
+                (at, count, key)
+                for key, (at, count, _, its) in self._entries.items()
+                if its == priority
+            ]
+            heapq.heapify(heap)
+
+    def sort(self, key: K, priority: int) -> None:
+        """It is of this class, if it is there."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            self.put(key, entry[0], entry[2], priority)
 
     def discard(self, key: K) -> V | None:
         """Forget the key; gives its value, None if it wasn't there."""
@@ -50,34 +66,49 @@ class Agenda(Generic[K, V]):
 
     def next_at(self) -> datetime | None:
         """The first instant, None when empty."""
-        self._trim()
-        return self._heap[0][0] if self._heap else None
+        return min((at for _, at in self._heads()), default=None)
 
     def pop_due(self, now: datetime, limit: int) -> list[V]:
-        """Take out what is due at `now`, soonest first, at most `limit`."""
+        """Take out what is due at `now`, at most `limit`: by class and age, soonest first."""
+
+        def place(priority: int) -> float:
+            return rank(priority, heads[priority])
+
         due: list[V] = []
-        while len(due) < limit:
-            self._trim()
-            if not self._heap or self._heap[0][0] > now:
-                break
-            _, _, key = heapq.heappop(self._heap)
+        heads = {priority: at for priority, at in self._heads() if at <= now}
+        while heads and len(due) < limit:
+            first = min(heads, key=place) if len(heads) > 1 else next(iter(heads))
+            _, _, key = heapq.heappop(self._heaps[first])
             due.append(self._entries.pop(key)[2])
+            at = self._head(first)
+            if at is not None and at <= now:
+                heads[first] = at
+            else:
+                del heads[first]
         return due
 
     def values(self) -> Iterator[V]:
         """All values, in no order."""
-        return (value for _, _, value in self._entries.values())
+        return (value for _, _, value, _ in self._entries.values())
 
     def clear_where(self, keys: set[K]) -> None:
         """Forget these keys."""
         for key in keys:
             self._entries.pop(key, None)
 
-    def _trim(self) -> None:
-        """Drop heads that were moved or forgotten."""
-        while self._heap:
-            _, count, key = self._heap[0]
+    def _heads(self) -> Iterator[tuple[int, datetime]]:
+        """Each class that has something, with its first instant."""
+        return (
+            (priority, at) for priority in self._heaps if (at := self._head(priority)) is not None
+        )
+
+    def _head(self, priority: int) -> datetime | None:
+        """The first instant of this class; heads that were moved or forgotten go."""
+        heap = self._heaps[priority]
+        while heap:
+            at, count, key = heap[0]
             entry = self._entries.get(key)
             if entry is not None and entry[1] == count:
-                return
-            heapq.heappop(self._heap)
+                return at
+            heapq.heappop(heap)
+        return None

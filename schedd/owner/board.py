@@ -9,22 +9,29 @@ entry costs a scan's time, keeping a stale one costs a refused statement and las
 scan.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from schedd.core.agenda import Agenda
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.lifecycle import LIVE, State
-from schedd.core.model import LiveRun, Timer
+from schedd.core.model import LiveRun, Priority, Timer
 from schedd.core.ready_queue import ReadyQueue
 from schedd.owner.ownership import Ownership
 
 
-class Board:
-    """The owned work of one tenure."""
+def _medium(_: JobId) -> Priority:
+    return Priority.MEDIUM
 
-    def __init__(self, ownership: Ownership) -> None:
+
+class Board:
+    """The owned work of one tenure. `priority_of`: of a job, as far as it is known."""
+
+    def __init__(
+        self, ownership: Ownership, priority_of: Callable[[JobId], Priority] = _medium
+    ) -> None:
         self.ownership = ownership
+        self._priority_of = priority_of
         self.timers: Agenda[JobId, Timer] = Agenda()
         self.waiting: Agenda[RunId, LiveRun] = Agenda()
         """Runs that aren't ready yet: in their back-off, or due later."""
@@ -43,7 +50,7 @@ class Board:
             if due is None or late or timer.paused or timer.shard not in self.ownership.epochs:
                 self.timers.discard(timer.job_id)
             else:
-                self.timers.put(timer.job_id, due, timer)
+                self.timers.put(timer.job_id, due, timer, self._priority_of(timer.job_id))
 
     def put_runs(self, runs: Iterable[LiveRun], now: datetime) -> int:
         """Sort these runs in by their state; gives how many are ready and new to the queue."""

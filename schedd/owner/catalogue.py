@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from schedd.api.definitions import check_dialect, compiled, definition_of
 from schedd.core.ids import JobId
 from schedd.core.instants import OneInstant
-from schedd.core.model import Definition, LiveRun
+from schedd.core.model import Definition, LiveRun, Priority
 from schedd.core.records import StoredDefinition
 from schedd.core.schedule import CompiledSchedule
 from schedd.ports import OwnerStore
@@ -70,6 +70,15 @@ class Catalogue:
         """The definitions known of these jobs, read if none is."""
         await self._read([job for job in jobs if job not in self._known])
         return self._at_hand(jobs)
+
+    def knows(self, job: JobId) -> bool:
+        """Whether some definition of it is at hand."""
+        return job in self._known
+
+    def priority_of(self, job: JobId) -> Priority:
+        """By the definition at hand, MEDIUM without one."""
+        known = self._known.get(job)
+        return Priority.MEDIUM if known is None else known.definition.priority
 
     def clear(self) -> None:
         """Read all of them anew: generations of a database that lost its tail may come again."""

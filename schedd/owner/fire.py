@@ -9,6 +9,10 @@ a timer that was paused, edited, moved or fired by somebody else meanwhile inser
 its clock is behind ours, or the cluster was just paused or resumed. It is tried again after a
 pause. Loads read from minus infinity, never from a watermark: a creation may commit behind it.
 While the cluster is paused nothing is looked at.
+
+Of what is due the higher priority goes first, by the order of what waits for a worker: else what is
+urgent would wait for all of a herd before it waits for a slot, where it goes first. A definition
+tells the priority; while nothing is due, those of what was loaded are read ahead.
 """
 
 import logging
@@ -76,6 +80,7 @@ class Fire:
         self._load_at: datetime | None = None
         self._left_some = False
         self._fired_since = 0
+        self._unread: list[JobId] = []
         self._ready: Callable[[], None] = lambda: None
         self.loop = Loop("fire", self.step, interval=LOAD_EVERY)
         board.ownership.listen(lambda _gained, _dropped: self.reload())
@@ -109,6 +114,8 @@ class Fire:
             self._fired_since += len(due)
             await self._fire(due)
             return 0.0
+        if await self._read_ahead():
+            return 0.0
         return self._pause()
 
     def _is_to_load(self, now: datetime) -> bool:
@@ -129,6 +136,21 @@ class Fire:
             async for timer in in_turns(loaded, every=500):
                 self._board.put_timers([timer])
             self._left_some, self._fired_since = len(loaded) == LOAD_LIMIT, 0
+            self._unread = [timer.job_id for timer in loaded]
+
+    async def _read_ahead(self) -> bool:
+        """Read definitions of what isn't due yet, so that what is urgent is known when it is due;
+        False when all have been read.
+        """
+        ahead: list[JobId] = []
+        while self._unread and len(ahead) < BATCH:
+            job = self._unread.pop()
+            if not self._catalogue.knows(job):
+                ahead.append(job)
+        await self._catalogue.newest(ahead)
+        for job in ahead:
+            self._board.timers.sort(job, self._catalogue.priority_of(job))
+        return bool(ahead)
 
     async def _reread(self) -> None:
         jobs, self._changed = self._changed, set()
@@ -145,7 +167,8 @@ class Fire:
         held = [row for row in rows if row == refused.get(row.job_id) and row.due_at is not None]
         for row in held:
             if row.job_id in self._board.timers:
-                self._board.timers.put(row.job_id, now + GUARD_PAUSE, row)
+                priority = self._catalogue.priority_of(row.job_id)
+                self._board.timers.put(row.job_id, now + GUARD_PAUSE, row, priority)
         if held:
             log.warning(
                 "%d timers were held back: the database's clock is behind ours,"

@@ -85,7 +85,7 @@ class Owner:
     def loops(self, live: LiveTenure, nudges: Nudges) -> Sequence[TenureLoop]:
         """The loops of this tenure. Those of an earlier one have ended by now."""
         self._catalogue.clear()
-        board = Board(live.ownership)
+        board = Board(live.ownership, self._catalogue.priority_of)
         transactor = Transactor(live.ownership, live.trusted, self._emit)
         fire = Fire(
             board,

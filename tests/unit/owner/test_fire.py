@@ -74,27 +74,44 @@ def _live(step: Firing) -> LiveRun:
 
 
 class Definitions(Catalogue):
-    def __init__(self) -> None: ...
+    """Of any job; `urgent` ones are HIGH, once they have been read."""
+
+    def __init__(self, urgent: Collection[JobId] = ()) -> None:
+        self._urgent = urgent
+        self._read_of: set[JobId] = set()
 
     async def at_generations(self, wanted: dict[JobId, int]) -> dict[JobId, Known]:
-        return {job: self._known(job) for job in wanted}
+        return await self.newest(wanted)
 
-    def _known(self, job: JobId) -> Known:
-        definition = Definition(job, 1, "default", "j", action="shell")
+    async def newest(self, jobs: Collection[JobId]) -> dict[JobId, Known]:
+        self._read_of.update(jobs)
+        return {job: self._made(job) for job in jobs}
+
+    def knows(self, job: JobId) -> bool:
+        return job in self._read_of
+
+    def priority_of(self, job: JobId) -> Priority:
+        urgent = job in self._urgent and job in self._read_of
+        return Priority.HIGH if urgent else Priority.MEDIUM
+
+    def _made(self, job: JobId) -> Known:
+        priority = Priority.HIGH if job in self._urgent else Priority.MEDIUM
+        definition = Definition(job, 1, "default", "j", action="shell", priority=priority)
         return Known(definition, schedule.compile(EVERY, "default/j", job), job_pb2.Job())
 
     def forget(self, jobs: object) -> None: ...
 
 
 class World:
-    def __init__(self, rows: Rows, *, trusted: bool = True) -> None:
+    def __init__(self, rows: Rows, *, trusted: bool = True, urgent: Collection[JobId] = ()) -> None:
         self.clock = SetClock()
-        self.board = Board(owning(0))
+        definitions = Definitions(urgent)
+        self.board = Board(owning(0), definitions.priority_of)
         transactor = Transactor(self.board.ownership, lambda: trusted, lambda _event: None)
         self.brake = Brake(cast("PauseStore", None), lambda _event: None)
         self.fire = Fire(
             self.board,
-            Definitions(),
+            definitions,
             cast("OwnerStore", rows),
             transactor,
             self.clock,
@@ -232,6 +249,25 @@ async def test_what_is_held_already_isnt_loaded_again_for_each_batch_that_fires(
     assert not rows.due
     assert len(world.board.ready) == 12 * BATCH
     assert rows.calls.count("load") <= 6
+
+
+async def test_what_is_urgent_is_fired_before_a_herd_that_was_due_earlier() -> None:
+    """Its definition was read while nothing was due; of what is due, it goes with the first."""
+    rows, urgent = Herd(count=8 * BATCH), JobId(UUID(int=2**64))
+    rows.due[urgent] = replace(TIMER, job_id=urgent, due_at=NOW + timedelta(seconds=1))
+    world = World(rows, urgent=[urgent])
+    world.clock.time = NOW - timedelta(seconds=3)
+    while await world.fire.step() == 0.0:
+        pass
+
+    world.clock.time = NOW + timedelta(seconds=0.9)
+    await world.fire.step()
+    assert urgent in rows.due
+    world.clock.time = NOW + timedelta(seconds=1)
+    await world.fire.step()
+
+    assert urgent not in rows.due
+    assert len(rows.due) == 6 * BATCH + 1
 
 
 async def test_a_load_and_a_batch_of_many_leave_everybody_else_their_turn() -> None:

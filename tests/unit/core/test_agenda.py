@@ -1,0 +1,66 @@
+"""What comes up when, and what first of what is due at once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from schedd.core.agenda import Agenda
+from schedd.core.model import Priority
+from schedd.core.ready_queue import CLASS_STEP
+from support.runs import NOW
+
+LOW, MEDIUM, HIGH = Priority.LOW, Priority.MEDIUM, Priority.HIGH
+SECOND = timedelta(seconds=1)
+
+
+def test_of_what_is_due_the_higher_class_comes_first() -> None:
+    agenda: Agenda[str, str] = Agenda()
+    agenda.put("low", NOW, "low", LOW)
+    agenda.put("medium", NOW, "medium", MEDIUM)
+    agenda.put("later", NOW + SECOND, "later", MEDIUM)
+    agenda.put("high", NOW + 2 * SECOND, "high", HIGH)
+
+    assert agenda.pop_due(NOW + 2 * SECOND, 3) == ["high", "medium", "later"]
+    assert agenda.pop_due(NOW + 2 * SECOND, 3) == ["low"]
+    assert not agenda
+
+
+def test_what_isnt_due_holds_nothing_up() -> None:
+    agenda: Agenda[str, str] = Agenda()
+    agenda.put("high", NOW + SECOND, "high", HIGH)
+    agenda.put("low", NOW, "low", LOW)
+
+    assert agenda.next_at() == NOW
+    assert agenda.pop_due(NOW, 10) == ["low"]
+    assert agenda.next_at() == NOW + SECOND
+
+
+def test_what_was_due_for_longer_than_a_class_is_worth_goes_first() -> None:
+    agenda: Agenda[str, str] = Agenda()
+    agenda.put("old", NOW, "old", MEDIUM)
+    agenda.put("high", NOW + CLASS_STEP + SECOND, "high", HIGH)
+
+    assert agenda.pop_due(NOW + 2 * CLASS_STEP, 2) == ["old", "high"]
+
+
+def test_a_key_whose_class_changes_is_there_once() -> None:
+    agenda: Agenda[str, str] = Agenda()
+    agenda.put("one", NOW, "as it was", MEDIUM)
+    agenda.put("other", NOW, "other", MEDIUM)
+    agenda.put("one", NOW, "as it is", HIGH)
+    agenda.put("third", NOW, "third", MEDIUM)
+    agenda.sort("third", LOW)
+    agenda.sort("none", HIGH)
+
+    assert agenda.pop_due(NOW, 10) == ["as it is", "other", "third"]
+    assert agenda.next_at() is None
+
+
+def test_what_moves_for_ever_leaves_little_behind() -> None:
+    agenda: Agenda[int, int] = Agenda()
+    for turn in range(50_000):
+        agenda.put(turn % 10, NOW + turn * SECOND, turn, Priority(1 + turn // 10 % 3))
+
+    assert len(agenda) == 10
+    assert agenda.pop_due(NOW + 50_000 * SECOND, 100) != []
+    assert sum(len(heap) for heap in agenda._heaps.values()) < 5_000  # what is left behind
