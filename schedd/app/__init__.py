@@ -14,7 +14,6 @@ answers its service manager.
 """
 
 import asyncio
-import gc
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -23,6 +22,7 @@ from typing import Final
 import grpc.aio
 
 from schedd.app import configured
+from schedd.app.garbage import Sweeper
 from schedd.app.lifecycle import answer_reloads, once_available
 from schedd.app.parts import Ground, Parts, build
 from schedd.app.readiness import notes, readiness
@@ -103,13 +103,15 @@ class Daemon:
             terms = Terms(config.name, cluster_id, configured.VERSION, config.worker_ttl)
             await serve(grpc_server, parts, terms, reflection=config.reflection)
             stack.push_async_callback(grpc_server.stop, GRACE)
-            gc.freeze()  # what was made by now stays: no collection need look at it again
-            await _live(daemon, parts, http, grpc_server, port, connections)
+            sweeper = Sweeper()
+            sweeper.take_over()
+            await _live(daemon, parts, sweeper, http, grpc_server, port, connections)
 
 
 async def _live(
     daemon: service.Daemon,
     parts: Parts,
+    sweeper: Sweeper,
     http: web_server.Bound,
     grpc_server: grpc.aio.Server,
     port: int,
@@ -132,6 +134,7 @@ async def _live(
         ("grpc", lambda: served(grpc_server)),
         ("crowds", Crowds(port, most_of_one(connections)).run),
         ("pulse", parts.telemetry.pulse.run),
+        ("garbage", sweeper.loop.run),
         ("reload", lambda: answer_reloads(daemon, serving)),
         *((loop.name, loop.run) for loop in parts.greeting.loops),
     ]

@@ -119,6 +119,13 @@ class Board:
         """When the next waiting run becomes ready."""
         return self.waiting.next_at()
 
+    def clear(self) -> None:
+        """The tenure is over: let go of all of it now. Parts of a tenure know each other, so that
+        nothing else would, but a look through all objects.
+        """
+        self.timers, self.waiting = Agenda(), Agenda()
+        self.ready, self.running, self._held = ReadyQueue(), {}, {}
+
     def _put_ready(self, run: LiveRun) -> bool:
         """Whether that is news."""
         held = self._held.get(run.job_id)

@@ -136,6 +136,7 @@ class Owner:
         loops = self._loops = _Loops(fire, dispatch, rescue)
 
         def ended() -> None:
+            board.clear()
             if self._loops is loops:
                 self._loops = None
                 self._collect.board = None

@@ -61,6 +61,17 @@ def test_nothing_of_a_shard_stays_when_it_is_lost_or_taken_anew():
     assert (len(board.timers), len(board.ready)) == (0, 0)
 
 
+def test_a_board_whose_tenure_is_over_holds_nothing():
+    board = Board(owning(0))
+    board.put_timers([timer(1)])
+    board.put_runs([run(2), run(3), running(4, worker())], NOW)
+    board.put_runs([run(5, ready_at=NOW + timedelta(minutes=1))], NOW)
+    board.hold(run(3))
+    board.clear()
+    assert (len(board.timers), len(board.waiting), len(board.ready)) == (0, 0, 0)
+    assert (board.running, board.held) == ({}, [])
+
+
 def test_what_belongs_to_others_is_not_taken_in():
     board = Board(owning(0))
     board.put_timers([timer(1, shard=7)])

@@ -1,0 +1,35 @@
+"""The loops of a tenure, and what is left of them at its end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+from unittest.mock import MagicMock
+
+from schedd.owner.owner import Owner
+from schedd.ports import Nudges
+from schedd.tenure import LiveTenure
+from support.runs import NOW, owning, run
+
+
+async def test_what_a_tenure_held_goes_with_it_and_waits_for_no_look_through_all_objects() -> None:
+    """Its parts know each other. A member that loses its lease in a herd would hold it twice."""
+    parts: dict[str, Any] = {
+        name: MagicMock()
+        for name in ("store", "catalogue", "workers", "leases", "collect", "watchers", "clock")
+    }
+    parts["leases"].ttl = 3.0
+    owner = Owner(**parts, brake=MagicMock(), emit=lambda _event: None)
+    live = cast("LiveTenure", MagicMock(ownership=owning(0)))
+    end, *_ = owner.loops(live, cast("Nudges", MagicMock()))
+    board = parts["collect"].board
+    board.put_runs([run(1), run(2)], NOW)
+
+    ending = asyncio.create_task(end.run(), name="end")
+    await asyncio.sleep(0)
+    assert len(board.ready) == 2
+    ending.cancel()
+    await asyncio.wait([ending])
+
+    assert len(board.ready) == 0
+    assert parts["collect"].board is None
