@@ -69,15 +69,21 @@ class Agenda(Generic[K, V]):
         return min((at for _, at in self._heads()), default=None)
 
     def pop_due(self, now: datetime, limit: int) -> list[V]:
-        """Take out what is due at `now`, at most `limit`: by class and age, soonest first."""
+        """Take out what is due at `now`, at most `limit`: by class and age, soonest first, and all
+        of one class. The rest waits for the next call.
+        """
 
         def place(priority: int) -> float:
             return rank(priority, heads[priority])
 
         due: list[V] = []
+        before: int | None = None
         heads = {priority: at for priority, at in self._heads() if at <= now}
         while heads and len(due) < limit:
             first = min(heads, key=place) if len(heads) > 1 else next(iter(heads))
+            if first != before and before is not None:
+                break
+            before = first
             _, _, key = heapq.heappop(self._heaps[first])
             due.append(self._entries.pop(key)[2])
             at = self._head(first)

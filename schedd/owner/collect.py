@@ -159,7 +159,9 @@ class Collect:
     async def _decide(
         self, reported: Sequence[Reported], runs: dict[RunKey, LiveRun]
     ) -> list[Report]:
-        known = await self._catalogue.of_runs(runs.values())
+        # Of one that has ended nothing more follows, and its definition may have gone for good.
+        running = [run for run in runs.values() if run.state is State.RUNNING]
+        known = await self._catalogue.of_runs(running)
         now = self._clock.now()
         return [_report(one, runs.get(one.key), known, now) async for one in in_turns(reported)]
 

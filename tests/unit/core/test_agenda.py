@@ -20,7 +20,8 @@ def test_of_what_is_due_the_higher_class_comes_first() -> None:
     agenda.put("later", NOW + SECOND, "later", MEDIUM)
     agenda.put("high", NOW + 2 * SECOND, "high", HIGH)
 
-    assert agenda.pop_due(NOW + 2 * SECOND, 3) == ["high", "medium", "later"]
+    assert agenda.pop_due(NOW + 2 * SECOND, 3) == ["high"]
+    assert agenda.pop_due(NOW + 2 * SECOND, 3) == ["medium", "later"]
     assert agenda.pop_due(NOW + 2 * SECOND, 3) == ["low"]
     assert not agenda
 
@@ -40,7 +41,8 @@ def test_what_was_due_for_longer_than_a_class_is_worth_goes_first() -> None:
     agenda.put("old", NOW, "old", MEDIUM)
     agenda.put("high", NOW + CLASS_STEP + SECOND, "high", HIGH)
 
-    assert agenda.pop_due(NOW + 2 * CLASS_STEP, 2) == ["old", "high"]
+    assert agenda.pop_due(NOW + 2 * CLASS_STEP, 2) == ["old"]
+    assert agenda.pop_due(NOW + 2 * CLASS_STEP, 2) == ["high"]
 
 
 def test_a_key_whose_class_changes_is_there_once() -> None:
@@ -52,7 +54,7 @@ def test_a_key_whose_class_changes_is_there_once() -> None:
     agenda.sort("third", LOW)
     agenda.sort("none", HIGH)
 
-    assert agenda.pop_due(NOW, 10) == ["as it is", "other", "third"]
+    assert [agenda.pop_due(NOW, 10) for _ in range(3)] == [["as it is"], ["other"], ["third"]]
     assert agenda.next_at() is None
 
 

@@ -61,9 +61,11 @@ class Rows:
 
 
 class Definitions(Catalogue):
-    def __init__(self) -> None: ...
+    def __init__(self) -> None:
+        self.read_for: list[LiveRun] = []
 
-    async def of_runs(self, runs: object) -> dict[JobId, Known]:
+    async def of_runs(self, runs: Iterable[LiveRun]) -> dict[JobId, Known]:
+        self.read_for += runs
         job = running(1, worker()).job_id
         definition = Definition(job, 1, "default", "j", action="shell")
         compiled = schedule.compile(schedule.OnDemand(), "default/j", job)
@@ -86,8 +88,9 @@ class World:
         self.events: list[object] = []
         self.line = RecordingLine()
         self.now = 1_000.0
+        self.definitions = Definitions()
         self.collect = Collect(
-            Definitions(),
+            self.definitions,
             cast("ResultStore", self.rows),
             SetClock(),
             cast("Nudges", Silent()),
@@ -127,6 +130,21 @@ async def test_nothing_is_acknowledged_before_its_commit_was_seen(error: Excepti
     assert world.line.acknowledged == []
     await world.collect.step()
     assert world.line.acknowledged == [(world.run.key.run_id, world.run.token, False)]
+
+
+async def test_of_a_run_that_has_ended_no_definition_is_read_again() -> None:
+    """It was let go at the first result: what runs but once would be kept for nothing."""
+    world = World()
+    world.succeeds()
+    await world.collect.step()
+    assert world.definitions.read_for == [world.run]
+
+    world.rows.runs[world.run.key] = replace(world.run, state=State.SUCCEEDED)
+    world.succeeds()
+    await world.collect.step()
+
+    assert world.definitions.read_for == [world.run]
+    assert len(world.line.acknowledged) == 2
 
 
 async def test_a_result_that_comes_again_while_it_is_stored_is_answered_where_it_came() -> None:

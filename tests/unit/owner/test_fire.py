@@ -20,7 +20,7 @@ from schedd.owner import fire
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue, Known
-from schedd.owner.fire import BATCH, Fire
+from schedd.owner.fire import BATCH, READ_AHEAD, Fire
 from schedd.owner.transact import Transactor
 from schedd.ports import OwnerStore, PauseStore
 from schedkit.errors import OutcomeUnknown, Unavailable
@@ -78,20 +78,20 @@ class Definitions(Catalogue):
 
     def __init__(self, urgent: Collection[JobId] = ()) -> None:
         self._urgent = urgent
-        self._read_of: set[JobId] = set()
+        self.read_of: set[JobId] = set()
 
     async def at_generations(self, wanted: dict[JobId, int]) -> dict[JobId, Known]:
         return await self.newest(wanted)
 
     async def newest(self, jobs: Collection[JobId]) -> dict[JobId, Known]:
-        self._read_of.update(jobs)
+        self.read_of.update(jobs)
         return {job: self._made(job) for job in jobs}
 
     def knows(self, job: JobId) -> bool:
-        return job in self._read_of
+        return job in self.read_of
 
     def priority_of(self, job: JobId) -> Priority:
-        urgent = job in self._urgent and job in self._read_of
+        urgent = job in self._urgent and job in self.read_of
         return Priority.HIGH if urgent else Priority.MEDIUM
 
     def _made(self, job: JobId) -> Known:
@@ -105,13 +105,13 @@ class Definitions(Catalogue):
 class World:
     def __init__(self, rows: Rows, *, trusted: bool = True, urgent: Collection[JobId] = ()) -> None:
         self.clock = SetClock()
-        definitions = Definitions(urgent)
-        self.board = Board(owning(0), definitions.priority_of)
+        self.definitions = Definitions(urgent)
+        self.board = Board(owning(0), self.definitions.priority_of)
         transactor = Transactor(self.board.ownership, lambda: trusted, lambda _event: None)
         self.brake = Brake(cast("PauseStore", None), lambda _event: None)
         self.fire = Fire(
             self.board,
-            definitions,
+            self.definitions,
             cast("OwnerStore", rows),
             transactor,
             self.clock,
@@ -259,6 +259,7 @@ async def test_what_is_urgent_is_fired_before_a_herd_that_was_due_earlier() -> N
     world.clock.time = NOW - timedelta(seconds=3)
     while await world.fire.step() == 0.0:
         pass
+    assert len(world.definitions.read_of) == READ_AHEAD < len(rows.due)
 
     world.clock.time = NOW + timedelta(seconds=0.9)
     await world.fire.step()
@@ -267,7 +268,7 @@ async def test_what_is_urgent_is_fired_before_a_herd_that_was_due_earlier() -> N
     await world.fire.step()
 
     assert urgent not in rows.due
-    assert len(rows.due) == 6 * BATCH + 1
+    assert len(rows.due) == 7 * BATCH
 
 
 async def test_a_load_and_a_batch_of_many_leave_everybody_else_their_turn() -> None:
