@@ -47,7 +47,7 @@ from schedkit import failpoints
 from schedkit.backoff import Backoff
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
-from schedkit.tasks import Loop, guard
+from schedkit.tasks import Loop, guard, heed_cancellation
 
 log = logging.getLogger(__name__)
 
@@ -238,6 +238,7 @@ class Member:
             log.warning("tenure %s is over: %s", live.tenure, why)
         finally:
             unlisten()
+        heed_cancellation()
 
     def _shards(self, live: LiveTenure) -> Shards:
         return Shards(

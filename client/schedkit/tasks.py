@@ -40,6 +40,22 @@ async def guard(coro_fn: Callable[[], Awaitable[object]], name: str) -> NoReturn
     raise Fault(f"the loop {name!r} returned; it must run until it is cancelled")
 
 
+def heed_cancellation() -> None:
+    """Raise the cancellation that a TaskGroup of this task has swallowed, if one has. To be called
+    behind its `except*`.
+
+    Up to Python 3.12 a group that already ends for an error of its own drops a cancellation that
+    comes from outside then; whoever catches that error would go on for ever. And one whose error
+    comes when its body has ended leaves the task's count of cancellations wrong: so the body waits.
+
+    Raises:
+        asyncio.CancelledError: somebody wants this task to end.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 async def in_turns(items: Iterable[T], every: int = 50) -> AsyncIterator[T]:
     """These, with a turn for everybody else after each so many.
 

@@ -18,7 +18,7 @@ from typing import NoReturn, Protocol
 from schedd.core.ids import Term
 from schedd.leader.elect import Mandate, holds
 from schedd.ports import Coordination, MembershipStore
-from schedkit.tasks import guard
+from schedkit.tasks import guard, heed_cancellation
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +83,8 @@ async def lead(leadership: Leadership, duties: Sequence[Duty]) -> None:
         async with asyncio.TaskGroup() as group:
             for duty in duties:
                 group.create_task(guard(duty.run, duty.name), name=f"leader: {duty.name}")
+            await asyncio.Event().wait()  # until a duty fails, or we are to end
     except* TermOver as ends:
         why = "; ".join(str(end) for end in ends.exceptions)
         log.warning("term %d is over: %s", leadership.term, why, extra={"term": leadership.term})
+    heed_cancellation()

@@ -113,7 +113,7 @@ async def test_at_resume_only_what_was_inserted_early_for_an_instant_of_the_paus
 ) -> None:
     """P3.12: no fold will account for it, since its row is there already."""
     me = await world.member(horizon=timedelta(seconds=30))
-    soon = datetime.now(UTC) + timedelta(seconds=1)
+    soon = datetime.now(UTC) + timedelta(seconds=2)
     past, early = await world.job(), await world.job(due=soon)
     await me.fire(firing(past), firing(early))
     await me.store.pauses.pause("ann", "", told)

@@ -1,0 +1,59 @@
+"""A term ends by itself, or with the task that leads; also when both happen at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import NoReturn
+from uuid import UUID
+
+from schedd.core.ids import TenureId, Term
+from schedd.leader.elect import Mandate
+from schedd.leader.term import Leadership, TermOver, lead
+
+LEADERSHIP = Leadership(Mandate(TenureId(UUID(int=1)), 1), Term(1), lambda: True)
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """Ends the term once `first` is done."""
+
+    first: Callable[[], Awaitable[None]]
+    name: str = "reconcile"
+
+    async def run(self) -> NoReturn:
+        await self.first()
+        raise TermOver("somebody else leads")
+
+
+async def at_once() -> None:
+    """Nothing to wait for."""
+
+
+async def test_a_term_that_is_over_leaves_the_task_that_led_to_its_next_step() -> None:
+    async with asyncio.timeout(5):
+        await lead(LEADERSHIP, [Duty(at_once)])
+        await asyncio.sleep(0)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_who_is_to_end_just_as_its_term_does_ends() -> None:
+    """A task group drops what cancels it while it ends for an error: a leader that woke up past its
+    lease led no more, and never left its tenure either.
+    """
+
+    async def cancels_behind_it() -> None:
+        duty = asyncio.current_task()
+        assert duty is not None
+        duty.add_done_callback(lambda _: leading.cancel())
+
+    async def campaigns_for_ever() -> None:
+        await lead(LEADERSHIP, [Duty(cancels_behind_it)])
+        await asyncio.Event().wait()
+
+    leading = asyncio.create_task(campaigns_for_ever(), name="candidate")
+    await asyncio.wait([leading], timeout=5)
+    assert leading.cancelled()
