@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,12 +23,16 @@ from typing import Any, Self
 from faults.scenario import Run
 from schedclient import SyncClient
 
-EVERY = 0.05
-"""Seconds between two calls of the reading user."""
+EVERY = 0.02
+"""Seconds between two calls of a user."""
+WRITERS = 3
+"""Users who write, round and round, each to a job of its own."""
+LEAST = 300
+"""Reads, and writes, of a window: fewer, and their p99 is the longest of them."""
 PATIENCE = 20.0
-FACTOR, FLOOR = 2.0, 0.25
-"""A p99 may be so many times the quiet one, or so many seconds more: what two cores that others use
-too need to tell a slower cluster from a busier machine."""
+FACTOR, FLOOR = 2.0, 0.1
+"""A p99 may be so many times the quiet one, or so many seconds more; and more by as long as the
+machine itself stood still meanwhile (`stalls`): the attack's own work is done by the same cores."""
 GREATER_BY = 160
 """MiB that a member may hold more while it is attacked; a single message could cost it 900."""
 GRPCIO_ITSELF = "Exception not handled by _handle_exceptions"
@@ -35,23 +40,29 @@ GRPCIO_ITSELF = "Exception not handled by _handle_exceptions"
 
 
 class Bystanders:
-    """An ordinary user who reads, round and round, and the records of all others."""
+    """Ordinary users who read and write, round and round, and the records of all others."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._reads: list[tuple[float, float]] = []
+        self._writes: list[tuple[float, float]] = []
         self._failed: list[str] = []
         self._over = threading.Event()
         self._windows: dict[str, tuple[float, float]] = {}
         self._memory: dict[str, float] = {}
-        self._thread = threading.Thread(target=self._read, name="bystander")
+        self._threads = [threading.Thread(target=self._read, name="reading bystander")]
+        self._threads += [
+            threading.Thread(target=self._write, args=(number,), name=f"writing bystander {number}")
+            for number in range(WRITERS)
+        ]
         world = run.world
         self._daemons = {**world.members, **world.workers}
         self._pids = {name: each.pid for name, each in self._daemons.items()}
         self._marks = {name: each.mark() for name, each in self._daemons.items()}
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        for each in self._threads:
+            each.start()
         return self
 
     def __exit__(
@@ -61,12 +72,30 @@ class Bystanders:
         trace: TracebackType | None,
     ) -> None:
         self._over.set()
-        self._thread.join(PATIENCE * 2)
+        for each in self._threads:
+            each.join(PATIENCE * 2)
 
-    def watch(self, seconds: float, what: str) -> None:
-        """Let so much time pass, as a window of this name."""
+    def watch(
+        self,
+        seconds: float,
+        what: str,
+        until: Callable[[], bool] = lambda: True,
+        *,
+        patience: float = 60.0,
+    ) -> None:
+        """Let so much time pass, as a window of this name: and until there are enough calls to
+        judge by, and what is waited for, within `patience`.
+        """
         began, greatest = time.time(), 0.0
-        while time.time() < began + seconds:
+
+        def enough() -> bool:
+            within = (began, time.time())
+            seen = min(len(_within(self._reads, within)), len(_within(self._writes, within)))
+            return seen >= LEAST and until()
+
+        while time.time() < began + seconds or not enough():
+            late = f"{what}: not enough in {patience:g} s {self._failed[:3]}"
+            assert time.time() < began + patience, late
             greatest = max(greatest, *(_rss(each.pid) for each in self._run.world.members.values()))
             self._run.ride(0.25)
         self._windows[what] = (began, time.time())
@@ -76,9 +105,15 @@ class Bystanders:
         """Write down the figures; AssertionError where others were made to suffer."""
         world = self._run.world
         figures: dict[str, Any] = {
-            "reads_p99_s": self._p99(lambda within: self._reading(within)),
-            "writes_p99_s": self._p99(lambda within: self._writing(within)),
-            "late_p99_s": self._p99(lambda within: self._lateness(within)),
+            "reads_p99_s": self._quantile_of(partial(_within, self._reads)),
+            "writes_p99_s": self._quantile_of(partial(_within, self._writes)),
+            "users_p90_s": self._quantile_of(self._users, 0.9),  # about 70 calls: too few for a p99
+            "late_p99_s": self._quantile_of(self._lateness),
+            "calls": {
+                what: [len(_within(each, within)) for each in (self._reads, self._writes)]
+                for what, within in self._windows.items()
+            },
+            "windows_s": {what: round(end - began) for what, (began, end) in self._windows.items()},
             "member_mib": {what: round(mib) for what, mib in self._memory.items()},
         }
         self._run.figures |= figures
@@ -86,9 +121,10 @@ class Bystanders:
         pids = {name: each.pid for name, each in self._daemons.items()}
         assert pids == self._pids, "every process is the one that it was"
         assert all(each.alive() for each in self._daemons.values())
-        for name in ("reads_p99_s", "writes_p99_s", "late_p99_s"):
+        stood = self._stood_still(self._windows["attack"])
+        for name in ("reads_p99_s", "writes_p99_s", "users_p90_s", "late_p99_s"):
             quiet, attack = figures[name]["quiet"], figures[name]["attack"]
-            most = max(FACTOR * quiet, quiet + FLOOR)
+            most = max(FACTOR * quiet, quiet + FLOOR) + stood
             assert attack <= most, f"{name}: {attack} in the attack, {quiet} before it"
         grown = self._memory["attack"] - self._memory["quiet"]
         assert grown <= GREATER_BY, f"a member grew by {grown:.0f} MiB"
@@ -103,13 +139,22 @@ class Bystanders:
             assert not printed, f"{name} met a bug: …{printed[0][-300:]}"
         assert world.lacking() is None
 
-    def _p99(self, of: Any) -> Mapping[str, float]:
-        return {what: _quantile(of(within)) for what, within in self._windows.items()}
+    def _quantile_of(
+        self, of: Callable[[tuple[float, float]], Sequence[float]], part: float = 0.99
+    ) -> Mapping[str, float]:
+        return {what: _quantile(of(within), part) for what, within in self._windows.items()}
 
-    def _reading(self, within: tuple[float, float]) -> list[float]:
-        return [took for at, took in self._reads if within[0] <= at < within[1]]
+    def _stood_still(self, within: tuple[float, float]) -> float:
+        """The longest that the machine itself stood still."""
+        file = self._run.directory / "stalls.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
+        stalls = [json.loads(line) for line in lines if line.endswith("}")]
+        late = [
+            each["late"] for each in stalls if within[0] <= each["at"] < within[1] + each["late"]
+        ]
+        return float(max(late, default=0.0))
 
-    def _writing(self, within: tuple[float, float]) -> list[float]:
+    def _users(self, within: tuple[float, float]) -> list[float]:
         """Of the users who submit, make, pause, edit and delete, by what they wrote down."""
         file = self._run.directory / "clients.jsonl"
         lines = [json.loads(line) for line in file.read_text().splitlines() if line.endswith("}")]
@@ -142,15 +187,37 @@ class Bystanders:
                 lambda: client.jobs.get(job),
                 client.cluster.status,
             )
-            number = 0
-            while not self._over.wait(EVERY):
-                number += 1
-                began, clock = time.time(), time.monotonic()
-                try:
-                    calls[number % len(calls)]()
-                except Exception as error:  # noqa: BLE001 - told by the thread that judges
-                    self._failed.append(repr(error))
-                self._reads.append((began, time.monotonic() - clock))
+            self._round(self._reads, calls)
+
+    def _write(self, number: int) -> None:
+        """Edits of a job that never runs."""
+        name = f"bystander-{number}-of-{self._run.prefix}"  # no job of the record
+        with SyncClient(self._run.world.endpoints, timeout=PATIENCE) as client:
+            client.jobs.create(name, shell={"argv": ["true"]}, on_demand=True)
+            edits: Sequence[Callable[[], object]] = [
+                lambda mark=mark: client.jobs.update(name, labels={"mark": mark}, mask=["labels"])
+                for mark in "ab"
+            ]
+            self._round(self._writes, edits)
+            client.jobs.delete(name)
+
+    def _round(
+        self, took: list[tuple[float, float]], calls: Sequence[Callable[[], object]]
+    ) -> None:
+        """One after another until it is over."""
+        number = 0
+        while not self._over.wait(EVERY):
+            number += 1
+            began, clock = time.time(), time.monotonic()
+            try:
+                calls[number % len(calls)]()
+            except Exception as error:  # noqa: BLE001 - told by the thread that judges
+                self._failed.append(repr(error))
+            took.append((began, time.monotonic() - clock))
+
+
+def _within(took: Sequence[tuple[float, float]], within: tuple[float, float]) -> list[float]:
+    return [seconds for at, seconds in took if within[0] <= at < within[1]]
 
 
 def _rss(pid: int) -> float:
@@ -160,7 +227,7 @@ def _rss(pid: int) -> float:
     return 0.0
 
 
-def _quantile(values: Sequence[float], part: float = 0.99) -> float:
+def _quantile(values: Sequence[float], part: float) -> float:
     assert values, "nothing was measured"
     ordered = sorted(values)
     return round(ordered[min(len(ordered) - 1, int(part * len(ordered)))], 3)

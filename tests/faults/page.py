@@ -199,6 +199,7 @@ def _measured(line: Mapping[str, Any]) -> str:
         "stale_results": "{} results STALE",
         "reads_p99_s": "reads' p99 {0[quiet]:.2f} → {0[attack]:.2f} s",
         "writes_p99_s": "writes' {0[quiet]:.2f} → {0[attack]:.2f} s",
+        "rounds": "{} whole rounds",
         "late_p99_s": "starts' {0[quiet]:.2f} → {0[attack]:.2f} s",
         "member_mib": "a member's memory {0[quiet]} → {0[attack]} MiB",
         "healing_s": "all on time {} s after healing",
@@ -207,6 +208,12 @@ def _measured(line: Mapping[str, Any]) -> str:
     }
     told = [
         text.format(line["measured"][key]) for key, text in named.items() if key in line["measured"]
+    ]
+    told += [
+        f"{kind}: of {each['wanted']:,} at most {each['most']:,} held at once,"
+        f" {each['refused']:,} refused, {each['ended']:,} ended"
+        for kind, each in line["measured"].get("connections", {}).items()
+        if each["wanted"]
     ]
     if "load" in line:
         told.append(f"load {line['load']:.0f}")

@@ -14,6 +14,8 @@ from schedproto.v1 import peer_service_pb2, worker_service_pb2
 
 WITHIN = 20.0
 HUGE = (("grpc.max_send_message_length", -1), ("grpc.max_metadata_size", 64 << 20))
+NEVER_CLEAR = ("INTERNAL", "UNKNOWN")
+"""These come with the words that came with them."""
 SERVICES = (
     *USERS,
     *worker_service_pb2.DESCRIPTOR.services_by_name.values(),
@@ -35,7 +37,7 @@ def methods() -> Iterator[tuple[str, bool, bool]]:
 async def ask(
     channel: grpc.aio.Channel, path: str, requests: Iterable[bytes], **options: Any
 ) -> str:
-    """Call with these requests, whatever the method takes; the status by name."""
+    """Call with these requests, whatever the method takes; the status by name (see NEVER_CLEAR)."""
 
     async def sending() -> AsyncIterator[bytes]:
         for each in requests:
@@ -47,7 +49,8 @@ async def ask(
             continue
         return (await call.code()).name
     except grpc.aio.AioRpcError as error:
-        return error.code().name
+        name = error.code().name
+        return f"{name}: {error.details()}"[:160] if name in NEVER_CLEAR else name
 
 
 def channel_to(address: str, **more: Any) -> grpc.aio.Channel:

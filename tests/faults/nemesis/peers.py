@@ -78,11 +78,11 @@ def attacked(
             if not process.alive():
                 raise NoEffect("the attacker has ended before its time")
         finally:
-            fault.end(**{key: report().get(key) for key in ("held", "ended", "rounds")})
+            fault.end(**{key: report().get(key) for key in ("held", "done", "rounds")})
             end([process])
 
 
-_NOTHING: Report = {"answers": {}, "wrong": [], "held": 0, "ended": 0, "rounds": 0}
+_NOTHING: Report = {"answers": {}, "wrong": [], "held": {}, "done": 0, "rounds": 0}
 
 
 @contextmanager
