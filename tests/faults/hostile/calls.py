@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -16,6 +16,9 @@ WITHIN = 20.0
 HUGE = (("grpc.max_send_message_length", -1), ("grpc.max_metadata_size", 64 << 20))
 NEVER_CLEAR = ("INTERNAL", "UNKNOWN")
 """These come with the words that came with them."""
+SENDER = "INTERNAL: Internal error from Core"
+"""Of grpcio's own client, no answer: the call was ended while it was still sending."""
+TRIES = 5
 SERVICES = (
     *USERS,
     *worker_service_pb2.DESCRIPTOR.services_by_name.values(),
@@ -35,10 +38,20 @@ def methods() -> Iterator[tuple[str, bool, bool]]:
 
 
 async def ask(
-    channel: grpc.aio.Channel, path: str, requests: Iterable[bytes], **options: Any
+    channel: grpc.aio.Channel, path: str, requests: Sequence[bytes], **options: Any
 ) -> str:
-    """Call with these requests, whatever the method takes; the status by name (see NEVER_CLEAR)."""
+    """Call with these requests, whatever the method takes; the status by name (see NEVER_CLEAR).
+    Asked again where the client can't tell it (SENDER).
+    """
+    for _ in range(TRIES):
+        if (status := await _ask(channel, path, requests, **options)) != SENDER:
+            break
+    return status
 
+
+async def _ask(
+    channel: grpc.aio.Channel, path: str, requests: Sequence[bytes], **options: Any
+) -> str:
     async def sending() -> AsyncIterator[bytes]:
         for each in requests:
             yield each
