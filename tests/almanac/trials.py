@@ -35,7 +35,13 @@ ZONES = (
 )
 # Where wildcard jobs of cronsim 2.8 lose a time after a shift of half an hour, or run at one that
 # doesn't match when midnight is skipped (it takes the missing 00:00 for a match).
-CRONSIM_ERRS = ("Australia/Lord_Howe", "Africa/Cairo", "America/Havana", "Pacific/Apia")
+CRONSIM_ERRS = (
+    "Australia/Lord_Howe",
+    "Africa/Cairo",
+    "Africa/Casablanca",
+    "America/Havana",
+    "Pacific/Apia",
+)
 
 PER_WINDOW = 20
 LENGTH = 3 * 86400
