@@ -9,7 +9,7 @@ FIRST   ?=
 WITHOUT ?=
 export SEED EVIDENCE
 ARGS    ?=
-JOBS    ?= 2
+JOBS    ?= 3
 REASON  ?=
 NAME    ?=
 # bash would take it from the environment for its own clock

@@ -1,8 +1,8 @@
 """Which tests run beside which, when several processes share the suite (`make test`).
 
-The suite waits more than it computes, so pytest-xdist runs it in two processes. Tests that share a
-server stay together in one of them, in their order, so that each server is started once; all others
-stay together by file. Long groups begin first.
+The suite waits more than it computes, so pytest-xdist runs it in three processes, on two cores too.
+Tests that share a server stay together in one of them, in their order, so that each server is
+started once; all others stay together by file. Long groups begin first.
 
 All whole clusters stand in one process, one at a time, and begin first: their starts are judged by
 the second, and more than one is more than two cores bear. Whatever runs beside them stands back.
