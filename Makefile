@@ -21,7 +21,7 @@ TESTS ?= $(wildcard $(addprefix tests/,unit properties conformance integration a
 PIP   := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test model faults faults-all faults-long mutants cron-long golden-diff golden-write bench lint gen clean
+.PHONY: help demo test model acceptance-full faults faults-all faults-long mutants cron-long golden-diff golden-write bench lint gen clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
@@ -46,6 +46,12 @@ faults-long: $(VENV)/contrib ## faults drawn at random: SECONDS=1800 SEED=7; the
 
 mutants: $(VENV)/contrib ## builds with one promise taken out, each to be caught by the checker: MUTANT=name for one, as root
 	cd tests && ../$(BIN)/python -m faults.mutants $(MUTANT) $(ARGS)
+
+acceptance-full: ## what .ci/run shows shortened, at full figures, each after the other: some six hours, as root
+	$(MAKE) test faults-all
+	for pass in 1 2 3 4 5 6 7 8 9 10; do $(MAKE) faults || exit 1; done
+	for seed in 1 2 3; do $(MAKE) faults-long SECONDS=1800 SEED=$$seed || exit 1; done
+	$(MAKE) mutants model cron-long
 
 cron-long: $(VENV)/contrib ## cron against a walk through real time, a million triples: SEED=7 FIRST=500 goes on, JOBS=2 shares
 	@cd tests && ../$(BIN)/python -m almanac $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) --processes $(JOBS) $(ARGS)
