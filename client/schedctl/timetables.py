@@ -1,4 +1,4 @@
-"""Where `schedctl cron` has its schedules from: words, crontabs, manifests, or the cluster's jobs.
+"""What `schedctl cron` looks at, and over which span: words, crontabs, manifests or jobs.
 
 '0 * * * *'                ╮
 -f crontab │ jobs.yaml │ - ├──▶ entries (with the line of each), and what couldn't be read
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC
+from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -19,7 +19,7 @@ import click
 from schedctl import manifests
 from schedctl.failure import Failure, standard_input
 from schedctl.manifests import Fault
-from schedctl.session import Session
+from schedctl.session import INSTANT, Session, When
 from schedd.core.cron import DEBIAN, Dst, Gap, Pass
 from schedd.core.schedule import (
     AtSchedule,
@@ -30,7 +30,11 @@ from schedd.core.schedule import (
     Schedule,
 )
 from schedd.core.timetable import Entry, read
+from schedkit import duration
 from schedproto.v1 import job_pb2
+
+LONGEST: Final = timedelta(days=3 * 366)
+"""Of spans to look at."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -75,6 +79,35 @@ def source_options(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+class Span(click.ParamType[timedelta]):
+    """A length of time to look at: `7d`, `36h`."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta:
+        """More than none, at most three years."""
+        if isinstance(value, timedelta):
+            return value
+        try:
+            span = duration.parse(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if not timedelta(seconds=1) <= span <= LONGEST:
+            self.fail(f"is 1s to {LONGEST.days}d", param, ctx)
+        return span
+
+
+def window_options(length: str) -> Callable[[F], F]:
+    """From when on, and for how long, schedules are looked at."""
+    start = click.option("--from", "start", type=When(), metavar=INSTANT, help="[default: now]")
+    span = click.option(
+        "--for", "span", type=Span(), default=length, show_default=True, metavar="7d"
+    )
+    return lambda command: start(span(command))
 
 
 def given(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,7 +14,7 @@ from schedctl.failure import Failure
 from schedctl.flags import Command, pass_session
 from schedctl.output import message, show_data, show_objects
 from schedctl.session import INSTANT, Session, When
-from schedctl.timetables import Table, given, source_options
+from schedctl.timetables import Table, given, source_options, window_options
 from schedd.core.cron import CronError, ScheduleError, describe
 from schedd.core.cron import parse as parse_expression
 from schedd.core.schedule import CronSchedule
@@ -22,8 +22,6 @@ from schedd.core.timetable import Entry, Finding, Level, differ, grid_over, rows
 from schedd.core.timetable import lint as linted
 from schedkit import duration
 from schedkit.clock import utcnow
-
-LONGEST = timedelta(days=3 * 366)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +33,6 @@ class Told:
     expression: str
     zone: str
     finding: Finding
-
-
-class Span(click.ParamType[timedelta]):
-    """A length of time to look at: `7d`, `36h`."""
-
-    name = "duration"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> timedelta:
-        """More than none, at most three years."""
-        if isinstance(value, timedelta):
-            return value
-        try:
-            span = duration.parse(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if not timedelta(seconds=1) <= span <= LONGEST:
-            self.fail(f"is 1s to {LONGEST.days}d", param, ctx)
-        return span
 
 
 @click.command(cls=Command)
@@ -161,8 +139,7 @@ def _many(count: int, what: str) -> str:
 @click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="Of both.")
 @click.option("--second-tz", metavar="ZONE", help="Of the second.  [default: as --tz]")
 @click.option("--job", default="", metavar="NAME", help="Whose `H` it is.")
-@click.option("--from", "start", type=When(), metavar=INSTANT, help="[default: now]")
-@click.option("--for", "span", type=Span(), default="366d", show_default=True, metavar="7d")
+@window_options("366d")
 @click.option("--limit", default=10, show_default=True, type=click.IntRange(0, 1000))
 @pass_session
 def diff(
@@ -189,45 +166,53 @@ def diff(
     except ScheduleError as error:
         raise wrong_expression(error) from None
     listed = [[at.astimezone(info) for at in side] for side in (found.in_first, found.in_second)]
-    if not session.tabular:
-        show_data(
-            session,
-            {
-                "from": begin.isoformat(),
-                "to": (begin + span).isoformat(),
-                "first": {
-                    "expression": first,
-                    "description": words[0],
-                    "only": found.only_first,
-                    "instants": [at.isoformat() for at in listed[0]],
-                },
-                "second": {
-                    "expression": second,
-                    "description": words[1],
-                    "only": found.only_second,
-                    "instants": [at.isoformat() for at in listed[1]],
-                },
-                "both": found.both,
-            },
-        )
+    sides = (
+        _Side("first", "<", first, words[0], listed[0], found.only_first),
+        _Side("second", ">", second, words[1], listed[1], found.only_second),
+    )
+    if session.tabular:
+        since = begin.astimezone(info).isoformat(sep=" ")
+        _tell_difference(sides, f"{duration.render(span)} from {since}", found.both)
     else:
-        click.echo(f"< {first}: {words[0]}")
-        click.echo(f"> {second}: {words[1]}")
-        told = (
-            f"{found.only_first:,} in the first alone, {found.only_second:,} in the second alone, "
-            f"{found.both:,} in both"
+        within = {"from": begin.isoformat(), "to": (begin + span).isoformat()}
+        show_data(
+            session, within | {side.name: _only(side) for side in sides} | {"both": found.both}
         )
-        click.echo(
-            f"{duration.render(span)} from {begin.astimezone(info).isoformat(sep=' ')}: {told}"
-        )
-        sides = (("<", listed[0], found.only_first), (">", listed[1], found.only_second))
-        for mark, instants, count in sides:
-            for at in instants:
-                click.echo(f"  {mark} {at.isoformat(sep=' ')}  {at:%a}")
-            if count > len(instants):
-                click.echo(f"  {mark} … {count - len(instants):,} more")
     if found.differ:
         click.get_current_context().exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One of two that are compared, with the first `instants` of the `count` that it alone has."""
+
+    name: str
+    mark: str
+    expression: str
+    description: str
+    instants: list[datetime]
+    count: int
+
+
+def _tell_difference(sides: Sequence[_Side], window: str, both: int) -> None:
+    for side in sides:
+        click.echo(f"{side.mark} {side.expression}: {side.description}")
+    alone = ", ".join(f"{side.count:,} in the {side.name} alone" for side in sides)
+    click.echo(f"{window}: {alone}, {both:,} in both")
+    for side in sides:
+        for at in side.instants:
+            click.echo(f"  {side.mark} {at.isoformat(sep=' ')}  {at:%a}")
+        if side.count > len(side.instants):
+            click.echo(f"  {side.mark} … {side.count - len(side.instants):,} more")
+
+
+def _only(side: _Side) -> dict[str, Any]:
+    return {
+        "expression": side.expression,
+        "description": side.description,
+        "only": side.count,
+        "instants": [at.isoformat() for at in side.instants],
+    }
 
 
 def wrong_expression(error: ScheduleError) -> Failure:

@@ -9,13 +9,21 @@ from typing import Any, Final
 import click
 
 from schedctl import rewriting
-from schedctl.commands.cron_lint import Span
 from schedctl.flags import Command, pass_session
 from schedctl.output import message, show_data, show_rows
-from schedctl.session import INSTANT, Session, When
-from schedctl.timetables import Table, given, source_options
+from schedctl.session import Session
+from schedctl.timetables import Table, given, source_options, window_options
 from schedd.core import timetable
-from schedd.core.timetable import Entry, Flattened, Forecast, Grid, Hot, Row
+from schedd.core.timetable import (
+    Collisions,
+    Entry,
+    Flattened,
+    Forecast,
+    Grid,
+    Hot,
+    Row,
+    Together,
+)
 from schedkit import duration
 from schedkit.clock import utcnow
 
@@ -26,8 +34,7 @@ SHOWN_LEFT_OUT: Final = 10
 
 @click.command(cls=Command)
 @source_options
-@click.option("--from", "start", type=When(), metavar=INSTANT, help="[default: now]")
-@click.option("--for", "span", type=Span(), default="7d", show_default=True, metavar="7d")
+@window_options("7d")
 @click.option("--top", default=5, show_default=True, type=click.IntRange(1, 100))
 @click.option(
     "--rewritten",
@@ -188,8 +195,7 @@ def _data(found: Forecast, rows: Sequence[Row], flat: Flattened | None) -> dict[
 
 @click.command(cls=Command)
 @source_options
-@click.option("--from", "start", type=When(), metavar=INSTANT, help="[default: now]")
-@click.option("--for", "span", type=Span(), default="7d", show_default=True, metavar="7d")
+@window_options("7d")
 @click.option(
     "--more-than", "allowed", default=1, show_default=True, type=click.IntRange(1), metavar="N"
 )
@@ -213,44 +219,47 @@ def collide(
     grid = _grid(start, span)
     rows = _rows(table, grid)
     found = timetable.collide(rows, grid, allowed, limit)
-    if not session.tabular:
-        show_data(
-            session,
-            {
-                "from": _stamp(grid.at(0)),
-                "to": _stamp(grid.at(grid.minutes)),
-                "schedules": len(rows),
-                "moreThan": allowed,
-                "instants": found.instants,
-                "most": found.most,
-                "worst": [
-                    {
-                        "at": _stamp(one.at),
-                        "starts": len(one.entries),
-                        "jobs": [{"name": e.name, "where": e.where} for e in one.entries],
-                    }
-                    for one in found.worst
-                ],
-            },
-        )
+    if session.tabular:
+        _tell_collisions(session, found, grid, len(rows), allowed)
     else:
-        length = duration.render(timedelta(minutes=grid.minutes))
-        click.echo(
-            f"{length} from {_at(grid.at(0))}: {len(rows):,} schedules, {found.instants:,} "
-            f"instants with more than {allowed:,} starts"
-            + (f", at most {found.most:,}" if found.most else "")
-        )
-        if found.worst:
-            full = session.output == "wide"
-            rows_told = [
-                (
-                    f"{one.at:%Y-%m-%d %H:%M:%S}Z",
-                    f"{one.at:%a}",
-                    f"{len(one.entries):,}",
-                    _names(one.entries, full),
-                )
-                for one in found.worst
-            ]
-            show_rows(session, ("AT", "DAY", "STARTS", "JOBS"), rows_told)
+        show_data(session, _collisions(found, grid, len(rows), allowed))
     if strict and found.instants:
         click.get_current_context().exit(1)
+
+
+def _tell_collisions(
+    session: Session, found: Collisions, grid: Grid, schedules: int, allowed: int
+) -> None:
+    length = duration.render(timedelta(minutes=grid.minutes))
+    most = f", at most {found.most:,}" if found.most else ""
+    click.echo(
+        f"{length} from {_at(grid.at(0))}: {schedules:,} schedules, {found.instants:,} "
+        f"instants with more than {allowed:,} starts{most}"
+    )
+    if found.worst:
+        heads, full = ("AT", "DAY", "STARTS", "JOBS"), session.output == "wide"
+        show_rows(session, heads, [_collision_row(one, full) for one in found.worst])
+
+
+def _collision_row(one: Together, full: bool) -> tuple[str, str, str, str]:
+    names = _names(one.entries, full)
+    return f"{one.at:%Y-%m-%d %H:%M:%S}Z", f"{one.at:%a}", f"{len(one.entries):,}", names
+
+
+def _collisions(found: Collisions, grid: Grid, schedules: int, allowed: int) -> dict[str, Any]:
+    return {
+        "from": _stamp(grid.at(0)),
+        "to": _stamp(grid.at(grid.minutes)),
+        "schedules": schedules,
+        "moreThan": allowed,
+        "instants": found.instants,
+        "most": found.most,
+        "worst": [
+            {
+                "at": _stamp(one.at),
+                "starts": len(one.entries),
+                "jobs": [{"name": e.name, "where": e.where} for e in one.entries],
+            }
+            for one in found.worst
+        ],
+    }
