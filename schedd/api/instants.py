@@ -21,6 +21,7 @@ from schedd.api.why import ENDS
 from schedd.core.catch_up import GRACE
 from schedd.core.cron import ScheduleError
 from schedd.core.lifecycle import LIVE, Reason, State
+from schedd.core.model import Delivery
 from schedd.core.records import JobRecord, RunRecord
 from schedd.core.schedule import CompiledSchedule
 from schedproto.v1 import job_service_pb2
@@ -161,12 +162,12 @@ _STORIES: Final[dict[State, Callable[[Asked, RunRecord], Awaitable[str]]]] = {
 
 async def _who_paused(asked: Asked) -> str:
     """Who paused the job, or the cluster, when, and with what note; from what was written down."""
+    stored, since = asked.record.definition, asked.record.paused_at
+    once = stored_jobs.definition(stored).delivery is Delivery.AT_MOST_ONCE
     for pause in (await asked.services.pauses.read()).all:
-        if pause.began < asked.at and (pause.ended is None or asked.at <= pause.ended):
+        if pause.skips(asked.at, at_most_once=once):
             return f"the cluster was {views.paused(pause)}"
-    stored = asked.record.definition
-    if stored.paused:
-        since = asked.record.paused_at
+    if stored.paused and since is not None and since <= asked.at:
         return f"the job is {_pause(asked.record.paused_by, since, asked.record.pause_note)}"
     object_ = f"job/{stored.namespace}/{stored.name}"
     entry = await asked.services.store.last_pause(object_, asked.at)

@@ -13,7 +13,8 @@ Invariants
 - One step of a timer goes no further than the next border of a pause: what follows is the next
   step's.
 - A pause that a database which went back begins with covers what it lost. Jobs that run at most
-  once never catch up on instants that may have run in there.
+  once never catch up on instants that may have run in there: none up to its end, those from before
+  the pause too that weren't accounted for yet.
 - A step that was reckoned from one count of `switched` counts for nothing under another: the fire
   statement compares it under the shard's lock.
 """
@@ -61,6 +62,12 @@ class Pause:
             until = max(until, min(self.ended, self.lost_until))
         return until if until > self.began else None
 
+    def skips(self, nominal: datetime, *, at_most_once: bool = False) -> bool:
+        """Whether it makes this instant SKIPPED, which nothing has accounted for."""
+        last = self.skipped_until(at_most_once=at_most_once)
+        doubtful = at_most_once and self.recovering  # the lost database may have been late with it
+        return last is not None and nominal <= last and (doubtful or nominal > self.began)
+
 
 _TICK: Final = timedelta(microseconds=1)
 """The precision of instants: the horizon itself is caught up."""
@@ -98,12 +105,15 @@ def plan(
     at_most_once: bool = False,
 ) -> Plan:
     """One step of a timer that stands at (`nominal`, `due`), looked at `now`."""
-    for pause in pauses.since(nominal):
+    passed = pauses.since(nominal)
+    if at_most_once:  # what may have run comes first: it isn't to run for an older pause's sake
+        passed = tuple(sorted(passed, key=lambda pause: not pause.recovering))
+    for pause in passed:
         last = pause.skipped_until(at_most_once=at_most_once)
         if last is None or nominal > last:
             continue
         head = Occurrence(nominal, due)
-        if nominal <= pause.began:
+        if not pause.skips(nominal, at_most_once=at_most_once):
             border = due_until(compiled, head, pause.began)
             return catch_up.plan(compiled, policy, nominal, due, now, until=border)
         border = due_until(compiled, head, last)

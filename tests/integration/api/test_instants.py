@@ -164,6 +164,28 @@ async def test_paused_says_who_when_and_the_note_while_it_lasts_and_afterwards(p
     assert after.run.count > 1000
 
 
+async def test_the_pause_of_then_is_named_though_the_job_is_paused_again(past):
+    await past.made()
+    await past.api("PauseJob", wire.PauseJobRequest(job="j", note="disk is full"))
+    await past.sql("UPDATE audit SET at = %s WHERE action = 'pause'", START - MINUTE)
+    await past.api("ResumeJob", wire.ResumeJobRequest(job="j"))
+    await past.api("PauseJob", wire.PauseJobRequest(job="j", note="on holiday"))
+    told = await past.asked(START + MINUTE)
+    assert told.answer.startswith("It was skipped: the job was paused by tester since 2026-01-05")
+    assert "disk is full" in told.answer
+
+
+async def test_a_pause_of_the_cluster_that_was_caught_up_isnt_why(past):
+    await past.made()
+    await past.api("PauseJob", wire.PauseJobRequest(job="j", note="disk is full"))
+    await past.sql("UPDATE audit SET at = %s WHERE action = 'pause'", START - MINUTE)
+    await past.api("PauseCluster", PauseClusterRequest(note="moving house"))
+    await past.api("ResumeCluster", ResumeClusterRequest(catch_up=True))
+    await past.sql("UPDATE pauses SET began = %s", START - MINUTE)
+    await past.api("ResumeJob", wire.ResumeJobRequest(job="j"))
+    assert "disk is full" in (await past.asked(START + MINUTE)).answer
+
+
 async def test_a_pause_of_the_cluster_is_told_too(past):
     await past.made()
     await past.api("PauseCluster", PauseClusterRequest(note="moving house"))

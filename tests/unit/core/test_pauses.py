@@ -169,10 +169,17 @@ def test_the_present_pause_is_the_one_without_an_end() -> None:
     assert NO_PAUSES.present is None
 
 
-def resumed(since: str | None, *, at_most_once: bool = False) -> tuple[list[object], list[str]]:
+def resumed(
+    since: str | None,
+    *,
+    at_most_once: bool = False,
+    stood: str = "12:01",
+    before: tuple[Pause, ...] = (),
+) -> tuple[list[object], list[str]]:
     """What a recovery from 12:00 to 12:10 makes of a minutely job, whose lost tail ended at 12:04.
 
-    Resumed with a horizon; None: without any catch-up.
+    Resumed with a horizon; None: without any catch-up. `stood`: the first instant that the restored
+    rows don't account for; `before`: older pauses.
     """
     held = Pause(
         at("12:00"),
@@ -181,12 +188,12 @@ def resumed(since: str | None, *, at_most_once: bool = False) -> tuple[list[obje
         lost_until=at("12:04"),
         caught_up_since=at(since) if since else None,
     )
-    compiled, nominal = minutely(), at("12:01")
+    compiled, nominal = minutely(), at(stood)
     folds: list[object] = []
     fires, due, now = [], nominal, at("12:10:30")
     for _ in range(20):
         policy = CatchUp(CatchUpPolicy.ALL, HOUR)
-        pauses = Pauses(2, (held,))
+        pauses = Pauses(2, (*before, held))
         step = plan(compiled, policy, nominal, due, now, pauses, at_most_once=at_most_once)
         folds += [(f.state.value, f.reason, f"{f.first:%H:%M}", f.count) for f in step.folds]
         fires += [f"{fire.nominal:%H:%M}" for fire in step.fires]
@@ -219,3 +226,17 @@ def test_what_runs_at_most_once_never_catches_up_on_what_may_have_run_in_what_wa
     assert fires[0] == "12:05"
     assert resumed("12:07", at_most_once=True) == resumed("12:07")
     assert resumed(None, at_most_once=True) == resumed(None)
+
+
+def test_what_was_late_at_the_mark_may_have_run_in_what_was_lost_too() -> None:
+    """P2.9: the owner was two minutes behind when the backup ends, and went on in what was lost."""
+    folds, fires = resumed("12:07", at_most_once=True, stood="11:58")
+    assert folds == [("SKIPPED", Reason.PAUSED, "11:58", 9)]
+    assert fires == ["12:07", "12:08", "12:09", "12:10"]
+    paused_before = pause("11:58:30", "11:58:40")
+    assert resumed("12:07", at_most_once=True, stood="11:58", before=(paused_before,)) == (
+        folds,
+        fires,
+    )
+    _, fires = resumed("12:07", stood="11:58")
+    assert fires[:3] == ["11:58", "11:59", "12:00"], "at least once it is caught up"
