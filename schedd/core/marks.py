@@ -11,7 +11,9 @@ Written in this order, etcd never remembers a mark that the database didn't have
 would tell neither: each fail-over raises it, and a base backup that was put back keeps it.
 
 Invariants
-- Marks of one database grow, by its own clock or by a microsecond where that stands or went back.
+- Marks of one database grow: by its own clock, by a microsecond where that stands, and by half of
+  the time between two where it went far back; so the clock catches up with them, and what is lost
+  meanwhile isn't told as no time at all.
 - `Lineage` compares a look with what was known before it was taken: then a lesser mark is a fact.
 """
 
@@ -138,8 +140,10 @@ class Lineage:
         if known is None or self.broken:
             self.known = self.known or found
             return
-        self.broken = _broken(known, found)
-        if not self.broken and (self.known is None or _newer(found, self.known)):
+        broken = _broken(known, found)
+        if broken:
+            self.broken = broken  # never taken back by a look that another thread took before
+        elif self.known is None or _newer(found, self.known):
             self.known = found
 
     def follow(self) -> None:

@@ -7,7 +7,7 @@
 Invariants
 - Each is one transaction that holds the term of who does it; `term` None: nobody can lead, an
   operator does it before the members start.
-- A mark grows, by a microsecond where the clock doesn't.
+- A mark grows, where the clock doesn't too.
 - `begin` and `end` may be repeated: what is done stays done.
 """
 
@@ -21,7 +21,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, RunId, ShardId, Term
-from schedd.core.marks import Mark
+from schedd.core.marks import EVERY, Mark
 from schedd.core.model import AuditEntry, RunKey
 from schedd.core.pauses import Pause, Pauses
 from schedd.core.records import StoredDefinition, WaitingRun
@@ -30,8 +30,10 @@ from schedd.store.database import Database
 from schedd.store.keys import key_arguments, lock_runs
 from schedd.store.membership import holds_term
 
-MARK = """
-UPDATE cluster SET marked_at = GREATEST(clock_timestamp(), marked_at + interval '1 microsecond')
+MARK = f"""
+UPDATE cluster SET marked_at = GREATEST(clock_timestamp(), marked_at + CASE
+    WHEN marked_at > clock_timestamp() + interval '{EVERY} seconds'
+    THEN interval '{EVERY / 2} seconds' ELSE interval '1 microsecond' END)
 WHERE one
 """
 

@@ -14,6 +14,7 @@ Invariants
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -43,6 +44,8 @@ class Servers:
     ) -> None:
         self._open = open_one
         self._patience = patience
+        self._lock = threading.Lock()
+        """Guards `_least`: a timeline that was seen is never forgotten."""
         self._least = NO_TIMELINE
         self._last: Host | None = None
         """Where the newest connection leads: the next one tries it first, for a host that is silent
@@ -50,8 +53,9 @@ class Servers:
 
     def expect(self, timeline: Timeline) -> bool:
         """Somebody has seen this timeline; whether servers have been replaced since the last."""
-        news = self._least not in (NO_TIMELINE, timeline) and timeline > self._least
-        self._least = max(self._least, timeline)
+        with self._lock:
+            news = self._least not in (NO_TIMELINE, timeline) and timeline > self._least
+            self._least = max(self._least, timeline)
         return news
 
     def connect(self, params: Mapping[str, Any]) -> tuple[Any, Timeline]:
@@ -66,14 +70,20 @@ class Servers:
             raw = self._open({**params, **_only(left)})
             timeline = self._timeline(raw)
             here = raw.info.host, str(raw.info.port)
-            if timeline is not None and timeline >= self._least:
-                self._least, self._last = self._least or timeline, here
+            if timeline is not None and self._counts(timeline):
+                self._last = here
                 return raw, timeline
             raw.close()
             refused.append(self._why(here, timeline))
             left = [host for host in left if host != here]
             if not left or len(refused) == len(hosts):
                 raise OperationalError("; ".join(refused))
+
+    def _counts(self, timeline: Timeline) -> bool:
+        """Whether no higher one was seen; the first of all is what the others are judged by."""
+        with self._lock:
+            self._least = self._least or timeline
+            return timeline >= self._least
 
     def _timeline(self, raw: Any) -> Timeline | None:
         """None for a standby. Leaves no transaction open."""

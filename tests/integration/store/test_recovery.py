@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import Term
 from schedd.core.lifecycle import State
-from schedd.core.marks import DOUBT
+from schedd.core.marks import DOUBT, gap
 from schedd.core.model import AuditEntry
 from schedd.core.pauses import Pause, Pauses
 from schedd.core.records import JobRecord, Unstarted
@@ -98,12 +99,20 @@ async def test_a_term_that_is_over_marks_and_holds_nothing(world: World) -> None
 
 async def test_marks_grow_though_the_databases_clock_went_back(world: World) -> None:
     me = await world.member()
-    ahead = await marked(world, -HOUR)
     term = await me.store.membership.raise_term(Term(0), me.tenure)
     assert term is not None
+    near = await marked(world, timedelta(seconds=-2))
     made = await me.store.recovery.mark(term)
     assert made is not None
-    assert made.at == ahead + timedelta(microseconds=1)
+    assert made.at == near + timedelta(microseconds=1)
+
+    ahead = await marked(world, -HOUR)
+    for _ in range(20):  # of a minute and 40 seconds
+        made = await me.store.recovery.mark(term)
+    assert made is not None
+    lost = gap(made, replace(made, at=ahead))
+    assert lost is not None
+    assert not lost.tolerated, "more than a tail is for a person behind such a clock too"
 
 
 async def test_waiting_runs_that_may_have_run_end_as_lost_if_they_run_at_most_once(

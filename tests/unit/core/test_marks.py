@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from schedd.core import marks
 from schedd.core.ids import Timeline
 from schedd.core.marks import DOUBT, Gap, Lineage, Mark, decode, encode, gap
 from schedd.core.shard_map import Unreadable
@@ -121,3 +122,19 @@ def test_a_look_from_before_what_is_known_by_now_breaks_nothing() -> None:
     seen.seen(REMEMBERED, known)
     seen.seen(found(3), known)
     assert (seen.broken, seen.known) == ("", REMEMBERED)
+
+
+def test_a_look_that_ends_late_doesnt_take_back_what_another_thread_has_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = lineage(REMEMBERED)
+    known, judged = seen.known, marks._broken
+
+    def meanwhile(before: Mark, mark: Mark) -> str:
+        monkeypatch.setattr(marks, "_broken", judged)
+        seen.seen(found(60), known)  # of another thread: the restored one
+        return judged(before, mark)
+
+    monkeypatch.setattr(marks, "_broken", meanwhile)
+    seen.seen(found(-1), known)
+    assert "went back" in seen.broken
