@@ -2,6 +2,9 @@
 
 The database decides with which generation a run is handed out (the assign statement compares it),
 so an old entry here costs a refused draft and a fresh read, never a wrong run.
+
+Invariant: whoever asks is given what was at hand then and what was read for it, whatever others
+forget while it waits for the database. A definition that is missing from an answer can't be read.
 """
 
 import logging
@@ -50,14 +53,18 @@ class Catalogue:
         self._unreadable: dict[JobId, int] = {}
 
     async def at_generations(self, wanted: dict[JobId, int]) -> dict[JobId, Known]:
-        """Definitions at least as new as these generations; jobs that are deleted are left out."""
+        """Definitions at least as new as these generations; those that can't be read are left
+        out, and no others.
+        """
+        found = self._at_hand(wanted)
         stale = [
             job
             for job, generation in wanted.items()
-            if job not in self._known or self._known[job].definition.generation < generation
+            if job not in found or found[job].definition.generation < generation
         ]
-        await self._read(stale)
-        return self._at_hand(wanted)
+        for job in stale:
+            found.pop(job, None)
+        return found | await self._read(stale)
 
     async def of_runs(self, runs: Iterable[LiveRun]) -> dict[JobId, Known]:
         """Definitions at least as new as the attempts of these runs were made from."""
@@ -67,9 +74,9 @@ class Catalogue:
         return await self.at_generations(wanted)
 
     async def newest(self, jobs: Collection[JobId]) -> dict[JobId, Known]:
-        """The definitions known of these jobs, read if none is."""
-        await self._read([job for job in jobs if job not in self._known])
-        return self._at_hand(jobs)
+        """The definitions known of these jobs, read if none is. As above."""
+        found = self._at_hand(jobs)
+        return found | await self._read([job for job in jobs if job not in found])
 
     def knows(self, job: JobId) -> bool:
         """Whether some definition of it is at hand."""
@@ -97,25 +104,31 @@ class Catalogue:
         found = {job: self._known[job] for job in jobs if job in self._known}
         for job in found:
             self._known.move_to_end(job)
+        return found
+
+    async def _read(self, jobs: list[JobId]) -> dict[JobId, Known]:
+        """What is read, whoever forgets it meanwhile."""
+        found: dict[JobId, Known] = {}
+        stored = await self._store.definitions(jobs) if jobs else {}
+        async for job, row in in_turns(stored.items()):
+            if (known := self._take(job, row)) is not None:
+                found[job] = known
         while len(self._known) > self._capacity:
             self._known.popitem(last=False)
         return found
 
-    async def _read(self, jobs: list[JobId]) -> None:
-        if not jobs:
-            return
-        stored = await self._store.definitions(jobs)
-        async for job, row in in_turns(stored.items()):
-            self._take(job, row)
-
-    def _take(self, job: JobId, row: StoredDefinition) -> None:
+    def _take(self, job: JobId, row: StoredDefinition) -> Known | None:
         """Keep it. One that can't be read (a newer member's, or of a zone that is no more) is told
         once and left out: it must not end the loops that serve all others.
         """
         try:
-            self._known[job] = _known(row)
+            known = _known(row)
         except (ValueError, DecodeError, OverflowError) as wrong:
             self._set_aside(job, row, str(wrong))
+            return None
+        self._known[job] = known
+        self._known.move_to_end(job)
+        return known
 
     def _set_aside(self, job: JobId, row: StoredDefinition, why: str) -> None:
         self._known.pop(job, None)

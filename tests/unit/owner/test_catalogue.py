@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -27,9 +28,11 @@ class Rows:
         self.specs: dict[JobId, job_pb2.Job] = {}
         self.generation = 1
         self.reads = 0
+        self.meanwhile: Callable[[], None] = lambda: None
 
     async def definitions(self, jobs: Sequence[JobId]) -> dict[JobId, StoredDefinition]:
         self.reads += 1
+        self.meanwhile()
         return {
             job: StoredDefinition(
                 job, self.generation, "default", "j", self.specs[job].SerializeToString(), False
@@ -100,3 +103,42 @@ async def test_of_what_has_one_run_nothing_is_kept_once_that_has_ended():
     assert rows.reads == 1
     await catalogue.newest([JOB])
     assert rows.reads == 2
+
+
+async def test_who_asks_is_answered_whatever_is_forgotten_meanwhile():
+    """M13: an edit's nudge, a refused draft, a new tenure: each forgets while others wait for a
+    read. A result without its definition would be judged as if its job had no retries.
+    """
+    rows = Rows()
+    rows.specs = dict.fromkeys([JOB, OTHER], job_pb2.Job(on_demand=True, shell=SHELL))
+    catalogue = Catalogue(cast("OwnerStore", rows))
+    rows.meanwhile = catalogue.clear
+    for ask in (catalogue.newest, lambda jobs: catalogue.at_generations(dict.fromkeys(jobs, 1))):
+        catalogue.clear()
+        await ask([JOB])
+        assert set(await ask([JOB, OTHER])) == {JOB, OTHER}
+
+
+async def test_what_is_read_is_answered_though_it_is_forgotten_at_once():
+    rows = Rows()
+    jobs = [run(n).job_id for n in range(1, 201)]
+    rows.specs = dict.fromkeys(jobs, job_pb2.Job(on_demand=True, shell=SHELL))
+    catalogue = Catalogue(cast("OwnerStore", rows))
+
+    async def forgetting() -> None:
+        while True:
+            await asyncio.sleep(0)
+            catalogue.clear()
+
+    forgets = asyncio.create_task(forgetting(), name="forgetting")
+    found = await catalogue.newest(jobs)
+    forgets.cancel()
+    assert len(found) == 200
+
+
+async def test_more_than_may_be_kept_is_answered_all_the_same():
+    rows = Rows()
+    rows.specs = dict.fromkeys([JOB, OTHER], job_pb2.Job(on_demand=True, shell=SHELL))
+    catalogue = Catalogue(cast("OwnerStore", rows), capacity=1)
+    assert set(await catalogue.newest([JOB, OTHER])) == {JOB, OTHER}
+    assert catalogue.knows(JOB) is not catalogue.knows(OTHER)
