@@ -5,24 +5,25 @@
 
 Any member does this, with or without a tenure: the token alone protects the row (PROTOCOL 5). What
 is decided before the transaction can't change under it, since the statement compares token and
-state. While the database is away nothing is acknowledged and the worker keeps the result.
+state. While the database is away nothing is acknowledged and the worker keeps the result. What this
+member can't judge (`reports`) it doesn't answer either.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import Final
+from datetime import datetime
+from typing import Final, TypeAlias
 
 from schedd.core.events import Emit, Ended, GreaterTokenSeen, Refused, StaleResult
-from schedd.core.ids import NO_TOKEN, IncarnationId, JobId, RunId, ShardId, Token, epoch_of
-from schedd.core.lifecycle import LIVE, Reason, State
+from schedd.core.ids import NO_TOKEN, IncarnationId, RunId, ShardId, Token, epoch_of
+from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import LiveRun, Report, RunKey, Verdict
 from schedd.core.records import Unstarted
-from schedd.core.retry import Outcome, Sequel, after_attempt, fingerprint
 from schedd.owner.attached import Line
 from schedd.owner.board import Board
-from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.catalogue import Catalogue
+from schedd.owner.reports import Reported, report_of
 from schedd.ports import ClusterClock, Nudges, ResultStore
 from schedkit import failpoints
 from schedkit.clock import boottime
@@ -39,25 +40,8 @@ ALARM_EVERY: Final = 60.0
 
 AFTER_COMMIT = failpoints.awaited("accept.after_commit")
 
-
-@dataclass(frozen=True, slots=True)
-class Reported:
-    """A result as it came over a stream."""
-
-    key: RunKey
-    token: Token
-    worker: str
-    sender: IncarnationId
-    digest: bytes
-    outcome: Outcome
-    reason: Reason | None
-    error: str
-    exit_code: int | None
-    started_at: datetime | None
-    finished_at: datetime | None
-    result: bytes | None
-    output: bytes | None
-    retry_after: timedelta | None
+_At: TypeAlias = tuple[RunId, Token, bytes]
+"""A result, by its digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +80,7 @@ class Collect:
         self.board: Board | None = None
         """The board of this member's tenure, while it has one."""
         self._ready: Callable[[], None] = lambda: None
-        self._results: dict[tuple[RunId, Token, bytes], tuple[Reported, Line]] = {}
+        self._results: dict[_At, tuple[Reported, Line]] = {}
         self._refusals: dict[tuple[RunId, Token], Refusal] = {}
         self._starts: dict[tuple[RunId, Token], tuple[RunKey, Token, datetime]] = {}
         self.loop = Loop("collect", self.step, interval=5.0)
@@ -145,25 +129,30 @@ class Collect:
         batch = list(self._results.items())[:BATCH]
         keys = [reported.key for _, (reported, _) in batch]
         runs = await self._store.reported_runs(keys)
-        reports = await self._decide([reported for _, (reported, _) in batch], runs)
-        verdicts = await self._store.accept(reports)
+        decided = await self._decide([reported for _, (reported, _) in batch], runs)
+        told: dict[_At, Report] = {}
+        for (at, _), report in zip(batch, decided, strict=True):
+            if report is None:  # not answered, so its worker brings it to another member
+                del self._results[at]
+            else:
+                told[at] = report
+        verdicts = await self._store.accept([*told.values()]) if told else []
         await AFTER_COMMIT()
-        settled = zip(batch, reports, verdicts, strict=True)
-        async for (at, _), report, verdict in in_turns(settled):
+        async for (at, report), verdict in in_turns(zip(told.items(), verdicts, strict=True)):
             reported, line = self._results.pop(at)  # it may have come again, by another stream
             line.acknowledge(reported.key, reported.token, stale=verdict is Verdict.STALE)
             self._tell(report, verdict, runs.get(report.key))
-        changed = [r for r, v in zip(reports, verdicts, strict=True) if v is Verdict.ACCEPTED]
-        await self._hand_on([report.key for report in changed])
+        answers = zip(told.values(), verdicts, strict=True)
+        await self._hand_on([each.key for each, verdict in answers if verdict is Verdict.ACCEPTED])
 
     async def _decide(
         self, reported: Sequence[Reported], runs: dict[RunKey, LiveRun]
-    ) -> list[Report]:
+    ) -> list[Report | None]:
         # Of one that has ended nothing more follows, and its definition may have gone for good.
         running = [run for run in runs.values() if run.state is State.RUNNING]
         known = await self._catalogue.of_runs(running)
         now = self._clock.now()
-        return [_report(one, runs.get(one.key), known, now) async for one in in_turns(reported)]
+        return [report_of(one, runs.get(one.key), known, now) async for one in in_turns(reported)]
 
     async def _store_refusals(self) -> None:
         batch = dict(list(self._refusals.items())[:BATCH])
@@ -235,53 +224,3 @@ class Collect:
                     duration=finished - started if started and finished else None,
                 )
             )
-
-
-def _report(
-    reported: Reported, run: LiveRun | None, known: dict[JobId, Known], now: datetime
-) -> Report:
-    entry = known.get(run.job_id) if run else None
-    if (
-        run is None
-        or entry is None
-        or run.token != reported.token
-        or run.state is not State.RUNNING
-    ):
-        sequel = _as_told(reported)  # the statement will refuse it, or find it stored already
-    else:
-        sequel = after_attempt(
-            reported.outcome,
-            reported.reason,
-            run,
-            entry.definition,
-            now,
-            reported.retry_after,
-            began=reported.started_at is not None,
-        )
-    return Report(
-        key=reported.key,
-        token=reported.token,
-        worker=reported.worker,
-        sender=reported.sender,
-        digest=reported.digest,
-        state=sequel.state,
-        reason=sequel.reason,
-        error=reported.error,
-        exit_code=reported.exit_code,
-        started_at=reported.started_at,
-        finished_at=reported.finished_at,
-        retry_at=sequel.retry_at,
-        counts=sequel.counts,
-        lost=sequel.lost,
-        dead=sequel.dead,
-        fingerprint=fingerprint(sequel.reason, reported.exit_code, reported.error)
-        if sequel.dead
-        else "",
-        result=reported.result,
-        output=reported.output,
-    )
-
-
-def _as_told(reported: Reported) -> Sequel:
-    succeeded = reported.outcome is Outcome.SUCCEEDED
-    return Sequel(State.SUCCEEDED if succeeded else State.FAILED, reported.reason)

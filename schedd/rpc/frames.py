@@ -17,7 +17,8 @@ from schedd.core.model import Assigned, Incarnation, RunKey
 from schedd.core.ready_queue import Head
 from schedd.core.retry import Outcome
 from schedd.owner.catalogue import Known
-from schedd.owner.collect import Refusal, Reported
+from schedd.owner.collect import Refusal
+from schedd.owner.reports import Reported
 from schedproto.v1 import common_pb2, job_pb2, run_pb2, worker_service_pb2
 
 _WORKER: Final = re.compile(r"[^/\s\x00-\x1f]{1,255}")

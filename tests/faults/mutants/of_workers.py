@@ -13,6 +13,7 @@ RESCUE = "schedd/owner/rescue.py"
 DISPATCH = "schedd/store/dispatch.py"
 ADMISSION = "workerd/core/admission.py"
 COLLECT = "schedd/owner/collect.py"
+REPORTS = "schedd/owner/reports.py"
 
 GUARD = "      AND r.token = b.token AND r.incarnation = b.sender AND r.state = b.running\n"
 OF_ANY_TOKEN = (
@@ -60,11 +61,11 @@ OF_WORKERS: Sequence[Mutant] = (
         (
             Edit(
                 COLLECT,
-                "        verdicts = await self._store.accept(reports)\n",
+                "        verdicts = await self._store.accept([*told.values()]) if told else []\n",
                 "        for _, (one, line) in batch:\n"
                 "            line.acknowledge(one.key, one.token, stale=False)\n"
                 '        await __import__("asyncio").sleep(0.05)\n'
-                "        verdicts = await self._store.accept(reports)\n",
+                "        verdicts = await self._store.accept([*told.values()]) if told else []\n",
             ),
         ),
         rides.BEFORE_STORING,
@@ -167,7 +168,7 @@ OF_WORKERS: Sequence[Mutant] = (
         "what is stored of a result isn't what the worker sent",
         (
             Edit(
-                COLLECT,
+                REPORTS,
                 "        exit_code=reported.exit_code,\n",
                 "        exit_code=0,\n",
             ),

@@ -18,7 +18,8 @@ from schedd.core.records import Unstarted
 from schedd.core.retry import Outcome
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue, Known
-from schedd.owner.collect import Collect, Refusal, Reported
+from schedd.owner.collect import Collect, Refusal
+from schedd.owner.reports import Reported
 from schedd.ports import Nudges, ResultStore
 from schedkit.errors import OutcomeUnknown, Unavailable
 from schedproto.v1 import job_pb2
@@ -63,9 +64,12 @@ class Rows:
 class Definitions(Catalogue):
     def __init__(self) -> None:
         self.read_for: list[LiveRun] = []
+        self.readable = True
 
     async def of_runs(self, runs: Iterable[LiveRun]) -> dict[JobId, Known]:
         self.read_for += runs
+        if not self.readable:
+            return {}
         job = running(1, worker()).job_id
         definition = Definition(job, 1, "default", "j", action="shell")
         compiled = schedule.compile(schedule.OnDemand(), "default/j", job)
@@ -100,6 +104,10 @@ class World:
 
     def succeeds(self) -> None:
         """The worker reports, and reports again if it isn't answered."""
+        self.ends(Outcome.SUCCEEDED)
+
+    def ends(self, outcome: Outcome) -> None:
+        """The worker reports this end."""
         assert self.run.incarnation is not None
         reported = Reported(
             key=self.run.key,
@@ -107,7 +115,7 @@ class World:
             worker="w1",
             sender=self.run.incarnation,
             digest=b"d",
-            outcome=Outcome.SUCCEEDED,
+            outcome=outcome,
             reason=None,
             error="",
             exit_code=0,
@@ -292,3 +300,29 @@ async def test_many_results_at_once_leave_everybody_else_their_turn() -> None:
         world.succeeds()
     assert await turns_during(world.collect.step()) >= 18
     assert len(world.line.acknowledged) == 500
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.RETURNED, Outcome.CANCELLED])
+async def test_what_cannot_be_judged_here_is_left_to_another_member(outcome: Outcome) -> None:
+    """M13: a newer member's definition says how often the run is tried; here it can't be read."""
+    world = World()
+    world.definitions.readable = False
+    world.ends(outcome)
+    assert await world.collect.step() > 0
+    assert (world.rows.accepted, world.line.acknowledged) == ([], [])
+    world.definitions.readable = True
+    world.ends(outcome)
+    await world.collect.step()
+    assert len(world.line.acknowledged) == 1
+
+
+async def test_what_needs_no_judging_is_stored_by_any_member() -> None:
+    """A success, and the end of what is being cancelled: nothing follows from either."""
+    world = World()
+    world.definitions.readable = False
+    world.succeeds()
+    world.run = replace(running(2, worker()), cancelling=True)
+    world.rows.runs[world.run.key] = world.run
+    world.ends(Outcome.CANCELLED)
+    await world.collect.step()
+    assert len(world.line.acknowledged) == 2

@@ -2,7 +2,7 @@
 
 Revision 0006. Only adds, so that a member of the version before goes on beside it. It goes by the
 job's policy where a trigger named another, terminates where it should kill, and leaves alone the
-jobs whose policy it doesn't know.
+jobs whose policy it doesn't know, but for their results: it doesn't try again what failed.
 """
 
 from alembic import op

@@ -1,0 +1,87 @@
+"""From what a worker says of an attempt's end to what is stored of it. Pure.
+
+Invariant: nobody judges what can't be read. Where a definition that this member doesn't understand
+(a newer member's) says whether the run is tried again, there is no report: judged without it, a run
+that a leaving worker gave back would have failed for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from schedd.core.ids import IncarnationId, JobId, Token
+from schedd.core.lifecycle import Reason, State
+from schedd.core.model import LiveRun, Report, RunKey
+from schedd.core.retry import Outcome, Sequel, after_attempt, fingerprint
+from schedd.owner.catalogue import Known
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A result as it came over a stream."""
+
+    key: RunKey
+    token: Token
+    worker: str
+    sender: IncarnationId
+    digest: bytes
+    outcome: Outcome
+    reason: Reason | None
+    error: str
+    exit_code: int | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    result: bytes | None
+    output: bytes | None
+    retry_after: timedelta | None
+
+
+def report_of(
+    reported: Reported, run: LiveRun | None, known: Mapping[JobId, Known], now: datetime
+) -> Report | None:
+    """What is to be stored; None where that can't be told here. `run`: as its row stands."""
+    if run is None or run.token != reported.token or run.state is not State.RUNNING:
+        sequel = _as_told(reported)  # the statement will refuse it, or find it stored already
+    elif (entry := known.get(run.job_id)) is None:
+        if reported.outcome is not Outcome.SUCCEEDED and not run.cancelling:
+            return None
+        sequel = _as_told(reported)  # nothing follows, whatever the definition says
+    else:
+        sequel = after_attempt(
+            reported.outcome,
+            reported.reason,
+            run,
+            entry.definition,
+            now,
+            reported.retry_after,
+            began=reported.started_at is not None,
+        )
+    return Report(
+        key=reported.key,
+        token=reported.token,
+        worker=reported.worker,
+        sender=reported.sender,
+        digest=reported.digest,
+        state=sequel.state,
+        reason=sequel.reason,
+        error=reported.error,
+        exit_code=reported.exit_code,
+        started_at=reported.started_at,
+        finished_at=reported.finished_at,
+        retry_at=sequel.retry_at,
+        counts=sequel.counts,
+        lost=sequel.lost,
+        dead=sequel.dead,
+        fingerprint=fingerprint(sequel.reason, reported.exit_code, reported.error)
+        if sequel.dead
+        else "",
+        result=reported.result,
+        output=reported.output,
+    )
+
+
+def _as_told(reported: Reported) -> Sequel:
+    succeeded = reported.outcome is Outcome.SUCCEEDED
+    return Sequel(State.SUCCEEDED if succeeded else State.FAILED, reported.reason)
