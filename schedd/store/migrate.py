@@ -14,21 +14,24 @@ Invariants
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
+from typing import Any
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import Script, ScriptDirectory
-from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from schedd.store import partitions
 from schedd.store.database import CONNECTION, url_of
 from schedd.store.errors import SchemaMismatch, judge, sqlstate
+from schedd.store.servers import Servers
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +83,7 @@ def upgrade(dsn: str) -> str:
     Raises `SchemaMismatch` when the database is too new for this schedd, `Unavailable` when it is
     away, `Misconfigured` when it can't be used.
     """
-    engine = create_engine(url_of(dsn), poolclass=NullPool, connect_args=dict(CONNECTION))
+    engine = _engine(dsn)
     try:
         for left in reversed(range(TRIES)):
             try:
@@ -93,6 +96,20 @@ def upgrade(dsn: str) -> str:
     finally:
         engine.dispose()
     raise AssertionError("the last try gives an answer or raises")
+
+
+def _engine(dsn: str) -> Engine:
+    """Of the servers that the DSN names it leads where members go: to none that was replaced."""
+    engine = create_engine(url_of(dsn), poolclass=NullPool, connect_args=dict(CONNECTION))
+    dialect = engine.dialect
+    servers = Servers(lambda params: dialect.connect(**params), lambda _: nullcontext())
+
+    def connect(*given: Any) -> object:
+        *_, params = given
+        return servers.connect(params)[0]
+
+    event.listen(engine, "do_connect", connect)
+    return engine
 
 
 def _upgrade(engine: Engine) -> str:

@@ -5,11 +5,13 @@
 
 A primary that was cut off while another took its place comes back as it was: it takes writes, and
 may well acknowledge them, and all of them are lost. libpq asks no more than whether it takes them,
-so a pool over two hosts would talk to both.
+so a pool over two hosts would talk to both. And who has just started, and knows no timeline yet,
+asks them all: whom it would meet first may be the one that was replaced.
 
 Invariants
 - No connection is handed out to a standby, nor, once a timeline was seen, to a server of a lower
   one; where other hosts are left, those are tried.
+- The first connection of all leads to the highest timeline of those that answer.
 """
 
 from __future__ import annotations
@@ -65,6 +67,8 @@ class Servers:
             OperationalError: none was to be had; says what was wrong with each that answered.
         """
         hosts = _hosts(params)
+        if self._least == NO_TIMELINE and len(hosts) > 1:
+            self._ask_all(hosts, params)
         left, refused = sorted(hosts, key=lambda host: host != self._last), list[str]()
         while True:
             raw = self._open({**params, **_only(left)})
@@ -78,6 +82,27 @@ class Servers:
             left = [host for host in left if host != here]
             if not left or len(refused) == len(hosts):
                 raise OperationalError("; ".join(refused))
+
+    def _ask_all(self, hosts: list[Host], params: Mapping[str, Any]) -> None:
+        """Hear of the highest timeline there is, and who has it.
+
+        Raises:
+            OperationalError: nobody answers.
+        """
+        away: list[Error] = []
+        for host in hosts:
+            try:
+                raw = self._open({**params, **_only([host])})
+                timeline = self._timeline(raw)
+            except Error as error:
+                away.append(error)
+                continue
+            raw.close()
+            if timeline is not None and timeline > self._least:
+                self.expect(timeline)
+                self._last = host
+        if len(away) == len(hosts):
+            raise away[0]
 
     def _counts(self, timeline: Timeline) -> bool:
         """Whether no higher one was seen; the first of all is what the others are judged by."""

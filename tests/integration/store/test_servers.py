@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from schedctl.dev import postgres
 from schedd.core.ids import Timeline
+from schedd.store import migrate
 from schedd.store.database import Database
 from schedd.store.servers import LOOK
 from schedkit.errors import Unavailable
@@ -49,6 +50,10 @@ def database_on(*servers: ScratchServer) -> Iterator[Database]:
         database.close()
 
 
+def _twin(server: ScratchServer) -> str:
+    return f"postgresql://schedd@127.0.0.1:{server.port}/twin"
+
+
 async def timeline_of(database: Database) -> Timeline:
     def ask(connection: Connection) -> Timeline:
         return Timeline(connection.exec_driver_sql(LOOK).scalar_one())
@@ -61,12 +66,24 @@ async def test_a_server_that_was_replaced_gets_no_connection_where_another_is_na
 ) -> None:
     """P2.6: it takes writes, and is first in the DSN; libpq would stay with it for ever."""
     with database_on(replaced, promoted) as database:
-        assert await timeline_of(database) == 1  # nobody knows better yet
-        database.expect(Timeline(1))
+        database.expect(Timeline(1))  # the other was no primary when this was looked at
         assert await timeline_of(database) == 1
         database.expect(PROMOTED)
         for _ in range(3):
             assert await timeline_of(database) == PROMOTED
+
+
+async def test_who_has_just_started_goes_to_the_promoted_too(
+    replaced: ScratchServer, promoted: ScratchServer
+) -> None:
+    """P2.6: a call that is acknowledged on the replaced is lost; a step there changes nothing."""
+    with database_on(replaced, promoted) as database:
+        assert await timeline_of(database) == PROMOTED
+    hosts = "&".join(f"host=127.0.0.1:{server.port}" for server in (replaced, promoted))
+    migrate.upgrade(f"postgresql://schedd@/twin?{hosts}&target_session_attrs=read-write")
+    tables = "SELECT count(*) > 0 FROM pg_tables WHERE tablename = 'shards'"
+    made = [server.execute(tables, _twin(server)) for server in (replaced, promoted)]
+    assert made == [[(False,)], [(True,)]]
 
 
 async def test_who_knows_of_the_other_from_the_start_never_asks_the_replaced(
@@ -99,6 +116,7 @@ async def test_what_is_under_way_on_a_server_when_it_is_replaced_ends_then(
         connection.exec_driver_sql("SELECT pg_sleep(60)")
 
     with database_on(replaced, promoted) as database:
+        database.expect(Timeline(1))
         call = asyncio.create_task(database.call(body), name="under way")
         await under_way.wait()
         database.expect(PROMOTED)

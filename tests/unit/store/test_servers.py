@@ -83,6 +83,7 @@ def test_the_first_host_of_the_dsn_is_tried_first_and_then_the_one_that_answered
     """A host that is silent costs each connection the whole timeout."""
     hosts = Hosts({"a": 1, "b": 1, "c": 1}, away={"a"})
     servers = hosts.servers()
+    servers.expect(Timeline(1))
     servers.connect(DSN)
     assert hosts.tried == ["a", "b"]
     hosts.tried.clear()
@@ -104,6 +105,28 @@ def test_standbys_and_replaced_servers_are_passed_over_and_closed() -> None:
         ("b", True),
         ("c", False),
     ]
+
+
+def test_who_knows_no_timeline_yet_asks_all_and_takes_the_highest() -> None:
+    """A member that has just started would acknowledge calls on one that was replaced."""
+    hosts = Hosts({"a": 1, "b": 3, "c": 2})
+    servers = hosts.servers()
+    raw, timeline = servers.connect(DSN)
+    assert (raw.host, timeline) == ("b", 3)
+    assert hosts.tried == ["a", "b", "c", "b"], "and whoever has it is asked first"
+    assert [each.closed for each in hosts.made] == [True, True, True, False]
+    servers.connect(DSN)
+    assert hosts.tried[4:] == ["b"], "once"
+
+
+def test_who_is_away_at_the_start_costs_its_timeout_once() -> None:
+    hosts = Hosts({"a": 1, "b": 1, "c": None}, away={"a"})
+    raw, _ = hosts.servers().connect(DSN)
+    assert (raw.host, hosts.tried) == ("b", ["a", "b", "c", "b"])
+    hosts.away, hosts.tried = {"a", "b", "c"}, []
+    with pytest.raises(OperationalError, match="nobody answers"):
+        hosts.servers().connect(DSN)
+    assert hosts.tried == ["a", "b", "c"]
 
 
 def test_where_no_host_counts_it_is_said_of_each_why() -> None:
