@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime
 
 from google.protobuf.message import Message
 
@@ -19,6 +18,7 @@ from schedclient.cluster_values import (
     Worker,
 )
 from schedclient.reading import value_of
+from schedclient.specs import When, when_message
 from schedclient.transport import Transport
 from schedclient.values import DeadLetter
 from schedproto.v1 import cluster_service_pb2 as wire
@@ -77,18 +77,18 @@ class ClusterCalls:
         self,
         *,
         catch_up: bool | None = None,
-        catch_up_since: datetime | None = None,
+        catch_up_since: When | None = None,
         deadline: float | None = None,
     ) -> Cluster:
         """Fire and start again. What fell due meanwhile is SKIPPED (PAUSED), or with `catch_up`
-        goes by each job's policy; with `catch_up_since` (aware) what fell due from then on. A
+        goes by each job's policy; with `catch_up_since` what fell due from then on. A
         cluster whose database went back needs one of the two.
         """
         request = wire.ResumeClusterRequest(
             catch_up=catch_up is True, catch_up_nothing=catch_up is False
         )
         if catch_up_since is not None:
-            request.catch_up_since.FromDatetime(catch_up_since.astimezone(UTC))
+            request.catch_up_since.CopyFrom(when_message(catch_up_since, "catch_up_since"))
         return value_of(Cluster, await self._call(methods.RESUME_CLUSTER, request, deadline))
 
 

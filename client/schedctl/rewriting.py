@@ -9,6 +9,7 @@ import difflib
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from schedctl.timetables import Table
 from schedd.core.schedule import CronSchedule
@@ -48,8 +49,9 @@ def _moved(table: Table, name: str, moves: Sequence[Move]) -> list[str]:
         if move.number < 0:
             phases[number] = move.after
             continue
-        after = move.fixed if name in table.crontabs else move.after
-        lines[number - 1] = _replaced(lines[number - 1], move.before, after)
+        crontab = name in table.crontabs
+        after = move.fixed if crontab else move.after
+        lines[number - 1] = _replaced(lines[number - 1], move.before, after, crontab=crontab)
     for number in sorted(phases, reverse=True):
         key = re.match(r"\s*(?=every\s*:)", lines[number - 1])
         written = f"phase: {phases[number]}"
@@ -57,10 +59,17 @@ def _moved(table: Table, name: str, moves: Sequence[Move]) -> list[str]:
     return lines
 
 
-def _replaced(line: str, before: str, after: str) -> str:
+_BEGINS: Final = r"(?P<begins>(?:^|[\[,'\"{]|[:-]\s)\s*)"
+_ENDS: Final = r"(?=\s*(?:$|['\"\],}]|\s#))"
+"""Where an expression begins and ends in a manifest: one of a list may end as another does."""
+
+
+def _replaced(line: str, before: str, after: str, *, crontab: bool) -> str:
     """The line with its expression replaced, however it was spaced."""
-    pattern = r"\s+".join(re.escape(word) for word in before.split())
-    return re.sub(pattern, lambda _: after, line, count=1)
+    words = r"\s+".join(re.escape(word) for word in before.split())
+    begins, ends = (r"(?P<begins>^\s*-?)", r"(?=\s)") if crontab else (_BEGINS, _ENDS)
+    pattern = f"{begins}{words}{ends}"
+    return re.sub(pattern, lambda found: found["begins"] + after, line, count=1)
 
 
 def _command(move: Move, moves: Sequence[Move]) -> str:

@@ -90,6 +90,13 @@ async def test_pause_resume_delete_next_name_their_job(client: Client, member: S
     assert [request.job for _, request in member.requests] == ["etl"] * 4
 
 
+async def test_what_is_caught_up_since_has_a_zone_or_isnt_sent(client: Client, member: Scripted):
+    """Read as this host's local time it would start, or skip, the runs of some hours more."""
+    with pytest.raises(InvalidArgument, match="has no time zone"):
+        await client.cluster.resume(catch_up_since=datetime(2026, 1, 1))  # noqa: DTZ001 - that's it
+    assert member.requests == []
+
+
 async def test_lists_are_read_page_by_page_and_no_further_than_asked(
     client: Client, member: Scripted
 ):

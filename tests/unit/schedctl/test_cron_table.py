@@ -150,6 +150,18 @@ def test_rewritten_manifests_are_a_patch(offline, jobs, tmp_path):
     assert any(line.startswith("+phase: ") for line in ended.lines)
 
 
+def test_an_expression_that_ends_as_another_does_is_rewritten_where_it_stands(offline, tmp_path):
+    lists = tmp_path / "lists.yaml"
+    lists.write_text(
+        'name: one\ncron: ["10,30 * * * *", "0 * * * *"]\nshell: {argv: ["true"]}\n---\n'
+        'name: two\ncron: ["7,9 0 * * * *", "0 * * * *"]  # each hour\nshell: {argv: ["true"]}\n'
+    )
+    ended = offline("cron", "forecast", "-f", str(lists), "--from", MONDAY, "--rewritten")
+    written = [line for line in ended.lines if line.startswith("+cron")]
+    assert '+cron: ["10,30 * * * *", "H * * * *"]' in written
+    assert '+cron: ["7,9 H * * * *", "H * * * *"]  # each hour' in written
+
+
 def test_collide_counts_instants_and_can_fail(offline):
     arguments = ("cron", "collide", "0 * * * *", "0 0 * * *", "--from", MONDAY)
     ended = offline(*arguments)
