@@ -21,7 +21,7 @@ import asyncio
 import resource
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -62,89 +62,120 @@ def connections_for(descriptors: int, listeners: int) -> int:
 
 def protocol_of(most: int, most_of_one_host: int) -> type[H11Protocol]:
     """Uvicorn's protocol with these bounds; the connections that it counts are of one server."""
-    hosts: Counter[str] = Counter()
+    doors = _Doors(most, most_of_one_host)
+    return type("BoundedPatience", (Patience,), {"doors": doors})
 
-    class Patience(H11Protocol):
-        """One connection."""
 
-        _host = ""
-        _head: asyncio.TimerHandle | None = None
-        _stall: asyncio.TimerHandle | None = None
-        _refused = False
-        _unwanted = 0
+class _Doors:
+    """The connections of one listener, by host."""
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            cast("Any", transport).max_size = PIECE  # of asyncio's own transports
-            self._host = str(self.client[0]) if self.client else ""
-            hosts[self._host] += 1
-            if hosts[self._host] > most_of_one_host or hosts.total() > most:
-                self._refused = True
-                transport.write(_BUSY)
-                self._end()
-            else:
-                self._await_head()
+    def __init__(self, most: int, most_of_one_host: int) -> None:
+        self._most, self._most_of_one_host = most, most_of_one_host
+        self._hosts: Counter[str] = Counter()
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            hosts[self._host] -= 1
-            if not hosts[self._host]:
-                del hosts[self._host]
-            self._head = _disarmed(self._head)
-            self._stall = _disarmed(self._stall)
-            super().connection_lost(exc)
+    def enter(self, host: str) -> bool:
+        """One more of this host; whether there is room for it. It leaves in any case."""
+        self._hosts[host] += 1
+        return self._hosts[host] <= self._most_of_one_host and self._hosts.total() <= self._most
 
-        def data_received(self, data: bytes) -> None:
-            if self._refused or self._overdue(data):
-                return
-            super().data_received(data)
-            if self.cycle is not None and not self.cycle.response_complete:
-                self._head = _disarmed(self._head)
+    def leave(self, host: str) -> None:
+        """One less."""
+        self._hosts[host] -= 1
+        if not self._hosts[host]:
+            del self._hosts[host]
 
-        def on_response_complete(self) -> None:
+
+class Patience(H11Protocol):
+    """One connection, through the `doors` that its class has (`protocol_of`)."""
+
+    doors: ClassVar[_Doors]
+
+    _host = ""
+    _head: asyncio.TimerHandle | None = None
+    _stall: asyncio.TimerHandle | None = None
+    _refused = False
+    _unwanted = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """It was accepted: is there room, and will a head come?"""
+        super().connection_made(transport)
+        cast("Any", transport).max_size = PIECE  # of asyncio's own transports
+        self._host = str(self.client[0]) if self.client else ""
+        if self.doors.enter(self._host):
             self._await_head()
-            super().on_response_complete()
-            if self.transport.is_closing():
-                self._end()
-
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self._stall = self._stall or self._later(STALLED_FOR, self.transport.abort)
-
-        def resume_writing(self) -> None:
-            self._stall = _disarmed(self._stall)
-            super().resume_writing()
-
-        def timeout_keep_alive_handler(self) -> None:
-            super().timeout_keep_alive_handler()
+        else:
+            self._refused = True
+            transport.write(_BUSY)
             self._end()
 
-        def _overdue(self, data: bytes) -> bool:
-            """Whether too much comes of a body whose request was answered: it is looked at no more.
-            Some is taken, for who is reset while it sends hasn't read the answer yet.
-            """
-            answered = self.cycle is not None and self.cycle.response_complete
-            if not answered or not self.cycle.more_body:
-                self._unwanted = 0
-                return False
-            self._unwanted += len(data)
-            if self._unwanted > UNWANTED:
-                self._end()
-            return self._unwanted > UNWANTED
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is over."""
+        self.doors.leave(self._host)
+        self._head = _disarmed(self._head)
+        self._stall = _disarmed(self._stall)
+        super().connection_lost(exc)
 
-        def _await_head(self) -> None:
-            _disarmed(self._head)
-            self._head = self._later(HEAD_WITHIN, self._end)
+    def data_received(self, data: bytes) -> None:
+        """A piece of a head or a body."""
+        if self._refused or self._overdue(data):
+            return
+        super().data_received(data)
+        self._heed_head()
 
-        def _end(self) -> None:
-            """Close it; and cut it off if what was said isn't taken away."""
+    def on_response_complete(self) -> None:
+        """The next head may come now; it may be here already, with what follows it."""
+        self._await_head()
+        super().on_response_complete()
+        self._heed_head()
+        if self.transport.is_closing():
+            self._end()
+
+    def pause_writing(self) -> None:
+        """What was said isn't read."""
+        super().pause_writing()
+        self._stall = self._stall or self._later(STALLED_FOR, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It is read on; the rest of a connection that closes has what is left of its time."""
+        if not self.transport.is_closing():
+            self._stall = _disarmed(self._stall)
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Nothing came after an answer."""
+        super().timeout_keep_alive_handler()
+        self._end()
+
+    def _overdue(self, data: bytes) -> bool:
+        """Whether too much comes of a body whose request was answered: it is looked at no more.
+        Some is taken, for who is reset while it sends hasn't read the answer yet.
+        """
+        answered = self.cycle is not None and self.cycle.response_complete
+        if not answered or not self.cycle.more_body:
+            self._unwanted = 0
+            return False
+        self._unwanted += len(data)
+        if self._unwanted > UNWANTED:
+            self._end()
+        return self._unwanted > UNWANTED
+
+    def _await_head(self) -> None:
+        _disarmed(self._head)
+        self._head = self._later(HEAD_WITHIN, self._end)
+
+    def _heed_head(self) -> None:
+        """A whole one is here: its answer may take what time it needs."""
+        if self.cycle is not None and not self.cycle.response_complete:
             self._head = _disarmed(self._head)
-            self.transport.close()
-            self._stall = self._stall or self._later(STALLED_FOR, self.transport.abort)
 
-        def _later(self, seconds: float, what: Callable[[], None]) -> asyncio.TimerHandle:
-            return self.loop.call_later(seconds, what)
+    def _end(self) -> None:
+        """Close it; and cut it off if what was said isn't taken away."""
+        self._head = _disarmed(self._head)
+        self.transport.close()
+        self._stall = self._stall or self._later(STALLED_FOR, self.transport.abort)
 
-    return Patience
+    def _later(self, seconds: float, what: Callable[[], None]) -> asyncio.TimerHandle:
+        return self.loop.call_later(seconds, what)
 
 
 def _disarmed(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -34,7 +35,11 @@ async def serving(most: int = 64, size: int = 10) -> AsyncIterator[tuple[str, in
     async def answer(_: Request) -> Response:
         return PlainTextResponse("x" * size)
 
-    app = Starlette(routes=[Route("/", answer)])
+    async def slow(_: Request) -> Response:
+        await asyncio.sleep(3 * SHORT)
+        return PlainTextResponse("slow")
+
+    app = Starlette(routes=[Route("/", answer), Route("/slow", slow)])
     app.state.closing = asyncio.Event()
     async with server.bound("127.0.0.1:0") as bound, asyncio.TaskGroup() as group:
         task = group.create_task(bound.serve(app, most), name="http")
@@ -91,6 +96,52 @@ async def test_who_doesn_t_read_an_answer_is_cut_off() -> None:
         await asyncio.sleep(2 * SHORT)  # not to read is the subject
         said = await heard(reader)
         assert 15 < len(said) < 32 << 20
+        writer.close()
+
+
+async def test_who_reads_all_but_the_end_of_the_last_answer_is_cut_off_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is left then is less than what a transport tells of."""
+    nearly, over = asyncio.Event(), asyncio.Event()
+
+    class Watched(patience.Patience):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            ours = transport.get_extra_info("socket")
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            super().connection_made(transport)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            nearly.set()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            over.set()
+
+    monkeypatch.setattr(patience, "Patience", Watched)
+    monkeypatch.setattr(patience, "STALLED_FOR", 3.0)
+    loop = asyncio.get_running_loop()
+    async with serving(size=100_000) as address:
+        with socket.socket() as theirs:
+            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            theirs.setblocking(False)
+            await loop.sock_connect(theirs, address)
+            await loop.sock_sendall(theirs, HEAD + b"connection: close\r\n\r\n")
+            async with asyncio.timeout(10):
+                while not nearly.is_set():
+                    assert await loop.sock_recv(theirs, 2048)
+                await over.wait()
+
+
+async def test_a_request_that_came_with_the_one_before_has_its_time() -> None:
+    async with serving() as (host, port):
+        reader, writer = await asyncio.open_connection(host, port)
+        slow = b"GET /slow HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+        writer.write(HEAD + b"\r\n" + slow)
+        said = await heard(reader)
+        assert said.count(b"HTTP/1.1 200") == 2
+        assert said.endswith(b"slow")
         writer.close()
 
 
