@@ -8,7 +8,7 @@ from schedd.core.ids import IncarnationId
 from schedd.owner.workers import Workers
 from schedd.rpc import frames
 from schedd.rpc.nudges import Nudged, take_nudge
-from schedd.rpc.reading import put, unary
+from schedd.rpc.reading import MOST_PARTS_OF_FRAME, put, unary
 from schedd.rpc.relay import pass_on
 from schedd.rpc.status import abort
 from schedproto.v1 import peer_service_pb2 as wire
@@ -28,7 +28,9 @@ class PeerService:
         """Put it on this server."""
         table = {
             "Nudge": unary(self.nudge, wire.NudgeRequest, wire.NudgeResponse),
-            "Relay": unary(self.relay, wire.RelayRequest, wire.RelayResponse),
+            "Relay": unary(
+                self.relay, wire.RelayRequest, wire.RelayResponse, MOST_PARTS_OF_FRAME
+            ),
             "Examine": unary(self.examine, wire.ExamineRequest, wire.ExamineResponse),
         }
         put(server, "schedd.v1.PeerService", table)

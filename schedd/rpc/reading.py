@@ -34,7 +34,9 @@ MOST_PARTS: Final = 20_000
 """Fields of a request, all that lie in each other together: to look at them takes milliseconds."""
 
 MOST_PARTS_OF_FRAME: Final = 250_000
-"""Of a worker's frame: its heartbeat names all that it holds, about eight parts each."""
+"""Of a worker's frame: its heartbeat names all that it holds, about eight parts each. Of a member's
+too, as it is relayed: of 500 assignments each has thirty, and three for each variable.
+"""
 
 DEEPEST: Final = 100
 """Messages within each other that protobuf reads; what lies deeper needs no counting."""
@@ -84,14 +86,18 @@ async def refuse_unread(context: Context, unread: Unread) -> NoReturn:
 
 
 def unary(
-    call: Callable[[Any, Context], Awaitable[Any]], request: type[Message], answer: type[Message]
+    call: Callable[[Any, Context], Awaitable[Any]],
+    request: type[Message],
+    answer: type[Message],
+    most: int = MOST_PARTS,
 ) -> _Handler:
-    """The handler of a call with one request and one answer."""
+    """The handler of a call with one request, of at most so many parts, and one answer."""
 
     async def handle(requests: AsyncIterator[Message | Unread], context: Context) -> Any:
         return await call(await _asked(requests, context), context)
 
-    return grpc.stream_unary_rpc_method_handler(handle, reader(request), answer.SerializeToString)
+    read = reader(request, most)
+    return grpc.stream_unary_rpc_method_handler(handle, read, answer.SerializeToString)
 
 
 def streaming(

@@ -251,6 +251,18 @@ async def test_what_doesnt_go_into_one_message_is_passed_on_in_several(peers: Pe
     assert sorted(given) == [str(each.run.key.run_id) for each in handed]
 
 
+async def test_as_many_assignments_as_go_into_one_frame_are_taken(peers: Peers, peer: Peer):
+    """P4.5: each has dozens of parts, of which a user's request may have 20,000 (`reading`)."""
+    one, outbox = worker(), Outbox()
+    peer.workers.attach(one, outbox)
+    shell = job_pb2.ShellAction(argv=["true"], env={f"NAME_{n}": "value" for n in range(16)})
+    known = replace(KNOWN, spec=job_pb2.Job(shell=shell))
+    handed = [Assigned(running(n, one), None) for n in range(1, MOST_IN_FRAME + 1)]
+    assert await Relay(peers).assign([(each, known) for each in handed]) == []
+    async with asyncio.timeout(PATIENCE):
+        assert len((await outbox.next()).assignments) == MOST_IN_FRAME
+
+
 async def test_of_what_was_handed_on_only_what_surely_arrived_nowhere_comes_back(
     peers: Peers, peer: Peer
 ):
