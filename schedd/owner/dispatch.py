@@ -130,10 +130,12 @@ class Dispatch:
     async def _choose(self) -> tuple[list[tuple[LiveRun, Known, Offer]], bool]:
         """Take runs off the queue in order, as far as the offers go; whether to go on at once.
 
-        A run that no offer fits waits in the line of its need and holds nobody up.
+        A run that no offer fits waits in the line of its need and holds nobody up. One that a scan
+        puts back while definitions are read is chosen once.
         """
         offers = self._workers.offers()
         chosen: list[tuple[LiveRun, Known, Offer]] = []
+        taken: set[RunId] = set()
         seen = 0
         while len(chosen) < BATCH and seen < SORTED_AT_MOST:
             room = min(BATCH - len(chosen), sum(offer.slots for offer in offers))
@@ -148,7 +150,7 @@ class Dispatch:
                 raise
             for run in batch:
                 entry = known.get(run.job_id)
-                if entry is None:
+                if entry is None or run.key.run_id in taken:
                     continue  # its definition can't be read; the scan brings it back
                 need = need_of(entry.definition)
                 offer = choose(need, rank_of(run), offers)
@@ -156,6 +158,7 @@ class Dispatch:
                     self._board.ready.add([run], need)
                 else:
                     offer.slots -= need.slots
+                    taken.add(run.key.run_id)
                     chosen.append((run, entry, offer))
         return chosen, True
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from schedd.core.ids import ShardId, Token
+from schedd.core.ids import JobId, ShardId, Token
 from schedd.core.lifecycle import State
 from schedd.core.model import (
     Assigned,
@@ -62,6 +62,27 @@ async def test_while_the_cluster_is_paused_nobody_is_asked_for_slots_and_nothing
     world.workers.granted(next(iter(world.workers._attached.values())), 4, received=2)
     await world.settle()
     assert world.handed() == {1, 2, 3, 4}
+
+
+async def test_a_run_that_a_scan_puts_back_while_definitions_are_read_is_drafted_once(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Of two drafts of one run the second would end it, or take a slot for nothing."""
+    world = World()
+    world.attach(worker(slots=8), grant=8)
+    strange = replace(SHELL, action="python", handler="nobody has it")
+    world.definitions.jobs = {run(2).job_id: strange}
+    waiting = [of(1, 1, waited=60), of(2, 2, waited=60)]
+    read = world.definitions.newest
+
+    async def scanned(jobs: Collection[JobId]) -> dict[JobId, Known]:
+        world.board.put_runs(waiting, NOW)
+        return await read(jobs)
+
+    monkeypatch.setattr(world.definitions, "newest", scanned)
+    world.board.put_runs(waiting, NOW)
+    await world.dispatch.step()
+    assert [draft.key for draft in world.rows.drafts] == [waiting[0].key]
 
 
 async def test_a_run_of_many_slots_asks_for_all_of_them():
