@@ -28,9 +28,7 @@ class PeerService:
         """Put it on this server."""
         table = {
             "Nudge": unary(self.nudge, wire.NudgeRequest, wire.NudgeResponse),
-            "Relay": unary(
-                self.relay, wire.RelayRequest, wire.RelayResponse, MOST_PARTS_OF_FRAME
-            ),
+            "Relay": unary(self.relay, wire.RelayRequest, wire.RelayResponse, MOST_PARTS_OF_FRAME),
             "Examine": unary(self.examine, wire.ExamineRequest, wire.ExamineResponse),
         }
         put(server, "schedd.v1.PeerService", table)
