@@ -5,6 +5,7 @@
 ErrorInfo.reason is the UPPER_CASE word that programs look at; its metadata holds the remedy.
 """
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any, Final, NoReturn
 
@@ -28,7 +29,12 @@ async def abort(
     remedy: str = "",
     violations: Iterable[Violation] = (),
 ) -> NoReturn:
-    """End the call with this status; never returns."""
+    """End the call with this status; never returns.
+
+    Raises:
+        CancelledError: the call has ended already, and there is nobody to tell: its caller left, or
+            gRPC's core refused its message, and says so later than the handler finds none.
+    """
     code = _CODES[status]
     details = [
         ErrorInfo(reason=reason, domain=DOMAIN, metadata={"remedy": remedy} if remedy else {})
@@ -39,7 +45,11 @@ async def abort(
     ]
     if wrong:
         found.details.append(_packed(BadRequest(field_violations=wrong)))
-    await context.abort(code, message, (("grpc-status-details-bin", found.SerializeToString()),))
+    trailers = (("grpc-status-details-bin", found.SerializeToString()),)
+    try:
+        await context.abort(code, message, trailers)
+    except grpc.aio.InternalError as ended:
+        raise asyncio.CancelledError from ended
     raise AssertionError("abort returned")
 
 

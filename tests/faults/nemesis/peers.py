@@ -26,7 +26,7 @@ from faults.world.service import Service
 from faults.world.world import World
 from schedctl.dev.processes import end, spawn
 
-COMMAND = ("nice", "-n", "19", sys.executable, "-P", "-m", attack.__name__)
+COMMAND = (sys.executable, "-P", "-m", attack.__name__)
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.fspath(Path(__file__).parents[2])}
 HELD_WITHIN = 90.0
 STRANGERS = 64
