@@ -4,16 +4,20 @@
 attempts of all jobs (`settling`).
 """
 
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from schedd.api import settling
 from schedd.api.cluster import get_cluster
 from schedd.api.errors import FailedPrecondition, InvalidArgument, Violation
 from schedd.api.services import Caller, Services
+from schedd.core.cron import EPOCH
 from schedd.core.model import AuditEntry
 from schedd.core.pauses import Pauses
 from schedproto.v1 import cluster_service_pb2 as wire
 
+CLOCKS_DIFFER: Final = timedelta(minutes=1)
+"""By which the clock of a person's host may be ahead of the cluster's."""
 
 async def pause_cluster(
     services: Services, caller: Caller, request: wire.PauseClusterRequest
@@ -38,16 +42,8 @@ async def resume_cluster(
     """Fire and start again. What fell due in the pause is SKIPPED (PAUSED), or caught up: all of
     it, or from some instant on. A cluster that recovers is resumed with one of the three chosen.
     """
-    since = request.catch_up_since.ToDatetime(UTC) if request.HasField("catch_up_since") else None
+    since = _since(services, request)
     catch_up = True if request.catch_up else False if request.catch_up_nothing else None
-    if (since is not None) + request.catch_up + request.catch_up_nothing > 1:
-        both = "catch_up, catch_up_nothing and catch_up_since say all, nothing and from when on"
-        raise InvalidArgument(
-            both,
-            reason="INVALID_FIELD",
-            remedy="give one of them",
-            violations=[Violation("catch_up_since", both)],
-        )
 
     def entry(before: Pauses, after: Pauses) -> AuditEntry:
         chosen: dict[str, object] = {"catchUp": bool(catch_up)}
@@ -66,6 +62,31 @@ async def resume_cluster(
     services.nudges.cluster_changed()
     with settling.after_commit():
         return await get_cluster(services, caller, wire.GetClusterRequest())
+
+
+def _since(services: Services, request: wire.ResumeClusterRequest) -> datetime | None:
+    """From when on what fell due is caught up; None if it doesn't say."""
+    chosen = request.HasField("catch_up_since")
+    if chosen + request.catch_up + request.catch_up_nothing > 1:
+        raise _wrong(
+            "catch_up, catch_up_nothing and catch_up_since say all, nothing and from when on",
+            remedy="give one of them",
+        )
+    if not chosen:
+        return None
+    since = request.catch_up_since.ToDatetime(UTC)
+    if since > services.clock.now() + CLOCKS_DIFFER:
+        raise _wrong(
+            f"catch_up_since: {since:%Y-%m-%dT%H:%M:%SZ} is still to come, so nothing would be"
+            " caught up, and what is skipped stays so",
+            remedy="give an instant of the pause, or --no-catch-up",
+        )
+    return max(since, EPOCH)
+
+
+def _wrong(problem: str, *, remedy: str) -> InvalidArgument:
+    violation = Violation("catch_up_since", problem)
+    return InvalidArgument(problem, reason="INVALID_FIELD", remedy=remedy, violations=[violation])
 
 
 def _told(pauses: Pauses) -> dict[str, object]:

@@ -113,3 +113,17 @@ async def test_a_recovery_is_told_and_resumed_by_a_choice_alone(api):
     [entry, *_] = (await api("ListAudit", wire.ListAuditRequest(object="cluster"))).entries
     assert json.loads(entry.before)["recovering"]
     assert json.loads(entry.after)["catchUpSince"] == "2023-11-14T22:13:20+00:00"
+
+
+async def test_a_resume_catches_up_since_no_time_to_come_and_any_past(api):
+    """A slip in the year would skip all that fell due, for good."""
+    await api("PauseCluster", wire.PauseClusterRequest())
+    since = wire.ResumeClusterRequest()
+    since.catch_up_since.FromDatetime(api.clock.now() + timedelta(hours=1))
+    with pytest.raises(InvalidArgument, match="is still to come"):
+        await api("ResumeCluster", since)
+    assert (await api("GetCluster", wire.GetClusterRequest())).paused
+    since.catch_up_since.FromJsonString("0001-01-01T00:00:00Z")
+    assert not (await api("ResumeCluster", since)).paused
+    [pause] = (await api.services.pauses.read()).all
+    assert pause.skipped_until() is None
