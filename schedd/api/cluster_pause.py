@@ -19,6 +19,7 @@ from schedproto.v1 import cluster_service_pb2 as wire
 CLOCKS_DIFFER: Final = timedelta(minutes=1)
 """By which the clock of a person's host may be ahead of the cluster's."""
 
+
 async def pause_cluster(
     services: Services, caller: Caller, request: wire.PauseClusterRequest
 ) -> wire.Cluster:
