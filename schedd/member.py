@@ -258,7 +258,7 @@ class Member:
             trusted=live.trusted,
             timeline=lambda: self._clock.timeline,
             able=able,
-            recovery=Recovery(self._coordination, self._recovery),
+            recovery=Recovery(self._coordination, self._recovery, live.keeper.lease.ttl),
             duties=self._duties,
         )
 

@@ -37,9 +37,16 @@ TOLERATED: Final = timedelta(seconds=30)
 """What an asynchronous fail-over may lose without a person being asked."""
 
 DOUBT: Final = timedelta(seconds=30)
-"""After the newest remembered mark, how long the lost database may have gone on: a leader's
-successor makes the next mark within F, and without etcd no owner acts for longer than its TTL.
-"""
+"""The least of `doubt`."""
+
+
+def doubt(ttl: float) -> timedelta:
+    """After the newest remembered mark, how long the lost database may have gone on.
+
+    `ttl`: seconds of a member's lease. A leader's successor makes the next mark within F, and
+    without etcd no owner acts for longer than that.
+    """
+    return max(DOUBT, timedelta(seconds=EVERY + 2 * ttl + 10))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +81,11 @@ class Gap:
         """How much that is, within the 5 s between two marks; None: unknown."""
         return None if self.since is None else (self.until - self.since).total_seconds()
 
-    @property
-    def doubtful_until(self) -> datetime:
-        """Until when something may have happened that the database knows nothing of."""
-        return self.until + DOUBT
+    def doubtful_until(self, ttl: float) -> datetime:
+        """Until when something may have happened that the database knows nothing of. `ttl`: seconds
+        of a member's lease.
+        """
+        return self.until + doubt(ttl)
 
 
 def gap(remembered: Mark | None, found: Mark) -> Gap | None:

@@ -51,11 +51,12 @@ ACTOR = "schedd"
 
 
 class Recovery:
-    """One member's part in it, while it leads."""
+    """One member's part in it, while it leads. `ttl`: of its lease, in seconds."""
 
-    def __init__(self, coordination: Coordination, store: RecoveryStore) -> None:
+    def __init__(self, coordination: Coordination, store: RecoveryStore, ttl: float) -> None:
         self._coordination = coordination
         self._store = store
+        self._ttl = ttl
 
     async def look(self, leadership: Leadership) -> None:
         """Compare, and do what follows from it; then the first mark of the term.
@@ -71,7 +72,8 @@ class Recovery:
             if lost.tolerated:
                 await self._go_on(leadership.term, lost)
             else:
-                await recover(self._store, leadership.term, lost.doubtful_until, lost)
+                until = lost.doubtful_until(self._ttl)
+                await recover(self._store, leadership.term, until, lost)
         await self._mark(leadership)
 
     def marking(self, leadership: Leadership) -> Loop:

@@ -41,7 +41,7 @@ def test_more_than_that_is_for_a_person_on_whichever_timeline() -> None:
         lost = gap(REMEMBERED, found(31, timeline=Timeline(timeline)))
         assert lost is not None
         assert not lost.tolerated
-        assert lost.doubtful_until == NOON + DOUBT
+        assert lost.doubtful_until(ttl=5) == NOON + DOUBT
 
 
 @pytest.mark.parametrize("changes", [{"system": 8}, {"database": "another"}])

@@ -29,7 +29,7 @@ class Throne:
         self.etcd = TwinCoordination(TwinEtcd())
         self.rows = TwinDatabase()
         self.store = TwinMembershipStore(self.rows)
-        self.recovery = Recovery(self.etcd, self.store)
+        self.recovery = Recovery(self.etcd, self.store, ttl=5)
 
     async def reign(self) -> Leadership:
         await self.etcd.txn((), [Delete(LEADER)])
@@ -114,6 +114,21 @@ async def test_more_is_held_in_a_pause_from_the_restored_mark_on(throne: Throne)
     assert after.at > before.at
 
 
+async def test_what_is_in_doubt_lasts_as_long_as_owners_may_act_without_a_mark(
+    throne: Throne,
+) -> None:
+    """P2.9: a leader died, and for a minute, its lease's, nobody made a mark; owners went on."""
+    await throne.look()
+    before = await throne.remembered()
+    throne.goes_back(3600)
+    await Recovery(throne.etcd, throne.store, ttl=60).look(await throne.reign())
+    assert before is not None
+    assert before.at is not None
+    [pause] = throne.rows.pauses
+    assert pause.lost_until is not None
+    assert pause.lost_until >= before.at + timedelta(seconds=marks.EVERY + 60 + 60)
+
+
 async def test_a_leader_that_dies_before_all_is_done_has_a_successor_that_begins_anew(
     throne: Throne,
 ) -> None:
@@ -122,7 +137,7 @@ async def test_a_leader_that_dies_before_all_is_done_has_a_successor_that_begins
     before = await throne.remembered()
     throne.goes_back(3600)
     with pytest.raises(Unavailable):
-        await Recovery(throne.etcd, DiesInIt(throne.rows)).look(await throne.reign())
+        await Recovery(throne.etcd, DiesInIt(throne.rows), ttl=5).look(await throne.reign())
     assert await throne.remembered() == before
     await throne.look()
     assert throne.rows.pauses[-1].recovering
