@@ -21,7 +21,10 @@ MOST_VALUES: Final = 128 * 1024
 SHORT: Final = 256 * 1024
 """Bytes of a text that may hold as many as go into it."""
 
-_TEXT: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+"""One that doesn't end goes to the end of all, and nothing is looked at twice: where it were none,
+each quote that is escaped in it would be looked from anew, for hours.
+"""
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 """Where half a pair may stand, as an escape or as itself."""
 

@@ -110,6 +110,7 @@ def bodies() -> Iterator[tuple[str, bytes]]:
     yield "a million objects", b'{"payload": [' + b"{}," * 1_000_000 + b"{}]}"
     yield "a million requirements", b'{"require": [' + b"{}," * 1_000_000 + b"{}]}"
     yield "a million keys", _keys(200_000)
+    yield "a text without an end, of a million quotes", b'{"name": "' + b'\\",' * 1_000_000
     yield "4 MiB and one", b'{"name": "' + b"x" * LIMIT + b'"}'
 
 

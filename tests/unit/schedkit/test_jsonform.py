@@ -12,7 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedkit.jsonform import FormErrors, Plain, from_json, named_fields, to_json
+from schedkit.jsonform import FormErrors, Plain, from_json, named_fields, standard, to_json
 from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, job_service_pb2, run_pb2
 
 Job = job_pb2.Job
@@ -396,3 +396,13 @@ def test_masks_stand_as_lists():
     request = job_service_pb2.UpdateJobRequest()
     request.update_mask.paths.append("*")
     assert to_json(request)["updateMask"] == ["*"]
+
+
+def test_only_what_stands_outside_of_texts_is_a_value():
+    """Looked at once: a text that never ends was looked at anew from each quote in it."""
+    many = standard.MOST_VALUES + 1
+    for harmless in ('"' + ",[{" * many + '"', '"' + '\\",' * many, '"' + '\\",' * many + "\\"):
+        standard.check_width(harmless)
+    for wide in ("[" + '"a,\\"",' * many, "[" * (2 * many)):
+        with pytest.raises(standard.TooMany):
+            standard.check_width(wide)
