@@ -40,6 +40,9 @@ _BROKEN = ("22", "23", "54")
 _REFUSED_AT_THE_DOOR = ("does not exist", "authentication failed", "no pg_hba.conf entry")
 """A connection that is refused carries no code, only the server's words."""
 
+_A_TRY = (" failed: ", "could not ")
+"""What libpq says of each server that it tried, a line each; others only explain."""
+
 _AWAY = (
     "08",  # connection
     "25006",  # read-only: a standby
@@ -61,7 +64,7 @@ def judge(error: DBAPIError, *, committing: bool) -> tuple[Exception, Remedy]:
     told = f"PostgreSQL: {_first_line(error)}"
     if code in _CONFLICTS:
         return Unavailable(told), Remedy.AT_ONCE
-    if not code and any(words in told for words in _REFUSED_AT_THE_DOOR):
+    if not code and _refused_by_all(error):
         return Misconfigured(told), Remedy.NONE
     lost = error.connection_invalidated or not code or code.startswith(_AWAY) or code in _WAITED
     if committing and lost:
@@ -87,6 +90,15 @@ def _other(code: str, told: str) -> ScheddError:
     if code.startswith("28") or code in {"3D000", "42501"}:
         return Misconfigured(told)
     return Fault(told)
+
+
+def _refused_by_all(error: DBAPIError) -> bool:
+    """Whether each server that was tried refused us: one that is away may be what counts."""
+    lines = str(error.orig).strip().splitlines()
+    tries = [line for line in lines if any(words in line for words in _A_TRY)] or lines[:1]
+    return bool(tries) and all(
+        any(words in line for words in _REFUSED_AT_THE_DOOR) for line in tries
+    )
 
 
 def _first_line(error: DBAPIError) -> str:

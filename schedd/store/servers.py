@@ -102,7 +102,7 @@ class Servers:
                 self.expect(timeline)
                 self._last = host
         if len(away) == len(hosts):
-            raise away[0]
+            raise OperationalError("\n".join(str(error).strip() for error in away))
 
     def _counts(self, timeline: Timeline) -> bool:
         """Whether no higher one was seen; the first of all is what the others are judged by."""

@@ -71,6 +71,21 @@ def test_a_refusal_at_the_door_is_the_operators() -> None:
     assert (type(error), remedy) == (Misconfigured, Remedy.NONE)
 
 
+REFUSED = 'connection to server at "a", port 5432 failed: FATAL:  database "x" does not exist'
+AWAY = 'connection to server at "b", port 5432 failed: Connection refused\n\tIs it running there?'
+LOST = 'could not translate host name "b" to address: Name or service not known'
+
+
+@pytest.mark.parametrize("other", [AWAY, LOST])
+def test_of_two_servers_one_that_is_away_may_be_the_one_that_counts(other: str) -> None:
+    """Else a member would end for good in the second in which its primary restarts."""
+    for words in (f"{REFUSED}\n{other}", f"{other}\n{REFUSED}"):
+        error, remedy = judge(failed(None, words), committing=False)
+        assert (type(error), remedy) == (Unavailable, Remedy.AT_ONCE)
+    twice = f'{REFUSED}\n{REFUSED}\npassword retrieved from file "x"'
+    assert type(judge(failed(None, twice), committing=False)[0]) is Misconfigured
+
+
 def test_only_the_first_line_is_told() -> None:
     error, _ = judge(failed("40001", "could not serialize\nDETAIL: rows"), committing=False)
     assert str(error) == "PostgreSQL: could not serialize"
