@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from faults.hostile import connections
@@ -92,15 +90,7 @@ async def _live(order: Order) -> None:
         return
 
 
-def _yield_to_all() -> None:
-    """Be the last that gets a processor: what this computes would be computed elsewhere."""
-    os.nice(19)
-    with suppress(OSError):  # where each session has its share, `nice` is within that alone
-        Path("/proc/self/autogroup").write_text("19", encoding="ascii")
-
-
 if __name__ == "__main__":
-    _yield_to_all()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     asyncio.run(_live(Order(**json.loads(sys.argv[1]))))
