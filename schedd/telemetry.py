@@ -56,6 +56,12 @@ REFUSALS: Final = frozenset(
 STEPS: Final = frozenset({"fire", "assign", "give_back", "rescue", "end_waiting"})
 OTHER: Final = "other"
 
+OPEN_METRICS: Final = "application/openmetrics-text"
+FORMS: Final = ("", f"{OPEN_METRICS}; version=1.0.0")
+"""What is asked of the library: plain text, or OpenMetrics. Never what a caller says: its answers
+are kept (`scraped`), one for each version that anybody makes up, and some of them raise.
+"""
+
 
 class Telemetry:
     """Counts what happens and says what matters; `emit` is the `Emit` of the loops."""
@@ -76,13 +82,12 @@ class Telemetry:
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """All metrics as text in the form that the Accept header asks for, and its media type."""
-        encode, media_type = choose_encoder(accept)
+        encode, media_type = choose_encoder(FORMS[OPEN_METRICS in accept.lower()])
         return encode(self.registry), media_type
 
     def scraped(self, accept: str) -> tuple[bytes, str]:
         """As `exposition`, at most a second old: who asks 1,000 times is answered from one."""
-        _, media_type = choose_encoder(accept)
-        return self._scraped.of(media_type)
+        return self._scraped.of(FORMS[OPEN_METRICS in accept.lower()])
 
     @property
     def pulse(self) -> Pulse:

@@ -181,3 +181,12 @@ def test_who_scrapes_a_thousand_times_is_answered_from_one(accept: str) -> None:
     answers = {telemetry.scraped(accept) for _ in range(1000)}
     assert collected <= 2  # a moment may pass meanwhile
     assert {each for _, each in answers} == {telemetry.exposition(accept)[1]}
+
+
+def test_whatever_version_a_caller_makes_up_there_are_two_forms() -> None:
+    """One was kept for each; and of some the library raises."""
+    telemetry = Telemetry()
+    versions = ["0.0.1", "1.0.0", "x", *(f"{n}.0.0" for n in range(2, 50))]
+    kinds = ("text/plain", "application/openmetrics-text", "Application/OpenMetrics-Text", "*/*")
+    told = {telemetry.scraped(f"{kind}; version={each}")[1] for kind in kinds for each in versions}
+    assert len(told) == len(telemetry._scraped._made) == 2
