@@ -22,6 +22,8 @@ QUIET, ATTACK = 8.0, 20.0
 ROUND_WITHIN = 120.0
 WATCHED = 20
 HELD = 1000
+MUST = {"half-open": ("refused", "ended"), "idle": ("ended",), "slow": ()}
+"""What has to become of some connections at each kind of port."""
 
 
 def _begun(report: Report) -> bool:
@@ -73,6 +75,8 @@ def test_connections_of_hostile_peers(fault_run: FaultRun, world: World, kind: s
             run.crew.cancel(each)
         run.figures |= {"connections": said["held"], "answers": said["answers"]}
         others.judge()
+        for port, found in said["held"].items():
+            assert all(found[what] for what in MUST[kind]), (port, found)
 
 
 @pytest.mark.full

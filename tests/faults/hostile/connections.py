@@ -13,6 +13,9 @@ from faults.hostile.order import Order
 WATCH = "/schedd.v1.RunService/WatchRuns"
 ATTACH, HEALTH_WATCH = "/schedd.v1.WorkerService/Attach", calls.HEALTH[1]
 
+ROOM = 1 << 20
+"""Bytes for the heads of many streams on one connection: unread, they don't hide its end."""
+
 Holders: TypeAlias = dict[str, Sequence[Holder]]
 """By kind of port."""
 
@@ -46,7 +49,7 @@ def idle(order: Order) -> Holders:
                 said += http2.opening(path, address, stream)
                 said += http2.data(content, stream, end=path != ATTACH) if content else b""
             openings.append((bytes(said), 0.0))
-        streams.append(Holder(address, len(openings), lambda n, of=openings: of[n % len(of)]))
+        streams.append(Holder(address, len(openings), lambda n, of=openings: of[n % len(of)], ROOM))
     idle = _at_each(order.grpc, order, lambda _: (http2.hello(), 0.0))
     return {"grpc": idle, "streams": streams}
 

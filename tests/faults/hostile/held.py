@@ -35,11 +35,14 @@ class Kept:
 
 @dataclass
 class Holder:
-    """Those to one port. `opening(n)`: what the n-th says first, and the pace at which it reads."""
+    """Those to one port. `opening(n)`: what the n-th says first, and the pace at which it reads.
+    `buffer`: bytes that come in unread; the end of one that is full isn't seen, it waits for room.
+    """
 
     address: str
     wanted: int
     opening: Callable[[int], tuple[bytes, float]]
+    buffer: int = BUFFER
     tried: int = 0
     refused: int = 0
     ended: int = 0
@@ -90,7 +93,7 @@ class Holder:
         self.tried += 1
         connection = socket.socket()
         connection.setblocking(False)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.buffer)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(5):
