@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
+from schedd.core.batch_size import BatchSize
 from schedd.core.events import AssignedRuns, Emit, Waiting
 from schedd.core.ids import JobId, RunId
 from schedd.core.model import (
@@ -87,6 +88,7 @@ class Dispatch:
         self._try_held_at = 0.0
         self._unsort_at = 0.0
         self._held_turn = 0
+        self._size = BatchSize(BATCH)
         self.loop = Loop("dispatch", self.step, interval=1.0)
 
     def wake(self) -> None:
@@ -101,9 +103,11 @@ class Dispatch:
         now = self._clock.now()
         self._board.ripen(now)
         self._look_again(boottime())
+        began = boottime()
         chosen, more = await self._choose()
         if chosen:
             more = await self._assign(chosen) or more
+            self._size.took(len(chosen), boottime() - began)
         self._tell_demand()
         if more or (chosen and self._board.ready and self._workers.offers()):
             return 0.0
@@ -137,8 +141,8 @@ class Dispatch:
         chosen: list[tuple[LiveRun, Known, Offer]] = []
         taken: set[RunId] = set()
         seen = 0
-        while len(chosen) < BATCH and seen < SORTED_AT_MOST:
-            room = min(BATCH - len(chosen), sum(offer.slots for offer in offers))
+        while len(chosen) < self._size.now and seen < SORTED_AT_MOST:
+            room = min(self._size.now - len(chosen), sum(offer.slots for offer in offers))
             batch = self._pop(room, offers)
             if not batch:
                 return chosen, False

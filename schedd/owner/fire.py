@@ -1,19 +1,18 @@
 """Fire: turn due instants into runs, on time and never early.
 
-    timers due within the horizon ──load──→ agenda ──due──→ plan ──one transaction a lane──→ runs
+    agenda (`near_future`) ──due──→ plan ──one transaction a lane──→ runs
 
 The plan (`core/pauses.py`, `core/catch_up.py`) says which instants run, which are only accounted
 for, and where the timer stands next. The fire statement inserts from the timers that advanced, so
 a timer that was paused, edited, moved or fired by somebody else meanwhile inserts nothing
 (PROTOCOL 3); its row is then read again. One that comes back unchanged met a guard of the database:
 its clock is behind ours, or the cluster was just paused or resumed. It is tried again after a
-pause. Loads read from minus infinity, never from a watermark: a creation may commit behind it.
-While the cluster is paused nothing is looked at.
+pause. While the cluster is paused nothing is looked at.
 
 Of what is due the higher priority goes first, by the order of what waits for a worker: else what is
-urgent would wait for all of a herd before it waits for a slot, where it goes first. A definition
-tells the priority; while nothing is due, some of what was loaded are read ahead. A batch is of one
-class: the few that are urgent don't take the time of the many.
+urgent would wait for all of a herd before it waits for a slot, where it goes first. A batch is of
+one class, so that the few that are urgent don't take the time of the many; and it is as large as
+takes a moment, for it isn't interrupted.
 """
 
 import logging
@@ -23,6 +22,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from schedd.core import catch_up, pauses
+from schedd.core.batch_size import BatchSize
 from schedd.core.events import Emit
 from schedd.core.events import Fired as FiredEvent
 from schedd.core.ids import JobId, scheduled_run_id
@@ -33,23 +33,15 @@ from schedd.core.records import Fired
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.near_future import HORIZON, LOAD_EVERY, NearFuture
 from schedd.owner.transact import Failed, Transactor
 from schedd.ports import ClusterClock, OwnerStore
 from schedkit import failpoints
+from schedkit.clock import boottime
 from schedkit.tasks import Loop, in_turns
 
 log = logging.getLogger(__name__)
 
-HORIZON: Final = timedelta(seconds=10)
-"""How far ahead timers are held in memory."""
-LOAD_EVERY: Final = 2.5
-"""Seconds between two loads. A nudge brings a new timer in at once; the load is the truth."""
-LOAD_LIMIT: Final = 20_000
-"""Timers that one load reads at most. What it left behind is due no sooner than what it brought, so
-the next load can wait until half of that has fired.
-"""
-READ_AHEAD: Final = 2_000
-"""Definitions that are read ahead after one load: each takes 4 KB until its job has run."""
 BATCH: Final = 500
 GUARD_PAUSE: Final = timedelta(seconds=0.5)
 """Before a timer that the database held back is tried again."""
@@ -70,7 +62,10 @@ class Fire:
         clock: ClusterClock,
         brake: Brake,
         emit: Emit,
+        *,
+        boot: Callable[[], float] = boottime,
     ) -> None:
+        self._boot = boot
         self._board = board
         self._brake = brake
         self._catalogue = catalogue
@@ -80,13 +75,10 @@ class Fire:
         self._emit = emit
         self._changed: set[JobId] = set()
         self._refused: dict[JobId, Timer] = {}
-        self._load_at: datetime | None = None
-        self._left_some = False
-        self._fired_since = 0
-        self._unread: list[JobId] = []
-        self._ahead = 0
+        self._near = NearFuture(board, catalogue, store, clock)
+        self._size = BatchSize(BATCH)
         self._ready: Callable[[], None] = lambda: None
-        self.loop = Loop("fire", self.step, interval=LOAD_EVERY)
+        self.loop = Loop("fire", self.step, interval=LOAD_EVERY.total_seconds())
         board.ownership.listen(lambda _gained, _dropped: self.reload())
 
     def on_ready(self, told: Callable[[], None]) -> None:
@@ -100,63 +92,32 @@ class Fire:
 
     def reload(self) -> None:
         """Shards were gained or dropped: load now."""
-        self._load_at = None
+        self._near.load_at = None
         self.loop.wake()
 
     async def step(self) -> float:
         """Load if it is time, read what changed, fire what is due; seconds until the next."""
         if self._brake.on:
             self._changed.clear()  # at its end all is loaded anew: a long pause gathers nothing
-            return LOAD_EVERY
-        now = self._clock.now()
-        if self._is_to_load(now):
-            await self._load(now)
+            return LOAD_EVERY.total_seconds()
+        await self._near.load_if_due()
         if self._changed:
             await self._reread()
-        due = self._board.timers.pop_due(self._clock.now(), BATCH)
+        due = self._board.timers.pop_due(self._clock.now(), self._size.now)
         if due:
-            self._fired_since += len(due)
+            self._near.fired(len(due))
+            began = self._boot()
             await self._fire(due)
+            self._size.took(len(due), self._boot() - began)
             return 0.0
-        if await self._read_ahead():
+        if await self._near.read_ahead(self._size.now):
             return 0.0
         return self._pause()
 
-    def _is_to_load(self, now: datetime) -> bool:
-        if self._load_at is None or now >= self._load_at:
-            return True
-        return self._left_some and self._fired_since >= LOAD_LIMIT // 2
-
     def _pause(self) -> float:
         now = self._clock.now()
-        moments = [at for at in (self._load_at, self._board.timers.next_at()) if at is not None]
+        moments = [at for at in (self._near.load_at, self._board.timers.next_at()) if at]
         return max(0.0, min((at - now).total_seconds() for at in moments)) if moments else 0.0
-
-    async def _load(self, now: datetime) -> None:
-        shards = sorted(self._board.ownership.epochs)
-        self._load_at = now + timedelta(seconds=LOAD_EVERY)
-        if shards:
-            loaded = await self._store.due_timers(shards, now + HORIZON, LOAD_LIMIT)
-            async for timer in in_turns(loaded, every=500):
-                self._board.put_timers([timer])
-            self._left_some, self._fired_since = len(loaded) == LOAD_LIMIT, 0
-            self._unread = [timer.job_id for timer in loaded]
-            self._ahead = READ_AHEAD
-
-    async def _read_ahead(self) -> bool:
-        """Read definitions of what isn't due yet, so that what is urgent is known when it is due;
-        False when that is enough. Last first: what comes behind much else has most need of it.
-        """
-        ahead: list[JobId] = []
-        while self._unread and len(ahead) < min(BATCH, self._ahead):
-            job = self._unread.pop()
-            if not self._catalogue.knows(job):
-                ahead.append(job)
-        self._ahead -= len(ahead)
-        await self._catalogue.newest(ahead)
-        for job in ahead:
-            self._board.timers.sort(job, self._catalogue.priority_of(job))
-        return bool(ahead)
 
     async def _reread(self) -> None:
         jobs, self._changed = self._changed, set()

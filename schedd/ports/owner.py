@@ -33,9 +33,11 @@ class OwnerStore(Protocol):
     """What a shard's owner reads and writes."""
 
     async def due_timers(
-        self, shards: Sequence[ShardId], until: datetime, limit: int
+        self, shards: Sequence[ShardId], until: datetime, limit: int, *, latest: bool = False
     ) -> list[Timer]:
-        """Timers of these shards due by `until`, from minus infinity, soonest first."""
+        """Timers of these shards due by `until`, from minus infinity: the soonest, soonest first,
+        or the latest, latest first.
+        """
         ...
 
     async def timers(self, jobs: Sequence[JobId]) -> list[Timer]: ...

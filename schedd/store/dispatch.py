@@ -25,6 +25,7 @@ from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Loss, RunKey
 from schedd.core.records import StoredDefinition, Unstarted
 from schedd.store import arrays
+from schedd.store.fence import BY_INDEX
 from schedd.store.keys import key_arguments, lock_runs
 from schedd.store.rows import RUN_COLUMNS, live_run
 
@@ -163,6 +164,7 @@ def live_runs(
         "states": arrays.texts(states),
         "until": until or datetime.max.replace(tzinfo=UTC),
     }
+    connection.exec_driver_sql(f"SELECT {BY_INDEX}")
     return [live_run(row) for row in connection.exec_driver_sql(LIVE_RUNS, arguments)]
 
 

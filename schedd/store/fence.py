@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 BY_INDEX = """(SELECT set_config('enable_seqscan', 'off', true)
     || set_config('enable_bitmapscan', 'off', true) || set_config('enable_mergejoin', 'off', true)
-    || set_config('enable_hashjoin', 'off', true))"""
+    || set_config('enable_hashjoin', 'off', true) || set_config('jit', 'off', true))"""
 """A column by which the later statements of this transaction, and of no other, go by keys alone:
-for each row of the batch a look into the index.
+for each row of the batch a look into the index; and none is compiled, which takes longer than it.
 
 `live` and the day's partition grow from nothing, and `live` is emptied again: whatever their
 statistics say is old, and a join planned on it would read them whole.

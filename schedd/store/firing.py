@@ -23,12 +23,15 @@ from schedd.core.model import Firing, LiveRun, NewRun, Timer
 from schedd.store import arrays
 from schedd.store.rows import TIMER_COLUMNS, timer
 
-DUE = f"""
+DUE, LATEST = (
+    f"""
 SELECT {TIMER_COLUMNS} FROM timers t
 WHERE t.shard = ANY (%(shards)s::int[]) AND t.due_at <= %(until)s
   AND NOT t.paused AND t.due_at IS NOT NULL
-ORDER BY t.due_at LIMIT %(limit)s
+ORDER BY t.due_at {order} LIMIT %(limit)s
 """
+    for order in ("", "DESC")
+)
 
 TIMERS = f"""
 SELECT {TIMER_COLUMNS} FROM unnest(%(jobs)s::uuid[]) b(job_id) JOIN timers t USING (job_id)
@@ -80,11 +83,19 @@ SELECT job_id, NULL FROM advanced UNION ALL SELECT NULL, run_id FROM inserted
 
 
 def due_timers(
-    connection: Connection, shards: Collection[ShardId], until: datetime, limit: int
+    connection: Connection,
+    shards: Collection[ShardId],
+    until: datetime,
+    limit: int,
+    *,
+    latest: bool = False,
 ) -> list[Timer]:
-    """Soonest first, from minus infinity: a creation may commit behind any watermark."""
+    """Soonest first, from minus infinity: a creation may commit behind any watermark. Or those due
+    `latest`, and the latest first.
+    """
     arguments = {"shards": arrays.numbers(shards), "until": until, "limit": limit}
-    return [timer(row) for row in connection.exec_driver_sql(DUE, arguments)]
+    rows = connection.exec_driver_sql(LATEST if latest else DUE, arguments)
+    return [timer(row) for row in rows]
 
 
 def timers(connection: Connection, jobs: Collection[JobId]) -> list[Timer]:

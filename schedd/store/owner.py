@@ -54,10 +54,12 @@ class PostgresOwnerStore:
     horizon: timedelta = HORIZON
 
     async def due_timers(
-        self, shards: Sequence[ShardId], until: datetime, limit: int
+        self, shards: Sequence[ShardId], until: datetime, limit: int, *, latest: bool = False
     ) -> list[Timer]:
-        """Timers due by `until`, soonest first, paused ones left out."""
-        return await self.database.call(lambda c: firing.due_timers(c, shards, until, limit))
+        """Timers due by `until`, soonest first or latest first, paused ones left out."""
+        return await self.database.call(
+            lambda c: firing.due_timers(c, shards, until, limit, latest=latest)
+        )
 
     async def timers(self, jobs: Sequence[JobId]) -> list[Timer]:
         """The timers of these jobs; none for a deleted one."""

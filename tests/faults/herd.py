@@ -1,5 +1,6 @@
 """A herd: very many jobs that are due at one instant, and what is to be seen of it.
 
+    Herd(world, 100_000).pass_by(folder)          before any record: what its like leaves is there
     herd = Herd(world, 100_000)
     with fault_run(prepare=herd.make) as run:     made before the record begins
         herd.come(run)                            due, handed out, run, all over: a fault's window
@@ -77,23 +78,41 @@ class Herd:
     def __init__(self, world: World, count: int) -> None:
         self.world = world
         self.count = count
+        self.prefix = ""
         self.due = 0.0
         self.drained = 0.0
         self.figures: dict[str, Any] = {"jobs": count}
 
     def make(self, run: Run) -> None:
         """Make them, and tell the recorder of each."""
+        for number, job_id in enumerate(self._make(run.prefix, run.probes)):
+            run.recorder.job(_definition(name_of(run.prefix, number), job_id, self.due))
+
+    def pass_by(self, folder: Path) -> None:
+        """Make them, and see all of them over; nobody writes down more than that."""
+        self._make("bygone", folder)
+        wait_until(
+            lambda: (
+                time.time() >= self.due and self._waiting() == 0 and self._ended() == self.count
+            ),
+            self.due - time.time() + DRAINED_WITHIN,
+            "the herd before to have run",
+            every=2.0,
+        )
+
+    def _make(self, prefix: str, folder: Path) -> list[str]:
+        """Their ids."""
+        self.prefix = prefix
         due = int(time.time() + MAKING + EVE)
         at = datetime.fromtimestamp(due, UTC).isoformat()
         called = min(BY_CALLS, self.count)
-        told = _make(self.world.endpoints, run.prefix, called, at, run.probes)
-        jobs = [*told["jobs"], *self._copied(run, told["jobs"][0], range(called, self.count))]
+        told = _make(self.world.endpoints, prefix, called, at, folder)
+        jobs = [*told["jobs"], *self._copied(told["jobs"][0], range(called, self.count))]
         left = due - time.time()
         assert left > EVE / 2, f"{self.count} jobs took too long to make: {left:.0f} s are left"
         self.due = float(due)
         self.figures |= {"by_calls": called, "calls_per_s": round(called / told["seconds"])}
-        for number, job_id in enumerate(jobs):
-            run.recorder.job(_definition(name_of(run.prefix, number), job_id, self.due))
+        return jobs
 
     def await_eve(self) -> None:
         """Return shortly before they are due: so long, all is as on any day."""
@@ -104,22 +123,21 @@ class Herd:
         """Their instant, until the last has run; `figures` has what was seen."""
         sizes = [self._sizes()]
         daemons = [*self.world.members.values(), *self.world.workers.values()]
-        usual = {service.name: _memory(service, "VmRSS") for service in daemons}
+        usual = {service.name: memory(service, "VmRSS") for service in daemons}
         for service in daemons:
             Path(f"/proc/{service.pid}/clear_refs").write_text("5")  # its peak counts from now on
         blocks: dict[str, float] = defaultdict(float)
         most = [0]
-        instant = datetime.fromtimestamp(self.due, UTC)
 
         def waiting() -> int:
-            [(count,)] = self.world.postgres.sql(WAITING, instant)
+            count = self._waiting()
             most[0] = max(most[0], count)
-            return int(count)
+            return count
 
         def drained() -> bool:
             for name, member in self.world.members.items():
                 blocks[name] = max(blocks[name], _gauge(member, LONGEST_BLOCK))
-            return waiting() == 0 and self._ended(run) == self.count
+            return waiting() == 0 and self._ended() == self.count
 
         with run.journal.fault("herd", "all members and workers", jobs=self.count) as fault:
             fault.effect_of(lambda: waiting() > 500, 30, "more runs to wait than there are slots")
@@ -128,7 +146,7 @@ class Herd:
         sizes.append(self._sizes())
         self.world.postgres.sql("VACUUM live, timers")
         sizes.append(self._sizes())
-        peak = {service.name: _memory(service, "VmHWM") for service in daemons}
+        peak = {service.name: memory(service, "VmHWM") for service in daemons}
         self.figures |= {
             "most_waiting": most[0],
             "longest_block_s": {name: round(blocks[name], 3) for name in sorted(blocks)},
@@ -137,11 +155,11 @@ class Herd:
         }
         self._look_at(run)
 
-    def rows(self, run: Run) -> dict[str, tuple[int, ...]]:
+    def rows(self) -> dict[str, tuple[int, ...]]:
         """Of its runs, by state: how many, of how many jobs, and the greatest number of times that
         one was handed out, tried, and lost.
         """
-        found = self.world.postgres.sql(STATES, f"{name_of(run.prefix, 0)[:-1]}%")
+        found = self.world.postgres.sql(STATES, f"{name_of(self.prefix, 0)[:-1]}%")
         return {str(state): tuple(map(int, counts)) for state, *counts in found}
 
     def lateness(self, run: Run, names: Iterable[str], until: float) -> dict[str, float]:
@@ -170,7 +188,7 @@ class Herd:
 
     def starts(self, run: Run) -> list[dict[str, Any]]:
         """The starts of the herd's own jobs, by its own lines."""
-        head = name_of(run.prefix, 0)[:-1]
+        head = name_of(self.prefix, 0)[:-1]
         return [line for line in run.starts() if line["job"].startswith(head)]
 
     def _look_at(self, run: Run) -> None:
@@ -188,20 +206,24 @@ class Herd:
             "longest_idle_s": {name: round(_gap(at), 2) for name, at in sorted(by_worker.items())},
         }
 
-    def _copied(self, run: Run, model: str, numbers: Sequence[int]) -> list[str]:
+    def _copied(self, model: str, numbers: Sequence[int]) -> list[str]:
         """The same job so many times more, with its timer; and the statistics that autovacuum
         would have made meanwhile.
         """
         jobs = [JobId(uuid4()) for _ in numbers]
         ids, shards = [str(job) for job in jobs], [shard_of(job) for job in jobs]
-        names = [name_of(run.prefix, number) for number in numbers]
+        names = [name_of(self.prefix, number) for number in numbers]
         for table, columns in COPIES.items():
             self.world.postgres.sql(COPY.format(table=table, **columns), ids, shards, names, model)
         self.world.postgres.sql("ANALYZE jobs, timers")
         return ids
 
-    def _ended(self, run: Run) -> int:
-        return sum(counts[0] for counts in self.rows(run).values())
+    def _waiting(self) -> int:
+        [(count,)] = self.world.postgres.sql(WAITING, datetime.fromtimestamp(self.due, UTC))
+        return int(count)
+
+    def _ended(self) -> int:
+        return sum(counts[0] for counts in self.rows().values())
 
     def _sizes(self) -> tuple[int, ...]:
         [sizes] = self.world.postgres.sql(SIZES)
@@ -234,7 +256,7 @@ def _gauge(member: Service, name: str) -> float:
     return max(map(float, values), default=0.0)
 
 
-def _memory(service: Service, field: str) -> int:
+def memory(service: Service, field: str) -> int:
     """MiB, as the kernel tells."""
     status = Path(f"/proc/{service.pid}/status").read_text()
     [line] = [line for line in status.splitlines() if line.startswith(f"{field}:")]

@@ -71,7 +71,7 @@ def test_herd_due_at_one_instant(herd_run: FaultRun, herding_world: World) -> No
 
         starts = Counter(line["run"] for line in herd.starts(run))
         assert (len(starts), set(starts.values())) == (JOBS, {1})
-        assert herd.rows(run) == {"SUCCEEDED": (JOBS, JOBS, 1, 1, 0)}
+        assert herd.rows() == {"SUCCEEDED": (JOBS, JOBS, 1, 1, 0)}
         assert found["smallest_share"] >= SMALLEST_SHARE, found
         assert max(found["longest_idle_s"].values()) <= LONGEST_IDLE, found
         assert max(found["longest_block_s"].values()) <= world.ttl / 3, found

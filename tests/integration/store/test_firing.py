@@ -205,11 +205,13 @@ async def test_due_timers_come_soonest_first_from_minus_infinity(world: World) -
     await world.job(shard=1)
 
     due = await me.store.owner.due_timers([ShardId(0)], datetime.now(UTC), 10)
+    [latest] = await me.store.owner.due_timers([ShardId(0)], datetime.now(UTC), 1, latest=True)
 
     assert [timer.job_id for timer in due] == [
         ancient.definition.job_id,
         late.definition.job_id,
     ]
+    assert latest == due[-1]
 
 
 async def test_one_broken_row_is_set_aside_and_the_others_fire(world: World) -> None:

@@ -11,16 +11,18 @@ from uuid import UUID
 import pytest
 
 from schedd.core import schedule
+from schedd.core.batch_size import LEAST, MOMENT
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import State
 from schedd.core.model import Claim, Definition, Firing, LiveRun, NewRun, Priority, Timer
 from schedd.core.pauses import Pause, Pauses
 from schedd.core.records import Fired
-from schedd.owner import fire
+from schedd.owner import near_future
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue, Known
-from schedd.owner.fire import BATCH, READ_AHEAD, Fire
+from schedd.owner.fire import BATCH, Fire
+from schedd.owner.near_future import LOAD_LIMIT, READ_AHEAD
 from schedd.owner.transact import Transactor
 from schedd.ports import OwnerStore, PauseStore
 from schedkit.errors import OutcomeUnknown, Unavailable
@@ -43,10 +45,14 @@ class Rows:
     """The database's clock is far behind: its guard refuses."""
     switched: int = 0
     """How often the cluster was paused or resumed."""
+    seconds: float = 0.0
+    """That it took to fire."""
     fired: list[NewRun] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
 
-    async def due_timers(self, shards: Collection[int], until: datetime, limit: int) -> list[Timer]:
+    async def due_timers(
+        self, shards: Collection[int], until: datetime, limit: int, *, latest: bool = False
+    ) -> list[Timer]:
         self.calls.append("load")
         return [self.timer] if self.timer.due_at and self.timer.due_at <= until else []
 
@@ -117,6 +123,7 @@ class World:
             self.clock,
             self.brake,
             lambda _event: None,
+            boot=lambda: rows.seconds,
         )
 
 
@@ -212,19 +219,26 @@ class Herd(Rows):
     """So many timers, due at one instant."""
 
     count: int = 0
-    limits: list[int] = field(default_factory=list)
+    each: float = 0.0
+    """Seconds that it takes to fire one."""
+    batches: list[int] = field(default_factory=list)
     due: dict[JobId, Timer] = field(init=False)
 
     def __post_init__(self) -> None:
         ids = (JobId(UUID(int=n)) for n in range(self.count))
         self.due = {job: replace(TIMER, job_id=job) for job in ids}
 
-    async def due_timers(self, shards: Collection[int], until: datetime, limit: int) -> list[Timer]:
-        self.calls.append("load")
-        return list(self.due.values())[:limit]
+    async def due_timers(
+        self, shards: Collection[int], until: datetime, limit: int, *, latest: bool = False
+    ) -> list[Timer]:
+        self.calls.append("latest" if latest else "load")
+        due = sorted(self.due.values(), key=lambda timer: timer.due_at or NOW, reverse=latest)
+        return due[:limit]
 
     async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> Fired:
         self.calls.append("fire")
+        self.batches.append(len(firings))
+        self.seconds += self.each * len(firings)
         for step in firings:
             del self.due[step.job_id]
         return Fired([_live(step) for step in firings], [], frozenset())
@@ -234,26 +248,25 @@ async def test_what_is_held_already_isnt_loaded_again_for_each_batch_that_fires(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """More is due at one instant than a load brings: as many loads as it takes, and no more."""
-    monkeypatch.setattr(fire, "LOAD_LIMIT", 4 * BATCH)
+    monkeypatch.setattr(near_future, "LOAD_LIMIT", 4 * BATCH)
     rows = Herd(count=12 * BATCH)
     world = World(rows)
 
     for _ in range(10):  # before it is due
         world.clock.time = NOW - timedelta(seconds=0.2)
         await world.fire.step()
-    assert rows.calls == ["load"]
+    assert rows.calls == ["load", "latest"]
     world.clock.time = NOW
-    for _ in range(12):
+    while len(world.board.ready) < 12 * BATCH:
         await world.fire.step()
 
     assert not rows.due
-    assert len(world.board.ready) == 12 * BATCH
     assert rows.calls.count("load") <= 6
 
 
 async def test_what_is_urgent_is_fired_before_a_herd_that_was_due_earlier() -> None:
     """Its definition was read while nothing was due; of what is due, it goes with the first."""
-    rows, urgent = Herd(count=8 * BATCH), JobId(UUID(int=2**64))
+    rows, urgent = Herd(count=4_000), JobId(UUID(int=2**64))
     rows.due[urgent] = replace(TIMER, job_id=urgent, due_at=NOW + timedelta(seconds=1))
     world = World(rows, urgent=[urgent])
     world.clock.time = NOW - timedelta(seconds=3)
@@ -268,10 +281,63 @@ async def test_what_is_urgent_is_fired_before_a_herd_that_was_due_earlier() -> N
     await world.fire.step()
 
     assert urgent not in rows.due
-    assert len(rows.due) == 7 * BATCH
+    assert rows.batches[1:] == [1]
+
+
+async def test_what_is_urgent_is_seen_behind_a_herd_that_no_load_brings_at_once() -> None:
+    """Of what comes after it a load brings the latest, and reads ahead first what they are."""
+    rows, urgent = Herd(count=3 * LOAD_LIMIT), JobId(UUID(int=2**64))
+    rows.due[urgent] = replace(TIMER, job_id=urgent, due_at=NOW + timedelta(seconds=1))
+    world = World(rows, urgent=[urgent])
+    world.clock.time = NOW - timedelta(seconds=1)
+    while await world.fire.step() == 0.0:
+        pass
+
+    world.clock.time = NOW + timedelta(seconds=1)
+    await world.fire.step()
+
+    assert urgent not in rows.due
+    assert rows.batches == [1]
+
+
+async def test_a_batch_is_as_large_as_takes_a_moment() -> None:
+    """Who falls due meanwhile waits for all of it."""
+    rows = Herd(count=3_000, each=0.001)
+    world = World(rows)
+
+    for _ in range(12):
+        await world.fire.step()
+
+    assert max(rows.batches) * rows.each <= 1.1 * MOMENT
+    assert rows.batches[-1] * rows.each >= 0.9 * MOMENT
+
+
+async def test_a_load_that_takes_long_isnt_made_so_often_but_in_time_for_all_that_it_brings() -> (
+    None
+):
+    rows = Herd(count=3)
+    world = World(rows)
+    world.clock.time = NOW - timedelta(seconds=60)
+    slow = rows.due_timers
+
+    async def due_timers(
+        shards: Collection[int], until: datetime, limit: int, *, latest: bool = False
+    ) -> list[Timer]:
+        world.clock.time += timedelta(seconds=1.1)
+        return await slow(shards, until, limit, latest=latest)
+
+    rows.due_timers = due_timers  # type: ignore[method-assign]  # a slower one
+    began = world.clock.time
+    pauses = []
+    while world.clock.time < NOW - near_future.HORIZON:
+        pause = await world.fire.step()
+        pauses.append(pause)
+        world.clock.time += timedelta(seconds=max(pause, 0.001))
+
+    assert 4.3 <= (world.clock.time - began).total_seconds() / rows.calls.count("load") <= 5.2
 
 
 async def test_a_load_and_a_batch_of_many_leave_everybody_else_their_turn() -> None:
     """A loop that makes no progress loses the lease, and a busy machine makes 20 ms a second."""
     world = World(Herd(count=10 * BATCH))
-    assert await turns_during(world.fire.step()) >= 10 + BATCH // 50
+    assert await turns_during(world.fire.step()) >= 10 + LEAST // 50
