@@ -100,7 +100,8 @@ class Fire:
         if self._brake.on:
             self._changed.clear()  # at its end all is loaded anew: a long pause gathers nothing
             return LOAD_EVERY.total_seconds()
-        await self._near.load_if_due()
+        if await self._near.load_if_due():
+            await self._near.read_ahead(self._size.now)
         if self._changed:
             await self._reread()
         due = self._board.timers.pop_due(self._clock.now(), self._size.now)

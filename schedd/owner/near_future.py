@@ -6,8 +6,8 @@ Loads read from minus infinity, never from a watermark: a creation may commit be
 brings the soonest, as many as it may. Where that isn't all it brings the latest, too: behind a herd
 that takes minutes others fall due meanwhile, and some of them are urgent.
 
-A definition tells the priority; while nothing is due, some of what was loaded are read ahead, the
-latest first, for they have most before them.
+A definition tells the priority. Some of what was loaded are read ahead, the latest first, for they
+have most before them: a few after each load, and more while nothing is due.
 """
 
 from datetime import datetime, timedelta
@@ -54,34 +54,36 @@ class NearFuture:
         """So many were taken from the board."""
         self._fired_since += count
 
-    async def load_if_due(self) -> None:
-        """Load, if it is time, or half of what the last load brought has gone."""
+    async def load_if_due(self) -> bool:
+        """Load, if it is time, or the soonest alone, once half of what the last load brought has
+        gone. Whether it was time.
+        """
         now = self._clock.now()
-        if (
-            self.load_at is None
-            or now >= self.load_at
-            or (self._left_some and self._fired_since >= LOAD_LIMIT // 2)
-        ):
-            await self._load(now)
-
-    async def _load(self, now: datetime) -> None:
-        shards = sorted(self._board.ownership.epochs)
+        if self.load_at is not None and now < self.load_at:
+            if self._left_some and self._fired_since >= LOAD_LIMIT // 2:
+                await self._load(now, with_latest=False)
+            return False
         self.load_at = now + LOAD_EVERY
+        await self._load(now, with_latest=True)
+        if self.load_at is not None:  # else somebody wants another: shards came meanwhile
+            ended = self._clock.now()
+            rested = min(ended + 3 * (ended - now), now + LATEST_LOAD)
+            self.load_at = max(self.load_at, rested)
+        return True
+
+    async def _load(self, now: datetime, *, with_latest: bool) -> None:
+        shards = sorted(self._board.ownership.epochs)
         if not shards:
             return
         until = now + HORIZON
         loaded = await self._store.due_timers(shards, until, LOAD_LIMIT)
         self._left_some, self._fired_since = len(loaded) == LOAD_LIMIT, 0
-        if self._left_some:
+        if self._left_some and with_latest:
             loaded += reversed(await self._store.due_timers(shards, until, LOAD_LIMIT, latest=True))
         async for timer in in_turns(loaded, every=500):
             self._board.put_timers([timer])
         self._unread = [timer.job_id for timer in loaded]
         self._ahead = READ_AHEAD
-        if self.load_at is not None:  # else somebody wants another: shards came meanwhile
-            ended = self._clock.now()
-            rested = min(ended + 3 * (ended - now), now + LATEST_LOAD)
-            self.load_at = max(self.load_at, rested)
 
     async def read_ahead(self, most: int) -> bool:
         """Read the definitions of some that aren't due yet, so that what is urgent is known when it

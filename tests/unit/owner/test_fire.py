@@ -300,6 +300,21 @@ async def test_what_is_urgent_is_seen_behind_a_herd_that_no_load_brings_at_once(
     assert rows.batches == [1]
 
 
+async def test_what_is_urgent_is_seen_though_something_is_always_due() -> None:
+    """It comes within the horizon while a herd is fired for minutes."""
+    rows, urgent = Herd(count=3 * LOAD_LIMIT), JobId(UUID(int=2**64))
+    rows.due[urgent] = replace(TIMER, job_id=urgent, due_at=NOW + timedelta(seconds=1))
+    world = World(rows, urgent=[urgent])
+    await world.fire.step()
+    assert urgent in rows.due
+
+    world.clock.time = NOW + timedelta(seconds=1)
+    await world.fire.step()
+
+    assert urgent not in rows.due
+    assert rows.batches[1:] == [1]
+
+
 async def test_a_batch_is_as_large_as_takes_a_moment() -> None:
     """Who falls due meanwhile waits for all of it."""
     rows = Herd(count=3_000, each=0.001)
