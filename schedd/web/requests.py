@@ -123,10 +123,8 @@ def _enter(form: dict[str, Any], key: str, value: str, field: FieldDescriptor) -
         form[key] = {"paths": [_snake(path) for path in value.split(",") if path]}
     elif field.is_repeated:
         form.setdefault(key, []).append(value)
-    elif key in form:
+    elif not _nest(form, key.split("."), value):
         raise _wrong(f"{key}: is given twice", violations=[Violation(key, "is given twice")])
-    else:
-        _nest(form, key.split("."), value)
 
 
 def _snake(path: str) -> str:
@@ -134,10 +132,17 @@ def _snake(path: str) -> str:
     return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", path).lower()
 
 
-def _nest(form: dict[str, Any], path: list[str], value: Any) -> None:
+def _nest(form: dict[str, Any], path: list[str], value: Any) -> bool:
+    """Put it there; False where something stands already, or on the way."""
     for step in path[:-1]:
-        form = form.setdefault(step, {})
+        inner = form.setdefault(step, {})
+        if not isinstance(inner, dict):
+            return False
+        form = inner
+    if path[-1] in form:
+        return False
     form[path[-1]] = value
+    return True
 
 
 def _of_path(cls: type[Message], found: Found) -> Message:

@@ -89,9 +89,12 @@ def test_a_parameter_of_a_call_with_a_whole_body_belongs_into_it() -> None:
         message("POST", "/api/v1/jobs/etl:pause", [("note", "x")], {})
 
 
-def test_a_parameter_given_twice_is_refused() -> None:
-    with pytest.raises(Refusal, match="given twice"):
-        message("GET", "/api/v1/runs", [("job", "a"), ("job", "b")])
+@pytest.mark.parametrize("second", ["job", "job.name", "job.name.x"])
+def test_a_parameter_given_twice_is_refused(second: str) -> None:
+    """Also one of which another says that it has parts."""
+    for query in ([("job", "a"), (second, "a")], [(second, "b"), ("job", "a")]):
+        with pytest.raises(Refusal, match="given twice"):
+            message("GET", "/api/v1/runs", query)
 
 
 def test_all_problems_of_a_body_come_at_once() -> None:
