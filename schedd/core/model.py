@@ -279,6 +279,8 @@ class Report:
     dead: bool = False
     """It becomes a dead letter."""
     fingerprint: str = ""
+    at_most_once: bool = False
+    """Its job runs at most once: it may not wait again if it may have been begun again already."""
     result: bytes | None = None
     """Serialised `Payload`."""
     output: bytes | None = None

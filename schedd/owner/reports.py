@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from schedd.core.ids import IncarnationId, JobId, Token
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import LiveRun, Report, RunKey
+from schedd.core.model import Delivery, LiveRun, Report, RunKey
 from schedd.core.retry import Outcome, Sequel, after_attempt, fingerprint
 from schedd.owner.catalogue import Known
 
@@ -77,9 +77,14 @@ def report_of(
         fingerprint=fingerprint(sequel.reason, reported.exit_code, reported.error)
         if sequel.dead
         else "",
+        at_most_once=run is not None and _at_most_once(known.get(run.job_id)),
         result=reported.result,
         output=reported.output,
     )
+
+
+def _at_most_once(known: Known | None) -> bool:
+    return known is not None and known.definition.delivery is Delivery.AT_MOST_ONCE
 
 
 def _as_told(reported: Reported) -> Sequel:

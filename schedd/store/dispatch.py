@@ -9,7 +9,8 @@ Invariants (PROTOCOL 4, 6)
   all must not keep the database busy.
 - Loss is a row, committed with what follows from it. Of an incarnation that is lost an owner gives
   nothing back: in a restored database its worker may have had the run, and ended it, in what was
-  lost, and says truly that it doesn't have it.
+  lost, and says truly that it doesn't have it. Nor does a refusal, of what was handed out before
+  the database went back: it may be one that was settled there, and come again.
 - A run whose job is deleted meanwhile, or that somebody cancelled, goes nowhere but CANCELLED.
 """
 
@@ -24,7 +25,7 @@ from schedd.core.ids import JobId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Loss, RunKey
 from schedd.core.records import StoredDefinition, Unstarted
-from schedd.store import arrays
+from schedd.store import arrays, pauses
 from schedd.store.fence import BY_INDEX
 from schedd.store.keys import key_arguments, lock_runs
 from schedd.store.rows import RUN_COLUMNS, live_run
@@ -64,8 +65,10 @@ WITH d AS MATERIALIZED (
           AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s OFFSET 0
     ) r
     LEFT JOIN timers t ON t.job_id = r.job_id
-    WHERE %(shards)s::int[] IS NULL OR r.shard = ANY (%(shards)s::int[]) AND NOT EXISTS (
-        SELECT FROM incarnations i WHERE i.id = r.incarnation AND i.lost_at IS NOT NULL)
+    WHERE CASE WHEN EXISTS (
+            SELECT FROM incarnations i WHERE i.id = r.incarnation AND i.lost_at IS NOT NULL
+        ) THEN %(shards)s::int[] IS NULL AND (r.assigned_at <= {pauses.DOUBTFUL}) IS NOT TRUE
+        ELSE %(shards)s::int[] IS NULL OR r.shard = ANY (%(shards)s::int[]) END
 ), back AS (
     UPDATE runs r SET state = d.state, reason = d.reason, attempt = r.attempt - 1,
         started_at = NULL, ready_at = GREATEST(r.ready_at, statement_timestamp() + interval '1 s'

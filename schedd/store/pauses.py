@@ -69,6 +69,12 @@ DELETE FROM live l USING early e
 WHERE l.shard = e.shard AND l.job_id = e.job_id AND l.run_id = e.run_id
 """
 
+DOUBTFUL = """
+(SELECT max(LEAST(lost_until, ended)) FROM pauses WHERE id > 0 AND lost_until IS NOT NULL)"""
+"""What was handed out by then may have ended, and been handed out again, in a database that was
+lost. NULL: none ever was. By the index, for it stands among statements that have no other way.
+"""
+
 AuditOf = Callable[[Pauses, Pauses], AuditEntry]
 """The audit's line for a change from one to the other."""
 

@@ -58,6 +58,11 @@ WHERE ended IS NULL
 
 NOBODY_COMES = "LOCK TABLE incarnations IN SHARE ROW EXCLUSIVE MODE"
 
+NOTHING_IN_FLIGHT = "LOCK TABLE runs IN EXCLUSIVE MODE"
+"""A report or refusal that was judged before this has been committed, so `end` sees what it made;
+one that is judged later sees the pause.
+"""
+
 LOSE_ALL = "UPDATE incarnations SET lost_at = clock_timestamp() WHERE lost_at IS NULL"
 
 WAITING = """
@@ -147,6 +152,7 @@ def begin(
     connection.exec_driver_sql(statement, values)
     connection.exec_driver_sql(pauses.SWITCH, (True,))
     connection.exec_driver_sql(NOBODY_COMES)
+    connection.exec_driver_sql(NOTHING_IN_FLIGHT)
     connection.exec_driver_sql(LOSE_ALL)
     return pauses.audited(connection, before, entry).present
 

@@ -8,33 +8,32 @@
 Invariants
 - State, attempt, retry time, output, result and dead letter are one transaction.
 - The UPDATE itself compares token and state; what was read before only decides what it writes.
-- A run that somebody cancelled ends CANCELLED whatever its worker says; one whose job was deleted
-  is not retried.
+- Where a run really goes is judged under its lock (`settled`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection
 
-from schedd.core import lifecycle
-from schedd.core.ids import IncarnationId, Token
-from schedd.core.lifecycle import Reason, State
+from schedd.core.lifecycle import State
 from schedd.core.model import AuditEntry, Report, RunKey, Verdict
 from schedd.store import arrays
 from schedd.store.audit import write_once
 from schedd.store.fence import BY_INDEX
 from schedd.store.keys import key_arguments
+from schedd.store.settled import Standing, settle
 
 LOCK = f"""
 SELECT b.n, r.*, {BY_INDEX} FROM (
     SELECT * FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[]) WITH ORDINALITY
       b(scheduled_at, run_id, n) ORDER BY scheduled_at, run_id
 ) b CROSS JOIN LATERAL (
-    SELECT r.state, r.token, r.incarnation, r.digest, r.cancelling, r.reason, r.job_id FROM runs r
+    SELECT r.state, r.token, r.incarnation, r.digest, r.cancelling, r.reason, r.job_id,
+        r.assigned_at
+    FROM runs r
     WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
       AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s
     FOR NO KEY UPDATE
@@ -95,34 +94,13 @@ SELECT * FROM unnest(%(runs)s::uuid[], %(scheduled)s::timestamptz[], %(jobs)s::u
     %(fingerprints)s::text[]) ON CONFLICT DO NOTHING
 """
 
-DELETED = """
-SELECT b.job_id FROM unnest(%(jobs)s::uuid[]) b(job_id)
-WHERE NOT EXISTS (SELECT FROM timers t WHERE t.job_id = b.job_id)
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """A run's row as its lock found it, as far as a verdict needs."""
-
-    state: State
-    token: Token
-    incarnation: IncarnationId | None
-    digest: bytes | None
-    cancelling: bool
-    reason: str | None
-    """Of a run that is being cancelled: on whose behalf, if not a person's."""
-    job_id: Any
-
 
 def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
     """A verdict for each report, in order; accepted ones are written, stale ones audited."""
     rows = connection.exec_driver_sql(LOCK, key_arguments([report.key for report in reports]))
     standing = {
-        reports[n - 1].key: Standing(
-            State(state), token, incarnation, _bytes(digest), cancelling, reason, job_id
-        )
-        for n, state, token, incarnation, digest, cancelling, reason, job_id, _ in rows
+        reports[n - 1].key: Standing(State(state), token, incarnation, _bytes(digest), *others)
+        for n, state, token, incarnation, digest, *others, _ in rows
     }
     verdicts: list[Verdict | None] = [None] * len(reports)
     fresh: dict[RunKey, int] = {}
@@ -177,11 +155,7 @@ def _again(report: Report, first: Report) -> Verdict:
 def _write(
     connection: Connection, reports: Sequence[Report], standing: dict[RunKey, Standing]
 ) -> set[RunKey]:
-    deleted = _deleted(connection, reports, standing)
-    final = [
-        _settled(report, standing[report.key], standing[report.key].job_id in deleted)
-        for report in reports
-    ]
+    final = settle(connection, reports, standing)
     rows = connection.exec_driver_sql(ACCEPT, _arguments(final)).all()
     jobs = {final[n - 1].key: job for n, job in rows}
     written = [report for report in final if report.key in jobs]
@@ -201,42 +175,6 @@ def _write(
         }
         connection.exec_driver_sql(DEAD, _keys(dead) | columns)
     return set(jobs)
-
-
-def _settled(report: Report, row: Standing, deleted: bool) -> Report:
-    """The report with the state that the run really goes to."""
-    if row.cancelling:
-        return _cancelled(report, Reason(row.reason or Reason.BY_USER))
-    if deleted and report.state in (State.PENDING, State.RETRYING):
-        return _cancelled(report, Reason.DELETED)
-    lifecycle.check(State.RUNNING, report.state)
-    return report
-
-
-def _cancelled(report: Report, reason: Reason) -> Report:
-    return replace(
-        report,
-        state=State.CANCELLED,
-        reason=reason,
-        retry_at=None,
-        counts=True,
-        lost=False,
-        dead=False,
-    )
-
-
-def _deleted(
-    connection: Connection, reports: Sequence[Report], standing: dict[RunKey, Standing]
-) -> set[object]:
-    """Jobs, of those whose runs would wait again, that are no more. Read under the runs' locks."""
-    jobs = [
-        standing[report.key].job_id
-        for report in reports
-        if report.state in (State.PENDING, State.RETRYING)
-    ]
-    if not jobs:
-        return set()
-    return {row[0] for row in connection.exec_driver_sql(DELETED, {"jobs": arrays.ids(jobs)})}
 
 
 def _among_attempts(connection: Connection, reports: Sequence[Report]) -> set[int]:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, create_engine
 
 from schedd.core.ids import Term
-from schedd.core.lifecycle import State
+from schedd.core.lifecycle import Reason, State
 from schedd.core.marks import DOUBT, gap
-from schedd.core.model import AuditEntry
+from schedd.core.model import AuditEntry, LiveRun, Verdict
 from schedd.core.pauses import Pause, Pauses
 from schedd.core.records import JobRecord, Unstarted
 from schedd.leader.recovery import recover
-from schedd.store import recovery
+from schedd.store import dispatch, recovery
+from schedd.store.database import url_of
 from schedkit.clock import utcnow
 from schedkit.errors import Unavailable
 from schedproto.v1 import job_pb2
-from support.store import START, World, draft, firing, incarnation, new_run, report
+from support.store import START, Member, World, draft, firing, incarnation, new_run, report
+from support.wait import PATIENCE, wait_until_async
 
 HOUR = timedelta(hours=1)
 
@@ -151,6 +154,109 @@ async def test_what_a_written_off_worker_doesnt_have_may_have_run_so_it_isnt_giv
     unstarted = Unstarted(out.key, out.shard, out.token)
     assert await me.store.owner.give_back(me.claim(out.shard), [unstarted]) == []
     assert (await world.run_row(out.key.run_id))["state"] == "RUNNING"
+
+
+async def handed_out(world: World, me: Member, *, once: bool) -> LiveRun:
+    """A run that a worker has, as the restored rows say."""
+    worker = await me.store.workers.register(incarnation())
+    due = firing(await a_job(world, once=once))
+    switched = (await me.store.pauses.read()).switched
+    [run] = (await me.store.owner.fire(me.claim(due.shard), [due], switched)).runs
+    [out] = await me.assigned(draft(run, incarnation=worker.id))
+    return out
+
+
+async def test_a_refusal_that_may_have_been_settled_in_what_was_lost_gives_nothing_back(
+    world: World,
+) -> None:
+    """P2.9: it comes again; the run may have been given to another there, and begun."""
+    me = await world.member()
+    out = await handed_out(world, me, once=True)
+    refusal = Unstarted(out.key, out.shard, out.token, out.incarnation)
+    await recover(me.store.recovery, None, None)
+
+    assert await me.store.results.refuse([refusal]) == []
+    assert (await world.run_row(out.key.run_id))["state"] == "RUNNING", "a loss, for the scan"
+
+
+async def test_a_refusal_of_a_worker_that_is_merely_lost_gives_back(world: World) -> None:
+    me = await world.member()
+    await recover(me.store.recovery, None, None)
+    assert await me.store.pauses.resume(False, None, told) is not None
+    out = await handed_out(world, me, once=True)
+    assert out.incarnation is not None
+    await me.store.workers.mark_lost(out.incarnation)
+
+    refusal = Unstarted(out.key, out.shard, out.token, out.incarnation)
+    assert await me.store.results.refuse([refusal]) == [out.key]
+
+
+@pytest.mark.parametrize(
+    ("once", "counts", "state", "reason"),
+    [
+        (True, True, "FAILED", "EXIT_CODE"),
+        (True, False, "FAILED", "WORKER_LOST"),
+        (False, True, "RETRYING", "EXIT_CODE"),
+    ],
+)
+async def test_a_failure_that_may_have_been_stored_in_what_was_lost_begins_nothing_again(
+    world: World, once: bool, counts: bool, state: str, reason: str
+) -> None:
+    """P2.9: the same report may have been stored there, and the run begun again."""
+    me = await world.member()
+    out = await handed_out(world, me, once=once)
+    await recover(me.store.recovery, None, None)
+
+    failed = report(
+        out,
+        state=State.RETRYING,
+        reason=Reason.EXIT_CODE if counts else None,
+        retry_at=utcnow(),
+        counts=counts,
+        at_most_once=once,
+    )
+    assert await me.store.results.accept([failed]) == [Verdict.ACCEPTED]
+    row = await world.run_row(out.key.run_id)
+    assert (row["state"], row["reason"]) == (state, reason)
+    assert await world.is_live(out.key.run_id) is (state == "RETRYING")
+    dead = await world.sql("SELECT run_id FROM dead_letters")
+    assert dead == ([(out.key.run_id,)] if state == "FAILED" else [])
+
+
+async def test_a_failure_of_what_was_handed_out_after_a_recovery_is_tried_again(
+    world: World,
+) -> None:
+    me = await world.member()
+    await recover(me.store.recovery, None, utcnow() + DOUBT)
+    assert await me.store.pauses.resume(False, None, told) is not None
+    out = await handed_out(world, me, once=True)
+    failed = report(out, state=State.RETRYING, retry_at=utcnow(), at_most_once=True)
+    assert await me.store.results.accept([failed]) == [Verdict.ACCEPTED]
+    assert (await world.run_row(out.key.run_id))["state"] == "RETRYING"
+
+
+async def test_recovery_waits_for_a_report_that_is_being_stored(world: World) -> None:
+    """P2.9: what that lets wait again is seen, and ended."""
+    me = await world.member()
+    out = await handed_out(world, me, once=True)
+    assert out.incarnation is not None
+    refusal = Unstarted(out.key, out.shard, out.token, out.incarnation)
+    with create_engine(url_of(world.dsn)).connect() as connection:
+        assert dispatch.give_back(connection, [refusal], None)
+        beginning = asyncio.create_task(recover(me.store.recovery, None, None))
+        await wait_until_async(
+            lambda: blocked(world), PATIENCE, "the recovery to wait for its commit"
+        )
+        connection.commit()
+    await beginning
+    assert (await world.run_row(out.key.run_id))["state"] == "FAILED"
+
+
+async def blocked(world: World) -> bool:
+    """Whether anybody waits for the lock of a table."""
+    return bool(
+        await world.sql("SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'relation'")
+    )
 
 
 async def test_live_runs_are_looked_through_part_by_part(world: World) -> None:

@@ -240,3 +240,22 @@ def test_what_was_late_at_the_mark_may_have_run_in_what_was_lost_too() -> None:
     )
     _, fires = resumed("12:07", stood="11:58")
     assert fires[:3] == ["11:58", "11:59", "12:00"], "at least once it is caught up"
+
+
+@pytest.mark.parametrize("jitter", [timedelta(0), timedelta(seconds=55)])
+def test_what_runs_at_most_once_and_was_late_when_the_backup_was_made_doesnt_run_after_it(
+    jitter: timedelta,
+) -> None:
+    """P2.9: an instant from before the mark may have run in what was lost, late or jittered."""
+    held = Pause(at("12:00"), "schedd", ended=at("12:10"), lost_until=at("12:04"), caught_up=True)
+    compiled = minutely(jitter=jitter)
+    before = pause("11:50", "11:55", caught_up=True)
+    late, now = at("11:49"), at("12:10:59")
+    step = plan(
+        compiled, CatchUp(), late, compiled.due(late), now, Pauses(4, (before, held)),
+        at_most_once=True,
+    )  # fmt: skip
+    assert step.fires == ()
+    assert [(f.reason, f.first, f.count) for f in step.folds] == [(Reason.PAUSED, late, 16)]
+    assert step.next is not None
+    assert step.next.nominal == at("12:05")

@@ -1,0 +1,117 @@
+"""Where a report's run really goes: what was decided from it, and what its row says under its lock.
+
+Invariants (PROTOCOL 5)
+- A run that somebody cancelled ends CANCELLED whatever its worker says; one whose job was deleted
+  is not retried.
+- Nor is one that runs at most once and was handed out before the database went back: the same
+  report may have been stored in what was lost, and the run begun again there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from schedd.core import lifecycle
+from schedd.core.ids import IncarnationId, Token
+from schedd.core.lifecycle import Reason, State
+from schedd.core.model import Report, RunKey
+from schedd.core.retry import fingerprint
+from schedd.store import arrays, pauses
+
+DELETED = """
+SELECT b.job_id FROM unnest(%(jobs)s::uuid[]) b(job_id)
+WHERE NOT EXISTS (SELECT FROM timers t WHERE t.job_id = b.job_id)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A run's row as its lock found it, as far as a verdict needs."""
+
+    state: State
+    token: Token
+    incarnation: IncarnationId | None
+    digest: bytes | None
+    cancelling: bool
+    reason: str | None
+    """Of a run that is being cancelled: on whose behalf, if not a person's."""
+    job_id: Any
+    assigned_at: datetime | None
+
+
+def settle(
+    connection: Connection, reports: Sequence[Report], standing: Mapping[RunKey, Standing]
+) -> list[Report]:
+    """The reports with the states that their runs go to. Called under the locks of these rows."""
+    again = [report for report in reports if report.state in (State.PENDING, State.RETRYING)]
+    deleted = _deleted(connection, again, standing)
+    doubtful = _doubtful(connection, again, standing)
+    return [_settled(report, standing[report.key], deleted, doubtful) for report in reports]
+
+
+def _settled(report: Report, row: Standing, deleted: set[object], doubtful: set[RunKey]) -> Report:
+    if row.cancelling:
+        return _cancelled(report, Reason(row.reason or Reason.BY_USER))
+    if row.job_id in deleted and report.state in (State.PENDING, State.RETRYING):
+        return _cancelled(report, Reason.DELETED)
+    if report.key in doubtful:
+        return _ended(report)
+    lifecycle.check(State.RUNNING, report.state)
+    return report
+
+
+def _cancelled(report: Report, reason: Reason) -> Report:
+    return replace(
+        report,
+        state=State.CANCELLED,
+        reason=reason,
+        retry_at=None,
+        counts=True,
+        lost=False,
+        dead=False,
+    )
+
+
+def _ended(report: Report) -> Report:
+    """It would wait again, and may not: as its attempt failed, or else as if that was lost."""
+    reason = report.reason if report.counts else Reason.WORKER_LOST
+    return replace(
+        report,
+        state=State.FAILED,
+        reason=reason,
+        retry_at=None,
+        counts=True,
+        dead=True,
+        fingerprint=fingerprint(reason, report.exit_code, report.error),
+    )
+
+
+def _deleted(
+    connection: Connection, again: Sequence[Report], standing: Mapping[RunKey, Standing]
+) -> set[object]:
+    """Jobs, of those whose runs would wait again, that are no more. Read under the runs' locks."""
+    jobs = [standing[report.key].job_id for report in again]
+    if not jobs:
+        return set()
+    return {row[0] for row in connection.exec_driver_sql(DELETED, {"jobs": arrays.ids(jobs)})}
+
+
+def _doubtful(
+    connection: Connection, again: Sequence[Report], standing: Mapping[RunKey, Standing]
+) -> set[RunKey]:
+    """What runs at most once, of those that would wait again, and may have been begun again in a
+    database that was lost. Read under the runs' locks.
+    """
+    once = [report.key for report in again if report.at_most_once]
+    if not once:
+        return set()
+    [(until,)] = connection.exec_driver_sql(f"SELECT {pauses.DOUBTFUL}")
+    if until is None:
+        return set()
+    handed = {key: standing[key].assigned_at for key in once}
+    return {key for key, at in handed.items() if at is not None and at <= until}
