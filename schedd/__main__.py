@@ -44,14 +44,19 @@ def _run(app: object, argv: list[str]) -> int:
     }
     try:
         found = config.load(
-            settings.Config, file=file, environ=os.environ, prefix=settings.PREFIX, flags=flags
+            settings.Config,
+            file=file,
+            environ=os.environ,
+            prefix=settings.PREFIX,
+            flags=flags,
+            foreign=config.JOB_VARIABLES | {failpoints.VARIABLE},
         )
         found.check()
+        failpoints.check(lambda name: not name.startswith("worker."))
         if options.check_config:
             print(json.dumps(config.masked(found), indent=2, default=str))
             return 0
         logs.configure(found.log_level, found.log_format, "schedd")
-        failpoints.check(lambda name: not name.startswith("worker."))
         if options.command == "migrate":
             print(f"schema: {migrate(found)}")
             return 0

@@ -11,7 +11,7 @@ from schedkit.config import secret
 from schedkit.errors import Misconfigured
 
 DEFAULT_FILE: Final = Path("/etc/schedd/schedd.toml")
-PREFIX: Final = "SCHEDD_"
+PREFIX: Final = "SCHEDD"
 SMALLEST_TTL: Final = timedelta(seconds=3)
 
 

@@ -7,7 +7,7 @@ attempts of all jobs (`settling`).
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from schedd.api import settling
+from schedd.api import settling, validation
 from schedd.api.cluster import get_cluster
 from schedd.api.errors import FailedPrecondition, InvalidArgument, Violation
 from schedd.api.services import Caller, Services
@@ -28,6 +28,7 @@ async def pause_cluster(
     def entry(before: Pauses, after: Pauses) -> AuditEntry:
         return caller.changed("pause", "cluster", _told(before), _told(after), request.request_id)
 
+    validation.check_note(request.note, "note")
     async with settling.kept(services, "the cluster"):
         await services.pauses.pause(caller.actor, request.note, entry)
         services.nudges.cluster_changed()

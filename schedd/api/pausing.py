@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from schedd.api import reckoning, settling, stored_jobs, views
+from schedd.api import reckoning, settling, stored_jobs, validation, views
 from schedd.api.services import Caller, Services
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.core.records import Conflict
@@ -17,6 +17,7 @@ async def pause_job(
 ) -> job_pb2.Job:
     """Fire nothing more until it is resumed. Triggers still work."""
     refuse_unbuilt(request)
+    validation.check_note(request.note, "note")
     record = await stored_jobs.find(services, request.namespace, request.job)
     stored = record.definition
     audit = caller.changed(

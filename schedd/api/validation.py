@@ -22,6 +22,7 @@ from schedproto.v1 import common_pb2, job_pb2
 MAX_PAYLOAD = 256 * 1024
 MAX_JOB = 1024 * 1024
 """Bytes of a whole definition: an assignment that carries it must fit into one frame."""
+MAX_NOTE = 1_000
 MAX_EXPRESSIONS = 100
 """Of one job: their union is reckoned whenever it fires."""
 _NO_ID = UUID(int=0)
@@ -69,6 +70,26 @@ def check_name(name: str, field: str = "name") -> Iterator[Violation]:
         yield Violation(field, "a name may not look like an id (UUID)")
 
 
+def check_note(note: str, field: str) -> None:
+    """Raise InvalidArgument for a note that can't stand in a line of a table."""
+    violations = [*note_violations(note, field)]
+    if violations:
+        raise InvalidArgument(
+            f"{field}: {violations[0].problem}",
+            reason="INVALID_FIELD",
+            remedy="give one line of plain text",
+            violations=violations,
+        )
+
+
+def note_violations(note: str, field: str) -> Iterator[Violation]:
+    """What is wrong with a note: people read it in a line, as it is."""
+    if len(note) > MAX_NOTE:
+        yield Violation(field, f"has {len(note):,} characters, at most {MAX_NOTE:,} are allowed")
+    elif not note.isprintable():
+        yield Violation(field, "holds a line break, or another character that isn't printed")
+
+
 def _is_id(name: str) -> bool:
     """Whether a call that is given an id or a name would take this for an id."""
     try:
@@ -105,6 +126,7 @@ def faults(job: job_pb2.Job, now: datetime, *, scheduled: bool) -> Iterator[Viol
                 "labels", f"{key[:140]!r} isn't a key: letters, digits, '.', '_', '-', '/'"
             )
     yield from actions.violations(job)
+    yield from note_violations(job.pause_note, "pause_note")
     payload = list(payload_violations(job.payload))
     yield from payload
     yield from payload_violations(job.http.json, "http.json")

@@ -73,7 +73,8 @@ async def _cluster(services: Services) -> list[Check]:
     if pause is None:
         return [Check(question=question, answer="no")]
     answer = f"yes, it is {views.paused(pause)}"
-    return [Check(question=question, answer=answer, remedy="schedctl cluster resume")]
+    remedy = "schedctl cluster resume" + " --catch-up-since T" * pause.recovering
+    return [Check(question=question, answer=answer, remedy=remedy)]
 
 
 def _ended(record: RunRecord) -> run_service_pb2.ExplainRunResponse:

@@ -2,6 +2,7 @@
 
     term begins ─→ mark in etcd against mark in PostgreSQL (`core/marks.py`)
                      nothing lost  ─→ go on
+                     no memory     ─→ warning and audit, go on: `schedd recover` is a person's
                      a short tail  ─→ warning and audit, go on
                      more          ─→ recovery: paused from the mark on, workers written off,
                                       at_most_once runs that may have run ended
@@ -66,7 +67,10 @@ class Recovery:
             Unavailable: nothing is known; campaign anew.
         """
         found = await self._store.read_mark()
-        lost = gap(await self._remembered(leadership), found)
+        remembered = await self._remembered(leadership)
+        if remembered is None and found.at is not None:
+            await self._tell_of_no_memory(leadership, found.at)
+        lost = gap(remembered, found)
         if lost is not None:
             leadership.check()
             if lost.tolerated:
@@ -94,6 +98,21 @@ class Recovery:
         except Unreadable as error:
             log.warning("the mark in etcd can't be read, so nothing is compared with it: %s", error)
             return None
+
+    async def _tell_of_no_memory(self, leadership: Leadership, newest: datetime) -> None:
+        """An etcd without a mark, and a database with some: nobody can tell what that lost."""
+        what = (
+            "etcd doesn't remember where the database stood, so whether it went back can't be told:"
+            f" its newest mark is of {_iso(newest)}. If it was restored from a backup, end all"
+            " members and run `schedd recover` before they start again"
+        )
+        log.warning("%s", what)
+        leadership.check()
+        entry = AuditEntry(
+            actor=ACTOR, action="forget-mark", object="cluster", outcome="ok", reason=what
+        )
+        if not await self._store.tell(leadership.term, entry):
+            raise TermOver("the term was raised by another leader")
 
     async def _go_on(self, term: Term, lost: Gap) -> None:
         what = f"the database lost {_told(lost)}: calls acknowledged in them are un-acknowledged"

@@ -88,14 +88,17 @@ def read(connection: Connection, known: Pauses = NO_PAUSES) -> Pauses:
 
 
 def pause(connection: Connection, by: str, note: str, entry: AuditOf) -> Pauses:
-    """Pause the cluster; one that is paused already gets the new note."""
+    """Pause the cluster; one that is paused already gets the new note, one that recovers has it
+    beside its own, which says what was lost and the way out.
+    """
     before = locked(connection)
     if before.present is None:
         connection.exec_driver_sql(SWITCH, (True,))
         connection.exec_driver_sql(BEGIN, (clean(by), clean(note)))
     else:
+        kept = f"{before.present.note} ({by}: {note})" if before.present.recovering else note
         connection.exec_driver_sql(
-            "UPDATE pauses SET note = %s WHERE ended IS NULL", (clean(note),)
+            "UPDATE pauses SET note = %s WHERE ended IS NULL", (clean(kept),)
         )
     return audited(connection, before, entry)
 

@@ -4,14 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
 
 from schedd.core.timetable.entries import Entry, Row
 from schedd.core.timetable.minutes import Grid
 from schedd.core.timetable.tally import Tally
-
-_LOOKED_AT: Final = 400
-"""So many of the hottest minutes are asked who is in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +72,28 @@ def forecast(rows: Sequence[Row], grid: Grid, top: int = 5) -> Forecast:
     """Count the starts of each minute, and ask the `top` hottest kinds of minute who is in them."""
     counts = tally_of(rows, grid).counts()
     order = sorted((minute for minute, many in enumerate(counts) if many), key=lambda m: -counts[m])
-    kinds: dict[tuple[tuple[int, int], ...], list[int]] = {}
-    for minute in order[:_LOOKED_AT]:
-        members = _members(rows, minute)
-        if members not in kinds and len(kinds) == top:
+    hottest: list[Hot] = []
+    told = 0
+    for minute in order:
+        if told >> minute & 1:
+            continue
+        if len(hottest) == top:
             break
-        kinds.setdefault(members, []).append(minute)
-    hottest = tuple(
-        Hot(grid.at(min(minutes)), counts[minutes[0]], len(minutes), _named(rows, members))
-        for members, minutes in kinds.items()
-    )
-    return Forecast(grid, tuple(counts), hottest)
+        alike = _alike(rows, minute, grid.minutes)
+        told |= alike
+        first = (alike & -alike).bit_length() - 1
+        named = _named(rows, _members(rows, minute))
+        hottest.append(Hot(grid.at(first), counts[minute], alike.bit_count(), named))
+    return Forecast(grid, tuple(counts), tuple(hottest))
+
+
+def _alike(rows: Sequence[Row], minute: int, length: int) -> int:
+    """The minutes, one bit each, in which the very same layers start as in this one."""
+    found = (1 << length) - 1
+    for row in rows:
+        for minutes, _ in row.layers:
+            found &= minutes if minutes >> minute & 1 else ~minutes
+    return found
 
 
 def _members(rows: Sequence[Row], minute: int) -> tuple[tuple[int, int], ...]:

@@ -127,3 +127,15 @@ async def test_a_resume_catches_up_since_no_time_to_come_and_any_past(api):
     assert not (await api("ResumeCluster", since)).paused
     [pause] = (await api.services.pauses.read()).all
     assert pause.skipped_until() is None
+
+
+async def test_a_note_beside_a_recovery_keeps_what_was_lost_and_the_way_out(api):
+    held = await recover(PostgresRecoveryStore(api.services.pauses.database), None, None)
+    noted = await api("PauseCluster", wire.PauseClusterRequest(note="on it"))
+    assert noted.pause_note == f"{held.note} (tester: on it)"
+
+
+@pytest.mark.parametrize("note", ["a\nb", "\x1b[31mred", "x" * 1_001])
+async def test_a_note_is_one_line_of_plain_text(api, note):
+    with pytest.raises(InvalidArgument, match="note"):
+        await api("PauseCluster", wire.PauseClusterRequest(note=note))

@@ -48,6 +48,12 @@ def test_a_forecast_counts_runs_and_names_who_is_in_the_hottest_minute():
     assert second.starts == 1
 
 
+def test_minutes_that_are_alike_are_all_counted_however_many_there_are():
+    found = forecast(rows(entry("each", "* * * * *"), entry("night", "0 2 * * *")), WEEK, top=5)
+    assert [(hot.starts, hot.alike) for hot in found.hottest] == [(2, 7), (1, 7 * 1440 - 7)]
+    assert found.hottest[1].at == START
+
+
 def test_seconds_count_for_each_start_in_their_minute():
     found = forecast(rows(entry("fast", "*/10 5 * * * *"), entry("slow", "5 * * * *")), WEEK)
     assert found.peak == 7

@@ -75,6 +75,21 @@ async def test_the_first_term_marks_and_what_etcd_remembers_is_what_was_committe
     assert (throne.rows.pauses, throne.rows.audit) == ([], [])
 
 
+async def test_an_etcd_without_memory_beside_a_database_with_marks_is_told_of(
+    throne: Throne, caplog: pytest.LogCaptureFixture
+) -> None:
+    """P2.9: nobody can tell then whether the database went back; a person may know."""
+    await throne.look()
+    await throne.etcd.txn((), [Delete(marks.KEY)])
+    await throne.look()
+
+    [entry] = throne.rows.audit
+    assert entry.action == "forget-mark"
+    assert "`schedd recover`" in entry.reason
+    assert "etcd doesn't remember" in caplog.text
+    assert throne.rows.pauses == [], "it goes on: etcd may be lost alone"
+
+
 async def test_the_next_term_on_the_same_database_goes_on(throne: Throne) -> None:
     await throne.look()
     await throne.look()
