@@ -18,6 +18,7 @@ from schedd.rpc.health import serve_health
 from schedd.rpc.places import Places
 from schedd.rpc.reading import put, unary
 from schedd.rpc.server import make_server, served
+from schedd.rpc.status import abort
 from schedkit.errors import Fault
 from schedproto.v1 import job_service_pb2 as wire
 
@@ -127,6 +128,18 @@ async def test_a_call_that_the_core_has_ended_isn_t_answered_and_is_no_bug(
         said = http2.hello() + call + http2.data(bomb, 1, end=True)
         assert await status_of(address, said) == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
     assert "Traceback" not in caplog.text
+
+
+async def test_who_can_t_be_answered_any_more_is_taken_for_one_that_left() -> None:
+    """The same for sure: the core itself is between the two in one of hundreds of calls."""
+
+    class Ended:
+        async def abort(self, *_: Any) -> None:
+            raise grpc.aio.InternalError("Failed execute_batch")
+
+    context: Any = Ended()
+    with pytest.raises(asyncio.CancelledError):
+        await abort(context, "INVALID_ARGUMENT", "no request", reason="NO_REQUEST")
 
 
 async def test_no_host_holds_more_health_streams_than_it_may(
