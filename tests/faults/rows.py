@@ -218,9 +218,9 @@ ROWS: Sequence[Row] = (
         ("test_messages_of_hostile_peers",),
         ("tests/unit/rpc", "tests/unit/schedkit/test_patience.py", "tests/unit/web/test_guard.py"),
         "measured as this says on a quiet machine: the lines are of an attack of 20 s before, which"
-        " didn't come round. Whole rounds of this one were answered clearly on a machine that others"
-        " kept busy, malformed in a world (1,368 deeds), oversized against one member (201); p99"
-        " there says nothing",
+        " didn't come round. Whole rounds of this one were answered clearly on a machine that"
+        " others kept busy, malformed in a world (1,368 deeds), oversized against one member (201);"
+        " p99 there says nothing",
     ),
     Row(
         "1,000 half-open connections at each port, silent or with half a hello (also of TLS, which"
@@ -232,8 +232,8 @@ ROWS: Sequence[Row] = (
         ("tests/unit/rpc/test_crowds.py",),
         lacks="measured as this says on a quiet machine: the lines are of 1,000 over all ports"
         " together. Of this attack idle was borne on a machine that others kept busy; half-open,"
-        " renewed 22 times a second at each port, costs a member 4 % of a core. Slow readers of live"
-        " logs and handshakes of TLS: neither is built yet",
+        " renewed 22 times a second at each port, costs a member 4 % of a core. Slow readers of"
+        " live logs and handshakes of TLS: neither is built yet",
     ),
     Row(
         "a member's descriptors run out",
