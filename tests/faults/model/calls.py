@@ -36,7 +36,7 @@ def change(world: World, job: JobId, what: str) -> Steps[None]:
     if seen is None:
         return
     waiting = [key for key, run in rows.runs_of(job) if run.state in WAITING]
-    timeline = rows.timeline
+    server = rows.server
     transaction = Transaction(rows)
     target = (seen.shard + 1) % len(rows.shards.rows) if what == "move" else seen.shard
     yield from _lock_shards(world, transaction, seen.shard, target)
@@ -54,7 +54,7 @@ def change(world: World, job: JobId, what: str) -> Steps[None]:
     yield from transaction.commit()
     if what in ("pause", "edit", "reschedule", "delete"):
         yield from _settle(world, job, timer.generation)
-        if rows.timeline == timeline or not world.on(Rule.OK_ONE_TIMELINE):
+        if rows.server == server or not world.on(Rule.OK_ONE_TIMELINE):
             world.judge.ok(job, timer.generation)
 
 

@@ -52,7 +52,8 @@ class Draft:
 def assign(member: Member) -> Steps[None]:
     """Hand out some runs of one shard."""
     world = member.world
-    if not member.epochs:
+    cluster = world.database.present
+    if not member.epochs or cluster.paused:
         return
     claim = member.claim(world.rng.choice(list(member.epochs)))
     drafts = _drafts(member, claim.shard)
@@ -61,6 +62,9 @@ def assign(member: Member) -> Steps[None]:
     if not world.on(Rule.TOKENS_UNDER_LOCK):
         drafts = [replace(draft, token=member.next_token(claim)) for draft in drafts]
     transaction = yield from member.begin(claim)
+    if world.database.present.paused:
+        transaction.rollback()
+        return
     if world.on(Rule.TOKENS_UNDER_LOCK):
         drafts = [replace(draft, token=member.next_token(claim)) for draft in drafts]
     for draft in drafts:
@@ -150,7 +154,7 @@ def _hand_out(
     bound = world.on(Rule.GENERATION_AT_ASSIGN)
     generation = draft.generation if bound else run.generation
     start_by = world.now + START_WITHIN
-    attempt = Attempt(draft.token, draft.incarnation, generation, start_by)
+    attempt = Attempt(draft.token, draft.incarnation, generation, start_by, world.now)
     after = replace(
         run,
         state="RUNNING",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from faults.model.rows import IncarnationId
+from faults.model.rows import IncarnationId, TenureId
 from faults.model.timing import WORKER_TTL
 
 
@@ -23,8 +23,21 @@ class Listing:
     live: frozenset[IncarnationId]
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A backup."""
+
+    revision: int
+    workers: frozenset[IncarnationId]
+    members: frozenset[TenureId]
+    mapped: frozenset[TenureId]
+    mark: int
+
+
 class Etcd:
-    """The keys `workers/<worker>/<incarnation>`."""
+    """The keys `workers/<worker>/<incarnation>`; those of members and their leader, the map, and
+    the mark of the database that is remembered.
+    """
 
     def __init__(self) -> None:
         self.cluster = 1
@@ -32,6 +45,12 @@ class Etcd:
         self.watchers: list[Callable[[IncarnationId], None]] = []
         """Told of each deletion; a restore is none."""
         self.excused: set[IncarnationId] = set()
+        self.members: set[TenureId] = set()
+        self.leader: tuple[TenureId, int] | None = None
+        """Who holds the election key, and which life of it that is."""
+        self.mapped: frozenset[TenureId] = frozenset()
+        """Who may take shards, by the map."""
+        self.mark = 0
         self._ends: dict[IncarnationId, int] = {}
         self._taken: dict[IncarnationId, int] = {}
 
@@ -77,15 +96,22 @@ class Etcd:
         self.delete(key)
         self.excused.add(key)
 
-    def snapshot(self) -> tuple[int, frozenset[IncarnationId]]:
-        """A backup."""
-        return self.revision, frozenset(self._ends)
+    def leave(self, tenure: TenureId) -> None:
+        """A member's lease is gone, and with it the election key if it held that."""
+        self.members.discard(tenure)
+        if self.leader is not None and self.leader[0] == tenure:
+            self.leader = None
 
-    def restore(
-        self, backup: tuple[int, frozenset[IncarnationId]], now: int, *, renamed: bool
-    ) -> None:
-        """Go back to a backup; `renamed`: under a new cluster id."""
-        self.revision, keys = backup
+    def snapshot(self) -> Snapshot:
+        """What there is now."""
+        keys = frozenset(self._ends)
+        return Snapshot(self.revision, keys, frozenset(self.members), self.mapped, self.mark)
+
+    def restore(self, backup: Snapshot, now: int, *, renamed: bool) -> None:
+        """Go back to a backup; `renamed`: under a new cluster id. Nobody leads."""
+        self.revision, keys = backup.revision, backup.workers
+        self.members, self.mapped, self.mark = set(backup.members), backup.mapped, backup.mark
+        self.leader = None
         self.cluster += renamed
         for key in self._ends.keys() - keys:
             self._taken[key] = now + WORKER_TTL

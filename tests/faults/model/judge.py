@@ -2,18 +2,20 @@
 order, before the rows change; at each physical start; at each answer that somebody relies on.
 
 What a lost tail of PostgreSQL un-acknowledges is forgotten with it (`promises`). Tokens, epochs and
-terms grow across restores, and what was started stays started.
+terms grow across restores, and what was started stays started; a tolerated tail forgives only that
+what changed in it runs again.
 """
 
 from __future__ import annotations
 
 import copy
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import cast
 
 from faults.model.etcd import Etcd
+from faults.model.holds import Cluster
+from faults.model.promises import Broken, Job, Promises
 from faults.model.rows import (
     LIVE,
     WAITING,
@@ -29,44 +31,6 @@ from faults.model.rows import (
     Transaction,
 )
 from faults.model.timing import HORIZON, TRIGGERED, instant
-
-
-class Broken(Exception):
-    """An invariant is broken: the seed ends here."""
-
-    def __init__(self, invariant: str, why: str) -> None:
-        super().__init__(f"{invariant}: {why}")
-        self.invariant = invariant
-        self.why = why
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What a definition says that no edit of the model changes."""
-
-    limit: int
-    """Admitted runs at once."""
-    skip: bool
-    """Past the limit a waiting run is SKIPPED; else it waits."""
-    at_most_once: bool = False
-
-
-@dataclass(slots=True)
-class Promises:
-    """What was said on the strength of rows, and is void when those rows are lost."""
-
-    fired: set[RunId] = field(default_factory=set)
-    issued: Counter[RunId] = field(default_factory=Counter)
-    """The greatest token of each run."""
-    ended: set[RunId] = field(default_factory=set)
-    """Runs with an accepted result that was their last."""
-    over: dict[JobId, int] = field(default_factory=dict)
-    """The generation up to which nothing may fire or start, by an `ok`."""
-    tokens: int = 0
-    """How many tokens were issued by then."""
-    skipped_early: set[RunId] = field(default_factory=set)
-    started: dict[RunId, set[int]] = field(default_factory=lambda: defaultdict(set))
-
 
 Executing = Callable[[RunId], Iterable[tuple[int, IncarnationId]]]
 """The physical executions of a run: token, and the incarnation it was given to."""
@@ -91,6 +55,9 @@ class Judge:
         self._starts: set[tuple[RunId, int]] = set()
         self._lost_tail: set[int] = set()
         self._order: list[int] = []
+        self._unknown: set[int] = set()
+        """Tokens that a database gave out which was lost by more than a tail."""
+        self.marks: list[int] = []
         self.note: Callable[[str], None] = lambda _: None
 
     # -- restores of PostgreSQL --
@@ -99,12 +66,37 @@ class Judge:
         """What stands on the rows of this moment."""
         return copy.deepcopy(self.promises)
 
-    def restored(self, promises: Promises) -> None:
-        """The rows went back to where these were made."""
-        self.note("PostgreSQL came back without its last minutes")
+    def lost_tail(self, promises: Promises, changed: set[RunId]) -> None:
+        """The rows went back a little, to where these were made: the runs that `changed` since may
+        run again, whatever they are.
+        """
+        self.note("PostgreSQL came back without its last seconds")
+        started = self.promises.started
+        self._back_to(promises)
+        for key in changed:
+            started.pop(key, None)
+        self.promises.started = started
+
+    def went_back(self, promises: Promises, to: int) -> None:
+        """The rows went back far, to where these were made: what was started stays started, and
+        nothing happens before a person resumes it.
+        """
+        self.seen["went back"] += 1
+        self.note(f"PostgreSQL came back as it was at {to}")
+        self._unknown.update(self._order[promises.tokens :])
+        started, held = self.promises.started, promises.held
+        self._back_to(promises)
+        self.promises.started = started
+        self.promises.held = to if held is None else min(to, held)
+
+    def _back_to(self, promises: Promises) -> None:
         self._lost_tail.update(self._order[promises.tokens :])
         self.promises = copy.deepcopy(promises)
-        self.promises.started.clear()
+
+    def alarms(self, remembered: int) -> None:
+        """A leader finds that the database lost this mark."""
+        if remembered not in self.marks:
+            raise Broken("R1", f"mark {remembered} is missed, which no database ever had")
 
     # -- commits --
 
@@ -125,6 +117,8 @@ class Judge:
                 self._lost(transaction, cast("IncarnationId", key), old, new)
             elif name == rows.terms.name:
                 self._raised(new.term)
+            elif name == rows.cluster.name:
+                self._cluster(old, new)
 
     def _owner(self, claim: Claim) -> None:
         shard, epoch = claim.shard, claim.epoch
@@ -152,6 +146,18 @@ class Judge:
         if term <= self._term:
             raise Broken("S3", f"term {term} after {self._term}")
         self._term = term
+
+    def _cluster(self, old: Cluster, new: Cluster) -> None:
+        if new.mark != old.mark:
+            self.marks.append(new.mark)
+        if not old.paused or new.paused:
+            return
+        self.seen["resumed"] += 1
+        held, self.promises.held = self.promises.held, None
+        last = new.holds[-1]
+        until = last.ended if last.since is None else last.since - 1
+        if held is not None and until is not None:
+            self.promises.left_out.append((held, until))
 
     def _may_own(self, tenure: int) -> bool:
         row = self._database.tenures.get(tenure)
@@ -185,7 +191,7 @@ class Judge:
         if timer is None and new.state in WAITING and new.state != before[0]:
             raise Broken("L4", f"{key} of a deleted job waits for ever")
         if new.token != before[1]:
-            self._issued(transaction, key, new)
+            self._issued(transaction, key, old, new)
         if old is not None and len(new.results) > len(old.results):
             self._accepted(key, new)
         if new.state == "SKIPPED" and before[0] and instant(key[1]) > self._database.now:
@@ -196,6 +202,7 @@ class Judge:
     def _inserted(self, transaction: Transaction, key: RunId, new: Run) -> None:
         if key[1] >= TRIGGERED:
             return
+        self.promises.begins(key, first=True)
         self.seen["fired"] += 1
         if key in self.promises.fired:
             raise Broken("S5", f"{key} was inserted twice")
@@ -203,8 +210,9 @@ class Judge:
         if new.generation <= self.promises.over.get(key[0], 0):
             raise Broken("S8", f"{key} of generation {new.generation} fired after ok")
 
-    def _issued(self, transaction: Transaction, key: RunId, new: Run) -> None:
+    def _issued(self, transaction: Transaction, key: RunId, old: Run | None, new: Run) -> None:
         self.seen["assigned"] += 1
+        self.promises.begins(key, first=old is not None and old.token == 0)
         job = key[0]
         if new.token <= self._tokens[job]:
             raise Broken("S3", f"token {new.token} of job {job} after {self._tokens[job]}")
@@ -250,6 +258,8 @@ class Judge:
             raise Broken("S10", f"{key}: token {token} is started twice")
         self._starts.add((key, token))
         if token in self._lost_tail:
+            if token in self._unknown:
+                self.promises.started[key].add(token)
             return
         if key[1] < TRIGGERED and self._database.now < instant(key[1]) - HORIZON:
             raise Broken("S7", f"{key} starts {instant(key[1]) - self._database.now} steps early")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
-from faults.model import calls
+from faults.model import calls, recovery
 from faults.model.owner import Member
-from faults.model.rows import Steps, Tenure, Term, Transaction
-from faults.model.rules import Rule
-from faults.model.timing import HORIZON, PERIOD, SECOND
+from faults.model.rows import Steps, Tenure, Transaction
+from faults.model.timing import DOUBT, HORIZON, PERIOD, SECOND, TOLERATED
 from faults.model.weather import Fault
 from faults.model.world import World
 
@@ -28,6 +28,7 @@ class Nemesis:
             Fault.RESTART_WORKER: self._restart_worker,
             Fault.DRAIN: self._drain,
             Fault.PROMOTE: self._promote,
+            Fault.RESTORE: self._restore,
             Fault.RESTORE_ETCD: self._restore_etcd,
             Fault.SKEW: self._skew,
             Fault.REATTACH: self._reattach,
@@ -50,6 +51,10 @@ class Nemesis:
         world, rng = self._world, self._world.rng
         while True:
             yield
+            cluster = world.database.present
+            if cluster.paused and rng.random() < 0.02:
+                between = rng.randint(cluster.holds[-1].began, world.now)
+                world.spawn(recovery.resume(world, rng.choice((None, 0, between))))
             x = rng.random()
             job = rng.choice(list(world.jobs))
             if x < world.weather.calls:
@@ -110,14 +115,19 @@ class Nemesis:
         worker.drain(not worker.memory.draining)
 
     def _promote(self) -> None:
-        """Promotion of a standby that lacks the tail, or a restore from a backup."""
+        """Promotion of a standby that lacks the tail."""
         self._world.spawn(promotion(self._world))
+
+    def _restore(self) -> None:
+        """A backup of now is put back, some time."""
+        self._world.spawn(restore(self._world))
 
     def _restore_etcd(self) -> None:
         world = self._world
         if world.rng.random() < 0.5:
             self._etcd_backup = world.etcd.snapshot()
-        else:
+        elif world.judge.promises.held is None or world.database.present.paused:
+            # before a leader has looked: nobody could know, and an operator says `schedd recover`
             renamed = world.rng.random() < 0.5
             world.etcd.restore(self._etcd_backup, world.now, renamed=renamed)
 
@@ -130,7 +140,8 @@ class Nemesis:
         world.rng.choice(world.members).attached ^= {world.rng.choice(world.workers)}
 
     def _raise_term(self) -> None:
-        self._world.spawn(raise_term(self._world))
+        """The election key is gone; who held it doesn't know yet."""
+        self._world.etcd.leader = None
 
 
 def _later(steps: int, process: Steps[None]) -> Steps[None]:
@@ -140,17 +151,51 @@ def _later(steps: int, process: Steps[None]) -> Steps[None]:
 
 
 def promotion(world: World) -> Steps[None]:
-    """What is committed from here on is lost: the standby, or the backup, lacks it."""
+    """What is committed from here on is lost: the standby lacks it."""
     rows = world.database
-    copied, promises = rows.copy(), world.judge.snapshot()
+    copied, promises, mark = rows.copy(), world.judge.snapshot(), rows.present.mark
     for _ in range(world.rng.choice((1, 10, 40, 120))):
         yield
+    if world.etcd.mark - mark > TOLERATED:
+        return  # it slept for too long to be a tail
+    changed = {key for key, run in rows.runs.rows.items() if copied["runs"].get(key) != run}
     rows.replace(copied)
-    world.judge.restored(promises)
+    world.judge.lost_tail(promises, changed)
+
+
+def restore(world: World) -> Steps[None]:
+    """The server's files are put back as they were here, or recovered to then on a new timeline."""
+    rows = world.database
+    copied, promises, at = rows.copy(), world.judge.snapshot(), world.now
+    until = at + TOLERATED + world.rng.randint(SECOND, 12 * SECOND)
+    while world.now < until:
+        yield
+    mark = copied["cluster"]["cluster"].mark
+    since = [mark, *(each for each in world.judge.marks if each > mark), world.now]
+    apart = max(later - earlier for earlier, later in itertools.pairwise(since))
+    if apart > DOUBT or world.etcd.mark - mark <= TOLERATED or world.etcd.mark < since[-2]:
+        return  # nobody marked for so long that nobody can have acted, or etcd forgot
+    rows.replace(copied, promoted=world.rng.random() < 0.5)
+    world.judge.went_back(promises, at)
+    yield from _sent_again(world)
+
+
+def _sent_again(world: World) -> Steps[None]:
+    """What nobody was heard to answer comes again: at once, or when all is done that holds it."""
+    strays, world.strays = world.strays, []
+    world.rng.shuffle(strays)
+    at_once, until = world.rng.random() < 0.5, world.now + 10 * SECOND
+    mark = world.database.present.mark
+    while not at_once and world.database.present.mark == mark and world.now < until:
+        yield
+    for deliver in strays:
+        deliver()
+        yield
 
 
 def fence(world: World, member: Member) -> Steps[None]:
     """The leader finds no key of this tenure; its process, or a new one, joins anew."""
+    world.etcd.leave(member.tenure)
     transaction = Transaction(world.database)
     row = yield from transaction.lock(world.database.tenures, member.tenure)
     if row is not None and not row.fenced:
@@ -158,16 +203,4 @@ def fence(world: World, member: Member) -> Steps[None]:
     if member in world.members:
         world.members.remove(member)
         world.members.append(Member(world))
-    yield from transaction.commit()
-
-
-def raise_term(world: World) -> Steps[None]:
-    """Another leader is elected."""
-    transaction = Transaction(world.database)
-    row = yield from transaction.lock(world.database.terms, "term")
-    if row is None:
-        transaction.rollback()
-        return
-    floor = world.now if world.on(Rule.EPOCH_CLOCK_FLOOR) else 0
-    transaction.put(world.database.terms, "term", Term(max(row.term + 1, floor)))
     yield from transaction.commit()

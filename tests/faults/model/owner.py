@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from faults.model import dispatch, rescue
+from faults.model import dispatch, leader, recovery, rescue
 from faults.model.rows import (
     LIVE,
     Abort,
@@ -24,7 +24,7 @@ from faults.model.rows import (
     Transaction,
 )
 from faults.model.rules import Rule
-from faults.model.timing import HORIZON, instant
+from faults.model.timing import HORIZON, TRUST, instant
 from faults.model.worker import Heartbeat, Worker
 from faults.model.world import World
 
@@ -43,23 +43,67 @@ class Member:
         self.heard: dict[IncarnationId, Heartbeat] = {}
         self._unread: list[Heartbeat] = []
         self.epochs: dict[ShardId, int] = {}
+        world.etcd.members.add(self.tenure)
+        self.over = False
+        """Its tenure has ended; the process may have another."""
         self._timeline = world.database.timeline
+        self._server = world.database.server
+        self._known = world.database.present.mark
+        """The newest mark that it saw."""
+        self._looked = world.now
         self._sequences: Counter[tuple[ShardId, int]] = Counter()
         self._timers: dict[JobId, Timer] = {}
         self.absence = rescue.Absence(world)
         self._lanes = [self._lane() for _ in range(2)]
+        self._leading = leader.leading(self)
+        self._lanes.append(self._leading)
         for lane in self._lanes:
             world.spawn(lane)
 
     def kill(self) -> None:
         """SIGKILL. The server finds its sessions idle; what it was sent goes on."""
-        self.dead = True
+        self.dead = self.over = True
+        self.world.etcd.leave(self.tenure)
         for lane in self._lanes:
             lane.close()
 
     def stop(self, until: int) -> None:
         """SIGSTOP, of all its threads."""
         self.world.stop(self._lanes, until)
+
+    def rest(self, steps: int) -> None:
+        """Its leading has nothing to do for so long."""
+        self.world.stop([self._leading], self.world.now + steps)
+
+    def leave(self) -> None:
+        """The tenure is over; the process begins another."""
+        self.over = True
+        self.world.etcd.leave(self.tenure)
+        if self in self.world.members:
+            self.world.members.remove(self)
+            self.world.members.append(Member(self.world))
+
+    def look(self) -> None:
+        """Each new connection is looked at before its first use. Raises Abort when it leads to a
+        database that isn't the one known: then the tenure is over.
+        """
+        world, rows = self.world, self.world.database
+        if self.over:
+            raise Abort
+        if rows.server != self._server:
+            anew = world.on(Rule.TIMELINE) and rows.timeline != self._timeline
+            back = rows.present.mark < self._known or world.now > self._looked + TRUST
+            if anew or (back and world.on(Rule.CONNECTION_LOOKED_AT)):
+                self.leave()
+                raise Abort
+            self._server = rows.server
+        self._known = rows.present.mark
+        self._looked = world.now
+
+    def transaction(self, claim: Claim | None = None) -> Transaction:
+        """Over a connection that was looked at. Raises Abort."""
+        self.look()
+        return Transaction(self.world.database, claim)
 
     def hears(self, heartbeat: Heartbeat) -> None:
         """A heartbeat came over a stream; it is read when the process runs."""
@@ -74,12 +118,13 @@ class Member:
 
     def _lane(self) -> Steps[None]:
         rng = self.world.rng
-        while not self.dead:
+        while not self.over:
             yield
             row = self.world.database.tenures.get(self.tenure)
             if (row is None or row.fenced) and rng.random() < 0.02:
-                return  # it finds out at last; another has joined in its place
+                return self.leave()  # it finds out at last
             try:
+                self.look()
                 yield from self._deed()
             except Abort:
                 continue
@@ -111,7 +156,7 @@ class Member:
     def begin(self, claim: Claim) -> Steps[Transaction]:
         """The first statement of an owner's transaction. Raises Abort when the shard is gone."""
         world = self.world
-        transaction = Transaction(world.database, claim)
+        transaction = self.transaction(claim)
         if world.on(Rule.SHARD_ROW_FENCE):
             row = yield from transaction.lock(world.database.shards, claim.shard)
             own = row is not None and (row.owner, row.epoch) == (claim.tenure, claim.epoch)
@@ -132,10 +177,12 @@ class Member:
         world, rows = self.world, self.world.database
         if shard in self.epochs and world.rng.random() < 0.9:
             return
+        if self.tenure not in world.etcd.mapped:
+            return
         seen = rows.shards[shard]
         timeline = rows.timeline
         yield
-        transaction = Transaction(rows)
+        transaction = self.transaction()
         mine = yield from transaction.lock(rows.tenures, self.tenure, shared=True)
         row = yield from transaction.lock(rows.shards, shard)
         free = row is not None and (
@@ -160,7 +207,7 @@ class Member:
         claim = self.claim(shard)
         del self.epochs[shard]
         yield
-        transaction = Transaction(self.world.database)
+        transaction = self.transaction()
         shards = self.world.database.shards
         row = yield from transaction.lock(shards, shard)
         if row is not None and (row.owner, row.epoch) == (claim.tenure, claim.epoch):
@@ -192,12 +239,19 @@ class Member:
     def _fire(self, job: JobId) -> Steps[None]:
         world, rows = self.world, self.world.database
         timer = self._timers[job]
-        if timer.paused or instant(timer.due) > world.now + self.skew:
+        cluster, at = rows.present, instant(timer.due)
+        if timer.paused or cluster.paused or at > world.now + self.skew:
             return
         del self._timers[job]
         key = (job, timer.due)
+        once = world.jobs[job].at_most_once
+        skipped = any(hold.skips(at) for hold in cluster.holds)
+        skipped = skipped or recovery.may_have_run(world, at, once, cluster)
         claim = self.claim(timer.shard)
         transaction = yield from self.begin(claim)
+        if rows.present.switched != cluster.switched:
+            transaction.rollback()
+            return
         row = yield from transaction.lock(rows.timers, job)
         advances = row is not None and (row.generation, row.due, row.shard, row.paused) == (
             timer.generation,
@@ -205,12 +259,12 @@ class Member:
             timer.shard,
             False,
         )
-        in_time = instant(timer.due) <= world.now + HORIZON or not world.on(Rule.DATABASE_CLOCK)
+        in_time = at <= world.now + HORIZON or not world.on(Rule.DATABASE_CLOCK)
         if not in_time or (world.on(Rule.FIRE_FROM_ADVANCE) and not advances):
             transaction.rollback()
             return
         kept = yield from transaction.lock(rows.runs, key)
-        if kept is None or not world.on(Rule.UNIQUE_INSTANT):
+        if not skipped and (kept is None or not world.on(Rule.UNIQUE_INSTANT)):
             state = "PENDING"
             live = sum(run.state in LIVE for _, run in rows.runs_of(job))
             if not world.on(Rule.OVERLAP_AT_ASSIGN) and live >= world.jobs[job].limit:

@@ -90,7 +90,7 @@ def give_back(member: Member) -> Steps[None]:
         shard = member.shard_of(key[0], run)
         if shard is not None and _never_started(member, key, run):
             transaction = yield from member.begin(member.claim(shard))
-            yield from put_back(member.world, transaction, key, run.token)
+            yield from put_back(member.world, transaction, key, run.token, owner=True)
 
 
 def _running(member: Member) -> list[tuple[RunId, Run]]:

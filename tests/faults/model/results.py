@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from faults.model import recovery
 from faults.model.rows import WAITING, Abort, Incarnation, IncarnationId, Run, RunId, Steps
 from faults.model.rows import Transaction as Transact
 from faults.model.rules import Rule
@@ -44,11 +45,24 @@ def same_attempt(world: World, row: Run, token: int) -> bool:
     return row.state == "RUNNING" and (row.token == token or not world.on(Rule.BACK_COMPARES_TOKEN))
 
 
-def put_back(world: World, transaction: Transact, key: RunId, token: int) -> Steps[None]:
-    """An assignment that never started goes whence it came, no attempt spent."""
+def put_back(
+    world: World, transaction: Transact, key: RunId, token: int, *, owner: bool = False
+) -> Steps[None]:
+    """An assignment that never started goes whence it came, no attempt spent. Not one of a worker
+    that is written off: what it doesn't have may have run in what was lost, and what it refuses may
+    have been refused there.
+    """
     rows = world.database
     row = yield from transaction.lock(rows.runs, key)
     if row is None or not same_attempt(world, row, token):
+        transaction.rollback()
+        return
+    gone = rows.incarnations.get(row.incarnation) if row.incarnation else None
+    if owner:
+        kept = gone is not None and gone.lost and world.on(Rule.BACK_NOT_OF_LOST)
+    else:
+        kept = recovery.doubted(world, row, row.incarnation) and world.on(Rule.REFUSAL_DOUBTED)
+    if kept:
         transaction.rollback()
         return
     transaction.put(rows.runs, key, _back(world, key, row))
@@ -70,9 +84,7 @@ def refresh(world: World, worker: Worker, incarnation: IncarnationId) -> Steps[N
     """A heartbeat was heard: keep the lease, or make the key anew unless the loss is written."""
     yield
     row = world.database.incarnations.get(incarnation)
-    if row is None:  # its row went with a lost tail; its next hello writes it again
-        yield from _register(world, incarnation)
-    elif row.lost:
+    if row is None or row.lost:  # without a row: it went with what was lost
         world.send(lambda: worker.told_lost(incarnation))
     elif not world.etcd.refresh(incarnation, world.now):
         yield
@@ -87,6 +99,7 @@ def greet(world: World, worker: Worker, new: IncarnationId, spooled: frozenset[K
     yield from _register(world, new)
     if worker.incarnation != new:
         return
+    worker.attached = new
     world.etcd.create(new, world.now)
     until = world.now + SPOOL_WITHIN
     while world.now < until and any(_runs(world, key) for key in spooled):
@@ -112,10 +125,17 @@ def _after(world: World, key: RunId, row: Run, outcome: str) -> Run:
         return replace(row, state="SUCCEEDED")
     if outcome == "RETURNED":
         once = world.jobs[key[0]].at_most_once and world.on(Rule.AT_MOST_ONCE_RETURNED)
+        once = once or _told_before(world, key, row)
         return replace(row, state="FAILED") if once else _back(world, key, row)
-    if row.attempt >= MAX_ATTEMPTS:
+    if row.attempt >= MAX_ATTEMPTS or _told_before(world, key, row):
         return replace(row, state="FAILED")
     return _waits(world, key, replace(row, state="RETRYING"))
+
+
+def _told_before(world: World, key: RunId, row: Run) -> bool:
+    """Whether it may have been told in what was lost already, and the run begun again there."""
+    once = world.jobs[key[0]].at_most_once and world.on(Rule.REPORT_DOUBTED)
+    return once and row.sent[-1].at <= world.database.present.doubtful_until
 
 
 def _back(world: World, key: RunId, row: Run) -> Run:

@@ -6,8 +6,8 @@
 
 - Row locks are exclusive or shared, wait, time out; a statement after a lock sees what was
   committed by then. One statement is one step of the world: nobody comes in between.
-- A transaction that idles is ended by the server. A server that was replaced (a new timeline)
-  knows none of the old one's transactions.
+- A transaction that idles is ended by the server. A server that was replaced knows
+  none of the old one's transactions.
 - Every commit passes the judge before the rows change.
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
+from faults.model.holds import Cluster
 from faults.model.timing import IDLE_IN_TRANSACTION, LOCK_TIMEOUT
 
 T = TypeVar("T")
@@ -70,6 +71,8 @@ class Attempt:
     incarnation: IncarnationId
     generation: int
     start_by: int
+    at: int = 0
+    """When it was handed out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,8 @@ class Database:
         self.between = between
         self.now = 0
         self.timeline = 1
+        self.server = 1
+        """Which one it is: another one knows no transaction of those before."""
         self.late_commits = late_commits
         self.lost_commits = lost_commits
         self.shards: Table[ShardId, Shard] = Table("shards")
@@ -140,6 +145,7 @@ class Database:
         self.runs: Table[RunId, Run] = Table("runs")
         self.incarnations: Table[IncarnationId, Incarnation] = Table("incarnations")
         self.terms: Table[str, Term] = Table("terms")
+        self.cluster: Table[str, Cluster] = Table("cluster")
         self.tables: tuple[Table[Any, Any], ...] = (
             self.shards,
             self.tenures,
@@ -147,6 +153,7 @@ class Database:
             self.runs,
             self.incarnations,
             self.terms,
+            self.cluster,
         )
         self.locks: dict[tuple[str, Hashable], dict[Transaction, bool]] = {}
         self.judge: Callable[[Transaction], None] = lambda _: None
@@ -160,9 +167,17 @@ class Database:
         """What a standby or a backup has."""
         return {table.name: dict(table.rows) for table in self.tables}
 
-    def replace(self, rows: dict[str, dict[Hashable, Any]]) -> None:
-        """Another server takes over, with these rows: a new timeline, no transaction known."""
-        self.timeline += 1
+    @property
+    def present(self) -> Cluster:
+        """The cluster's row."""
+        return self.cluster["cluster"]
+
+    def replace(self, rows: dict[str, dict[Hashable, Any]], *, promoted: bool = True) -> None:
+        """Another server takes over, with these rows: no transaction known, and a new timeline,
+        unless its files were merely put back.
+        """
+        self.server += 1
+        self.timeline += promoted
         self.locks.clear()
         for table in self.tables:
             table.rows = dict(rows[table.name])
@@ -188,7 +203,7 @@ class Transaction:
         self.inserts: set[tuple[str, Hashable]] = set()
         self.committing = False
         self._held: list[tuple[str, Hashable]] = []
-        self._timeline = database.timeline
+        self._server = database.server
         self._touched = database.now
         self._over = False
 
@@ -263,7 +278,7 @@ class Transaction:
         self._apply()
 
     def _apply(self) -> None:
-        if self._over or self._timeline != self.database.timeline:
+        if self._over or self._server != self.database.server:
             raise Abort
         self.database.judge(self)
         for (_, key), (table, row) in self.writes.items():
@@ -274,7 +289,7 @@ class Transaction:
         self.rollback()
 
     def _alive(self) -> None:
-        if self._over or self._timeline != self.database.timeline:
+        if self._over or self._server != self.database.server:
             self.rollback()
             raise Abort
         self._touched = self.database.now

@@ -58,6 +58,18 @@ class Rule(StrEnum):
     LEFTOVERS_KILLED = "leftovers-killed"
     AT_MOST_ONCE_LOSS = "at-most-once-loss"
     AT_MOST_ONCE_RETURNED = "at-most-once-returned"
+    LOOK_BEFORE_MAP = "look-before-map"
+    MARK_COMMITTED_FIRST = "mark-committed-first"
+    CONNECTION_LOOKED_AT = "connection-looked-at"
+    HOLD_FROM_MARK = "hold-from-mark"
+    WORKERS_WRITTEN_OFF = "workers-written-off"
+    BACK_NOT_OF_LOST = "back-not-of-lost"
+    REFUSAL_DOUBTED = "refusal-doubted"
+    DOUBTFUL_ENDED = "doubtful-ended"
+    REPORT_DOUBTED = "report-doubted"
+    REPORTS_WAITED_FOR = "reports-waited-for"
+    ONCE_NOT_CAUGHT_UP = "once-not-caught-up"
+    ONCE_LATE_NEITHER = "once-late-neither"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +233,42 @@ MEANINGS: dict[Rule, Meaning] = {
     ),
     R.AT_MOST_ONCE_RETURNED: Meaning(
         "P6.8", "at_most_once: ended by a drain is FAILED", "it goes back"
+    ),
+    R.LOOK_BEFORE_MAP: Meaning(
+        "P2.9", "a new term looks at the marks before its first map", "it maps, then looks"
+    ),
+    R.MARK_COMMITTED_FIRST: Meaning(
+        "P2.9", "a mark is remembered once its COMMIT was seen", "remembered, then committed"
+    ),
+    R.CONNECTION_LOOKED_AT: Meaning(
+        "P2.9", "who knew a later database ends its tenure", "a new connection is used as any"
+    ),
+    R.HOLD_FROM_MARK: Meaning(
+        "P2.9", "the hold begins at the restored mark", "it begins when it is found"
+    ),
+    R.WORKERS_WRITTEN_OFF: Meaning(
+        "P2.9", "the workers of a database that went back are lost", "they go on"
+    ),
+    R.BACK_NOT_OF_LOST: Meaning(
+        "P4.3", "nothing of one written off goes back as never started", "what it doesn't list does"
+    ),
+    R.REFUSAL_DOUBTED: Meaning(
+        "P2.9", "a refusal from before it went back gives nothing back", "as any refusal"
+    ),
+    R.DOUBTFUL_ENDED: Meaning(
+        "P2.9", "at_most_once: what waits in restored rows is FAILED", "it is handed out"
+    ),
+    R.REPORT_DOUBTED: Meaning(
+        "P2.9", "at_most_once: failed with a token from before isn't tried again", "it is, as any"
+    ),
+    R.REPORTS_WAITED_FOR: Meaning(
+        "P2.9", "the hold waits for reports that are being stored", "it doesn't"
+    ),
+    R.ONCE_NOT_CAUGHT_UP: Meaning(
+        "P2.9", "at_most_once: never caught up on what may have run", "as was chosen"
+    ),
+    R.ONCE_LATE_NEITHER: Meaning(
+        "P2.9", "nor on what was late, or due later, at the mark", "by its catch-up policy"
     ),
 }
 

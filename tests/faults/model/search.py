@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from faults.model.judge import Broken
 from faults.model.nemesis import Nemesis
 from faults.model.owner import Member
+from faults.model.promises import Broken
 from faults.model.rules import Rule
 from faults.model.weather import Weather
 from faults.model.worker import Worker

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from faults.model.judge import Broken
+from faults.model.promises import Broken
 from faults.model.rows import Transaction
 from faults.model.rules import Rule
 from faults.model.search import STEPS, Outcome, world_of

@@ -15,6 +15,16 @@ TRIGGERED = 1_000_000
 SPOOL_WITHIN = 10 * SECOND
 """How long an earlier incarnation lives on for the results in its spool."""
 
+MARK_EVERY = SECOND
+DOUBT = 4 * SECOND
+"""How far apart two marks are at most while anybody acts: so long after the newest one that etcd
+remembers, the lost database may have gone on.
+"""
+TRUST = 2 * SECOND
+"""Who has looked at nothing for so long has no trust left in its lease."""
+TOLERATED = 7 * SECOND
+"""What a fail-over may lose without a person being asked: more than `DOUBT` and `TRUST`."""
+
 
 def instant(number: int) -> int:
     """When an instant is."""

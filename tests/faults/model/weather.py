@@ -27,6 +27,7 @@ class Fault(Enum):
     RESTART_WORKER = auto()
     DRAIN = auto()
     PROMOTE = auto()
+    RESTORE = auto()
     RESTORE_ETCD = auto()
     SKEW = auto()
     REATTACH = auto()
@@ -43,6 +44,7 @@ RATES = {
     F.RESTART_WORKER: 3.0,
     F.DRAIN: 1.0,
     F.PROMOTE: 1.0,
+    F.RESTORE: 0.7,
     F.RESTORE_ETCD: 0.6,
     F.SKEW: 1.0,
     F.REATTACH: 2.0,
@@ -72,6 +74,8 @@ class Weather:
     """How wrong the clock of a member is when it comes."""
     late_commits: float
     lost_commits: float
+    stray: float = 0.0
+    """That a frame is sent again when the database has gone back."""
 
 
 def drawn(rng: random.Random) -> Weather:
@@ -107,6 +111,8 @@ BUSY = _harsh(calls=0.08, carried=0.25)
 REBORN = _harsh(F.RESTART_WORKER, carried=0.3, loss=0.25, brisk=0.01, faulty=0.1)
 FORGETFUL = _harsh(F.RESTART_WORKER, F.RESTORE_ETCD, F.CRASH, brisk=0.01, faulty=0.15)
 EARLY = replace(BUSY, skew=HORIZON, carried=0.7)
+RESTORED = _harsh(F.RESTORE, calls=0.02, faulty=0.02)
+REPEATED = _harsh(F.RESTORE, F.DRAIN, stray=0.5, brisk=0.1, calls=0.05, faulty=0.03)
 
 HARSH: dict[Rule, Weather] = {
     Rule.TOKENS_UNDER_LOCK: _harsh(sleepy=0.02),
@@ -134,12 +140,28 @@ HARSH: dict[Rule, Weather] = {
     Rule.LEFTOVERS_KILLED: replace(REBORN, carried=0.7),
     Rule.AT_MOST_ONCE_LOSS: replace(REBORN, carried=0.7),
     Rule.AT_MOST_ONCE_RETURNED: _harsh(F.DRAIN, brisk=0.02),
+    Rule.LOOK_BEFORE_MAP: RESTORED,
+    Rule.MARK_COMMITTED_FIRST: RESTORED,
+    Rule.CONNECTION_LOOKED_AT: RESTORED,
+    Rule.HOLD_FROM_MARK: RESTORED,
+    Rule.WORKERS_WRITTEN_OFF: RESTORED,
+    Rule.BACK_NOT_OF_LOST: RESTORED,
+    Rule.REFUSAL_DOUBTED: REPEATED,
+    Rule.DOUBTFUL_ENDED: RESTORED,
+    Rule.REPORT_DOUBTED: REPEATED,
+    Rule.REPORTS_WAITED_FOR: replace(REPEATED, sleepy=0.008),
+    Rule.ONCE_NOT_CAUGHT_UP: RESTORED,
+    Rule.ONCE_LATE_NEITHER: RESTORED,
 }
+
+
+RARE = {Rule.REFUSAL_DOUBTED, Rule.REPORT_DOUBTED, Rule.REPORTS_WAITED_FOR}
+"""What these hold against needs their own weather, and many seeds."""
 
 
 def weather_of(rng: random.Random, without: frozenset[Rule]) -> Weather:
     """That of a seed."""
-    narrow = [rule for rule in without if MEANINGS[rule].beside is not None]
+    narrow = [rule for rule in without if MEANINGS[rule].beside or rule in RARE]
     if narrow:
         return HARSH[narrow[0]]
     harsh = [HARSH[rule] for rule in sorted(without) if rule in HARSH] or list(HARSH.values())

@@ -77,6 +77,8 @@ class Worker:
         self.spool: dict[Key, str] = {}
         """What each ended attempt came to."""
         self.incarnation: IncarnationId = (number, 0)
+        self.attached = self.incarnation
+        """Which one a member has greeted."""
         self.memory = Memory()
         self._inbox: list[Assignment] = []
         world.database.incarnations.rows[self.incarnation] = Incarnation()
@@ -227,7 +229,7 @@ class Worker:
 
     def _beat(self) -> None:
         world, member = self.world, self._member()
-        if member is None:
+        if member is None or self.attached != self.incarnation:
             return
         listed = {*self.memory.held, *self.memory.running}
         if world.on(Rule.HEARTBEAT_LISTS_SPOOL):

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from faults.model.etcd import Etcd
-from faults.model.judge import Job, Judge
+from faults.model.holds import Cluster
+from faults.model.judge import Judge
+from faults.model.promises import Job
 from faults.model.rows import (
     Abort,
     Database,
@@ -60,6 +62,10 @@ class World:
         self.members: list[Member] = []
         self.workers: list[Worker] = []
         self.network: list[Callable[[], None]] = []
+        self.strays: list[Callable[[], None]] = []
+        """Copies of frames that come when the database has gone back: a sender that heard no answer
+        sends them again then.
+        """
         self._names = itertools.count(1)
         self._processes: list[Steps[None]] = []
         self._asleep: list[tuple[int, int, Steps[None]]] = []
@@ -67,6 +73,7 @@ class World:
         self.database.spawn = self.spawn
         rows = self.database
         rows.terms.rows["term"] = Term(1)
+        rows.cluster.rows["cluster"] = Cluster()
         for shard in (0, 1):  # with unequal epochs, that a move into the lower one can be seen
             rows.shards.rows[shard] = Shard(None, 1 + 3 * shard, rows.timeline)
         for job in self.jobs:
@@ -103,6 +110,8 @@ class World:
             self.network.append(deliver)
         if x >= 1 - self.weather.loss:
             self.network.append(deliver)
+        if self.weather.stray and self.rng.random() < self.weather.stray:
+            self.strays.append(deliver)
 
     def next_instant(self) -> int:
         """The first instant that hasn't come."""
@@ -127,7 +136,8 @@ class World:
                     database.now += 1
                     next(process)
             except (StopIteration, Abort):
-                self._processes.remove(process)
+                if process in self._processes:  # else it sleeps, and ends when it wakes
+                    self._processes.remove(process)
                 continue
             if rng.random() < self.weather.sleepy:
                 self.stop([process], database.now + rng.randint(SECOND // 2, 12 * SECOND))
