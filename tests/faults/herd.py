@@ -1,6 +1,6 @@
 """A herd: very many jobs that are due at one instant, and what is to be seen of it.
 
-    Herd(world, 100_000).pass_by(folder)          before any record: what its like leaves is there
+    Herd(world, 100_000).pass_by()                before any record: what its like leaves is there
     herd = Herd(world, 100_000)
     with fault_run(prepare=herd.make) as run:     made before the record begins
         herd.come(run)                            due, handed out, run, all over: a fault's window
@@ -19,7 +19,8 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -33,7 +34,7 @@ from faults.world.service import Service
 from faults.world.world import World
 from schedd.core.ids import JobId
 from schedd.core.partition import shard_of
-from support.wait import wait_until
+from support.wait import WaitedInVain, wait_until
 
 TESTS = Path(__file__).parents[1]
 BY_CALLS = int(os.environ.get("HERD_BY_CALLS", "1000"))
@@ -45,6 +46,8 @@ MAKING = 60.0 + BY_CALLS / 40
 EVE = 30.0
 """Seconds from there to their instant: the run begins, and is quiet for a while."""
 DRAINED_WITHIN = 600.0
+GIVEN_BACK_WITHIN = 75.0
+"""A member looks for garbage each minute."""
 
 WAITING = "SELECT count(*) FROM live WHERE scheduled_at = %s"
 STATES = """
@@ -88,8 +91,28 @@ class Herd:
         for number, job_id in enumerate(self._make(run.prefix, run.probes)):
             run.recorder.job(_definition(name_of(run.prefix, number), job_id, self.due))
 
-    def pass_by(self, folder: Path) -> None:
+    def memory(self) -> dict[str, int]:
+        """What each daemon has, in MiB."""
+        return {service.name: _memory(service, "VmRSS") for service in self._daemons()}
+
+    def memory_left(self, before: Mapping[str, int]) -> dict[str, int]:
+        """The same, as soon as nobody has more than `before`, or when they had time to give back
+        what they don't need.
+        """
+        with suppress(WaitedInVain):
+            wait_until(
+                lambda: all(has <= before[name] for name, has in self.memory().items()),
+                GIVEN_BACK_WITHIN,
+                "memory to be given back",
+                every=1.0,
+            )
+        return self.memory()
+
+    def pass_by(self) -> None:
         """Make them, and see all of them over; nobody writes down more than that."""
+        folder = self.world.work / "bygone"
+        folder.mkdir()
+        folder.chmod(0o777)
         self._make("bygone", folder)
         wait_until(
             lambda: (
@@ -99,6 +122,7 @@ class Herd:
             "the herd before to have run",
             every=2.0,
         )
+        self.world.commits.absorb()  # now, for the next one's instant doesn't wait for that
 
     def _make(self, prefix: str, folder: Path) -> list[str]:
         """Their ids."""
@@ -122,8 +146,8 @@ class Herd:
     def come(self, run: Run) -> None:
         """Their instant, until the last has run; `figures` has what was seen."""
         sizes = [self._sizes()]
-        daemons = [*self.world.members.values(), *self.world.workers.values()]
-        usual = {service.name: memory(service, "VmRSS") for service in daemons}
+        daemons = self._daemons()
+        usual = self.memory()
         for service in daemons:
             Path(f"/proc/{service.pid}/clear_refs").write_text("5")  # its peak counts from now on
         blocks: dict[str, float] = defaultdict(float)
@@ -146,7 +170,7 @@ class Herd:
         sizes.append(self._sizes())
         self.world.postgres.sql("VACUUM live, timers")
         sizes.append(self._sizes())
-        peak = {service.name: memory(service, "VmHWM") for service in daemons}
+        peak = {service.name: _memory(service, "VmHWM") for service in daemons}
         self.figures |= {
             "most_waiting": most[0],
             "longest_block_s": {name: round(blocks[name], 3) for name in sorted(blocks)},
@@ -218,6 +242,9 @@ class Herd:
         self.world.postgres.sql("ANALYZE jobs, timers")
         return ids
 
+    def _daemons(self) -> list[Service]:
+        return [*self.world.members.values(), *self.world.workers.values()]
+
     def _waiting(self) -> int:
         [(count,)] = self.world.postgres.sql(WAITING, datetime.fromtimestamp(self.due, UTC))
         return int(count)
@@ -256,7 +283,7 @@ def _gauge(member: Service, name: str) -> float:
     return max(map(float, values), default=0.0)
 
 
-def memory(service: Service, field: str) -> int:
+def _memory(service: Service, field: str) -> int:
     """MiB, as the kernel tells."""
     status = Path(f"/proc/{service.pid}/status").read_text()
     [line] = [line for line in status.splitlines() if line.startswith(f"{field}:")]
