@@ -2,7 +2,8 @@
 
 A lease ends by itself, or etcd drops it while its holder lives, or a restore from a snapshot takes
 keys away that were made since. `excused` are the incarnations of which a member may truly say that
-their lease was gone; a key that a restore took is none of them until a TTL has passed.
+their lease was gone, and those that were written off with a database that went back; a key that a
+restore took is none of them until a TTL has passed.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class Judge:
             elif name == rows.terms.name:
                 self._raised(new.term)
             elif name == rows.cluster.name:
-                self._cluster(old, new)
+                self._cluster(transaction, old, new)
 
     def _owner(self, claim: Claim) -> None:
         shard, epoch = claim.shard, claim.epoch
@@ -147,9 +147,12 @@ class Judge:
             raise Broken("S3", f"term {term} after {self._term}")
         self._term = term
 
-    def _cluster(self, old: Cluster, new: Cluster) -> None:
+    def _cluster(self, transaction: Transaction, old: Cluster, new: Cluster) -> None:
         if new.mark != old.mark:
             self.marks.append(new.mark)
+        if new.switched != old.switched and new.paused:  # whom it writes off lives, and runs on
+            lost = self._database.incarnations.name
+            self._etcd.excused.update(key for name, key in transaction.writes if name == lost)
         if not old.paused or new.paused:
             return
         self.seen["resumed"] += 1

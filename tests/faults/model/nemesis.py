@@ -154,10 +154,11 @@ def promotion(world: World) -> Steps[None]:
     """What is committed from here on is lost: the standby lacks it."""
     rows = world.database
     copied, promises, mark = rows.copy(), world.judge.snapshot(), rows.present.mark
+    server = rows.server
     for _ in range(world.rng.choice((1, 10, 40, 120))):
         yield
-    if world.etcd.mark - mark > TOLERATED:
-        return  # it slept for too long to be a tail
+    if rows.server != server or world.etcd.mark - mark > TOLERATED:
+        return  # it was another server's standby, or slept for too long to lack only a tail
     changed = {key for key, run in rows.runs.rows.items() if copied["runs"].get(key) != run}
     rows.replace(copied)
     world.judge.lost_tail(promises, changed)
