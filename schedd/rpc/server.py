@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from typing import Any, Final, NoReturn
 
 import grpc.aio
@@ -26,6 +27,9 @@ MOST_CALLS: Final = 8_192
 
 LOOK_EVERY: Final = 60.0
 
+_GRPC: Final = "grpc._cython.cygrpc"
+_HUNG_UP: Final = "ExecuteBatchError raised in core"
+
 _INSIDE: Final = (
     (cygrpc, ("_schedule_rpc_coro", "_handle_rpc", "_MethodResolver")),
     (cygrpc.AioServer, ("_make_request_call_future", "_request_call")),
@@ -35,6 +39,7 @@ _INSIDE: Final = (
 
 def make_server(connections: int) -> grpc.aio.Server:
     """A server that isn't bound yet, for at most so many connections at a time."""
+    logging.getLogger(_GRPC).addFilter(_of_who_has_gone)
     options = (*SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", connections))
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=MOST_CALLS)
     if all(hasattr(where, name) for where, names in _INSIDE for name in names):
@@ -44,6 +49,14 @@ def make_server(connections: int) -> grpc.aio.Server:
             inner = steady(loop, None, (), (), options, MOST_CALLS)
             server._server = inner  # type: ignore[attr-defined]  # noqa: SLF001 - see above
     return server
+
+
+def _of_who_has_gone(record: logging.LogRecord) -> bool:
+    """False for what the core says of an answer that its caller hung up on: where it finds out
+    before the end of the call has come, it tells that as an error, with a traceback.
+    """
+    raised = record.exc_info[1] if record.exc_info else None
+    return not (isinstance(raised, grpc.aio.InternalError) and _HUNG_UP in str(record.msg))
 
 
 async def served(server: grpc.aio.Server) -> NoReturn:

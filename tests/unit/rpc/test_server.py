@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -140,6 +141,19 @@ async def test_who_can_t_be_answered_any_more_is_taken_for_one_that_left() -> No
     context: Any = Ended()
     with pytest.raises(asyncio.CancelledError):
         await abort(context, "INVALID_ARGUMENT", "no request", reason="NO_REQUEST")
+
+
+async def test_a_caller_that_hangs_up_on_an_answer_is_no_error_of_ours(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The core tells it as one when it finds out a moment before the call's end has come."""
+    log = logging.getLogger("grpc._cython.cygrpc")
+    for error in (grpc.aio.InternalError("Failed grpc_call_start_batch"), ValueError("ours")):
+        try:
+            raise error
+        except (grpc.aio.InternalError, ValueError):
+            log.exception("ExecuteBatchError raised in core by servicer method [%s]", LIST)
+    assert [record.exc_info[1].args for record in caplog.records if record.exc_info] == [("ours",)]
 
 
 async def test_no_host_holds_more_health_streams_than_it_may(
