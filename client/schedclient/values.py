@@ -70,6 +70,9 @@ class Job(Value):
     timeout: timedelta | None
     paused: bool
     pause_note: str | None
+    paused_until: datetime | None
+    max_runs: int
+    runs_made: int
     next_run_at: datetime | None
     created_at: datetime | None
     updated_at: datetime | None

@@ -44,11 +44,18 @@ SET_BY_CLUSTER = (
     "updated_at",
     "created_by",
     "cron_dialect",
+    "runs_made",
 )
 """Fields that people read and never write; what they write in them is never stored."""
 
 OF_INSTANTS = ("start", "end", "jitter", "catch_up")
 """Fields that say something of a schedule's instants; `on_demand` has none."""
+
+LEVEL = 2
+"""Of definitions. Members that know less leave a job alone whose definition needs it."""
+
+SINCE_LEVEL_2 = ("max_runs", "pause_after_failures")
+"""What an owner of level 1 would pass over in silence."""
 
 STANDING = ("paused", "pause_note", "paused_until")
 """How a job stands; kept beside the definition."""
@@ -79,21 +86,26 @@ def spec_of(job: job_pb2.Job) -> job_pb2.Job:
     plain: Message = spec
     for field in (*SET_BY_CLUSTER, *STANDING, "namespace", "name"):
         plain.ClearField(field)
-    if spec.cron:
-        spec.cron_dialect = DIALECT
+    spec.cron_dialect = max(DIALECT if spec.cron else 0, _level(spec))
     return spec
+
+
+def _level(spec: job_pb2.Job) -> int:
+    """The least version of definitions that knows all that this one says."""
+    plain: Message = spec
+    return LEVEL if any(getattr(plain, field) for field in SINCE_LEVEL_2) else 0
 
 
 def keep_dialect(old: job_pb2.Job, new: job_pb2.Job) -> None:
     """Leave the dialect of a spec as it was: an edit of other things doesn't write `cron` anew."""
-    new.cron_dialect = old.cron_dialect
+    new.cron_dialect = max(old.cron_dialect, _level(new))
 
 
 def check_dialect(spec: job_pb2.Job) -> None:
-    """Raises CronError for `cron` of a later dialect: its instants would only be guessed."""
-    if spec.cron_dialect > DIALECT:
-        problem = f"was stored by dialect {spec.cron_dialect}"
-        raise CronError("cron", problem, f"this version knows {DIALECT}: upgrade it")
+    """Raises CronError for a definition of a later version: its instants would only be guessed."""
+    if spec.cron_dialect > LEVEL:
+        problem = f"was stored by version {spec.cron_dialect} of definitions"
+        raise CronError("cron", problem, f"this version knows {LEVEL}: upgrade it")
 
 
 def definition_of(
@@ -118,6 +130,8 @@ def definition_of(
             ),
             _or(spec.catch_up.window, timedelta(hours=1)),
         ),
+        max_runs=spec.max_runs,
+        pause_after_failures=spec.pause_after_failures,
         overlap=overlap_of(spec.overlap) or Overlap.SKIP,
         overlap_limit=spec.overlap_limit,
         priority=Priority(spec.priority or Priority.MEDIUM),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from schedd.api import definitions, stored_jobs, views
+from schedd.api import definitions, reckoning, stored_jobs, views
 from schedd.api.errors import InvalidArgument, Violation
 from schedd.api.services import Caller, Services
 from schedd.api.why import ENDS
@@ -193,6 +193,8 @@ async def _without_row(asked: Asked) -> str:
         return f"It is from before the job was made ({made}). {job}"
     if not asked.is_instant:
         return f"{_no_instant(asked)} {job}"
+    if record.nominal is not None and record.nominal <= at and (told := _counted_out(asked)):
+        return f"{told} {job}"
     if at > asked.now:
         due = asked.schedule.due(at)
         told = f"It is still to come: due {_told(due)}"
@@ -230,6 +232,21 @@ def _no_instant(asked: Asked) -> str:
     if asked.changed_since(at):
         told += f" The job was changed since, last {_told(asked.record.updated_at)}."
     return told
+
+
+def _counted_out(asked: Asked) -> str:
+    """Of an instant to come: that the schedule will have made its `max_runs` by then."""
+    record = asked.record
+    most = stored_jobs.definition(record.definition).max_runs
+    before = asked.at - timedelta(microseconds=1)
+    if not most or reckoning.left_after(record, asked.schedule, most, before):
+        return ""
+    if record.due_at is None:
+        return f"It isn't due: the schedule has made the {most:,} runs that max_runs allows."
+    return (
+        f"It won't be due, unless one before it is skipped: max_runs is {most:,}, of which "
+        f"{record.fired:,} were made, and the rest comes sooner."
+    )
 
 
 async def _unaccounted(asked: Asked) -> str:

@@ -5,6 +5,7 @@ delete means that nothing of the old definition starts any more (`settling`).
 """
 
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Final
 from uuid import uuid4
 
@@ -14,11 +15,12 @@ from schedd.api.masks import masked
 from schedd.api.services import Caller, Services
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.core.ids import JobId
-from schedd.core.records import Conflict
+from schedd.core.records import Conflict, JobRecord
 from schedd.core.schedule import Occurrence
 from schedproto.v1 import job_pb2, job_service_pb2
 
 MOST_NEXT: Final = 1000
+_TICK: Final = timedelta(microseconds=1)
 
 
 async def create_job(
@@ -107,12 +109,11 @@ async def update_job(
     edited = replace(
         stored, generation=stored.generation + 1, spec=spec.SerializeToString(deterministic=True)
     )
-    timer, missed = None, None
-    if reckoning.schedule_changed(old, spec):
-        timer = stored_jobs.first_timer(stored_jobs.compiled(edited), now)
+    timer, missed = reckoning.edited_timer(record, old, spec, edited, now), None
+    if timer.reset is not None:
         missed = reckoning.never_fired(record, now)
     if request.validate_only:
-        due = timer[0] if timer else record.due_at
+        due = reckoning.due_after(record, timer)
         return views.job_message(replace(record, definition=edited, due_at=due))
     audit = caller.audit("update", f"job/{stored.namespace}/{stored.name}", request.request_id)
     async with settling.kept(services, stored.name):
@@ -146,7 +147,7 @@ async def delete_job(
 async def list_next_instants(
     services: Services, caller: Caller, request: job_service_pb2.ListNextInstantsRequest
 ) -> job_service_pb2.ListNextInstantsResponse:
-    """The coming instants of a stored job, as its schedule has them."""
+    """Coming instants of a stored job; with `max_runs`, those that are left from its next one on."""
     del caller
     count = request.count or 10
     if not 0 < count <= MOST_NEXT:
@@ -160,11 +161,7 @@ async def list_next_instants(
     after = (
         definitions.instant(request.after) if request.HasField("after") else services.clock.now()
     )
-    found: list[Occurrence] = []
-    compiled = stored_jobs.compiled(record.definition)
-    while len(found) < count and (occurrence := compiled.next_after(after)) is not None:
-        found.append(occurrence)
-        after = occurrence.nominal
+    found = _coming(record, after, count)
     return job_service_pb2.ListNextInstantsResponse(
         instants=[
             job_service_pb2.ListNextInstantsResponse.Instant(
@@ -173,3 +170,16 @@ async def list_next_instants(
             for one in found
         ]
     )
+
+
+def _coming(record: JobRecord, after: datetime, count: int) -> list[Occurrence]:
+    definition = stored_jobs.definition(record.definition)
+    compiled = definitions.compiled(definition)
+    if definition.max_runs:
+        count = min(count, reckoning.left_after(record, compiled, definition.max_runs, after))
+        after = max(after, record.nominal - _TICK) if record.nominal else after
+    found: list[Occurrence] = []
+    while len(found) < count and (occurrence := compiled.next_after(after)) is not None:
+        found.append(occurrence)
+        after = occurrence.nominal
+    return found

@@ -1,8 +1,10 @@
 """Pausing and resuming a job. While it is paused nothing of it fires; triggers still work."""
 
+from datetime import datetime
 from typing import Final
 
-from schedd.api import reckoning, settling, stored_jobs, validation, views
+from schedd.api import definitions, reckoning, settling, stored_jobs, validation, views
+from schedd.api.errors import InvalidArgument, Violation
 from schedd.api.services import Caller, Services
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.core.records import Conflict
@@ -15,20 +17,30 @@ RESUMED_AT_MOST: Final = 5
 async def pause_job(
     services: Services, caller: Caller, request: job_service_pb2.PauseJobRequest
 ) -> job_pb2.Job:
-    """Fire nothing more until it is resumed. Triggers still work."""
+    """Fire nothing more until it is resumed, by its owner at `until`. Triggers still work."""
     refuse_unbuilt(request)
     validation.check_note(request.note, "note")
+    until = definitions.instant(request.until) if request.HasField("until") else None
+    if until is not None and until <= services.clock.now():
+        raise InvalidArgument(
+            "until: is past",
+            reason="INVALID_FIELD",
+            remedy="give an instant to come, or none: it is then paused until somebody resumes it",
+            violations=[Violation("until", "is past")],
+        )
     record = await stored_jobs.find(services, request.namespace, request.job)
     stored = record.definition
     audit = caller.changed(
         "pause",
         f"job/{stored.namespace}/{stored.name}",
-        _standing(stored.paused, record.paused_by, record.pause_note),
-        _standing(True, caller.actor, request.note),
+        standing(stored.paused, record.paused_by, record.pause_note, record.paused_until),
+        standing(True, caller.actor, request.note, until),
         request.request_id,
     )
     async with settling.kept(services, stored.name):
-        paused = await services.store.pause_job(stored.job_id, request.note, caller.actor, audit)
+        paused = await services.store.pause_job(
+            stored.job_id, request.note, caller.actor, audit, until
+        )
         if paused is None:
             raise stored_jobs.unknown(request.job)
         await settling.settle(services, caller, paused)
@@ -63,6 +75,9 @@ async def resume_job(
     return views.job_message(resumed)
 
 
-def _standing(paused: bool, by: str, note: str) -> dict[str, object]:
+def standing(paused: bool, by: str, note: str, until: datetime | None) -> dict[str, object]:
     """How the job stands, as the audit has it."""
-    return {"paused": True, "by": by, "note": note} if paused else {"paused": False}
+    if not paused:
+        return {"paused": False}
+    told: dict[str, object] = {"paused": True, "by": by, "note": note}
+    return told if until is None else told | {"until": until.isoformat()}

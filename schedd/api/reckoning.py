@@ -7,7 +7,7 @@ It is the nominal instant that counts: one of a pause is accounted for though ji
 after the end. One from before the pause that isn't due yet fires when it is.
 """
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from google.protobuf.message import Message
@@ -19,23 +19,68 @@ from schedd.core.ids import scheduled_run_id
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import NewRun, RunKey
 from schedd.core.pauses import due_until
-from schedd.core.records import JobRecord
-from schedd.core.schedule import Occurrence
+from schedd.core.records import JobRecord, StoredDefinition, TimerEdit
+from schedd.core.schedule import CompiledSchedule, Occurrence
 from schedproto.v1 import job_pb2
 
 WHEN: Final = frozenset({*SCHEDULES, "phase", "time_zone", "start", "end", "jitter", "dst"})
 """Fields whose edit sets the timer anew; any other keeps it."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+COUNTED: Final = 100_000
+"""Instants that are counted one by one, at most."""
+_TICK: Final = timedelta(microseconds=1)
 FOLDS: Final = 50
 """Steps in which the instants of a pause are counted; past them the count is a lower bound."""
 
 
-def after_pause(
-    record: JobRecord, now: datetime
-) -> tuple[tuple[datetime | None, datetime | None], NewRun | None]:
-    """The timer to go on with, and the row that accounts for the pause."""
-    fold, following = _settled(record, now, State.SKIPPED, Reason.PAUSED, record.paused_at)
-    return ((following.due, following.nominal) if following else (None, None)), fold
+def after_pause(record: JobRecord, end: datetime) -> tuple[TimerEdit, NewRun | None]:
+    """The timer to go on with, and the row that accounts for the pause until its end."""
+    most = stored_jobs.definition(record.definition).max_runs
+    if record.due_at is None:
+        return TimerEdit(max_runs=most), None
+    fold, following = _settled(record, end, State.SKIPPED, Reason.PAUSED, record.paused_at)
+    reset = (following.due, following.nominal) if following else (None, None)
+    return TimerEdit(reset, max_runs=most), fold
+
+
+def edited_timer(
+    record: JobRecord, old: job_pb2.Job, new: job_pb2.Job, edited: StoredDefinition, now: datetime
+) -> TimerEdit:
+    """Where an edit leaves the timer: anew if the schedule changed, or had made all its runs and
+    may make more now.
+    """
+    most = stored_jobs.definition(edited).max_runs
+    if schedule_changed(old, new):
+        reset = stored_jobs.first_timer(stored_jobs.compiled(edited), now)
+        return TimerEdit(reset, max_runs=most)
+    if new.max_runs == old.max_runs or record.nominal is None:
+        return TimerEdit(max_runs=most)
+    anew = stored_jobs.compiled(edited).next_after(now)
+    restart = (anew.due, anew.nominal) if anew else (None, None)
+    return TimerEdit(restart=restart, max_runs=most)
+
+
+def left_after(
+    record: JobRecord, schedule: CompiledSchedule, max_runs: int, after: datetime
+) -> int:
+    """How many runs a schedule with `max_runs` still makes later than `after`, as it stands: one
+    that is skipped gives its turn back.
+    """
+    if record.nominal is None:
+        return 0
+    before, _ = schedule.count(record.nominal - _TICK, after, COUNTED)
+    return max(0, max_runs - record.fired - before)
+
+
+def due_after(record: JobRecord, edit: TimerEdit) -> datetime | None:
+    """When it would be due first after an edit, as the record stands."""
+    if edit.max_runs and record.fired >= edit.max_runs:
+        return None
+    if edit.reset is not None:
+        return edit.reset[0]
+    if record.due_at is None and edit.restart is not None:
+        return edit.restart[0]
+    return record.due_at
 
 
 def never_fired(record: JobRecord, now: datetime) -> NewRun | None:

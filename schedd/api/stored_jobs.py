@@ -71,6 +71,9 @@ def new_record(
         created_at=now,
         created_by=caller.actor,
         updated_at=now,
+        paused_until=(
+            definitions.instant(job.paused_until) if job.HasField("paused_until") else None
+        ),
     )
 
 

@@ -11,7 +11,6 @@ from schedd.api.errors import Unbuilt
 FIELDS: dict[str, frozenset[str]] = {
     "schedd.v1.Job": frozenset(
         {
-            "max_runs",
             "exclude",
             "pool",
             "require",
@@ -20,7 +19,6 @@ FIELDS: dict[str, frozenset[str]] = {
             "start_deadline",
             "run_timeout",
             "heartbeat_timeout",
-            "pause_after_failures",
             "after",
             "grpc",
             "on_failure",
@@ -28,13 +26,11 @@ FIELDS: dict[str, frozenset[str]] = {
             "on_dead_letter",
             "on_late",
             "retention",
-            "paused_until",
         }
     ),
     "schedd.v1.RetryPolicy": frozenset({"retry_on", "fail_on"}),
     "schedd.v1.ShellAction": frozenset({"user", "env_from", "limits", "umask"}),
     "schedd.v1.HttpAction": frozenset({"signing_key"}),
-    "schedd.v1.PauseJobRequest": frozenset({"until"}),
     "schedd.v1.ReadLogsRequest": frozenset({"follow"}),
     "schedd.v1.WatchRunsRequest": frozenset({"namespace", "job"}),
     "schedd.v1.ListJobsRequest": frozenset({"filter"}),

@@ -25,6 +25,8 @@ MAX_JOB = 1024 * 1024
 MAX_NOTE = 1_000
 MAX_EXPRESSIONS = 100
 """Of one job: their union is reckoned whenever it fires."""
+MOST_COUNTED = 1_000_000_000
+"""Of what is counted in a row of the database."""
 _NO_ID = UUID(int=0)
 
 LATE_AT = timedelta(seconds=60)
@@ -166,6 +168,8 @@ def _schedule_violations(job: job_pb2.Job, now: datetime) -> Iterator[Violation]
         yield Violation("phase", "goes with every alone")
     if job.HasField("at") and instant(job.at) < now - LATE_AT:
         yield Violation("at", "is more than 60 s past")
+    if job.HasField("paused_until"):
+        yield from _until_violations(job, now)
     if job.time_zone and not job.cron:
         try:
             zones.zone(job.time_zone)
@@ -173,6 +177,8 @@ def _schedule_violations(job: job_pb2.Job, now: datetime) -> Iterator[Violation]
             hint = f", did you mean {unknown.suggestion!r}?" if unknown.suggestion else ""
             yield Violation("time_zone", f"{unknown}{hint}")
     if job.on_demand:
+        if job.max_runs:
+            yield Violation("max_runs", "means nothing with on_demand: triggers aren't counted")
         plain: Message = job
         for field in OF_INSTANTS:
             if plain.HasField(field):
@@ -190,6 +196,13 @@ def _schedule_violations(job: job_pb2.Job, now: datetime) -> Iterator[Violation]
     except ScheduleError as wrong:
         problem = wrong.problem + (f" ({wrong.hint})" if wrong.hint else "")
         yield Violation(wrong.field, problem)
+
+
+def _until_violations(job: job_pb2.Job, now: datetime) -> Iterator[Violation]:
+    if not job.paused:
+        yield Violation("paused_until", "goes with paused: true alone")
+    elif instant(job.paused_until) <= now:
+        yield Violation("paused_until", "is past")
 
 
 def _never(job: job_pb2.Job) -> Iterator[Violation]:
@@ -215,6 +228,10 @@ def _number_violations(job: job_pb2.Job) -> Iterator[Violation]:
         yield Violation("retry.factor", "must be from 1 to 100")
     if retry.HasField("jitter") and not 0 <= retry.jitter <= 1:
         yield Violation("retry.jitter", "must be from 0 to 1")
+    if not 0 <= job.max_runs <= MOST_COUNTED:
+        yield Violation("max_runs", f"must be from 1 to {MOST_COUNTED:,}")
+    if not 0 <= job.pause_after_failures <= MOST_COUNTED:
+        yield Violation("pause_after_failures", f"must be from 1 to {MOST_COUNTED:,}")
     if not 0 <= job.slots <= 1000:
         yield Violation("slots", "must be from 1 to 1000")
     if job.overlap_limit < 0 or (job.overlap_limit and job.overlap != job_pb2.OVERLAP_ALLOW):

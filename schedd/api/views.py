@@ -39,6 +39,10 @@ def job_message(record: JobRecord) -> job_pb2.Job:
     job.paused = stored.paused
     job.pause_note = record.pause_note
     job.paused_by = record.paused_by
+    if record.paused_until is not None:
+        job.paused_until.FromDatetime(record.paused_until)
+    if job.max_runs:
+        job.runs_made = record.fired
     if record.due_at is not None and not stored.paused:
         job.next_run_at.FromDatetime(record.due_at)
     job.created_at.FromDatetime(record.created_at)

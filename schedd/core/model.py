@@ -96,6 +96,10 @@ class Definition:
     schedule: Schedule = field(default_factory=OnDemand)
     bounds: Bounds = field(default_factory=Bounds)
     catch_up: CatchUp = CatchUp()
+    max_runs: int = 0
+    """How many runs the schedule makes before it ends; 0: no limit."""
+    pause_after_failures: int = 0
+    """So many runs that failed for good, in a row, pause the job; 0: however many."""
     overlap: Overlap = Overlap.SKIP
     overlap_limit: int = 0
     priority: Priority = Priority.MEDIUM
@@ -116,6 +120,8 @@ class Timer:
     """The narrow row that fire and assign join; every job has one.
 
     `due_at` and `nominal` are None when nothing is due any more (on demand, ended, fired once).
+    Once `max_runs` were made `due_at` alone is None: `nominal` is the instant to go on with if one
+    of them is skipped.
     """
 
     job_id: JobId
@@ -124,6 +130,8 @@ class Timer:
     due_at: datetime | None
     nominal: datetime | None
     paused: bool = False
+    fired: int = 0
+    """Of a schedule with `max_runs`: how many it has made, those that were skipped left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +180,10 @@ class Firing:
     last_instant: datetime
     priority: Priority
     runs: tuple[NewRun, ...]
+    fired: int = 0
+    """What the timer counted when the step was reckoned; another count refuses it."""
+    counted: int = 0
+    """How many of the runs count against `max_runs`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +241,8 @@ class Draft:
     overlap_limit: int
     """How many admitted runs of the job may be there at once, as it says; 0: no limit (allow)."""
     start_by_after: timedelta = timedelta(seconds=5)
+    counted: bool = False
+    """The schedule has `max_runs`: what is skipped gives its turn back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +255,8 @@ class Crowd:
     overlap: Overlap
     as_of: datetime
     """Runs that are ready then wait, whatever the database's clock says."""
+    counted: bool = False
+    """The schedule has `max_runs`: what never had its chance gives its turn back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +294,8 @@ class Report:
     """It had begun and was lost on the way: one more of a run's losses."""
     dead: bool = False
     """It becomes a dead letter."""
+    pause_after: int = 0
+    """How many failures in a row pause its job; 0: nobody counts."""
     fingerprint: str = ""
     at_most_once: bool = False
     """Its job runs at most once: it may not wait again if it may have been begun again already."""
@@ -325,6 +343,8 @@ class Loss:
     state: State
     reason: Reason | None
     dead: bool = False
+    pause_after: int = 0
+    """How many failures in a row pause its job; 0: nobody counts."""
     fingerprint: str = ""
     wait: timedelta = timedelta(0)
     """The lost worker may still be killing it: `on_lease_lost: kill`."""

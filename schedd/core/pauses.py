@@ -103,8 +103,9 @@ def plan(
     pauses: Pauses = NO_PAUSES,
     *,
     at_most_once: bool = False,
+    limit: int = catch_up.FIRES,
 ) -> Plan:
-    """One step of a timer that stands at (`nominal`, `due`), looked at `now`."""
+    """One step of a timer that stands at (`nominal`, `due`), looked at `now`. `limit`: of runs."""
     passed = pauses.since(nominal)
     if at_most_once:  # what may have run comes first: it isn't to run for an older pause's sake
         passed = tuple(sorted(passed, key=lambda pause: not pause.recovering))
@@ -115,11 +116,11 @@ def plan(
         head = Occurrence(nominal, due)
         if not pause.skips(nominal, at_most_once=at_most_once):
             border = due_until(compiled, head, pause.began)
-            return catch_up.plan(compiled, policy, nominal, due, now, until=border)
+            return catch_up.plan(compiled, policy, nominal, due, now, limit=limit, until=border)
         border = due_until(compiled, head, last)
         fold, following = catch_up.settle(compiled, head, border, State.SKIPPED, Reason.PAUSED)
         return Plan((fold,) if fold else (), (), following)
-    return catch_up.plan(compiled, policy, nominal, due, now)
+    return catch_up.plan(compiled, policy, nominal, due, now, limit=limit)
 
 
 def due_until(compiled: CompiledSchedule, head: Occurrence, border: datetime) -> datetime:

@@ -12,7 +12,15 @@ from datetime import datetime, timedelta
 from schedd.core.ids import IncarnationId, JobId, ShardId, Timeline, Token
 from schedd.core.lifecycle import State
 from schedd.core.marks import Mark
-from schedd.core.model import Assigned, Incarnation, LiveRun, RunKey, Trigger
+from schedd.core.model import (
+    Assigned,
+    AuditEntry,
+    Incarnation,
+    LiveRun,
+    NewRun,
+    RunKey,
+    Trigger,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +142,49 @@ class JobRecord:
     created_by: str
     updated_at: datetime
     paused_at: datetime | None = None
+    paused_until: datetime | None = None
+    fired: int = 0
+    """Of `max_runs`: how many the schedule has made, those that were skipped left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimerEdit:
+    """How a call leaves a job's timer. Pairs are (due_at, nominal), both None: nothing is due."""
+
+    reset: tuple[datetime | None, datetime | None] | None = None
+    """Where it stands from now on; None: where it stood."""
+    restart: tuple[datetime | None, datetime | None] | None = None
+    """Where it stands if nothing was due any more: `max_runs` were made, and may be more now."""
+    max_runs: int = 0
+    """As the definition says. Once so many were made nothing is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """A job whose pause has ended, as its owner resumes it."""
+
+    job_id: JobId
+    shard: ShardId
+    generation: int
+    """From which the rest was reckoned; at another one nothing happens."""
+    until: datetime
+    timer: TimerEdit
+    skipped: NewRun | None
+    entry: AuditEntry
+
+
+@dataclass(frozen=True, slots=True)
+class FailedTooOften:
+    """A job that failed so often in a row, as its owner leaves it."""
+
+    job_id: JobId
+    shard: ShardId
+    generation: int
+    most: int
+    """How many failures pause it, as its definition says now; 0: none are counted."""
+    note: str
+    """Of its pause; empty: it isn't paused for that."""
+    entry: AuditEntry
 
 
 @dataclass(frozen=True, slots=True)

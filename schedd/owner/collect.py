@@ -143,7 +143,16 @@ class Collect:
             line.acknowledge(reported.key, reported.token, stale=verdict is Verdict.STALE)
             self._tell(report, verdict, runs.get(report.key))
         answers = zip(told.values(), verdicts, strict=True)
-        await self._hand_on([each.key for each, verdict in answers if verdict is Verdict.ACCEPTED])
+        changed = [report for report, verdict in answers if verdict is Verdict.ACCEPTED]
+        await self._hand_on([report.key for report in changed])
+        failed = {
+            (run.job_id, run.shard)
+            for report in changed
+            if report.pause_after and report.state is State.FAILED
+            for run in (runs[report.key],)
+        }
+        if failed:  # perhaps once too often
+            self._nudges.jobs_changed(sorted(failed))
 
     async def _decide(
         self, reported: Sequence[Reported], runs: dict[RunKey, LiveRun]

@@ -68,17 +68,25 @@ class Crowds:
             definition = known[run.job_id].definition
             if run.job_id not in crowds and policy_of(run, definition) in LINED_UP:
                 crowds[run.job_id] = Crowd(
-                    run.job_id, run.shard, definition.generation, definition.overlap, now
+                    run.job_id,
+                    run.shard,
+                    definition.generation,
+                    definition.overlap,
+                    now,
+                    counted=definition.max_runs > 0,
                 )
         answers = await self._transactor.by_lane(crowds.values(), self._store.part)
-        released = sum(self._told(each) for each in answers if isinstance(each, Parted))
+        released = sum(self._told(each, crowds) for each in answers if isinstance(each, Parted))
         for answer in answers:
             if isinstance(answer, Failed):
                 raise answer.error
         return released > 0
 
-    def _told(self, parted: Parted) -> int:
+    def _told(self, parted: Parted, crowds: Mapping[JobId, Crowd]) -> int:
         """How many became ready."""
+        counted = {job for _, job in parted.ended if crowds[job].counted}
+        if counted:  # turns were given back: schedules that had ended by them may go on
+            self._nudges.jobs_changed([(job, crowds[job].shard) for job in counted])
         for run in parted.cancelled:
             self._workers.cancel(run, kill=run.killing)
         self._nudges.runs_changed(

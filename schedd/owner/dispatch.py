@@ -234,8 +234,14 @@ class Dispatch:
             self._board.ready.discard(run.key.run_id)  # where a scan saw it wait, meanwhile
             if not self._workers.push(assigned, known[run.key.run_id]):
                 unpushed.append(assigned)
+        turns = []
         for key in answer.ended:
-            self._board.forget(key.run_id, runs[key.run_id].job_id)
+            run = runs[key.run_id]
+            self._board.forget(key.run_id, run.job_id)
+            if known[key.run_id].definition.max_runs:
+                turns.append((run.job_id, run.shard))
+        if turns:  # given back: a schedule that had ended by them may go on
+            self._nudges.jobs_changed(turns)
         if answer.assigned:
             waits = tuple(now - runs[a.run.key.run_id].ready_at for a in answer.assigned)
             self._emit(AssignedRuns(len(answer.assigned), waits))
@@ -280,4 +286,5 @@ def _draft(run: LiveRun, definition: Definition, offer: Offer) -> Draft:
         overlap=definition.overlap,
         overlap_limit=limit_of(definition),
         start_by_after=START_WITHIN,
+        counted=definition.max_runs > 0,
     )

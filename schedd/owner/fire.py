@@ -23,6 +23,7 @@ from typing import Final
 
 from schedd.core import catch_up, pauses
 from schedd.core.batch_size import BatchSize
+from schedd.core.catch_up import Plan
 from schedd.core.events import Emit
 from schedd.core.events import Fired as FiredEvent
 from schedd.core.ids import JobId, scheduled_run_id
@@ -30,6 +31,7 @@ from schedd.core.lifecycle import State
 from schedd.core.model import Claim, Delivery, Firing, NewRun, RunKey, Timer
 from schedd.core.pauses import Pauses
 from schedd.core.records import Fired
+from schedd.core.schedule import Occurrence
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue, Known
@@ -184,7 +186,10 @@ class Fire:
         self._board.put_timers(
             (
                 replace(
-                    timers[firing.job_id], due_at=firing.next_due_at, nominal=firing.next_nominal
+                    timers[firing.job_id],
+                    due_at=firing.next_due_at,
+                    nominal=firing.next_nominal,
+                    fired=firing.fired + firing.counted,
                 )
                 for firing in firings
                 if firing.job_id not in refused | broken
@@ -214,27 +219,50 @@ def _firing(timer: Timer, known: Known, now: datetime, reckoned: Pauses) -> Firi
     definition = known.definition
     if timer.nominal is None or timer.due_at is None:
         raise ValueError(f"timer of job {timer.job_id} has nothing due")
-    plan = pauses.plan(
-        known.compiled,
-        definition.catch_up,
-        timer.nominal,
-        timer.due_at,
-        now,
-        reckoned,
-        at_most_once=definition.delivery is Delivery.AT_MOST_ONCE,
-    )
+    left = definition.max_runs - timer.fired if definition.max_runs else None
+    plan = _plan(timer, timer.nominal, timer.due_at, known, now, reckoned, left)
     fires = tuple(_run(definition.job_id, fire.nominal, fire.due) for fire in plan.fires)
     folds = tuple(_fold(definition.job_id, fold) for fold in plan.folds)
+    ended = left is not None and len(fires) >= left
     return Firing(
         job_id=timer.job_id,
         shard=timer.shard,
         generation=timer.generation,
         due_at=timer.due_at,
-        next_due_at=plan.next.due if plan.next else None,
+        next_due_at=plan.next.due if plan.next and not ended else None,
         next_nominal=plan.next.nominal if plan.next else None,
         last_instant=max((run.due_at for run in (*fires, *folds)), default=timer.due_at),
         priority=definition.priority,
         runs=folds + fires,
+        fired=timer.fired,
+        counted=len(fires) if left is not None else 0,
+    )
+
+
+def _plan(
+    timer: Timer,
+    nominal: datetime,
+    due: datetime,
+    known: Known,
+    now: datetime,
+    reckoned: Pauses,
+    left: int | None,
+) -> Plan:
+    """One step, of a schedule that has so many runs `left`; None: as many as it likes."""
+    definition = known.definition
+    if left is not None and left <= 0:  # fewer are wanted than there were already
+        return Plan((), (), Occurrence(nominal, due))
+    if timer.fired:  # it may stand at the plain instant since a turn was given back
+        due = max(due, known.compiled.due(nominal))
+    return pauses.plan(
+        known.compiled,
+        definition.catch_up,
+        nominal,
+        due,
+        now,
+        reckoned,
+        at_most_once=definition.delivery is Delivery.AT_MOST_ONCE,
+        limit=catch_up.FIRES if left is None else min(left, catch_up.FIRES),
     )
 
 

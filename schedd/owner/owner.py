@@ -22,6 +22,7 @@ from schedd.owner.crowds import Crowds
 from schedd.owner.dispatch import Dispatch
 from schedd.owner.fire import Fire
 from schedd.owner.rescue import Rescue
+from schedd.owner.standing import Standing
 from schedd.owner.transact import Transactor
 from schedd.owner.watchers import Watchers
 from schedd.owner.worker_leases import WorkerLeases
@@ -35,6 +36,7 @@ class _Loops:
     fire: Fire
     dispatch: Dispatch
     rescue: Rescue
+    standing: Standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +131,12 @@ class Owner:
             crowds,
             self._emit,
         )
+        standing = Standing(board, self._store, transactor, self._clock, self._brake, nudges)
         fire.on_ready(dispatch.wake)
         rescue.on_ready(dispatch.wake)
         self._collect.on_ready(dispatch.wake)
         self._collect.board = board
-        loops = self._loops = _Loops(fire, dispatch, rescue)
+        loops = self._loops = _Loops(fire, dispatch, rescue, standing)
 
         def ended() -> None:
             board.clear()
@@ -142,7 +145,7 @@ class Owner:
                 self._collect.board = None
                 self._workers.demand(no_demand)
 
-        return _UntilTheEnd(ended), fire.loop, dispatch.loop, *rescue.loops
+        return _UntilTheEnd(ended), fire.loop, dispatch.loop, standing.loop, *rescue.loops
 
     def on_cluster_changed(self, told: Callable[[], None]) -> None:
         """Have `told()` called when somebody says that the cluster has changed."""
@@ -156,6 +159,7 @@ class Owner:
         if self._loops is not None and changed:
             self._catalogue.forget(changed)
             self._loops.fire.changed(changed)
+            self._loops.standing.wake()
 
     def runs_ready(self, shards: Iterable[ShardId]) -> None:
         """Runs of these shards were inserted or became ready."""

@@ -78,6 +78,7 @@ def report_of(
         if sequel.dead
         else "",
         at_most_once=run is not None and _at_most_once(known.get(run.job_id)),
+        pause_after=_pause_after(None if run is None else known.get(run.job_id)),
         result=reported.result,
         output=reported.output,
     )
@@ -85,6 +86,10 @@ def report_of(
 
 def _at_most_once(known: Known | None) -> bool:
     return known is not None and known.definition.delivery is Delivery.AT_MOST_ONCE
+
+
+def _pause_after(known: Known | None) -> int:
+    return 0 if known is None else known.definition.pause_after_failures
 
 
 def _as_told(reported: Reported) -> Sequel:

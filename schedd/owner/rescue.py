@@ -252,6 +252,7 @@ def _loss(run: LiveRun, known: Known) -> Loss:
         state=sequel.state,
         reason=sequel.reason,
         dead=sequel.dead,
+        pause_after=known.definition.pause_after_failures,
         fingerprint=fingerprint(sequel.reason, None, "") if sequel.dead else "",
         wait=reissue_after(known.definition),
     )

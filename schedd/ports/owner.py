@@ -22,8 +22,11 @@ from schedd.core.model import (
 )
 from schedd.core.records import (
     Assignments,
+    FailedTooOften,
     Fired,
+    JobRecord,
     Parted,
+    Resumption,
     StoredDefinition,
     Unstarted,
 )
@@ -74,6 +77,22 @@ class OwnerStore(Protocol):
     async def give_back(self, claim: Claim, unstarted: Sequence[Unstarted]) -> list[LiveRun]: ...
     async def rescue(self, claim: Claim, losses: Sequence[Loss]) -> list[RunKey]:
         """Mark the incarnations lost for good and move their runs on, in one transaction."""
+        ...
+
+    async def unsettled(
+        self, shards: Sequence[ShardId], now: datetime, limit: int
+    ) -> tuple[list[JobRecord], list[tuple[JobRecord, int]]]:
+        """Jobs whose pause has ended by now; those that failed so often in a row as to be paused,
+        with how often.
+        """
+        ...
+
+    async def resume(self, claim: Claim, ended: Sequence[Resumption]) -> list[JobId]:
+        """Resume these; gives those that were."""
+        ...
+
+    async def pause_failing(self, claim: Claim, failed: Sequence[FailedTooOften]) -> list[JobId]:
+        """Pause these, and count their failures no more; gives those that were paused."""
         ...
 
     async def end_waiting(

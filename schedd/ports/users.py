@@ -28,6 +28,7 @@ from schedd.core.records import (
     JobRecord,
     RunRecord,
     StoredDefinition,
+    TimerEdit,
 )
 
 
@@ -67,22 +68,30 @@ class UserStore(Protocol):
         job_id: JobId,
         seen_generation: int,
         definition: StoredDefinition,
-        reset_timer: tuple[datetime | None, datetime | None] | None,
+        timer: TimerEdit,
         audit: AuditEntry,
         missed: NewRun | None = None,
     ) -> JobRecord | Conflict | None:
-        """Write a new generation. `reset_timer`: (due_at, nominal) when the schedule changed;
+        """Write a new generation. `timer` is reset when the schedule changed;
         `missed` accounts for what was due by the old one and never fired.
         """
         ...
 
     async def pause_job(
-        self, job_id: JobId, note: str, actor: str, audit: AuditEntry
-    ) -> JobRecord | None: ...
+        self,
+        job_id: JobId,
+        note: str,
+        actor: str,
+        audit: AuditEntry,
+        until: datetime | None = None,
+    ) -> JobRecord | None:
+        """Its owner resumes it at `until`; None: a person does."""
+        ...
+
     async def resume_job(
         self,
         job_id: JobId,
-        timer: tuple[datetime | None, datetime | None],
+        timer: TimerEdit,
         skipped: NewRun | None,
         audit: AuditEntry,
         seen_generation: int | None = None,

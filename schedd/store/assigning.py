@@ -25,7 +25,7 @@ from sqlalchemy import Connection
 from schedd.core.ids import RunId, ShardId, TenureId, Token
 from schedd.core.lifecycle import State
 from schedd.core.model import Draft, LiveRun, Priority, RunKey
-from schedd.store import arrays
+from schedd.store import arrays, turns
 from schedd.store.keys import key_arguments, lock_runs
 from schedd.store.overlapping import NEXT
 
@@ -161,6 +161,8 @@ def assign(
             (outcome.held if goes is None else outcome.ended).append(draft.key)
     if outcome.ended:
         connection.exec_driver_sql(SKIP, key_arguments(outcome.ended) | {"tenure": tenure})
+        counted = {draft.key for draft in drafts if draft.counted}
+        turns.give_back(connection, [key for key in outcome.ended if key in counted])
     outcome.waiting.extend(draft.key for draft in drafts if draft.key not in told)
     return outcome
 

@@ -25,7 +25,7 @@ from schedd.core.ids import JobId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Loss, RunKey
 from schedd.core.records import StoredDefinition, Unstarted
-from schedd.store import arrays, pauses
+from schedd.store import arrays, pauses, standing
 from schedd.store.fence import BY_INDEX
 from schedd.store.keys import key_arguments, lock_runs
 from schedd.store.rows import RUN_COLUMNS, live_run
@@ -130,7 +130,7 @@ WITH d AS MATERIALIZED (
     SELECT run_id, scheduled_at, job_id, fingerprint FROM moved WHERE dead AND state = 'FAILED'
     ON CONFLICT DO NOTHING
 )
-SELECT scheduled_at, run_id FROM moved
+SELECT scheduled_at, run_id, job_id, shard, state FROM moved
 """
 
 END_WAITING = """
@@ -210,7 +210,17 @@ def rescue(
         "fingerprints": arrays.texts(loss.fingerprint for loss in losses),
         "waits": arrays.numbers(loss.wait.total_seconds() for loss in losses),
     }
-    moved = [RunKey(*row) for row in connection.exec_driver_sql(RESCUE, arguments)]
+    rows = connection.exec_driver_sql(RESCUE, arguments).all()
+    moved = [RunKey(at, run_id) for at, run_id, *_ in rows]
+    counted = {loss.key: loss.pause_after for loss in losses if loss.pause_after}
+    standing.count(
+        connection,
+        (
+            (job, shard, False, counted[key])
+            for key, (*_, job, shard, state) in zip(moved, rows, strict=True)
+            if state == "FAILED" and key in counted
+        ),
+    )
     # Only those: of the others the caller thinks that they may be given work again.
     keys_moved = set(moved)
     gone = {loss.incarnation for loss in losses if loss.key in keys_moved}

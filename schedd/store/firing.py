@@ -43,13 +43,15 @@ WITH b AS (
         %(due)s::timestamptz[], %(next_due)s::timestamptz[], %(next_nominal)s::timestamptz[],
         %(last)s::timestamptz[], %(priorities)s::smallint[],
         %(scheduled)s::timestamptz[], %(runs)s::uuid[], %(run_due)s::timestamptz[],
-        %(states)s::text[], %(reasons)s::text[], %(counts)s::int[], %(until)s::timestamptz[])
+        %(states)s::text[], %(reasons)s::text[], %(counts)s::int[], %(until)s::timestamptz[],
+        %(fired)s::int[], %(counted)s::int[])
       AS b(job_id, shard, generation, due_at, next_due, next_nominal, last_instant, priority,
-        scheduled_at, run_id, run_due, state, reason, count, scheduled_until)
+        scheduled_at, run_id, run_due, state, reason, count, scheduled_until, fired, counted)
 ), advanced AS (
-    UPDATE timers t SET due_at = b.next_due, nominal = b.next_nominal FROM b
+    UPDATE timers t SET due_at = b.next_due, nominal = b.next_nominal,
+        fired = t.fired + b.counted FROM b
     WHERE t.job_id = b.job_id AND t.shard = b.shard AND t.generation = b.generation
-      AND t.due_at = b.due_at AND NOT t.paused
+      AND t.due_at = b.due_at AND t.fired = b.fired AND NOT t.paused
       AND b.last_instant <= clock_timestamp() + %(horizon)s
       AND EXISTS (SELECT FROM cluster WHERE one AND NOT paused AND switched = %(switched)s)
     RETURNING b.*
@@ -154,6 +156,8 @@ def _arguments(
         "next_nominal": arrays.instants(each.next_nominal for each in firings),
         "last": arrays.instants(each.last_instant for each in firings),
         "priorities": arrays.numbers(each.priority.value for each in firings),
+        "fired": arrays.numbers(each.fired for each in firings),
+        "counted": arrays.numbers(each.counted for each in firings),
         "more_jobs": arrays.ids(job_id for job_id, _ in more),
         **{f"more_{name}": column for name, column in rest.items()},
     }

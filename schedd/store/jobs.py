@@ -12,6 +12,7 @@ Invariants
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -22,15 +23,13 @@ from sqlalchemy.exc import IntegrityError
 
 from schedd.core.ids import JobId, ShardId
 from schedd.core.model import AuditEntry, NewRun, Priority, Trigger
-from schedd.core.records import Conflict, Idempotency, JobRecord, StoredDefinition
-from schedd.store import audit, idempotency
+from schedd.core.records import Conflict, Idempotency, JobRecord, StoredDefinition, TimerEdit
+from schedd.store import audit, idempotency, standing
 from schedd.store.arrays import clean
 from schedd.store.database import Refused, StartOver
 from schedd.store.inserting import insert_run_row
-from schedd.store.schema import jobs, timers
+from schedd.store.schema import jobs, resumptions, timers
 from schedd.store.waiting import cancel_waiting, skip_paused
-
-DueAndNominal = tuple[datetime | None, datetime | None]
 
 
 def create_job(
@@ -59,6 +58,12 @@ def get_job(connection: Connection, namespace: str, job: str) -> JobRecord | Non
     return None if row is None else _record(row)
 
 
+def records_of(connection: Connection, wanted: Collection[JobId]) -> list[JobRecord]:
+    """Those of these that aren't deleted."""
+    where = (jobs.c.job_id.in_(wanted), jobs.c.deleted_at.is_(None))
+    return [_record(row) for row in connection.execute(_records().where(*where))]
+
+
 def list_jobs(
     connection: Connection, namespace: str, after: tuple[datetime, JobId] | None, limit: int
 ) -> list[JobRecord]:
@@ -79,7 +84,7 @@ def update_job(
     job_id: JobId,
     seen_generation: int,
     definition: StoredDefinition,
-    reset_timer: DueAndNominal | None,
+    timer: TimerEdit,
     entry: AuditEntry,
     missed: NewRun | None = None,
 ) -> JobRecord | Conflict | None:
@@ -95,7 +100,7 @@ def update_job(
         _change(connection, job_id, name=clean(definition.name), spec=definition.spec)
     except IntegrityError as error:
         raise Refused(Conflict("name")) from error
-    _set_timer(connection, job_id, reset_timer)
+    _set_timer(connection, job_id, timer)
     if missed is not None:
         _account(connection, job_id, generation, missed)
     audit.write_all(connection, [entry])
@@ -103,11 +108,22 @@ def update_job(
 
 
 def pause_job(
-    connection: Connection, job_id: JobId, note: str, actor: str, entry: AuditEntry
-) -> JobRecord | None:
-    """Nothing fires from the commit on; waiting runs wait. Pausing again changes the note."""
-    if lock_job(connection, job_id) is None:
+    connection: Connection,
+    job_id: JobId,
+    note: str,
+    actor: str,
+    entry: AuditEntry,
+    until: datetime | None = None,
+    seen_generation: int | None = None,
+) -> JobRecord | Conflict | None:
+    """Nothing fires from the commit on; waiting runs wait. Pausing again changes the note and the
+    end. A `Conflict` if the generation isn't the one seen.
+    """
+    generation = lock_job(connection, job_id)
+    if generation is None:
         return None
+    if seen_generation not in (None, generation):
+        return Conflict("etag", job_id)
     _change(
         connection,
         job_id,
@@ -115,7 +131,8 @@ def pause_job(
         paused_by=clean(actor),
         paused_at=func.coalesce(jobs.c.paused_at, func.clock_timestamp()),
     )
-    _set_timer(connection, job_id, None, paused=True)
+    _set_timer(connection, job_id, paused=True)
+    standing.resume_at(connection, job_id, until)
     audit.write_all(connection, [entry])
     return _stored(connection, job_id)
 
@@ -123,24 +140,26 @@ def pause_job(
 def resume_job(
     connection: Connection,
     job_id: JobId,
-    timer: DueAndNominal,
+    timer: TimerEdit,
     skipped: NewRun | None,
     entry: AuditEntry,
     seen_generation: int | None = None,
+    until: datetime | None = None,
 ) -> JobRecord | Conflict | None:
     """Let it fire again from `timer` on; what fell due in the pause is accounted for. A `Conflict`
-    if the generation isn't the one that `timer` was reckoned from.
+    if the generation isn't the one that `timer` was reckoned from. `until`: the pause ended then.
     """
     generation = lock_job(connection, job_id)
     if generation is None:
         return None
     if seen_generation not in (None, generation):
         return Conflict("etag", job_id)
-    skip_paused(connection, job_id)
+    skip_paused(connection, job_id, until)
     if skipped is not None:
         _account(connection, job_id, generation, skipped)
     _change(connection, job_id, pause_note="", paused_by="", paused_at=None)
     _set_timer(connection, job_id, timer, paused=False)
+    standing.forget(connection, job_id)
     audit.write_all(connection, [entry])
     return _stored(connection, job_id)
 
@@ -151,6 +170,7 @@ def delete_job(connection: Connection, job_id: JobId, entry: AuditEntry) -> bool
         return False
     _change(connection, job_id, deleted_at=func.clock_timestamp())
     connection.execute(timers.delete().where(timers.c.job_id == job_id))
+    standing.forget(connection, job_id)
     cancel_waiting(connection, job_id)
     audit.write_all(connection, [entry])
     return True
@@ -193,16 +213,34 @@ def _account(connection: Connection, job_id: JobId, generation: int, fold: NewRu
 def _set_timer(
     connection: Connection,
     job_id: JobId,
-    reset: DueAndNominal | None,
+    edit: TimerEdit | None = None,
     *,
     paused: bool | None = None,
 ) -> None:
     values: dict[str, Any] = {"generation": timers.c.generation + 1}
-    if reset is not None:
-        values["due_at"], values["nominal"] = reset
+    if edit is not None:
+        values |= _edited(edit)
     if paused is not None:
         values["paused"] = paused
     connection.execute(timers.update().where(timers.c.job_id == job_id).values(**values))
+
+
+def _edited(edit: TimerEdit) -> dict[str, Any]:
+    """Judged on the row: the schedule may have made a run since it was read."""
+    due: Any = timers.c.due_at
+    nominal: Any = timers.c.nominal
+    if edit.reset is not None:
+        due, nominal = edit.reset
+    elif edit.restart is not None:
+        ended = due.is_(None)
+        due = case((ended, edit.restart[0]), else_=due)
+        nominal = case((ended, edit.restart[1]), else_=nominal)
+    if not edit.max_runs:
+        return {"due_at": due, "nominal": nominal, "fired": 0}
+    return {
+        "due_at": case((timers.c.fired >= edit.max_runs, None), else_=due),
+        "nominal": nominal,
+    }
 
 
 def insert_job(connection: Connection, record: JobRecord) -> None:
@@ -231,8 +269,11 @@ def insert_job(connection: Connection, record: JobRecord) -> None:
         "nominal": record.nominal,
         "generation": new.generation,
         "paused": new.paused,
+        "fired": 0,
     }
     connection.execute(_INSERT_TIMER, timer)
+    if record.paused_until is not None:
+        standing.resume_at(connection, new.job_id, record.paused_until)
 
 
 def _named(connection: Connection, taken: StoredDefinition) -> JobId | None:
@@ -250,7 +291,13 @@ def _records() -> Select[Any]:
         timers.c.due_at,
         timers.c.nominal,
         func.coalesce(timers.c.paused, False).label("paused"),
-    ).select_from(jobs.outerjoin(timers, timers.c.job_id == jobs.c.job_id))
+        func.coalesce(timers.c.fired, 0).label("fired"),
+        resumptions.c.resume_at,
+    ).select_from(
+        jobs.outerjoin(timers, timers.c.job_id == jobs.c.job_id).outerjoin(
+            resumptions, resumptions.c.job_id == jobs.c.job_id
+        )
+    )
 
 
 # Made once: to put a statement together costs more than to run it.
@@ -289,6 +336,8 @@ def _record(row: Row[Any]) -> JobRecord:
         row.created_by,
         row.updated_at,
         row.paused_at,
+        row.resume_at,
+        row.fired,
     )
 
 

@@ -27,7 +27,7 @@ from schedd.core.model import Crowd, Overlap, RunKey
 from schedd.core.overlap import BUFFERS, REPLACES
 from schedd.core.ready_queue import CLASS_STEP
 from schedd.core.records import Parted
-from schedd.store import arrays
+from schedd.store import arrays, turns
 from schedd.store.keys import key_arguments, lock_runs
 from schedd.store.rows import RUN_COLUMNS, live_run
 
@@ -164,7 +164,7 @@ def part(connection: Connection, tenure: TenureId, crowds: Sequence[Crowd]) -> P
         "tenure": tenure,
     }
     parted = [live_run(row) for row in connection.exec_driver_sql(PART, keys | fates)]
-    return Parted(
-        [(run.key, run.job_id) for run in parted if run.state is not State.RUNNING],
-        [run for run in parted if run.state is State.RUNNING],
-    )
+    ended = [(run.key, run.job_id) for run in parted if run.state is not State.RUNNING]
+    counted = {crowd.job_id for crowd in crowds if crowd.counted}
+    turns.give_back(connection, [key for key, job in ended if job in counted])
+    return Parted(ended, [run for run in parted if run.state is State.RUNNING])

@@ -15,8 +15,17 @@ from sqlalchemy import Connection
 from schedd.core.ids import JobId, ShardId, Token
 from schedd.core.lifecycle import State
 from schedd.core.model import Assigned, Claim, Crowd, Draft, Firing, LiveRun, Loss, RunKey, Timer
-from schedd.core.records import Assignments, Fired, Parted, StoredDefinition, Unstarted
-from schedd.store import assigning, dispatch, firing, overlapping
+from schedd.core.records import (
+    Assignments,
+    FailedTooOften,
+    Fired,
+    JobRecord,
+    Parted,
+    Resumption,
+    StoredDefinition,
+    Unstarted,
+)
+from schedd.store import assigning, dispatch, firing, overlapping, own_changes
 from schedd.store.database import Database
 from schedd.store.fence import lock_shards
 from schedd.store.halving import halved
@@ -169,6 +178,20 @@ class PostgresOwnerStore:
             return rescued
 
         return await self._rows(claim, losses, body)
+
+    async def unsettled(
+        self, shards: Sequence[ShardId], now: datetime, limit: int
+    ) -> tuple[list[JobRecord], list[tuple[JobRecord, int]]]:
+        """Jobs that are to be resumed, or paused, by their owner."""
+        return await self.database.call(lambda c: own_changes.unsettled(c, shards, now, limit))
+
+    async def resume(self, claim: Claim, ended: Sequence[Resumption]) -> list[JobId]:
+        """Resume these, if they are as they were."""
+        return await self._rows(claim, ended, own_changes.resume)
+
+    async def pause_failing(self, claim: Claim, failed: Sequence[FailedTooOften]) -> list[JobId]:
+        """Pause these, if they are as they were."""
+        return await self._rows(claim, failed, own_changes.pause_failing)
 
     async def end_waiting(
         self, claim: Claim, runs: Sequence[tuple[RunKey, State, str]]

@@ -21,6 +21,7 @@ from sqlalchemy import Connection
 from schedd.core.lifecycle import State
 from schedd.core.model import AuditEntry, Report, RunKey, Verdict
 from schedd.store import arrays
+from schedd.store import standing as standing_of_jobs
 from schedd.store.audit import write_once
 from schedd.store.fence import BY_INDEX
 from schedd.store.keys import key_arguments
@@ -65,7 +66,7 @@ WITH b AS MATERIALIZED (
     WHERE a.state NOT IN ('PENDING', 'RETRYING')
       AND l.shard = a.shard AND l.job_id = a.job_id AND l.run_id = a.run_id
 )
-SELECT n, job_id FROM accepted
+SELECT n, job_id, shard FROM accepted
 """
 
 STORED = """
@@ -157,7 +158,8 @@ def _write(
 ) -> set[RunKey]:
     final = settle(connection, reports, standing)
     rows = connection.exec_driver_sql(ACCEPT, _arguments(final)).all()
-    jobs = {final[n - 1].key: job for n, job in rows}
+    jobs = {final[n - 1].key: job for n, job, _ in rows}
+    shards = {final[n - 1].key: shard for n, _, shard in rows}
     written = [report for report in final if report.key in jobs]
     outputs = [report for report in written if report.output is not None]
     results = [report for report in written if report.result is not None]
@@ -174,6 +176,15 @@ def _write(
             "fingerprints": arrays.texts(report.fingerprint for report in dead),
         }
         connection.exec_driver_sql(DEAD, _keys(dead) | columns)
+    standing_of_jobs.count(
+        connection,
+        (
+            (jobs[report.key], shards[report.key], well, report.pause_after)
+            for report in written
+            if report.pause_after
+            and ((well := report.state is State.SUCCEEDED) or report.state is State.FAILED)
+        ),
+    )
     return set(jobs)
 
 

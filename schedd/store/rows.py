@@ -12,7 +12,7 @@ from typing import Any
 from schedd.core.lifecycle import State
 from schedd.core.model import Incarnation, LiveRun, Overlap, Priority, RunKey, Timer
 
-TIMER_COLUMNS = "t.job_id, t.shard, t.generation, t.due_at, t.nominal, t.paused"
+TIMER_COLUMNS = "t.job_id, t.shard, t.generation, t.due_at, t.nominal, t.paused, t.fired"
 
 
 def timer(row: Sequence[Any]) -> Timer:

@@ -52,6 +52,24 @@ timers = Table(
     Column("nominal", INSTANT),
     Column("generation", Integer, nullable=False),
     Column("paused", Boolean, nullable=False),
+    Column("fired", Integer, nullable=False),
+)
+
+resumptions = Table(
+    "resumptions",
+    metadata,
+    Column("job_id", Uuid, primary_key=True),
+    Column("shard", Integer, nullable=False),
+    Column("resume_at", INSTANT, nullable=False),
+)
+
+failing = Table(
+    "failing",
+    metadata,
+    Column("job_id", Uuid, primary_key=True),
+    Column("shard", Integer, nullable=False),
+    Column("failures", Integer, nullable=False),
+    Column("most", Integer, nullable=False),
 )
 
 runs = Table(

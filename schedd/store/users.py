@@ -18,11 +18,11 @@ from schedd.core.records import (
     JobRecord,
     RunRecord,
     StoredDefinition,
+    TimerEdit,
 )
 from schedd.store import audit, counting, dispatch, jobs, ledger, runs, unstarted
 from schedd.store.database import Database
 from schedd.store.gathered import Gathered
-from schedd.store.jobs import DueAndNominal
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,32 +67,39 @@ class PostgresUserStore:
         job_id: JobId,
         seen_generation: int,
         definition: StoredDefinition,
-        reset_timer: DueAndNominal | None,
+        timer: TimerEdit,
         audit: AuditEntry,
         missed: NewRun | None = None,
     ) -> JobRecord | Conflict | None:
         """Write a new generation."""
         return await self.database.call(
-            lambda c: jobs.update_job(
-                c, job_id, seen_generation, definition, reset_timer, audit, missed
-            )
+            lambda c: jobs.update_job(c, job_id, seen_generation, definition, timer, audit, missed)
         )
 
     async def pause_job(
-        self, job_id: JobId, note: str, actor: str, audit: AuditEntry
+        self,
+        job_id: JobId,
+        note: str,
+        actor: str,
+        audit: AuditEntry,
+        until: datetime | None = None,
     ) -> JobRecord | None:
-        """Nothing fires from the commit on."""
-        return await self.database.call(lambda c: jobs.pause_job(c, job_id, note, actor, audit))
+        """Fire nothing more of it; until then, if that is said."""
+        paused = await self.database.call(
+            lambda c: jobs.pause_job(c, job_id, note, actor, audit, until)
+        )
+        assert not isinstance(paused, Conflict), "no generation was named"
+        return paused
 
     async def resume_job(
         self,
         job_id: JobId,
-        timer: DueAndNominal,
+        timer: TimerEdit,
         skipped: NewRun | None,
         audit: AuditEntry,
         seen_generation: int | None = None,
     ) -> JobRecord | Conflict | None:
-        """Let it fire again from `timer` on."""
+        """Let it fire again, from this timer on."""
         return await self.database.call(
             lambda c: jobs.resume_job(c, job_id, timer, skipped, audit, seen_generation)
         )

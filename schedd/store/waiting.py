@@ -6,9 +6,13 @@ that it sees what accepts and assignments committed meanwhile.
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from sqlalchemy import Connection
 
-from schedd.core.ids import JobId, ShardId
+from schedd.core.ids import JobId
+from schedd.core.model import RunKey
+from schedd.store import turns
 
 LOCK_RUNS = """
 SELECT 1 FROM live l
@@ -28,13 +32,14 @@ WITH ended AS (
 )
 DELETE FROM live l USING ended e
 WHERE l.shard = %(shard)s AND l.job_id = %(job)s AND l.run_id = e.run_id
+RETURNING l.scheduled_at, l.run_id
 """
 
 CANCEL = END.format(which="true")
 
 SKIP = END.format(
     which="""r.state = 'PENDING' AND r.token = 0 AND r.trigger = 'SCHEDULE'
-      AND r.scheduled_at <= clock_timestamp()
+      AND r.scheduled_at <= LEAST(clock_timestamp(), %(until)s)
       AND r.scheduled_at > (SELECT paused_at FROM jobs WHERE job_id = %(job)s)"""
 )
 
@@ -44,19 +49,25 @@ def cancel_waiting(connection: Connection, job_id: JobId) -> None:
     _end(connection, CANCEL, job_id, "CANCELLED", "DELETED")
 
 
-def skip_paused(connection: Connection, job_id: JobId) -> ShardId:
+def skip_paused(connection: Connection, job_id: JobId, until: datetime | None = None) -> None:
     """The job is resumed: what was inserted early and fell due in the pause is SKIPPED (PAUSED).
-
-    Gives the job's shard.
+    `until`: the pause ended then; None: it ends now.
     """
-    return _end(connection, SKIP, job_id, "SKIPPED", "PAUSED")
+    skipped = _end(connection, SKIP, job_id, "SKIPPED", "PAUSED", until)
+    turns.give_back(connection, skipped)
 
 
-def _end(connection: Connection, statement: str, job_id: JobId, state: str, reason: str) -> ShardId:
+def _end(
+    connection: Connection,
+    statement: str,
+    job_id: JobId,
+    state: str,
+    reason: str,
+    until: datetime | None = None,
+) -> list[RunKey]:
     shard = connection.exec_driver_sql(
         "SELECT shard FROM jobs WHERE job_id = %s", (job_id,)
     ).scalar_one()
-    arguments = {"job": job_id, "shard": shard, "state": state, "reason": reason}
+    arguments = {"job": job_id, "shard": shard, "state": state, "reason": reason, "until": until}
     connection.exec_driver_sql(LOCK_RUNS, arguments)
-    connection.exec_driver_sql(statement, arguments)
-    return ShardId(shard)
+    return [RunKey(*row) for row in connection.exec_driver_sql(statement, arguments)]

@@ -183,6 +183,7 @@ class Job(google.protobuf.message.Message):
     CREATED_AT_FIELD_NUMBER: builtins.int
     UPDATED_AT_FIELD_NUMBER: builtins.int
     CREATED_BY_FIELD_NUMBER: builtins.int
+    RUNS_MADE_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     """Set by the cluster."""
     namespace: builtins.str
@@ -198,11 +199,16 @@ class Job(google.protobuf.message.Message):
     time_zone: builtins.str
     """IANA name; UTC if empty."""
     max_runs: builtins.int
+    """How many runs the schedule makes before it ends; 0: no limit. One that was skipped before it
+    could start gives its turn back; what a person triggers doesn't count.
+    """
     overlap: global___Overlap.ValueType
     overlap_limit: builtins.int
     """With overlap ALLOW: at most so many at once; 0: no limit."""
     cron_dialect: builtins.int
-    """The version of the cron dialect by which `cron` was stored; 0 is 1. Set by the cluster."""
+    """The least version of definitions that a member must know to own the job; 0 is 1. 2: max_runs,
+    pause_after_failures. Set by the cluster.
+    """
     priority: schedproto.v1.common_pb2.Priority.ValueType
     """-- Where and in which order --"""
     pool: builtins.str
@@ -212,12 +218,15 @@ class Job(google.protobuf.message.Message):
     delivery: global___Delivery.ValueType
     on_lease_lost: global___OnLeaseLost.ValueType
     pause_after_failures: builtins.int
+    """So many runs that fail for good, in a row, pause the job; 0: however many."""
     paused: builtins.bool
     """-- How it stands --"""
     pause_note: builtins.str
     paused_by: builtins.str
     """Set by the cluster: who paused it."""
     created_by: builtins.str
+    runs_made: builtins.int
+    """With max_runs: how many of them the schedule has made."""
     @property
     def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
     @property
@@ -303,7 +312,9 @@ class Job(google.protobuf.message.Message):
     @property
     def retention(self) -> google.protobuf.duration_pb2.Duration: ...
     @property
-    def paused_until(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def paused_until(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Its owner resumes it then; none: a person does."""
+
     @property
     def next_run_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """Set by the cluster."""
@@ -371,9 +382,10 @@ class Job(google.protobuf.message.Message):
         created_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         updated_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         created_by: builtins.str = ...,
+        runs_made: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action", b"action", "after", b"after", "at", b"at", "catch_up", b"catch_up", "created_at", b"created_at", "dst", b"dst", "end", b"end", "every", b"every", "exclude", b"exclude", "grpc", b"grpc", "heartbeat_timeout", b"heartbeat_timeout", "http", b"http", "jitter", b"jitter", "kill_after", b"kill_after", "next_run_at", b"next_run_at", "on_dead_letter", b"on_dead_letter", "on_failure", b"on_failure", "on_late", b"on_late", "on_recovery", b"on_recovery", "paused_until", b"paused_until", "payload", b"payload", "phase", b"phase", "python", b"python", "retention", b"retention", "retry", b"retry", "run_timeout", b"run_timeout", "shell", b"shell", "start", b"start", "start_deadline", b"start_deadline", "timeout", b"timeout", "updated_at", b"updated_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action", b"action", "after", b"after", "at", b"at", "catch_up", b"catch_up", "created_at", b"created_at", "created_by", b"created_by", "cron", b"cron", "cron_dialect", b"cron_dialect", "delivery", b"delivery", "dst", b"dst", "end", b"end", "etag", b"etag", "every", b"every", "exclude", b"exclude", "generation", b"generation", "grpc", b"grpc", "heartbeat_timeout", b"heartbeat_timeout", "http", b"http", "jitter", b"jitter", "job_id", b"job_id", "kill_after", b"kill_after", "labels", b"labels", "max_runs", b"max_runs", "name", b"name", "namespace", b"namespace", "next_run_at", b"next_run_at", "on_dead_letter", b"on_dead_letter", "on_demand", b"on_demand", "on_failure", b"on_failure", "on_late", b"on_late", "on_lease_lost", b"on_lease_lost", "on_recovery", b"on_recovery", "overlap", b"overlap", "overlap_limit", b"overlap_limit", "pause_after_failures", b"pause_after_failures", "pause_note", b"pause_note", "paused", b"paused", "paused_by", b"paused_by", "paused_until", b"paused_until", "payload", b"payload", "phase", b"phase", "placement", b"placement", "pool", b"pool", "prefer", b"prefer", "priority", b"priority", "python", b"python", "require", b"require", "retention", b"retention", "retry", b"retry", "run_timeout", b"run_timeout", "shell", b"shell", "slots", b"slots", "start", b"start", "start_deadline", b"start_deadline", "time_zone", b"time_zone", "timeout", b"timeout", "updated_at", b"updated_at"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action", b"action", "after", b"after", "at", b"at", "catch_up", b"catch_up", "created_at", b"created_at", "created_by", b"created_by", "cron", b"cron", "cron_dialect", b"cron_dialect", "delivery", b"delivery", "dst", b"dst", "end", b"end", "etag", b"etag", "every", b"every", "exclude", b"exclude", "generation", b"generation", "grpc", b"grpc", "heartbeat_timeout", b"heartbeat_timeout", "http", b"http", "jitter", b"jitter", "job_id", b"job_id", "kill_after", b"kill_after", "labels", b"labels", "max_runs", b"max_runs", "name", b"name", "namespace", b"namespace", "next_run_at", b"next_run_at", "on_dead_letter", b"on_dead_letter", "on_demand", b"on_demand", "on_failure", b"on_failure", "on_late", b"on_late", "on_lease_lost", b"on_lease_lost", "on_recovery", b"on_recovery", "overlap", b"overlap", "overlap_limit", b"overlap_limit", "pause_after_failures", b"pause_after_failures", "pause_note", b"pause_note", "paused", b"paused", "paused_by", b"paused_by", "paused_until", b"paused_until", "payload", b"payload", "phase", b"phase", "placement", b"placement", "pool", b"pool", "prefer", b"prefer", "priority", b"priority", "python", b"python", "require", b"require", "retention", b"retention", "retry", b"retry", "run_timeout", b"run_timeout", "runs_made", b"runs_made", "shell", b"shell", "slots", b"slots", "start", b"start", "start_deadline", b"start_deadline", "time_zone", b"time_zone", "timeout", b"timeout", "updated_at", b"updated_at"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["shell", "http", "grpc", "python"] | None: ...
 
 global___Job = Job

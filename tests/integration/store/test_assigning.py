@@ -12,7 +12,7 @@ import pytest
 from schedd.core.ids import IncarnationId, ShardId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import LiveRun, Overlap, Priority, Trigger
-from schedd.core.records import JobRecord, Unstarted
+from schedd.core.records import JobRecord, TimerEdit, Unstarted
 from support.store import (
     INCARNATION,
     MINUTE,
@@ -117,7 +117,9 @@ async def test_a_draft_of_another_generation_waits(world: World) -> None:
     me = await world.member()
     job = await world.job()
     [run] = await fired(me, job)
-    await me.store.users.update_job(job.definition.job_id, 1, job.definition, None, ok("update"))
+    await me.store.users.update_job(
+        job.definition.job_id, 1, job.definition, TimerEdit(), ok("update")
+    )
 
     old = await me.assign(draft(run, generation=1))
     [new] = await me.assigned(draft(run, generation=2))

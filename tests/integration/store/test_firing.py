@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import ShardId
 from schedd.core.lifecycle import Reason, State
+from schedd.core.records import TimerEdit
 from schedd.store import jobs as jobs_store
 from support.store import MINUTE, START, World, firing, new_run, ok, wait_for_waiter
 
@@ -66,7 +67,7 @@ async def test_an_edited_paused_or_moved_timer_leaves_no_run(world: World) -> No
     edited, paused, moved, deleted = [await world.job() for _ in range(4)]
     steps = [firing(job) for job in (edited, paused, moved, deleted)]
     await me.store.users.update_job(
-        edited.definition.job_id, 1, edited.definition, None, ok("update")
+        edited.definition.job_id, 1, edited.definition, TimerEdit(), ok("update")
     )
     await world.sql("UPDATE timers SET paused = true WHERE job_id = %s", paused.definition.job_id)
     await world.sql("UPDATE timers SET shard = 9 WHERE job_id = %s", moved.definition.job_id)

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import State
 from schedd.core.model import Priority, Trigger
-from schedd.core.records import Conflict, Idempotency, JobRecord, RunRecord
+from schedd.core.records import Conflict, Idempotency, JobRecord, RunRecord, TimerEdit
 from schedd.store import runs
 from schedd.store.fence import lock_shards
 from support.store import (
@@ -166,15 +166,19 @@ async def test_an_edit_needs_the_generation_that_was_seen(world: World) -> None:
     later = START + timedelta(hours=1)
 
     edited = await me.store.users.update_job(
-        job.definition.job_id, 1, new, (later, later), ok("update")
+        job.definition.job_id, 1, new, TimerEdit((later, later)), ok("update")
     )
-    stale = await me.store.users.update_job(job.definition.job_id, 1, new, None, ok("update"))
+    stale = await me.store.users.update_job(
+        job.definition.job_id, 1, new, TimerEdit(), ok("update")
+    )
 
     assert isinstance(edited, JobRecord)
     assert (edited.definition.generation, edited.definition.spec) == (2, b"new")
     assert (edited.due_at, edited.nominal) == (later, later)
     assert stale == Conflict("etag", job.definition.job_id)
-    assert await me.store.users.update_job(JobId(uuid4()), 1, new, None, ok("update")) is None
+    assert (
+        await me.store.users.update_job(JobId(uuid4()), 1, new, TimerEdit(), ok("update")) is None
+    )
 
 
 async def test_an_edit_that_leaves_the_schedule_alone_keeps_the_due_instant(world: World) -> None:
@@ -182,7 +186,7 @@ async def test_an_edit_that_leaves_the_schedule_alone_keeps_the_due_instant(worl
     job = await world.job()
 
     edited = await me.store.users.update_job(
-        job.definition.job_id, 1, job.definition, None, ok("update")
+        job.definition.job_id, 1, job.definition, TimerEdit(), ok("update")
     )
 
     assert isinstance(edited, JobRecord)
@@ -196,7 +200,7 @@ async def test_an_edit_to_a_name_that_is_taken_changes_nothing(world: World) -> 
     job = await world.job(name="mine")
 
     answer = await me.store.users.update_job(
-        job.definition.job_id, 1, replace(job.definition, name="taken"), None, ok("update")
+        job.definition.job_id, 1, replace(job.definition, name="taken"), TimerEdit(), ok("update")
     )
 
     assert answer == Conflict("name")
@@ -265,7 +269,10 @@ async def test_resume_skips_what_was_inserted_early_and_fell_due_in_the_pause(
     fold = new_run(job, inside - MINUTE / 4, state=State.SKIPPED, count=3, scheduled_until=inside)
 
     resumed = await me.store.users.resume_job(
-        job.definition.job_id, (inside + MINUTE, inside + MINUTE), fold, ok("resume")
+        job.definition.job_id,
+        TimerEdit((inside + MINUTE, inside + MINUTE)),
+        fold,
+        ok("resume"),
     )
 
     assert resumed is not None
@@ -354,8 +361,8 @@ async def test_a_change_of_a_job_waits_for_the_owners_batch_in_flight(
     job_id, users = job.definition.job_id, user.store.users
     calls = {
         "pause": lambda: users.pause_job(job_id, "", "ann", ok("pause")),
-        "resume": lambda: users.resume_job(job_id, (None, None), None, ok("resume")),
-        "edit": lambda: users.update_job(job_id, 1, job.definition, None, ok("update")),
+        "resume": lambda: users.resume_job(job_id, TimerEdit(), None, ok("resume")),
+        "edit": lambda: users.update_job(job_id, 1, job.definition, TimerEdit(), ok("update")),
         "delete": lambda: users.delete_job(job_id, ok("delete")),
     }
     order: list[str] = []

@@ -10,7 +10,7 @@ import pytest
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Crowd, LiveRun, Loss, Overlap, Priority, Trigger
 from schedd.core.overlap import BUFFERS
-from schedd.core.records import Assignments, JobRecord, Parted, RunRecord, Unstarted
+from schedd.core.records import Assignments, JobRecord, Parted, RunRecord, TimerEdit, Unstarted
 from support.store import MINUTE, START, Member, World, draft, firing, manual_run, ok, report
 
 REPLACING = [Overlap.CANCEL_OTHER, Overlap.TERMINATE_OTHER]
@@ -367,7 +367,7 @@ async def test_nothing_is_decided_by_an_old_definition_nor_while_the_cluster_is_
     await under_way(me, first)
     if change == "edited":
         await me.store.users.update_job(
-            job.definition.job_id, 1, job.definition, None, ok("update")
+            job.definition.job_id, 1, job.definition, TimerEdit(), ok("update")
         )
     else:
         await world.sql("UPDATE cluster SET paused = true")

@@ -16,7 +16,7 @@ import pytest
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import Crowd, LiveRun, Loss, Overlap, Priority, RunKey, Trigger, Verdict
-from schedd.core.records import JobRecord, Unstarted
+from schedd.core.records import JobRecord, TimerEdit, Unstarted
 from schedkit.errors import Unavailable
 from support.store import MINUTE, START, Member, World, draft, firing, manual_run, ok, report
 from support.wait import PATIENCE
@@ -188,7 +188,9 @@ class Story:
         elif act < 0.65:
             await users.pause_job(job_id, "", "ann", ok("pause"))
         elif act < 0.85:
-            await users.resume_job(job_id, (START + MINUTE, START + MINUTE), None, ok("resume"))
+            await users.resume_job(
+                job_id, TimerEdit((START + MINUTE, START + MINUTE)), None, ok("resume")
+            )
         elif len(self.jobs) > 8:
             await users.delete_job(job_id, ok("delete"))
             self.jobs.remove(job)

@@ -66,7 +66,9 @@ NEXT = f"{at(LATE) + timedelta(minutes=1):%H:%M}"
 @pytest.mark.parametrize("first", ["12:02", LATE])
 def test_an_instant_of_a_pause_is_of_it_though_it_is_due_after_the_resume(first: str) -> None:
     record = each_minute(first, paused_at="12:01:30")
-    (due, nominal), row = reckoning.after_pause(record, at(f"{LATE}:05"))
+    edit, row = reckoning.after_pause(record, at(f"{LATE}:05"))
+    assert edit.reset is not None
+    due, nominal = edit.reset
     count = (at(LATE) - at(first)) // timedelta(minutes=1) + 1
     assert told(row) == (State.SKIPPED, Reason.PAUSED, first, count)
     assert nominal == at(NEXT)
@@ -75,9 +77,9 @@ def test_an_instant_of_a_pause_is_of_it_though_it_is_due_after_the_resume(first:
 
 def test_an_instant_from_before_a_pause_fires_when_it_is_due_after_it() -> None:
     record = each_minute(LATE, paused_at=f"{LATE}:03")
-    (due, nominal), row = reckoning.after_pause(record, at(f"{LATE}:05"))
+    edit, row = reckoning.after_pause(record, at(f"{LATE}:05"))
     assert row is None
-    assert (due, nominal) == (record.due_at, at(LATE))
+    assert edit.reset == (record.due_at, at(LATE))
 
 
 @pytest.mark.parametrize(

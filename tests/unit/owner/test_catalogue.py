@@ -8,7 +8,7 @@ from typing import cast
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.core.cron import DIALECT
+from schedd.api.definitions import LEVEL
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import State
 from schedd.core.records import StoredDefinition
@@ -47,7 +47,7 @@ async def test_one_definition_that_cannot_be_read_keeps_no_other_from_its_work()
     rows.specs = {
         JOB: job_pb2.Job(cron=["0 0 * * *"], time_zone="Mars/Olympus", shell=SHELL),
         OTHER: job_pb2.Job(overlap=77, shell=SHELL),
-        run(4).job_id: job_pb2.Job(cron=["@daily"], cron_dialect=DIALECT + 1, shell=SHELL),
+        run(4).job_id: job_pb2.Job(cron=["@daily"], cron_dialect=LEVEL + 1, shell=SHELL),
         run(3).job_id: job_pb2.Job(on_demand=True, shell=SHELL),
     }
     catalogue = Catalogue(cast("OwnerStore", rows))

@@ -66,10 +66,15 @@ class Rows:
         if self.behind or switched != self.switched or step.due_at != self.timer.due_at:
             return Fired([], [step.job_id], frozenset())
         self.fired += step.runs
-        self.timer = replace(self.timer, due_at=step.next_due_at, nominal=step.next_nominal)
+        self.timer = replace(
+            self.timer,
+            due_at=step.next_due_at,
+            nominal=step.next_nominal,
+            fired=self.timer.fired + step.counted,
+        )
         if self.fails:
             raise self.fails.pop()
-        return Fired([_live(step)], [], frozenset())
+        return Fired([_live(step)] if step.runs else [], [], frozenset())
 
 
 def _live(step: Firing) -> LiveRun:
@@ -84,6 +89,7 @@ class Definitions(Catalogue):
 
     def __init__(self, urgent: Collection[JobId] = ()) -> None:
         self._urgent = urgent
+        self.max_runs = 0
         self.read_of: set[JobId] = set()
 
     async def at_generations(self, wanted: dict[JobId, int]) -> dict[JobId, Known]:
@@ -102,7 +108,9 @@ class Definitions(Catalogue):
 
     def _made(self, job: JobId) -> Known:
         priority = Priority.HIGH if job in self._urgent else Priority.MEDIUM
-        definition = Definition(job, 1, "default", "j", action="shell", priority=priority)
+        definition = Definition(
+            job, 1, "default", "j", action="shell", priority=priority, max_runs=self.max_runs
+        )
         return Known(definition, schedule.compile(EVERY, "default/j", job), job_pb2.Job())
 
     def forget(self, jobs: object) -> None: ...
@@ -356,3 +364,23 @@ async def test_a_load_and_a_batch_of_many_leave_everybody_else_their_turn() -> N
     """A loop that makes no progress loses the lease, and a busy machine makes 20 ms a second."""
     world = World(Herd(count=10 * BATCH))
     assert await turns_during(world.fire.step()) >= 10 + LEAST // 50
+
+
+@pytest.mark.parametrize(
+    ("max_runs", "fired", "made", "goes_on"),
+    [(0, 0, 1, True), (5, 3, 1, True), (5, 4, 1, False), (5, 5, 0, False), (5, 9, 0, False)],
+)
+async def test_a_schedule_makes_no_more_runs_than_it_may(
+    max_runs: int, fired: int, made: int, goes_on: bool
+) -> None:
+    """P3.15."""
+    rows = Rows(replace(TIMER, fired=fired))
+    world = World(rows)
+    world.definitions.max_runs = max_runs
+
+    await world.fire.step()
+
+    assert len(rows.fired) == made
+    assert rows.timer.fired == fired + (made if max_runs else 0)
+    assert rows.timer.nominal is not None, "where it goes on if a run is skipped"
+    assert (rows.timer.due_at is not None) == goes_on

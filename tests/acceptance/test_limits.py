@@ -1,0 +1,140 @@
+"""Jobs that end, pause and go on by themselves, by what they say: on a cluster that did it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+
+from schedclient import Job, SyncClient
+from schedclient.errors import InvalidArgument
+from support.cluster import DevCluster
+from support.wait import PATIENCE, wait_until
+
+SOON = "* * * * * *"
+
+
+def named(what: str) -> str:
+    return f"{what}-{uuid4().hex[:6]}"
+
+
+def states(client: SyncClient, job: str) -> Counter[str]:
+    return Counter(str(run.state) for run in client.runs.list(job=job))
+
+
+def test_a_schedule_ends_with_its_last_run_and_goes_on_when_it_may_make_more(
+    calm: DevCluster, calm_client: SyncClient
+) -> None:
+    name = named("thrice")
+    calm_client.jobs.create(name, cron=SOON, max_runs=3, shell={"argv": ["true"]})
+
+    def ended() -> Job | None:
+        job = calm_client.jobs.get(name)
+        return job if job.next_run_at is None else None
+
+    assert wait_until(ended, PATIENCE, "the schedule to end").runs_made == 3
+    assert calm_client.jobs.next(name) == ()
+    calm_client.jobs.trigger(name)
+    wait_until(
+        lambda: states(calm_client, name) == {"SUCCEEDED": 4}, PATIENCE, "three runs and a fourth"
+    )
+    later = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+    told = calm.schedctl("job", "explain", name, "--at", later.isoformat())
+    assert told.stdout.startswith("It isn't due: the schedule has made the 3 runs that max_runs")
+
+    calm_client.jobs.update(name, max_runs=5)
+    wait_until(lambda: ended() is not None, PATIENCE, "the schedule to end once more")
+    wait_until(lambda: states(calm_client, name) == {"SUCCEEDED": 6}, PATIENCE, "two runs more")
+    calm_client.jobs.delete(name)
+
+
+def test_a_run_that_is_skipped_is_none_of_those_that_a_schedule_may_make(
+    calm_client: SyncClient,
+) -> None:
+    name = named("twice")
+    calm_client.jobs.create(
+        name, cron=SOON, max_runs=2, overlap="skip", shell={"argv": ["sleep", "2.5"]}
+    )
+
+    def done() -> bool:
+        return states(calm_client, name)["SUCCEEDED"] == 2
+
+    wait_until(done, PATIENCE, "two runs that ended well")
+    found = states(calm_client, name)
+    assert found["SKIPPED"] >= 1
+    assert set(found) == {"SUCCEEDED", "SKIPPED"}
+    job = calm_client.jobs.get(name)
+    assert (job.next_run_at, job.runs_made) == (None, 2)
+    calm_client.jobs.delete(name)
+
+
+def test_a_job_that_is_paused_until_an_instant_goes_on_by_itself(
+    calm: DevCluster, calm_client: SyncClient
+) -> None:
+    name = named("later")
+    calm_client.jobs.create(name, cron=SOON, shell={"argv": ["true"]})
+    until = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=4)
+
+    paused = calm_client.jobs.pause(name, "stocktaking", until=until)
+    assert (paused.paused, paused.paused_until) == (True, until)
+    wait_until(lambda: not calm_client.jobs.get(name).paused, PATIENCE, "the pause to end")
+
+    def after() -> bool:
+        return any(
+            run.scheduled_at > until and run.state == "SUCCEEDED"
+            for run in calm_client.runs.list(job=name)
+            if run.scheduled_at
+        )
+
+    wait_until(after, PATIENCE, "a run after the pause")
+    told = calm.schedctl("job", "explain", name, "--at", (until - timedelta(seconds=1)).isoformat())
+    assert told.stdout.startswith("It was skipped: the job was paused by ")
+    assert "stocktaking" in told.stdout
+    calm_client.jobs.delete(name)
+
+
+def test_a_job_that_fails_again_and_again_pauses_itself_and_says_so(
+    calm: DevCluster, calm_client: SyncClient
+) -> None:
+    name = named("broken")
+    calm_client.jobs.create(
+        name,
+        cron=SOON,
+        pause_after_failures=3,
+        retry={"max_attempts": 1},
+        shell={"argv": ["false"]},
+    )
+
+    def paused() -> Job | None:
+        job = calm_client.jobs.get(name)
+        return job if job.paused else None
+
+    job = wait_until(paused, PATIENCE, "the job to pause itself")
+    assert job.pause_note is not None
+    assert job.pause_note.endswith("runs in a row failed (pause_after_failures: 3)")
+    told = calm.schedctl("job", "get", name, "-o", "json")
+    assert '"pausedBy": "schedd"' in told.stdout
+    assert states(calm_client, name)["FAILED"] in {3, 4}, "one may have been under way"
+
+    calm_client.jobs.resume(name)
+    assert wait_until(paused, PATIENCE, "three more failures") is not None
+    calm_client.jobs.delete(name)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"cron": SOON, "max_runs": -1}, "max_runs"),
+        ({"on_demand": True, "max_runs": 3}, "max_runs"),
+        ({"cron": SOON, "pause_after_failures": -1}, "pause_after_failures"),
+        ({"cron": SOON, "paused_until": "2020-01-01T00:00:00Z", "paused": True}, "paused_until"),
+        ({"cron": SOON, "paused_until": "2100-01-01T00:00:00Z"}, "paused_until"),
+    ],
+)
+def test_what_cant_be_meant_is_refused_by_its_name(
+    calm_client: SyncClient, fields: dict[str, object], field: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=field):
+        calm_client.jobs.create(named("wrong"), shell={"argv": ["true"]}, **fields)
