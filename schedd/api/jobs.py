@@ -147,7 +147,7 @@ async def delete_job(
 async def list_next_instants(
     services: Services, caller: Caller, request: job_service_pb2.ListNextInstantsRequest
 ) -> job_service_pb2.ListNextInstantsResponse:
-    """Coming instants of a stored job; with `max_runs`, those that are left from its next one on."""
+    """Coming instants of a stored job; with `max_runs` those that are left, from its next on."""
     del caller
     count = request.count or 10
     if not 0 < count <= MOST_NEXT:
