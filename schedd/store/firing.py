@@ -7,7 +7,7 @@ Invariants (PROTOCOL 3)
   moved or already advanced timer leaves no run.
 - Nothing advances while the cluster is paused, nor by a step from before its last pause or resume.
 - The database's own clock holds a step back that comes early, whatever the owner believes.
-- A row that is kept already (the same job and instant) stays as it is.
+- A row that is kept already (the same job and instant) stays as it is, and takes no other turn.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from schedd.core.ids import JobId, ShardId, TenureId
+from schedd.core.ids import JobId, RunId, ShardId, TenureId
 from schedd.core.lifecycle import State
 from schedd.core.model import Firing, LiveRun, NewRun, Timer
-from schedd.store import arrays
+from schedd.store import arrays, turns
 from schedd.store.rows import TIMER_COLUMNS, timer
 
 DUE, LATEST = (
@@ -135,7 +135,21 @@ def fire(
         for new in firing.runs
         if new.state is State.PENDING and new.key.run_id in inserted
     ]
+    turns.take_no_more(
+        connection,
+        {
+            firing.job_id: kept
+            for firing in firings
+            if firing.counted and firing.job_id in advanced and (kept := _kept(firing, inserted))
+        },
+    )
     return live, [firing.job_id for firing in firings if firing.job_id not in advanced]
+
+
+def _kept(firing: Firing, inserted: Collection[RunId]) -> int:
+    """How many of its runs were there already, and counted then."""
+    made = (run.key.run_id for run in firing.runs if run.state is State.PENDING)
+    return sum(run_id not in inserted for run_id in made)
 
 
 def _arguments(

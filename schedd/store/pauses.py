@@ -19,9 +19,9 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from schedd.core.model import AuditEntry
+from schedd.core.model import AuditEntry, RunKey
 from schedd.core.pauses import NO_PAUSES, Pause, Pauses
-from schedd.store import audit
+from schedd.store import audit, turns
 from schedd.store.arrays import clean
 from schedd.store.database import Database
 
@@ -67,6 +67,7 @@ WITH early AS ({INSERTED_EARLY}), skipped AS (
 )
 DELETE FROM live l USING early e
 WHERE l.shard = e.shard AND l.job_id = e.job_id AND l.run_id = e.run_id
+RETURNING l.scheduled_at, l.run_id
 """
 
 DOUBTFUL = """
@@ -118,7 +119,9 @@ def resume(
     connection.exec_driver_sql(END, (bool(catch_up), since))
     last = read(connection).all[-1].skipped_until()
     if last is not None:
-        connection.exec_driver_sql(SKIP, {"began": before.present.began, "last": last})
+        span = {"began": before.present.began, "last": last}
+        skipped = connection.exec_driver_sql(SKIP, span).all()
+        turns.give_back(connection, [RunKey(*row) for row in skipped])
     connection.exec_driver_sql(SWITCH, (False,))
     return audited(connection, before, entry)
 

@@ -10,11 +10,13 @@ what a person triggers never does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection
 
+from schedd.core.ids import JobId
 from schedd.core.model import RunKey
+from schedd.store import arrays
 from schedd.store.keys import key_arguments
 
 GIVE_BACK = """
@@ -30,6 +32,21 @@ FROM (
 ) b
 WHERE t.job_id = b.job_id AND t.fired > 0
 """
+
+
+TAKE_NO_MORE = """
+UPDATE timers t SET fired = t.fired - b.turns, due_at = COALESCE(t.due_at, t.nominal)
+FROM unnest(%(jobs)s::uuid[], %(turns)s::int[]) b(job_id, turns) WHERE t.job_id = b.job_id
+"""
+
+
+def take_no_more(connection: Connection, turns: Mapping[JobId, int]) -> None:
+    """Of jobs whose timers this transaction has just advanced: so many of their runs were there
+    already, and had their turns.
+    """
+    if turns:
+        arguments = {"jobs": arrays.ids(turns), "turns": arrays.numbers(turns.values())}
+        connection.exec_driver_sql(TAKE_NO_MORE, arguments)
 
 
 def give_back(connection: Connection, skipped: Sequence[RunKey]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from faults.model import turns
 from faults.model.rows import (
     LIVE,
     WAITING,
@@ -50,6 +51,7 @@ def change(world: World, job: JobId, what: str) -> Steps[None]:
     else:
         if what == "resume" or (what == "pause" and not world.on(Rule.EARLY_ROWS_KEPT)):
             yield from _skip_paused(world, transaction, job, timer)
+            timer = transaction.get(rows.timers, job) or timer
         transaction.put(rows.timers, job, _changed(world, timer, what, target))
     yield from transaction.commit()
     if what in ("pause", "edit", "reschedule", "delete"):
@@ -136,6 +138,7 @@ def _skip_paused(world: World, transaction: Transaction, job: JobId, timer: Time
         early = run.state == "PENDING" and run.token == 0 and key[1] < TRIGGERED
         if early and (fell_due or not world.on(Rule.EARLY_ROWS_KEPT)):
             transaction.put(rows.runs, key, replace(run, state="SKIPPED"))
+            turns.give_back(world, transaction, key, run)
 
 
 def _settle(world: World, job: JobId, generation: int) -> Steps[None]:

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from faults.model import turns
 from faults.model.rows import (
     LIVE,
     WAITING,
@@ -123,6 +124,7 @@ def _statement(
             handed.append(_hand_out(world, transaction, claim, draft, run))
         elif world.jobs[job].skip and run.state == "PENDING":
             transaction.put(rows.runs, draft.key, replace(run, state="SKIPPED"))
+            turns.give_back(world, transaction, draft.key, run)
     return handed
 
 

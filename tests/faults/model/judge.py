@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import cast
 
+from faults.model import turns
 from faults.model.etcd import Etcd
 from faults.model.holds import Cluster
 from faults.model.promises import Broken, Job, Promises
@@ -105,6 +106,7 @@ class Judge:
         if transaction.claim is not None and transaction.writes:
             self._owner(transaction.claim)
         rows = self._database
+        self._counted(transaction)
         for (name, key), (table, new) in transaction.writes.items():
             old = table.get(key)
             if name == rows.runs.name:
@@ -119,6 +121,13 @@ class Judge:
                 self._raised(new.term)
             elif name == rows.cluster.name:
                 self._cluster(transaction, old, new)
+
+    def _counted(self, transaction: Transaction) -> None:
+        """Whether the timers that it writes count the runs that are there."""
+        for name, key in transaction.writes:
+            most = self._jobs[key].max_runs if name == self._database.timers.name else 0
+            if most and (why := turns.wrong(self._database, transaction, key, most)):
+                raise Broken("S5", f"job {key}: {why}")
 
     def _owner(self, claim: Claim) -> None:
         shard, epoch = claim.shard, claim.epoch
@@ -199,7 +208,7 @@ class Judge:
             self._accepted(key, new)
         if new.state == "SKIPPED" and before[0] and instant(key[1]) > self._database.now:
             timer_now = self._database.timers.get(key[0])
-            if timer_now is not None and new.token == 0 and timer_now != timer:
+            if timer_now and timer and new.token == 0 and timer_now.generation != timer.generation:
                 self.promises.skipped_early.add(key)
 
     def _inserted(self, transaction: Transaction, key: RunId, new: Run) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from faults.model import dispatch, leader, recovery, rescue
+from faults.model import dispatch, leader, recovery, rescue, turns
 from faults.model.rows import (
     LIVE,
     Abort,
@@ -240,7 +240,7 @@ class Member:
         world, rows = self.world, self.world.database
         timer = self._timers[job]
         cluster, at = rows.present, instant(timer.due)
-        if timer.paused or cluster.paused or at > world.now + self.skew:
+        if timer.ended or timer.paused or cluster.paused or at > world.now + self.skew:
             return
         del self._timers[job]
         key = (job, timer.due)
@@ -259,12 +259,15 @@ class Member:
             timer.shard,
             False,
         )
+        if world.on(Rule.TURN_COMPARED):
+            advances = advances and row is not None and row.fired == timer.fired
         in_time = at <= world.now + HORIZON or not world.on(Rule.DATABASE_CLOCK)
         if not in_time or (world.on(Rule.FIRE_FROM_ADVANCE) and not advances):
             transaction.rollback()
             return
         kept = yield from transaction.lock(rows.runs, key)
-        if not skipped and (kept is None or not world.on(Rule.UNIQUE_INSTANT)):
+        made = not skipped and (kept is None or not world.on(Rule.UNIQUE_INSTANT))
+        if made:
             state = "PENDING"
             live = sum(run.state in LIVE for _, run in rows.runs_of(job))
             if not world.on(Rule.OVERLAP_AT_ASSIGN) and live >= world.jobs[job].limit:
@@ -272,5 +275,6 @@ class Member:
             run = Run(state, timer.generation, timer.shard)
             transaction.insert(rows.runs, key, run)
         if advances and row is not None:
+            row = turns.fired(world, job, row, timer, made=made, due=not skipped)
             transaction.put(rows.timers, job, replace(row, due=timer.due + 1))
         yield from transaction.commit()

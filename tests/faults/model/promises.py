@@ -27,6 +27,8 @@ class Job:
     skip: bool
     """Past the limit a waiting run is SKIPPED; else it waits."""
     at_most_once: bool = False
+    max_runs: int = 0
+    """After so many runs the schedule has ended; 0: no limit."""
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from faults.model import turns
 from faults.model.holds import Cluster, Hold
 from faults.model.rows import (
     WAITING,
@@ -146,6 +147,7 @@ def resume(world: World, since: int | None) -> Steps[None]:
             run = yield from transaction.lock(rows.runs, key)
             if run is not None and run.state == "PENDING" and run.token == 0:
                 transaction.put(rows.runs, key, replace(run, state="SKIPPED"))
+                turns.give_back(world, transaction, key, run)
     held = replace(held, ended=max(world.now, held.began))
     after = replace(row, switched=row.switched + 1, holds=(*row.holds[:-1], held))
     transaction.put(rows.cluster, "cluster", after)

@@ -61,6 +61,9 @@ class Timer:
     shard: ShardId
     paused: bool = False
     paused_at: int = 0
+    fired: int = 0
+    """Of `max_runs`."""
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,9 @@ class Rule(StrEnum):
     REPORTS_WAITED_FOR = "reports-waited-for"
     ONCE_NOT_CAUGHT_UP = "once-not-caught-up"
     ONCE_LATE_NEITHER = "once-late-neither"
+    TURN_COMPARED = "turn-compared"
+    TURN_GIVEN_BACK = "turn-given-back"
+    TURN_OF_NEW_ROWS = "turn-of-new-rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +272,15 @@ MEANINGS: dict[Rule, Meaning] = {
     ),
     R.ONCE_LATE_NEITHER: Meaning(
         "P2.9", "nor on what was late, or due later, at the mark", "by its catch-up policy"
+    ),
+    R.TURN_COMPARED: Meaning(
+        "P3.15", "a step goes by the timer's own count, or not at all", "by the count it has read"
+    ),
+    R.TURN_GIVEN_BACK: Meaning(
+        "P3.15", "a run skipped before it was handed out gives its turn back", "it was one of them"
+    ),
+    R.TURN_OF_NEW_ROWS: Meaning(
+        "P3.15", "an instant whose row was there already takes no turn", "it takes another"
     ),
 }
 

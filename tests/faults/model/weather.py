@@ -123,6 +123,8 @@ HARSH: dict[Rule, Weather] = {
     Rule.CALLS_LOCK_SHARD: replace(BUSY, sleepy=0.005),
     Rule.UNIQUE_INSTANT: EARLY,
     Rule.EARLY_ROWS_KEPT: EARLY,
+    Rule.TURN_OF_NEW_ROWS: EARLY,
+    Rule.TURN_COMPARED: replace(BUSY, sleepy=0.01),
     Rule.DATABASE_CLOCK: replace(FAIR, skew=3 * PERIOD),
     Rule.INSERT_LOCKS_TIMER: BUSY,
     Rule.DELETE_LOCKS_RUNS: replace(BUSY, brisk=0.1),

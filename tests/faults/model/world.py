@@ -10,8 +10,10 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from faults.model import turns
 from faults.model.etcd import Etcd
 from faults.model.holds import Cluster
 from faults.model.judge import Judge
@@ -58,6 +60,9 @@ class World:
         )
         self.etcd = Etcd()
         self.jobs: dict[JobId, Job] = dict(enumerate(KINDS * 2))
+        if turns.limited(seed, without):
+            for job in range(len(KINDS)):
+                self.jobs[job] = replace(self.jobs[job], max_runs=turns.MAX_RUNS)
         self.judge = Judge(self.database, self.etcd, self.jobs, self._executing)
         self.members: list[Member] = []
         self.workers: list[Worker] = []

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Firing, LiveRun, Priority, Trigger
+from schedd.core.model import AuditEntry, Firing, LiveRun, Priority, Trigger
 from schedd.core.records import FailedTooOften, JobRecord, Resumption, TimerEdit
 from support.store import (
     MINUTE,
@@ -68,6 +68,37 @@ async def test_a_step_reckoned_from_another_count_is_refused(world: World) -> No
     fired = await me.fire(last(job, fired=1))
 
     assert (fired.runs, fired.refused) == ([], [job.definition.job_id])
+
+
+async def test_an_instant_whose_run_is_there_already_takes_no_turn(world: World) -> None:
+    """P3.15: it was made early, and an edit of the schedule set the timer back to it."""
+    me = await world.member()
+    job = await world.job()
+    await me.fire(replace(firing(job), counted=1))
+    await world.sql("UPDATE timers SET due_at = %s, nominal = %s", START, START)
+
+    fired = await me.fire(last(job, fired=1))
+
+    assert (fired.runs, fired.refused) == ([], [])
+    assert await stands_at(me, job) == (START + MINUTE, START + MINUTE, 1)
+
+
+async def test_what_a_pause_of_the_cluster_skips_gives_its_turn_back(world: World) -> None:
+    """P3.15"""
+    me = await world.member(horizon=timedelta(hours=1))
+    soon = datetime.now(UTC) + timedelta(seconds=0.3)
+    job = await world.job(due=soon)
+    [early] = (await me.fire(last(job))).runs
+
+    def told(_before: object, _after: object) -> AuditEntry:
+        return ok("pause")
+
+    await world.store.pauses.pause("ann", "", told)
+    await world.sql("SELECT pg_sleep_until(%s)", soon)
+    await world.store.pauses.resume(None, None, told)
+
+    assert (await world.run_row(early.key.run_id))["reason"] == "PAUSED"
+    assert await stands_at(me, job) == (soon + MINUTE, soon + MINUTE, 0)
 
 
 async def test_a_skipped_run_gives_its_turn_back_and_the_schedule_goes_on(world: World) -> None:
