@@ -124,8 +124,8 @@ OF_MEMBERS: Sequence[Mutant] = (
             Edit(
                 FIRING,
                 "t.shard = b.shard AND t.generation = b.generation\n"
-                "      AND t.due_at = b.due_at AND NOT t.paused\n",
-                "t.shard = b.shard\n      AND t.due_at = b.due_at\n",
+                "      AND t.due_at = b.due_at AND t.fired = b.fired AND NOT t.paused\n",
+                "t.shard = b.shard\n      AND t.due_at = b.due_at AND t.fired = b.fired\n",
             ),
             Edit(
                 ASSIGNING,

@@ -161,7 +161,11 @@ FIRE = "schedd/owner/fire.py"
 FIRING = "schedd/store/firing.py"
 
 UNGUARDED = (
-    Edit(FIRING, "      AND t.due_at = b.due_at AND NOT t.paused\n", "      AND NOT t.paused\n"),
+    Edit(
+        FIRING,
+        "      AND t.due_at = b.due_at AND t.fired = b.fired AND NOT t.paused\n",
+        "      AND t.fired = b.fired AND NOT t.paused\n",
+    ),
     Edit(
         FIRE,
         "            self._changed |= in_doubt  # their rows say what happened\n",
