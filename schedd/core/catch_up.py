@@ -61,6 +61,8 @@ class Fold:
     count: int
     due: datetime
     into: datetime | None = None
+    excluded_by: str = ""
+    """Of what is SKIPPED (CALENDAR): the calendar, with its version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ def settle(
     """
     if occurrence.due > until:
         return None, occurrence
-    last = _newest_due(compiled, occurrence, until)
+    last = newest_due(compiled, occurrence, until)
     fold = _fold(compiled, occurrence, last, state, reason)
     return fold, compiled.next_after(fold.last)
 
@@ -134,7 +136,7 @@ class _Planner:
             return Plan((), (), head)
         if head.due >= self.late_before:
             return self._on_time((), (), head)
-        last = _newest_due(self.compiled, head, self.late_before - _TICK)
+        last = newest_due(self.compiled, head, self.late_before - _TICK)
         if self.policy.policy is CatchUpPolicy.NONE:
             fold = _fold(self.compiled, head, last, State.MISSED, Reason.CATCH_UP_NONE)
             return self._after_fold((), fold, last)
@@ -201,7 +203,7 @@ class _Planner:
         return Plan(folds, tuple(found), current)
 
 
-def _newest_due(compiled: CompiledSchedule, head: Occurrence, until: datetime) -> datetime:
+def newest_due(compiled: CompiledSchedule, head: Occurrence, until: datetime) -> datetime:
     """The newest nominal instant that is due at `until`, given that `head` is."""
     newest = compiled.newest(head.nominal, until)
     if newest is not None and compiled.due(newest) > until:

@@ -4,6 +4,7 @@ Each set answers two questions without a starting point: which instant is next a
 how many are there in between. Bounds, jitter and judging what people wrote are `schedule`'s.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
@@ -105,3 +106,30 @@ class NoInstants:
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
         del after, limit
         return 0, until
+
+
+def newest(
+    next_after: Callable[[datetime], datetime | None], after: datetime, until: datetime
+) -> datetime | None:
+    """The greatest instant of a set in (after, until], found without walking through them.
+
+    Looks back from `until` in growing steps, then halves what is left.
+    """
+
+    def reached(low: datetime) -> datetime | None:
+        found = next_after(low)
+        return found if found is not None and found <= until else None
+
+    step = _SECOND
+    low, high = until - step, until
+    while low > after and not reached(low):
+        step, high = step * 2, low
+        low = until - step
+    nominal = reached(max(low, after))
+    while nominal and (following := reached(nominal)):
+        middle = following + (high - following) / 2
+        if later := reached(middle):
+            nominal = later
+        else:
+            nominal, high = following, middle
+    return nominal

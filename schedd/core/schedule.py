@@ -8,21 +8,42 @@ Invariants (instants are aware datetimes in UTC)
 - `next_after(x)` depends on `x` alone: nominal > x, the smallest such.
 - nominal <= due, and due < the next nominal: due instants are in the order of the nominal ones.
 - Neither bounds nor jitter ever changes which instants are nominal inside the bounds.
+- What a job excludes (`core/calendars`) parts its instants in two: those that run, which all
+  questions here are about, and those that are only accounted for. `whole` has both.
 """
 
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final, TypeAlias
 from uuid import UUID
 
+from schedd.core.calendars import (
+    NOTHING,
+    AllInstants,
+    Exclude,
+    Exclusion,
+    OpenInstants,
+    exclusion_of,
+    moved,
+)
 from schedd.core.cron import DEBIAN, Dst, ScheduleError, parse
-from schedd.core.instants import CronInstants, EveryInstants, Instants, NoInstants, OneInstant
+from schedd.core.instants import (
+    CronInstants,
+    EveryInstants,
+    Instants,
+    NoInstants,
+    OneInstant,
+    newest,
+)
 
 AT_TOLERANCE: Final = timedelta(seconds=60)
 """How far past an `at` instant may lie when its job is made; it then fires at once."""
+
+ROW: Final = timedelta(days=1)
+"""Excluded instants in a row are accounted for together, a day of them at once."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ZERO: Final = timedelta(0)
@@ -89,6 +110,48 @@ class CompiledSchedule:
     instants: Instants
     bounds: Bounds
     job_id: UUID
+    exclusion: Exclusion | None = None
+    excluding: "CompiledSchedule | None" = None
+    """The same with what is excluded; None: nothing is."""
+
+    @property
+    def whole(self) -> "CompiledSchedule":
+        """The schedule as if nothing were excluded, with what was moved: each of its instants is
+        accounted for.
+        """
+        return self if self.excluding is None else self.excluding
+
+    @property
+    def single(self) -> datetime | None:
+        """The one instant of an `at`, wherever it may have been moved to; else None."""
+        base = (
+            self.instants.every.base if isinstance(self.instants, OpenInstants) else self.instants
+        )
+        return base.instant if isinstance(base, OneInstant) else None
+
+    def excludes(self, instant: datetime) -> bool:
+        """Whether this instant of the schedule doesn't run."""
+        return self.exclusion is not None and self.exclusion.excludes(instant)
+
+    def excluded_by(self, instant: datetime) -> str:
+        """Which calendar excludes this instant of the schedule, in words; empty: none does."""
+        decider = None if self.exclusion is None else self.exclusion.decider(instant)
+        return "" if decider is None else str(decider)
+
+    def excludes_all_after(self, instant: datetime) -> bool:
+        """Whether none of its instants is known to run after this one, for what it excludes."""
+        return self.excluding is not None and self.next_after(instant) is None
+
+    def following(self, instant: datetime) -> Occurrence | None:
+        """What a timer goes on with behind `instant`: the next that is to be accounted for.
+
+        As `next_after`; but one that is excluded is due with the last of those in a row with it,
+        within a day: they share a row.
+        """
+        found = self.whole.next_after(instant)
+        if found is None or not self.excludes(found.nominal):
+            return found
+        return Occurrence(found.nominal, self.due(self._end_of_row(found.nominal)))
 
     def next_after(self, instant: datetime) -> Occurrence | None:
         """The first occurrence with `nominal` > `instant`; None if the schedule has ended."""
@@ -101,38 +164,31 @@ class CompiledSchedule:
         As `next_after(now)`, but an `at` instant at most `AT_TOLERANCE` past is due now, whatever
         the catch-up policy.
         """
-        if isinstance(self.instants, OneInstant) and self.instants.instant <= now:
-            past = now - self.instants.instant
-            recent = past <= AT_TOLERANCE and self.contains(self.instants.instant)
-            return Occurrence(self.instants.instant, now) if recent else None
-        return self.next_after(now)
+        at = self.single
+        if at is not None and now - AT_TOLERANCE <= at <= now and self.contains(at):
+            return Occurrence(at, now)
+        return self.following(now)
 
     def contains(self, instant: datetime) -> bool:
         """Whether this is a nominal instant of the schedule."""
         return self._next_nominal(instant - _TICK) == instant
 
+    def walk_after(self, after: datetime) -> Iterator[Occurrence]:
+        """Every later occurrence, one after the other."""
+        found = self.next_after(after)
+        while found is not None:
+            yield found
+            found = self.next_after(found.nominal)
+
     def instants_between(self, after: datetime, until: datetime, limit: int) -> list[Occurrence]:
         """The first `limit` occurrences with nominal in (after, until]."""
-        return list(islice(self._walk(after, until), limit))
+        return list(
+            islice(takewhile(lambda one: one.nominal <= until, self.walk_after(after)), limit)
+        )
 
     def newest(self, after: datetime, until: datetime) -> datetime | None:
-        """The greatest nominal instant in (after, until], found without walking through them.
-
-        Looks back from `until` in growing steps, then halves what is left.
-        """
-        step = timedelta(seconds=1)
-        low, high = until - step, until
-        while low > after and not self._reached(low, until):
-            step, high = step * 2, low
-            low = until - step
-        nominal = self._reached(max(low, after), until)
-        while nominal and (following := self._reached(nominal, until)):
-            middle = following + (high - following) / 2
-            if later := self._reached(middle, until):
-                nominal = later
-            else:
-                nominal, high = following, middle
-        return nominal
+        """The greatest nominal instant in (after, until], found without walking through them."""
+        return newest(lambda low: self._next_nominal(low, until), after, until)
 
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
         """How many nominal instants lie in (after, reached], and `reached`.
@@ -158,7 +214,7 @@ class CompiledSchedule:
         spread = self.bounds.jitter
         if not spread:
             return nominal
-        following = self.instants.next_after(nominal)
+        following = self.whole.instants.next_after(nominal)
         if following is not None:
             spread = min(spread, following - nominal)
         size = spread // _MILLISECOND
@@ -166,33 +222,51 @@ class CompiledSchedule:
         number = int.from_bytes(hashlib.sha256(key).digest()[:8], "big")
         return nominal + number % size * _MILLISECOND if size else nominal
 
-    def _next_nominal(self, instant: datetime) -> datetime | None:
+    def _next_nominal(self, instant: datetime, until: datetime | None = None) -> datetime | None:
+        """What follows, within the bounds; what is later than `until` needn't be found."""
         start, end = self.bounds.start, self.bounds.end
         if start is not None and instant < start:
             instant = start - _TICK
-        nominal = self.instants.next_after(instant)
+        if until is not None and isinstance(self.instants, OpenInstants):
+            nominal = self.instants.next_in(instant, until)
+        else:
+            nominal = self.instants.next_after(instant)
         return None if nominal is None or (end is not None and nominal > end) else nominal
 
-    def _reached(self, after: datetime, until: datetime) -> datetime | None:
-        nominal = self._next_nominal(after)
-        return nominal if nominal is not None and nominal <= until else None
-
-    def _walk(self, after: datetime, until: datetime) -> Iterator[Occurrence]:
-        found = self.next_after(after)
-        while found is not None and found.nominal <= until:
-            yield found
-            found = self.next_after(found.nominal)
+    def _end_of_row(self, first: datetime) -> datetime:
+        """The last excluded instant in a row with `first`, less than a day after it."""
+        assert self.exclusion is not None, "asked of what is excluded"
+        end, edge = first + ROW - _TICK, first
+        while (free := self.exclusion.free_from(edge)) is not None and free <= end:
+            following = self.whole.next_after(free - _TICK)
+            if following is None or following.nominal > end:
+                break
+            edge = following.nominal
+            if not self.exclusion.excludes(edge):
+                end = edge - _TICK
+                break
+        return self.whole.newest(first, end) or first
 
 
 def compile(  # noqa: A001 - called as schedule.compile, as one calls re.compile
-    schedule: Schedule, seed: str, job_id: UUID, bounds: Bounds = _UNBOUNDED
+    schedule: Schedule,
+    seed: str,
+    job_id: UUID,
+    bounds: Bounds = _UNBOUNDED,
+    exclude: Exclude = NOTHING,
 ) -> CompiledSchedule:
     """Make a schedule ready for questions, and judge it on the way.
 
     `seed` is "namespace/job" (for `H`). Raises ScheduleError, CronError among them, for anything
     that can't be meant; whatever compiles can be asked without errors.
     """
-    return CompiledSchedule(_instants(schedule, seed), _checked(bounds), job_id)
+    base, bounds = _instants(schedule, seed), _checked(bounds)
+    exclusion = exclusion_of(exclude)
+    if exclusion is None:
+        return CompiledSchedule(base, bounds, job_id)
+    every = AllInstants(base, moved(base, exclude.zone, exclusion))
+    whole = CompiledSchedule(every, bounds, job_id)
+    return CompiledSchedule(OpenInstants(every, exclusion), bounds, job_id, exclusion, whole)
 
 
 def _instants(schedule: Schedule, seed: str) -> Instants:

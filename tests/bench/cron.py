@@ -4,6 +4,8 @@
                 questions; each answer is the next question, as of a timer. Offsets are known.
     seconds     the same in whole seconds (next_second), without datetimes
     occurrence  CompiledSchedule.next_after, with bounds and jitter looked at: what an owner calls
+    excluding   the same of a job that excludes the weekends of one calendar, and the dates and
+                nights of another
     bulk        CronExpression.seconds: all instants of a stretch
     no offset   as `next`, but nothing is known of the zone at each question
     refused     parsing of expressions that never match, nothing cached; the slowest
@@ -24,6 +26,7 @@ from time import process_time
 from uuid import UUID
 
 from schedd.core import cron, schedule, zones
+from schedd.core.calendars import Calendar, Exclude, rules
 from schedd.core.cron import CronExpression, dialect, expand, expression
 from schedd.core.zones import tzdata_version
 
@@ -41,6 +44,10 @@ EXPRESSIONS = (
 )
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe")
 IMPOSSIBLE = ("0 0 31 2 *", "0 0 31 4,6,9,11 *", "0 0 */31 2,4 mon#5", "* * * 30,31 2 ?")
+WEEKENDS = Calendar("weekends", 1, rules(weekdays=["sat", "sun"]))
+HOLIDAYS = Calendar(
+    "holidays", 1, rules(dates=["01-01", "05-01", "12-25", "2026-04-03"], cron=["* 4 * * *"])
+)
 START = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())
 
 Ask = Callable[[CronExpression, int], None]
@@ -56,6 +63,7 @@ def main(arguments: Sequence[str]) -> int:
         "next": (_next, options.questions),
         "seconds": (_seconds, options.questions),
         "occurrence": (_occurrence, options.questions),
+        "excluding": (_excluding, options.questions),
         "bulk": (_bulk, options.questions),
         "no offset": (_no_offset, max(1, options.questions // 20)),
     }
@@ -95,6 +103,17 @@ def _seconds(one: CronExpression, questions: int) -> None:
 
 def _occurrence(one: CronExpression, questions: int) -> None:
     compiled = schedule.compile(schedule.CronSchedule((one.text,), one.zone), "", UUID(int=1))
+    at = datetime.fromtimestamp(START, UTC)
+    for _ in range(questions):
+        found = compiled.next_after(at)
+        assert found is not None
+        at = found.nominal
+
+
+def _excluding(one: CronExpression, questions: int) -> None:
+    exclude = Exclude((WEEKENDS, HOLIDAYS), zone=one.zone)
+    when = schedule.CronSchedule((one.text,), one.zone)
+    compiled = schedule.compile(when, "", UUID(int=1), schedule.Bounds(), exclude)
     at = datetime.fromtimestamp(START, UTC)
     for _ in range(questions):
         found = compiled.next_after(at)

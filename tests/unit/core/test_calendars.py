@@ -1,0 +1,315 @@
+"""Calendars by example: what they exclude, what they say no to, and where a run goes instead."""
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from schedd.core import schedule, steps
+from schedd.core.calendars import (
+    Calendar,
+    Exclude,
+    Roll,
+    Rules,
+    WrongRules,
+    check_expression,
+    closed,
+    rules,
+)
+from schedd.core.catch_up import Fire, Fold
+from schedd.core.cron import CronError, Dst, Gap
+from schedd.core.model import CatchUp, CatchUpPolicy
+from schedd.core.pauses import Pause, Pauses
+from schedd.core.schedule import (
+    AtSchedule,
+    Bounds,
+    CompiledSchedule,
+    CronSchedule,
+    EverySchedule,
+    Occurrence,
+    Schedule,
+)
+
+HOUR = timedelta(hours=1)
+WEEKEND = ["sat", "sun"]
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def compiled(
+    when: str | Schedule, *calendars: Rules, cron: tuple[str, ...] = (), zone: str = "UTC"
+) -> CompiledSchedule:
+    if isinstance(when, str):
+        when = CronSchedule((when,), zone)
+    named = tuple(Calendar(f"c{n}", n + 1, each) for n, each in enumerate(calendars))
+    return schedule.compile(when, "", UUID(int=1), Bounds(), Exclude(named, cron, zone))
+
+
+def nexts(of: CompiledSchedule, after: str, count: int) -> list[str]:
+    found = of.instants_between(at(after), at(after) + timedelta(days=400), count)
+    return [f"{one.nominal:%m-%d %H:%M}" for one in found]
+
+
+# -- What a calendar says --
+
+
+@pytest.mark.parametrize(
+    ("said", "fault"),
+    [
+        ({}, "dates: excludes nothing"),
+        ({"dates": ["2026-02-30"]}, r"dates\[0\]: '2026-02-30' is no date"),
+        ({"dates": ["2026-01-01", "25.12."]}, r"dates\[1\]: '25.12.' is no date"),
+        ({"dates": ["13-01"]}, r"dates\[0\]: '13-01' is no date"),
+        ({"dates": ["9999-01-01"]}, "of 1970 to 8999"),
+        ({"weekdays": ["s"]}, r"weekdays\[0\]: 's' is no day of the week"),
+        ({"weekdays": [*WEEKEND, "mon", "tue", "wed", "thu", "fri"]}, "exclude every day"),
+        ({"ranges": [("2026-12-24", "2026-12-01")]}, "2026-12-01 is before 2026-12-24"),
+        ({"ranges": [("12-24", "12-26")]}, "'12-24' is no date"),
+        ({"ranges": [("2026-01-01", "2046-01-01")]}, "at most 3,660: end the job instead"),
+        ({"cron": ["CRON_TZ=UTC * 9 * * *"]}, "has a zone of its own"),
+        ({"cron": ["0 0 31 2 *"]}, "never matches"),
+        ({"dates": ["01-01"], "zone": "Europe/Brelin"}, "did you mean Europe/Berlin"),
+        ({"dates": ["01-01"] * 5001}, "5,001 of them"),
+    ],
+)
+def test_a_calendar_that_cannot_be_meant_is_refused(said, fault):
+    with pytest.raises(WrongRules, match=fault):
+        rules(**said)
+
+
+def test_all_that_is_wrong_is_said_at_once():
+    with pytest.raises(WrongRules) as wrong:
+        rules(dates=["x", "01-01", "y"], weekdays=["z"], cron=["* * *"])
+    fields = [fault.field for fault in wrong.value.faults]
+    assert fields == ["dates[0]", "dates[2]", "weekdays[0]", "cron[0]"]
+
+
+def test_days_are_read_in_any_spelling_and_ranges_that_touch_are_one():
+    found = rules(
+        weekdays=["Sunday", "SAT"],
+        ranges=[("2026-01-05", "2026-01-07"), ("2026-01-01", "2026-01-04")],
+    )
+    assert found.weekdays == 1 << 0 | 1 << 6
+    assert len(found.ranges) == 1
+    assert found.ranges[0][1] - found.ranges[0][0] == 6
+
+
+@pytest.mark.parametrize("text", ["H 9 * * *", "@every 90s", "61 * * * *", "CRON_TZ=UTC 0 0 * * *"])
+def test_an_expression_that_names_no_time_is_refused(text):
+    with pytest.raises(CronError):
+        check_expression(text)
+
+
+# -- What is excluded --
+
+
+def test_five_fields_exclude_whole_minutes_and_six_the_second():
+    by_minute, by_second = (
+        compiled("*/20 * * * * *", cron=("30 9 * * *",)),
+        compiled("*/20 * * * * *", cron=("20 30 9 * * *",)),
+    )
+    after, until = at("2026-05-04T09:29:50"), at("2026-05-04T09:31:00")
+    told = [f"{one.nominal:%M:%S}" for one in by_minute.instants_between(after, until, 9)]
+    assert told == ["31:00"]
+    told = [f"{one.nominal:%M:%S}" for one in by_second.instants_between(after, until, 9)]
+    assert told == ["30:00", "30:40", "31:00"]
+
+
+def test_a_date_without_a_year_is_of_each_year_and_the_29th_of_february_of_some():
+    of = compiled("0 9 * * *", rules(dates=["02-29", "12-25"]))
+    assert nexts(of, "2028-02-28T10:00", 1) == ["03-01 09:00"]
+    assert nexts(of, "2027-12-24T10:00", 1) == ["12-26 09:00"]
+    assert nexts(of, "2031-12-24T10:00", 1) == ["12-26 09:00"]
+    # three 25ths of December, and one 29th of February
+    assert of.count(at("2026-01-01T00:00"), at("2029-01-01T00:00"), 999)[0] == 3 * 365 + 1 - 4
+
+
+def test_days_are_those_of_the_calendars_zone_or_else_of_the_jobs():
+    new_year = rules(dates=["2026-01-01"])
+    tokyo = rules(dates=["2026-01-01"], zone="Asia/Tokyo")
+    berlin = compiled("0 20 * * *", new_year, zone="Europe/Berlin")
+    assert nexts(berlin, "2025-12-31T00:00", 2) == ["12-31 19:00", "01-02 19:00"]
+    abroad = compiled("0 20 * * *", tokyo, zone="Europe/Berlin")
+    assert nexts(abroad, "2025-12-31T00:00", 1) == ["01-01 19:00"]
+
+
+def test_an_interval_excludes_too_and_half_seconds_go_with_their_second():
+    of = compiled(EverySchedule(timedelta(milliseconds=1500)), cron=("0 0 9 * * *",))
+    after = at("2026-05-04T08:59:59")
+    found = of.instants_between(after, after + timedelta(seconds=4), 9)
+    assert [f"{one.nominal:%S.%f}"[:4] for one in found] == ["01.5", "03.0"]
+
+
+def test_the_first_calendar_that_names_an_instant_is_told_of():
+    of = compiled("0 9 * * *", rules(dates=["2026-05-04"]), rules(weekdays=["mon", "tue"]))
+    assert of.excluded_by(at("2026-05-04T09:00")) == "calendar c0 v1"
+    assert of.excluded_by(at("2026-05-05T09:00")) == "calendar c1 v2"
+    assert of.excluded_by(at("2026-05-06T09:00")) == ""
+
+
+def test_the_days_of_a_calendar_are_worked_out_once_however_many_jobs_use_it():
+    said = rules(dates=["2026-05-04"], weekdays=WEEKEND)
+    again = rules(dates=["2026-05-04"], weekdays=WEEKEND)
+    first, second = compiled("0 9 * * *", said), compiled("17 * * * *", again)
+    assert first.exclusion is not None
+    assert second.exclusion is not None
+    assert first.exclusion.closures[0].time is second.exclusion.closures[0].time
+    assert closed(said, "UTC") is closed(again, "UTC")
+
+
+def test_a_schedule_of_which_nothing_is_left_has_no_next_and_says_so_soon():
+    of = compiled("0 9 * * *", cron=("* 9 * * *",))
+    assert of.next_after(at("2026-05-04T00:00")) is None
+    assert of.excludes_all_after(at("2026-05-04T00:00"))
+    assert not compiled("0 9 * * *").excludes_all_after(at("2026-05-04T00:00"))
+
+
+# -- Rolling --
+
+
+@pytest.mark.parametrize(
+    ("roll", "expected"),
+    [
+        (Roll.NONE, ["05-15 09:00", "07-15 09:00"]),
+        (Roll.NEXT, ["05-15 09:00", "06-17 09:00"]),
+        (Roll.PREVIOUS, ["05-15 09:00", "06-12 09:00"]),
+    ],
+)
+def test_a_run_on_an_excluded_day_goes_to_the_nearest_open_one(roll, expected):
+    # 13 and 14 June 2026 are a weekend, 15 and 16 are excluded by their dates
+    off = rules(dates=["2026-06-15", "2026-06-16"], weekdays=WEEKEND, roll=roll)
+    assert nexts(compiled("0 9 15 * *", off), "2026-05-02T00:00", 2) == expected
+
+
+def test_two_that_are_moved_onto_one_instant_are_one_and_so_is_one_that_is_there():
+    off = rules(weekdays=WEEKEND, roll=Roll.NEXT)
+    assert nexts(compiled("0 9 * * sat,sun", off), "2026-05-01T00:00", 2) == [
+        "05-04 09:00",
+        "05-11 09:00",
+    ]
+    daily = compiled("0 9 * * *", off)
+    assert nexts(daily, "2026-05-01T10:00", 2) == ["05-04 09:00", "05-05 09:00"]
+    assert daily.count(at("2026-05-01T10:00"), at("2026-05-05T10:00"), 99)[0] == 2
+
+
+def test_what_finds_no_open_day_within_a_month_does_not_run():
+    off = rules(ranges=[("2026-06-01", "2026-07-01")], roll=Roll.NEXT)
+    assert nexts(compiled("0 9 1 * *", off), "2026-05-02T00:00", 2) == [
+        "07-02 09:00",
+        "08-01 09:00",
+    ]
+    off = rules(ranges=[("2026-06-01", "2026-07-02")], roll=Roll.NEXT)
+    # 1 July still finds the 3rd; 1 June doesn't
+    found = compiled("0 9 1 6 *", off).next_after(at("2026-05-02T00:00"))
+    assert found is not None
+    assert found.nominal == at("2027-06-01T09:00")
+
+
+def test_what_follows_elapsed_time_is_not_moved():
+    off = rules(weekdays=WEEKEND, roll=Roll.NEXT)
+    assert nexts(compiled("*/30 9 * * sat", off), "2026-05-01T00:00", 1) == []
+    hourly = compiled(EverySchedule(HOUR, timedelta(minutes=7)), off)
+    assert nexts(hourly, "2026-05-01T23:30", 1) == ["05-04 00:07"]
+
+
+def test_the_local_time_stays_over_a_change_of_clocks():
+    off = rules(dates=["2026-03-28"], roll=Roll.NEXT)
+    berlin = compiled("30 2 28 3 *", off, zone="Europe/Berlin")
+    assert nexts(berlin, "2026-03-01T00:00", 1) == ["03-29 01:00"], "02:30 falls into the gap"
+    skips = CronSchedule(("30 2 28 3 *",), "Europe/Berlin", Dst(gap=Gap.SKIP))
+    of = compiled(skips, off, zone="Europe/Berlin")
+    assert nexts(of, "2026-03-01T00:00", 1) == ["03-30 00:30"], "the clock doesn't show it"
+
+
+def test_one_instant_is_moved_too_and_once_moved_it_is_the_jobs_only_one():
+    off = rules(weekdays=WEEKEND, roll=Roll.PREVIOUS)
+    saturday = AtSchedule(at("2026-05-02T09:00:00.5"))
+    of = compiled(saturday, off)
+    assert of.first(at("2026-04-01T00:00")) == Occurrence(*[at("2026-05-01T09:00:00.5")] * 2)
+    assert of.next_after(at("2026-05-01T09:00:00.5")) is None
+    assert of.single == at("2026-05-02T09:00:00.5")
+    kept = compiled(saturday, rules(weekdays=WEEKEND))
+    assert kept.next_after(at("2026-04-01T00:00")) is None
+    assert kept.following(at("2026-04-01T00:00")) == Occurrence(*[saturday.instant] * 2)
+
+
+# -- One step of a timer --
+
+
+def stepped(of: CompiledSchedule, since: str, now: str, policy: CatchUp) -> steps.Plan:
+    timer = of.following(at(since))
+    assert timer is not None
+    return steps.plan(of, policy, timer.nominal, timer.due, at(now))
+
+
+def told(fold: Fold) -> tuple[str, str, int]:
+    reason = fold.reason.value if fold.reason else ""
+    return f"{fold.first:%d %H:%M}", reason or fold.state.value, fold.count
+
+
+def test_the_newest_open_instant_takes_in_the_older_over_excluded_ones_between():
+    of = compiled("*/10 * * * *", cron=("20-30 * * * *",))
+    plan = stepped(of, "2026-05-04T00:00", "2026-05-04T02:25", CatchUp(window=2 * HOUR))
+    assert [told(fold) for fold in plan.folds] == [
+        ("04 00:10", "WINDOW", 1),
+        ("04 00:20", "CALENDAR", 2),
+        ("04 00:40", "COALESCED", 4),
+        ("04 01:20", "CALENDAR", 2),
+        ("04 01:40", "COALESCED", 3),
+        ("04 02:20", "CALENDAR", 1),
+    ]
+    assert plan.fires == (Fire(at("2026-05-04T02:10"), at("2026-05-04T02:10"), late=True),)
+    assert {fold.into for fold in plan.folds if fold.into} == {at("2026-05-04T02:10")}
+    assert plan.next == Occurrence(at("2026-05-04T02:30"), at("2026-05-04T02:30"))
+
+
+def test_each_row_says_which_calendar_it_was():
+    of = compiled("0 * * * *", rules(dates=["2026-05-04"]), rules(weekdays=["mon", "tue"]))
+    plan = stepped(of, "2026-05-03T23:30", "2026-05-06T00:00", CatchUp())
+    assert [(told(fold), fold.excluded_by) for fold in plan.folds] == [
+        (("04 00:00", "CALENDAR", 24), "calendar c0 v1"),
+        (("05 00:00", "CALENDAR", 24), "calendar c1 v2"),
+    ]
+    assert [fire.nominal for fire in plan.fires] == [at("2026-05-06T00:00")]
+
+
+def test_a_job_of_all_runs_those_that_are_open_and_no_other():
+    of = compiled("*/10 * * * *", cron=("20-30 * * * *",))
+    policy = CatchUp(CatchUpPolicy.ALL, 9 * HOUR)
+    plan = stepped(of, "2026-05-04T00:00", "2026-05-04T01:05", policy)
+    assert [f"{fire.nominal:%H:%M}" for fire in plan.fires] == ["00:10", "00:40", "00:50", "01:00"]
+    assert [told(fold) for fold in plan.folds] == [("04 00:20", "CALENDAR", 2)]
+
+
+def test_a_step_through_very_many_borders_ends_early_and_goes_on_there():
+    of = compiled("* * * * *", cron=("*/2 * * * *",))
+    timer = of.following(at("2026-05-04T00:00"))
+    rows = looks = 0
+    while timer is not None and timer.due <= at("2026-05-07T00:00"):
+        plan = steps.plan(of, CatchUp(), timer.nominal, timer.due, at("2026-05-07T00:00"))
+        rows += sum(fold.count for fold in plan.folds) + len(plan.fires)
+        timer, looks = plan.next, looks + 1
+    assert rows == 3 * 1440
+    assert looks > 3
+
+
+def test_an_excluded_instant_of_a_pause_of_the_cluster_is_accounted_for_once():
+    of = compiled("0 * * * *", cron=("* 2 * * *",))
+    paused = Pauses(2, (Pause(at("2026-05-04T00:30"), "me", ended=at("2026-05-04T03:30")),))
+    timer = of.following(at("2026-05-04T00:30"))
+    assert timer is not None
+    now = at("2026-05-04T04:00")
+    found = []
+    while timer is not None and timer.due <= now:
+        plan = steps.plan(of, CatchUp(), timer.nominal, timer.due, now, paused)
+        found += [told(fold) for fold in plan.folds]
+        found += [(f"{fire.nominal:%d %H:%M}", "fires", 1) for fire in plan.fires]
+        timer = plan.next
+    assert sorted(found) == [
+        ("04 01:00", "PAUSED", 1),
+        ("04 02:00", "CALENDAR", 1),
+        ("04 03:00", "PAUSED", 1),
+        ("04 04:00", "fires", 1),
+    ]
