@@ -8,6 +8,7 @@
 `SyncClient` is the same without an event loop. Everything public is listed in `__all__`.
 """
 
+from schedclient.calendars import CalendarSpec
 from schedclient.client import Client
 from schedclient.cluster_values import (
     AuditEntry,
@@ -43,7 +44,9 @@ from schedclient.specs import Http, JobSpec, Retry, Shell, Work
 from schedclient.sync import SyncClient
 from schedclient.values import (
     Attempt,
+    Calendar,
     Check,
+    DateRange,
     DeadLetter,
     Explanation,
     Instant,
@@ -64,6 +67,8 @@ __all__ = [
     "ApiError",
     "Attempt",
     "AuditEntry",
+    "Calendar",
+    "CalendarSpec",
     "Check",
     "Checkup",
     "Client",
@@ -72,6 +77,7 @@ __all__ = [
     "ClusterUnavailable",
     "Conflict",
     "Context",
+    "DateRange",
     "DeadLetter",
     "DeadlineExceeded",
     "DontRetry",

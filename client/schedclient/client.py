@@ -15,6 +15,7 @@ from typing import Self, Unpack
 from uuid import uuid4
 
 from schedclient import methods
+from schedclient.calendars import Calendars
 from schedclient.cluster import Audit, ClusterCalls, DeadLetters, Workers
 from schedclient.errors import ApiError
 from schedclient.jobs import Jobs
@@ -61,6 +62,7 @@ class Client:
         )
         self.jobs = Jobs(self._transport, namespace)
         self.runs = Runs(self._transport, namespace)
+        self.calendars = Calendars(self._transport, namespace)
         self.cluster = ClusterCalls(self._transport)
         self.workers = Workers(self._transport)
         self.audit = Audit(self._transport)

@@ -171,11 +171,18 @@ class Jobs:
         *,
         after: When | None = None,
         count: int = 10,
+        excluded: bool = False,
         deadline: float | None = None,
     ) -> tuple[Instant, ...]:
-        """The coming instants of a job, after `after` (exclusive; now if None)."""
+        """The next `count` instants of a job that run, after `after` (exclusive; now if None); with
+        `excluded` those between that don't, too.
+        """
         request = wire.ListNextInstantsRequest(
-            namespace=self._namespace, job=job, after=when_message(after, "after"), count=count
+            namespace=self._namespace,
+            job=job,
+            after=when_message(after, "after"),
+            count=count,
+            excluded=excluded,
         )
         answer = await self._call(methods.LIST_NEXT, request, deadline)
         return tuple(value_of(Instant, one) for one in answer.instants)

@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from google.protobuf.message import Message
 
+from schedproto.v1 import calendar_service_pb2 as calendars
 from schedproto.v1 import cluster_service_pb2 as cluster
 from schedproto.v1 import job_pb2, run_pb2
 from schedproto.v1 import job_service_pb2 as jobs
@@ -42,8 +43,12 @@ class Method(Generic[Req_contra, Res_co]):
 JOBS: Final = "/schedd.v1.JobService/"
 RUNS: Final = "/schedd.v1.RunService/"
 CLUSTER: Final = "/schedd.v1.ClusterService/"
+CALENDARS: Final = "/schedd.v1.CalendarService/"
 SETTLING: Final = 12.0
 """Patience for calls that wait until nothing of a job starts any more (a start_by is 5 s)."""
+
+TAKING_ON: Final = 60.0
+"""Patience for a calendar whose every job is taken on to its new version."""
 
 CREATE_JOB: Final = Method[jobs.CreateJobRequest, job_pb2.Job](
     JOBS + "CreateJob", job_pb2.Job.FromString
@@ -138,6 +143,19 @@ GET_WORKER: Final = Method[cluster.GetWorkerRequest, cluster.Worker](
 )
 LIST_AUDIT: Final = Method[cluster.ListAuditRequest, cluster.ListAuditResponse](
     CLUSTER + "ListAudit", cluster.ListAuditResponse.FromString
+)
+
+APPLY_CALENDAR: Final = Method[calendars.ApplyCalendarRequest, calendars.Calendar](
+    CALENDARS + "ApplyCalendar", calendars.Calendar.FromString, Again.ALWAYS, TAKING_ON
+)
+GET_CALENDAR: Final = Method[calendars.GetCalendarRequest, calendars.Calendar](
+    CALENDARS + "GetCalendar", calendars.Calendar.FromString
+)
+LIST_CALENDARS: Final = Method[calendars.ListCalendarsRequest, calendars.ListCalendarsResponse](
+    CALENDARS + "ListCalendars", calendars.ListCalendarsResponse.FromString
+)
+DELETE_CALENDAR: Final = Method[calendars.DeleteCalendarRequest, calendars.DeleteCalendarResponse](
+    CALENDARS + "DeleteCalendar", calendars.DeleteCalendarResponse.FromString, Again.UNSENT
 )
 
 ALL: Final[tuple[Method[Any, Any], ...]] = tuple(

@@ -10,7 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from schedclient.cluster_values import Finding
-from schedclient.values import Check, Run, Value
+from schedclient.values import Check, DateRange, Run, Value
 from schedkit.jsonform import enum_word
 
 V = TypeVar("V", bound=Value)
@@ -19,6 +19,7 @@ _NESTED: Final[dict[str, type[Value]]] = {
     "schedd.v1.Run": Run,
     "schedd.v1.ExplainRunResponse.Check": Check,
     "schedd.v1.Finding": Finding,
+    "schedd.v1.DateRange": DateRange,
 }
 """Which value each nested message becomes."""
 

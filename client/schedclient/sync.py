@@ -14,6 +14,7 @@ from functools import update_wrapper
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
+from schedclient.calendars import Calendars
 from schedclient.client import Client
 from schedclient.cluster import Audit, ClusterCalls, DeadLetters, Workers
 from schedclient.jobs import Jobs
@@ -130,6 +131,19 @@ class SyncRuns(_Face[Runs]):
     result = _blocking(Runs.result)
 
 
+class SyncCalendars(_Face[Calendars]):
+    """`client.calendars`, blocking."""
+
+    apply = _blocking(Calendars.apply)
+    get = _blocking(Calendars.get)
+    list = _iterating(Calendars.list)
+    delete = _blocking(Calendars.delete)
+
+    def in_namespace(self, namespace: str) -> SyncCalendars:
+        """The same calls, for calendars of another namespace."""
+        return SyncCalendars(self.loop, self.wrapped.in_namespace(namespace))
+
+
 class SyncClusterCalls(_Face[ClusterCalls]):
     """`client.cluster`, blocking."""
 
@@ -191,6 +205,7 @@ class SyncClient(_Face[Client]):
         self.namespace = namespace
         self.jobs = SyncJobs(loop, client.jobs)
         self.runs = SyncRuns(loop, client.runs)
+        self.calendars = SyncCalendars(loop, client.calendars)
         self.cluster = SyncClusterCalls(loop, client.cluster)
         self.workers = SyncWorkers(loop, client.workers)
         self.audit = SyncAudit(loop, client.audit)

@@ -73,6 +73,7 @@ class Job(Value):
     paused_until: datetime | None
     max_runs: int
     runs_made: int
+    calendar_versions: Mapping[str, int]
     next_run_at: datetime | None
     created_at: datetime | None
     updated_at: datetime | None
@@ -202,7 +203,41 @@ class InstantExplanation(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instant(Value):
-    """One coming instant of a job: nominal, and with jitter."""
+    """One coming instant of a job: nominal, and with jitter. `excluded_by`: the calendar, in words,
+    for which it doesn't run.
+    """
 
     scheduled_at: datetime
     due_at: datetime
+    excluded_by: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DateRange(Value):
+    """Days, both inclusive. The first is `message`'s `from`."""
+
+    to: str
+
+    @property
+    def first(self) -> str:
+        """The first of them."""
+        return str(getattr(self.message, "from"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calendar(Value):
+    """Days and times that jobs exclude; one version of it."""
+
+    namespace: str
+    name: str
+    version: int
+    dates: tuple[str, ...]
+    weekdays: tuple[str, ...]
+    ranges: tuple[DateRange, ...]
+    cron: tuple[str, ...]
+    time_zone: str | None
+    roll: str | None
+    jobs: int
+    behind: int
+    updated_at: datetime | None
+    updated_by: str | None

@@ -13,6 +13,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 
 from schedd.api import (
+    calendars,
     cluster,
     cluster_doctor,
     cluster_leader,
@@ -26,7 +27,12 @@ from schedd.api import (
 )
 from schedd.api.services import Caller, Services
 from schedd.api.wellformed import check_wellformed
-from schedproto.v1 import cluster_service_pb2, job_service_pb2, run_service_pb2
+from schedproto.v1 import (
+    calendar_service_pb2,
+    cluster_service_pb2,
+    job_service_pb2,
+    run_service_pb2,
+)
 
 Unary: TypeAlias = Callable[[Services, Caller, Any], Awaitable[Message]]
 Streaming: TypeAlias = Callable[[Services, Caller, Any], AsyncIterator[Message]]
@@ -55,6 +61,7 @@ SERVICES: Final[tuple[ServiceDescriptor, ...]] = (
     job_service_pb2.DESCRIPTOR.services_by_name["JobService"],
     run_service_pb2.DESCRIPTOR.services_by_name["RunService"],
     cluster_service_pb2.DESCRIPTOR.services_by_name["ClusterService"],
+    calendar_service_pb2.DESCRIPTOR.services_by_name["CalendarService"],
 )
 
 _UNARY: Final[dict[str, Unary]] = {
@@ -87,6 +94,10 @@ _UNARY: Final[dict[str, Unary]] = {
     "schedd.v1.ClusterService.ListWorkers": cluster.list_workers,
     "schedd.v1.ClusterService.GetWorker": cluster.get_worker,
     "schedd.v1.ClusterService.ListAudit": cluster.list_audit,
+    "schedd.v1.CalendarService.ApplyCalendar": calendars.apply_calendar,
+    "schedd.v1.CalendarService.GetCalendar": calendars.get_calendar,
+    "schedd.v1.CalendarService.ListCalendars": calendars.list_calendars,
+    "schedd.v1.CalendarService.DeleteCalendar": calendars.delete_calendar,
 }
 UNARY: Final = {name: _checked(call) for name, call in _UNARY.items()}
 """Calls with one answer."""

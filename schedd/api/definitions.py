@@ -5,14 +5,17 @@ here, at each reading, so that there is one place that knows them. What was stor
 was checked first (`validation`).
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.core import schedule
-from schedd.core.cron import DIALECT, CronError, Dst, Gap, Pass
+from schedd.core.calendars import Calendar, Exclude, Roll, Rules, rules
+from schedd.core.cron import DIALECT, CronError, Dst, Gap, Pass, ScheduleError
 from schedd.core.ids import JobId
 from schedd.core.model import (
     CatchUp,
@@ -23,6 +26,7 @@ from schedd.core.model import (
     Priority,
     RetryPolicy,
 )
+from schedd.core.records import PinnedCalendar, StoredDefinition
 from schedd.core.schedule import (
     AtSchedule,
     Bounds,
@@ -32,7 +36,7 @@ from schedd.core.schedule import (
     OnDemand,
     Schedule,
 )
-from schedproto.v1 import job_pb2
+from schedproto.v1 import calendar_service_pb2, job_pb2
 
 SET_BY_CLUSTER = (
     "job_id",
@@ -45,17 +49,19 @@ SET_BY_CLUSTER = (
     "created_by",
     "cron_dialect",
     "runs_made",
+    "calendar_versions",
 )
 """Fields that people read and never write; what they write in them is never stored."""
 
-OF_INSTANTS = ("start", "end", "jitter", "catch_up")
+OF_INSTANTS = ("start", "end", "jitter", "catch_up", "exclude")
 """Fields that say something of a schedule's instants; `on_demand` has none."""
 
-LEVEL = 2
+LEVEL = 3
 """Of definitions. Members that know less leave a job alone whose definition needs it."""
 
 SINCE_LEVEL_2 = ("max_runs", "pause_after_failures")
-"""What an owner of level 1 would pass over in silence."""
+SINCE_LEVEL_3 = ("exclude",)
+"""What an owner of the level before would pass over in silence."""
 
 STANDING = ("paused", "pause_note", "paused_until")
 """How a job stands; kept beside the definition."""
@@ -86,6 +92,8 @@ def spec_of(job: job_pb2.Job) -> job_pb2.Job:
     plain: Message = spec
     for field in (*SET_BY_CLUSTER, *STANDING, "namespace", "name"):
         plain.ClearField(field)
+    if not spec.exclude.calendars and not spec.exclude.cron:
+        spec.ClearField("exclude")
     spec.cron_dialect = max(DIALECT if spec.cron else 0, _level(spec))
     return spec
 
@@ -93,12 +101,15 @@ def spec_of(job: job_pb2.Job) -> job_pb2.Job:
 def _level(spec: job_pb2.Job) -> int:
     """The least version of definitions that knows all that this one says."""
     plain: Message = spec
-    return LEVEL if any(getattr(plain, field) for field in SINCE_LEVEL_2) else 0
+    if any(plain.HasField(field) for field in SINCE_LEVEL_3):
+        return LEVEL
+    return 2 if any(getattr(plain, field) for field in SINCE_LEVEL_2) else 0
 
 
 def keep_dialect(old: job_pb2.Job, new: job_pb2.Job) -> None:
     """Leave the dialect of a spec as it was: an edit of other things doesn't write `cron` anew."""
-    new.cron_dialect = max(old.cron_dialect, _level(new))
+    kept = old.cron_dialect if old.cron_dialect > LEVEL else min(old.cron_dialect, DIALECT)
+    new.cron_dialect = max(kept, _level(new))
 
 
 def check_dialect(spec: job_pb2.Job) -> None:
@@ -108,10 +119,29 @@ def check_dialect(spec: job_pb2.Job) -> None:
         raise CronError("cron", problem, f"this version knows {LEVEL}: upgrade it")
 
 
+def stored_definition(stored: StoredDefinition, spec: job_pb2.Job | None = None) -> Definition:
+    """Read what is stored of a job; `spec`: its message, if the caller has read that already."""
+    return definition_of(
+        spec or job_pb2.Job.FromString(stored.spec),
+        stored.job_id,
+        stored.generation,
+        stored.namespace,
+        stored.name,
+        stored.calendars,
+    )
+
+
 def definition_of(
-    spec: job_pb2.Job, job_id: JobId, generation: int, namespace: str, name: str
+    spec: job_pb2.Job,
+    job_id: JobId,
+    generation: int,
+    namespace: str,
+    name: str,
+    calendars: Sequence[PinnedCalendar] = (),
 ) -> Definition:
-    """Read a stored definition; the spec was checked when it was stored."""
+    """Read a definition; the spec was checked when it was stored. `calendars`: those that it names.
+    Raises ScheduleError if one of them isn't there.
+    """
     action = spec.WhichOneof("action") or ""
     return Definition(
         job_id=job_id,
@@ -124,6 +154,7 @@ def definition_of(
             end=instant(spec.end) if spec.HasField("end") else None,
             jitter=seconds(spec.jitter),
         ),
+        exclude=_exclude(spec, calendars),
         catch_up=CatchUp(
             CatchUpPolicy(
                 _word(job_pb2.CatchUp.Policy.Name(spec.catch_up.policy), "POLICY_", "LATEST")
@@ -151,7 +182,9 @@ def definition_of(
 def compiled(definition: Definition) -> CompiledSchedule:
     """The definition's schedule, ready to give instants. Raises ScheduleError for a wrong one."""
     seed = f"{definition.namespace}/{definition.name}"
-    return schedule.compile(definition.schedule, seed, definition.job_id, definition.bounds)
+    return schedule.compile(
+        definition.schedule, seed, definition.job_id, definition.bounds, definition.exclude
+    )
 
 
 def _schedule(spec: job_pb2.Job) -> Schedule:
@@ -171,6 +204,37 @@ def _schedule(spec: job_pb2.Job) -> Schedule:
     if spec.HasField("at"):
         return AtSchedule(instant(spec.at))
     return OnDemand()
+
+
+def _exclude(spec: job_pb2.Job, calendars: Sequence[PinnedCalendar]) -> Exclude:
+    pinned = {one.name: one for one in calendars}
+    for name in spec.exclude.calendars:
+        if name not in pinned:
+            raise ScheduleError("exclude.calendars", f"there is no calendar {name!r}")
+    return Exclude(
+        tuple(calendar_of(pinned[name]) for name in spec.exclude.calendars),
+        tuple(spec.exclude.cron),
+        spec.time_zone or "UTC",
+    )
+
+
+@lru_cache(maxsize=1024)
+def calendar_of(pinned: PinnedCalendar) -> Calendar:
+    """A stored version of a calendar, read once for all jobs that use it."""
+    said = calendar_service_pb2.Calendar.FromString(pinned.spec)
+    return Calendar(pinned.name, pinned.version, rules_of(said))
+
+
+def rules_of(said: calendar_service_pb2.Calendar) -> Rules:
+    """What a calendar says. Raises WrongRules."""
+    return rules(
+        dates=said.dates,
+        weekdays=said.weekdays,
+        ranges=[(getattr(span, "from"), span.to) for span in said.ranges],
+        cron=said.cron,
+        zone=said.time_zone,
+        roll=Roll(_word(calendar_service_pb2.Roll.Name(said.roll), "ROLL_", "NONE")),
+    )
 
 
 def _retry(policy: job_pb2.RetryPolicy) -> RetryPolicy:

@@ -47,8 +47,8 @@ class Asked:
 
     @property
     def is_instant(self) -> bool:
-        """Whether the schedule, as it stands, has this instant."""
-        return self.schedule.contains(self.at)
+        """Whether the schedule, as it stands, has this instant, be it one that it excludes."""
+        return self.schedule.whole.contains(self.at)
 
     def changed_since(self, instant: datetime) -> bool:
         """Whether the schedule may have been another one then: definitions of old aren't kept."""
@@ -120,6 +120,8 @@ async def _waits(_: Asked, row: RunRecord) -> str:
 async def _skipped(asked: Asked, row: RunRecord) -> str:
     if row.reason == Reason.PAUSED:
         return f"It was skipped: {await _who_paused(asked)}."
+    if row.reason == Reason.CALENDAR and row.excluded_by:
+        return f"It was skipped by {row.excluded_by}."
     return _never_ran("skipped", row)
 
 
@@ -193,6 +195,8 @@ async def _without_row(asked: Asked) -> str:
         return f"It is from before the job was made ({made}). {job}"
     if not asked.is_instant:
         return f"{_no_instant(asked)} {job}"
+    if (excluded_by := asked.schedule.excluded_by(at)) and (told := _excluded(asked, excluded_by)):
+        return f"{told} {job}"
     if record.nominal is not None and record.nominal <= at and (told := _counted_out(asked)):
         return f"{told} {job}"
     if at > asked.now:
@@ -232,6 +236,19 @@ def _no_instant(asked: Asked) -> str:
     if asked.changed_since(at):
         told += f" The job was changed since, last {_told(asked.record.updated_at)}."
     return told
+
+
+def _excluded(asked: Asked, excluded_by: str) -> str:
+    """Of an excluded instant that is still to come, or that its timer stands at or before."""
+    record = asked.record
+    if asked.at > asked.now:
+        return f"It won't run: it is excluded by {excluded_by}."
+    if record.definition.paused or record.nominal is None or record.nominal > asked.at:
+        return ""
+    told = f"It didn't run: it is excluded by {excluded_by}."
+    if record.due_at is None:
+        return told
+    return f"{told} It is accounted for {_told(record.due_at)}, with the others of its day."
 
 
 def _counted_out(asked: Asked) -> str:

@@ -9,7 +9,16 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import uuid4
 
-from schedd.api import definitions, paging, reckoning, settling, stored_jobs, validation, views
+from schedd.api import (
+    definitions,
+    excluding,
+    paging,
+    reckoning,
+    settling,
+    stored_jobs,
+    validation,
+    views,
+)
 from schedd.api.errors import InvalidArgument, Violation
 from schedd.api.masks import masked
 from schedd.api.services import Caller, Services
@@ -29,9 +38,11 @@ async def create_job(
     """Store a new job with its timer."""
     now = services.clock.now()
     job = request.job
-    validation.check(job, now)
+    namespace = stored_jobs.namespace_of(job.namespace)
+    calendars = await excluding.calendars_of(services, namespace, job)
+    validation.check(job, now, calendars=calendars)
     record = stored_jobs.new_record(
-        caller, job, JobId(uuid4()), stored_jobs.namespace_of(job.namespace), now, ephemeral=False
+        caller, job, JobId(uuid4()), namespace, now, ephemeral=False, calendars=calendars
     )
     if request.validate_only:
         if await services.store.get_job(record.definition.namespace, job.name):
@@ -44,6 +55,8 @@ async def create_job(
         ),
         caller.audit("create", f"job/{record.definition.namespace}/{job.name}", request.request_id),
     )
+    if isinstance(stored, Conflict) and stored.what == "calendar":
+        raise excluding.changed_meanwhile(job.name)
     if isinstance(stored, Conflict):
         raise stored_jobs.taken(stored, name=job.name, key=request.idempotency_key)
     services.nudges.jobs_changed([(stored.definition.job_id, stored.shard)])
@@ -97,7 +110,8 @@ async def update_job(
     old = job_pb2.Job.FromString(stored.spec)
     new = masked(old, request)
     new.namespace, new.name = stored.namespace, stored.name
-    reckoning.check_edit(old, new, now)
+    calendars = await excluding.calendars_of(services, stored.namespace, new)
+    reckoning.check_edit(old, new, now, stored.calendars, calendars)
     spec = definitions.spec_of(new)
     if spec.cron == old.cron:
         definitions.keep_dialect(old, spec)
@@ -107,7 +121,10 @@ async def update_job(
                 await settling.settle(services, caller, record, may_start=stored.generation)
         return views.job_message(record)
     edited = replace(
-        stored, generation=stored.generation + 1, spec=spec.SerializeToString(deterministic=True)
+        stored,
+        generation=stored.generation + 1,
+        spec=spec.SerializeToString(deterministic=True),
+        calendars=calendars,
     )
     timer, missed = reckoning.edited_timer(record, old, spec, edited, now), None
     if timer.reset is not None:
@@ -120,6 +137,8 @@ async def update_job(
         result = await services.store.update_job(
             stored.job_id, stored.generation, edited, timer, audit, missed
         )
+        if isinstance(result, Conflict) and result.what == "calendar":
+            raise excluding.changed_meanwhile(stored.name)
         if isinstance(result, Conflict):
             raise stored_jobs.edited_meanwhile(stored.name)
         if result is None:
@@ -147,7 +166,9 @@ async def delete_job(
 async def list_next_instants(
     services: Services, caller: Caller, request: job_service_pb2.ListNextInstantsRequest
 ) -> job_service_pb2.ListNextInstantsResponse:
-    """Coming instants of a stored job; with `max_runs` those that are left, from its next on."""
+    """The coming instants of a stored job, as its schedule has them: those that run. With
+    `max_runs`, those that are left, from its next one on.
+    """
     del caller
     count = request.count or 10
     if not 0 < count <= MOST_NEXT:
@@ -161,25 +182,33 @@ async def list_next_instants(
     after = (
         definitions.instant(request.after) if request.HasField("after") else services.clock.now()
     )
-    found = _coming(record, after, count)
     return job_service_pb2.ListNextInstantsResponse(
         instants=[
             job_service_pb2.ListNextInstantsResponse.Instant(
-                scheduled_at=views.stamp(one.nominal), due_at=views.stamp(one.due)
+                scheduled_at=views.stamp(one.nominal),
+                due_at=views.stamp(one.due),
+                excluded_by=excluded_by,
             )
-            for one in found
+            for one, excluded_by in _coming(record, after, count, excluded=request.excluded)
         ]
     )
 
 
-def _coming(record: JobRecord, after: datetime, count: int) -> list[Occurrence]:
+def _coming(
+    record: JobRecord, after: datetime, count: int, *, excluded: bool
+) -> list[tuple[Occurrence, str]]:
+    """The next `count` that run, each with nothing beside it; with `excluded` those between, too,
+    each with what excludes it.
+    """
     definition = stored_jobs.definition(record.definition)
     compiled = definitions.compiled(definition)
     if definition.max_runs:
         count = min(count, reckoning.left_after(record, compiled, definition.max_runs, after))
         after = max(after, record.nominal - _TICK) if record.nominal else after
-    found: list[Occurrence] = []
-    while len(found) < count and (occurrence := compiled.next_after(after)) is not None:
-        found.append(occurrence)
-        after = occurrence.nominal
+    found: list[tuple[Occurrence, str]] = []
+    source = compiled.whole if excluded else compiled
+    while count > 0 and len(found) < MOST_NEXT and (one := source.next_after(after)) is not None:
+        found.append((one, compiled.excluded_by(one.nominal)))
+        count -= not found[-1][1]
+        after = one.nominal
     return found

@@ -63,6 +63,24 @@ def read_number_token(listing: str, text: str) -> int | None:
     return number
 
 
+def name_token(listing: str, name: str) -> str:
+    """The token of a list that goes by a name."""
+    return _encode([listing, name])
+
+
+def read_name_token(listing: str, text: str) -> str:
+    """The name to go on past; empty: from the start. Raises InvalidArgument."""
+    if not text:
+        return ""
+    try:
+        of, name = _decode(text)
+    except (ValueError, TypeError) as wrong:
+        raise _bad_token() from wrong
+    if of != listing or not isinstance(name, str):
+        raise _bad_token()
+    return name
+
+
 def _encode(parts: list[str | int]) -> str:
     return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode()
 

@@ -7,6 +7,7 @@ It is the nominal instant that counts: one of a pause is accounted for though ji
 after the end. One from before the pause that isn't due yet fires when it is.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -19,11 +20,13 @@ from schedd.core.ids import scheduled_run_id
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import NewRun, RunKey
 from schedd.core.pauses import due_until
-from schedd.core.records import JobRecord, StoredDefinition, TimerEdit
+from schedd.core.records import JobRecord, PinnedCalendar, StoredDefinition, TimerEdit
 from schedd.core.schedule import CompiledSchedule, Occurrence
 from schedproto.v1 import job_pb2
 
-WHEN: Final = frozenset({*SCHEDULES, "phase", "time_zone", "start", "end", "jitter", "dst"})
+WHEN: Final = frozenset(
+    {*SCHEDULES, "phase", "time_zone", "start", "end", "jitter", "dst", "exclude"}
+)
 """Fields whose edit sets the timer anew; any other keeps it."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 COUNTED: Final = 100_000
@@ -50,12 +53,12 @@ def edited_timer(
     may make more now.
     """
     most = stored_jobs.definition(edited).max_runs
-    if schedule_changed(old, new):
+    if schedule_changed(old, new) or edited.calendars != record.definition.calendars:
         reset = stored_jobs.first_timer(stored_jobs.compiled(edited), now)
         return TimerEdit(reset, max_runs=most)
     if new.max_runs == old.max_runs or record.nominal is None:
         return TimerEdit(max_runs=most)
-    anew = stored_jobs.compiled(edited).next_after(now)
+    anew = stored_jobs.compiled(edited).following(now)
     restart = (anew.due, anew.nominal) if anew else (None, None)
     return TimerEdit(restart=restart, max_runs=most)
 
@@ -98,8 +101,10 @@ def _settled(
     """
     if record.nominal is None or record.due_at is None:
         return None, None
-    schedule = stored_jobs.compiled(record.definition)
-    head = Occurrence(record.nominal, record.due_at)
+    compiled = stored_jobs.compiled(record.definition)
+    schedule, head = compiled.whole, Occurrence(record.nominal, record.due_at)
+    if compiled.excludes(head.nominal):  # its timer waits for the last of many
+        head = Occurrence(head.nominal, schedule.due(head.nominal))
     newest = schedule.newest(head.nominal, now) or head.nominal
     spared = newest > now or (spares is not None and newest <= spares)
     until = now if spared else due_until(schedule, head, now)
@@ -110,9 +115,15 @@ def _settled(
         folds += [fold] if fold else []
     if following is not None and following.due <= until:
         following = schedule.next_after(now)
+    if following is not None and compiled.excludes(following.nominal):
+        following = compiled.following(following.nominal - _TICK)
     if not folds:
         return None, following
     first, last = folds[0], folds[-1]
+    excluded_by = ""
+    if compiled.excluding and not compiled.newest(first.first - _TICK, last.last):
+        state, reason = State.SKIPPED, Reason.CALENDAR
+        excluded_by = compiled.excluded_by(first.first)
     return NewRun(
         RunKey(first.first, scheduled_run_id(record.definition.job_id, first.first)),
         first.due,
@@ -120,6 +131,7 @@ def _settled(
         reason=reason,
         count=sum(fold.count for fold in folds),
         scheduled_until=last.last,
+        excluded_by=excluded_by,
     ), following
 
 
@@ -130,15 +142,23 @@ def edited_at(old: job_pb2.Job, new: job_pb2.Job, now: datetime) -> datetime:
     return definitions.instant(old.at) if new.HasField("at") and new.at == old.at else now
 
 
-def check_edit(old: job_pb2.Job, new: job_pb2.Job, now: datetime) -> None:
+def check_edit(
+    old: job_pb2.Job,
+    new: job_pb2.Job,
+    now: datetime,
+    pinned: Sequence[PinnedCalendar] = (),
+    calendars: Sequence[PinnedCalendar] = (),
+) -> None:
     """Raise InvalidArgument with all that an edit would make wrong with a job, or Unbuilt.
 
     A fault that the stored job has, in the same words, is none of the edit's: an earlier version
     took it, and the job must stay editable. The schedule's are borne with only as it stays.
+    `pinned` are the old one's calendars, `calendars` the new one's.
     """
     at = edited_at(old, new, now)
-    known = [*validation.faults(old, at, scheduled=not schedule_changed(old, new))]
-    validation.check(new, at, known=known)
+    scheduled = not schedule_changed(old, new)
+    known = [*validation.faults(old, at, scheduled=scheduled, calendars=pinned)]
+    validation.check(new, at, known=known, calendars=calendars)
 
 
 def schedule_changed(old: job_pb2.Job, new: job_pb2.Job) -> bool:

@@ -264,6 +264,7 @@ def _refuse_standing(spec: job_pb2.Job) -> None:
         *definitions.SET_BY_CLUSTER,
         *definitions.STANDING,
         *("phase", "time_zone", "start", "end", "jitter", "dst", "catch_up", "overlap", "name"),
+        "exclude",
     }
     if extra:
         raise _wrong(f"spec.{min(extra)}", "doesn't go with one-time work")

@@ -7,6 +7,7 @@ from typing import Final
 
 from schedd.core.model import AuditEntry
 from schedd.ports import (
+    CalendarStore,
     Changes,
     Checkup,
     Cluster,
@@ -28,6 +29,7 @@ class Services:
     """The ports that calls use."""
 
     store: UserStore
+    calendars: CalendarStore
     pauses: PauseStore
     membership: MembershipStore
     worker_store: WorkerStore

@@ -13,7 +13,7 @@ from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
 from schedd.core.ids import JobId
 from schedd.core.model import Definition
 from schedd.core.partition import shard_of
-from schedd.core.records import Conflict, Idempotency, JobRecord, StoredDefinition
+from schedd.core.records import Conflict, Idempotency, JobRecord, PinnedCalendar, StoredDefinition
 from schedd.core.schedule import CompiledSchedule
 from schedproto.v1 import job_pb2
 
@@ -49,6 +49,7 @@ def new_record(
     now: datetime,
     *,
     ephemeral: bool,
+    calendars: tuple[PinnedCalendar, ...] = (),
 ) -> JobRecord:
     """The record of a job that was checked, as it will be stored."""
     stored = StoredDefinition(
@@ -59,6 +60,7 @@ def new_record(
         spec=definitions.spec_of(job).SerializeToString(deterministic=True),
         paused=job.paused,
         ephemeral=ephemeral,
+        calendars=calendars,
     )
     due_at, nominal = first_timer(compiled(stored), now)
     return JobRecord(
@@ -92,13 +94,7 @@ def idempotency(namespace: str, key: str, call: str, body: Message) -> Idempoten
 
 def definition(stored: StoredDefinition) -> Definition:
     """As the core reads it."""
-    return definitions.definition_of(
-        job_pb2.Job.FromString(stored.spec),
-        stored.job_id,
-        stored.generation,
-        stored.namespace,
-        stored.name,
-    )
+    return definitions.stored_definition(stored)
 
 
 def compiled(stored: StoredDefinition) -> CompiledSchedule:

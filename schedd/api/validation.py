@@ -8,7 +8,7 @@ from uuid import UUID
 
 from google.protobuf.message import Message
 
-from schedd.api import actions
+from schedd.api import actions, excluding
 from schedd.api.definitions import OF_INSTANTS, compiled, definition_of, instant, seconds
 from schedd.api.errors import InvalidArgument, Violation
 from schedd.api.unbuilt import refuse_unbuilt
@@ -16,6 +16,7 @@ from schedd.api.wellformed import MOST_TOLD
 from schedd.core import zones
 from schedd.core.cron import CronError, ScheduleError
 from schedd.core.ids import JobId
+from schedd.core.records import PinnedCalendar
 from schedkit.jsonform import standard
 from schedproto.v1 import common_pb2, job_pb2
 
@@ -37,15 +38,21 @@ _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?")
 
 
 def check(
-    job: job_pb2.Job, now: datetime, *, scheduled: bool = True, known: Sequence[Violation] = ()
+    job: job_pb2.Job,
+    now: datetime,
+    *,
+    scheduled: bool = True,
+    known: Sequence[Violation] = (),
+    calendars: Sequence[PinnedCalendar] = (),
 ) -> None:
     """Raise InvalidArgument with all that is wrong with a job, or Unbuilt.
 
     `scheduled=False` is for one-time work: it has no name of its own and no schedule. What is
-    `known` to be wrong is borne with.
+    `known` to be wrong is borne with. `calendars` are those that it names, as far as there are any.
     """
     refuse_unbuilt(job)
-    unknown = (each for each in faults(job, now, scheduled=scheduled) if each not in known)
+    found = faults(job, now, scheduled=scheduled, calendars=calendars)
+    unknown = (each for each in found if each not in known)
     violations = [*islice(unknown, MOST_TOLD)]
     if violations:
         first = violations[0]
@@ -115,11 +122,17 @@ def payload_violations(payload: common_pb2.Payload, field: str = "payload") -> I
             yield Violation(field, f"isn't JSON: {wrong}")
 
 
-def faults(job: job_pb2.Job, now: datetime, *, scheduled: bool) -> Iterator[Violation]:
+def faults(
+    job: job_pb2.Job,
+    now: datetime,
+    *,
+    scheduled: bool,
+    calendars: Sequence[PinnedCalendar] = (),
+) -> Iterator[Violation]:
     """All that is wrong with a job; `scheduled`: its name and its schedule are looked at, too."""
     if scheduled:
         yield from check_name(job.name)
-        yield from _schedule_violations(job, now)
+        yield from _schedule_violations(job, now, calendars)
     elif job.name:
         yield from check_name(job.name)
     for key in job.labels:
@@ -138,7 +151,9 @@ def faults(job: job_pb2.Job, now: datetime, *, scheduled: bool) -> Iterator[Viol
     yield from _number_violations(job)
 
 
-def _schedule_violations(job: job_pb2.Job, now: datetime) -> Iterator[Violation]:
+def _schedule_violations(
+    job: job_pb2.Job, now: datetime, calendars: Sequence[PinnedCalendar]
+) -> Iterator[Violation]:
     given = [
         name
         for name, there in (
@@ -187,10 +202,18 @@ def _schedule_violations(job: job_pb2.Job, now: datetime) -> Iterator[Violation]
     if job.HasField("start") and job.HasField("end") and instant(job.end) < instant(job.start):
         yield Violation("end", "is before start")
         return
+    if excluded := [*excluding.violations(job.exclude, calendars)]:
+        yield from excluded
+        return
     try:
-        definition = definition_of(job, JobId(_NO_ID), 1, job.namespace or "default", job.name)
-        if compiled(definition).first(now) is None:
+        definition = definition_of(
+            job, JobId(_NO_ID), 1, job.namespace or "default", job.name, calendars
+        )
+        schedule = compiled(definition)
+        if schedule.first(now) is None:
             yield from _never(job)
+        elif schedule.excludes_all_after(now):
+            yield Violation("exclude", "nothing runs: no instant to come is left, for years")
     except CronError as wrong:
         yield _cron_violation(" | ".join(job.cron), wrong)
     except ScheduleError as wrong:

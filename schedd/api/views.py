@@ -5,6 +5,8 @@ from uuid import UUID
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from schedd.api import definitions
+from schedd.core.cron import ScheduleError
 from schedd.core.ids import NO_TOKEN
 from schedd.core.lifecycle import State
 from schedd.core.model import AuditEntry
@@ -43,12 +45,29 @@ def job_message(record: JobRecord) -> job_pb2.Job:
         job.paused_until.FromDatetime(record.paused_until)
     if job.max_runs:
         job.runs_made = record.fired
-    if record.due_at is not None and not stored.paused:
-        job.next_run_at.FromDatetime(record.due_at)
+    due = next_run(record, job)
+    if due is not None and not stored.paused:
+        job.next_run_at.FromDatetime(due)
+    for pinned in stored.calendars:
+        job.calendar_versions[pinned.name] = pinned.version
     job.created_at.FromDatetime(record.created_at)
     job.updated_at.FromDatetime(record.updated_at)
     job.created_by = record.created_by
     return job
+
+
+def next_run(record: JobRecord, job: job_pb2.Job) -> datetime | None:
+    """When it runs next. The timer of a job that excludes instants may stand at one of those."""
+    if record.due_at is None or record.nominal is None or not job.HasField("exclude"):
+        return record.due_at
+    try:
+        schedule = definitions.compiled(definitions.stored_definition(record.definition, job))
+    except ScheduleError:  # stored by a version that took it
+        return record.due_at
+    if not schedule.excludes(record.nominal):
+        return record.due_at
+    following = schedule.next_after(record.nominal)
+    return None if following is None else following.due
 
 
 def run_message(record: RunRecord) -> run_pb2.Run:

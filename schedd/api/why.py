@@ -12,7 +12,7 @@ from schedd.core.model import Definition, Overlap
 from schedd.core.overlap import BUFFERS, limit_of, policy_of
 from schedd.core.placement import able, need_of
 from schedd.core.records import RunRecord
-from schedproto.v1 import job_pb2, run_service_pb2
+from schedproto.v1 import run_service_pb2
 
 Check = run_service_pb2.ExplainRunResponse.Check
 
@@ -21,6 +21,7 @@ ENDS: Final = {
     " skip",
     "BUFFER_FULL": "an earlier run of the job hadn't ended, and as many waited for that as overlap:"
     f" buffer_one (1) or buffer_all ({BUFFERS[Overlap.BUFFER_ALL]:,}) lets wait",
+    "CALENDAR": "a calendar that the job excludes names its instant",
     "PAUSED": "its instant passed while the job, or the cluster, was paused",
     "WINDOW": "it was later than the job's catch-up window",
     "CATCH_UP_NONE": "it was late, and the job says catch_up: none",
@@ -80,6 +81,8 @@ async def _cluster(services: Services) -> list[Check]:
 def _ended(record: RunRecord) -> run_service_pb2.ExplainRunResponse:
     run = record.run
     why = ENDS.get(record.reason or "", "")
+    if record.excluded_by:
+        why = f"its instant is excluded by {record.excluded_by}"
     text = f"It ended as {run.state}" + (f" ({record.reason}): {why}" if record.reason else "")
     checks = [Check(question="What did it say?", answer=record.error)] if record.error else []
     return _answer(text + ".", checks)
@@ -180,10 +183,7 @@ async def _definition(services: Services, job_id: JobId) -> Definition | None:
     stored = await services.store.definition(job_id)
     if stored is None:
         return None
-    spec = job_pb2.Job.FromString(stored.spec)
-    return definitions.definition_of(
-        spec, stored.job_id, stored.generation, stored.namespace, stored.name
-    )
+    return definitions.stored_definition(stored)
 
 
 def _answer(text: str, checks: list[Check]) -> run_service_pb2.ExplainRunResponse:

@@ -157,6 +157,7 @@ def _services(
 ) -> Services:
     return Services(
         store=ground.store.users,
+        calendars=ground.store.calendars,
         pauses=ground.store.pauses,
         membership=ground.store.membership,
         worker_store=ground.store.workers,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 
+from schedd.core.calendars import NOTHING, Exclude
 from schedd.core.ids import (
     NO_TOKEN,
     Epoch,
@@ -95,6 +96,7 @@ class Definition:
     name: str
     schedule: Schedule = field(default_factory=OnDemand)
     bounds: Bounds = field(default_factory=Bounds)
+    exclude: Exclude = NOTHING
     catch_up: CatchUp = CatchUp()
     max_runs: int = 0
     """How many runs the schedule makes before it ends; 0: no limit."""
@@ -161,6 +163,8 @@ class NewRun:
     reason: Reason | None = None
     count: int = 1
     scheduled_until: datetime | None = None
+    excluded_by: str = ""
+    """Of what is SKIPPED (CALENDAR): which calendar, in words."""
 
 
 @dataclass(frozen=True, slots=True)

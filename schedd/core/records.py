@@ -34,6 +34,31 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
+class PinnedCalendar:
+    """A version of a calendar that a job is computed with; `spec`: serialised `Calendar`."""
+
+    name: str
+    version: int
+    spec: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CalendarRecord:
+    """A version of a calendar as people see it, and how many jobs use the calendar, how many of
+    them by an earlier version than its newest.
+    """
+
+    namespace: str
+    name: str
+    version: int
+    spec: bytes
+    updated_at: datetime
+    updated_by: str
+    jobs: int = 0
+    behind: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StoredDefinition:
     """A definition as it is stored: `spec` is a serialised `schedd.v1.Job`."""
 
@@ -46,6 +71,8 @@ class StoredDefinition:
     deleted: bool = False
     ephemeral: bool = False
     """Made by a submit: it has no name of its own and goes with its run."""
+    calendars: tuple[PinnedCalendar, ...] = ()
+    """Those that its `exclude` names, as its instants are computed with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +148,12 @@ class Idempotency:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A refusal: the name is taken, the key was used for another body, the etag is old."""
+    """A refusal: the name is taken, the key was used for another body, the etag is old, a calendar
+    has a newer version.
+    """
 
     what: str
-    """name, key, etag"""
+    """name, key, etag, calendar"""
     job_id: JobId | None = None
 
 
@@ -210,6 +239,9 @@ class RunRecord:
     """The whole cluster is paused."""
     first_started_at: datetime | None = None
     """Of all its handings out the first start that is known."""
+
+    excluded_by: str = ""
+    """Of what is SKIPPED (CALENDAR): which calendar, in words."""
 
     @property
     def lateness(self) -> timedelta | None:

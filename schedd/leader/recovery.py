@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 
 from google.protobuf.message import DecodeError
 
-from schedd.api.definitions import definition_of
+from schedd.api.definitions import stored_definition
 from schedd.core.coordination import Get, Put
 from schedd.core.ids import JobId, Term
 from schedd.core.lifecycle import Reason
@@ -41,7 +41,6 @@ from schedd.leader.term import Leadership, TermOver
 from schedd.ports import Coordination, RecoveryStore
 from schedkit.backoff import Backoff
 from schedkit.tasks import Loop
-from schedproto.v1 import job_pb2
 
 log = logging.getLogger(__name__)
 
@@ -199,10 +198,7 @@ async def _end(store: RecoveryStore, term: Term | None, keys: Sequence[RunKey]) 
 def _at_most_once(stored: StoredDefinition) -> bool:
     """Whether the job says so; one that can't be read isn't handed out by anybody."""
     try:
-        spec = job_pb2.Job.FromString(stored.spec)
-        definition = definition_of(
-            spec, stored.job_id, stored.generation, stored.namespace, stored.name
-        )
+        definition = stored_definition(stored)
     except (ValueError, DecodeError, OverflowError):
         return False
     return definition.delivery is Delivery.AT_MOST_ONCE

@@ -15,9 +15,8 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from schedd.api.definitions import check_dialect, compiled, definition_of
+from schedd.api.definitions import check_dialect, compiled, stored_definition
 from schedd.core.ids import JobId
-from schedd.core.instants import OneInstant
 from schedd.core.model import Definition, LiveRun, Priority
 from schedd.core.records import StoredDefinition
 from schedd.core.schedule import CompiledSchedule
@@ -142,7 +141,7 @@ class Catalogue:
 def _known(row: StoredDefinition) -> Known:
     spec = job_pb2.Job.FromString(row.spec)
     check_dialect(spec)
-    definition = definition_of(spec, row.job_id, row.generation, row.namespace, row.name)
+    definition = stored_definition(row, spec)
     schedule = compiled(definition)
-    once = row.ephemeral or isinstance(schedule.instants, OneInstant)
+    once = row.ephemeral or schedule.single is not None
     return Known(definition, schedule, spec, once)

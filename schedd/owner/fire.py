@@ -2,8 +2,8 @@
 
     agenda (`near_future`) ──due──→ plan ──one transaction a lane──→ runs
 
-The plan (`core/pauses.py`, `core/catch_up.py`) says which instants run, which are only accounted
-for, and where the timer stands next. The fire statement inserts from the timers that advanced, so
+The plan (`core/steps.py`) says which instants run, which are only accounted for, and where the
+timer stands next. The fire statement inserts from the timers that advanced, so
 a timer that was paused, edited, moved or fired by somebody else meanwhile inserts nothing
 (PROTOCOL 3); its row is then read again. One that comes back unchanged met a guard of the database:
 its clock is behind ours, or the cluster was just paused or resumed. It is tried again after a
@@ -21,7 +21,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from schedd.core import catch_up, pauses
+from schedd.core import catch_up, steps
 from schedd.core.batch_size import BatchSize
 from schedd.core.catch_up import Plan
 from schedd.core.events import Emit
@@ -254,7 +254,7 @@ def _plan(
         return Plan((), (), Occurrence(nominal, due))
     if timer.fired:  # it may stand at the plain instant since a turn was given back
         due = max(due, known.compiled.due(nominal))
-    return pauses.plan(
+    return steps.plan(
         known.compiled,
         definition.catch_up,
         nominal,
@@ -278,4 +278,5 @@ def _fold(job: JobId, fold: catch_up.Fold) -> NewRun:
         reason=fold.reason,
         count=fold.count,
         scheduled_until=fold.last,
+        excluded_by=fold.excluded_by,
     )

@@ -26,6 +26,7 @@ from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Loss, RunKey
 from schedd.core.records import StoredDefinition, Unstarted
 from schedd.store import arrays, pauses, standing
+from schedd.store.calendars import PINNED, pinned
 from schedd.store.fence import BY_INDEX
 from schedd.store.keys import key_arguments, lock_runs
 from schedd.store.rows import RUN_COLUMNS, live_run
@@ -40,10 +41,11 @@ WHERE l.shard = ANY (%(shards)s::int[]) AND r.state = ANY (%(states)s::text[])
   AND (r.state = 'RUNNING' OR r.ready_at <= %(until)s)
 """
 
-DEFINITIONS = """
+DEFINITIONS = f"""
 SELECT j.job_id, j.generation, j.namespace, j.name, j.spec, COALESCE(t.paused, false),
-    j.deleted_at IS NOT NULL, j.ephemeral
+    j.deleted_at IS NOT NULL, j.ephemeral, pinned.names, pinned.versions, pinned.specs
 FROM unnest(%(jobs)s::uuid[]) b(job_id) JOIN jobs j USING (job_id) LEFT JOIN timers t USING (job_id)
+{PINNED}
 """
 
 # A run whose job is deleted, or that somebody cancelled, has nowhere to go back to.
@@ -174,10 +176,20 @@ def live_runs(
 def definitions(connection: Connection, jobs: Collection[JobId]) -> dict[JobId, StoredDefinition]:
     """The present definitions, deleted jobs' too."""
     rows = connection.exec_driver_sql(DEFINITIONS, {"jobs": arrays.ids(jobs)})
-    return {
-        job_id: StoredDefinition(job_id, generation, namespace, name, bytes(spec), *flags)
-        for job_id, generation, namespace, name, spec, *flags in rows
-    }
+    found = {}
+    for job_id, generation, namespace, name, spec, paused, deleted, ephemeral, *calendars in rows:
+        found[job_id] = StoredDefinition(
+            job_id,
+            generation,
+            namespace,
+            name,
+            bytes(spec),
+            paused,
+            deleted,
+            ephemeral,
+            pinned(*calendars),
+        )
+    return found
 
 
 def give_back(

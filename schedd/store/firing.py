@@ -44,9 +44,10 @@ WITH b AS (
         %(last)s::timestamptz[], %(priorities)s::smallint[],
         %(scheduled)s::timestamptz[], %(runs)s::uuid[], %(run_due)s::timestamptz[],
         %(states)s::text[], %(reasons)s::text[], %(counts)s::int[], %(until)s::timestamptz[],
-        %(fired)s::int[], %(counted)s::int[])
+        %(fired)s::int[], %(counted)s::int[], %(excluded)s::text[])
       AS b(job_id, shard, generation, due_at, next_due, next_nominal, last_instant, priority,
-        scheduled_at, run_id, run_due, state, reason, count, scheduled_until, fired, counted)
+        scheduled_at, run_id, run_due, state, reason, count, scheduled_until, fired, counted,
+        excluded_by)
 ), advanced AS (
     UPDATE timers t SET due_at = b.next_due, nominal = b.next_nominal,
         fired = t.fired + b.counted FROM b
@@ -57,21 +58,24 @@ WITH b AS (
     RETURNING b.*
 ), fired AS (
     SELECT shard, generation, priority, job_id, scheduled_at, run_id, run_due, state, reason,
-        count, scheduled_until
+        count, scheduled_until, excluded_by
     FROM advanced WHERE run_id IS NOT NULL
     UNION ALL
     SELECT a.shard, a.generation, a.priority, n.* FROM advanced a
     JOIN unnest(%(more_jobs)s::uuid[], %(more_scheduled)s::timestamptz[], %(more_runs)s::uuid[],
         %(more_run_due)s::timestamptz[], %(more_states)s::text[], %(more_reasons)s::text[],
-        %(more_counts)s::int[], %(more_until)s::timestamptz[])
-      AS n(job_id, scheduled_at, run_id, run_due, state, reason, count, scheduled_until)
+        %(more_counts)s::int[], %(more_until)s::timestamptz[],
+        %(more_excluded)s::text[])
+      AS n(job_id, scheduled_at, run_id, run_due, state, reason, count, scheduled_until,
+        excluded_by)
       USING (job_id)
 ), inserted AS (
     INSERT INTO runs (scheduled_at, run_id, job_id, due_at, shard, priority, count,
-        scheduled_until, fired_by, trigger, state, ready_at, generation, reason, finished_at)
+        scheduled_until, fired_by, trigger, state, ready_at, generation, reason,
+        finished_at, excluded_by)
     SELECT scheduled_at, run_id, job_id, run_due, shard, priority, count, scheduled_until,
         %(tenure)s, 'SCHEDULE', state, run_due, generation, reason,
-        CASE WHEN state <> 'PENDING' THEN clock_timestamp() END
+        CASE WHEN state <> 'PENDING' THEN clock_timestamp() END, excluded_by
     FROM fired
     ON CONFLICT DO NOTHING RETURNING shard, job_id, run_id, scheduled_at, state
 ), waiting AS (
@@ -189,4 +193,5 @@ def _columns(runs: Sequence[NewRun | None]) -> dict[str, object]:
         ),
         "counts": arrays.numbers(None if run is None else run.count for run in runs),
         "until": arrays.instants(None if run is None else run.scheduled_until for run in runs),
+        "excluded": arrays.texts(None if run is None else run.excluded_by or None for run in runs),
     }

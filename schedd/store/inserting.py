@@ -43,6 +43,7 @@ def insert_run_row(
             finished_at=func.clock_timestamp() if ended else None,
             payload=payload,
             overlap=overlap and overlap.value,
+            excluded_by=run.excluded_by or None,
         )
         .on_conflict_do_nothing()
         .returning(runs.c.run_id)

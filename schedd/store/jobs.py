@@ -17,14 +17,25 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Boolean, Connection, Row, Select, bindparam, case, func, select, tuple_
+from sqlalchemy import (
+    Boolean,
+    Connection,
+    Row,
+    Select,
+    bindparam,
+    case,
+    func,
+    select,
+    true,
+    tuple_,
+)
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 
 from schedd.core.ids import JobId, ShardId
 from schedd.core.model import AuditEntry, NewRun, Priority, Trigger
 from schedd.core.records import Conflict, Idempotency, JobRecord, StoredDefinition, TimerEdit
-from schedd.store import audit, idempotency, standing
+from schedd.store import audit, calendars, idempotency, standing
 from schedd.store.arrays import clean
 from schedd.store.database import Refused, StartOver
 from schedd.store.inserting import insert_run_row
@@ -44,6 +55,7 @@ def create_job(
     if earlier is not None:
         return _stored(connection, JobId(earlier))
     insert_job(connection, record)
+    _pin(connection, new)
     audit.write_all(connection, [entry])
     return _stored(connection, new.job_id)
 
@@ -100,6 +112,7 @@ def update_job(
         _change(connection, job_id, name=clean(definition.name), spec=definition.spec)
     except IntegrityError as error:
         raise Refused(Conflict("name")) from error
+    _pin(connection, definition)
     _set_timer(connection, job_id, timer)
     if missed is not None:
         _account(connection, job_id, generation, missed)
@@ -171,6 +184,7 @@ def delete_job(connection: Connection, job_id: JobId, entry: AuditEntry) -> bool
     _change(connection, job_id, deleted_at=func.clock_timestamp())
     connection.execute(timers.delete().where(timers.c.job_id == job_id))
     standing.forget(connection, job_id)
+    calendars.forget(connection, job_id)
     cancel_waiting(connection, job_id)
     audit.write_all(connection, [entry])
     return True
@@ -202,6 +216,15 @@ def _change(connection: Connection, job_id: JobId, **values: Any) -> None:
         .where(jobs.c.job_id == job_id)
         .values(generation=jobs.c.generation + 1, updated_at=func.clock_timestamp(), **values)
     )
+
+
+def _pin(connection: Connection, definition: StoredDefinition) -> None:
+    """Have it be computed with its calendars; refused if one of them was changed meanwhile."""
+    namespace, pinned = clean(definition.namespace), definition.calendars
+    if not pinned:
+        calendars.forget(connection, definition.job_id)
+    elif not calendars.pin(connection, definition.job_id, namespace, pinned):
+        raise Refused(Conflict("calendar", definition.job_id))
 
 
 def _account(connection: Connection, job_id: JobId, generation: int, fold: NewRun) -> None:
@@ -286,6 +309,7 @@ def _stored(connection: Connection, job_id: JobId) -> JobRecord:
 
 
 def _records() -> Select[Any]:
+    pinned = calendars.pinned_lateral()
     return select(
         jobs,
         timers.c.due_at,
@@ -293,10 +317,13 @@ def _records() -> Select[Any]:
         func.coalesce(timers.c.paused, False).label("paused"),
         func.coalesce(timers.c.fired, 0).label("fired"),
         resumptions.c.resume_at,
+        pinned.c.names,
+        pinned.c.versions,
+        pinned.c.specs,
     ).select_from(
-        jobs.outerjoin(timers, timers.c.job_id == jobs.c.job_id).outerjoin(
-            resumptions, resumptions.c.job_id == jobs.c.job_id
-        )
+        jobs.outerjoin(timers, timers.c.job_id == jobs.c.job_id)
+        .outerjoin(resumptions, resumptions.c.job_id == jobs.c.job_id)
+        .outerjoin(pinned, true())
     )
 
 
@@ -324,6 +351,7 @@ def _record(row: Row[Any]) -> JobRecord:
         paused=row.paused,
         deleted=row.deleted_at is not None,
         ephemeral=row.ephemeral,
+        calendars=calendars.pinned(row.names, row.versions, row.specs),
     )
     return JobRecord(
         definition,

@@ -33,6 +33,7 @@ from schedd.store import (
     results,
     workers,
 )
+from schedd.store.calendars import PostgresCalendarStore
 from schedd.store.database import Database
 from schedd.store.fence import application_name, ending_blockers
 from schedd.store.halving import halved
@@ -212,6 +213,7 @@ class PostgresStore:
     results: PostgresResultStore = field(init=False)
     workers: PostgresWorkerStore = field(init=False)
     users: PostgresUserStore = field(init=False)
+    calendars: PostgresCalendarStore = field(init=False)
     pauses: PostgresPauseStore = field(init=False)
     recovery: PostgresRecoveryStore = field(init=False)
 
@@ -222,6 +224,7 @@ class PostgresStore:
             "results": PostgresResultStore(self.database),
             "workers": PostgresWorkerStore(self.database),
             "users": PostgresUserStore(self.database),
+            "calendars": PostgresCalendarStore(self.database),
             "pauses": PostgresPauseStore(self.database),
             "recovery": PostgresRecoveryStore(self.database),
         }

@@ -74,6 +74,7 @@ def record(row: Row[Any]) -> RunRecord:
         row.paused,
         row.braked,
         row.first_started_at,
+        row.excluded_by or "",
     )
 
 

@@ -107,6 +107,38 @@ runs = Table(
     Column("payload", LargeBinary),
     Column("killing", Boolean, nullable=False),
     Column("overlap", Text),
+    Column("excluded_by", Text),
+)
+
+calendars = Table(
+    "calendars",
+    metadata,
+    Column("namespace", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("updated_at", INSTANT, nullable=False),
+    Column("updated_by", Text, nullable=False),
+    Column("deleted_at", INSTANT),
+)
+
+calendar_versions = Table(
+    "calendar_versions",
+    metadata,
+    Column("namespace", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("spec", LargeBinary, nullable=False),
+    Column("updated_at", INSTANT, nullable=False),
+    Column("updated_by", Text, nullable=False),
+)
+
+job_calendars = Table(
+    "job_calendars",
+    metadata,
+    Column("job_id", Uuid, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("namespace", Text, nullable=False),
+    Column("version", Integer, nullable=False),
 )
 
 live = Table(

@@ -59,6 +59,29 @@ async def test_a_job_is_made_read_changed_and_deleted(web: Web) -> None:
     assert missing.headers["content-type"] == "application/problem+json"
 
 
+async def test_a_calendar_is_put_used_and_kept_while_it_is(web: Web) -> None:
+    off = {"dates": ["12-25"], "ranges": [{"from": "2026-12-24", "to": "2026-12-26"}]}
+    put = await web.ask("PUT", "/api/v1/calendars/off", json={**off, "roll": "next"})
+    assert (put.status, put.json["version"], put.json["roll"]) == (200, 1, "NEXT")
+    assert (await web.get("/api/v1/calendars/off")).json == put.json
+    job = await made(web, exclude={"calendars": ["off"]})
+    assert job["calendarVersions"] == {"off": 1}
+    coming = await web.get("/api/v1/jobs/etl/next?after=2026-12-23T12:00:00Z&excluded=true&count=1")
+    assert [one["excludedBy"] for one in coming.json["instants"]] == [
+        *["calendar off v1"] * 3,
+        None,
+    ]
+    again = await web.ask("PUT", "/api/v1/calendars/off", json=off)
+    assert (again.json["version"], again.json["jobs"], again.json["behind"]) == (2, 1, 0)
+    assert (await web.get("/api/v1/calendars/off?version=1")).json["roll"] == "NEXT"
+    kept = await web.ask("DELETE", "/api/v1/calendars/off")
+    assert (kept.status, kept.json["reason"]) == (409, "CALENDAR_IN_USE")
+    wrong = await web.ask("PUT", "/api/v1/calendars/off", json={"dates": ["2026-02-30"]})
+    assert (wrong.status, wrong.json["reason"]) == (400, "INVALID_CALENDAR")
+    await web.ask("DELETE", "/api/v1/jobs/etl")
+    assert (await web.ask("DELETE", "/api/v1/calendars/off")).json == {"deleted": True}
+
+
 async def test_an_edit_changes_the_job_of_its_path_or_none(web: Web) -> None:
     await made(web)
     other = await made(web, name="other")

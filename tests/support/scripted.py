@@ -26,11 +26,21 @@ from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
 from google.rpc.status_pb2 import Status
 
 from schedkit.channel import SERVER_OPTIONS, listen
-from schedproto.v1 import cluster_service_pb2, job_service_pb2, run_service_pb2
+from schedproto.v1 import (
+    calendar_service_pb2,
+    cluster_service_pb2,
+    job_service_pb2,
+    run_service_pb2,
+)
 
 SERVICES = tuple(
     service
-    for module in (job_service_pb2, run_service_pb2, cluster_service_pb2)
+    for module in (
+        job_service_pb2,
+        run_service_pb2,
+        cluster_service_pb2,
+        calendar_service_pb2,
+    )
     for service in module.DESCRIPTOR.services_by_name.values()
 )
 

@@ -174,6 +174,7 @@ async def served(dsn: str) -> AsyncIterator[Web]:
     await clock.step()
     services = Services(
         store=store.users,
+        calendars=store.calendars,
         pauses=store.pauses,
         membership=store.membership,
         worker_store=store.workers,

@@ -32,7 +32,9 @@ from schedkit.jsonform.write import BASE64, MATCHES, TOKENS, fields_of, is_map, 
 
 M = TypeVar("M", bound=Message)
 
-ONE_OR_MANY: Final = frozenset({"schedd.v1.Job.cron", "schedd.v1.Exclude.cron"})
+ONE_OR_MANY: Final = frozenset(
+    {"schedd.v1.Job.cron", "schedd.v1.Exclude.cron", "schedd.v1.Calendar.cron"}
+)
 """Lists that may be written as their only element."""
 
 MOST_ENTRIES: Final = 20_000

@@ -127,6 +127,22 @@ class Job(google.protobuf.message.Message):
         ) -> None: ...
         def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
+    @typing.final
+    class CalendarVersionsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     JOB_ID_FIELD_NUMBER: builtins.int
     NAMESPACE_FIELD_NUMBER: builtins.int
     NAME_FIELD_NUMBER: builtins.int
@@ -149,6 +165,7 @@ class Job(google.protobuf.message.Message):
     OVERLAP_FIELD_NUMBER: builtins.int
     OVERLAP_LIMIT_FIELD_NUMBER: builtins.int
     CRON_DIALECT_FIELD_NUMBER: builtins.int
+    CALENDAR_VERSIONS_FIELD_NUMBER: builtins.int
     PRIORITY_FIELD_NUMBER: builtins.int
     POOL_FIELD_NUMBER: builtins.int
     SLOTS_FIELD_NUMBER: builtins.int
@@ -207,7 +224,7 @@ class Job(google.protobuf.message.Message):
     """With overlap ALLOW: at most so many at once; 0: no limit."""
     cron_dialect: builtins.int
     """The least version of definitions that a member must know to own the job; 0 is 1. 2: max_runs,
-    pause_after_failures. Set by the cluster.
+    pause_after_failures; 3: exclude. Set by the cluster.
     """
     priority: schedproto.v1.common_pb2.Priority.ValueType
     """-- Where and in which order --"""
@@ -254,11 +271,17 @@ class Job(google.protobuf.message.Message):
         """Each instant is moved by a fixed hash of it, less than this."""
 
     @property
-    def exclude(self) -> global___Exclude: ...
+    def exclude(self) -> global___Exclude:
+        """What of its instants doesn't run."""
+
     @property
     def dst(self) -> global___DstPolicy: ...
     @property
     def catch_up(self) -> global___CatchUp: ...
+    @property
+    def calendar_versions(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """With which version of each of its calendars its instants are computed. Set by the cluster."""
+
     @property
     def require(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[schedproto.v1.common_pb2.LabelMatch]: ...
     @property
@@ -348,6 +371,7 @@ class Job(google.protobuf.message.Message):
         overlap: global___Overlap.ValueType = ...,
         overlap_limit: builtins.int = ...,
         cron_dialect: builtins.int = ...,
+        calendar_versions: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         priority: schedproto.v1.common_pb2.Priority.ValueType = ...,
         pool: builtins.str = ...,
         slots: builtins.int = ...,
@@ -385,21 +409,27 @@ class Job(google.protobuf.message.Message):
         runs_made: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action", b"action", "after", b"after", "at", b"at", "catch_up", b"catch_up", "created_at", b"created_at", "dst", b"dst", "end", b"end", "every", b"every", "exclude", b"exclude", "grpc", b"grpc", "heartbeat_timeout", b"heartbeat_timeout", "http", b"http", "jitter", b"jitter", "kill_after", b"kill_after", "next_run_at", b"next_run_at", "on_dead_letter", b"on_dead_letter", "on_failure", b"on_failure", "on_late", b"on_late", "on_recovery", b"on_recovery", "paused_until", b"paused_until", "payload", b"payload", "phase", b"phase", "python", b"python", "retention", b"retention", "retry", b"retry", "run_timeout", b"run_timeout", "shell", b"shell", "start", b"start", "start_deadline", b"start_deadline", "timeout", b"timeout", "updated_at", b"updated_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action", b"action", "after", b"after", "at", b"at", "catch_up", b"catch_up", "created_at", b"created_at", "created_by", b"created_by", "cron", b"cron", "cron_dialect", b"cron_dialect", "delivery", b"delivery", "dst", b"dst", "end", b"end", "etag", b"etag", "every", b"every", "exclude", b"exclude", "generation", b"generation", "grpc", b"grpc", "heartbeat_timeout", b"heartbeat_timeout", "http", b"http", "jitter", b"jitter", "job_id", b"job_id", "kill_after", b"kill_after", "labels", b"labels", "max_runs", b"max_runs", "name", b"name", "namespace", b"namespace", "next_run_at", b"next_run_at", "on_dead_letter", b"on_dead_letter", "on_demand", b"on_demand", "on_failure", b"on_failure", "on_late", b"on_late", "on_lease_lost", b"on_lease_lost", "on_recovery", b"on_recovery", "overlap", b"overlap", "overlap_limit", b"overlap_limit", "pause_after_failures", b"pause_after_failures", "pause_note", b"pause_note", "paused", b"paused", "paused_by", b"paused_by", "paused_until", b"paused_until", "payload", b"payload", "phase", b"phase", "placement", b"placement", "pool", b"pool", "prefer", b"prefer", "priority", b"priority", "python", b"python", "require", b"require", "retention", b"retention", "retry", b"retry", "run_timeout", b"run_timeout", "runs_made", b"runs_made", "shell", b"shell", "slots", b"slots", "start", b"start", "start_deadline", b"start_deadline", "time_zone", b"time_zone", "timeout", b"timeout", "updated_at", b"updated_at"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action", b"action", "after", b"after", "at", b"at", "calendar_versions", b"calendar_versions", "catch_up", b"catch_up", "created_at", b"created_at", "created_by", b"created_by", "cron", b"cron", "cron_dialect", b"cron_dialect", "delivery", b"delivery", "dst", b"dst", "end", b"end", "etag", b"etag", "every", b"every", "exclude", b"exclude", "generation", b"generation", "grpc", b"grpc", "heartbeat_timeout", b"heartbeat_timeout", "http", b"http", "jitter", b"jitter", "job_id", b"job_id", "kill_after", b"kill_after", "labels", b"labels", "max_runs", b"max_runs", "name", b"name", "namespace", b"namespace", "next_run_at", b"next_run_at", "on_dead_letter", b"on_dead_letter", "on_demand", b"on_demand", "on_failure", b"on_failure", "on_late", b"on_late", "on_lease_lost", b"on_lease_lost", "on_recovery", b"on_recovery", "overlap", b"overlap", "overlap_limit", b"overlap_limit", "pause_after_failures", b"pause_after_failures", "pause_note", b"pause_note", "paused", b"paused", "paused_by", b"paused_by", "paused_until", b"paused_until", "payload", b"payload", "phase", b"phase", "placement", b"placement", "pool", b"pool", "prefer", b"prefer", "priority", b"priority", "python", b"python", "require", b"require", "retention", b"retention", "retry", b"retry", "run_timeout", b"run_timeout", "runs_made", b"runs_made", "shell", b"shell", "slots", b"slots", "start", b"start", "start_deadline", b"start_deadline", "time_zone", b"time_zone", "timeout", b"timeout", "updated_at", b"updated_at"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["shell", "http", "grpc", "python"] | None: ...
 
 global___Job = Job
 
 @typing.final
 class Exclude(google.protobuf.message.Message):
+    """An instant that any of these names is SKIPPED (CALENDAR)."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CALENDARS_FIELD_NUMBER: builtins.int
     CRON_FIELD_NUMBER: builtins.int
     @property
-    def calendars(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def calendars(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names; the first that names an instant decides whether it rolls."""
+
     @property
-    def cron(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def cron(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What they name, in the job's time zone: five fields whole minutes, six the second."""
+
     def __init__(
         self,
         *,

@@ -335,10 +335,13 @@ class ListNextInstantsRequest(google.protobuf.message.Message):
     JOB_FIELD_NUMBER: builtins.int
     AFTER_FIELD_NUMBER: builtins.int
     COUNT_FIELD_NUMBER: builtins.int
+    EXCLUDED_FIELD_NUMBER: builtins.int
     namespace: builtins.str
     job: builtins.str
     count: builtins.int
     """10 if 0, at most 1,000."""
+    excluded: builtins.bool
+    """Also those that are excluded."""
     @property
     def after(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """Exclusive; now if not given."""
@@ -350,9 +353,10 @@ class ListNextInstantsRequest(google.protobuf.message.Message):
         job: builtins.str = ...,
         after: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         count: builtins.int = ...,
+        excluded: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["after", b"after"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["after", b"after", "count", b"count", "job", b"job", "namespace", b"namespace"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "count", b"count", "excluded", b"excluded", "job", b"job", "namespace", b"namespace"]) -> None: ...
 
 global___ListNextInstantsRequest = ListNextInstantsRequest
 
@@ -366,6 +370,9 @@ class ListNextInstantsResponse(google.protobuf.message.Message):
 
         SCHEDULED_AT_FIELD_NUMBER: builtins.int
         DUE_AT_FIELD_NUMBER: builtins.int
+        EXCLUDED_BY_FIELD_NUMBER: builtins.int
+        excluded_by: builtins.str
+        """It doesn't run: which calendar excludes it, in words."""
         @property
         def scheduled_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
         @property
@@ -375,9 +382,10 @@ class ListNextInstantsResponse(google.protobuf.message.Message):
             *,
             scheduled_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
             due_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+            excluded_by: builtins.str = ...,
         ) -> None: ...
         def HasField(self, field_name: typing.Literal["due_at", b"due_at", "scheduled_at", b"scheduled_at"]) -> builtins.bool: ...
-        def ClearField(self, field_name: typing.Literal["due_at", b"due_at", "scheduled_at", b"scheduled_at"]) -> None: ...
+        def ClearField(self, field_name: typing.Literal["due_at", b"due_at", "excluded_by", b"excluded_by", "scheduled_at", b"scheduled_at"]) -> None: ...
 
     INSTANTS_FIELD_NUMBER: builtins.int
     @property

@@ -140,6 +140,7 @@ async def api(dsn: str) -> AsyncIterator[Api]:
         clock, nudged, lines, cluster = MovedClock(), Nudged(), Lines(), Told()
         services = Services(
             store=member.store.users,
+            calendars=member.store.calendars,
             pauses=member.store.pauses,
             membership=member.store.membership,
             worker_store=member.store.workers,

@@ -1,0 +1,101 @@
+"""Calls on calendars: named days and times that jobs exclude."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import TypedDict, Unpack
+
+from google.protobuf.message import Message
+
+from schedclient import methods, paging
+from schedclient.errors import from_form
+from schedclient.reading import value_of
+from schedclient.specs import Form
+from schedclient.transport import Transport
+from schedclient.values import Calendar
+from schedkit.jsonform import FormErrors, from_json
+from schedproto.v1 import calendar_service_pb2 as wire
+
+
+class CalendarSpec(TypedDict, total=False):
+    """What a calendar excludes. `ranges`: each `{"from": "2026-12-24", "to": "2027-01-02"}`."""
+
+    dates: Sequence[str]
+    weekdays: Sequence[str]
+    ranges: Sequence[Form]
+    cron: Sequence[str]
+    time_zone: str
+    roll: str
+
+
+class Calendars:
+    """`client.calendars`. Every call raises `ApiError`; `deadline` is in seconds."""
+
+    def __init__(self, transport: Transport, namespace: str) -> None:
+        self._transport = transport
+        self._call = transport.call
+        self._namespace = namespace
+
+    def in_namespace(self, namespace: str) -> Calendars:
+        """The same calls, for calendars of another namespace."""
+        return Calendars(self._transport, namespace)
+
+    async def apply(
+        self,
+        /,
+        name: str,
+        spec: Form | wire.Calendar | None = None,
+        *,
+        validate_only: bool = False,
+        deadline: float | None = None,
+        **fields: Unpack[CalendarSpec],
+    ) -> Calendar:
+        """Make it, or write its next version; when it returns, its jobs go by that one."""
+        request = wire.ApplyCalendarRequest(
+            calendar=_message(fields if spec is None else spec, name, self._namespace),
+            validate_only=validate_only,
+        )
+        return value_of(Calendar, await self._call(methods.APPLY_CALENDAR, request, deadline))
+
+    async def get(
+        self, calendar: str, *, version: int = 0, deadline: float | None = None
+    ) -> Calendar:
+        """One calendar; an earlier `version` of it too, if it is deleted even."""
+        request = wire.GetCalendarRequest(
+            namespace=self._namespace, calendar=calendar, version=version
+        )
+        return value_of(Calendar, await self._call(methods.GET_CALENDAR, request, deadline))
+
+    async def list(
+        self, *, limit: int | None = None, deadline: float | None = None
+    ) -> AsyncIterator[Calendar]:
+        """Yield calendars, by name; `deadline` holds for each page."""
+
+        async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
+            request = wire.ListCalendarsRequest(
+                namespace=self._namespace, page_size=size, page_token=token
+            )
+            page = await self._call(methods.LIST_CALENDARS, request, deadline)
+            return page.calendars, page.next_page_token
+
+        async for calendar in paging.paged(Calendar, read, limit):
+            yield calendar
+
+    async def delete(self, calendar: str, *, deadline: float | None = None) -> None:
+        """Delete it; `FailedPrecondition`, with their names, while jobs use it."""
+        request = wire.DeleteCalendarRequest(namespace=self._namespace, calendar=calendar)
+        await self._call(methods.DELETE_CALENDAR, request, deadline)
+
+
+def _message(spec: Form | wire.Calendar, name: str, namespace: str) -> wire.Calendar:
+    calendar = wire.Calendar()
+    if isinstance(spec, Message):
+        calendar.CopyFrom(spec)
+    else:
+        try:
+            calendar = from_json(spec, wire.Calendar)
+        except FormErrors as error:
+            raise from_form(error) from None
+    calendar.name = name or calendar.name
+    calendar.namespace = calendar.namespace or namespace
+    return calendar
