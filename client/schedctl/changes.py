@@ -22,6 +22,7 @@ SET_BY_CLUSTER: Final = frozenset(
         "updated_at",
         "created_by",
         "cron_dialect",
+        "calendar_versions",
     }
 )
 IN_TABLE: Final = frozenset(

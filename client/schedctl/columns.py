@@ -9,6 +9,7 @@ from typing import Any, Final
 from schedclient import (
     Attempt,
     AuditEntry,
+    Calendar,
     DeadLetter,
     Finding,
     Instant,
@@ -42,6 +43,17 @@ def state_of(job: Job) -> str:
     if job.paused:
         return "PAUSED"
     return "active" if job.on_demand or job.next_run_at else "done"
+
+
+def excluded(calendar: Calendar) -> str:
+    """What a calendar excludes, in a few words."""
+    parts = [
+        (len(calendar.dates), "date"),
+        (len(calendar.ranges), "range"),
+        (len(calendar.cron), "cron expression"),
+    ]
+    told = [f"{count:,} {what}{'s' if count > 1 else ''}" for count, what in parts if count]
+    return ", ".join([*([" ".join(calendar.weekdays)] if calendar.weekdays else []), *told])
 
 
 def lateness(run: Run) -> str:
@@ -165,9 +177,25 @@ FINDINGS: Final[Sequence[Column[Finding]]] = (
     Column("DO", lambda one: one.remedy),
 )
 
+CALENDARS: Final[Sequence[Column[Calendar]]] = (
+    Column("NAME", lambda one: one.name),
+    Column("VERSION", lambda one: one.version),
+    Column("EXCLUDES", excluded),
+    Column("ROLL", lambda one: one.roll or "NONE"),
+    Column("ZONE", lambda one: one.time_zone or "the job's", wide=True),
+    Column("JOBS", lambda one: one.jobs),
+    Column("BEHIND", lambda one: one.behind, wide=True),
+    Column("UPDATED", lambda one: one.updated_at),
+    Column("BY", lambda one: one.updated_by, wide=True),
+)
+
 INSTANTS: Final[Sequence[Column[Instant]]] = (
     Column("SCHEDULED", lambda one: one.scheduled_at),
     Column("DUE", lambda one: one.due_at),
+)
+WITH_EXCLUDED: Final[Sequence[Column[Instant]]] = (
+    *INSTANTS,
+    Column("EXCLUDED BY", lambda one: one.excluded_by),
 )
 
 

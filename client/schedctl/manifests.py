@@ -15,13 +15,19 @@ from typing import Any, Final
 
 import yaml
 
-from schedctl.failure import standard_input
+from schedctl.failure import Failure, standard_input
 from schedkit.jsonform import FormErrors, Plain, from_json
 from schedkit.jsonform import Path as FieldPath
 from schedkit.jsonform.problems import did_you_mean
-from schedproto.v1 import job_pb2
+from schedproto.v1 import calendar_service_pb2, job_pb2
 
 KINDS: Final = ("job", "pool", "calendar")
+Described = job_pb2.Job | calendar_service_pb2.Calendar
+MESSAGES: Final[dict[str, type[Described]]] = {
+    "job": job_pb2.Job,
+    "calendar": calendar_service_pb2.Calendar,
+}
+"""What a document of a kind is read as; the other kinds aren't built yet."""
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 DEEPEST: Final = 100
 """Levels in a document. A payload nested deeper is refused by the JSON readers after us anyway."""
@@ -56,11 +62,20 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True)
+class CalendarManifest:
+    """One document that describes a calendar."""
+
+    where: str
+    calendar: calendar_service_pb2.Calendar
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """All documents that could be read, and all that is wrong."""
 
     manifests: tuple[Manifest, ...]
     faults: tuple[Fault, ...]
+    calendars: tuple[CalendarManifest, ...] = ()
 
 
 class _Unfit(yaml.MarkedYAMLError):
@@ -92,18 +107,46 @@ def read(files: Sequence[str]) -> Reading:
         OSError: a file can't be read.
     """
     manifests: list[Manifest] = []
+    calendars: list[CalendarManifest] = []
     faults: list[Fault] = []
     for name, content in _contents(files):
         for one in parse(name, content):
             if isinstance(one, Manifest):
                 manifests.append(one)
+            elif isinstance(one, CalendarManifest):
+                calendars.append(one)
             else:
                 faults.append(one)
-    faults.extend(_doubles(manifests))
-    return Reading(tuple(manifests), tuple(faults))
+    faults.extend(_doubles([(one.where, one.job) for one in manifests]))
+    faults.extend(_doubles([(one.where, one.calendar) for one in calendars]))
+    return Reading(tuple(manifests), tuple(faults), tuple(calendars))
 
 
-def parse(name: str, content: bytes | str) -> Iterator[Manifest | Fault]:
+def read_or_fail(files: Sequence[str]) -> Reading:
+    """`read`; Failure for what is wrong, all of it."""
+    try:
+        reading = read(files)
+    except OSError as error:
+        raise Failure(
+            f"{error.filename}: {error.strerror}", reason="NO_FILE", remedy="check the file's name"
+        ) from error
+    if not reading.faults:
+        return reading
+    first, *others = reading.faults
+    unbuilt = all(fault.unbuilt for fault in reading.faults)
+    raise Failure(
+        f"{first.where}: {first.problem}",
+        status="UNIMPLEMENTED" if unbuilt else "INVALID_ARGUMENT",
+        reason="NOT_BUILT" if unbuilt else "WRONG_MANIFEST",
+        details=[
+            f"{fault.where}: {fault.problem}" + (f" ({fault.hint})" if fault.hint else "")
+            for fault in others
+        ],
+        remedy=first.hint or "mend it and apply again; nothing was stored",
+    )
+
+
+def parse(name: str, content: bytes | str) -> Iterator[Manifest | CalendarManifest | Fault]:
     """The documents of one text, `name` being where it is from."""
     try:
         text = content if isinstance(content, str) else content.decode()
@@ -125,7 +168,7 @@ def parse(name: str, content: bytes | str) -> Iterator[Manifest | Fault]:
             yield from _document(name, node)
 
 
-def _document(name: str, node: yaml.Node) -> Iterator[Manifest | Fault]:
+def _document(name: str, node: yaml.Node) -> Iterator[Manifest | CalendarManifest | Fault]:
     start = f"{name}:{node.start_mark.line + 1}"
     lines: dict[FieldPath, int] = {}
     doubles: list[Fault] = []
@@ -139,7 +182,7 @@ def _document(name: str, node: yaml.Node) -> Iterator[Manifest | Fault]:
         yield Fault(start, "a manifest is an object with keys")
         return
     kind = value.pop("kind", "job")
-    if kind != "job":
+    if kind not in MESSAGES:
         where = f"{name}:{lines.get(('kind',), node.start_mark.line) + 1}"
         if kind in KINDS:
             yield Fault(where, f"kind: {kind} isn't built yet", "leave the document out", True)
@@ -147,18 +190,21 @@ def _document(name: str, node: yaml.Node) -> Iterator[Manifest | Fault]:
             yield Fault(where, f"kind: {kind!r} is unknown", did_you_mean(str(kind), KINDS))
         return
     try:
-        job = from_json(value, job_pb2.Job, strings=True)
+        read_as = from_json(value, MESSAGES[kind], strings=True)
     except FormErrors as errors:
         for problem in errors.problems:
             line = _line(lines, problem.path, node.start_mark.line)
             told = f"{problem.where}: {problem.message}" if problem.path else problem.message
             yield Fault(f"{name}:{line + 1}", told, problem.suggestion)
         return
-    if not job.name:
-        yield Fault(start, "name is missing", "give the job a name")
+    if not read_as.name:
+        yield Fault(start, "name is missing", f"give the {kind} a name")
+    elif doubles:
         return
-    if not doubles:
-        yield Manifest(start, job, _schedule_lines(lines, len(job.cron)))
+    elif isinstance(read_as, calendar_service_pb2.Calendar):
+        yield CalendarManifest(start, read_as)
+    else:
+        yield Manifest(start, read_as, _schedule_lines(lines, len(read_as.cron)))
 
 
 def _schedule_lines(lines: dict[FieldPath, int], count: int) -> tuple[int, ...]:
@@ -230,13 +276,13 @@ def _syntax(name: str, text: str, error: yaml.YAMLError) -> Fault:
     return Fault(f"{name}:{number + 1}", f"is no YAML: {error.problem}", QUOTE if starred else "")
 
 
-def _doubles(manifests: Sequence[Manifest]) -> Iterator[Fault]:
+def _doubles(found: Sequence[tuple[str, Described]]) -> Iterator[Fault]:
     seen: dict[tuple[str, str], str] = {}
-    for one in manifests:
-        key = (one.job.namespace, one.job.name)
+    for where, one in found:
+        key = (one.namespace, one.name)
         if key in seen:
-            yield Fault(one.where, f"{one.job.name} stands in {seen[key]} too")
-        seen.setdefault(key, one.where)
+            yield Fault(where, f"{one.name} stands in {seen[key]} too")
+        seen.setdefault(key, where)
 
 
 def _contents(files: Sequence[str]) -> Iterator[tuple[str, bytes]]:

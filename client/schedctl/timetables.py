@@ -52,6 +52,8 @@ class Table:
     crontabs: frozenset[str] = frozenset()
     paused: int = 0
     """Jobs of the cluster that are left out, since nothing of them starts."""
+    excluding: int = 0
+    """Jobs that exclude calendars or times; their instants are told as if they didn't."""
 
 
 def source_options(command: F) -> F:
@@ -127,6 +129,7 @@ def given(
     faults: list[Fault] = []
     texts: dict[str, str] = {}
     crontabs: set[str] = set()
+    excluding = 0
     for name, text in _texts(files):
         texts[name] = text
         if _is_manifest(name, text):
@@ -136,7 +139,9 @@ def given(
             found = _crontab(session, name, text, tz, user_column)
         entries += found.entries
         faults += found.faults
-    return Table(tuple(entries), tuple(faults), texts, frozenset(crontabs))
+        excluding += found.excluding
+    crontab_names = frozenset(crontabs)
+    return Table(tuple(entries), tuple(faults), texts, crontab_names, excluding=excluding)
 
 
 def of_cluster(session: Session) -> Table:
@@ -144,7 +149,8 @@ def of_cluster(session: Session) -> Table:
     jobs = session.collect(lambda client: client.jobs.list())
     active = [job for job in jobs if not job.paused]
     entries = [entry_of(cast("job_pb2.Job", job.message), job.name) for job in active]
-    return Table(tuple(entries), paused=len(jobs) - len(active))
+    excluding = sum(job.message.HasField("exclude") for job in active)
+    return Table(tuple(entries), paused=len(jobs) - len(active), excluding=excluding)
 
 
 def entry_of(job: job_pb2.Job, where: str, lines: tuple[int, ...] = ()) -> Entry:
@@ -206,12 +212,14 @@ def _is_manifest(name: str, text: str) -> bool:
 
 def _manifest(session: Session, name: str, text: str) -> Table:
     found = list(manifests.parse(name, text))
-    entries = []
+    entries, excluding = [], 0
     for one in found:
         if isinstance(one, manifests.Manifest):
             one.job.namespace = one.job.namespace or session.namespace
             entries.append(entry_of(one.job, one.where, one.schedule_lines))
-    return Table(tuple(entries), tuple(one for one in found if isinstance(one, Fault)))
+            excluding += one.job.HasField("exclude")
+    faults = tuple(one for one in found if isinstance(one, Fault))
+    return Table(tuple(entries), faults, excluding=excluding)
 
 
 def _crontab(session: Session, name: str, text: str, tz: str, user_column: bool | None) -> Table:

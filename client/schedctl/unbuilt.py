@@ -27,9 +27,6 @@ COMMANDS: Final[frozenset[tuple[str, ...]]] = frozenset(
     pool set
     pool pause
     pool resume
-    calendar list
-    calendar apply
-    calendar delete
     worker drain
     worker undrain
     cluster bundle

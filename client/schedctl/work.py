@@ -45,6 +45,8 @@ FLAG_OF: Final = {field: f"--{flag.replace('_', '-')}" for flag, field in PLAIN.
     "on_demand": "--on-demand",
     "at": "--at",
     "overlap": "--overlap",
+    "exclude.calendars": "--exclude-calendar",
+    "exclude.cron": "--exclude-cron",
     "shell.argv": "-- ARGV",
     "http.url": "--http",
     "http.method": "--method",
@@ -110,6 +112,15 @@ def schedule_options(command: F) -> F:
             click.option("--start", type=When(), metavar=INSTANT, help="Not before."),
             click.option("--end", type=When(), metavar=INSTANT, help="Not after."),
             click.option("--max-runs", metavar="N"),
+            click.option(
+                "--exclude-calendar",
+                multiple=True,
+                metavar="NAME",
+                help="Not what this calendar names; '' for none.",
+            ),
+            click.option(
+                "--exclude-cron", multiple=True, metavar="EXPR", help="Not at these times."
+            ),
             click.option("--jitter", metavar="DURATION", help="Each instant moves by less."),
             click.option("--overlap", metavar="skip|allow|allow:N|…", help="[default: skip]"),
             click.option("--catch-up", metavar="latest|all|none", help="[default: latest]"),
@@ -213,6 +224,7 @@ def _form(flags: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:
             ("overlap", _overlap(flags.get("overlap"))),
             ("retry", _retry(flags)),
             ("catch_up", _catch_up(flags)),
+            ("exclude", _exclude(flags)),
             ("labels", _pairs("--label", flags.get("label"))),
             ("require", _pairs("--require", flags.get("require"))),
             ("prefer", _pairs("--prefer", flags.get("prefer"))),
@@ -266,6 +278,14 @@ def _refuse_zero(flag: str, given: str | None) -> None:
 def _catch_up(flags: Mapping[str, Any]) -> dict[str, Any]:
     own = {"policy": flags.get("catch_up"), "window": flags.get("catch_up_window")}
     return {key: value for key, value in own.items() if value is not None}
+
+
+def _exclude(flags: Mapping[str, Any]) -> dict[str, Any] | None:
+    """An empty name clears what is there."""
+    calendars, cron = flags.get("exclude_calendar") or (), flags.get("exclude_cron") or ()
+    if not calendars and not cron:
+        return None
+    return {"calendars": [name for name in calendars if name], "cron": list(cron)}
 
 
 def _overlap(text: str | None) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,11 +11,11 @@ import click
 
 from schedclient import ApiError, Client, Job, NotFound
 from schedclient.jobs import Jobs
-from schedctl import changes, manifests
+from schedctl import calendar_steps, changes, manifests
 from schedctl.columns import JOBS
 from schedctl.failure import Failure, untold
 from schedctl.flags import Command, pass_session
-from schedctl.manifests import Fault, Manifest
+from schedctl.manifests import CalendarManifest, Manifest
 from schedctl.output import message, show_list
 from schedctl.session import Session
 from schedproto.v1 import job_pb2
@@ -53,68 +53,49 @@ class Step:
 @click.option("--dry-run", is_flag=True, help="Show what would change. Exit 1 if anything would.")
 @pass_session
 def apply(session: Session, files: tuple[str, ...], dry_run: bool) -> None:
-    """Create or update jobs from manifests; nothing is stored if one of them is wrong.
+    """Create or update jobs and calendars from manifests; nothing is stored if one is wrong.
 
     A manifest with an etag goes over no other's change: it must be the job's own. Its namespace is
     the one it names, else that of --namespace or the context.
     """
-    found = _read(files)
+    reading = manifests.read_or_fail(files)
+    found = reading.manifests
     if "namespace" in session.typed:
         _refuse_others(found, session.namespace)
-    steps = session.run(lambda client: _plan(client, found))
+        _refuse_others(reading.calendars, session.namespace)
+    calendars = session.run(lambda client: calendar_steps.plan(client, reading.calendars))
+    made = calendar_steps.made(calendars, session.namespace)
+    steps = session.run(lambda client: _plan(client, found, made))
     for step in steps:
         if step.before is not None and step.verb == "updated":
             message(f"{step.after.name}:")
             for line in changes.between(session, step.before, step.after):
                 message(line)
     if not dry_run:
+        calendars = session.run(lambda client: calendar_steps.store(client, calendars))
         steps = session.run(lambda client: _store(client, steps))
     if session.tabular:
         would = "would be " if dry_run else ""
+        for one in calendars:
+            click.echo(f"calendar {one.after.name} v{one.after.version} {would}{one.verb}")
         for step in steps:
             click.echo(f"job {step.after.name} {would}{step.verb}")
-        told = Counter(step.verb for step in steps)
-        message(", ".join(f"{count} {would}{verb}" for verb, count in told.items()) or "no jobs")
+        told = Counter([*(one.verb for one in calendars), *(step.verb for step in steps)])
+        message(", ".join(f"{count} {would}{verb}" for verb, count in told.items()) or "nothing")
     else:
         show_list(session, [step.after for step in steps], JOBS, lambda one: one.name)
-    if dry_run and any(step.verb != "unchanged" for step in steps):
+    verbs = {*(one.verb for one in calendars), *(step.verb for step in steps)}
+    if dry_run and verbs - {"unchanged"}:
         click.get_current_context().exit(1)
 
 
-def _read(files: Sequence[str]) -> Sequence[Manifest]:
-    try:
-        reading = manifests.read(files)
-    except OSError as error:
-        raise Failure(
-            f"{error.filename}: {error.strerror}", reason="NO_FILE", remedy="check the file's name"
-        ) from error
-    if reading.faults:
-        raise _wrong(reading.faults)
-    return reading.manifests
-
-
-def _wrong(faults: Sequence[Fault]) -> Failure:
-    first, *others = faults
-    unbuilt = all(fault.unbuilt for fault in faults)
-    return Failure(
-        f"{first.where}: {first.problem}",
-        status="UNIMPLEMENTED" if unbuilt else "INVALID_ARGUMENT",
-        reason="NOT_BUILT" if unbuilt else "WRONG_MANIFEST",
-        details=[
-            f"{fault.where}: {fault.problem}" + (f" ({fault.hint})" if fault.hint else "")
-            for fault in others
-        ],
-        remedy=first.hint or "mend it and apply again; nothing was stored",
-    )
-
-
-def _refuse_others(found: Sequence[Manifest], namespace: str) -> None:
+def _refuse_others(found: Sequence[Manifest | CalendarManifest], namespace: str) -> None:
     """Refuse manifests that name another namespace than the one that was typed."""
     for manifest in found:
-        if manifest.job.namespace not in ("", namespace):
+        one = manifest.job if isinstance(manifest, Manifest) else manifest.calendar
+        if one.namespace not in ("", namespace):
             raise Failure(
-                f"{manifest.where}: {manifest.job.name} is for namespace {manifest.job.namespace},"
-                f" not {namespace}",
+                f"{manifest.where}: {one.name} is for namespace {one.namespace}, not {namespace}",
                 reason="WRONG_NAMESPACE",
                 remedy="leave --namespace out, or the manifest's namespace",
             )
@@ -125,12 +106,16 @@ def _jobs(client: Client, job: job_pb2.Job) -> Jobs:
     return client.jobs.in_namespace(job.namespace) if job.namespace else client.jobs
 
 
-async def _plan(client: Client, found: Sequence[Manifest]) -> list[Step]:
-    """What the cluster would do with each, or the first refusal, before anything is stored."""
+async def _plan(
+    client: Client, found: Sequence[Manifest], made: Set[tuple[str, str]]
+) -> list[Step]:
+    """What the cluster would do with each, or the first refusal, before anything is stored. The
+    calendars that are `made` before the jobs aren't there yet: a job is checked without them.
+    """
     steps = []
     for manifest in found:
-        job = manifest.job
-        jobs = _jobs(client, job)
+        jobs = _jobs(client, manifest.job)
+        job = calendar_steps.without(manifest.job, made, client.namespace)
         try:
             try:
                 before = await jobs.get(job.name)

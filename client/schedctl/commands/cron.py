@@ -44,6 +44,14 @@ def cron() -> None:
     default="first",
     help="A fixed time that comes twice.",
 )
+@click.option("--exclude-cron", multiple=True, metavar="EXPR", help="Not at these times.")
+@click.option(
+    "--calendar",
+    "calendars",
+    multiple=True,
+    metavar="FILE",
+    help="Not what these manifests (kind: calendar) name.",
+)
 @pass_session
 def explain(
     session: Session,
@@ -54,20 +62,21 @@ def explain(
     job: str,
     dst_gap: str,
     dst_overlap: str,
+    exclude_cron: tuple[str, ...],
+    calendars: tuple[str, ...],
 ) -> None:
     """What an expression means, when it is next, and what changes of the clock do to it."""
+    from schedctl import excluding
     from schedd.core.cron import CronError, Dst, Gap, Pass
     from schedd.core.cron import explain as explained
 
+    exclude = excluding.exclude_of(exclude_cron, calendars, tz)
+    since, seed = after or utcnow(), f"{session.namespace}/{job}" if job else ""
+    dst = Dst(Gap[dst_gap.upper()], Pass[dst_overlap.upper()])
     try:
-        told = explained(
-            expression,
-            tz,
-            after=after or utcnow(),
-            count=count,
-            seed=f"{session.namespace}/{job}" if job else "",
-            dst=Dst(Gap[dst_gap.upper()], Pass[dst_overlap.upper()]),
-        )
+        told = explained(expression, tz, after=since, count=count, seed=seed, dst=dst)
+        if exclude:
+            told = excluding.without(told, exclude, since, count, seed, dst)
     except CronError as error:
         raise Failure(
             f"{error.field}: {error.problem}",

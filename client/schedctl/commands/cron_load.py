@@ -90,6 +90,8 @@ def _rows(table: Table, grid: Grid) -> list[Row]:
         message(f"left out: {len(left_out) - SHOWN_LEFT_OUT:,} more (schedctl cron lint)")
     if table.paused:
         message(f"left out: {table.paused} paused jobs")
+    if table.excluding:
+        message(f"counted as if they excluded nothing: {table.excluding} jobs with exclude")
     return rows
 
 

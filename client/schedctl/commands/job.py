@@ -10,7 +10,7 @@ import click
 
 from schedclient import Client, Instant, Job, Run
 from schedctl import changes, following
-from schedctl.columns import INSTANTS, JOBS, RUNS, facts
+from schedctl.columns import INSTANTS, JOBS, RUNS, WITH_EXCLUDED, facts
 from schedctl.failure import Failure
 from schedctl.flags import Group, pass_session
 from schedctl.output import message, show_data, show_facts, show_list, show_listing, show_one
@@ -264,12 +264,18 @@ def trigger(
 @click.argument("name")
 @click.option("--after", type=When(), metavar=INSTANT, help="Exclusive.  [default: now]")
 @click.option("--count", default=10, show_default=True, type=click.IntRange(1, 1000))
+@click.option("--excluded", is_flag=True, help="Also those between that a calendar excludes.")
 @pass_session
-def next_instants(session: Session, name: str, after: datetime | None, count: int) -> None:
-    """The coming instants of a job."""
+def next_instants(
+    session: Session, name: str, after: datetime | None, count: int, excluded: bool
+) -> None:
+    """The coming instants of a job: those that run."""
     session.asked_job = name
-    coming = session.run(lambda client: client.jobs.next(name, after=after, count=count))
-    show_list(session, coming, INSTANTS, lambda one: one.scheduled_at.isoformat())
+    coming = session.run(
+        lambda client: client.jobs.next(name, after=after, count=count, excluded=excluded)
+    )
+    columns = WITH_EXCLUDED if excluded else INSTANTS
+    show_list(session, coming, columns, lambda one: one.scheduled_at.isoformat())
 
 
 @job.command()

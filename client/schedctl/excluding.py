@@ -1,0 +1,101 @@
+"""`schedctl cron explain` with calendars: what runs next, and what is left out between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from itertools import islice
+from typing import Final
+from uuid import UUID
+
+from schedctl import manifests
+from schedctl.failure import Failure
+from schedctl.manifests import CalendarManifest
+from schedd.core import schedule
+from schedd.core.calendars import (
+    Calendar,
+    Exclude,
+    Roll,
+    WrongRules,
+    check_expression,
+    rules,
+)
+from schedd.core.cron import CronError, Dst, Explanation
+from schedd.core.schedule import Bounds, CronSchedule
+from schedproto.v1 import calendar_service_pb2
+
+NAMED: Final = 5
+"""Excluded instants that are told one by one."""
+LOOKED_AT: Final = 10_000
+
+
+def exclude_of(cron: Sequence[str], files: Sequence[str], zone: str) -> Exclude:
+    """What the flags exclude. Raises Failure for what can't be read."""
+    for expression in cron:
+        try:
+            check_expression(expression)
+        except CronError as wrong:
+            raise Failure(
+                f"--exclude-cron: {wrong.problem}",
+                reason="WRONG_EXPRESSION",
+                remedy=wrong.hint or "for example '* 22-23 * * *': the minutes from 22:00 on",
+            ) from None
+    found = manifests.read_or_fail(files).calendars if files else ()
+    return Exclude(tuple(map(_calendar, found)), tuple(cron), zone)
+
+
+def without(
+    told: Explanation,
+    exclude: Exclude,
+    after: datetime,
+    count: int,
+    seed: str,
+    dst: Dst,
+) -> Explanation:
+    """The explanation with the instants that run, and notes of those between that don't."""
+    when = CronSchedule((told.expression,), told.time_zone, dst)
+    compiled = schedule.compile(when, seed, UUID(int=0), Bounds(), exclude)
+    zone = told.instants[0].tzinfo if told.instants else after.tzinfo
+    runs: list[datetime] = []
+    notes: list[str] = []
+    left_out = 0
+    for one in islice(compiled.whole.walk_after(after), LOOKED_AT):
+        if len(runs) == count:
+            break
+        excluded_by = compiled.excluded_by(one.nominal)
+        if not excluded_by:
+            runs.append(one.nominal.astimezone(zone))
+            continue
+        left_out += 1
+        if left_out <= NAMED:
+            at = one.nominal.astimezone(zone)
+            notes.append(f"{at.isoformat(sep=' ')} is excluded by {excluded_by}.")
+    if left_out > NAMED:
+        notes.append(f"{left_out - NAMED:,} more are excluded.")
+    if len(runs) < count:
+        notes.append(f"Of the next {LOOKED_AT:,} instants no more run.")
+    return replace(told, instants=tuple(runs), notes=(*notes, *told.notes))
+
+
+def _calendar(manifest: CalendarManifest) -> Calendar:
+    said = manifest.calendar
+    roll = calendar_service_pb2.Roll.Name(said.roll).removeprefix("ROLL_")
+    try:
+        read = rules(
+            dates=said.dates,
+            weekdays=said.weekdays,
+            ranges=[(getattr(span, "from"), span.to) for span in said.ranges],
+            cron=said.cron,
+            zone=said.time_zone,
+            roll=Roll.NONE if roll == "UNSPECIFIED" else Roll(roll),
+        )
+    except WrongRules as wrong:
+        first, *others = wrong.faults
+        raise Failure(
+            f"{manifest.where}: {first}",
+            reason="WRONG_MANIFEST",
+            details=[str(one) for one in others],
+            remedy=first.hint or "mend it",
+        ) from None
+    return Calendar(said.name, 0, read)
