@@ -96,7 +96,12 @@ class Desk:
         stored = record.definition
         known = Known(stored_jobs.definition(stored), stored_jobs.compiled(stored), job_pb2.Job())
         timer = Timer(
-            *(stored.job_id, record.shard, stored.generation, record.due_at, record.nominal)
+            stored.job_id,
+            record.shard,
+            stored.generation,
+            record.due_at,
+            record.nominal,
+            fired=record.fired,
         )
         paused = await self.api.services.pauses.read()
         firing = _firing(timer, known, now, paused)
@@ -387,6 +392,21 @@ async def test_what_fell_due_late_beside_a_calendar_is_one_run_of_the_open_insta
         ("PENDING", None, 1),
         ("SKIPPED", "CALENDAR", 1),
     ]
+
+
+async def test_an_excluded_instant_takes_no_turn_of_max_runs(desk: Desk):
+    await desk.apply(dates=[day(0), day(2)])
+    await desk.job("off", max_runs=2)
+    await desk.set_back(TODAY)
+    assert await desk.next(5) == [(nine(1), ""), (nine(3), "")]
+    for away in range(4):
+        assert len(await desk.fire(nine(away))) == away % 2
+    assert [row[:2] for row in await desk.rows()] == [
+        ("SKIPPED", "CALENDAR"),
+        ("PENDING", None),
+    ] * 2
+    job = await desk.now()
+    assert (job.runs_made, job.HasField("next_run_at")) == (2, False)
 
 
 async def test_a_paused_job_takes_a_new_version_on_and_stays_paused(desk: Desk):
