@@ -1,0 +1,42 @@
+"""A job whose calendar excludes instants, on a cluster that went by it, and by the next version."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+from schedclient import SyncClient
+from support.cluster import DevCluster
+from support.wait import PATIENCE, wait_until
+
+
+def test_what_a_calendar_excludes_is_skipped_and_told_and_the_next_version_goes_by_itself(
+    calm: DevCluster, calm_client: SyncClient
+) -> None:
+    """All but every tenth second is excluded; then nothing is."""
+    series = uuid4().hex[:6]
+    off, job = f"off-{series}", f"tens-{series}"
+    seconds = ",".join(str(second) for second in range(60) if second % 10)
+    applied = calm.schedctl("calendar", "apply", off, "--cron", f"{seconds} * * * * *")
+    assert applied.returncode == 0, applied.stderr
+    calm_client.jobs.create(
+        job, cron="* * * * * *", exclude={"calendars": [off]}, shell={"argv": ["true"]}
+    )
+
+    def ran() -> list[datetime]:
+        runs = (run for run in calm_client.runs.list(job=job) if run.state == "SUCCEEDED")
+        return sorted(run.scheduled_at for run in runs if run.scheduled_at)
+
+    first, *_ = wait_until(lambda: ran()[1:] and ran(), PATIENCE, "two runs")
+    assert all(not at.second % 10 for at in ran())
+    told = calm.schedctl("job", "explain", job, "--at", (first + timedelta(seconds=1)).isoformat())
+    assert told.stdout.startswith(f"It was skipped by calendar {off} v1."), told
+    refused = calm.schedctl("calendar", "delete", off, "--yes")
+    assert refused.returncode != 0
+    assert job in refused.stderr
+
+    now = datetime.now(UTC)
+    calm.schedctl("calendar", "apply", off, "--date", "2020-01-01")
+    wait_until(lambda: any(at > now and at.second % 10 for at in ran()), PATIENCE, "a run between")
+    calm_client.jobs.delete(job)
+    assert calm.schedctl("calendar", "delete", off, "--yes").returncode == 0
