@@ -44,6 +44,8 @@ from schedclient.specs import Http, JobSpec, Retry, Shell, Work
 from schedclient.sync import SyncClient
 from schedclient.values import (
     Attempt,
+    Backfill,
+    BackfillPlan,
     Calendar,
     Check,
     DateRange,
@@ -52,6 +54,7 @@ from schedclient.values import (
     Instant,
     InstantExplanation,
     Job,
+    LeftOut,
     LogPiece,
     Result,
     Run,
@@ -67,6 +70,8 @@ __all__ = [
     "ApiError",
     "Attempt",
     "AuditEntry",
+    "Backfill",
+    "BackfillPlan",
     "Calendar",
     "CalendarSpec",
     "Check",
@@ -92,6 +97,7 @@ __all__ = [
     "Job",
     "JobSpec",
     "LeaderTransfer",
+    "LeftOut",
     "LogPiece",
     "Member",
     "Misconfigured",

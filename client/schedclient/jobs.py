@@ -10,6 +10,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 
 from schedclient import methods, paging
+from schedclient.errors import from_form
 from schedclient.reading import value_of
 from schedclient.specs import (
     Form,
@@ -23,8 +24,8 @@ from schedclient.specs import (
     when_message,
 )
 from schedclient.transport import Transport
-from schedclient.values import Instant, InstantExplanation, Job, Run
-from schedkit.jsonform import named_fields
+from schedclient.values import Backfill, BackfillPlan, Instant, InstantExplanation, Job, Run
+from schedkit.jsonform import FormErrors, from_json, named_fields
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import job_service_pb2 as wire
 
@@ -196,6 +197,75 @@ class Jobs:
         )
         answer = await self._call(methods.EXPLAIN_INSTANT, request, deadline)
         return value_of(InstantExplanation, answer)
+
+    async def backfill(
+        self,
+        job: str,
+        first: When,
+        last: When,
+        *,
+        overlap: str | None = None,
+        max_parallel: int = 0,
+        priority: str | None = None,
+        rerun: str | None = None,
+        dry_run: bool = False,
+        idempotency_key: str | None = None,
+        deadline: float | None = None,
+    ) -> BackfillPlan:
+        """Run the job for the instants from `first` to `last` (both inclusive and past), at most
+        `max_parallel` at a time (1 if 0), LOW if no priority is given.
+
+        Instants that ran are left out; `rerun` "failed" or "all" runs those again. A dry run says
+        what would be run. A key is made when none is given, as for `create`.
+        """
+        request = wire.BackfillJobRequest(
+            namespace=self._namespace,
+            job=job,
+            to=when_message(last, "last"),
+            dry_run=dry_run,
+            overlap=job_pb2.Overlap.ValueType(enum_number("overlap", overlap)),
+            max_parallel=max_parallel,
+            idempotency_key="" if dry_run else idempotency_key or str(uuid4()),
+            priority=common_pb2.Priority.ValueType(enum_number("priority", priority)),
+            rerun=_rerun(rerun),
+        )
+        getattr(request, "from").CopyFrom(when_message(first, "first"))
+        return value_of(BackfillPlan, await self._call(methods.BACKFILL_JOB, request, deadline))
+
+    async def get_backfill(self, backfill_id: str, *, deadline: float | None = None) -> Backfill:
+        """One backfill, with how its runs stand."""
+        request = wire.GetBackfillRequest(backfill_id=backfill_id)
+        return value_of(Backfill, await self._call(methods.GET_BACKFILL, request, deadline))
+
+    async def backfills(
+        self, job: str = "", *, limit: int | None = None, deadline: float | None = None
+    ) -> AsyncIterator[Backfill]:
+        """Yield backfills, of all jobs if none is named, newest first."""
+
+        async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
+            request = wire.ListBackfillsRequest(
+                namespace=self._namespace, job=job, page_size=size, page_token=token
+            )
+            page = await self._call(methods.LIST_BACKFILLS, request, deadline)
+            return page.backfills, page.next_page_token
+
+        async for one in paging.paged(Backfill, read, limit):
+            yield one
+
+    async def cancel_backfill(self, backfill_id: str, *, deadline: float | None = None) -> Backfill:
+        """Make no more runs of it, and end those that there are."""
+        request = wire.CancelBackfillRequest(backfill_id=backfill_id)
+        return value_of(Backfill, await self._call(methods.CANCEL_BACKFILL, request, deadline))
+
+
+def _rerun(word: str | None) -> wire.BackfillJobRequest.Rerun.ValueType:
+    """The wire's number of none, failed or all, in any case."""
+    if word is None:
+        return wire.BackfillJobRequest.RERUN_UNSPECIFIED
+    try:
+        return from_json({"rerun": word}, wire.BackfillJobRequest).rerun
+    except FormErrors as error:
+        raise from_form(error) from None
 
 
 def _need_name(call: str, given: object) -> None:

@@ -72,6 +72,18 @@ RESUME_JOB: Final = Method[jobs.ResumeJobRequest, job_pb2.Job](
 TRIGGER_JOB: Final = Method[jobs.TriggerJobRequest, run_pb2.Run](
     JOBS + "TriggerJob", run_pb2.Run.FromString
 )
+BACKFILL_JOB: Final = Method[jobs.BackfillJobRequest, jobs.BackfillJobResponse](
+    JOBS + "BackfillJob", jobs.BackfillJobResponse.FromString, Again.ALWAYS, SETTLING
+)
+GET_BACKFILL: Final = Method[jobs.GetBackfillRequest, jobs.Backfill](
+    JOBS + "GetBackfill", jobs.Backfill.FromString
+)
+LIST_BACKFILLS: Final = Method[jobs.ListBackfillsRequest, jobs.ListBackfillsResponse](
+    JOBS + "ListBackfills", jobs.ListBackfillsResponse.FromString
+)
+CANCEL_BACKFILL: Final = Method[jobs.CancelBackfillRequest, jobs.Backfill](
+    JOBS + "CancelBackfill", jobs.Backfill.FromString
+)
 LIST_NEXT: Final = Method[jobs.ListNextInstantsRequest, jobs.ListNextInstantsResponse](
     JOBS + "ListNextInstants", jobs.ListNextInstantsResponse.FromString
 )

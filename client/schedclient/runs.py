@@ -39,16 +39,22 @@ class Runs:
         job: str = "",
         states: Iterable[str] = (),
         worker: str = "",
+        trigger: str | None = None,
+        backfill: str = "",
         after: When | None = None,
         before: When | None = None,
         limit: int | None = None,
         deadline: float | None = None,
     ) -> AsyncIterator[Run]:
-        """Yield runs, newest first; `after` and `before` are of the nominal instant."""
+        """Yield runs, newest first; `after` and `before` are of the nominal instant; `trigger` is
+        schedule, manual, submit or backfill, `backfill` an id.
+        """
         filters = wire.ListRunsRequest(
             namespace=self._namespace,
             job=job,
             worker=worker,
+            trigger=_trigger(trigger),
+            backfill_id=backfill,
             states=_states(states),
             scheduled_after=when_message(after, "after"),
             scheduled_before=when_message(before, "before"),
@@ -168,6 +174,15 @@ class Runs:
 def _states(words: Iterable[str]) -> Any:
     try:
         return from_json({"states": list(words)}, wire.ListRunsRequest).states
+    except FormErrors as error:
+        raise from_form(error) from None
+
+
+def _trigger(word: str | None) -> run_pb2.Run.Trigger.ValueType:
+    if word is None:
+        return run_pb2.Run.TRIGGER_UNSPECIFIED
+    try:
+        return from_json({"trigger": word}, wire.ListRunsRequest).trigger
     except FormErrors as error:
         raise from_form(error) from None
 

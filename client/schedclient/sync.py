@@ -111,6 +111,10 @@ class SyncJobs(_Face[Jobs]):
     trigger = _blocking(Jobs.trigger)
     next = _blocking(Jobs.next)
     explain = _blocking(Jobs.explain)
+    backfill = _blocking(Jobs.backfill)
+    get_backfill = _blocking(Jobs.get_backfill)
+    backfills = _iterating(Jobs.backfills)
+    cancel_backfill = _blocking(Jobs.cancel_backfill)
 
     def in_namespace(self, namespace: str) -> SyncJobs:
         """The same calls, for jobs of another namespace."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 from schedclient import (
     Attempt,
     AuditEntry,
+    Backfill,
     Calendar,
     DeadLetter,
     Finding,
@@ -88,6 +89,7 @@ RUNS: Final[Sequence[Column[Run]]] = (
     Column("EXIT", lambda run: run.exit_code),
     Column("LATE", lateness),
     Column("COUNT", lambda run: run.count, wide=True),
+    Column("TRIGGER", lambda run: run.trigger, wide=True),
     Column("TOKEN", lambda run: run.fencing_token or "", wide=True),
 )
 ATTEMPTS: Final[Sequence[Column[Attempt]]] = (
@@ -189,6 +191,24 @@ CALENDARS: Final[Sequence[Column[Calendar]]] = (
     Column("BY", lambda one: one.updated_by, wide=True),
 )
 
+BACKFILLS: Final[Sequence[Column[Backfill]]] = (
+    Column("BACKFILL", lambda one: one.backfill_id),
+    Column("JOB", lambda one: one.job),
+    Column("STATE", lambda one: one.state),
+    Column("FROM", lambda one: one.first),
+    Column("TO", lambda one: one.last),
+    Column("TOTAL", lambda one: one.total),
+    Column("TO COME", lambda one: one.to_come),
+    Column("UNDER WAY", lambda one: one.waiting + one.running + one.retrying),
+    Column("SUCCEEDED", lambda one: one.succeeded),
+    Column("FAILED", lambda one: one.failed),
+    Column("SKIPPED", lambda one: one.skipped, wide=True),
+    Column("CANCELLED", lambda one: one.cancelled, wide=True),
+    Column("OVERLAP", lambda one: one.overlap or "as the job says", wide=True),
+    Column("PARALLEL", lambda one: one.max_parallel, wide=True),
+    Column("PRIORITY", lambda one: one.priority, wide=True),
+    Column("BY", lambda one: one.created_by, wide=True),
+)
 INSTANTS: Final[Sequence[Column[Instant]]] = (
     Column("SCHEDULED", lambda one: one.scheduled_at),
     Column("DUE", lambda one: one.due_at),

@@ -17,7 +17,6 @@ COMMANDS: Final[frozenset[tuple[str, ...]]] = frozenset(
     job history
     job revert
     job stats
-    job backfill
     run retry
     dlq show
     dlq redrive

@@ -13,6 +13,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 
 from schedd.api import (
+    backfilling,
     calendars,
     cluster,
     cluster_doctor,
@@ -73,6 +74,10 @@ _UNARY: Final[dict[str, Unary]] = {
     "schedd.v1.JobService.PauseJob": pausing.pause_job,
     "schedd.v1.JobService.ResumeJob": pausing.resume_job,
     "schedd.v1.JobService.TriggerJob": triggering.trigger_job,
+    "schedd.v1.JobService.BackfillJob": backfilling.backfill_job,
+    "schedd.v1.JobService.GetBackfill": backfilling.get_backfill,
+    "schedd.v1.JobService.ListBackfills": backfilling.list_backfills,
+    "schedd.v1.JobService.CancelBackfill": backfilling.cancel_backfill,
     "schedd.v1.JobService.ListNextInstants": jobs.list_next_instants,
     "schedd.v1.JobService.ExplainInstant": instants.explain_instant,
     "schedd.v1.RunService.SubmitRun": runs.submit_run,

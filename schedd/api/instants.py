@@ -11,10 +11,11 @@ instant that is accounted for in between is then found there, so "no record" is 
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from schedd.api import definitions, reckoning, stored_jobs, views
+from schedd.api.backfilled import backfilled
 from schedd.api.errors import InvalidArgument, Violation
 from schedd.api.services import Caller, Services
 from schedd.api.why import ENDS
@@ -78,11 +79,16 @@ async def explain_instant(
         ) from error
     asked = Asked(services, record, schedule, at, services.clock.now())
     row = await services.store.accounted(record.definition.job_id, at)
+    told, made = await backfilled(services, record.definition.job_id, at)
+    runs = [views.run_message(one) for one in made]
     if row is None or not _speaks_of(asked, row):
-        return job_service_pb2.ExplainInstantResponse(answer=await _without_row(asked))
+        answer = await _without_row(asked) + told
+        return job_service_pb2.ExplainInstantResponse(answer=answer, backfilled=runs)
     story = _STORIES.get(row.run.state, _ran)
-    told = f"{await story(asked, row)} Read from {_row(row)}."
-    return job_service_pb2.ExplainInstantResponse(answer=told, run=views.run_message(row))
+    answer = f"{await story(asked, row)} Read from {_row(row)}.{told}"
+    return job_service_pb2.ExplainInstantResponse(
+        answer=answer, run=views.run_message(row), backfilled=runs
+    )
 
 
 def _speaks_of(asked: Asked, row: RunRecord) -> bool:
@@ -292,8 +298,7 @@ def _row(row: RunRecord) -> str:
 
 def _told(at: datetime | None) -> str:
     assert at is not None, "callers ask for what there is"
-    written = at.astimezone(UTC).isoformat(timespec="milliseconds")
-    return written.replace(".000+00:00", "Z").replace("+00:00", "Z")
+    return views.told(at)
 
 
 def _span(span: timedelta) -> str:

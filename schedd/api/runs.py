@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID, uuid4
 
-from schedd.api import definitions, paging, validation, views
+from schedd.api import backfilling, definitions, paging, validation, views
 from schedd.api.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -91,6 +91,8 @@ async def list_runs(
         _instant(request, "scheduled_before"),
         (after[0], RunId(after[1])) if after else None,
         size + 1,
+        views.trigger_of(request.trigger),
+        backfilling.of_run(request.backfill_id),
     )
     page = rows[:size]
     last = page[-1].run.key if rows[size:] else None

@@ -7,6 +7,7 @@ from typing import Final
 
 from schedd.core.model import AuditEntry
 from schedd.ports import (
+    BackfillStore,
     CalendarStore,
     Changes,
     Checkup,
@@ -31,6 +32,7 @@ class Services:
     store: UserStore
     calendars: CalendarStore
     pauses: PauseStore
+    backfills: BackfillStore
     membership: MembershipStore
     worker_store: WorkerStore
     clock: ClusterClock

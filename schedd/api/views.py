@@ -6,13 +6,21 @@ from uuid import UUID
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.api import definitions
+from schedd.api.errors import Unbuilt
+from schedd.core.backfill import Plan
 from schedd.core.cron import ScheduleError
 from schedd.core.ids import NO_TOKEN
 from schedd.core.lifecycle import State
-from schedd.core.model import AuditEntry
+from schedd.core.model import AuditEntry, Trigger
 from schedd.core.pauses import Pause
-from schedd.core.records import AttemptRecord, DeadLetterRecord, JobRecord, RunRecord
-from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, run_pb2
+from schedd.core.records import (
+    AttemptRecord,
+    BackfillRecord,
+    DeadLetterRecord,
+    JobRecord,
+    RunRecord,
+)
+from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, job_service_pb2, run_pb2
 
 
 def stamp(instant: datetime | None) -> Timestamp | None:
@@ -22,6 +30,12 @@ def stamp(instant: datetime | None) -> Timestamp | None:
     found = Timestamp()
     found.FromDatetime(instant.astimezone(UTC))
     return found
+
+
+def told(instant: datetime) -> str:
+    """An instant in a sentence: RFC 3339 in UTC, with milliseconds where there are any."""
+    written = instant.astimezone(UTC).isoformat(timespec="milliseconds")
+    return written.replace(".000+00:00", "Z").replace("+00:00", "Z")
 
 
 def etag(job_id: UUID, generation: int) -> str:
@@ -98,7 +112,60 @@ def run_message(record: RunRecord) -> run_pb2.Run:
         error=record.error,
         trigger=run_pb2.Run.Trigger.Value(f"TRIGGER_{record.trigger}"),
         retry_at=stamp(record.retry_at) if run.state is State.RETRYING else None,
+        backfill_id=str(record.backfill) if record.backfill else "",
     )
+
+
+def planned_message(plan: Plan) -> job_service_pb2.BackfillJobResponse:
+    """What a backfill runs, and what it leaves out."""
+    answer = job_service_pb2.BackfillJobResponse()
+    for at in plan.instants:
+        answer.instants.add().FromDatetime(at.astimezone(UTC))
+    for one in plan.left_out:
+        answer.left_out.add(
+            scheduled_at=stamp(one.at),
+            run_id=str(one.run_id) if one.run_id else "",
+            state=state_value(one.state),
+            why=one.why,
+        )
+    return answer
+
+
+def backfill_message(record: BackfillRecord) -> job_service_pb2.Backfill:
+    """A backfill as people see it."""
+    states = record.states
+    if record.cancelled_at is not None:
+        state = job_service_pb2.Backfill.STATE_CANCELLED
+    elif record.over:
+        state = job_service_pb2.Backfill.STATE_DONE
+    else:
+        state = job_service_pb2.Backfill.STATE_ACTIVE
+    message = job_service_pb2.Backfill(
+        backfill_id=str(record.backfill_id),
+        namespace=record.namespace,
+        job=record.job,
+        job_id=str(record.job_id),
+        to=stamp(record.last),
+        state=state,
+        overlap=job_pb2.Overlap.Value(f"OVERLAP_{record.overlap or 'UNSPECIFIED'}"),
+        max_parallel=record.max_parallel,
+        priority=common_pb2.Priority.ValueType(record.priority),
+        total=record.total,
+        to_come=record.total - record.made if record.cancelled_at is None else 0,
+        waiting=states.get(State.PENDING, 0),
+        running=states.get(State.RUNNING, 0),
+        retrying=states.get(State.RETRYING, 0),
+        succeeded=states.get(State.SUCCEEDED, 0),
+        failed=states.get(State.FAILED, 0),
+        skipped=states.get(State.SKIPPED, 0),
+        cancelled=states.get(State.CANCELLED, 0),
+        created_at=stamp(record.created_at),
+        created_by=record.created_by,
+        cancelled_at=stamp(record.cancelled_at),
+        cancelled_by=record.cancelled_by,
+    )
+    getattr(message, "from").FromDatetime(record.first)
+    return message
 
 
 def state_value(state: State) -> common_pb2.RunState.ValueType:
@@ -109,6 +176,17 @@ def state_value(state: State) -> common_pb2.RunState.ValueType:
 def state_of(value: common_pb2.RunState.ValueType) -> State:
     """A state from the wire. Raises ValueError for UNSPECIFIED and unknown ones."""
     return State(common_pb2.RunState.Name(value).removeprefix("RUN_STATE_"))
+
+
+def trigger_of(value: run_pb2.Run.Trigger.ValueType) -> Trigger | None:
+    """What made a run, from the wire; None: nothing was named. Raises Unbuilt."""
+    word = run_pb2.Run.Trigger.Name(value).removeprefix("TRIGGER_")
+    if word == "UNSPECIFIED":
+        return None
+    try:
+        return Trigger(word)
+    except ValueError:
+        raise Unbuilt(f"trigger: {word}") from None
 
 
 def reason_value(reason: str | None) -> common_pb2.Reason.ValueType:

@@ -159,6 +159,7 @@ def _services(
         store=ground.store.users,
         calendars=ground.store.calendars,
         pauses=ground.store.pauses,
+        backfills=ground.store.backfills,
         membership=ground.store.membership,
         worker_store=ground.store.workers,
         clock=ground.clock,

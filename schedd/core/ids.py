@@ -8,6 +8,7 @@ JobId = NewType("JobId", UUID)
 RunId = NewType("RunId", UUID)
 TenureId = NewType("TenureId", UUID)
 IncarnationId = NewType("IncarnationId", UUID)
+BackfillId = NewType("BackfillId", UUID)
 ShardId = NewType("ShardId", int)
 Epoch = NewType("Epoch", int)
 Term = NewType("Term", int)
@@ -39,3 +40,8 @@ def epoch_of(token: Token) -> Epoch:
 def scheduled_run_id(job: JobId, nominal: datetime) -> RunId:
     """The id of the run of one nominal instant (aware), the same on every member."""
     return RunId(uuid5(job, nominal.astimezone(UTC).isoformat(timespec="microseconds")))
+
+
+def backfilled_run_id(backfill: BackfillId, nominal: datetime) -> RunId:
+    """The id of a backfill's run of one nominal instant (aware): not that of the schedule's own."""
+    return RunId(uuid5(backfill, nominal.astimezone(UTC).isoformat(timespec="microseconds")))

@@ -65,6 +65,8 @@ class Trigger(StrEnum):
     SCHEDULE = "SCHEDULE"
     MANUAL = "MANUAL"
     SUBMIT = "SUBMIT"
+    BACKFILL = "BACKFILL"
+    """Written as MANUAL beside the backfill's id: members of versions before know no other word."""
 
 
 @dataclass(frozen=True, slots=True)

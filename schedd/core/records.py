@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from schedd.core.ids import IncarnationId, JobId, ShardId, Timeline, Token
-from schedd.core.lifecycle import State
+from schedd.core.backfill import Plan
+from schedd.core.ids import BackfillId, IncarnationId, JobId, ShardId, Timeline, Token
+from schedd.core.lifecycle import LIVE, State
 from schedd.core.marks import Mark
 from schedd.core.model import (
     Assigned,
@@ -18,6 +19,8 @@ from schedd.core.model import (
     Incarnation,
     LiveRun,
     NewRun,
+    Overlap,
+    Priority,
     RunKey,
     Trigger,
 )
@@ -239,9 +242,10 @@ class RunRecord:
     """The whole cluster is paused."""
     first_started_at: datetime | None = None
     """Of all its handings out the first start that is known."""
-
     excluded_by: str = ""
     """Of what is SKIPPED (CALENDAR): which calendar, in words."""
+    backfill: BackfillId | None = None
+    """That made it."""
 
     @property
     def lateness(self) -> timedelta | None:
@@ -249,6 +253,58 @@ class RunRecord:
         if self.first_started_at is None:
             return None
         return max(timedelta(0), self.first_started_at - self.run.due_at)
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillRecord:
+    """A backfill as people see it: what it runs, and how that stands.
+
+    `total` instants, of which the first `made` have runs; `open`: more are to be made. `states`
+    counts the runs that there are.
+    """
+
+    backfill_id: BackfillId
+    job_id: JobId
+    namespace: str
+    job: str
+    shard: ShardId
+    first: datetime
+    last: datetime
+    total: int
+    made: int
+    open: bool
+    overlap: Overlap | None
+    max_parallel: int
+    priority: Priority
+    states: dict[State, int]
+    created_at: datetime
+    created_by: str
+    cancelled_at: datetime | None
+    """By a person, or with its job."""
+    cancelled_by: str
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of it is there any more, or to come."""
+        to_come = self.open and self.cancelled_at is None
+        return not to_come and not any(self.states.get(state) for state in LIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Backfilled:
+    """A backfill that is stored, with what it runs and what it leaves out."""
+
+    record: BackfillRecord
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBackfill:
+    """A backfill of which runs are to be made, where its job is."""
+
+    backfill_id: BackfillId
+    job_id: JobId
+    shard: ShardId
 
 
 @dataclass(frozen=True, slots=True)

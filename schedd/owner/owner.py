@@ -1,6 +1,6 @@
 """The owner's loops, made anew for each tenure, and what moves them from outside.
 
-    tenure begins → board, transactor, fire, dispatch, rescue ── run in the tenure's TaskGroup
+    tenure begins → board, transactor, fire, dispatch, rescue, backfills: in the tenure's TaskGroup
     tenure ends   → they are cancelled with it; catalogue, workers and collect live on
 
 Nudges from calls and peers come in here; without a tenure they are nothing, and the workers are
@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from schedd.core.events import Emit
 from schedd.core.ids import JobId, RunId, ShardId
+from schedd.owner.backfills import Backfills
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue
@@ -37,6 +38,7 @@ class _Loops:
     dispatch: Dispatch
     rescue: Rescue
     standing: Standing
+    backfills: Backfills
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +134,13 @@ class Owner:
             self._emit,
         )
         standing = Standing(board, self._store, transactor, self._clock, self._brake, nudges)
+        backfills = Backfills(board, self._store, transactor, self._clock)
+        backfills.on_ready(dispatch.wake)
         fire.on_ready(dispatch.wake)
         rescue.on_ready(dispatch.wake)
         self._collect.on_ready(dispatch.wake)
         self._collect.board = board
-        loops = self._loops = _Loops(fire, dispatch, rescue, standing)
+        loops = self._loops = _Loops(fire, dispatch, rescue, standing, backfills)
 
         def ended() -> None:
             board.clear()
@@ -145,7 +149,8 @@ class Owner:
                 self._collect.board = None
                 self._workers.demand(no_demand)
 
-        return _UntilTheEnd(ended), fire.loop, dispatch.loop, standing.loop, *rescue.loops
+        mine = (fire.loop, dispatch.loop, standing.loop, *rescue.loops, backfills.loop)
+        return _UntilTheEnd(ended), *mine
 
     def on_cluster_changed(self, told: Callable[[], None]) -> None:
         """Have `told()` called when somebody says that the cluster has changed."""
@@ -167,6 +172,7 @@ class Owner:
         if self._loops is not None and wanted:
             self._loops.rescue.look_at(wanted)
             self._loops.dispatch.wake()
+            self._loops.backfills.wake()
 
     def runs_changed(self, runs: Iterable[RunId]) -> None:
         """Somebody may watch these."""
@@ -187,6 +193,7 @@ class Owner:
             self._loops.fire.reload()
             self._loops.rescue.wake()
             self._loops.dispatch.wake()
+            self._loops.backfills.wake()
 
     def _slots_freed(self) -> None:
         if self._loops is not None:

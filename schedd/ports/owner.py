@@ -25,6 +25,7 @@ from schedd.core.records import (
     FailedTooOften,
     Fired,
     JobRecord,
+    OpenBackfill,
     Parted,
     Resumption,
     StoredDefinition,
@@ -72,6 +73,14 @@ class OwnerStore(Protocol):
         """End the runs that others of their jobs replace, or leave no room for; those that run are
         marked, and their workers must be told. Some at a time: call again.
         """
+        ...
+
+    async def backfills(self, shards: Sequence[ShardId]) -> list[OpenBackfill]:
+        """Those of these shards' jobs of which more runs may be made now, oldest first."""
+        ...
+
+    async def feed(self, claim: Claim, wanted: Sequence[OpenBackfill]) -> list[LiveRun]:
+        """Make the next runs of these backfills, as many as there is room for."""
         ...
 
     async def give_back(self, claim: Claim, unstarted: Sequence[Unstarted]) -> list[LiveRun]: ...

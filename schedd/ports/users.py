@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Protocol
 
 from schedd.core.ids import (
+    BackfillId,
     JobId,
     RunId,
     Token,
@@ -144,6 +145,8 @@ class UserStore(Protocol):
         before: datetime | None,
         after: tuple[datetime, RunId] | None,
         limit: int,
+        trigger: Trigger | None = None,
+        backfill: BackfillId | None = None,
     ) -> list[RunRecord]:
         """Newest first, past `after` (scheduled_at, id)."""
         ...

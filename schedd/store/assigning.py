@@ -27,7 +27,7 @@ from schedd.core.lifecycle import State
 from schedd.core.model import Draft, LiveRun, Priority, RunKey
 from schedd.store import arrays, turns
 from schedd.store.keys import key_arguments, lock_runs
-from schedd.store.overlapping import NEXT
+from schedd.store.overlapping import APART, NEXT
 
 ADMITTED = "COALESCE(((SELECT busy.runs FROM busy) ->> e.job_id::text)::int, 0)"
 """How many runs of its job are admitted."""
@@ -61,7 +61,8 @@ WITH b AS MATERIALIZED (
         FROM (SELECT DISTINCT shard, job_id FROM c WHERE token = 0 AND overlap_limit > 0) j
         JOIN live l ON l.shard = j.shard AND l.job_id = j.job_id
         JOIN runs x ON x.scheduled_at = l.scheduled_at AND x.run_id = l.run_id
-        WHERE x.token > 0 AND x.state IN ('PENDING', 'RUNNING', 'RETRYING') GROUP BY l.job_id
+        WHERE x.token > 0 AND x.state IN ('PENDING', 'RUNNING', 'RETRYING') AND NOT {APART}
+        GROUP BY l.job_id
     ) admitted
 ), q AS (  -- jobs whose runs are lined up; seldom any
     SELECT job_id, shard, job_policy, paused, max(ready_at) AS as_of FROM c

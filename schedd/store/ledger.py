@@ -37,6 +37,14 @@ def following(connection: Connection, job_id: JobId, after: datetime) -> RunReco
     return None if row is None else record(row)
 
 
+def backfilled(connection: Connection, job_id: JobId, at: datetime) -> list[RunRecord]:
+    """Runs that backfills made of the instant, oldest first."""
+    query = records().where(
+        runs.c.job_id == job_id, runs.c.scheduled_at == at, runs.c.backfill.is_not(None)
+    )
+    return [record(row) for row in connection.execute(query.order_by(runs.c.created_at))]
+
+
 def last_pause(connection: Connection, object_: str, at: datetime) -> AuditEntry | None:
     """The audit's newest line that paused it no later than `at`."""
     row = connection.execute(

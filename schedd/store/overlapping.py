@@ -41,7 +41,10 @@ def _words(policies: Collection[Overlap]) -> str:
 BUFFERED = _words(BUFFERS)
 REPLACING = _words(REPLACES)
 
-STANDING = """
+APART = "(x.backfill IS NOT NULL AND x.overlap IS NOT DISTINCT FROM 'ALLOW')"
+"""The run `x` is of a backfill that allows overlap: it is in nobody's way, and nobody in its."""
+
+STANDING = f"""
     SELECT q.job_id, x.run_id, x.scheduled_at, x.due_at, x.priority, x.state, x.token,
         x.token > 0 AS admitted, x.cancelling, x.killing,
         COALESCE(x.overlap, q.job_policy) AS policy,
@@ -50,7 +53,7 @@ STANDING = """
     CROSS JOIN LATERAL (
         SELECT * FROM runs r WHERE r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id OFFSET 0
     ) x
-    WHERE x.state IN ('PENDING', 'RUNNING', 'RETRYING')
+    WHERE x.state IN ('PENDING', 'RUNNING', 'RETRYING') AND NOT {APART}
       AND (x.token > 0 OR x.ready_at <= GREATEST(statement_timestamp(), q.as_of))
 """
 """What is admitted or waits of the jobs in `q (job_id, shard, job_policy, paused, as_of)`."""

@@ -20,12 +20,13 @@ from schedd.core.records import (
     FailedTooOften,
     Fired,
     JobRecord,
+    OpenBackfill,
     Parted,
     Resumption,
     StoredDefinition,
     Unstarted,
 )
-from schedd.store import assigning, dispatch, firing, overlapping, own_changes
+from schedd.store import assigning, dispatch, feeding, firing, overlapping, own_changes
 from schedd.store.database import Database
 from schedd.store.fence import lock_shards
 from schedd.store.halving import halved
@@ -158,6 +159,18 @@ class PostgresOwnerStore:
             [each for _, parted in answers for each in parted.ended],
             [run for _, parted in answers for run in parted.cancelled],
         )
+
+    async def backfills(self, shards: Sequence[ShardId]) -> list[OpenBackfill]:
+        """Those of which more runs may be made now, oldest first."""
+        return await self.database.call(lambda c: feeding.with_room(c, shards))
+
+    async def feed(self, claim: Claim, wanted: Sequence[OpenBackfill]) -> list[LiveRun]:
+        """Make the next runs of these, as many as there is room for."""
+
+        def body(connection: Connection, mine: Sequence[OpenBackfill]) -> list[LiveRun]:
+            return feeding.feed(connection, claim.tenure, mine, _shards(mine))
+
+        return await self._rows(claim, wanted, body)
 
     async def give_back(self, claim: Claim, unstarted: Sequence[Unstarted]) -> list[LiveRun]:
         """Assignments that never started go whence they came."""

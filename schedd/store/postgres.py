@@ -33,6 +33,7 @@ from schedd.store import (
     results,
     workers,
 )
+from schedd.store.backfill_store import PostgresBackfillStore
 from schedd.store.calendars import PostgresCalendarStore
 from schedd.store.database import Database
 from schedd.store.fence import application_name, ending_blockers
@@ -215,6 +216,7 @@ class PostgresStore:
     users: PostgresUserStore = field(init=False)
     calendars: PostgresCalendarStore = field(init=False)
     pauses: PostgresPauseStore = field(init=False)
+    backfills: PostgresBackfillStore = field(init=False)
     recovery: PostgresRecoveryStore = field(init=False)
 
     def __post_init__(self) -> None:
@@ -226,6 +228,7 @@ class PostgresStore:
             "users": PostgresUserStore(self.database),
             "calendars": PostgresCalendarStore(self.database),
             "pauses": PostgresPauseStore(self.database),
+            "backfills": PostgresBackfillStore(self.database),
             "recovery": PostgresRecoveryStore(self.database),
         }
         for name, store in stores.items():

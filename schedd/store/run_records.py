@@ -7,7 +7,7 @@ from uuid import UUID
 
 from sqlalchemy import Row, Select, case, func, literal_column, select
 
-from schedd.core.ids import JobId, RunId, Token
+from schedd.core.ids import BackfillId, JobId, RunId, Token
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import LiveRun, Overlap, Priority, RunKey, Trigger
 from schedd.core.records import RunRecord
@@ -62,7 +62,7 @@ def record(row: Row[Any]) -> RunRecord:
         row.namespace,
         row.name,
         row.ephemeral,
-        Trigger(row.trigger),
+        Trigger(row.trigger) if row.backfill is None else Trigger.BACKFILL,
         row.reason,
         row.assignments,
         row.instants,
@@ -75,6 +75,7 @@ def record(row: Row[Any]) -> RunRecord:
         row.braked,
         row.first_started_at,
         row.excluded_by or "",
+        backfill=row.backfill and BackfillId(row.backfill),
     )
 
 

@@ -12,9 +12,9 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, and_, func, select, tuple_
 
-from schedd.core.ids import JobId, RunId, Token
+from schedd.core.ids import BackfillId, JobId, RunId, Token
 from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import AuditEntry, NewRun, Overlap, Priority, Trigger
 from schedd.core.records import AttemptRecord, DeadLetterRecord, Idempotency, JobRecord, RunRecord
@@ -23,7 +23,17 @@ from schedd.store.arrays import clean
 from schedd.store.inserting import insert_run_row
 from schedd.store.jobs import insert_job
 from schedd.store.run_records import newest_first, of_job, record, records
-from schedd.store.schema import attempts, dead_letters, jobs, live, outputs, results, runs, timers
+from schedd.store.schema import (
+    attempts,
+    backfills,
+    dead_letters,
+    jobs,
+    live,
+    outputs,
+    results,
+    runs,
+    timers,
+)
 
 ATTEMPT = (
     attempts.c.attempt,
@@ -113,6 +123,8 @@ def list_runs(
     before: datetime | None,
     after: tuple[datetime, RunId] | None,
     limit: int,
+    trigger: Trigger | None = None,
+    backfill: BackfillId | None = None,
 ) -> list[RunRecord]:
     """Newest first, past `after`; `job` is an id or a name, a deleted job's too."""
     query = newest_first(limit).where(jobs.c.namespace == clean(namespace))
@@ -124,6 +136,17 @@ def list_runs(
             query = query.where(runs.c.run_id.in_(select(live.c.run_id)))
     if worker is not None:
         query = query.where(runs.c.worker == clean(worker))
+    if trigger is not None:
+        query = query.where(_made_by(trigger))
+    if backfill is not None:
+        made_by = select(backfills.c.job_id, backfills.c.first, backfills.c.last)
+        range_ = made_by.where(backfills.c.backfill_id == backfill).subquery()
+        query = query.where(
+            runs.c.backfill == backfill,
+            runs.c.job_id == select(range_.c.job_id).scalar_subquery(),
+            runs.c.scheduled_at >= select(range_.c.first).scalar_subquery(),
+            runs.c.scheduled_at <= select(range_.c.last).scalar_subquery(),
+        )
     if since is not None:
         query = query.where(runs.c.scheduled_at >= since)
     if before is not None:
@@ -219,6 +242,13 @@ def list_dead_letters(
         DeadLetterRecord(record(row), row.fingerprint, row.died_at)
         for row in connection.execute(query)
     ]
+
+
+def _made_by(trigger: Trigger) -> ColumnElement[bool]:
+    if trigger is Trigger.BACKFILL:
+        backfilled = runs.c.job_id.in_(select(backfills.c.job_id))
+        return and_(runs.c.backfill.is_not(None), backfilled)
+    return and_(runs.c.trigger == trigger.value, runs.c.backfill.is_(None))
 
 
 def _attempt(row: Any) -> AttemptRecord:

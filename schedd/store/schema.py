@@ -108,6 +108,7 @@ runs = Table(
     Column("killing", Boolean, nullable=False),
     Column("overlap", Text),
     Column("excluded_by", Text),
+    Column("backfill", Uuid),
 )
 
 calendars = Table(
@@ -139,6 +140,25 @@ job_calendars = Table(
     Column("name", Text, primary_key=True),
     Column("namespace", Text, nullable=False),
     Column("version", Integer, nullable=False),
+)
+
+backfills = Table(
+    "backfills",
+    metadata,
+    Column("backfill_id", Uuid, primary_key=True),
+    Column("job_id", Uuid, nullable=False),
+    Column("first", INSTANT, nullable=False),
+    Column("last", INSTANT, nullable=False),
+    Column("instants", ARRAY(INSTANT), nullable=False),
+    Column("made", Integer, nullable=False),
+    Column("open", Boolean, nullable=False),
+    Column("overlap", Text),
+    Column("max_parallel", Integer, nullable=False),
+    Column("priority", SmallInteger, nullable=False),
+    Column("created_at", INSTANT, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("cancelled_at", INSTANT),
+    Column("cancelled_by", Text, nullable=False),
 )
 
 live = Table(

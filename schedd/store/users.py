@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from schedd.core.ids import JobId, RunId, Token
+from schedd.core.ids import BackfillId, JobId, RunId, Token
 from schedd.core.lifecycle import State
 from schedd.core.model import AuditEntry, LiveRun, NewRun, Overlap, Priority, Trigger
 from schedd.core.records import (
@@ -157,11 +157,12 @@ class PostgresUserStore:
         before: datetime | None,
         after: tuple[datetime, RunId] | None,
         limit: int,
+        trigger: Trigger | None = None,
+        backfill: BackfillId | None = None,
     ) -> list[RunRecord]:
         """Newest first, past `after`."""
-        return await self.database.call(
-            lambda c: runs.list_runs(c, namespace, job, states, worker, since, before, after, limit)
-        )
+        where = (namespace, job, states, worker, since, before, after, limit, trigger, backfill)
+        return await self.database.call(lambda c: runs.list_runs(c, *where))
 
     async def cancel_run(self, run_id: RunId, audit: AuditEntry) -> RunRecord | None:
         """Cancel what waits, mark what runs."""

@@ -84,11 +84,11 @@ def test_a_refusal_says_what_why_and_what_to_do(channels: list[grpc.Channel]):
 
 
 def test_what_isnt_built_is_refused_by_name(channels: list[grpc.Channel]):
-    jobs = job_service_pb2_grpc.JobServiceStub(channels[0])
+    runs = run_service_pb2_grpc.RunServiceStub(channels[0])
     with pytest.raises(grpc.RpcError) as refused:
-        jobs.BackfillJob(job_service_pb2.BackfillJobRequest(job="x"), timeout=DEADLINE)
+        runs.RetryRun(run_service_pb2.RetryRunRequest(run_id="x"), timeout=DEADLINE)
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    assert "BackfillJob" in refused.value.details()
+    assert "RetryRun" in refused.value.details()
     assert details(refused.value)[0].reason == "NOT_BUILT"
 
 

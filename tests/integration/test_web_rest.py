@@ -179,6 +179,25 @@ async def test_every_unbuilt_call_says_so_by_name(web: Web) -> None:
         assert method.name in answer.json["detail"]
 
 
+async def test_a_backfill_is_planned_asked_for_read_and_cancelled(web: Web) -> None:
+    await made(web, cron="0 * * * *", overlap="skip")
+    body = {"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T02:00:00Z"}
+    hours = [f"2026-01-01T0{hour}:00:00.000Z" for hour in range(3)]
+
+    dry = await web.post("/api/v1/jobs/etl:backfill", body | {"dryRun": True})
+    assert (dry.status, dry.json["instants"], dry.json["backfill"]) == (200, hours, None)
+    asked = (await web.post("/api/v1/jobs/etl:backfill", body)).json
+    path = f"/api/v1/backfills/{asked['backfill']['backfillId']}"
+    read = (await web.get(path)).json
+    assert (read["state"], read["from"], read["toCome"]) == ("ACTIVE", hours[0], 3)
+    ended = (await web.post(f"{path}:cancel", {})).json
+    assert (ended["state"], ended["toCome"]) == ("CANCELLED", 0)
+    listed = (await web.get("/api/v1/backfills?job=etl")).json
+    assert [one["backfillId"] for one in listed["backfills"]] == [read["backfillId"]]
+    wrong = await web.post("/api/v1/jobs/etl:backfill", body | {"maxParallel": 2})
+    assert (wrong.status, wrong.json["reason"]) == (400, "INVALID_FIELD")
+
+
 async def test_every_reading_call_answers_without_a_fault(web: Web) -> None:
     await made(web)
     run_id = (await web.post("/api/v1/runs", SUBMITTED)).json["runId"]
@@ -186,6 +205,7 @@ async def test_every_reading_call_answers_without_a_fault(web: Web) -> None:
         for route in routes_of(method):
             if route.verb == "GET" and method.full_name not in unbuilt.CALLS:
                 path = route.template.replace("{job}", "etl").replace("{run_id}", run_id)
+                path = path.replace("{backfill_id}", run_id)  # there is none of this id
                 query = {"watch": f"?runIds={run_id}", "explain": "?at=2026-01-01T00:00:00Z"}.get(
                     path.rpartition(":")[2], ""
                 )

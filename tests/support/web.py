@@ -176,6 +176,7 @@ async def served(dsn: str) -> AsyncIterator[Web]:
         store=store.users,
         calendars=store.calendars,
         pauses=store.pauses,
+        backfills=store.backfills,
         membership=store.membership,
         worker_store=store.workers,
         clock=clock,

@@ -11,6 +11,7 @@ import click
 from schedclient import Client, Instant, Job, Run
 from schedctl import changes, following
 from schedctl.columns import INSTANTS, JOBS, RUNS, WITH_EXCLUDED, facts
+from schedctl.commands.backfill import backfill, backfills, cancel_backfill
 from schedctl.failure import Failure
 from schedctl.flags import Group, pass_session
 from schedctl.output import message, show_data, show_facts, show_list, show_listing, show_one
@@ -28,6 +29,10 @@ from schedctl.work import (
 @click.group(cls=Group)
 def job() -> None:
     """Jobs: what to run, when, and how."""
+
+
+for command in (backfill, backfills, cancel_backfill):
+    job.add_command(command)
 
 
 def _name(one: Job) -> str:
@@ -290,5 +295,6 @@ def explain(session: Session, name: str, at: datetime) -> None:
         show_data(session, found.to_json(snake=session.output == "yaml"))
         return
     click.echo(found.answer)
-    if found.run is not None:
-        show_one(session, found.run, RUNS, lambda one: one.run_id)
+    runs = [*([found.run] if found.run else []), *found.backfilled]
+    if runs:
+        show_list(session, runs, RUNS, lambda one: one.run_id)

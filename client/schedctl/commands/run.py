@@ -35,6 +35,8 @@ def _id(one: Run) -> str:
 @click.option("--job", default="", help="Of this job (id or name).")
 @click.option("--state", multiple=True, metavar="STATE", help="In this state; repeatable.")
 @click.option("--worker", default="", help="Handed to this worker.")
+@click.option("--trigger", metavar="schedule|manual|…", help="Made by this.")
+@click.option("--backfill", default="", metavar="ID", help="Made by this backfill.")
 @click.option("--after", metavar="INSTANT", help="Scheduled after.")
 @click.option("--before", metavar="INSTANT", help="Scheduled before.")
 @click.option("--limit", type=click.IntRange(min=1), help="[default: 50 for tables, else all]")
@@ -44,6 +46,8 @@ def list_runs(
     job: str,
     state: tuple[str, ...],
     worker: str,
+    trigger: str | None,
+    backfill: str,
     after: str | None,
     before: str | None,
     limit: int | None,
@@ -54,7 +58,14 @@ def list_runs(
         session,
         limit,
         lambda client, most: client.runs.list(
-            job=job, states=states, worker=worker, after=after, before=before, limit=most
+            job=job,
+            states=states,
+            worker=worker,
+            trigger=trigger,
+            backfill=backfill,
+            after=after,
+            before=before,
+            limit=most,
         ),
         RUNS,
         _id,
@@ -77,6 +88,7 @@ def get(session: Session, run_id: str) -> None:
             ("Due", found.due_at),
             ("Retry", found.retry_at),
             ("Trigger", found.trigger),
+            ("Backfill", found.backfill_id),
             ("Until", found.scheduled_until),
             ("Error", found.error),
         ],

@@ -9,12 +9,19 @@ import google.protobuf.descriptor
 import google.protobuf.duration_pb2
 import google.protobuf.field_mask_pb2
 import google.protobuf.internal.containers
+import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import google.protobuf.timestamp_pb2
 import schedproto.v1.common_pb2
 import schedproto.v1.job_pb2
 import schedproto.v1.run_pb2
+import sys
 import typing
+
+if sys.version_info >= (3, 10):
+    import typing as typing_extensions
+else:
+    import typing_extensions
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
@@ -279,6 +286,31 @@ global___TriggerJobRequest = TriggerJobRequest
 class BackfillJobRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    class _Rerun:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _RerunEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[BackfillJobRequest._Rerun.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        RERUN_UNSPECIFIED: BackfillJobRequest._Rerun.ValueType  # 0
+        """None of them."""
+        RERUN_NONE: BackfillJobRequest._Rerun.ValueType  # 1
+        RERUN_FAILED: BackfillJobRequest._Rerun.ValueType  # 2
+        """Those that failed, or were cancelled once they had been handed out."""
+        RERUN_ALL: BackfillJobRequest._Rerun.ValueType  # 3
+        """Those that succeeded, too."""
+
+    class Rerun(_Rerun, metaclass=_RerunEnumTypeWrapper):
+        """Which instants are run again that ran already."""
+
+    RERUN_UNSPECIFIED: BackfillJobRequest.Rerun.ValueType  # 0
+    """None of them."""
+    RERUN_NONE: BackfillJobRequest.Rerun.ValueType  # 1
+    RERUN_FAILED: BackfillJobRequest.Rerun.ValueType  # 2
+    """Those that failed, or were cancelled once they had been handed out."""
+    RERUN_ALL: BackfillJobRequest.Rerun.ValueType  # 3
+    """Those that succeeded, too."""
+
     NAMESPACE_FIELD_NUMBER: builtins.int
     JOB_FIELD_NUMBER: builtins.int
     FROM_FIELD_NUMBER: builtins.int
@@ -287,12 +319,23 @@ class BackfillJobRequest(google.protobuf.message.Message):
     OVERLAP_FIELD_NUMBER: builtins.int
     MAX_PARALLEL_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
+    IDEMPOTENCY_KEY_FIELD_NUMBER: builtins.int
+    PRIORITY_FIELD_NUMBER: builtins.int
+    RERUN_FIELD_NUMBER: builtins.int
     namespace: builtins.str
     job: builtins.str
     dry_run: builtins.bool
+    """Say what would be run; nothing is stored."""
     overlap: schedproto.v1.job_pb2.Overlap.ValueType
+    """Instead of the job's own, for the runs of this backfill."""
     max_parallel: builtins.int
+    """How many of its runs are there at once; 1 if 0."""
     request_id: builtins.str
+    idempotency_key: builtins.str
+    """Same key and same body within 24 h: the same backfill again."""
+    priority: schedproto.v1.common_pb2.Priority.ValueType
+    """LOW if not given."""
+    rerun: global___BackfillJobRequest.Rerun.ValueType
     @property
     def to(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     def __init__(
@@ -305,9 +348,12 @@ class BackfillJobRequest(google.protobuf.message.Message):
         overlap: schedproto.v1.job_pb2.Overlap.ValueType = ...,
         max_parallel: builtins.int = ...,
         request_id: builtins.str = ...,
+        idempotency_key: builtins.str = ...,
+        priority: schedproto.v1.common_pb2.Priority.ValueType = ...,
+        rerun: global___BackfillJobRequest.Rerun.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["from", b"from", "to", b"to"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["dry_run", b"dry_run", "from", b"from", "job", b"job", "max_parallel", b"max_parallel", "namespace", b"namespace", "overlap", b"overlap", "request_id", b"request_id", "to", b"to"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["dry_run", b"dry_run", "from", b"from", "idempotency_key", b"idempotency_key", "job", b"job", "max_parallel", b"max_parallel", "namespace", b"namespace", "overlap", b"overlap", "priority", b"priority", "request_id", b"request_id", "rerun", b"rerun", "to", b"to"]) -> None: ...
 
 global___BackfillJobRequest = BackfillJobRequest
 
@@ -315,17 +361,246 @@ global___BackfillJobRequest = BackfillJobRequest
 class BackfillJobResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class LeftOut(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        SCHEDULED_AT_FIELD_NUMBER: builtins.int
+        RUN_ID_FIELD_NUMBER: builtins.int
+        STATE_FIELD_NUMBER: builtins.int
+        WHY_FIELD_NUMBER: builtins.int
+        run_id: builtins.str
+        """The run that there is of it; empty if there is none yet."""
+        state: schedproto.v1.common_pb2.RunState.ValueType
+        why: builtins.str
+        @property
+        def scheduled_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+        def __init__(
+            self,
+            *,
+            scheduled_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+            run_id: builtins.str = ...,
+            state: schedproto.v1.common_pb2.RunState.ValueType = ...,
+            why: builtins.str = ...,
+        ) -> None: ...
+        def HasField(self, field_name: typing.Literal["scheduled_at", b"scheduled_at"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["run_id", b"run_id", "scheduled_at", b"scheduled_at", "state", b"state", "why", b"why"]) -> None: ...
+
     INSTANTS_FIELD_NUMBER: builtins.int
+    LEFT_OUT_FIELD_NUMBER: builtins.int
+    BACKFILL_FIELD_NUMBER: builtins.int
     @property
-    def instants(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[google.protobuf.timestamp_pb2.Timestamp]: ...
+    def instants(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[google.protobuf.timestamp_pb2.Timestamp]:
+        """What it runs, oldest first."""
+
+    @property
+    def left_out(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BackfillJobResponse.LeftOut]:
+        """Instants of the range that it leaves out. Empty where an idempotency key gave an earlier one."""
+
+    @property
+    def backfill(self) -> global___Backfill:
+        """Not set for a dry run."""
+
     def __init__(
         self,
         *,
         instants: collections.abc.Iterable[google.protobuf.timestamp_pb2.Timestamp] | None = ...,
+        left_out: collections.abc.Iterable[global___BackfillJobResponse.LeftOut] | None = ...,
+        backfill: global___Backfill | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["instants", b"instants"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["backfill", b"backfill"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["backfill", b"backfill", "instants", b"instants", "left_out", b"left_out"]) -> None: ...
 
 global___BackfillJobResponse = BackfillJobResponse
+
+@typing.final
+class Backfill(google.protobuf.message.Message):
+    """Runs of a past range, made as many at a time as `max_parallel` says."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    class _State:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _StateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[Backfill._State.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        STATE_UNSPECIFIED: Backfill._State.ValueType  # 0
+        STATE_ACTIVE: Backfill._State.ValueType  # 1
+        """Runs of it are there, or to come."""
+        STATE_DONE: Backfill._State.ValueType  # 2
+        """All of its runs have ended."""
+        STATE_CANCELLED: Backfill._State.ValueType  # 3
+        """By a person, or its job was deleted; runs of it may be on their way to their end."""
+
+    class State(_State, metaclass=_StateEnumTypeWrapper): ...
+    STATE_UNSPECIFIED: Backfill.State.ValueType  # 0
+    STATE_ACTIVE: Backfill.State.ValueType  # 1
+    """Runs of it are there, or to come."""
+    STATE_DONE: Backfill.State.ValueType  # 2
+    """All of its runs have ended."""
+    STATE_CANCELLED: Backfill.State.ValueType  # 3
+    """By a person, or its job was deleted; runs of it may be on their way to their end."""
+
+    BACKFILL_ID_FIELD_NUMBER: builtins.int
+    NAMESPACE_FIELD_NUMBER: builtins.int
+    JOB_FIELD_NUMBER: builtins.int
+    JOB_ID_FIELD_NUMBER: builtins.int
+    FROM_FIELD_NUMBER: builtins.int
+    TO_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    OVERLAP_FIELD_NUMBER: builtins.int
+    MAX_PARALLEL_FIELD_NUMBER: builtins.int
+    PRIORITY_FIELD_NUMBER: builtins.int
+    TOTAL_FIELD_NUMBER: builtins.int
+    TO_COME_FIELD_NUMBER: builtins.int
+    WAITING_FIELD_NUMBER: builtins.int
+    RUNNING_FIELD_NUMBER: builtins.int
+    RETRYING_FIELD_NUMBER: builtins.int
+    SUCCEEDED_FIELD_NUMBER: builtins.int
+    FAILED_FIELD_NUMBER: builtins.int
+    SKIPPED_FIELD_NUMBER: builtins.int
+    CANCELLED_FIELD_NUMBER: builtins.int
+    CREATED_AT_FIELD_NUMBER: builtins.int
+    CREATED_BY_FIELD_NUMBER: builtins.int
+    CANCELLED_AT_FIELD_NUMBER: builtins.int
+    CANCELLED_BY_FIELD_NUMBER: builtins.int
+    backfill_id: builtins.str
+    namespace: builtins.str
+    job: builtins.str
+    job_id: builtins.str
+    state: global___Backfill.State.ValueType
+    overlap: schedproto.v1.job_pb2.Overlap.ValueType
+    """Unspecified: as the job says."""
+    max_parallel: builtins.int
+    priority: schedproto.v1.common_pb2.Priority.ValueType
+    total: builtins.int
+    """How many instants it runs, and how their runs stand."""
+    to_come: builtins.int
+    """No run was made of them yet."""
+    waiting: builtins.int
+    running: builtins.int
+    retrying: builtins.int
+    succeeded: builtins.int
+    failed: builtins.int
+    skipped: builtins.int
+    cancelled: builtins.int
+    created_by: builtins.str
+    cancelled_by: builtins.str
+    @property
+    def to(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    @property
+    def created_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    @property
+    def cancelled_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        backfill_id: builtins.str = ...,
+        namespace: builtins.str = ...,
+        job: builtins.str = ...,
+        job_id: builtins.str = ...,
+        to: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        state: global___Backfill.State.ValueType = ...,
+        overlap: schedproto.v1.job_pb2.Overlap.ValueType = ...,
+        max_parallel: builtins.int = ...,
+        priority: schedproto.v1.common_pb2.Priority.ValueType = ...,
+        total: builtins.int = ...,
+        to_come: builtins.int = ...,
+        waiting: builtins.int = ...,
+        running: builtins.int = ...,
+        retrying: builtins.int = ...,
+        succeeded: builtins.int = ...,
+        failed: builtins.int = ...,
+        skipped: builtins.int = ...,
+        cancelled: builtins.int = ...,
+        created_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        created_by: builtins.str = ...,
+        cancelled_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        cancelled_by: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["cancelled_at", b"cancelled_at", "created_at", b"created_at", "from", b"from", "to", b"to"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["backfill_id", b"backfill_id", "cancelled", b"cancelled", "cancelled_at", b"cancelled_at", "cancelled_by", b"cancelled_by", "created_at", b"created_at", "created_by", b"created_by", "failed", b"failed", "from", b"from", "job", b"job", "job_id", b"job_id", "max_parallel", b"max_parallel", "namespace", b"namespace", "overlap", b"overlap", "priority", b"priority", "retrying", b"retrying", "running", b"running", "skipped", b"skipped", "state", b"state", "succeeded", b"succeeded", "to", b"to", "to_come", b"to_come", "total", b"total", "waiting", b"waiting"]) -> None: ...
+
+global___Backfill = Backfill
+
+@typing.final
+class GetBackfillRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BACKFILL_ID_FIELD_NUMBER: builtins.int
+    backfill_id: builtins.str
+    def __init__(
+        self,
+        *,
+        backfill_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["backfill_id", b"backfill_id"]) -> None: ...
+
+global___GetBackfillRequest = GetBackfillRequest
+
+@typing.final
+class ListBackfillsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: builtins.int
+    JOB_FIELD_NUMBER: builtins.int
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    namespace: builtins.str
+    job: builtins.str
+    """Id or name; all if empty."""
+    page_size: builtins.int
+    """50 if 0, at most 1,000."""
+    page_token: builtins.str
+    def __init__(
+        self,
+        *,
+        namespace: builtins.str = ...,
+        job: builtins.str = ...,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["job", b"job", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
+
+global___ListBackfillsRequest = ListBackfillsRequest
+
+@typing.final
+class ListBackfillsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BACKFILLS_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    @property
+    def backfills(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Backfill]: ...
+    def __init__(
+        self,
+        *,
+        backfills: collections.abc.Iterable[global___Backfill] | None = ...,
+        next_page_token: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["backfills", b"backfills", "next_page_token", b"next_page_token"]) -> None: ...
+
+global___ListBackfillsResponse = ListBackfillsResponse
+
+@typing.final
+class CancelBackfillRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BACKFILL_ID_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    backfill_id: builtins.str
+    request_id: builtins.str
+    def __init__(
+        self,
+        *,
+        backfill_id: builtins.str = ...,
+        request_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["backfill_id", b"backfill_id", "request_id", b"request_id"]) -> None: ...
+
+global___CancelBackfillRequest = CancelBackfillRequest
 
 @typing.final
 class ListNextInstantsRequest(google.protobuf.message.Message):
@@ -428,16 +703,22 @@ class ExplainInstantResponse(google.protobuf.message.Message):
 
     ANSWER_FIELD_NUMBER: builtins.int
     RUN_FIELD_NUMBER: builtins.int
+    BACKFILLED_FIELD_NUMBER: builtins.int
     answer: builtins.str
     @property
     def run(self) -> schedproto.v1.run_pb2.Run: ...
+    @property
+    def backfilled(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[schedproto.v1.run_pb2.Run]:
+        """Runs of backfills for this instant, oldest first."""
+
     def __init__(
         self,
         *,
         answer: builtins.str = ...,
         run: schedproto.v1.run_pb2.Run | None = ...,
+        backfilled: collections.abc.Iterable[schedproto.v1.run_pb2.Run] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["run", b"run"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["answer", b"answer", "run", b"run"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["answer", b"answer", "backfilled", b"backfilled", "run", b"run"]) -> None: ...
 
 global___ExplainInstantResponse = ExplainInstantResponse

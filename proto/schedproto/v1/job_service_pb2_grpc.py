@@ -81,6 +81,21 @@ class JobServiceStub(object):
                 request_serializer=schedproto_dot_v1_dot_job__service__pb2.BackfillJobRequest.SerializeToString,
                 response_deserializer=schedproto_dot_v1_dot_job__service__pb2.BackfillJobResponse.FromString,
                 _registered_method=True)
+        self.GetBackfill = channel.unary_unary(
+                '/schedd.v1.JobService/GetBackfill',
+                request_serializer=schedproto_dot_v1_dot_job__service__pb2.GetBackfillRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_job__service__pb2.Backfill.FromString,
+                _registered_method=True)
+        self.ListBackfills = channel.unary_unary(
+                '/schedd.v1.JobService/ListBackfills',
+                request_serializer=schedproto_dot_v1_dot_job__service__pb2.ListBackfillsRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_job__service__pb2.ListBackfillsResponse.FromString,
+                _registered_method=True)
+        self.CancelBackfill = channel.unary_unary(
+                '/schedd.v1.JobService/CancelBackfill',
+                request_serializer=schedproto_dot_v1_dot_job__service__pb2.CancelBackfillRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_job__service__pb2.Backfill.FromString,
+                _registered_method=True)
         self.ListNextInstants = channel.unary_unary(
                 '/schedd.v1.JobService/ListNextInstants',
                 request_serializer=schedproto_dot_v1_dot_job__service__pb2.ListNextInstantsRequest.SerializeToString,
@@ -146,7 +161,28 @@ class JobServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def BackfillJob(self, request, context):
+        """Runs of a past range. Those of them that ran are left out, unless `rerun` says otherwise.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetBackfill(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListBackfills(self, request, context):
+        """Newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelBackfill(self, request, context):
+        """No further run of it is made, what waits is cancelled, what runs is ended. Twice is fine.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -212,6 +248,21 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.BackfillJob,
                     request_deserializer=schedproto_dot_v1_dot_job__service__pb2.BackfillJobRequest.FromString,
                     response_serializer=schedproto_dot_v1_dot_job__service__pb2.BackfillJobResponse.SerializeToString,
+            ),
+            'GetBackfill': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetBackfill,
+                    request_deserializer=schedproto_dot_v1_dot_job__service__pb2.GetBackfillRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_job__service__pb2.Backfill.SerializeToString,
+            ),
+            'ListBackfills': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBackfills,
+                    request_deserializer=schedproto_dot_v1_dot_job__service__pb2.ListBackfillsRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_job__service__pb2.ListBackfillsResponse.SerializeToString,
+            ),
+            'CancelBackfill': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelBackfill,
+                    request_deserializer=schedproto_dot_v1_dot_job__service__pb2.CancelBackfillRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_job__service__pb2.Backfill.SerializeToString,
             ),
             'ListNextInstants': grpc.unary_unary_rpc_method_handler(
                     servicer.ListNextInstants,
@@ -467,6 +518,87 @@ class JobService(object):
             '/schedd.v1.JobService/BackfillJob',
             schedproto_dot_v1_dot_job__service__pb2.BackfillJobRequest.SerializeToString,
             schedproto_dot_v1_dot_job__service__pb2.BackfillJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetBackfill(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/schedd.v1.JobService/GetBackfill',
+            schedproto_dot_v1_dot_job__service__pb2.GetBackfillRequest.SerializeToString,
+            schedproto_dot_v1_dot_job__service__pb2.Backfill.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBackfills(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/schedd.v1.JobService/ListBackfills',
+            schedproto_dot_v1_dot_job__service__pb2.ListBackfillsRequest.SerializeToString,
+            schedproto_dot_v1_dot_job__service__pb2.ListBackfillsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelBackfill(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/schedd.v1.JobService/CancelBackfill',
+            schedproto_dot_v1_dot_job__service__pb2.CancelBackfillRequest.SerializeToString,
+            schedproto_dot_v1_dot_job__service__pb2.Backfill.FromString,
             options,
             channel_credentials,
             insecure,

@@ -66,6 +66,24 @@ class JobServiceStub:
         schedproto.v1.job_service_pb2.BackfillJobRequest,
         schedproto.v1.job_service_pb2.BackfillJobResponse,
     ]
+    """Runs of a past range. Those of them that ran are left out, unless `rerun` says otherwise."""
+
+    GetBackfill: grpc.UnaryUnaryMultiCallable[
+        schedproto.v1.job_service_pb2.GetBackfillRequest,
+        schedproto.v1.job_service_pb2.Backfill,
+    ]
+
+    ListBackfills: grpc.UnaryUnaryMultiCallable[
+        schedproto.v1.job_service_pb2.ListBackfillsRequest,
+        schedproto.v1.job_service_pb2.ListBackfillsResponse,
+    ]
+    """Newest first."""
+
+    CancelBackfill: grpc.UnaryUnaryMultiCallable[
+        schedproto.v1.job_service_pb2.CancelBackfillRequest,
+        schedproto.v1.job_service_pb2.Backfill,
+    ]
+    """No further run of it is made, what waits is cancelled, what runs is ended. Twice is fine."""
 
     ListNextInstants: grpc.UnaryUnaryMultiCallable[
         schedproto.v1.job_service_pb2.ListNextInstantsRequest,
@@ -125,6 +143,24 @@ class JobServiceAsyncStub:
         schedproto.v1.job_service_pb2.BackfillJobRequest,
         schedproto.v1.job_service_pb2.BackfillJobResponse,
     ]
+    """Runs of a past range. Those of them that ran are left out, unless `rerun` says otherwise."""
+
+    GetBackfill: grpc.aio.UnaryUnaryMultiCallable[
+        schedproto.v1.job_service_pb2.GetBackfillRequest,
+        schedproto.v1.job_service_pb2.Backfill,
+    ]
+
+    ListBackfills: grpc.aio.UnaryUnaryMultiCallable[
+        schedproto.v1.job_service_pb2.ListBackfillsRequest,
+        schedproto.v1.job_service_pb2.ListBackfillsResponse,
+    ]
+    """Newest first."""
+
+    CancelBackfill: grpc.aio.UnaryUnaryMultiCallable[
+        schedproto.v1.job_service_pb2.CancelBackfillRequest,
+        schedproto.v1.job_service_pb2.Backfill,
+    ]
+    """No further run of it is made, what waits is cancelled, what runs is ended. Twice is fine."""
 
     ListNextInstants: grpc.aio.UnaryUnaryMultiCallable[
         schedproto.v1.job_service_pb2.ListNextInstantsRequest,
@@ -201,7 +237,31 @@ class JobServiceServicer(metaclass=abc.ABCMeta):
         self,
         request: schedproto.v1.job_service_pb2.BackfillJobRequest,
         context: _ServicerContext,
-    ) -> typing.Union[schedproto.v1.job_service_pb2.BackfillJobResponse, collections.abc.Awaitable[schedproto.v1.job_service_pb2.BackfillJobResponse]]: ...
+    ) -> typing.Union[schedproto.v1.job_service_pb2.BackfillJobResponse, collections.abc.Awaitable[schedproto.v1.job_service_pb2.BackfillJobResponse]]:
+        """Runs of a past range. Those of them that ran are left out, unless `rerun` says otherwise."""
+
+    @abc.abstractmethod
+    def GetBackfill(
+        self,
+        request: schedproto.v1.job_service_pb2.GetBackfillRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[schedproto.v1.job_service_pb2.Backfill, collections.abc.Awaitable[schedproto.v1.job_service_pb2.Backfill]]: ...
+
+    @abc.abstractmethod
+    def ListBackfills(
+        self,
+        request: schedproto.v1.job_service_pb2.ListBackfillsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[schedproto.v1.job_service_pb2.ListBackfillsResponse, collections.abc.Awaitable[schedproto.v1.job_service_pb2.ListBackfillsResponse]]:
+        """Newest first."""
+
+    @abc.abstractmethod
+    def CancelBackfill(
+        self,
+        request: schedproto.v1.job_service_pb2.CancelBackfillRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[schedproto.v1.job_service_pb2.Backfill, collections.abc.Awaitable[schedproto.v1.job_service_pb2.Backfill]]:
+        """No further run of it is made, what waits is cancelled, what runs is ended. Twice is fine."""
 
     @abc.abstractmethod
     def ListNextInstants(

@@ -30,7 +30,7 @@ from schedproto.v1 import job_pb2 as schedproto_dot_v1_dot_job__pb2
 from schedproto.v1 import run_pb2 as schedproto_dot_v1_dot_run__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fschedproto/v1/run_service.proto\x12\tschedd.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1aschedproto/v1/common.proto\x1a\x17schedproto/v1/job.proto\x1a\x17schedproto/v1/run.proto\"\xa8\x01\n\x10SubmitRunRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x1c\n\x04spec\x18\x03 \x01(\x0b\x32\x0e.schedd.v1.Job\x12(\n\x05\x64\x65lay\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\x0fidempotency_key\x18\x05 \x01(\t\x12\x12\n\nrequest_id\x18\x06 \x01(\t\"\x1f\n\rGetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"\xf8\x01\n\x0fListRunsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0b\n\x03job\x18\x02 \x01(\t\x12#\n\x06states\x18\x03 \x03(\x0e\x32\x13.schedd.v1.RunState\x12\x11\n\tpage_size\x18\x04 \x01(\x05\x12\x12\n\npage_token\x18\x05 \x01(\t\x12\x33\n\x0fscheduled_after\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x10scheduled_before\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06worker\x18\x08 \x01(\t\"I\n\x10ListRunsResponse\x12\x1c\n\x04runs\x18\x01 \x03(\x0b\x32\x0e.schedd.v1.Run\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"C\n\x10WatchRunsRequest\x12\x0f\n\x07run_ids\x18\x01 \x03(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0b\n\x03job\x18\x03 \x01(\t\"\'\n\x08RunEvent\x12\x1b\n\x03run\x18\x01 \x01(\x0b\x32\x0e.schedd.v1.Run\"F\n\x10\x43\x61ncelRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"Z\n\x0fRetryRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12#\n\x07payload\x18\x02 \x01(\x0b\x32\x12.schedd.v1.Payload\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"%\n\x13ListAttemptsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"<\n\x14ListAttemptsResponse\x12$\n\x08\x61ttempts\x18\x01 \x03(\x0b\x32\x12.schedd.v1.Attempt\"%\n\x13GetRunResultRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"H\n\x0fReadLogsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x15\n\rfencing_token\x18\x02 \x01(\x03\x12\x0e\n\x06\x66ollow\x18\x03 \x01(\x08\"#\n\x11\x45xplainRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"\x94\x01\n\x12\x45xplainRunResponse\x12\x0e\n\x06\x61nswer\x18\x01 \x01(\t\x12\x33\n\x06\x63hecks\x18\x02 \x03(\x0b\x32#.schedd.v1.ExplainRunResponse.Check\x1a\x39\n\x05\x43heck\x12\x10\n\x08question\x18\x01 \x01(\t\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\t\x12\x0e\n\x06remedy\x18\x03 \x01(\t\"_\n\x16ListDeadLettersRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"_\n\x17ListDeadLettersResponse\x12+\n\x0c\x64\x65\x61\x64_letters\x18\x01 \x03(\x0b\x32\x15.schedd.v1.DeadLetter\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xdb\x08\n\nRunService\x12Q\n\tSubmitRun\x12\x1b.schedd.v1.SubmitRunRequest\x1a\x0e.schedd.v1.Run\"\x17\x82\xd3\xe4\x93\x02\x11\"\x0c/api/v1/runs:\x01*\x12Q\n\x06GetRun\x12\x18.schedd.v1.GetRunRequest\x1a\x0e.schedd.v1.Run\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/api/v1/runs/{run_id}\x12Y\n\x08ListRuns\x12\x1a.schedd.v1.ListRunsRequest\x1a\x1b.schedd.v1.ListRunsResponse\"\x14\x82\xd3\xe4\x93\x02\x0e\x12\x0c/api/v1/runs\x12[\n\tWatchRuns\x12\x1b.schedd.v1.WatchRunsRequest\x1a\x13.schedd.v1.RunEvent\"\x1a\x82\xd3\xe4\x93\x02\x14\x12\x12/api/v1/runs:watch0\x01\x12\x61\n\tCancelRun\x12\x1b.schedd.v1.CancelRunRequest\x1a\x0e.schedd.v1.Run\"\'\x82\xd3\xe4\x93\x02!\"\x1c/api/v1/runs/{run_id}:cancel:\x01*\x12^\n\x08RetryRun\x12\x1a.schedd.v1.RetryRunRequest\x1a\x0e.schedd.v1.Run\"&\x82\xd3\xe4\x93\x02 \"\x1b/api/v1/runs/{run_id}:retry:\x01*\x12w\n\x0cListAttempts\x12\x1e.schedd.v1.ListAttemptsRequest\x1a\x1f.schedd.v1.ListAttemptsResponse\"&\x82\xd3\xe4\x93\x02 \x12\x1e/api/v1/runs/{run_id}/attempts\x12j\n\x0cGetRunResult\x12\x1e.schedd.v1.GetRunResultRequest\x1a\x14.schedd.v1.RunResult\"$\x82\xd3\xe4\x93\x02\x1e\x12\x1c/api/v1/runs/{run_id}/result\x12\x61\n\x08ReadLogs\x12\x1a.schedd.v1.ReadLogsRequest\x1a\x13.schedd.v1.LogPiece\"\"\x82\xd3\xe4\x93\x02\x1c\x12\x1a/api/v1/runs/{run_id}/logs0\x01\x12l\n\nExplainRun\x12\x1c.schedd.v1.ExplainRunRequest\x1a\x1d.schedd.v1.ExplainRunResponse\"!\x82\xd3\xe4\x93\x02\x1b\x12\x19/api/v1/runs/{run_id}:why\x12v\n\x0fListDeadLetters\x12!.schedd.v1.ListDeadLettersRequest\x1a\".schedd.v1.ListDeadLettersResponse\"\x1c\x82\xd3\xe4\x93\x02\x16\x12\x14/api/v1/dead-lettersb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fschedproto/v1/run_service.proto\x12\tschedd.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1aschedproto/v1/common.proto\x1a\x17schedproto/v1/job.proto\x1a\x17schedproto/v1/run.proto\"\xa8\x01\n\x10SubmitRunRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x1c\n\x04spec\x18\x03 \x01(\x0b\x32\x0e.schedd.v1.Job\x12(\n\x05\x64\x65lay\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\x0fidempotency_key\x18\x05 \x01(\t\x12\x12\n\nrequest_id\x18\x06 \x01(\t\"\x1f\n\rGetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"\xb6\x02\n\x0fListRunsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0b\n\x03job\x18\x02 \x01(\t\x12#\n\x06states\x18\x03 \x03(\x0e\x32\x13.schedd.v1.RunState\x12\x11\n\tpage_size\x18\x04 \x01(\x05\x12\x12\n\npage_token\x18\x05 \x01(\t\x12\x33\n\x0fscheduled_after\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x10scheduled_before\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06worker\x18\x08 \x01(\t\x12\'\n\x07trigger\x18\t \x01(\x0e\x32\x16.schedd.v1.Run.Trigger\x12\x13\n\x0b\x62\x61\x63kfill_id\x18\n \x01(\t\"I\n\x10ListRunsResponse\x12\x1c\n\x04runs\x18\x01 \x03(\x0b\x32\x0e.schedd.v1.Run\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"C\n\x10WatchRunsRequest\x12\x0f\n\x07run_ids\x18\x01 \x03(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0b\n\x03job\x18\x03 \x01(\t\"\'\n\x08RunEvent\x12\x1b\n\x03run\x18\x01 \x01(\x0b\x32\x0e.schedd.v1.Run\"F\n\x10\x43\x61ncelRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"Z\n\x0fRetryRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12#\n\x07payload\x18\x02 \x01(\x0b\x32\x12.schedd.v1.Payload\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"%\n\x13ListAttemptsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"<\n\x14ListAttemptsResponse\x12$\n\x08\x61ttempts\x18\x01 \x03(\x0b\x32\x12.schedd.v1.Attempt\"%\n\x13GetRunResultRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"H\n\x0fReadLogsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x15\n\rfencing_token\x18\x02 \x01(\x03\x12\x0e\n\x06\x66ollow\x18\x03 \x01(\x08\"#\n\x11\x45xplainRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"\x94\x01\n\x12\x45xplainRunResponse\x12\x0e\n\x06\x61nswer\x18\x01 \x01(\t\x12\x33\n\x06\x63hecks\x18\x02 \x03(\x0b\x32#.schedd.v1.ExplainRunResponse.Check\x1a\x39\n\x05\x43heck\x12\x10\n\x08question\x18\x01 \x01(\t\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\t\x12\x0e\n\x06remedy\x18\x03 \x01(\t\"_\n\x16ListDeadLettersRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"_\n\x17ListDeadLettersResponse\x12+\n\x0c\x64\x65\x61\x64_letters\x18\x01 \x03(\x0b\x32\x15.schedd.v1.DeadLetter\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xdb\x08\n\nRunService\x12Q\n\tSubmitRun\x12\x1b.schedd.v1.SubmitRunRequest\x1a\x0e.schedd.v1.Run\"\x17\x82\xd3\xe4\x93\x02\x11\"\x0c/api/v1/runs:\x01*\x12Q\n\x06GetRun\x12\x18.schedd.v1.GetRunRequest\x1a\x0e.schedd.v1.Run\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/api/v1/runs/{run_id}\x12Y\n\x08ListRuns\x12\x1a.schedd.v1.ListRunsRequest\x1a\x1b.schedd.v1.ListRunsResponse\"\x14\x82\xd3\xe4\x93\x02\x0e\x12\x0c/api/v1/runs\x12[\n\tWatchRuns\x12\x1b.schedd.v1.WatchRunsRequest\x1a\x13.schedd.v1.RunEvent\"\x1a\x82\xd3\xe4\x93\x02\x14\x12\x12/api/v1/runs:watch0\x01\x12\x61\n\tCancelRun\x12\x1b.schedd.v1.CancelRunRequest\x1a\x0e.schedd.v1.Run\"\'\x82\xd3\xe4\x93\x02!\"\x1c/api/v1/runs/{run_id}:cancel:\x01*\x12^\n\x08RetryRun\x12\x1a.schedd.v1.RetryRunRequest\x1a\x0e.schedd.v1.Run\"&\x82\xd3\xe4\x93\x02 \"\x1b/api/v1/runs/{run_id}:retry:\x01*\x12w\n\x0cListAttempts\x12\x1e.schedd.v1.ListAttemptsRequest\x1a\x1f.schedd.v1.ListAttemptsResponse\"&\x82\xd3\xe4\x93\x02 \x12\x1e/api/v1/runs/{run_id}/attempts\x12j\n\x0cGetRunResult\x12\x1e.schedd.v1.GetRunResultRequest\x1a\x14.schedd.v1.RunResult\"$\x82\xd3\xe4\x93\x02\x1e\x12\x1c/api/v1/runs/{run_id}/result\x12\x61\n\x08ReadLogs\x12\x1a.schedd.v1.ReadLogsRequest\x1a\x13.schedd.v1.LogPiece\"\"\x82\xd3\xe4\x93\x02\x1c\x12\x1a/api/v1/runs/{run_id}/logs0\x01\x12l\n\nExplainRun\x12\x1c.schedd.v1.ExplainRunRequest\x1a\x1d.schedd.v1.ExplainRunResponse\"!\x82\xd3\xe4\x93\x02\x1b\x12\x19/api/v1/runs/{run_id}:why\x12v\n\x0fListDeadLetters\x12!.schedd.v1.ListDeadLettersRequest\x1a\".schedd.v1.ListDeadLettersResponse\"\x1c\x82\xd3\xe4\x93\x02\x16\x12\x14/api/v1/dead-lettersb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -64,35 +64,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETRUNREQUEST']._serialized_start=390
   _globals['_GETRUNREQUEST']._serialized_end=421
   _globals['_LISTRUNSREQUEST']._serialized_start=424
-  _globals['_LISTRUNSREQUEST']._serialized_end=672
-  _globals['_LISTRUNSRESPONSE']._serialized_start=674
-  _globals['_LISTRUNSRESPONSE']._serialized_end=747
-  _globals['_WATCHRUNSREQUEST']._serialized_start=749
-  _globals['_WATCHRUNSREQUEST']._serialized_end=816
-  _globals['_RUNEVENT']._serialized_start=818
-  _globals['_RUNEVENT']._serialized_end=857
-  _globals['_CANCELRUNREQUEST']._serialized_start=859
-  _globals['_CANCELRUNREQUEST']._serialized_end=929
-  _globals['_RETRYRUNREQUEST']._serialized_start=931
-  _globals['_RETRYRUNREQUEST']._serialized_end=1021
-  _globals['_LISTATTEMPTSREQUEST']._serialized_start=1023
-  _globals['_LISTATTEMPTSREQUEST']._serialized_end=1060
-  _globals['_LISTATTEMPTSRESPONSE']._serialized_start=1062
-  _globals['_LISTATTEMPTSRESPONSE']._serialized_end=1122
-  _globals['_GETRUNRESULTREQUEST']._serialized_start=1124
-  _globals['_GETRUNRESULTREQUEST']._serialized_end=1161
-  _globals['_READLOGSREQUEST']._serialized_start=1163
-  _globals['_READLOGSREQUEST']._serialized_end=1235
-  _globals['_EXPLAINRUNREQUEST']._serialized_start=1237
-  _globals['_EXPLAINRUNREQUEST']._serialized_end=1272
-  _globals['_EXPLAINRUNRESPONSE']._serialized_start=1275
-  _globals['_EXPLAINRUNRESPONSE']._serialized_end=1423
-  _globals['_EXPLAINRUNRESPONSE_CHECK']._serialized_start=1366
-  _globals['_EXPLAINRUNRESPONSE_CHECK']._serialized_end=1423
-  _globals['_LISTDEADLETTERSREQUEST']._serialized_start=1425
-  _globals['_LISTDEADLETTERSREQUEST']._serialized_end=1520
-  _globals['_LISTDEADLETTERSRESPONSE']._serialized_start=1522
-  _globals['_LISTDEADLETTERSRESPONSE']._serialized_end=1617
-  _globals['_RUNSERVICE']._serialized_start=1620
-  _globals['_RUNSERVICE']._serialized_end=2735
+  _globals['_LISTRUNSREQUEST']._serialized_end=734
+  _globals['_LISTRUNSRESPONSE']._serialized_start=736
+  _globals['_LISTRUNSRESPONSE']._serialized_end=809
+  _globals['_WATCHRUNSREQUEST']._serialized_start=811
+  _globals['_WATCHRUNSREQUEST']._serialized_end=878
+  _globals['_RUNEVENT']._serialized_start=880
+  _globals['_RUNEVENT']._serialized_end=919
+  _globals['_CANCELRUNREQUEST']._serialized_start=921
+  _globals['_CANCELRUNREQUEST']._serialized_end=991
+  _globals['_RETRYRUNREQUEST']._serialized_start=993
+  _globals['_RETRYRUNREQUEST']._serialized_end=1083
+  _globals['_LISTATTEMPTSREQUEST']._serialized_start=1085
+  _globals['_LISTATTEMPTSREQUEST']._serialized_end=1122
+  _globals['_LISTATTEMPTSRESPONSE']._serialized_start=1124
+  _globals['_LISTATTEMPTSRESPONSE']._serialized_end=1184
+  _globals['_GETRUNRESULTREQUEST']._serialized_start=1186
+  _globals['_GETRUNRESULTREQUEST']._serialized_end=1223
+  _globals['_READLOGSREQUEST']._serialized_start=1225
+  _globals['_READLOGSREQUEST']._serialized_end=1297
+  _globals['_EXPLAINRUNREQUEST']._serialized_start=1299
+  _globals['_EXPLAINRUNREQUEST']._serialized_end=1334
+  _globals['_EXPLAINRUNRESPONSE']._serialized_start=1337
+  _globals['_EXPLAINRUNRESPONSE']._serialized_end=1485
+  _globals['_EXPLAINRUNRESPONSE_CHECK']._serialized_start=1428
+  _globals['_EXPLAINRUNRESPONSE_CHECK']._serialized_end=1485
+  _globals['_LISTDEADLETTERSREQUEST']._serialized_start=1487
+  _globals['_LISTDEADLETTERSREQUEST']._serialized_end=1582
+  _globals['_LISTDEADLETTERSRESPONSE']._serialized_start=1584
+  _globals['_LISTDEADLETTERSRESPONSE']._serialized_end=1679
+  _globals['_RUNSERVICE']._serialized_start=1682
+  _globals['_RUNSERVICE']._serialized_end=2797
 # @@protoc_insertion_point(module_scope)

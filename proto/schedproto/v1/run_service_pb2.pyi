@@ -82,6 +82,8 @@ class ListRunsRequest(google.protobuf.message.Message):
     SCHEDULED_AFTER_FIELD_NUMBER: builtins.int
     SCHEDULED_BEFORE_FIELD_NUMBER: builtins.int
     WORKER_FIELD_NUMBER: builtins.int
+    TRIGGER_FIELD_NUMBER: builtins.int
+    BACKFILL_ID_FIELD_NUMBER: builtins.int
     namespace: builtins.str
     job: builtins.str
     """Id or name; all if empty."""
@@ -89,6 +91,8 @@ class ListRunsRequest(google.protobuf.message.Message):
     """50 if 0, at most 1,000. Newest first."""
     page_token: builtins.str
     worker: builtins.str
+    trigger: schedproto.v1.run_pb2.Run.Trigger.ValueType
+    backfill_id: builtins.str
     @property
     def states(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[schedproto.v1.common_pb2.RunState.ValueType]: ...
     @property
@@ -106,9 +110,11 @@ class ListRunsRequest(google.protobuf.message.Message):
         scheduled_after: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         scheduled_before: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         worker: builtins.str = ...,
+        trigger: schedproto.v1.run_pb2.Run.Trigger.ValueType = ...,
+        backfill_id: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["scheduled_after", b"scheduled_after", "scheduled_before", b"scheduled_before"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["job", b"job", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "scheduled_after", b"scheduled_after", "scheduled_before", b"scheduled_before", "states", b"states", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["backfill_id", b"backfill_id", "job", b"job", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "scheduled_after", b"scheduled_after", "scheduled_before", b"scheduled_before", "states", b"states", "trigger", b"trigger", "worker", b"worker"]) -> None: ...
 
 global___ListRunsRequest = ListRunsRequest
 

@@ -142,6 +142,7 @@ async def api(dsn: str) -> AsyncIterator[Api]:
             store=member.store.users,
             calendars=member.store.calendars,
             pauses=member.store.pauses,
+            backfills=member.store.backfills,
             membership=member.store.membership,
             worker_store=member.store.workers,
             clock=clock,

@@ -337,3 +337,47 @@ async def test_half_of_a_surrogate_pair_is_no_text(client):
     ):
         with pytest.raises(InvalidArgument):
             await client.submit(**{"shell": {"argv": ["cat"]}, **wrong})
+
+
+async def test_a_backfill_is_asked_for_told_of_and_cancelled(client: Client, member: Scripted):
+    first, last = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
+    made = jobs.Backfill(backfill_id="b", job="etl", state=jobs.Backfill.STATE_ACTIVE, running=1)
+    getattr(made, "from").FromDatetime(first)
+    made.to.FromDatetime(last)
+    planned = jobs.BackfillJobResponse(backfill=made)
+    planned.instants.add().FromDatetime(first)
+    planned.left_out.add(run_id="r", state=common_pb2.RUN_STATE_SUCCEEDED, why="it has run")
+    planned.left_out[0].scheduled_at.FromDatetime(last)
+    member.say("BackfillJob", planned)
+    member.say("GetBackfill", made)
+    member.say("CancelBackfill", made)
+    member.say("ListBackfills", jobs.ListBackfillsResponse(backfills=[made]))
+
+    plan = await client.jobs.backfill(
+        "etl", first, last, overlap="allow", max_parallel=3, priority="high", rerun="failed"
+    )
+    await client.jobs.backfill("etl", first, last, dry_run=True)
+    got = await client.jobs.get_backfill("b")
+    ended = await client.jobs.cancel_backfill("b")
+    listed = [one async for one in client.jobs.backfills("etl")]
+
+    assert (plan.instants, plan.left_out[0].state) == ((first,), "SUCCEEDED")
+    assert plan.backfill == got == ended == listed[0]
+    assert (got.first, got.last, got.state, got.ended) == (first, last, "ACTIVE", False)
+    sent, dry = member.heard("BackfillJob")
+    assert getattr(sent, "from").ToDatetime(UTC) == first
+    assert (sent.max_parallel, sent.priority, sent.overlap) == (3, 3, job_pb2.OVERLAP_ALLOW)
+    assert sent.rerun == jobs.BackfillJobRequest.RERUN_FAILED
+    assert sent.idempotency_key
+    assert (dry.dry_run, dry.idempotency_key) == (True, "")
+    with pytest.raises(InvalidArgument, match="rerun"):
+        await client.jobs.backfill("etl", first, last, rerun="some")
+
+
+async def test_runs_are_asked_for_by_what_made_them(client: Client, member: Scripted):
+    member.say("ListRuns", runs.ListRunsResponse())
+    assert [one async for one in client.runs.list(trigger="backfill", backfill="b")] == []
+    [sent] = member.heard("ListRuns")
+    assert (sent.trigger, sent.backfill_id) == (run_pb2.Run.TRIGGER_BACKFILL, "b")
+    with pytest.raises(InvalidArgument, match="trigger"):
+        assert [one async for one in client.runs.list(trigger="nobody")] == []

@@ -291,7 +291,7 @@ async def test_pause_resume_delete_next_trigger(ctl, member):
     assert member.heard("ExplainInstant")[0].at.seconds == 1767614400
     member.say("ExplainInstant", jobs.ExplainInstantResponse(answer="No."))
     ended = await ctl("job", "explain", "etl", "--at", "2026-01-05T12:00:00Z", "-o", "json")
-    assert ended.data == {"answer": "No.", "run": None}
+    assert ended.data == {"answer": "No.", "run": None, "backfilled": []}
     assert (await ctl("job", "delete", "etl")).err == "deleted etl\n"
     assert member.heard("PauseJob")[0].note == "why"
     assert member.heard("TriggerJob")[0].delay.seconds == 5

@@ -1,0 +1,257 @@
+"""Backfills: a job run for instants of the past, told of while that goes on, and cancelled.
+
+check ─→ the instants of the range ─→ dry run: said, nothing stored
+                                  └─→ stored with what is chosen; its job's owner makes the runs
+"""
+
+import asyncio
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID, uuid4
+
+from schedd.api import definitions, paging, stored_jobs, views
+from schedd.api.errors import FailedPrecondition, InvalidArgument, NotFound, Violation
+from schedd.api.services import Caller, Services
+from schedd.core.backfill import MOST_INSTANTS, MOST_PARALLEL, TOGETHER, Rerun, Wish
+from schedd.core.cron import ScheduleError
+from schedd.core.ids import BackfillId
+from schedd.core.lifecycle import State
+from schedd.core.model import Definition, Priority
+from schedd.core.records import Conflict
+from schedd.core.schedule import CompiledSchedule
+from schedproto.v1 import job_service_pb2
+
+TURN: Final = 250
+"""Instants that are reckoned before everybody else has their turn."""
+
+_TICK: Final = timedelta(microseconds=1)
+
+
+async def backfill_job(
+    services: Services, caller: Caller, request: job_service_pb2.BackfillJobRequest
+) -> job_service_pb2.BackfillJobResponse:
+    """Run a job for the instants of a past range, some at a time; also while it is paused."""
+    now = services.clock.now()
+    record = await stored_jobs.find(services, request.namespace, request.job)
+    stored = record.definition
+    definition = stored_jobs.definition(stored)
+    first, last = _range(request, now)
+    _check_parallel(request, definition)
+    wish = Wish(
+        BackfillId(uuid4()),
+        first,
+        last,
+        await _instants(definition, first, last),
+        Rerun(_word(request.Rerun.Name(request.rerun).removeprefix("RERUN_"))),
+        definitions.overlap_of(request.overlap),
+        request.max_parallel or 1,
+        Priority(request.priority or Priority.LOW),
+        caller.actor,
+    )
+    if request.dry_run:
+        return views.planned_message(await services.backfills.plan(stored.job_id, wish))
+    object_ = f"job/{stored.namespace}/{stored.name}"
+    what = {"backfill": str(wish.backfill_id), "from": views.told(first), "to": views.told(last)}
+    made = await services.backfills.create(
+        stored.job_id,
+        stored.generation,
+        wish,
+        stored_jobs.idempotency(stored.namespace, request.idempotency_key, "BackfillJob", request),
+        caller.changed("backfill", object_, {}, what, request.request_id),
+    )
+    if isinstance(made, Conflict):
+        if made.what == "key":
+            raise stored_jobs.taken(made, name=stored.name, key=request.idempotency_key)
+        raise stored_jobs.edited_meanwhile(stored.name)
+    if made is None:
+        raise stored_jobs.unknown(request.job)
+    services.nudges.runs_ready([record.shard])
+    answer = views.planned_message(made.plan)
+    answer.backfill.CopyFrom(views.backfill_message(made.record))
+    return answer
+
+
+async def get_backfill(
+    services: Services, caller: Caller, request: job_service_pb2.GetBackfillRequest
+) -> job_service_pb2.Backfill:
+    """One backfill, with how its runs stand."""
+    del caller
+    found = await services.backfills.get(_id(request.backfill_id))
+    if found is None:
+        raise _unknown(request.backfill_id)
+    return views.backfill_message(found)
+
+
+async def list_backfills(
+    services: Services, caller: Caller, request: job_service_pb2.ListBackfillsRequest
+) -> job_service_pb2.ListBackfillsResponse:
+    """A page of backfills, newest first."""
+    del caller
+    size = paging.size(request.page_size)
+    after = paging.read_token("backfills", request.page_token)
+    job_id = None
+    if request.job:
+        found = await stored_jobs.find(services, request.namespace, request.job)
+        job_id = found.definition.job_id
+    rows = await services.backfills.newest(
+        stored_jobs.namespace_of(request.namespace),
+        job_id,
+        (after[0], BackfillId(after[1])) if after else None,
+        size + 1,
+    )
+    page = rows[:size]
+    last = page[-1] if rows[size:] else None
+    return job_service_pb2.ListBackfillsResponse(
+        backfills=[views.backfill_message(row) for row in page],
+        next_page_token=paging.token("backfills", last.created_at, last.backfill_id)
+        if last
+        else "",
+    )
+
+
+async def cancel_backfill(
+    services: Services, caller: Caller, request: job_service_pb2.CancelBackfillRequest
+) -> job_service_pb2.Backfill:
+    """Make no more runs of it, and end those that there are. Twice is fine."""
+    backfill_id = _id(request.backfill_id)
+    done = await services.backfills.cancel(
+        backfill_id,
+        caller.actor,
+        caller.audit("cancel", f"backfill/{backfill_id}", request.request_id),
+    )
+    if done is None:
+        raise _unknown(request.backfill_id)
+    record, changed = done
+    if record.cancelled_at is None:
+        raise FailedPrecondition(
+            "all runs of the backfill have ended already",
+            reason="BACKFILL_DONE",
+            remedy="there is nothing left to cancel",
+        )
+    for run in changed:
+        if run.state is State.RUNNING:
+            services.lines.cancel(run)
+    services.nudges.runs_changed([run.key.run_id for run in changed])
+    services.nudges.runs_ready([record.shard])
+    return views.backfill_message(record)
+
+
+def of_run(text: str) -> BackfillId | None:
+    """The backfill by which runs are to be found; None for an empty text."""
+    return _id(text) if text else None
+
+
+# -- what is asked for --
+
+
+def _range(request: job_service_pb2.BackfillJobRequest, now: datetime) -> tuple[datetime, datetime]:
+    """From when to when, both inclusive. Raises InvalidArgument."""
+    violations = [
+        Violation(field, "is missing: give the first and the last instant of the range")
+        for field in ("from", "to")
+        if not request.HasField(field)
+    ]
+    if violations:
+        raise _wrong(violations)
+    first, last = definitions.instant(getattr(request, "from")), definitions.instant(request.to)
+    if last < first:
+        violations.append(Violation("to", "is before from; both are inclusive"))
+    if last > now:
+        violations.append(
+            Violation("to", f"is still to come: a backfill is of the past, until {views.told(now)}")
+        )
+    if violations:
+        raise _wrong(violations)
+    return first, last
+
+
+def _check_parallel(request: job_service_pb2.BackfillJobRequest, definition: Definition) -> None:
+    """Raises InvalidArgument for a number that nobody can mean, or that would lose instants."""
+    wanted = request.max_parallel
+    policy = definitions.overlap_of(request.overlap) or definition.overlap
+    if not 0 <= wanted <= MOST_PARALLEL:
+        problem = f"is {wanted}: from 1 to {MOST_PARALLEL:,}"
+    elif wanted > 1 and policy not in TOGETHER:
+        problem = (
+            f"is {wanted}, and overlap is {policy.lower()}: of runs that come together all but one "
+            "would be lost. Name overlap: allow, or buffer_all, or leave max_parallel out"
+        )
+    else:
+        return
+    raise _wrong([Violation("max_parallel", problem)])
+
+
+async def _instants(
+    definition: Definition, first: datetime, last: datetime
+) -> tuple[datetime, ...]:
+    """All of the range. Raises InvalidArgument when there are none, or too many."""
+    try:
+        schedule = definitions.compiled(definition)
+    except ScheduleError as error:  # stored by a version that took it
+        raise InvalidArgument(
+            f"the job's schedule can't be read: {error}", reason="INVALID_JOB", remedy="mend it"
+        ) from error
+    found = await _walked(schedule, first, last)
+    if len(found) > MOST_INSTANTS:
+        count, reached = await asyncio.to_thread(
+            schedule.count, first - _TICK, last, 10 * MOST_INSTANTS
+        )
+        told = f"{max(count, len(found)):,}" + (" or more" if reached < last else "")
+        raise InvalidArgument(
+            f"the range holds {told} instants, and a backfill has {MOST_INSTANTS:,} at most",
+            reason="TOO_MANY_INSTANTS",
+            remedy="ask for a part of the range at a time; nothing was stored",
+            violations=[Violation("from", f"holds {told} instants until `to`")],
+        )
+    if not found:
+        raise InvalidArgument(
+            f"{definition.name!r} has no instant from {views.told(first)} to {views.told(last)}",
+            reason="NO_INSTANTS",
+            remedy=f"see `schedctl job next {definition.name} --after {views.told(first)}`",
+            violations=[Violation("from", "there is no instant of the schedule until `to`")],
+        )
+    return tuple(found)
+
+
+async def _walked(schedule: CompiledSchedule, first: datetime, last: datetime) -> list[datetime]:
+    """The instants of the range, but for those past the bound."""
+    found: list[datetime] = []
+    after = first - _TICK
+    while len(found) <= MOST_INSTANTS:
+        some = [one.nominal for one in schedule.instants_between(after, last, TURN)]
+        if not some:
+            break
+        found += some
+        after = some[-1]
+        await asyncio.sleep(0)
+    return found
+
+
+def _word(word: str) -> str:
+    return "NONE" if word == "UNSPECIFIED" else word
+
+
+def _id(text: str) -> BackfillId:
+    try:
+        return BackfillId(UUID(text))
+    except ValueError:
+        problem = f"{text[:60]!r} isn't the id of a backfill"
+        raise _wrong([Violation("backfill_id", problem)]) from None
+
+
+def _unknown(text: str) -> NotFound:
+    return NotFound(
+        f"there is no backfill {text}",
+        reason="NO_SUCH_BACKFILL",
+        remedy="see `schedctl job backfills`",
+    )
+
+
+def _wrong(violations: list[Violation]) -> InvalidArgument:
+    first = violations[0]
+    return InvalidArgument(
+        f"{first.field}: {first.problem}",
+        reason="INVALID_FIELD",
+        remedy="mend the field and call again; nothing was stored",
+        violations=violations,
+    )

@@ -1,0 +1,58 @@
+"""What calls on backfills read and write, one transaction a method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol
+
+from schedd.core.backfill import Plan, Wish
+from schedd.core.ids import BackfillId, JobId
+from schedd.core.model import AuditEntry, LiveRun
+from schedd.core.records import Backfilled, BackfillRecord, Conflict, Idempotency, RunRecord
+
+
+class BackfillStore(Protocol):
+    """Backfills as people see them; their runs are made by their jobs' owners (`OwnerStore`)."""
+
+    async def plan(self, job_id: JobId, wish: Wish) -> Plan:
+        """What it would run now, and what it would leave out; nothing is stored."""
+        ...
+
+    async def create(
+        self,
+        job_id: JobId,
+        seen_generation: int,
+        wish: Wish,
+        idempotency: Idempotency | None,
+        audit: AuditEntry,
+    ) -> Backfilled | Conflict | None:
+        """Store it with the instants that are chosen now. The same idempotency key and digest give
+        the one of then. `Conflict`: the job isn't at that generation; None: it is deleted.
+        """
+        ...
+
+    async def get(self, backfill_id: BackfillId) -> BackfillRecord | None: ...
+    async def newest(
+        self,
+        namespace: str,
+        job_id: JobId | None,
+        after: tuple[datetime, BackfillId] | None,
+        limit: int,
+    ) -> Sequence[BackfillRecord]:
+        """Newest first, past `after` (created_at, id)."""
+        ...
+
+    async def cancel(
+        self, backfill_id: BackfillId, by: str, audit: AuditEntry
+    ) -> tuple[BackfillRecord, Sequence[LiveRun]] | None:
+        """Make no more runs of it; what waits is CANCELLED (BY_USER), what runs is marked, and its
+        worker must be told. Gives the runs that changed. One that is done stays so.
+        """
+        ...
+
+    async def of_instant(
+        self, job_id: JobId, at: datetime
+    ) -> tuple[Sequence[RunRecord], BackfillId | None]:
+        """Runs that backfills made of this instant, oldest first, and who is yet to make one."""
+        ...

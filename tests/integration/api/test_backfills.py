@@ -1,0 +1,556 @@
+"""Backfills: what is run, what is left out, how many at once, and how they end.
+
+The calls and the rows are the real ones; what the owner of the job's shard would do is done here,
+a step at a time (`Past.fed`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from schedd.api.errors import (
+    Aborted,
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    Unbuilt,
+)
+from schedd.core.lifecycle import State
+from schedd.core.model import LiveRun, Overlap
+from schedd.core.records import OpenBackfill
+from schedproto.v1 import common_pb2, job_pb2, run_pb2
+from schedproto.v1 import job_service_pb2 as wire
+from schedproto.v1.cluster_service_pb2 import PauseClusterRequest
+from schedproto.v1.run_service_pb2 import ListRunsRequest
+from support.store import MINUTE, START, Member, draft, firing, report
+
+SHELL = job_pb2.ShellAction(argv=["true"])
+HOUR = timedelta(hours=1)
+Rerun = wire.BackfillJobRequest.Rerun
+
+
+@dataclass
+class Past:
+    """A job `j`, each minute, whose schedule has accounted for all before START + 1 h."""
+
+    api: Any
+    me: Member = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.me = self.api.world.members[0]
+
+    async def made(self, **changes: Any) -> None:
+        values = {"name": "j", "shell": SHELL, "cron": ["* * * * *"], **changes}
+        await self.api("CreateJob", wire.CreateJobRequest(job=job_pb2.Job(**values)))
+        next_ = START + HOUR
+        await self.api.world.sql(
+            "UPDATE timers SET due_at = %s, nominal = %s RETURNING 1", next_, next_
+        )
+
+    async def backfill(
+        self, first: int = 0, last: int = 2, **changes: Any
+    ) -> wire.BackfillJobResponse:
+        """From `first` to `last` minutes after START."""
+        request = wire.BackfillJobRequest(job="j", to=stamp(at(last)), **changes)
+        getattr(request, "from").CopyFrom(stamp(at(first)))
+        answer = await self.api("BackfillJob", request)
+        assert isinstance(answer, wire.BackfillJobResponse)
+        return answer
+
+    async def fed(self, me: Member | None = None) -> list[LiveRun]:
+        """What an owner makes in one step, oldest first."""
+        me = me or self.me
+        wanted = await me.store.owner.backfills([*me.epochs])
+        return await feed(me, wanted)
+
+    async def ran(self, run: LiveRun, state: State = State.SUCCEEDED, **how: Any) -> None:
+        """Handed out, and ended so."""
+        [handed] = await self.me.assigned(draft(run, **how))
+        await self.me.store.results.accept([report(handed, state=state)])
+
+    async def scheduled(self, minute: int) -> LiveRun:
+        """The schedule's own run of an instant; its timer stands as before."""
+        record = await self.api.services.store.get_job("default", "j")
+        await self.api.world.sql("UPDATE timers SET due_at = %s RETURNING 1", at(minute))
+        [run] = (await self.me.fire(firing(record, at=at(minute)))).runs
+        next_ = START + HOUR
+        await self.api.world.sql(
+            "UPDATE timers SET due_at = %s, nominal = %s RETURNING 1", next_, next_
+        )
+        return run
+
+    async def now(self, answer: wire.BackfillJobResponse) -> wire.Backfill:
+        """How it stands."""
+        request = wire.GetBackfillRequest(backfill_id=answer.backfill.backfill_id)
+        found = await self.api("GetBackfill", request)
+        assert isinstance(found, wire.Backfill)
+        return found
+
+    async def cancel(self, answer: wire.BackfillJobResponse) -> wire.Backfill:
+        request = wire.CancelBackfillRequest(backfill_id=answer.backfill.backfill_id)
+        found = await self.api("CancelBackfill", request)
+        assert isinstance(found, wire.Backfill)
+        return found
+
+    async def runs(self, **where: Any) -> list[run_pb2.Run]:
+        return list((await self.api("ListRuns", ListRunsRequest(**where))).runs)
+
+
+async def feed(me: Member, wanted: list[OpenBackfill]) -> list[LiveRun]:
+    if not wanted:
+        return []
+    made = await me.store.owner.feed(me.claim(*{one.shard for one in wanted}), wanted)
+    return sorted(made, key=lambda run: run.key.scheduled_at)
+
+
+def at(minute: int) -> datetime:
+    return START + minute * MINUTE
+
+
+def stamp(instant: datetime) -> Timestamp:
+    made = Timestamp()
+    made.FromDatetime(instant)
+    return made
+
+
+def minutes(stamps: Iterable[Timestamp]) -> list[float]:
+    """Which minutes after START these are."""
+    return [(one.ToDatetime(START.tzinfo) - START) / MINUTE for one in stamps]
+
+
+def of(runs: Iterable[LiveRun]) -> list[float]:
+    return [(run.key.scheduled_at - START) / MINUTE for run in runs]
+
+
+def left_out(answer: wire.BackfillJobResponse) -> dict[float, str]:
+    return {minutes([one.scheduled_at])[0]: one.why for one in answer.left_out}
+
+
+@pytest.fixture
+async def past(api: Any) -> Past:
+    made = Past(api)
+    await made.made()
+    return made
+
+
+# ── what is run ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_dry_run_lists_the_instants_from_the_first_to_the_last_and_stores_nothing(
+    past: Past,
+) -> None:
+    answer = await past.backfill(0, 3, dry_run=True)
+
+    assert minutes(answer.instants) == [0, 1, 2, 3]
+    assert not answer.HasField("backfill")
+    assert await past.fed() == []
+    assert await past.api.world.sql("SELECT 1 FROM backfills") == []
+
+
+async def test_its_runs_bear_the_instants_of_then_and_are_due_when_they_are_made(
+    past: Past,
+) -> None:
+    answer = await past.backfill(0, 0)
+    [run] = await past.fed()
+
+    [seen] = await past.runs()
+    assert minutes([seen.scheduled_at]) == [0]
+    assert seen.due_at.ToDatetime(START.tzinfo) - past.api.clock.now() < MINUTE
+    assert seen.run_id == str(run.key.run_id)
+    assert (seen.trigger, seen.priority) == (run_pb2.Run.TRIGGER_BACKFILL, common_pb2.PRIORITY_LOW)
+    assert seen.backfill_id == answer.backfill.backfill_id
+    assert past.api.nudged.shards
+
+
+async def test_a_member_of_the_version_before_takes_them_for_triggered_ones(past: Past) -> None:
+    await past.backfill(0, 0)
+    [run] = await past.fed()
+
+    assert (await past.api.world.run_row(run.key.run_id))["trigger"] == "MANUAL"
+
+
+async def test_they_are_made_one_after_the_other_in_their_order(past: Past) -> None:
+    answer = await past.backfill(0, 2)
+
+    for minute in range(3):
+        [run] = await past.fed()
+        assert of([run]) == [minute]
+        assert await past.fed() == []
+        assert (await past.now(answer)).to_come == 2 - minute
+        await past.ran(run)
+
+    done = await past.now(answer)
+    assert (done.state, done.total, done.succeeded) == (wire.Backfill.STATE_DONE, 3, 3)
+
+
+async def test_as_many_are_there_at_once_as_it_may_whatever_becomes_of_them(past: Past) -> None:
+    answer = await past.backfill(0, 9, max_parallel=3, overlap=job_pb2.OVERLAP_ALLOW)
+
+    first = await past.fed()
+    assert of(first) == [0, 1, 2]
+    await past.ran(first[1], State.FAILED, overlap=Overlap.ALLOW, overlap_limit=0)
+    [second] = await past.fed()
+    assert of([second]) == [3]
+    now = await past.now(answer)
+    assert (now.state, now.waiting, now.failed) == (wire.Backfill.STATE_ACTIVE, 3, 1)
+    assert now.to_come == 6
+
+
+async def test_an_owner_that_follows_counts_what_the_one_before_it_made(past: Past) -> None:
+    """P3.18: what there is of it is counted on rows."""
+    await past.backfill(0, 9, max_parallel=2, overlap=job_pb2.OVERLAP_ALLOW)
+    wanted = await past.me.store.owner.backfills([*past.me.epochs])
+    assert len(await feed(past.me, wanted)) == 2
+    before = dict(past.me.epochs)
+
+    other = await past.api.world.member(take=False)
+    await past.me.store.membership.fence_own(past.me.tenure)
+    await other.take()
+    past.me.epochs.update(before)
+
+    assert await feed(other, wanted) == []
+    assert await feed(past.me, wanted) == [], "it was fenced"
+
+
+async def test_two_steps_at_once_make_no_run_too_many(past: Past) -> None:
+    """P3.18: under the lock of the job's shard."""
+    await past.backfill(0, 9, max_parallel=2, overlap=job_pb2.OVERLAP_ALLOW)
+    wanted = await past.me.store.owner.backfills([*past.me.epochs])
+
+    made = await asyncio.gather(*(feed(past.me, wanted) for _ in range(4)))
+
+    assert sorted(of(run for runs in made for run in runs)) == [0, 1]
+
+
+async def test_it_goes_on_while_the_job_is_paused_and_not_while_the_cluster_is(past: Past) -> None:
+    await past.backfill(0, 2)
+    await past.api("PauseJob", wire.PauseJobRequest(job="j"))
+    [run] = await past.fed()
+    await past.ran(run, generation=2)
+
+    await past.api("PauseCluster", PauseClusterRequest())
+    assert await past.fed() == []
+
+
+async def test_an_edit_of_the_schedule_changes_what_is_run_and_not_for_which_instants(
+    past: Past,
+) -> None:
+    await past.backfill(0, 1)
+    edit = job_pb2.Job(name="j", cron=["0 0 1 1 *"])
+    request = wire.UpdateJobRequest(job=edit)
+    request.update_mask.paths.append("cron")
+    await past.api("UpdateJob", request)
+
+    [run] = await past.fed()
+    assert (of([run]), run.generation) == ([0], 2)
+
+
+# ── what is left out ─────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_ran_is_left_out_unless_it_is_asked_for_again(past: Past) -> None:
+    await past.ran(await past.scheduled(1))
+    await past.ran(await past.scheduled(2), State.FAILED)
+
+    plain = await past.backfill(0, 3, dry_run=True)
+    failed = await past.backfill(0, 3, dry_run=True, rerun=Rerun.Value("RERUN_FAILED"))
+    all_ = await past.backfill(0, 3, dry_run=True, rerun=Rerun.Value("RERUN_ALL"))
+
+    assert minutes(plain.instants) == [0, 3]
+    assert left_out(plain) == {
+        1: "it has run: rerun all runs it again",
+        2: "it has run: rerun failed runs it again",
+    }
+    assert [one.state for one in plain.left_out] == [
+        common_pb2.RUN_STATE_SUCCEEDED,
+        common_pb2.RUN_STATE_FAILED,
+    ]
+    assert minutes(failed.instants) == [0, 2, 3]
+    assert minutes(all_.instants) == [0, 1, 2, 3]
+
+
+async def test_what_was_skipped_or_missed_is_run(past: Past) -> None:
+    record = await past.api.services.store.get_job("default", "j")
+    await past.api.world.sql("UPDATE timers SET due_at = %s RETURNING 1", at(1))
+    step = firing(record, at=at(1))
+    missed = replace(step.runs[0], state=State.MISSED, count=1, scheduled_until=at(1))
+    await past.me.fire(replace(step, runs=(missed,), next_due_at=at(60), next_nominal=at(60)))
+
+    assert minutes((await past.backfill(0, 2, dry_run=True)).instants) == [0, 1, 2]
+
+
+async def test_a_run_of_a_backfill_counts_as_one_of_the_schedules_own(past: Past) -> None:
+    await past.backfill(1, 1)
+    [run] = await past.fed()
+    await past.ran(run)
+
+    assert minutes((await past.backfill(0, 2, dry_run=True)).instants) == [0, 2]
+
+
+async def test_what_is_under_way_or_promised_is_left_out_whatever_is_asked_for(past: Past) -> None:
+    await past.scheduled(0)
+    await past.backfill(1, 2)
+    await past.fed()
+
+    answer = await past.backfill(0, 3, rerun=Rerun.Value("RERUN_ALL"))
+
+    assert minutes(answer.instants) == [3]
+    assert left_out(answer) == {
+        0: "it is under way",
+        1: "it is under way",
+        2: "another backfill is to run it",
+    }
+
+
+async def test_what_the_schedule_is_still_to_fire_is_left_to_it_but_for_a_paused_one(
+    past: Past,
+) -> None:
+    assert left_out(await past.backfill(59, 61, dry_run=True)) == {
+        60: "its schedule is still to account for it",
+        61: "its schedule is still to account for it",
+    }
+
+    await past.api("PauseJob", wire.PauseJobRequest(job="j"))
+    assert minutes((await past.backfill(59, 61, dry_run=True)).instants) == [59, 60, 61]
+
+
+async def test_one_of_which_all_is_left_out_is_done_at_once(past: Past) -> None:
+    await past.ran(await past.scheduled(0))
+
+    answer = await past.backfill(0, 0)
+
+    assert (list(answer.instants), answer.backfill.state) == ([], wire.Backfill.STATE_DONE)
+
+
+# ── what is refused ──────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_range_of_too_many_instants_is_refused_with_their_number(past: Past) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        await past.backfill(-10_000, 0)
+
+    assert "the range holds 10,001 instants, and a backfill has 10,000 at most" in str(
+        refused.value.message
+    )
+    assert refused.value.reason == "TOO_MANY_INSTANTS"
+    assert len((await past.backfill(-9_999, 0, dry_run=True)).instants) == 10_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"last": -1}, "to: is before from; both are inclusive"),
+        ({"last": 60 * 24 * 366 * 100}, "to: is still to come: a backfill is of the past"),
+        ({"max_parallel": 2}, "max_parallel: is 2, and overlap is skip: of runs that come"),
+        ({"max_parallel": -1}, "max_parallel: is -1: from 1 to 1,000"),
+        ({"max_parallel": 1_001}, "max_parallel: is 1001: from 1 to 1,000"),
+    ],
+)
+async def test_what_cant_be_meant_is_refused_in_a_dry_run_too(
+    past: Past, changes: dict[str, Any], problem: str
+) -> None:
+    for dry_run in (True, False):
+        with pytest.raises(InvalidArgument) as refused:
+            await past.backfill(**changes, dry_run=dry_run)
+        assert refused.value.message.startswith(problem)
+
+
+async def test_both_ends_must_be_named(past: Past) -> None:
+    with pytest.raises(InvalidArgument, match="from: is missing"):
+        await past.api("BackfillJob", wire.BackfillJobRequest(job="j", to=stamp(START)))
+
+
+async def test_a_range_without_an_instant_is_refused(api: Any) -> None:
+    past = Past(api)
+    await past.made(cron=["0 0 1 1 *"])
+
+    with pytest.raises(InvalidArgument) as refused:
+        await past.backfill(1, 2)
+    assert refused.value.reason == "NO_INSTANTS"
+
+
+async def test_an_edit_in_between_has_the_caller_look_again(past: Past) -> None:
+    record = await past.api.services.store.get_job("default", "j")
+    seen = replace(record, definition=replace(record.definition, generation=7))
+
+    async def old(namespace: str, job: str) -> Any:
+        return seen
+
+    class Stale:
+        def __getattr__(self, name: str) -> Any:
+            return old if name == "get_job" else getattr(past.me.store.users, name)
+
+    past.api.services = replace(past.api.services, store=Stale())
+    with pytest.raises(Aborted):
+        await past.backfill()
+
+
+# ── the same again, and the end ──────────────────────────────────────────────────────────────────
+
+
+async def test_the_same_key_gives_the_same_backfill_however_far_it_is(past: Past) -> None:
+    first = await past.backfill(0, 2, idempotency_key="k")
+    [run] = await past.fed()
+    await past.ran(run)
+
+    again = await past.backfill(0, 2, idempotency_key="k")
+
+    assert again.backfill.backfill_id == first.backfill.backfill_id
+    assert again.instants == first.instants
+    assert again.backfill.succeeded == 1
+    with pytest.raises(AlreadyExists):
+        await past.backfill(0, 3, idempotency_key="k")
+
+
+async def test_cancelled_makes_no_more_runs_and_ends_those_that_there_are(past: Past) -> None:
+    """P3.18: under the lock of the backfill's row."""
+    answer = await past.backfill(0, 9, max_parallel=2, overlap=job_pb2.OVERLAP_ALLOW)
+    runs, waits = await past.fed()
+    await past.me.assigned(draft(runs, overlap=Overlap.ALLOW, overlap_limit=0))
+    wanted = [OpenBackfill(*row) for row in await _open(past)]
+
+    now = await past.cancel(answer)
+
+    assert (now.state, now.to_come) == (wire.Backfill.STATE_CANCELLED, 0)
+    assert (now.running, now.cancelled, now.cancelled_by) == (1, 1, "tester")
+    assert past.api.lines.cancelled == [runs.key.run_id]
+    assert (await past.api.world.run_row(waits.key.run_id))["reason"] == "BY_USER"
+    assert not await past.api.world.is_live(waits.key.run_id)
+    assert await feed(past.me, wanted) == []
+    assert (await past.cancel(answer)).cancelled_at == now.cancelled_at
+    assert len(await past.api.world.sql("SELECT 1 FROM audit WHERE action = 'cancel'")) == 1
+
+
+async def _open(past: Past) -> list[tuple[Any, ...]]:
+    """Whether or not there is room."""
+    return await past.api.world.sql(
+        "SELECT backfill_id, job_id, shard FROM backfills JOIN timers USING (job_id)"
+    )
+
+
+async def test_there_is_nothing_to_cancel_of_one_that_is_done(past: Past) -> None:
+    answer = await past.backfill(0, 0)
+    [run] = await past.fed()
+    await past.ran(run)
+
+    with pytest.raises(FailedPrecondition):
+        await past.cancel(answer)
+    assert (await past.now(answer)).state == wire.Backfill.STATE_DONE
+
+
+async def test_it_ends_with_its_job(past: Past) -> None:
+    """P3.18: it holds the job's timer."""
+    answer = await past.backfill(0, 2)
+    [run] = await past.fed()
+    await past.api("DeleteJob", wire.DeleteJobRequest(job="j"))
+
+    assert await past.fed() == []
+    now = await past.now(answer)
+    assert (now.state, now.cancelled) == (wire.Backfill.STATE_CANCELLED, 1)
+    assert (await past.api.world.run_row(run.key.run_id))["reason"] == "DELETED"
+
+
+# ── how it is seen ───────────────────────────────────────────────────────────────────────────────
+
+
+async def test_runs_are_found_by_what_made_them(past: Past) -> None:
+    own = await past.scheduled(5)
+    one = await past.backfill(0, 0)
+    two = await past.backfill(1, 1)
+    made = {run.key.scheduled_at: str(run.key.run_id) for run in await past.fed()}
+    triggered = await past.api("TriggerJob", wire.TriggerJobRequest(job="j"))
+
+    async def found(**where: Any) -> list[str]:
+        return [run.run_id for run in await past.runs(**where)]
+
+    assert await found(trigger=run_pb2.Run.TRIGGER_BACKFILL) == [made[at(1)], made[at(0)]]
+    assert await found(trigger=run_pb2.Run.TRIGGER_MANUAL) == [triggered.run_id]
+    assert await found(trigger=run_pb2.Run.TRIGGER_SCHEDULE) == [str(own.key.run_id)]
+    assert await found(backfill_id=one.backfill.backfill_id) == [made[at(0)]]
+    assert await found(backfill_id=two.backfill.backfill_id, job="j") == [made[at(1)]]
+    with pytest.raises(Unbuilt, match="CHAIN"):
+        await found(trigger=run_pb2.Run.TRIGGER_CHAIN)
+    with pytest.raises(InvalidArgument, match="isn't the id of a backfill"):
+        await found(backfill_id="j")
+
+
+async def test_backfills_are_listed_newest_first_a_page_at_a_time(past: Past) -> None:
+    made = [(await past.backfill(n, n)).backfill.backfill_id for n in range(3)]
+
+    first = await past.api("ListBackfills", wire.ListBackfillsRequest(page_size=2))
+    second = await past.api(
+        "ListBackfills", wire.ListBackfillsRequest(job="j", page_token=first.next_page_token)
+    )
+
+    assert [one.backfill_id for one in (*first.backfills, *second.backfills)] == made[::-1]
+    assert second.next_page_token == ""
+    with pytest.raises(NotFound):
+        await past.api("ListBackfills", wire.ListBackfillsRequest(job="nobody"))
+
+
+@pytest.mark.parametrize("call", ["GetBackfill", "CancelBackfill"])
+async def test_one_that_isnt_there_isnt_found(api: Any, call: str) -> None:
+    request = getattr(wire, f"{call}Request")
+    with pytest.raises(NotFound):
+        await api(call, request(backfill_id="00000000-0000-0000-0000-000000000001"))
+    with pytest.raises(InvalidArgument):
+        await api(call, request(backfill_id="j"))
+
+
+async def test_an_instant_tells_of_its_backfilled_run_beside_its_own_row(past: Past) -> None:
+    await past.ran(await past.scheduled(0), State.FAILED)
+    answer = await past.backfill(0, 1, rerun=Rerun.Value("RERUN_FAILED"))
+    [run] = await past.fed()
+    backfill = answer.backfill.backfill_id
+
+    first = await past.api("ExplainInstant", wire.ExplainInstantRequest(job="j", at=stamp(at(0))))
+    second = await past.api("ExplainInstant", wire.ExplainInstantRequest(job="j", at=stamp(at(1))))
+
+    assert first.run.state == common_pb2.RUN_STATE_FAILED
+    assert [one.run_id for one in first.backfilled] == [str(run.key.run_id)]
+    assert first.answer.endswith(
+        f" Backfill {backfill} made run {run.key.run_id} for it, which is PENDING,"
+        " as it stands now."
+    )
+    assert second.answer.endswith(f" Backfill {backfill} is to run it: no run of that is made yet.")
+    assert not second.backfilled
+
+
+async def test_the_audit_says_who_asked_for_what(past: Past) -> None:
+    answer = await past.backfill(0, 2)
+
+    [(actor, object_, after)] = await past.api.world.sql(
+        "SELECT actor, object, after FROM audit WHERE action = 'backfill'"
+    )
+    assert (actor, object_) == ("tester", "job/default/j")
+    assert f'"backfill":"{answer.backfill.backfill_id}","from":"2026-01-05T12:00:00Z"' in after
+
+
+# ── beside the schedule's own runs ───────────────────────────────────────────────────────────────
+
+
+async def test_one_that_allows_overlap_is_in_nobodys_way(past: Past) -> None:
+    await past.backfill(0, 0, overlap=job_pb2.OVERLAP_ALLOW)
+    [backfilled] = await past.fed()
+    await past.me.assigned(draft(backfilled))
+    own = await past.scheduled(30)
+
+    assert len(await past.me.assigned(draft(own))) == 1, "its job says skip"
+
+
+async def test_one_that_goes_by_the_jobs_word_counts_as_any_run_of_it(past: Past) -> None:
+    await past.backfill(0, 0)
+    [backfilled] = await past.fed()
+    await past.me.assigned(draft(backfilled))
+    own = await past.scheduled(30)
+
+    answer = await past.me.assign(draft(own))
+    assert (answer.assigned, answer.ended) == ([], [own.key])

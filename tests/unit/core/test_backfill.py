@@ -1,0 +1,94 @@
+"""Which instants of a range a backfill runs, whatever may have become of them before."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schedd.core.backfill import Ran, Rerun, Standing, plan
+from schedd.core.ids import BackfillId, JobId, RunId, backfilled_run_id, scheduled_run_id
+from schedd.core.lifecycle import LIVE, State
+
+NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
+INSTANTS = tuple(NOON + timedelta(minutes=n) for n in range(6))
+RUN = RunId(UUID(int=7))
+
+
+def ran(at: int, state: State, *, handed_out: bool = True) -> Ran:
+    return Ran(INSTANTS[at], RUN, state, handed_out)
+
+
+def standing(*rows: Ran) -> Standing:
+    return Standing(rows, set(), None)
+
+
+@pytest.mark.parametrize(
+    ("row", "again"),
+    [
+        (ran(0, State.SUCCEEDED), "ALL"),
+        (ran(0, State.FAILED), "ALL FAILED"),
+        (ran(0, State.CANCELLED), "ALL FAILED"),
+        (ran(0, State.CANCELLED, handed_out=False), "ALL FAILED NONE"),
+        (ran(0, State.FAILED, handed_out=False), "ALL FAILED NONE"),
+        (ran(0, State.SKIPPED, handed_out=False), "ALL FAILED NONE"),
+        (ran(0, State.MISSED, handed_out=False), "ALL FAILED NONE"),
+        (ran(0, State.COALESCED, handed_out=False), "ALL FAILED NONE"),
+        *((ran(0, state), "") for state in sorted(LIVE)),
+        (ran(0, State.PENDING, handed_out=False), ""),
+    ],
+    ids=lambda value: value if isinstance(value, str) else f"{value.state} {value.handed_out}",
+)
+def test_what_ran_is_run_again_only_when_it_is_asked_for(row: Ran, again: str) -> None:
+    for rerun in Rerun:
+        chosen = plan(INSTANTS[:1], standing(row), rerun)
+        assert bool(chosen.instants) is (rerun in again.split())
+        assert bool(chosen.left_out) is (rerun not in again.split())
+
+
+def test_of_several_runs_of_one_instant_one_that_succeeded_counts() -> None:
+    both = standing(ran(0, State.FAILED), ran(0, State.SUCCEEDED))
+
+    assert plan(INSTANTS[:1], both, Rerun.FAILED).instants == ()
+
+
+ROWS = st.lists(
+    st.builds(Ran, st.sampled_from(INSTANTS), st.just(RUN), st.sampled_from(State), st.booleans())
+)
+SOME = st.sets(st.sampled_from(INSTANTS))
+
+
+@given(ROWS, SOME, st.none() | st.sampled_from(INSTANTS), st.sampled_from(Rerun))
+def test_each_instant_is_either_run_or_left_out_in_its_order(
+    rows: list[Ran], promised: set[datetime], ahead: datetime | None, rerun: Rerun
+) -> None:
+    chosen = plan(INSTANTS, Standing(rows, promised, ahead), rerun)
+
+    left_out = tuple(one.at for one in chosen.left_out)
+    assert sorted((*chosen.instants, *left_out)) == list(INSTANTS)
+    assert list(chosen.instants) == sorted(chosen.instants)
+    assert not promised & set(chosen.instants)
+    assert ahead is None or all(at < ahead for at in chosen.instants)
+    live = {row.at for row in rows if row.state in LIVE}
+    assert not live & set(chosen.instants)
+
+
+@given(ROWS, SOME, st.none() | st.sampled_from(INSTANTS))
+def test_who_asks_for_more_gets_no_less(
+    rows: list[Ran], promised: set[datetime], ahead: datetime | None
+) -> None:
+    there = Standing(rows, promised, ahead)
+    none, failed, all_ = (set(plan(INSTANTS, there, rerun).instants) for rerun in Rerun)
+
+    assert none <= failed <= all_
+
+
+def test_a_run_of_a_backfill_is_another_one_than_the_schedules_own() -> None:
+    job, backfill = JobId(UUID(int=1)), BackfillId(UUID(int=2))
+
+    assert backfilled_run_id(backfill, NOON) == backfilled_run_id(backfill, NOON)
+    ids = {backfilled_run_id(backfill, at) for at in INSTANTS}
+    assert len(ids | {scheduled_run_id(job, at) for at in INSTANTS}) == 12

@@ -1,0 +1,115 @@
+"""The loop that makes the runs of backfills: who is asked, when, and what becomes of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from schedd.core.ids import BackfillId, ShardId
+from schedd.core.model import Claim, LiveRun
+from schedd.core.records import OpenBackfill
+from schedd.owner import backfills
+from schedd.owner.backfills import LINGERS, LOOK_EVERY, WHILE_FED, Backfills
+from schedd.owner.board import Board
+from schedd.owner.transact import Transactor
+from schedd.ports import OwnerStore
+from schedkit.errors import Unavailable
+from support.runs import SetClock, owning, run
+
+OPEN = OpenBackfill(BackfillId(UUID(int=1)), run(1).job_id, ShardId(0))
+ELSEWHERE = OpenBackfill(BackfillId(UUID(int=2)), run(2).job_id, ShardId(1))
+
+
+@dataclass
+class Rows:
+    """Backfills with room, and what is made of them."""
+
+    open: list[OpenBackfill] = field(default_factory=list)
+    makes: list[LiveRun] = field(default_factory=list)
+    looks: list[Sequence[ShardId]] = field(default_factory=list)
+    fed: list[OpenBackfill] = field(default_factory=list)
+    away: bool = False
+
+    async def backfills(self, shards: Sequence[ShardId]) -> list[OpenBackfill]:
+        self.looks.append(shards)
+        return self.open
+
+    async def feed(self, claim: Claim, wanted: Sequence[OpenBackfill]) -> list[LiveRun]:
+        if self.away:
+            raise Unavailable("the database is away")
+        self.fed += wanted
+        return self.makes
+
+
+class World:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows = Rows()
+        self.board = Board(owning(0))
+        transactor = Transactor(self.board.ownership, lambda: True, lambda _event: None)
+        store = cast("OwnerStore", self.rows)
+        self.loop = Backfills(self.board, store, transactor, SetClock())
+        self.told = 0
+        self.now = 100.0
+        self.loop.on_ready(self.ready)
+        monkeypatch.setattr(backfills, "boottime", lambda: self.now)
+
+    def ready(self) -> None:
+        self.told += 1
+
+    async def step(self) -> float:
+        pause = await self.loop.step()
+        self.now += pause
+        return pause
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+async def test_what_is_made_stands_on_the_board_and_dispatch_is_told(world: World) -> None:
+    world.rows.open, world.rows.makes = [OPEN], [run(1)]
+    await world.step()
+
+    assert world.rows.fed == [OPEN]
+    assert [one.key for one in world.board.ready] == [run(1).key]
+    assert world.told == 1
+
+
+async def test_another_members_backfill_is_left_to_it(world: World) -> None:
+    world.rows.open = [ELSEWHERE]
+    await world.step()
+
+    assert (world.rows.fed, world.told) == ([], 0)
+
+
+async def test_it_is_looked_at_often_while_there_is_one_and_now_and_then_later(
+    world: World,
+) -> None:
+    assert await world.step() == LOOK_EVERY
+    world.rows.open = [OPEN]
+    assert await world.step() == pytest.approx(WHILE_FED)
+
+    world.rows.open = []
+    pauses = [await world.step() for _ in range(LINGERS)]
+    assert pauses == [*[pytest.approx(WHILE_FED)] * (LINGERS - 1), LOOK_EVERY]
+
+
+async def test_nudges_of_other_jobs_cost_no_look_each(world: World) -> None:
+    await world.loop.step()
+    for _ in range(10):
+        world.now += WHILE_FED / 100
+        assert 0 < await world.loop.step() < WHILE_FED
+
+    assert len(world.rows.looks) == 1
+
+
+async def test_a_database_that_is_away_is_told_to_the_loop_which_tries_again(world: World) -> None:
+    world.rows.open, world.rows.away = [OPEN], True
+
+    with pytest.raises(Unavailable):
+        await world.step()

@@ -1,0 +1,138 @@
+"""`schedctl job backfill`: what is asked for, and how it is told while it goes on."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from schedproto.v1 import common_pb2, job_pb2
+from schedproto.v1 import job_service_pb2 as jobs
+from schedproto.v1 import run_service_pb2 as runs
+
+FIRST = datetime(2026, 1, 1, tzinfo=UTC)
+RANGE = ("--from", "2026-01-01T00:00:00Z", "--to", "2026-01-01T02:00:00Z")
+
+
+def backfill(state: str = "ACTIVE", **fields: int) -> jobs.Backfill:
+    made = jobs.Backfill(
+        backfill_id="b1",
+        job="etl",
+        state=jobs.Backfill.State.Value(f"STATE_{state}"),
+        total=3,
+        max_parallel=1,
+        priority=common_pb2.PRIORITY_LOW,
+        **fields,
+    )
+    getattr(made, "from").FromDatetime(FIRST)
+    made.to.FromDatetime(FIRST + timedelta(hours=2))
+    return made
+
+
+def planned(made: jobs.Backfill | None = None) -> jobs.BackfillJobResponse:
+    answer = jobs.BackfillJobResponse(backfill=made)
+    for hour in (0, 1):
+        answer.instants.add().FromDatetime(FIRST + timedelta(hours=hour))
+    left_out = answer.left_out.add(state=common_pb2.RUN_STATE_SUCCEEDED, why="it has run")
+    left_out.scheduled_at.FromDatetime(FIRST + timedelta(hours=2))
+    return answer
+
+
+async def test_a_dry_run_lists_the_instants_and_says_what_is_left_out(ctl, member):
+    member.say("BackfillJob", planned())
+
+    ended = await ctl("job", "backfill", "etl", *RANGE, "--dry-run")
+
+    assert ended.code == 0, ended.err
+    assert ended.lines == ["INSTANT", "2026-01-01T00:00:00.000Z", "2026-01-01T01:00:00.000Z"]
+    assert "left out: 2026-01-01T02:00:00.000Z: it has run" in ended.err
+    assert "2 instants would be run; nothing was stored" in ended.err
+    [sent] = member.heard("BackfillJob")
+    assert (sent.dry_run, sent.job, sent.max_parallel) == (True, "etl", 1)
+
+
+async def test_what_is_asked_for_is_sent_and_the_backfill_shown(ctl, member):
+    member.say("BackfillJob", planned(backfill(to_come=3)))
+
+    ended = await ctl(
+        *("job", "backfill", "etl", "--from", "7d", "--to", "1h", "--overlap", "allow"),
+        *("--max-parallel", "4", "--priority", "high", "--rerun", "all"),
+        *("--idempotency-key", "k"),
+    )
+
+    assert ended.code == 0, ended.err
+    assert ended.lines[0].split()[:3] == ["BACKFILL", "JOB", "STATE"]
+    assert ended.lines[1].split()[:3] == ["b1", "etl", "ACTIVE"]
+    assert "it goes on: schedctl job backfills etl" in ended.err
+    [sent] = member.heard("BackfillJob")
+    span = sent.to.ToDatetime(UTC) - getattr(sent, "from").ToDatetime(UTC)
+    assert abs(span - timedelta(days=7, hours=-1)) < timedelta(minutes=1)
+    assert (sent.overlap, sent.max_parallel, sent.priority) == (job_pb2.OVERLAP_ALLOW, 4, 3)
+    assert (sent.rerun, sent.idempotency_key) == (jobs.BackfillJobRequest.RERUN_ALL, "k")
+
+
+async def test_as_json_it_is_the_whole_answer(ctl, member):
+    member.say("BackfillJob", planned(backfill()))
+
+    ended = await ctl("job", "backfill", "etl", *RANGE, "-o", "json")
+
+    assert ended.data["instants"] == ["2026-01-01T00:00:00.000Z", "2026-01-01T01:00:00.000Z"]
+    assert ended.data["leftOut"][0]["why"] == "it has run"
+    assert ended.data["backfill"]["from"] == "2026-01-01T00:00:00.000Z"
+
+
+@pytest.mark.parametrize(
+    ("end", "code"), [({"succeeded": 3}, 0), ({"succeeded": 2, "failed": 1}, 1)]
+)
+async def test_it_is_waited_for_and_its_progress_told(ctl, member, end, code):
+    stands = iter([backfill(succeeded=1, running=1, to_come=1), backfill("DONE", **end)])
+    member.say("BackfillJob", planned(backfill(to_come=3)))
+    member.say("GetBackfill", lambda _: next(stands))
+
+    ended = await ctl("job", "backfill", "etl", *RANGE, "--wait")
+
+    assert ended.code == code, ended.err
+    assert "0 of 3 ended, 3 to come" in ended.err
+    assert "1 of 3 ended (1 succeeded), 1 running, 1 to come" in ended.err
+    assert "3 of 3 ended (" in ended.err
+
+
+async def test_one_that_takes_longer_than_the_timeout_goes_on(ctl, member):
+    member.say("BackfillJob", planned(backfill(to_come=3)))
+    member.say("GetBackfill", backfill(to_come=3))
+
+    ended = await ctl("job", "backfill", "etl", *RANGE, "--wait", "--timeout", "0.5")
+
+    assert ended.code == 7
+    assert "0 of 3 ended, 3 to come" in ended.err
+    assert "it goes on; schedctl job backfills etl" in ended.err
+
+
+async def test_they_are_listed_and_cancelled(ctl, member):
+    member.say("ListBackfills", jobs.ListBackfillsResponse(backfills=[backfill(to_come=3)]))
+    member.say("CancelBackfill", backfill("CANCELLED", running=2))
+
+    listed = await ctl("job", "backfills", "etl")
+    cancelled = await ctl("job", "cancel-backfill", "b1")
+
+    assert listed.lines[1].split()[:3] == ["b1", "etl", "ACTIVE"]
+    assert "cancelled b1: 2 workers were told" in cancelled.err
+    assert member.heard("CancelBackfill")[0].backfill_id == "b1"
+    assert member.heard("ListBackfills")[0].job == "etl"
+
+
+async def test_runs_are_listed_by_what_made_them(ctl, member):
+    member.say("ListRuns", runs.ListRunsResponse())
+
+    await ctl("run", "list", "--trigger", "backfill", "--backfill", "b1")
+
+    [sent] = member.heard("ListRuns")
+    assert (sent.trigger, sent.backfill_id) == (4, "b1")
+
+
+@pytest.mark.parametrize("wrong", [("--from", "yesterday"), ("--max-parallel", "0")])
+async def test_what_is_no_instant_or_number_is_refused_before_it_is_sent(ctl, member, wrong):
+    ended = await ctl("job", "backfill", "etl", *RANGE, *wrong)
+
+    assert ended.code == 2
+    assert member.requests == []
