@@ -20,15 +20,16 @@ from schedd.core.ids import ShardId, TenureId, backfilled_run_id
 from schedd.core.model import LiveRun
 from schedd.core.records import OpenBackfill
 from schedd.store import arrays
+from schedd.store.fence import BY_INDEX
 from schedd.store.rows import RUN_COLUMNS, live_run
 
 AT_ONCE: Final = 200
 """Runs that one transaction makes, and backfills that it looks at: it holds locks."""
 
 THERE = """
-    (SELECT count(*) FROM live l JOIN runs r
-       ON r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id
-     WHERE l.shard = t.shard AND l.job_id = b.job_id AND r.backfill = b.backfill_id)
+    (SELECT count(*) FROM live l CROSS JOIN LATERAL (
+        SELECT * FROM runs r WHERE r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id OFFSET 0
+     ) r WHERE l.shard = t.shard AND l.job_id = b.job_id AND r.backfill = b.backfill_id)
 """
 """How many runs of the backfill `b` haven't ended; `t` is its job's timer."""
 
@@ -81,6 +82,7 @@ SELECT * FROM inserted
 
 def with_room(connection: Connection, shards: Collection[ShardId]) -> list[OpenBackfill]:
     """Those of these shards' jobs of which more runs may be made now, oldest first. A hint."""
+    connection.exec_driver_sql(f"SELECT {BY_INDEX}")
     found = connection.exec_driver_sql(OPEN, {"shards": arrays.numbers(shards)})
     return [OpenBackfill(*row) for row in found]
 

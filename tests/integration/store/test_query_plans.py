@@ -11,11 +11,12 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, event
 
-from schedd.core.ids import IncarnationId, ShardId
+from schedd.core.backfill import Rerun, Wish
+from schedd.core.ids import BackfillId, IncarnationId, ShardId
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Crowd, LiveRun, Loss, Overlap
+from schedd.core.model import Crowd, LiveRun, Loss, Overlap, Priority
 from schedd.core.records import Unstarted
-from support.store import World, draft, firing, job_record, report
+from support.store import World, draft, firing, job_record, ok, report
 
 BATCH = 500
 
@@ -158,6 +159,37 @@ async def test_batches_look_rows_up_by_key_though_statistics_say_the_tables_are_
     # Forbidden and taken all the same, it costs so much that PostgreSQL compiles the statement.
     whole = {scan["Relation Name"] for scan in looks if scan["Node Type"] == "Seq Scan"}
     assert whole <= {"shards"}
+
+
+async def test_who_makes_runs_of_backfills_scans_no_big_table_each_tenth_of_a_second(
+    world: World,
+) -> None:
+    me = await world.member()
+    await filled(world)
+    now = datetime.now(UTC)
+    jobs = [await world.job(shard=2 * n, due=now + timedelta(days=1)) for n in range(20)]
+    past = tuple(now - timedelta(minutes=n) for n in range(100, 0, -1))
+    for job in jobs:
+        id_ = BackfillId(uuid4())
+        wish = Wish(id_, past[0], past[-1], past, Rerun.NONE, None, 5, Priority.LOW, "tester")
+        await me.store.backfills.create(job.definition.job_id, 1, wish, None, ok("backfill"))
+
+    found = explain(world)
+    wanted = await me.store.owner.backfills(sorted(me.epochs))
+    assert len(wanted) == len(jobs)
+    made = await me.store.owner.feed(me.claim(*{one.shard for one in wanted}), wanted)
+    assert len(made) == 5 * len(jobs)
+    assert await me.store.owner.backfills(sorted(me.epochs)) == []
+
+    assert len(found) >= 4, sorted(found)
+    walked = {
+        (name, scan["Relation Name"])
+        for name, plans in found.items()
+        for plan in plans
+        for scan in scans(plan)
+        if scan["Node Type"] == "Seq Scan"
+    }
+    assert {relation for _, relation in walked} <= {"shards"}, walked
 
 
 def loss(run: LiveRun) -> Loss:
