@@ -310,6 +310,12 @@ async def test_what_is_under_way_or_promised_is_left_out_whatever_is_asked_for(p
     }
 
 
+async def test_of_those_asked_for_at_once_each_instant_is_in_one_alone(past: Past) -> None:
+    answers = await asyncio.gather(*(past.backfill(0, 19) for _ in range(4)))
+
+    assert sorted(minute for one in answers for minute in minutes(one.instants)) == [*range(20)]
+
+
 async def test_what_the_schedule_is_still_to_fire_is_left_to_it_but_for_a_paused_one(
     past: Past,
 ) -> None:
