@@ -35,7 +35,8 @@ class RecoveryStore(Protocol):
         note: Callable[[datetime, datetime, Pause | None], str],
         entry: Callable[[Pauses, Pauses], AuditEntry],
     ) -> Pause | None:
-        """Pause the cluster from its newest mark on, and write off every worker's incarnation.
+        """Pause the cluster from its newest mark on, write off every worker's incarnation, and end
+        the backfills that weren't done.
 
         `until`: when the lost database may have gone on; None: until now. `note` is made of where
         it went back to, of that, and of the pause that lasts already. May be repeated.

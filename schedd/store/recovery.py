@@ -1,7 +1,8 @@
 """Marks, and what is done with a database that went back (docs/operations.md, "Restoring").
 
     mark    cluster.marked_at ← now, each 5 s, under the term
-    begin   all shard rows ─→ the cluster's ─→ a pause from the mark ─→ incarnations lost ─→ audit
+    begin   all shard rows ─→ the cluster's ─→ a pause from the mark ─→ incarnations lost,
+            backfills ended ─→ audit
     end     waiting runs of at_most_once jobs that may have run in what was lost
 
 Invariants
@@ -64,6 +65,14 @@ one that is judged later sees the pause.
 """
 
 LOSE_ALL = "UPDATE incarnations SET lost_at = clock_timestamp() WHERE lost_at IS NULL"
+
+END_BACKFILLS = """
+UPDATE backfills SET open = false, cancelled_at = clock_timestamp(), cancelled_by = 'schedd'
+WHERE open AND created_at <= %(until)s
+"""
+"""Of the instants that they were still to run some may have run in what was lost. Whoever wants the
+others asks again. Nobody makes runs of them meanwhile: all shards' rows are held.
+"""
 
 WAITING = """
 SELECT l.shard, l.job_id, l.run_id, l.scheduled_at,
@@ -154,6 +163,7 @@ def begin(
     connection.exec_driver_sql(NOBODY_COMES)
     connection.exec_driver_sql(NOTHING_IN_FLIGHT)
     connection.exec_driver_sql(LOSE_ALL)
+    connection.exec_driver_sql(END_BACKFILLS, {"until": lost_until})
     return pauses.audited(connection, before, entry).present
 
 

@@ -369,6 +369,28 @@ async def test_what_cant_be_meant_is_refused_in_a_dry_run_too(
         assert refused.value.message.startswith(problem)
 
 
+@pytest.mark.parametrize("year", [1, 1969])
+async def test_a_range_begins_in_1970_or_later(past: Past, year: int) -> None:
+    request = wire.BackfillJobRequest(job="j", to=stamp(START))
+    getattr(request, "from").CopyFrom(stamp(datetime(year, 1, 1, tzinfo=START.tzinfo)))
+
+    with pytest.raises(InvalidArgument, match="from: is before 1970-01-01T00:00:00Z"):
+        await past.api("BackfillJob", request)
+
+
+@pytest.mark.parametrize("cron", [["* * * * * *"], ["* * * * *", "*/7 * * * *"]])
+async def test_however_much_a_range_holds_it_is_refused_soon(api: Any, cron: list[str]) -> None:
+    past = Past(api)
+    await past.made(cron=cron, time_zone="Europe/Berlin")
+    request = wire.BackfillJobRequest(job="j", to=stamp(START))
+    getattr(request, "from").CopyFrom(stamp(datetime(1970, 1, 1, tzinfo=START.tzinfo)))
+    began = asyncio.get_running_loop().time()
+
+    with pytest.raises(InvalidArgument, match="and a backfill has 10,000 at most"):
+        await past.api("BackfillJob", request)
+    assert asyncio.get_running_loop().time() - began < 5
+
+
 async def test_both_ends_must_be_named(past: Past) -> None:
     with pytest.raises(InvalidArgument, match="from: is missing"):
         await past.api("BackfillJob", wire.BackfillJobRequest(job="j", to=stamp(START)))

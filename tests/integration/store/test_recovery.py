@@ -6,15 +6,17 @@ import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import Connection, create_engine
 
-from schedd.core.ids import Term
+from schedd.core.backfill import Rerun, Wish
+from schedd.core.ids import BackfillId, Term
 from schedd.core.lifecycle import Reason, State
 from schedd.core.marks import DOUBT, gap
-from schedd.core.model import AuditEntry, LiveRun, Verdict
-from schedd.core.pauses import Pause, Pauses
+from schedd.core.model import AuditEntry, LiveRun, Priority, Verdict
+from schedd.core.pauses import NO_PAUSES, Pause, Pauses
 from schedd.core.records import JobRecord, Unstarted
 from schedd.leader.recovery import recover
 from schedd.store import dispatch, recovery
@@ -257,6 +259,38 @@ async def blocked(world: World) -> bool:
     return bool(
         await world.sql("SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'relation'")
     )
+
+
+async def test_recovery_ends_backfills_that_may_have_gone_on_and_none_asked_for_since(
+    world: World,
+) -> None:
+    me = await world.member()
+    job = (await world.job()).definition.job_id
+
+    async def asked() -> BackfillId:
+        id_ = BackfillId(uuid4())
+        past = (START - HOUR,)
+        wish = Wish(id_, *past, *past, past, Rerun.ALL, None, 1, Priority.LOW, "ann")
+        await me.store.backfills.create(job, 1, wish, None, told(NO_PAUSES, NO_PAUSES))
+        return id_
+
+    before = await asked()
+    until = await _now(world)
+    await recover(me.store.recovery, None, until)
+    since = await asked()
+    await recover(me.store.recovery, None, until)
+
+    ended, stays = [await me.store.backfills.get(one) for one in (before, since)]
+    assert ended is not None
+    assert stays is not None
+    assert (ended.open, ended.cancelled_by) == (False, "schedd")
+    assert (stays.open, stays.cancelled_at) == (True, None)
+
+
+async def _now(world: World) -> datetime:
+    [(now,)] = await world.sql("SELECT clock_timestamp()")
+    assert isinstance(now, datetime)
+    return now
 
 
 async def test_live_runs_are_looked_through_part_by_part(world: World) -> None:
