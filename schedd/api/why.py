@@ -168,7 +168,7 @@ async def _overlap(services: Services, record: RunRecord, definition: Definition
     there = await services.store.list_runs(
         record.namespace, job, (State.RUNNING, State.RETRYING), None, None, None, None, 1 + limit
     )
-    others = [other.run for other in there if other.run.token != NO_TOKEN]
+    others = [other.run for other in there if other.run.token != NO_TOKEN and not other.apart]
     word = policy.lower() + (f": {limit}" if policy is Overlap.ALLOW else "")
     question = f"Are other runs of its job in its way (overlap: {word})?"
     if len(others) < limit:

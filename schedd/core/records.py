@@ -248,6 +248,11 @@ class RunRecord:
     """That made it."""
 
     @property
+    def apart(self) -> bool:
+        """Whether it is in no other run's way, nor any in its (`core/overlap.py`)."""
+        return self.backfill is not None and self.run.overlap is Overlap.ALLOW
+
+    @property
     def lateness(self) -> timedelta | None:
         """From when it was due to its first start, never negative; None: it hasn't started."""
         if self.first_started_at is None:

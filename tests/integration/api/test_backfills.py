@@ -24,12 +24,12 @@ from schedd.api.errors import (
     Unbuilt,
 )
 from schedd.core.lifecycle import State
-from schedd.core.model import LiveRun, Overlap
+from schedd.core.model import Crowd, LiveRun, Overlap
 from schedd.core.records import OpenBackfill
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import job_service_pb2 as wire
 from schedproto.v1.cluster_service_pb2 import PauseClusterRequest
-from schedproto.v1.run_service_pb2 import ListRunsRequest
+from schedproto.v1.run_service_pb2 import ExplainRunRequest, ListRunsRequest
 from support.store import MINUTE, START, Member, draft, firing, report
 
 SHELL = job_pb2.ShellAction(argv=["true"])
@@ -572,6 +572,36 @@ async def test_one_that_allows_overlap_is_in_nobodys_way(past: Past) -> None:
     own = await past.scheduled(30)
 
     assert len(await past.me.assigned(draft(own))) == 1, "its job says skip"
+
+
+async def test_a_newer_run_that_replaces_others_leaves_it_alone(api: Any) -> None:
+    past = Past(api)
+    await past.made(overlap=job_pb2.OVERLAP_CANCEL_OTHER)
+    await past.backfill(0, 0, overlap=job_pb2.OVERLAP_ALLOW)
+    [backfilled] = await past.fed()
+    await past.me.assigned(draft(backfilled))
+    await api("TriggerJob", wire.TriggerJobRequest(job="j"))
+    [own] = await past.me.store.owner.live_runs([*past.me.epochs], [State.PENDING])
+    assert own.due_at > backfilled.due_at
+
+    crowd = Crowd(own.job_id, own.shard, 1, Overlap.CANCEL_OTHER, past.api.clock.now())
+    parted = await past.me.store.owner.part(past.me.claim(own.shard), [crowd])
+    assert (parted.ended, parted.cancelled) == ([], [])
+    assert len(await past.me.assigned(draft(own, overlap=Overlap.CANCEL_OTHER))) == 1
+
+
+async def test_what_waits_isnt_said_to_wait_for_it(api: Any) -> None:
+    past = Past(api)
+    await past.made(overlap=job_pb2.OVERLAP_BUFFER_ONE)
+    await past.backfill(0, 0, overlap=job_pb2.OVERLAP_ALLOW)
+    [backfilled] = await past.fed()
+    await past.me.assigned(draft(backfilled))
+    own = await past.scheduled(30)
+
+    why = await api("ExplainRun", ExplainRunRequest(run_id=str(own.key.run_id)))
+
+    answers = {check.question: check.answer for check in why.checks}
+    assert answers["Are other runs of its job in its way (overlap: buffer_one)?"] == "no"
 
 
 async def test_one_that_goes_by_the_jobs_word_counts_as_any_run_of_it(past: Past) -> None:
