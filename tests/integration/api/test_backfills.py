@@ -328,6 +328,28 @@ async def test_what_the_schedule_is_still_to_fire_is_left_to_it_but_for_a_paused
     assert minutes((await past.backfill(59, 61, dry_run=True)).instants) == [59, 60, 61]
 
 
+async def test_what_a_job_excludes_is_none_of_its_instants(api: Any) -> None:
+    past = Past(api)
+    await past.made(exclude=job_pb2.Exclude(cron=["1 * * * *"]))
+
+    answer = await past.backfill(0, 3, dry_run=True)
+
+    assert (minutes(answer.instants), left_out(answer)) == ([0, 2, 3], {})
+
+
+async def test_a_schedule_that_has_made_all_its_runs_has_none_to_account_for(api: Any) -> None:
+    past = Past(api)
+    await past.made(max_runs=1)
+    await api.world.sql("UPDATE timers SET due_at = NULL, fired = 1 RETURNING 1")
+
+    answer = await past.backfill(59, 61)
+    [run] = await past.fed()
+    await past.ran(run)
+
+    assert minutes(answer.instants) == [59, 60, 61]
+    assert await api.world.sql("SELECT fired, due_at FROM timers") == [(1, None)]
+
+
 async def test_one_of_which_all_is_left_out_is_done_at_once(past: Past) -> None:
     await past.ran(await past.scheduled(0))
 
