@@ -202,11 +202,6 @@ ROWS: Sequence[Row] = (
         " first left), each of them runs once, no worker starved; what is urgent stays on time,"
         " other runs wait their turn",
         ("test_herd_due_at_one_instant",),
-        lacks="ridden twice and not passed, by bounds that stand wider now: 1,286 and 981 runs/s,"
-        " leases kept, each started once, the smallest share of a worker 25 %, no event loop still"
-        " for more than 0.27 s; members, which had 90 MiB, kept at most 191 after the first herd"
-        " and 194 after the second (the interpreter gives back no arena in which anything is left);"
-        " urgent runs of the first minute at most 1.09 and 1.20 s late, 3 and 8 % of them folded",
     ),
     Row(
         "malformed, oversized, deeply nested messages and compressed bombs: all, to each call"
