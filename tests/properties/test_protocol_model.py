@@ -25,6 +25,37 @@ DRAWN = 300
 WITHOUT_AT_MOST = 500
 """Seeds within which the absence of a rule must show."""
 
+R = Rule
+BREAKS_AT: dict[Rule, int] = {
+    R.TOKENS_UNDER_LOCK: 20,
+    R.LOCK_ANSWER_AWAITED: 8,
+    R.PUSH_AFTER_COMMIT: 8,
+    R.TIMELINE: 78,
+    R.MOVE_RAISES_EPOCH: 11,
+    R.EARLY_ROWS_KEPT: 124,
+    R.INSERT_LOCKS_TIMER: 12,
+    R.DELETE_LOCKS_RUNS: 29,
+    R.OK_ASKS_ENDED: 14,
+    R.OK_ONE_TIMELINE: 122,
+    R.REFUSAL_FINAL: 12,
+    R.REFUSAL_OF_ITS_OWN: 33,
+    R.HEARTBEAT_STAMPED: 29,
+    R.HEARTBEAT_LISTS_SPOOL: 22,
+    R.BACK_COMPARES_TOKEN: 15,
+    R.RESTORE_WAITS: 14,
+    R.DELETION_WATCHED: 21,
+    R.LEFTOVERS_KILLED: 11,
+    R.LOOK_BEFORE_MAP: 12,
+    R.REFUSAL_DOUBTED: 12,
+    R.REPORT_DOUBTED: 99,
+    R.REPORTS_WAITED_FOR: 97,
+    R.TURN_COMPARED: 11,
+    R.TURN_OF_NEW_ROWS: 131,
+}
+"""Where the absence of a rule showed when this was written, if not at once: looked at first. A
+model that changed meanwhile shows it elsewhere, and the search takes longer.
+"""
+
 
 @pytest.mark.timeout(300)
 def test_no_invariant_breaks_while_all_rules_hold(figure: Callable[[str], None]) -> None:
@@ -37,7 +68,8 @@ def test_no_invariant_breaks_while_all_rules_hold(figure: Callable[[str], None])
 
 @pytest.mark.parametrize("rule", Rule)
 def test_without_a_rule_an_invariant_breaks(rule: Rule) -> None:
-    outcomes = search.outcomes(range(WITHOUT_AT_MOST), taken_out(rule))
+    seeds = (BREAKS_AT.get(rule, 0), *range(WITHOUT_AT_MOST))
+    outcomes = search.outcomes(seeds, taken_out(rule))
     assert any(outcome.broken for outcome in outcomes)
 
 
