@@ -51,8 +51,7 @@ GIVEN_BACK_WITHIN = 75.0
 
 WAITING = "SELECT count(*) FROM live WHERE scheduled_at = %s"
 STATES = """
-SELECT state, count(*), count(DISTINCT job_id), max(attempt), max(losses),
-    count(*) FILTER (WHERE assignments > 1)
+SELECT state, count(*), count(DISTINCT job_id), max(assignments), max(attempt), max(losses)
 FROM runs WHERE job_id IN (SELECT job_id FROM jobs WHERE name LIKE %s) GROUP BY state
 """
 COPY = """
@@ -181,8 +180,8 @@ class Herd:
         self._look_at(run)
 
     def rows(self) -> dict[str, tuple[int, ...]]:
-        """Of its runs, by state: how many, of how many jobs, the greatest number of times that one
-        was tried, and lost; and how many were handed out more than once.
+        """Of its runs, by state: how many, of how many jobs, and the greatest number of times that
+        one was handed out, tried, and lost.
         """
         found = self.world.postgres.sql(STATES, f"{name_of(self.prefix, 0)[:-1]}%")
         return {str(state): tuple(map(int, counts)) for state, *counts in found}

@@ -35,7 +35,10 @@ TICK = timedelta(microseconds=1)
 
 def test_what_runs_and_what_is_excluded_is_what_a_walk_finds(figure) -> None:
     tried = moved = excluded = 0
-    for number in range(max(1, TRIALS // PER_GROUND)):
+    grounds = max(1, TRIALS // PER_GROUND)
+    for number in range(5 * grounds):
+        if number >= grounds and moved > tried / 20:
+            break  # else the draw had few that are moved: it goes on until they are enough
         for case, compiled, random in cases(f"{SEED}/{number}"):
             story = f"again: SEED={SEED} make test TESTS={HERE}\n{case.meaning.text} {case.dst}"
             told = f"{story} {case.ground.zone} {[one.said for one in case.calendars]}"
@@ -55,7 +58,7 @@ def test_what_runs_and_what_is_excluded_is_what_a_walk_finds(figure) -> None:
         f"{moved:,} moved"
     )
     assert excluded > tried
-    assert moved, "the draw is of no use without: some forty as a rule, six were seen"
+    assert moved > tried / 20
 
 
 def asked_anywhere(case: Case, compiled: CompiledSchedule, random: Random, told: str) -> None:
