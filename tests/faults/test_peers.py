@@ -21,9 +21,9 @@ from schedclient import SyncClient
 from support.wait import wait_until
 
 QUIET, ATTACK = 8.0, 20.0
-ENOUGH_WITHIN = 120.0
-"""Seconds until there are enough calls to judge by, on a machine that others keep busy."""
-ROUND_WITHIN = 180.0
+ENOUGH_WITHIN = 60.0
+"""Seconds until there are enough calls to judge by."""
+ROUND_WITHIN = 120.0
 WATCHED = 20
 HELD = 1000
 MUST = {"half-open": ("refused", "ended"), "idle": ("ended",), "slow": ()}

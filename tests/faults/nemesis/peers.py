@@ -30,7 +30,7 @@ COMMAND = ("nice", "-n", "19", sys.executable, "-P", "-m", attack.__name__)
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.fspath(Path(__file__).parents[2])}
 SHARE = "5"
 """As of `nice`, but of the whole session."""
-HELD_WITHIN = 150.0
+HELD_WITHIN = 90.0
 STRANGERS = 64
 
 Report = dict[str, Any]
