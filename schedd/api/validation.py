@@ -154,30 +154,8 @@ def faults(
 def _schedule_violations(
     job: job_pb2.Job, now: datetime, calendars: Sequence[PinnedCalendar]
 ) -> Iterator[Violation]:
-    given = [
-        name
-        for name, there in (
-            ("cron", bool(job.cron)),
-            ("every", job.HasField("every")),
-            ("at", job.HasField("at")),
-            ("on_demand", job.on_demand),
-        )
-        if there
-    ]
-    if len(given) != 1:
-        said = " and ".join(given) if given else "none"
-        yield Violation("schedule", f"give exactly one of cron, every, at, on_demand; got {said}")
-        return
-    if len(job.cron) > MAX_EXPRESSIONS:
-        problem = f"{len(job.cron):,} expressions, at most {MAX_EXPRESSIONS} are allowed"
-        yield Violation("cron", problem)
-        return
-    for expression in job.cron:
-        if not expression.replace("\t", " ").isprintable():
-            yield Violation("cron", f"{expression[:100]!r} holds a line break or the like")
-            return
-    if job.HasField("every") and seconds(job.every) < timedelta(seconds=1):
-        yield Violation("every", "must be at least 1s")
+    if unfit := [*_kind_violations(job)]:
+        yield from unfit
         return
     if job.HasField("phase") and not job.HasField("every"):
         yield Violation("phase", "goes with every alone")
@@ -192,13 +170,47 @@ def _schedule_violations(
             hint = f", did you mean {unknown.suggestion!r}?" if unknown.suggestion else ""
             yield Violation("time_zone", f"{unknown}{hint}")
     if job.on_demand:
-        if job.max_runs:
-            yield Violation("max_runs", "means nothing with on_demand: triggers aren't counted")
-        plain: Message = job
-        for field in OF_INSTANTS:
-            if plain.HasField(field):
-                yield Violation(field, "means nothing with on_demand: triggers start it any time")
-        return
+        yield from _on_demand_violations(job)
+    else:
+        yield from _instant_violations(job, now, calendars)
+
+
+def _kind_violations(job: job_pb2.Job) -> Iterator[Violation]:
+    """Why this is no schedule of any kind; the first reason alone."""
+    kinds = {
+        "cron": bool(job.cron),
+        "every": job.HasField("every"),
+        "at": job.HasField("at"),
+        "on_demand": job.on_demand,
+    }
+    given = [kind for kind, there in kinds.items() if there]
+    odd = [each for each in job.cron if not each.replace("\t", " ").isprintable()]
+    if len(given) != 1:
+        said = " and ".join(given) if given else "none"
+        yield Violation("schedule", f"give exactly one of cron, every, at, on_demand; got {said}")
+    elif len(job.cron) > MAX_EXPRESSIONS:
+        problem = f"{len(job.cron):,} expressions, at most {MAX_EXPRESSIONS} are allowed"
+        yield Violation("cron", problem)
+    elif odd:
+        yield Violation("cron", f"{odd[0][:100]!r} holds a line break or the like")
+    elif job.HasField("every") and seconds(job.every) < timedelta(seconds=1):
+        yield Violation("every", "must be at least 1s")
+
+
+def _on_demand_violations(job: job_pb2.Job) -> Iterator[Violation]:
+    """What there is to be said of instants, where there are none."""
+    if job.max_runs:
+        yield Violation("max_runs", "means nothing with on_demand: triggers aren't counted")
+    plain: Message = job
+    for field in OF_INSTANTS:
+        if plain.HasField(field):
+            yield Violation(field, "means nothing with on_demand: triggers start it any time")
+
+
+def _instant_violations(
+    job: job_pb2.Job, now: datetime, calendars: Sequence[PinnedCalendar]
+) -> Iterator[Violation]:
+    """Why its instants can't be reckoned, or why there is none."""
     if job.HasField("start") and job.HasField("end") and instant(job.end) < instant(job.start):
         yield Violation("end", "is before start")
         return
