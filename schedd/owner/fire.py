@@ -2,6 +2,7 @@
 
     agenda (`near_future`) ──due──→ plan ──one transaction a lane──→ runs
 
+What is due comes to the agenda by a loop of its own (`near_future`), so that nothing waits for it.
 The plan (`core/steps.py`) says which instants run, which are only accounted for, and where the
 timer stands next. The fire statement inserts from the timers that advanced, so
 a timer that was paused, edited, moved or fired by somebody else meanwhile inserts nothing
@@ -58,6 +59,7 @@ class Fire:
     def __init__(
         self,
         board: Board,
+        near: NearFuture,
         catalogue: Catalogue,
         store: OwnerStore,
         transactor: Transactor,
@@ -77,11 +79,11 @@ class Fire:
         self._emit = emit
         self._changed: set[JobId] = set()
         self._refused: dict[JobId, Timer] = {}
-        self._near = NearFuture(board, catalogue, store, clock)
+        self._near = near
         self._size = BatchSize(BATCH)
         self._ready: Callable[[], None] = lambda: None
         self.loop = Loop("fire", self.step, interval=LOAD_EVERY.total_seconds())
-        board.ownership.listen(lambda _gained, _dropped: self.reload())
+        near.on_load(self.loop.wake)
 
     def on_ready(self, told: Callable[[], None]) -> None:
         """Have `told()` called when runs became ready."""
@@ -92,35 +94,24 @@ class Fire:
         self._changed.update(jobs)
         self.loop.wake()
 
-    def reload(self) -> None:
-        """Shards were gained or dropped: load now."""
-        self._near.load_at = None
-        self.loop.wake()
-
     async def step(self) -> float:
-        """Load if it is time, read what changed, fire what is due; seconds until the next."""
+        """Read what changed, fire what is due; seconds until the next."""
         if self._brake.on:
             self._changed.clear()  # at its end all is loaded anew: a long pause gathers nothing
             return LOAD_EVERY.total_seconds()
-        if await self._near.load_if_due():
-            await self._near.read_ahead(self._size.now)
         if self._changed:
             await self._reread()
         due = self._board.timers.pop_due(self._clock.now(), self._size.now)
         if due:
-            self._near.fired(len(due))
             began = self._boot()
             await self._fire(due)
             self._size.took(len(due), self._boot() - began)
             return 0.0
-        if await self._near.read_ahead(self._size.now):
-            return 0.0
-        return self._pause()
-
-    def _pause(self) -> float:
-        now = self._clock.now()
-        moments = [at for at in (self._near.load_at, self._board.timers.next_at()) if at]
-        return max(0.0, min((at - now).total_seconds() for at in moments)) if moments else 0.0
+        self._near.nothing_is_due()
+        first = self._board.timers.next_at()
+        if first is None:
+            return LOAD_EVERY.total_seconds()
+        return max(0.0, (first - self._clock.now()).total_seconds())
 
     async def _reread(self) -> None:
         jobs, self._changed = self._changed, set()
@@ -129,6 +120,7 @@ class Fire:
         except BaseException:
             self._changed |= jobs
             raise
+        self._near.known(jobs)
         for gone in jobs - {row.job_id for row in rows}:
             self._board.timers.discard(gone)
         now = self._clock.now()
@@ -183,6 +175,7 @@ class Fire:
         now = self._clock.now()
         refused = {job for answer in answers for job in answer.refused}
         broken = {job for answer in answers for job in answer.broken}
+        self._near.fired([firing.job_id for firing in firings])
         self._board.put_timers(
             (
                 replace(

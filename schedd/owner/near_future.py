@@ -2,6 +2,10 @@
 
     timers due within the horizon ──load──→ agenda;  of some, definitions ──read ahead──→ catalogue
 
+A loop of its own: what is urgent is fired while a load is under way, which takes its time when
+many are due. So a row may be older than what is known: of what was fired or read meanwhile it is
+left out. One that is old all the same costs a refused step.
+
 Loads read from minus infinity, never from a watermark: a creation may commit behind it. One load
 brings the soonest, as many as it may. Where that isn't all it brings the latest, too: behind a herd
 that takes minutes others fall due meanwhile, and some of them are urgent.
@@ -10,14 +14,16 @@ A definition tells the priority. Some of what was loaded are read ahead, the lat
 have most before them: a few after each load, and more while nothing is due.
 """
 
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
 from schedd.core.ids import JobId
 from schedd.owner.board import Board
+from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue
 from schedd.ports import ClusterClock, OwnerStore
-from schedkit.tasks import in_turns
+from schedkit.tasks import Loop, in_turns
 
 HORIZON: Final = timedelta(seconds=10)
 """How far ahead timers are held in memory."""
@@ -31,44 +37,99 @@ sooner than what it brought, so the next load can wait until half of that has fi
 """
 READ_AHEAD: Final = 2_000
 """Definitions that are read ahead after one load: each takes 4 KB until its job has run."""
+AT_ONCE: Final = 200
+"""Of them in one go, and all of them while something is due."""
 
 
 class NearFuture:
-    """What of the timers of one tenure is held."""
+    """Keeps what is due soon on the board of one tenure."""
 
     def __init__(
-        self, board: Board, catalogue: Catalogue, store: OwnerStore, clock: ClusterClock
+        self,
+        board: Board,
+        catalogue: Catalogue,
+        store: OwnerStore,
+        clock: ClusterClock,
+        brake: Brake,
     ) -> None:
         self._board = board
+        self._brake = brake
         self._catalogue = catalogue
         self._store = store
         self._clock = clock
-        self.load_at: datetime | None = None
+        self._loaded: Callable[[], None] = lambda: None
+        self._load_at: datetime | None = None
         """When the next load is due, whatever happens before; None: now."""
         self._left_some = False
         self._fired_since = 0
+        self._newer: set[JobId] = set()
+        """Of these something was read or written since the last load began."""
         self._unread: list[JobId] = []
         self._ahead = 0
+        self.loop = Loop("load", self.step, interval=LOAD_EVERY.total_seconds())
+        board.ownership.listen(lambda _gained, _dropped: self.reload())
 
-    def fired(self, count: int) -> None:
-        """So many were taken from the board."""
-        self._fired_since += count
+    def on_load(self, told: Callable[[], None]) -> None:
+        """Have `told()` called when a load has brought what it could."""
+        self._loaded = told
 
-    async def load_if_due(self) -> bool:
+    def reload(self) -> None:
+        """Shards were gained or dropped, or a pause has ended: load now."""
+        self._load_at = None
+        self.loop.wake()
+
+    def fired(self, jobs: Collection[JobId]) -> None:
+        """The timers of these have advanced, and stand on the board as they do now."""
+        self._fired_since += len(jobs)
+        self.known(jobs)
+        if self._runs_low:
+            self.loop.wake()
+
+    def known(self, jobs: Iterable[JobId]) -> None:
+        """What stands on the board of these is newer than what a load under way has read."""
+        self._newer.update(jobs)
+
+    def nothing_is_due(self) -> None:
+        """There is time to read ahead."""
+        if self._ahead and self._unread:
+            self.loop.wake()
+
+    async def step(self) -> float:
+        """Load if it is time, and read ahead; seconds until the next."""
+        if self._brake.on:
+            return LOAD_EVERY.total_seconds()  # at its end all is loaded anew
+        loaded = await self._load_if_due()
+        idle = self._idle
+        if (loaded or idle) and await self._read_ahead() and idle:
+            return 0.0
+        if self._load_at is None:
+            return 0.0
+        return max(0.0, (self._load_at - self._clock.now()).total_seconds())
+
+    @property
+    def _idle(self) -> bool:
+        first = self._board.timers.next_at()
+        return first is None or first > self._clock.now()
+
+    @property
+    def _runs_low(self) -> bool:
+        return self._left_some and self._fired_since >= LOAD_LIMIT // 2
+
+    async def _load_if_due(self) -> bool:
         """Load, if it is time, or the soonest alone, once half of what the last load brought has
         gone. Whether it was time.
         """
         now = self._clock.now()
-        if self.load_at is not None and now < self.load_at:
-            if self._left_some and self._fired_since >= LOAD_LIMIT // 2:
+        if self._load_at is not None and now < self._load_at:
+            if self._runs_low:
                 await self._load(now, with_latest=False)
             return False
-        self.load_at = now + LOAD_EVERY
+        self._load_at = now + LOAD_EVERY
         await self._load(now, with_latest=True)
-        if self.load_at is not None:  # else somebody wants another: shards came meanwhile
+        if self._load_at is not None:  # else somebody wants another: shards came meanwhile
             ended = self._clock.now()
             rested = min(ended + 3 * (ended - now), now + LATEST_LOAD)
-            self.load_at = max(self.load_at, rested)
+            self._load_at = max(self._load_at, rested)
         return True
 
     async def _load(self, now: datetime, *, with_latest: bool) -> None:
@@ -76,21 +137,29 @@ class NearFuture:
         if not shards:
             return
         until = now + HORIZON
-        loaded = await self._store.due_timers(shards, until, LOAD_LIMIT)
-        self._left_some, self._fired_since = len(loaded) == LOAD_LIMIT, 0
-        if self._left_some and with_latest:
-            loaded += reversed(await self._store.due_timers(shards, until, LOAD_LIMIT, latest=True))
+        self._newer, self._fired_since = set(), 0
+        try:
+            loaded = await self._store.due_timers(shards, until, LOAD_LIMIT)
+            self._left_some = len(loaded) == LOAD_LIMIT
+            if self._left_some and with_latest:
+                latest = await self._store.due_timers(shards, until, LOAD_LIMIT, latest=True)
+                loaded += reversed(latest)
+        except BaseException:
+            self._load_at = None
+            raise
         async for timer in in_turns(loaded, every=500):
-            self._board.put_timers([timer])
+            if timer.job_id not in self._newer:
+                self._board.put_timers([timer])
         self._unread = [timer.job_id for timer in loaded]
         self._ahead = READ_AHEAD
+        self._loaded()
 
-    async def read_ahead(self, most: int) -> bool:
+    async def _read_ahead(self) -> bool:
         """Read the definitions of some that aren't due yet, so that what is urgent is known when it
         is; False when that is enough.
         """
         ahead: list[JobId] = []
-        while self._unread and len(ahead) < min(most, self._ahead):
+        while self._unread and len(ahead) < min(AT_ONCE, self._ahead):
             job = self._unread.pop()
             if not self._catalogue.knows(job):
                 ahead.append(job)

@@ -1,6 +1,7 @@
 """The owner's loops, made anew for each tenure, and what moves them from outside.
 
-    tenure begins → board, transactor, fire, dispatch, rescue, backfills: in the tenure's TaskGroup
+    tenure begins → board, transactor, near future, fire, dispatch, rescue, backfills: in its
+                    TaskGroup
     tenure ends   → they are cancelled with it; catalogue, workers and collect live on
 
 Nudges from calls and peers come in here; without a tenure they are nothing, and the workers are
@@ -22,6 +23,7 @@ from schedd.owner.collect import Collect
 from schedd.owner.crowds import Crowds
 from schedd.owner.dispatch import Dispatch
 from schedd.owner.fire import Fire
+from schedd.owner.near_future import NearFuture
 from schedd.owner.rescue import Rescue
 from schedd.owner.standing import Standing
 from schedd.owner.transact import Transactor
@@ -34,11 +36,22 @@ from schedd.tenure import LiveTenure, TenureLoop
 
 @dataclass(slots=True)
 class _Loops:
+    near: NearFuture
     fire: Fire
     dispatch: Dispatch
     rescue: Rescue
     standing: Standing
     backfills: Backfills
+
+    def all(self) -> Sequence[TenureLoop]:
+        return (
+            self.near.loop,
+            self.fire.loop,
+            self.dispatch.loop,
+            self.standing.loop,
+            *self.rescue.loops,
+            self.backfills.loop,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,57 +103,10 @@ class Owner:
         """The loops of this tenure. Those of an earlier one have ended by now."""
         self._catalogue.clear()
         board = Board(live.ownership, self._catalogue.priority_of)
-        transactor = Transactor(live.ownership, live.trusted, self._emit)
-        fire = Fire(
-            board,
-            self._catalogue,
-            self._store,
-            transactor,
-            self._clock,
-            self._brake,
-            self._emit,
-        )
-        crowds = Crowds(
-            board,
-            self._catalogue,
-            self._workers,
-            self._store,
-            transactor,
-            self._clock,
-            nudges,
-        )
-        dispatch = Dispatch(
-            board,
-            self._catalogue,
-            self._workers,
-            self._store,
-            transactor,
-            self._clock,
-            self._brake,
-            nudges,
-            crowds,
-            self._emit,
-        )
-        rescue = Rescue(
-            board,
-            self._catalogue,
-            self._workers,
-            self._leases,
-            self._store,
-            transactor,
-            self._clock,
-            nudges,
-            crowds,
-            self._emit,
-        )
-        standing = Standing(board, self._store, transactor, self._clock, self._brake, nudges)
-        backfills = Backfills(board, self._store, transactor, self._clock)
-        backfills.on_ready(dispatch.wake)
-        fire.on_ready(dispatch.wake)
-        rescue.on_ready(dispatch.wake)
-        self._collect.on_ready(dispatch.wake)
+        loops = self._loops = self._made(board, live, nudges)
+        for source in (loops.fire, loops.rescue, loops.backfills, self._collect):
+            source.on_ready(loops.dispatch.wake)
         self._collect.board = board
-        loops = self._loops = _Loops(fire, dispatch, rescue, standing, backfills)
 
         def ended() -> None:
             board.clear()
@@ -149,8 +115,35 @@ class Owner:
                 self._collect.board = None
                 self._workers.demand(no_demand)
 
-        mine = (fire.loop, dispatch.loop, standing.loop, *rescue.loops, backfills.loop)
-        return _UntilTheEnd(ended), *mine
+        return _UntilTheEnd(ended), *loops.all()
+
+    def _made(self, board: Board, live: LiveTenure, nudges: Nudges) -> _Loops:
+        catalogue, workers, store, clock = self._catalogue, self._workers, self._store, self._clock
+        brake, emit = self._brake, self._emit
+        transactor = Transactor(live.ownership, live.trusted, emit)
+        near = NearFuture(board, catalogue, store, clock, brake)
+        crowds = Crowds(board, catalogue, workers, store, transactor, clock, nudges)
+        return _Loops(
+            near=near,
+            fire=Fire(board, near, catalogue, store, transactor, clock, brake, emit),
+            dispatch=Dispatch(
+                board, catalogue, workers, store, transactor, clock, brake, nudges, crowds, emit
+            ),
+            rescue=Rescue(
+                board,
+                catalogue,
+                workers,
+                self._leases,
+                store,
+                transactor,
+                clock,
+                nudges,
+                crowds,
+                emit,
+            ),
+            standing=Standing(board, store, transactor, clock, brake, nudges),
+            backfills=Backfills(board, store, transactor, clock),
+        )
 
     def on_cluster_changed(self, told: Callable[[], None]) -> None:
         """Have `told()` called when somebody says that the cluster has changed."""
@@ -190,7 +183,7 @@ class Owner:
 
     def _braked(self) -> None:
         if self._loops is not None:
-            self._loops.fire.reload()
+            self._loops.near.reload()
             self._loops.rescue.wake()
             self._loops.dispatch.wake()
             self._loops.backfills.wake()
