@@ -11,6 +11,8 @@ Invariants
 - In total never more slots are granted than are free, and none while there is no trust, while
   draining, or while the spool takes nothing. They are withdrawn at the moment trust ends; what a
   member still pushes until it hears of that is refused.
+- A slot that one member was promised is another's only when the first has said that it won't use it
+  (`promises`), is silent, or takes too long.
 """
 
 from __future__ import annotations
@@ -130,11 +132,12 @@ class Attach:
         able = self.trusted() and not self._admission.draining and self._courier.healthy
         awake = {address: link for address, link in self._links.items() if not link.silent}
         demands = {address: link.demand for address, link in awake.items()}
-        previous = {each: link.promised - link.received for each, link in awake.items()}
+        previous = {address: link.promises.slots for address, link in awake.items()}
         free, now = self._admission.free, boottime()
-        granted = deal(free, demands, previous, self._clock.read(now)) if able else {}
+        kept = {address: link.promises.kept(now) for address, link in awake.items()}
+        granted = deal(free, demands, previous, self._clock.read(now), kept) if able else {}
         for address, link in self._links.items():
-            link.grant(granted.get(address, NOTHING))
+            link.grant(granted.get(address, NOTHING), now)
 
     # -- What links ask of their host --
 
@@ -222,7 +225,7 @@ class Attach:
             self.announce()
         if frame.HasField("members"):
             self._learn(frame.members)
-        if frame.HasField("demand"):
+        if frame.HasField("demand") or frame.HasField("reach"):
             self.redeal()
 
     # -- Streams --

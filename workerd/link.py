@@ -6,7 +6,6 @@ Invariants
 - The first frame up holds the hello, the first down the welcome; nothing else is sent before it.
 - How a stream ended is a returned value: `AGAIN` (try once more after a while) or `LOST` (this
   incarnation is written off: a new one is needed).
-- `received` counts the slots of all assignments that came by this stream, taken or refused.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from workerd import wire
 from workerd.core.cluster_time import ClusterTime, RoundTrip
 from workerd.core.grants import NOTHING, Head, Share
 from workerd.core.ids import Address, Incarnation
+from workerd.core.promises import Promises
 from workerd.outbox import Outbox
 
 log = logging.getLogger(__name__)
@@ -97,9 +97,7 @@ class Link:
         self.tenure = ""
         self.time = ClusterTime()
         self.demand: Sequence[Head] = ()
-        self.received = 0
-        self.promised = 0
-        """`received + slots` of the last grant."""
+        self.promises = Promises()
         self._granted = NOTHING
         self.incarnation: Incarnation | None = None
         self._tls = tls
@@ -130,12 +128,13 @@ class Link:
         """Queue an answer."""
         self._outbox.answer(answer)
 
-    def grant(self, share: Share) -> None:
+    def grant(self, share: Share, at: float) -> None:
         """Keep these slots free for this member; said only when it changes what it may push."""
-        promised = self.received + share.slots
-        if promised != self.promised or (share.slots and not self._granted.like(share)):
-            self.promised, self._granted = promised, share
-            self._outbox.grant(wire.granted(share, self.received))
+        promised = self.promises.promised
+        self.promises.grant(share.slots, at)
+        if self.promises.promised != promised or (share.slots and not self._granted.like(share)):
+            self._granted = share
+            self._outbox.grant(wire.granted(share, self.promises))
 
     def beat(self) -> None:
         """Send a heartbeat now."""
@@ -197,6 +196,7 @@ class Link:
         welcome = frame.welcome
         self._observe(sent, welcome.cluster_time)
         self.member, self.tenure = welcome.member, welcome.tenure
+        self.promises.answers = welcome.answers_grants
         self._interval = welcome.heartbeat_interval.ToTimedelta().total_seconds() or EAGER
         return welcome
 
@@ -245,7 +245,9 @@ class Link:
         self._host.observed(trip)
 
     def _take(self, frame: pb.MemberFrame) -> None:
-        self.received += sum(max(each.slots, 1) for each in frame.assignments)
+        self.promises.received += sum(max(each.slots, 1) for each in frame.assignments)
+        if frame.HasField("reach"):
+            self.promises.reached(frame.reach.serial, frame.reach.slots, boottime())
         if frame.HasField("demand"):
             self.demand = wire.heads_of(frame.demand)
         self._host.received(self, frame)

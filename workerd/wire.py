@@ -15,6 +15,7 @@ from workerd.core.cluster_time import ClusterTime
 from workerd.core.grants import Head, Share
 from workerd.core.ids import Incarnation, Key, RunId, Token
 from workerd.core.outcome import Content, Outcome, digest
+from workerd.core.promises import Promises
 
 _WHY = {why: pb.Refusal.Why.Value(f"WHY_{why.name}") for why in Why}
 _STATE = {
@@ -55,9 +56,9 @@ def heads_of(message: pb.Demand) -> Sequence[Head]:
     ]
 
 
-def granted(share: Share, received: int) -> pb.Granted:
-    """What a member may use, `received` slots' worth of assignments after the stream began."""
-    message = pb.Granted(slots=share.slots, received=received)
+def granted(share: Share, promises: Promises) -> pb.Granted:
+    """What a member may use, as it was just promised."""
+    message = pb.Granted(slots=share.slots, received=promises.received, serial=promises.serial)
     if share.before is not None:
         message.before.priority = common_pb2.Priority.ValueType(share.before.priority)
         message.before.waiting_since.FromMicroseconds(round(share.before.since * 1e6))

@@ -1,12 +1,24 @@
-"""A worker's open stream, as the loops see it: what it may be given, and what it said last."""
+"""A worker's open stream, as the loops see it: what it may be given, and what it said last.
 
-from collections.abc import Sequence
+    granted ──choose──→ under way ──its transaction──→ pushed │ let go of ──→ free for us again
+
+Invariants
+- What is pushed and under way never goes beyond what was granted when it was chosen.
+- A grant that promises less than one before is answered at once: by how far this member goes all
+  the same. So far the worker keeps slots free. What is let go of afterwards is told too, if slots
+  are kept for that alone.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
-from schedd.core.ids import Token
+from schedd.core.ids import IncarnationId, Token
 from schedd.core.model import Assigned, Incarnation, RunKey
+from schedd.core.placement import Offer
 from schedd.core.ready_queue import Head
 from schedd.owner.catalogue import Known
 from schedd.owner.elsewhere import Heard
@@ -20,11 +32,12 @@ class Line(Protocol):
     def cancel(self, key: RunKey, token: Token, *, kill: bool) -> None: ...
     def demand(self, heads: Sequence[Head]) -> None: ...
     def acknowledge(self, key: RunKey, token: Token, *, stale: bool) -> None: ...
+    def reach(self, serial: int, slots: int) -> None: ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Attached:
-    """A worker whose stream is open."""
+    """A worker whose stream is open. All slots but `granted` are counted since it began."""
 
     incarnation: Incarnation
     line: Line
@@ -33,6 +46,12 @@ class Attached:
     """The greatest rank of a run that the granted slots are for."""
     received: int = 0
     pushed: int = 0
+    under_way: int = 0
+    """Slots of runs that were chosen for it and are neither pushed yet nor let go of."""
+    serial: int = 0
+    """Of the last grant that was answered; 0: none yet."""
+    told: int = 0
+    """How it was answered."""
     free: int = 0
     running: int = 0
     draining: bool = False
@@ -52,4 +71,61 @@ class Attached:
         """Slots that may be used now, if it is there."""
         if self.draining or self.lost:
             return 0
-        return max(0, self.granted - (self.pushed - self.received))
+        return max(0, self._limit - self._reach)
+
+    def grant(self, slots: int, received: int, last: float, serial: int) -> None:
+        """It keeps so many slots free; with a new serial it wants to hear how far it needs to."""
+        self.granted, self.received, self.last = slots, received, last
+        if serial and serial != self.serial:
+            self.serial = serial
+            self._tell_reach()
+
+    def let_go(self, slots: int) -> None:
+        """So much of what was under way isn't any more: it was pushed, or it never will be."""
+        self.under_way -= slots
+        if self.told > max(self._limit, self._reach):
+            self._tell_reach()
+
+    @property
+    def _limit(self) -> int:
+        return self.received + self.granted
+
+    @property
+    def _reach(self) -> int:
+        return self.pushed + self.under_way
+
+    def _tell_reach(self) -> None:
+        self.told = self._reach
+        self.line.reach(self.serial, self.told)
+
+
+class Choice:
+    """What is under way at the same time, from the choice to the push; a with-block around both."""
+
+    def __init__(self, attached: Mapping[IncarnationId, Attached]) -> None:
+        self._attached = attached
+        self._under_way: Counter[Attached] = Counter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.settle()
+
+    def take(self, offer: Offer, slots: int) -> None:
+        """So many slots of an offer of this moment."""
+        offer.slots -= slots
+        attached = self._attached[offer.id]
+        attached.under_way += slots
+        self._under_way[attached] += slots
+
+    def settle(self) -> None:
+        """All of it was pushed by now, or never will be."""
+        for attached, slots in self._under_way.items():
+            attached.let_go(slots)
+        self._under_way.clear()

@@ -2,6 +2,9 @@
 
     ready queue + offers ──choose──→ drafts ──one transaction a lane──→ assigned ──push──→ worker
 
+From choice to push a run's slots are under way (`attached`): a worker that grants less meanwhile is
+told, and keeps them for it.
+
 Slots may be granted for what goes before another member's head alone; a run that goes after it
 leaves them unused, and the demand that is told then has them dealt anew.
 
@@ -33,6 +36,7 @@ from schedd.core.overlap import limit_of
 from schedd.core.placement import Need, Offer, able, choose, need_of
 from schedd.core.ready_queue import Head, rank_of
 from schedd.core.records import Assignments, Unstarted
+from schedd.owner.attached import Choice
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue, Known
@@ -104,10 +108,11 @@ class Dispatch:
         self._board.ripen(now)
         self._look_again(boottime())
         began = boottime()
-        chosen, more = await self._choose()
-        if chosen:
-            more = await self._assign(chosen) or more
-            self._size.took(len(chosen), boottime() - began)
+        with self._workers.choosing() as choice:
+            chosen, more = await self._choose(choice)
+            if chosen:
+                more = await self._assign(chosen, choice) or more
+                self._size.took(len(chosen), boottime() - began)
         self._tell_demand()
         if more or (chosen and self._board.ready and self._workers.offers()):
             return 0.0
@@ -131,17 +136,17 @@ class Dispatch:
                 )
             )
 
-    async def _choose(self) -> tuple[list[tuple[LiveRun, Known, Offer]], bool]:
+    async def _choose(self, choice: Choice) -> tuple[list[tuple[LiveRun, Known, Offer]], bool]:
         """Take runs off the queue in order, as far as the offers go; whether to go on at once.
 
         A run that no offer fits waits in the line of its need and holds nobody up. One that a scan
-        puts back while definitions are read is chosen once.
+        puts back while definitions are read is chosen once. An offer stands until the next wait.
         """
-        offers = self._workers.offers()
         chosen: list[tuple[LiveRun, Known, Offer]] = []
         taken: set[RunId] = set()
         seen = 0
         while len(chosen) < self._size.now and seen < SORTED_AT_MOST:
+            offers = self._workers.offers()
             room = min(self._size.now - len(chosen), sum(offer.slots for offer in offers))
             batch = self._pop(room, offers)
             if not batch:
@@ -152,6 +157,7 @@ class Dispatch:
             except Unavailable:
                 self._board.ready.add([*batch, *(run for run, _, _ in chosen)])
                 raise
+            offers = self._workers.offers()
             for run in batch:
                 entry = known.get(run.job_id)
                 if entry is None or run.key.run_id in taken:
@@ -161,7 +167,7 @@ class Dispatch:
                 if offer is None:
                     self._board.ready.add([run], need)
                 else:
-                    offer.slots -= need.slots
+                    choice.take(offer, need.slots)
                     taken.add(run.key.run_id)
                     chosen.append((run, entry, offer))
         return chosen, True
@@ -177,7 +183,7 @@ class Dispatch:
             batch.append(run)
         return batch
 
-    async def _assign(self, chosen: Sequence[tuple[LiveRun, Known, Offer]]) -> bool:
+    async def _assign(self, chosen: Sequence[tuple[LiveRun, Known, Offer]], choice: Choice) -> bool:
         """Hand these out; whether some are to be tried again at once."""
         known = {run.key.run_id: entry for run, entry, _ in chosen}
         runs = {run.key.run_id: run for run, _, _ in chosen}
@@ -191,6 +197,7 @@ class Dispatch:
                 unpushed += self._push(answer, known, runs)
                 refused += [(runs[key.run_id], known[key.run_id]) for key in answer.waiting]
                 held += [runs[key.run_id] for key in answer.held]
+        choice.settle()
         for run in held:
             self._board.hold(run)
         failed = [answer for answer in answers if isinstance(answer, Failed)]

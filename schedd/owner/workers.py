@@ -1,15 +1,15 @@
 """The workers attached to this member: what each has granted, holds, and is told.
 
 Slots are granted, never guessed: a worker says how many it keeps free for this member (`granted`)
-and how many slots' worth of assignments it has received on the stream; what was pushed since is
-on its way, so
+and how many slots' worth of assignments it has received on the stream; what was chosen for it since
+(`attached`) is on its way, so
 
-    free for us = granted − (pushed − received)
+    free for us = granted − (pushed + under way − received)
 
-A worker may lower a grant at any time; an assignment that crosses it on the way is refused, which
-costs nothing. The streams themselves (`rpc/attach.py`) stand behind `Line`. Nothing is offered of a
-worker that was silent for a while, or that is lost: what went to it would be lost with it, again
-and again.
+A worker may lower a grant at any time. It is told how far what is on its way goes, and keeps slots
+for that; what it refuses all the same costs nothing. The streams themselves (`rpc/attach.py`) stand
+behind `Line`. Nothing is offered of a worker that was silent for a while, or that is lost: what
+went to it would be lost with it, again and again.
 
 Revoking: `ok` of pause, edit and delete waits here until nothing can start any more (PROTOCOL 3).
 What concerns a worker that isn't attached here goes over one hop (`elsewhere`).
@@ -28,7 +28,7 @@ from schedd.core.model import Assigned, Incarnation, LiveRun
 from schedd.core.placement import Offer
 from schedd.core.ready_queue import Head
 from schedd.core.records import WorkerView
-from schedd.owner.attached import Attached, Line
+from schedd.owner.attached import Attached, Choice, Line
 from schedd.owner.catalogue import Known
 from schedd.owner.elsewhere import Elsewhere, Heard, Nowhere, Turns
 from schedd.owner.revocations import At, Question, Revocations, ask_elsewhere
@@ -110,10 +110,12 @@ class Workers:
         self._emit(WorkerWent(attached.incarnation.worker, attached.incarnation.id))
         return True
 
-    def granted(self, attached: Attached, slots: int, received: int, last: float = inf) -> None:
+    def granted(
+        self, attached: Attached, slots: int, received: int, last: float = inf, serial: int = 0
+    ) -> None:
         """The worker keeps so many slots free for this member, for runs up to the rank `last`."""
         attached.spoke_at = self._boot()
-        attached.granted, attached.received, attached.last = slots, received, last
+        attached.grant(slots, received, last, serial)
         if attached.available:
             for told in self._slots_freed:
                 told()
@@ -164,6 +166,10 @@ class Workers:
             for attached in self._attached.values()
             if attached.available > 0 and self._speaks(attached)
         ]
+
+    def choosing(self) -> Choice:
+        """Around a choice among offers, and all that it leads to up to the push."""
+        return Choice(self._attached)
 
     def incarnations(self) -> list[Incarnation]:
         """All that are attached here."""

@@ -3,7 +3,7 @@
     hello ──greet──→ welcome │ refused (status and reason)
     then, both ways at once:
       frames up   → workers (grants, heartbeats), collect (results, refusals)
-      line  down ← assignments, revokes, cancels, demand, acknowledgements, answers
+      line  down ← assignments, revokes, cancels, demand, reach, acknowledgements, answers
 
 Whatever breaks the stream, in either direction, ends it; the worker comes again, and says what it
 has in hand.
@@ -184,9 +184,8 @@ class WorkerService:
                 self._collect.refused(Refusal(key, token, who.worker, who.id, "REVOKED"))
         if frame.HasField("granted"):
             granted = frame.granted
-            self._workers.granted(
-                attached, granted.slots, granted.received, frames.last_rank(granted)
-            )
+            last = frames.last_rank(granted)
+            self._workers.granted(attached, granted.slots, granted.received, last, granted.serial)
         if frame.HasField("heartbeat"):
             self._heartbeat(frame.heartbeat, attached, outbox)
         if frame.HasField("goodbye"):
@@ -237,6 +236,7 @@ class WorkerService:
             heartbeat_interval=frames.span(self._terms.heartbeat_interval),
             version=self._terms.version,
             cluster_time=frames.stamp(self._clock.now()),
+            answers_grants=True,
         )
 
     def _members(self) -> wire.Members:

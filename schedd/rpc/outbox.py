@@ -102,6 +102,10 @@ class Outbox:
         """Tell what waits."""
         self.put(wire.MemberFrame(demand=frames.demand(heads)))
 
+    def reach(self, serial: int, slots: int) -> None:
+        """Tell how far this member goes under grants before the one of this serial."""
+        self.put(wire.MemberFrame(reach=wire.Reach(serial=serial, slots=slots)))
+
     def acknowledge(self, key: RunKey, token: Token, *, stale: bool) -> None:
         """Say what became of a result."""
         verdict = (

@@ -330,6 +330,33 @@ async def test_a_slot_goes_to_the_best_head_and_says_whose_turn_it_would_be_else
             await worker.stop()
 
 
+async def test_what_was_chosen_under_an_earlier_grant_finds_its_slot(tmp_path: Path) -> None:
+    async with FakeMember("m1") as one, FakeMember("m2") as two:
+        one.peers = two.peers = (one, two)
+        one.answers_grants = two.answers_grants = True
+        worker = WorkerProcess(tmp_path, [one.address], slots="2")
+        worker.start()
+        try:
+            first, second = await one.attached(), await two.attached()
+            await first.until(lambda: first.granted.slots == 1, "an even share")
+            await first.send(reach=pb.Reach(serial=first.granted.serial))  # it had both slots
+            await second.until(lambda: second.granted.slots == 1, "an even share")
+            waiting = pb.Demand.Head(priority=common_pb2.PRIORITY_HIGH, slots=2)
+            waiting.waiting_since.GetCurrentTime()
+            await second.send(demand=pb.Demand(heads=[waiting]))
+            await first.until(lambda: first.granted.slots == 0, "the slot to be asked back")
+            chosen = pb.Reach(serial=first.granted.serial, slots=1)
+            await first.send(reach=chosen)
+            for _ in range(second.granted.slots):
+                taken = await second.assign(argv=["sleep", "300"])
+                await second.holds(taken, pb.Holding.STATE_RUNNING)
+            late = await first.assign(argv=["sleep", "300"])
+            await first.holds(late, pb.Holding.STATE_RUNNING)
+            assert not first.refusals
+        finally:
+            await worker.stop()
+
+
 async def test_an_older_list_of_members_is_ignored(tmp_path: Path) -> None:
     async with FakeMember("m1") as one, FakeMember("m2") as two:
         one.peers, one.revision = (one, two), 7

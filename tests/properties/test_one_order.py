@@ -1,9 +1,10 @@
 """Several owners, several workers, frames that are late: between classes one order of priority.
 
-    owners (the real dispatcher) ──demand, assignments──→ workers (the real dealing and stream)
-                                 ←──────granted─────────
+    owners (the real dispatcher) ──demand, assignments, reach──→ workers (the real dealing, stream)
+                                 ←──────────granted─────────────
 
-Each stream keeps its order; which stream is next, whose turn it is and whose run ends is chance.
+Each stream keeps its order; which stream is next, whose turn it is and whose run ends is chance. So
+it is while an owner hands out what it has chosen. No worker ever lacks the slot for what comes.
 """
 
 from __future__ import annotations
@@ -31,24 +32,38 @@ from workerd.core.grants import deal
 from workerd.core.ids import Address
 from workerd.link import Host, Link
 
+NOT_LATE = 0.0
+"""When everything happens: no member takes so long that nothing is kept for it any more."""
+
+
+@dataclass
+class Down:
+    """A frame to a worker."""
+
+    runs: list[LiveRun] = field(default_factory=list)
+    demand: pb.Demand | None = None
+    reach: tuple[int, int] | None = None
+
 
 class Frames(RecordingLine):
     """Down to a worker: what a member says in one step is one frame, and they keep their order."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.sent: deque[tuple[list[LiveRun], pb.Demand | None]] = deque()
+        self.sent: deque[Down] = deque()
 
     def assign(self, assigned: Assigned, known: Known) -> None:
-        self._open()[0].append(assigned.run)
+        self._open().runs.append(assigned.run)
 
     def demand(self, heads: Sequence[Head]) -> None:
-        runs, _ = self._open()
-        self.sent[-1] = (runs, frames.demand(heads))
+        self._open().demand = frames.demand(heads)
 
-    def _open(self) -> tuple[list[LiveRun], pb.Demand | None]:
-        if not self.sent or self.sent[-1][1] is not None:
-            self.sent.append(([], None))
+    def reach(self, serial: int, slots: int) -> None:
+        self._open().reach = (serial, slots)
+
+    def _open(self) -> Down:
+        if not self.sent or self.sent[-1].demand is not None:
+            self.sent.append(Down())
         return self.sent[-1]
 
 
@@ -60,37 +75,26 @@ class Stream:
     desk: Desk
     link: Link
     line: Frames
-    runs: dict[RunKey, LiveRun]
-    """As they were submitted."""
-    refused: set[RunKey]
     up: deque[pb.Granted] = field(default_factory=deque)
 
     def deliver_down(self) -> None:
-        runs, demand = self.line.sent.popleft()
-        for run in runs:
-            self.link.received += self.desk.width(run)
-            if self.desk.free >= self.desk.width(run):
-                self.desk.running.append(run)
-            else:
-                self._refuse(run)
-        if demand is not None:
-            self.link.demand = wire.heads_of(demand)
+        frame, promises = self.line.sent.popleft(), self.link.promises
+        for run in frame.runs:
+            promises.received += self.desk.width(run)
+            assert self.desk.free >= self.desk.width(run), "it would be refused, and come again"
+            self.desk.running.append(run)
+        if frame.reach is not None:
+            promises.reached(*frame.reach, at=NOT_LATE)
+        if frame.demand is not None:
+            self.link.demand = wire.heads_of(frame.demand)
         self.desk.deal()
-
-    def _refuse(self, run: LiveRun) -> None:
-        """Its slot was withdrawn while it was on its way: it goes back to where it was, and until
-        then nobody knows that it waits.
-        """
-        self.world.rows.given.remove(run.key)
-        self.refused.add(run.key)
-        self.world.board.put_runs([replace(self.runs[run.key], token=run.token)], NOW)
 
     def deliver_up(self) -> None:
         granted = self.up.popleft()
         attached = self.world.workers.attached(self.desk.identity.id)
         assert attached is not None
         last = frames.last_rank(granted)
-        self.world.workers.granted(attached, granted.slots, granted.received, last)
+        self.world.workers.granted(attached, granted.slots, granted.received, last, granted.serial)
 
 
 @dataclass
@@ -115,9 +119,11 @@ class Desk:
     def deal(self) -> None:
         links = {stream.link.address: stream for stream in self.streams}
         demands = {address: stream.link.demand for address, stream in links.items()}
-        for address, share in deal(self.free, demands, {}).items():
+        kept = {address: each.link.promises.kept(NOT_LATE) for address, each in links.items()}
+        assert sum(kept.values()) <= self.free
+        for address, share in deal(self.free, demands, {}, kept=kept).items():
             stream = links[address]
-            stream.link.grant(share)
+            stream.link.grant(share, NOT_LATE)
             frame = stream.link._outbox.take()
             if frame.HasField("granted"):
                 stream.up.append(frame.granted)
@@ -130,7 +136,6 @@ class Cluster:
         self.chance = chance
         self.given: list[RunKey] = []
         self.runs: dict[RunKey, LiveRun] = {}
-        self.refused: set[RunKey] = set()
         self.waiting: dict[int, list[LiveRun]] = defaultdict(list)
         self.worlds = [World() for _ in range(owners)]
         each = [worker(1 + number, slots=slots) for number in range(workers)]
@@ -138,12 +143,13 @@ class Cluster:
         self.desks = [Desk(identity, slots, slots, self.widths) for identity in each]
         for world in self.worlds:
             world.rows.given = self.given
-            world.rows.meanwhile = partial(self._scan, world)
+            world.rows.meanwhile = partial(self._meanwhile, world)
             for desk in self.desks:
                 link = Link(Address(f"m{id(world)}"), None, cast("Host", None))
+                link.promises.answers = True
                 line = Frames()
                 world.workers.attach(desk.identity, line)
-                desk.streams.append(Stream(world, desk, link, line, self.runs, self.refused))
+                desk.streams.append(Stream(world, desk, link, line))
 
     @property
     def streams(self) -> list[Stream]:
@@ -175,16 +181,13 @@ class Cluster:
         await self.settle()
 
     async def live(self) -> list[Priority]:
-        """Each worker's slots become free. The priorities in the order of handing out, without
-        those of runs that were refused once.
-        """
+        """Each worker's slots become free. The priorities in the order of handing out."""
         for desk in self.desks:
             desk.blocked = 0
             desk.deal()
         for _ in range(10_000):
             if len(self.given) == len(self.runs):
-                told = (key for key in self.given if key not in self.refused)
-                return [self.runs[key].priority for key in told]
+                return [self.runs[key].priority for key in self.given]
             match self.chance.randrange(3):
                 case 0:
                     self._deliver(all_of_them=False)
@@ -203,8 +206,12 @@ class Cluster:
             deliver()
         return bool(waiting)
 
-    def _scan(self, world: World) -> None:
-        """Rows that were read before what is being handed out was written."""
+    def _meanwhile(self, world: World) -> None:
+        """While it is being written what was chosen: frames come, and a scan that read the rows as
+        they were before.
+        """
+        while self.chance.random() < 0.5 and self._deliver(all_of_them=False):
+            pass
         if self.chance.random() < 0.5:
             world.board.put_runs(self.waiting[id(world)], NOW)
 

@@ -165,12 +165,16 @@ class World:
         self.grant(one, grant)
         return line
 
-    def grant(self, one: Incarnation, slots: int, before: Head | None = None) -> None:
-        """Slots of a worker that has received nothing yet; `before`: another member's head."""
+    def grant(
+        self, one: Incarnation, slots: int, before: Head | None = None, serial: int = 0
+    ) -> None:
+        """Slots of a worker that has received nothing yet; `before`: another member's head;
+        `serial`: fewer than it granted once.
+        """
         attached = self.workers.attached(one.id)
         assert attached is not None
         last = inf if before is None else last_rank(before.priority, before.waiting_since)
-        self.workers.granted(attached, slots, received=0, last=last)
+        self.workers.granted(attached, slots, 0, last, serial)
 
     async def settle(self) -> None:
         for _ in range(100):

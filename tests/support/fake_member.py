@@ -154,6 +154,8 @@ class FakeMember(WorkerServiceServicer):
         self.lost: set[str] = set()
         """Incarnations that are written off."""
         self.acknowledge_results = False
+        self.answers_grants = False
+        """It says that it does; the test sends each `reach`."""
         self.abort: tuple[grpc.StatusCode, str] | None = None
         """Answer each hello with this status."""
         self.peers: Sequence[FakeMember] = (self,)
@@ -273,7 +275,11 @@ class FakeMember(WorkerServiceServicer):
     def welcome(self) -> pb.Welcome:
         """What each hello is answered."""
         welcome = pb.Welcome(
-            member=self.name, tenure=self.tenure, cluster_id="test", members=self.members()
+            member=self.name,
+            tenure=self.tenure,
+            cluster_id="test",
+            members=self.members(),
+            answers_grants=self.answers_grants,
         )
         welcome.worker_ttl.FromTimedelta(timedelta(seconds=self.ttl))
         welcome.heartbeat_interval.FromTimedelta(timedelta(seconds=self.interval))

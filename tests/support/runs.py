@@ -87,6 +87,8 @@ class RecordingLine:
         """Those of the cancelled that are to be killed."""
         self.demanded: list[list[Head]] = []
         self.acknowledged: list[tuple[RunId, Token, bool]] = []
+        self.reached: list[tuple[int, int]] = []
+        """Serials, and how far this member goes."""
 
     def assign(self, assigned: Assigned, known: Known) -> None:
         self.assigned.append(assigned.run)
@@ -104,6 +106,9 @@ class RecordingLine:
 
     def acknowledge(self, key: RunKey, token: Token, *, stale: bool) -> None:
         self.acknowledged.append((key.run_id, token, stale))
+
+    def reach(self, serial: int, slots: int) -> None:
+        self.reached.append((serial, slots))
 
 
 class SetClock:

@@ -2,6 +2,7 @@
 
 admission     which assignments are taken, started, refused, revoked
 grants        how free slots are dealt to the members that ask for them
+promises      how far each of them may still push, by grants that were lowered too
 trust         until when this worker may believe that its lease lives
 cluster_time  the members' time, bounded from both sides, on this host's boot clock
 outcome       how an attempt ended, its reason and its digest

@@ -6,7 +6,9 @@ So waiting lifts a head by one class each 60 s, and no clock is needed: the owne
 ordered by the same number.
 
 Invariants
-- Never more is granted in total than is free.
+- Never more is granted in total than is free; nor more than is free beyond what is kept for others,
+  who may still push into what they were promised before (`promises`). They are dealt less at once,
+  and whoever is to have those slots gets them when they are no longer kept.
 - A head of a smaller rank is served before one of a greater, whichever member has it; so one order
   of priority holds over all owners.
 - Who gets slots is told the best head of others that goes without (`before`). For it may have
@@ -23,7 +25,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, log2
 
@@ -70,6 +72,16 @@ class Share:
 
 
 NOTHING = Share(0)
+_NOBODY: Mapping[Address, int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What a head is to have, or, without one, a member of what nobody asks for."""
+
+    member: Address
+    head: Head | None
+    slots: int
 
 
 def deal(
@@ -77,28 +89,47 @@ def deal(
     demands: Mapping[Address, Sequence[Head]],
     previous: Mapping[Address, int],
     now: float = -inf,
+    kept: Mapping[Address, int] = _NOBODY,
 ) -> dict[Address, Share]:
     """A share for each member in `demands`; one without heads is there with an empty sequence.
-    `now`: on cluster time, as heads tell since when they wait.
+    `now`: on cluster time, as heads tell since when they wait. `kept`: free slots that a member may
+    push into, whatever it is dealt; none if it isn't named.
     """
-    granted = dict.fromkeys(demands, 0)
     left = max(free, 0)
     heads = [
         (head, member) for member, own in demands.items() for head in own if _fits(head, left, now)
     ]
     heads.sort(key=lambda each: each[0].rank)
-    without: dict[Address, Head] = {}  # the best of each, best first
+    wishes: list[_Wish] = []
     for head, member in heads:
         share = min(head.slots, left) if _fits(head, left, now) else 0
-        granted[member] += share
+        wishes.append(_Wish(member, head, share))
         left -= share
-        if share < head.slots:
-            without.setdefault(member, head)
-    if left and granted:
-        each, remainder = divmod(left, len(granted))
-        favoured = sorted(granted, key=lambda member: (-previous.get(member, 0), member))
+    if left and demands:
+        each, remainder = divmod(left, len(demands))
+        favoured = sorted(demands, key=lambda member: (-previous.get(member, 0), member))
         for place, member in enumerate(favoured):
-            granted[member] += each + (place < remainder)
+            wishes.append(_Wish(member, None, each + (place < remainder)))
+    return _shares(wishes, free, demands, kept)
+
+
+def _shares(
+    wishes: Iterable[_Wish], free: int, members: Iterable[Address], kept: Mapping[Address, int]
+) -> dict[Address, Share]:
+    """As far as these wishes, the best first, can be met out of what is kept for their members, and
+    of what is kept for nobody.
+    """
+    granted, own = dict.fromkeys(members, 0), dict(kept)
+    spare = max(free - sum(kept.values()), 0)
+    without: dict[Address, Head] = {}  # the best of each, best first
+    for wish in wishes:
+        mine = min(wish.slots, own.get(wish.member, 0))
+        more = min(wish.slots - mine, spare)
+        own[wish.member] = own.get(wish.member, 0) - mine
+        spare -= more
+        granted[wish.member] += mine + more
+        if wish.head is not None and mine + more < wish.head.slots:
+            without.setdefault(wish.member, wish.head)
     first = [*without.items()][:2]
     return {
         member: Share(slots, next((head for other, head in first if other != member), None))

@@ -95,6 +95,7 @@ class MemberFrame(google.protobuf.message.Message):
     DRAIN_FIELD_NUMBER: builtins.int
     DEMAND_FIELD_NUMBER: builtins.int
     MEMBERS_FIELD_NUMBER: builtins.int
+    REACH_FIELD_NUMBER: builtins.int
     @property
     def welcome(self) -> global___Welcome: ...
     @property
@@ -117,6 +118,10 @@ class MemberFrame(google.protobuf.message.Message):
     def members(self) -> global___Members:
         """Sent when the members change."""
 
+    @property
+    def reach(self) -> global___Reach:
+        """The answer to a grant that promises less; see Reach."""
+
     def __init__(
         self,
         *,
@@ -129,9 +134,10 @@ class MemberFrame(google.protobuf.message.Message):
         drain: global___Drain | None = ...,
         demand: global___Demand | None = ...,
         members: global___Members | None = ...,
+        reach: global___Reach | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["demand", b"demand", "drain", b"drain", "heartbeat_answer", b"heartbeat_answer", "members", b"members", "welcome", b"welcome"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["acknowledgements", b"acknowledgements", "assignments", b"assignments", "cancels", b"cancels", "demand", b"demand", "drain", b"drain", "heartbeat_answer", b"heartbeat_answer", "members", b"members", "revokes", b"revokes", "welcome", b"welcome"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["demand", b"demand", "drain", b"drain", "heartbeat_answer", b"heartbeat_answer", "members", b"members", "reach", b"reach", "welcome", b"welcome"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["acknowledgements", b"acknowledgements", "assignments", b"assignments", "cancels", b"cancels", "demand", b"demand", "drain", b"drain", "heartbeat_answer", b"heartbeat_answer", "members", b"members", "reach", b"reach", "revokes", b"revokes", "welcome", b"welcome"]) -> None: ...
 
 global___MemberFrame = MemberFrame
 
@@ -529,8 +535,14 @@ class Granted(google.protobuf.message.Message):
     SLOTS_FIELD_NUMBER: builtins.int
     RECEIVED_FIELD_NUMBER: builtins.int
     BEFORE_FIELD_NUMBER: builtins.int
+    SERIAL_FIELD_NUMBER: builtins.int
     slots: builtins.int
     received: builtins.int
+    serial: builtins.int
+    """Of the newest grant that promised less (received + slots) than one before it, as long as it
+    isn't answered; absent: nothing is to be answered. Until the answer the sender keeps free what
+    it promised before, for as long as a run may take from its choice to its push.
+    """
     @property
     def before(self) -> global___Demand.Head:
         """The best head of another member that no slot is left for; absent: nobody
@@ -545,9 +557,10 @@ class Granted(google.protobuf.message.Message):
         slots: builtins.int = ...,
         received: builtins.int = ...,
         before: global___Demand.Head | None = ...,
+        serial: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["before", b"before"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["before", b"before", "received", b"received", "slots", b"slots"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["before", b"before", "received", b"received", "serial", b"serial", "slots", b"slots"]) -> None: ...
 
 global___Granted = Granted
 
@@ -639,10 +652,15 @@ class Welcome(google.protobuf.message.Message):
     HEARTBEAT_INTERVAL_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
     CLUSTER_TIME_FIELD_NUMBER: builtins.int
+    ANSWERS_GRANTS_FIELD_NUMBER: builtins.int
     member: builtins.str
     tenure: builtins.str
     cluster_id: builtins.str
     version: builtins.str
+    answers_grants: builtins.bool
+    """It answers grants that have a serial. Nothing is kept free for a member that doesn't: what it
+    still pushes under an earlier grant may find no slot.
+    """
     @property
     def members(self) -> global___Members: ...
     @property
@@ -664,9 +682,10 @@ class Welcome(google.protobuf.message.Message):
         heartbeat_interval: google.protobuf.duration_pb2.Duration | None = ...,
         version: builtins.str = ...,
         cluster_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        answers_grants: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["cluster_time", b"cluster_time", "heartbeat_interval", b"heartbeat_interval", "members", b"members", "worker_ttl", b"worker_ttl"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cluster_id", b"cluster_id", "cluster_time", b"cluster_time", "heartbeat_interval", b"heartbeat_interval", "member", b"member", "members", b"members", "tenure", b"tenure", "version", b"version", "worker_ttl", b"worker_ttl"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["answers_grants", b"answers_grants", "cluster_id", b"cluster_id", "cluster_time", b"cluster_time", "heartbeat_interval", b"heartbeat_interval", "member", b"member", "members", b"members", "tenure", b"tenure", "version", b"version", "worker_ttl", b"worker_ttl"]) -> None: ...
 
 global___Welcome = Welcome
 
@@ -905,6 +924,30 @@ class Revoke(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["key", b"key"]) -> None: ...
 
 global___Revoke = Revoke
+
+@typing.final
+class Reach(google.protobuf.message.Message):
+    """How far the member goes under what it was granted before the grant of this serial: what it had
+    pushed when it saw that, and what it had chosen runs for, which are pushed in a moment. Said once
+    to each serial; and again, lower, when some of those runs won't be pushed.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SERIAL_FIELD_NUMBER: builtins.int
+    SLOTS_FIELD_NUMBER: builtins.int
+    serial: builtins.int
+    slots: builtins.int
+    """Counted in slots since the stream began, as Granted is."""
+    def __init__(
+        self,
+        *,
+        serial: builtins.int = ...,
+        slots: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["serial", b"serial", "slots", b"slots"]) -> None: ...
+
+global___Reach = Reach
 
 @typing.final
 class Drain(google.protobuf.message.Message):

@@ -115,3 +115,16 @@ async def test_the_end_of_an_old_stream_leaves_the_new_one_alone() -> None:
     new.closed.set()
     await asyncio.wait_for(second, 5)
     assert member.greeting.ended == [attached.id]
+
+
+async def test_a_grant_of_less_is_answered_though_nothing_else_goes_down() -> None:
+    member = Member()
+    context = Context(hello())
+    context.frames.insert(0, wire.WorkerFrame(granted=wire.Granted(slots=0, serial=3)))
+    stream = member.attach(context)
+    await wait_until_async(lambda: len(context.written) == 2, 5, "the answer")
+    welcome, answer = context.written
+    assert welcome.welcome.answers_grants
+    assert answer == wire.MemberFrame(reach=wire.Reach(serial=3, slots=0))
+    context.closed.set()
+    await asyncio.wait_for(stream, 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -26,6 +27,7 @@ from schedd.owner.elsewhere import Nowhere
 from schedkit.errors import OutcomeUnknown, Unavailable
 from support.dispatching import SHELL, World, of
 from support.runs import NOW, RecordingLine, run, worker
+from support.wait import PATIENCE
 
 
 async def test_runs_that_no_worker_can_do_hold_nobody_up_and_ask_for_no_slots():
@@ -214,6 +216,73 @@ async def test_what_may_not_have_been_committed_is_pushed_to_nobody() -> None:
     assert line.assigned == []
     assert world.board.running == {}
     assert len(world.rows.drafts) == 1
+
+
+async def test_what_is_being_written_when_a_worker_grants_less_is_told_and_pushed() -> None:
+    world, one = World(), worker()
+    line = world.attach(one, grant=4)
+    world.board.put_runs([of(1, 1), of(2, 2)], NOW)
+    world.rows.meanwhile = lambda: world.grant(one, 1, serial=3)
+    await world.dispatch.step()
+    assert line.reached == [(3, 2)]
+    assert world.handed() == {1, 2}
+    assert world.workers.offers() == []
+
+
+async def test_what_is_not_committed_after_a_worker_has_granted_less_is_let_go_of() -> None:
+    """Else its slots would be kept for nobody."""
+    world, one = World(), worker()
+    line = world.attach(one, grant=4)
+    world.board.put_runs([of(1, 1), of(2, 2)], NOW)
+    world.rows.meanwhile = lambda: world.grant(one, 1, serial=3)
+    world.rows.fails.append(OutcomeUnknown("no answer to COMMIT"))
+    with pytest.raises(Unavailable):
+        await world.dispatch.step()
+    assert line.reached == [(3, 2), (3, 0)]
+    assert [offer.slots for offer in world.workers.offers()] == [1]
+
+
+async def test_a_step_that_is_cancelled_leaves_nothing_under_way() -> None:
+    world, one = World(), worker()
+    world.attach(one, grant=4)
+    world.board.put_runs([of(1, 1)], NOW)
+    writing = asyncio.Event()
+
+    async def stuck(*_: object) -> Assignments:
+        writing.set()
+        await asyncio.Event().wait()
+        raise AssertionError("it is never done")
+
+    world.rows.assign = stuck  # type: ignore[method-assign]  # a database that hangs
+    step = asyncio.create_task(world.dispatch.step(), name="step")
+    await asyncio.wait_for(writing.wait(), PATIENCE)
+    assert [offer.slots for offer in world.workers.offers()] == [3]
+    step.cancel()
+    await asyncio.gather(step, return_exceptions=True)
+    assert [offer.slots for offer in world.workers.offers()] == [4]
+
+
+async def test_what_is_withdrawn_while_definitions_are_read_is_used_for_no_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The worker was told that nothing is on its way, and has given the slot to another member."""
+    world, one = World(), worker()
+    line = world.attach(one, grant=4)
+    read = world.definitions.newest
+
+    async def withdrawn(jobs: Collection[JobId]) -> dict[JobId, Known]:
+        world.grant(one, 0, serial=3)
+        return await read(jobs)
+
+    monkeypatch.setattr(world.definitions, "newest", withdrawn)
+    world.board.put_runs([of(1, 1)], NOW)
+    await world.settle()
+    assert line.reached == [(3, 0)]
+    assert world.rows.drafts == []
+    world.grant(one, 4)
+    monkeypatch.undo()
+    await world.settle()
+    assert world.handed() == {1}
 
 
 async def test_what_was_handed_to_a_worker_that_left_meanwhile_goes_over_one_hop_or_back() -> None:

@@ -65,6 +65,74 @@ def test_a_grant_lowered_below_what_is_on_its_way_offers_nothing(workers: Worker
     assert workers.offers() == []
 
 
+def test_what_is_chosen_and_not_yet_pushed_is_offered_to_no_other_run(workers: Workers):
+    one = worker()
+    attached = workers.attach(one, RecordingLine())
+    workers.granted(attached, slots=4, received=0)
+    with workers.choosing() as choice:
+        choice.take(workers.offers()[0], 3)
+        assert [offer.slots for offer in workers.offers()] == [1]
+        workers.push(Assigned(running(1, one), None), known(slots=2))
+    assert attached.under_way == 0
+    assert [offer.slots for offer in workers.offers()] == [2], "one of them was let go of"
+
+
+def test_whatever_ends_a_choice_lets_go_of_what_it_took(workers: Workers):
+    attached = workers.attach(worker(), RecordingLine())
+    workers.granted(attached, slots=4, received=0)
+
+    def broken_off() -> None:
+        with workers.choosing() as choice:
+            choice.take(workers.offers()[0], 3)
+            raise RuntimeError("a bug, or its task was cancelled")
+
+    with pytest.raises(RuntimeError):
+        broken_off()
+    assert [offer.slots for offer in workers.offers()] == [4]
+
+
+def test_a_worker_that_grants_less_is_told_at_once_how_far_this_member_goes(workers: Workers):
+    """It keeps slots for that, and no more."""
+    one, line = worker(), RecordingLine()
+    attached = workers.attach(one, line)
+    workers.granted(attached, slots=4, received=0)
+    with workers.choosing() as choice:
+        choice.take(workers.offers()[0], 2)
+        workers.push(Assigned(running(1, one), None), known())
+        choice.settle()
+        choice.take(workers.offers()[0], 2)
+        workers.granted(attached, slots=0, received=0, serial=7)
+        assert line.reached == [(7, 3)]
+        workers.granted(attached, slots=1, received=0, serial=7)
+        for number in (2, 3):
+            workers.push(Assigned(running(number, one), None), known())
+    assert line.reached == [(7, 3)], "once; as far as it went"
+
+
+def test_a_worker_that_grants_no_less_is_told_nothing(workers: Workers):
+    attached = workers.attach(worker(), line := RecordingLine())
+    workers.granted(attached, slots=2, received=0)
+    workers.granted(attached, slots=4, received=0)
+    with workers.choosing() as choice:
+        choice.take(workers.offers()[0], 2)
+    assert line.reached == []
+
+
+@pytest.mark.parametrize(
+    ("granted", "told"), [(0, [(7, 3), (7, 0)]), (1, [(7, 3), (7, 0)]), (3, [(7, 3)])]
+)
+def test_what_is_let_go_of_is_told_where_slots_are_kept_for_that_alone(
+    workers: Workers, granted: int, told: list[tuple[int, int]]
+):
+    attached = workers.attach(worker(), line := RecordingLine())
+    workers.granted(attached, slots=4, received=0)
+    with workers.choosing() as choice:
+        choice.take(workers.offers()[0], 3)
+        workers.granted(attached, slots=granted, received=0, serial=7)
+    assert line.reached == told
+    assert sum(offer.slots for offer in workers.offers()) == granted
+
+
 def test_a_worker_that_drains_offers_nothing(workers: Workers):
     one = worker()
     attached = workers.attach(one, RecordingLine())

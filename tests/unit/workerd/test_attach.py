@@ -16,6 +16,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from support.wait import wait_until_async
 from workerd import attach as module
 from workerd.attach import Attach
+from workerd.core import promises
 from workerd.core.admission import Admission
 from workerd.core.cluster_time import JudgingClock, RoundTrip
 from workerd.core.grants import Head
@@ -44,10 +45,11 @@ class World:
         self.attach = Attach(identity, seeds, None, admission, self.trust, clock, work, courier)
         clock.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
 
-    def link(self, member: str, *, ttl: float) -> Link:
+    def link(self, member: str, *, ttl: float, answers: bool = False) -> Link:
         """One more open stream; workers' leases live for `ttl` seconds."""
         link = Link(Address(member), None, self.attach)
         link.member = member
+        link.promises.answers = answers
         welcome = pb.Welcome(member=member)
         welcome.worker_ttl.FromTimedelta(timedelta(seconds=ttl))
         self.attach.welcomed(link, welcome)
@@ -68,7 +70,7 @@ async def attaching(folder: Path, seeds: Sequence[Address] = ()) -> AsyncIterato
 
 
 def granted(link: Link) -> int:
-    return link.promised - link.received
+    return link.promises.slots
 
 
 async def test_slots_are_withdrawn_at_the_moment_trust_ends_not_at_the_next_look(
@@ -114,3 +116,77 @@ async def test_slots_are_kept_for_a_run_that_is_too_wide_only_when_it_has_waited
             5,
             "slots dealt",
         )
+
+
+async def sharing(world: World, *, answers: bool) -> tuple[Link, Link]:
+    """Two members with two slots each, of which the second asks for all."""
+    one, two = (world.link(each, ttl=60.0, answers=answers) for each in ("m1", "m2"))
+    world.attach.refreshed(boottime())
+    await wait_until_async(lambda: (granted(one), granted(two)) == (2, 2), 5, "an even share")
+    two._take(pb.MemberFrame(demand=pb.Demand(heads=[pb.Demand.Head(priority=3, slots=SLOTS)])))
+    await wait_until_async(lambda: granted(one) == 0, 5, "what the other one asks for")
+    return one, two
+
+
+async def test_what_a_member_was_promised_goes_to_another_as_far_as_it_says_that_it_may(
+    tmp_path: Path,
+) -> None:
+    """What it had chosen by then is on its way, and would be refused."""
+    async with attaching(tmp_path) as world:
+        one, two = await sharing(world, answers=True)
+        assert granted(two) == 2
+        told = one._outbox.take().granted
+        assert (told.slots, told.serial) == (0, 1)
+        one._take(pb.MemberFrame(reach=pb.Reach(serial=1, slots=1)))
+        await wait_until_async(lambda: granted(two) == 3, 5, "the slot that it gave up")
+        one._take(pb.MemberFrame(reach=pb.Reach(serial=1, slots=0)))
+        await wait_until_async(lambda: granted(two) == 4, 5, "the one that it let go of")
+        assert not one._outbox.take().HasField("granted")
+
+
+async def test_what_a_member_that_never_answers_was_promised_goes_to_another_at_once(
+    tmp_path: Path,
+) -> None:
+    async with attaching(tmp_path) as world:
+        one, two = await sharing(world, answers=False)
+        assert granted(two) == SLOTS
+        assert not one._outbox.take().granted.serial
+
+
+async def test_nothing_is_kept_for_a_member_that_takes_too_long_to_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(promises, "KEPT_FOR", 0.2)
+    monkeypatch.setattr(module, "_LOOK", 0.05)
+    async with attaching(tmp_path) as world:
+        _, two = await sharing(world, answers=True)
+        await wait_until_async(lambda: granted(two) == SLOTS, 5, "all slots")
+
+
+@pytest.mark.parametrize("how", ["silent", "closed"])
+async def test_nothing_is_kept_for_a_member_that_is_silent_or_gone(
+    tmp_path: Path, how: str
+) -> None:
+    async with attaching(tmp_path) as world:
+        one, two = await sharing(world, answers=True)
+        if how == "silent":
+            one._sent[1] = boottime() - 60.0
+            world.attach.redeal()
+        else:
+            world.attach.closed(one)
+        await asyncio.sleep(0)
+        await wait_until_async(lambda: granted(two) == SLOTS, promises.KEPT_FOR / 2, "all slots")
+
+
+async def test_without_trust_all_slots_are_withdrawn_at_once_whatever_is_on_its_way(
+    tmp_path: Path,
+) -> None:
+    """It is refused; and finds its slots if trust is back when it comes."""
+    async with attaching(tmp_path) as world:
+        _, two = await sharing(world, answers=True)
+        world.trust.sent = None
+        world.attach.redeal()
+        await wait_until_async(lambda: granted(two) == 0, 5, "nothing")
+        world.attach.refreshed(boottime())
+        await wait_until_async(lambda: granted(two) > 0, 5, "its slots again")
+        assert granted(two) == 2

@@ -64,6 +64,47 @@ def test_never_more_is_granted_than_is_free() -> None:
         assert all(slots >= 0 for slots in granted.values())
 
 
+def test_slots_that_another_may_still_push_into_are_dealt_when_they_are_no_longer_kept() -> None:
+    demands = {A: [Head(HIGH, 100.0, 4)], B: []}
+    assert slots(deal(4, demands, {}, kept={A: 0, B: 3})) == {A: 1, B: 0}
+    assert slots(deal(4, demands, {}, kept={A: 1, B: 2})) == {A: 2, B: 0}, "its own are its own"
+    assert slots(deal(4, demands, {}, kept={A: 2, B: 0})) == {A: 4, B: 0}
+
+
+def test_what_is_kept_for_nobody_goes_to_the_best_heads_as_all_slots_would() -> None:
+    demands = {A: [Head(HIGH, 100.0, 1), Head(LOW, 100.0, 9)], B: [Head(MEDIUM, 100.0, 5)], C: []}
+    dealt = deal(15, demands, {}, kept={C: 12})
+    assert slots(dealt) == {A: 1, B: 2, C: 0}
+    assert dealt[A].before == Head(MEDIUM, 100.0, 5)
+
+
+def test_slots_that_wait_for_others_to_become_enough_for_a_wide_run_are_nobody_elses() -> None:
+    demands = {A: [Head(HIGH, 100.0, 4, least=4)], B: [Head(LOW, 100.0, 4)], C: []}
+    assert slots(deal(4, demands, {}, kept={C: 2}))[B] == 0
+
+
+def test_what_is_granted_and_what_is_kept_besides_is_never_more_than_is_free() -> None:
+    chance = random.Random(4)
+    for _ in range(500):
+        members = [Address(f"m{n}:1") for n in range(chance.randint(1, 4))]
+        demands = {
+            each: [
+                Head(
+                    chance.randint(1, 3), chance.random() * 500, width * chance.randint(1, 9), width
+                )
+                for width in chance.sample(range(1, 5), chance.randint(0, 3))
+            ]
+            for each in members
+        }
+        free, kept = chance.randint(0, 40), dict.fromkeys(members, 0)
+        for _ in range(chance.randint(0, free)):
+            kept[chance.choice(members)] += 1
+        granted = slots(deal(free, demands, {}, kept=kept))
+        assert sum(max(granted[each], kept[each]) for each in members) <= free
+        wished = slots(deal(free, demands, {}))
+        assert all(min(wished[m], kept[m]) <= granted[m] <= wished[m] for m in members)
+
+
 def test_who_is_granted_slots_is_told_the_best_head_of_others_that_goes_without() -> None:
     high, low = Head(HIGH, 100.0, 2), Head(LOW, 100.0, 1)
     other, last = Head(HIGH, 101.0, 1), Head(LOW, 90.0, 1)
