@@ -77,7 +77,7 @@ class Member:
 
     def choose(self, slots: int) -> None:
         who, available = self.attached.incarnation, self.attached.available
-        if slots <= available:
+        if 0 < slots <= available:
             choice = Choice({who.id: self.attached})
             choice.take(Offer(who, available), slots)
             self.under_way.append((choice, slots))
@@ -144,6 +144,16 @@ class Desk:
         if self.running:
             self.free += self.running.pop()
 
+    def rush(self) -> None:
+        """All use all that they believe to have, at the same time."""
+        for member in self.members.values():
+            member.choose(member.attached.available)
+        for member in self.members.values():
+            while member.under_way:
+                member.settle(pushed=True)
+            while self.take(member):
+                pass
+
     def rest(self) -> None:
         """All is delivered, and nothing more is chosen."""
         moved = True
@@ -151,14 +161,12 @@ class Desk:
             self.deal(in_place=False)
             moved = False
             for member in self.members.values():
-                while member.under_way:
-                    member.settle(pushed=True)
                 while member.hear() or self.take(member):
                     moved = True
 
 
 _WHAT = st.sampled_from(["asks", "deal", "hear", "choose", "push", "drop", "take", "end"])
-_STEPS = st.lists(st.tuples(_WHAT, st.integers(0, 2), st.integers(0, 5)), max_size=100)
+_STEPS = st.lists(st.tuples(_WHAT, st.integers(0, 2), st.integers(0, 5)), min_size=20, max_size=100)
 
 
 @given(st.integers(1, 8), _STEPS)
@@ -175,15 +183,19 @@ def test_what_is_pushed_within_a_promise_finds_its_slots_and_none_is_kept_for_no
             case "deal":
                 desk.deal(in_place=number > 2)
             case "hear":
-                member.hear()
+                while member.hear():
+                    pass
             case "choose":
                 member.choose(max(number, 1))
             case "push" | "drop":
                 member.settle(pushed=what == "push")
             case "take":
                 desk.take(member)
+                desk.deal(in_place=number > 2)
             case _:
                 desk.end()
+                desk.deal(in_place=number > 2)
+    desk.rush()
     desk.rest()
     assert sum(each.promises.slots for each in desk.members.values()) == desk.free
     for member in desk.members.values():
