@@ -129,9 +129,9 @@ SHELL = Definition(JobId(run(1).job_id), 1, "default", "j", action="shell", over
 class World:
     """A dispatcher over rows that the test sees."""
 
-    def __init__(self) -> None:
+    def __init__(self, definitions: Callable[[Definition], Definitions] = Definitions) -> None:
         self.rows = Rows()
-        self.definitions = Definitions(SHELL)
+        self.definitions = definitions(SHELL)
         self.workers = Workers(SetClock(), lambda _event: None)
         self.board = Board(owning(0))
         transactor = Transactor(self.board.ownership, lambda: True, lambda _event: None)

@@ -1,0 +1,152 @@
+"""Two members hand out to one worker, which deals its slot anew while one of them writes.
+
+Streams, dispatchers and the worker are real; the rows are in memory, and take their time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import grpc.aio
+
+from schedd.core.ids import JobId, ShardId, Token
+from schedd.core.membership import EMPTY_VIEW
+from schedd.core.model import Claim, Draft
+from schedd.core.records import Assignments
+from schedd.owner.attached import Line
+from schedd.owner.catalogue import Known
+from schedd.owner.collect import Refusal
+from schedd.owner.reports import Reported
+from schedd.rpc.attach import Terms, WorkerService
+from schedkit.channel import SERVER_OPTIONS, listen
+from schedproto.v1 import job_pb2
+from support.dispatching import Definitions, World, of
+from support.runs import NOW, SetClock
+from support.wait import PATIENCE, wait_until_async
+from support.worker_process import WorkerProcess
+
+RUNS = 20
+WRITING, LASTING = 0.05, 0.1
+"""Seconds from a choice to its push, and from a run's start to its end."""
+
+
+class Running(SetClock):
+    """Cluster time from now on."""
+
+    began = time.monotonic()
+
+    def now(self) -> datetime:
+        return NOW + timedelta(seconds=time.monotonic() - self.began)
+
+
+class Sleepers(Definitions):
+    """What each run does."""
+
+    def _one(self, job: JobId) -> Known:
+        spec = job_pb2.Job(shell=job_pb2.ShellAction(argv=["sleep", str(LASTING)]))
+        return replace(super()._one(job), spec=spec)
+
+
+class Desk:
+    """Where workers are greeted and results taken: everybody is welcome, and everything counts."""
+
+    def __init__(self) -> None:
+        self.done: list[int] = []
+        self.refusals: list[str] = []
+
+    async def greet(self, incarnation: object, spooled: object) -> None: ...
+    async def goodbye(self, incarnation: object) -> None: ...
+    def gone(self, incarnation: object) -> None: ...
+    def started(self, key: object, token: object, at: object) -> None: ...
+
+    def heard(self, incarnation: object, since_refresh: float, answer: Callable[..., None]) -> None:
+        answer(refreshed=True, lost=False)
+
+    def reported(self, reported: Reported, line: Line) -> None:
+        self.done.append(reported.key.run_id.int)
+        line.acknowledge(reported.key, reported.token, stale=False)
+
+    def refused(self, refusal: Refusal) -> None:
+        self.refusals.append(refusal.why)
+
+
+class Member:
+    """One that serves `Attach`, and hands out what it has."""
+
+    def __init__(self) -> None:
+        self.desk, self.clock = Desk(), Running()
+        self.world = World(Sleepers)
+        self.world.rows.assign, self._assign = self._slowly, self.world.rows.assign  # type: ignore[method-assign]  # a database that takes its time
+        terms = Terms("m", "c", "1", timedelta(seconds=15))
+        cluster = SimpleNamespace(tenure=None, view=lambda: EMPTY_VIEW)
+        desk = cast("Any", self.desk)
+        self.service = WorkerService(
+            terms, desk, self.world.workers, desk, cast("Any", cluster), self.clock
+        )
+        self.address = ""
+        self.writing = False
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        self.service.serve(server)
+        self.address = f"127.0.0.1:{listen(server, '127.0.0.1:0', None)}"
+        await server.start()
+        self.world.workers.on_slots_freed(self.world.dispatch.wake)
+        dispatching = asyncio.create_task(self.world.dispatch.loop.run(), name="dispatch")
+        try:
+            yield
+        finally:
+            dispatching.cancel()
+            await asyncio.gather(dispatching, return_exceptions=True)
+            await server.stop(grace=None)
+
+    async def _slowly(
+        self, claim: Claim, drafts: Sequence[Draft], next_token: Callable[[ShardId], Token]
+    ) -> Assignments:
+        written = await self._assign(claim, drafts, next_token)
+        self.writing = True
+        await asyncio.sleep(WRITING)
+        self.writing = False
+        start_by = self.clock.now() + timedelta(seconds=PATIENCE)
+        assigned = [
+            replace(each, run=replace(each.run, start_by=start_by)) for each in written.assigned
+        ]
+        return replace(written, assigned=assigned)
+
+
+async def test_what_is_on_its_way_when_a_slot_is_dealt_anew_is_refused_to_nobody(
+    tmp_path: Path,
+) -> None:
+    members = [Member(), Member()]
+
+    def settled() -> bool:
+        refused = any(each.desk.refusals for each in members)
+        return refused or sum(len(each.desk.done) for each in members) >= RUNS
+
+    async with members[0].serving(), members[1].serving():
+        worker = WorkerProcess(tmp_path, [each.address for each in members], slots="1")
+        worker.start()
+        try:
+            for each in members:
+                await wait_until_async(each.world.workers.incarnations, PATIENCE, "the worker")
+            for number in range(RUNS):  # each is better than all before, of which one is written
+                who = members[number % 2]
+                who.world.board.put_runs([of(number, number, waited=60.0 * number)], NOW)
+                who.world.dispatch.wake()
+                await wait_until_async(
+                    lambda m=who: m.writing or not m.world.board.ready, PATIENCE, "its turn"
+                )
+            await wait_until_async(settled, PATIENCE, "all to end")
+        finally:
+            await worker.stop()
+    assert [each.desk.refusals for each in members] == [[], []]
+    assert sorted(members[0].desk.done + members[1].desk.done) == [*range(RUNS)]
