@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, log2
+from typing import NamedTuple
 
 from workerd.core.ids import Address
 
@@ -75,8 +76,7 @@ NOTHING = Share(0)
 _NOBODY: Mapping[Address, int] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class _Wish:
+class _Wish(NamedTuple):
     """What a head is to have, or, without one, a member of what nobody asks for."""
 
     member: Address
@@ -119,21 +119,22 @@ def _shares(
     """As far as these wishes, the best first, can be met out of what is kept for their members, and
     of what is kept for nobody.
     """
-    granted, own = dict.fromkeys(members, 0), dict(kept)
+    granted = dict.fromkeys(members, 0)
+    own = {**granted, **kept}
     spare = max(free - sum(kept.values()), 0)
     without: dict[Address, Head] = {}  # the best of each, best first
-    for wish in wishes:
-        mine = min(wish.slots, own.get(wish.member, 0))
-        more = min(wish.slots - mine, spare)
-        own[wish.member] = own.get(wish.member, 0) - mine
+    for member, head, slots in wishes:
+        mine = min(slots, own[member])
+        more = min(slots - mine, spare)
+        own[member] -= mine
         spare -= more
-        granted[wish.member] += mine + more
-        if wish.head is not None and mine + more < wish.head.slots:
-            without.setdefault(wish.member, wish.head)
+        granted[member] += mine + more
+        if head is not None and mine + more < head.slots:
+            without.setdefault(member, head)
     first = [*without.items()][:2]
     return {
-        member: Share(slots, next((head for other, head in first if other != member), None))
-        for member, slots in granted.items()
+        member: Share(share, next((head for other, head in first if other != member), None))
+        for member, share in granted.items()
     }
 
 
