@@ -53,11 +53,10 @@ class Agenda(Generic[K, V]):
             ]
             heapq.heapify(heap)
 
-    def sort(self, key: K, priority: int) -> None:
-        """It is of this class, if it is there."""
+    def get(self, key: K) -> tuple[datetime, V] | None:
+        """When it comes up, and its value; None if it isn't there."""
         entry = self._entries.get(key)
-        if entry is not None:
-            self.put(key, entry[0], entry[2], priority)
+        return None if entry is None else (entry[0], entry[2])
 
     def discard(self, key: K) -> V | None:
         """Forget the key; gives its value, None if it wasn't there."""
