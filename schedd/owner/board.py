@@ -13,12 +13,12 @@ it was put, and were of the class below. So what fell due in an outage is caught
 falls due meanwhile, and not before it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
 from schedd.core.agenda import Agenda
 from schedd.core.catch_up import GRACE
-from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.ids import JobId, RunId, ShardId, Token
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import LiveRun, Priority, Timer
 from schedd.core.ready_queue import ReadyQueue
@@ -42,6 +42,8 @@ class Board:
         """Runs that aren't ready yet: in their back-off, or due later."""
         self.ready = ReadyQueue()
         self.running: dict[RunId, LiveRun] = {}
+        self.reported: dict[RunId, Token] = {}
+        """Of the running: those whose result is here, and about to be stored. They take no slot."""
         self._held: dict[JobId, ReadyQueue] = {}
         ownership.listen(self._shards_changed)
 
@@ -68,6 +70,16 @@ class Board:
             at, timer = found
             late = timer.due_at is not None and at > timer.due_at
             self.timers.put(job, at, timer, self._priority_of(job) - late)
+
+    def report(self, run_id: RunId, token: Token) -> None:
+        """A result came of this assignment; it isn't stored yet."""
+        if run_id in self.running:
+            self.reported[run_id] = token
+
+    def under_way(self) -> Iterator[LiveRun]:
+        """The running ones that take slots, as far as is known."""
+        reported = self.reported
+        return (run for at, run in self.running.items() if reported.get(at) != run.token)
 
     def put_runs(self, runs: Iterable[LiveRun], now: datetime) -> int:
         """Sort these runs in by their state; gives how many are ready and new to the queue."""
@@ -142,6 +154,7 @@ class Board:
         """
         self.timers, self.waiting = Agenda(), Agenda()
         self.ready, self.running, self._held = ReadyQueue(), {}, {}
+        self.reported = {}
 
     def _put_late(self, timer: Timer, now: datetime) -> None:
         found = self.timers.get(timer.job_id)
@@ -162,6 +175,7 @@ class Board:
     def _take_off(self, run_id: RunId, job: JobId) -> bool:
         """Whether it was there."""
         running = self.running.pop(run_id, None)
+        self.reported.pop(run_id, None)
         waiting = self.waiting.discard(run_id)
         ready = self.ready.discard(run_id)
         held = self._unhold(run_id, job)
@@ -180,6 +194,7 @@ class Board:
         self.waiting.clear_where({r.key.run_id for r in self.waiting.values() if r.shard in gone})
         self.ready.drop_shards(gone)
         self.running = {run: r for run, r in self.running.items() if r.shard not in gone}
+        self.reported = {run: t for run, t in self.reported.items() if run in self.running}
         for job, held in list(self._held.items()):
             held.drop_shards(gone)
             if not held:

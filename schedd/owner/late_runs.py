@@ -53,7 +53,7 @@ class LateRuns:
         releases = self._pace.releases(self._limits.release_rate * part, self._boot())
         if not self._board.ready.late:
             return Room(0, releases)
-        under_way = [run for run in self._board.running.values() if run.late]
+        under_way = [run for run in self._board.under_way() if run.late]
         taken = sum(self._catalogue.slots_of(run.job_id) for run in under_way)
         slots = self._limits.slots(self._workers.slots(), part)
         return Room(slots - taken, releases, LOOKED_UP, idle=not under_way)

@@ -131,3 +131,16 @@ def test_a_late_timer_that_has_advanced_lets_the_others_go_first():
 
     due = board.timers.pop_due(NOW + MINUTE, 9)
     assert [one.job_id for one in due] == jobs(2, 1)
+
+
+def test_a_run_whose_result_is_here_takes_no_slot_though_it_isnt_stored_yet():
+    board = Board(owning(0))
+    board.put_runs([running(1, worker(), token=7), running(2, worker(), token=7)], NOW)
+    board.report(run(1).key.run_id, Token(7))
+    board.report(run(3).key.run_id, Token(7))
+    assert [one.key.run_id.int for one in board.under_way()] == [2]
+
+    board.put_runs([running(1, worker(), token=9)], NOW)
+    assert len(list(board.under_way())) == 2, "it was handed out again"
+    board.forget(run(1).key.run_id, run(1).job_id)
+    assert board.reported == {}

@@ -166,6 +166,18 @@ async def test_a_result_that_comes_again_while_it_is_stored_is_answered_where_it
     assert world.line.acknowledged == [(world.run.key.run_id, world.run.token, False)]
 
 
+async def test_a_run_takes_no_slot_from_its_result_on_though_that_isnt_stored_yet() -> None:
+    world = World()
+    board = world.collect.board = Board(owning(0))
+    board.put_runs([world.run], NOW)
+    assert list(board.under_way()) == [world.run]
+
+    world.succeeds()
+
+    assert list(board.under_way()) == []
+    assert list(board.running.values()) == [world.run], "it is the database that says so"
+
+
 def refusal(run: LiveRun, *, greatest: Token) -> Refusal:
     assert run.incarnation is not None
     return Refusal(run.key, run.token, "w1", run.incarnation, "GREATER_TOKEN_SEEN", greatest)

@@ -401,6 +401,23 @@ async def test_late_runs_leave_the_reserved_slots_to_what_is_due_now():
     assert set(numbers(world)[8:]) == {98, 99}
 
 
+async def test_a_late_run_that_has_reported_leaves_its_slot_to_the_next():
+    """To store its result takes its time; the worker has the slot again already."""
+    world = World(limits=LateLimits(reserved=0.2), owned=256)
+    one = worker(slots=10)
+    world.attach(one, grant=10)
+    world.board.put_runs([late(world, number) for number in range(1, 51)], NOW)
+    await world.settle()
+    for done in list(world.board.running.values())[:3]:
+        world.board.report(done.key.run_id, done.token)
+
+    attached = world.workers.attached(one.id)
+    assert attached is not None
+    world.workers.granted(attached, 5, received=8)
+    await world.settle()
+    assert len(world.handed()) == 11
+
+
 async def test_an_owner_takes_of_the_slots_for_late_runs_its_part_of_the_shards():
     world = World(limits=LateLimits(reserved=0.2), owned=128)
     world.attach(worker(slots=10), grant=10)
