@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from psycopg2 import OperationalError
 
-from schedclient import SyncClient
+from schedclient import Run, SyncClient
 from schedclient.errors import FailedPrecondition
 from schedctl.dev import binaries, postgres
 from schedctl.dev.processes import Process
@@ -126,35 +126,42 @@ def test_what_a_restored_database_starts_is_what_its_operator_chose(
     horizon = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
     wait_until(lambda: datetime.now(UTC) > horizon + timedelta(seconds=2), 10, "more of the pause")
     assert max(start.at for start in ticks.starts()) < restored + 1, "nothing fires meanwhile"
-    assert [
-        finding.severity for finding in client.cluster.doctor().findings if finding.check == "pause"
-    ] == ["BAD"]
-    with pytest.raises(FailedPrecondition, match="went back"):
-        client.cluster.resume()
-    told = cluster.schedctl("cluster", "status").stdout
-    assert "RECOVERY" in told
+    assert_recovery_is_told(cluster, client)
 
     assert not client.cluster.resume(catch_up_since=horizon).paused
     resumed = time.time()
-    after = wait_until(
+    wait_until(
         lambda: [start for start in ticks.starts() if start.at > restored + 1][4:],
         PATIENCE,
         "runs after the resume",
     )
-    assert after
     nominal = sorted(start.scheduled_at for start in ticks.starts() if start.at > resumed - 1)
     assert nominal == [horizon + timedelta(seconds=n) for n in range(len(nominal))]
     assert ticks.repeated() == []
     for run, probe in ((waiting["once"], once), (running, long)):
-        ended = client.runs.get(run.run_id)
-        assert (ended.state, ended.reason) == ("FAILED", "WORKER_LOST")
-        assert len(probe.starts()) == 1, "at most once"
+        assert_failed_after_one_start(client, run, probe)
     assert "may have run" in (client.runs.get(waiting["once"].run_id).error or "")
     again = client.runs.wait(waiting["late"], timeout=PATIENCE)
     assert again.succeeded
     assert again.fencing_token > lost.token
     [now] = _counted(cluster)
     assert all(new > old for new, old in zip(now, before, strict=True)), "epochs, term, timeline"
+
+
+def assert_failed_after_one_start(client: SyncClient, run: Run, probe: Probe) -> None:
+    """At most once."""
+    ended = client.runs.get(run.run_id)
+    assert (ended.state, ended.reason) == ("FAILED", "WORKER_LOST")
+    assert len(probe.starts()) == 1
+
+
+def assert_recovery_is_told(cluster: DevCluster, client: SyncClient) -> None:
+    """And doesn't end without a choice."""
+    findings = client.cluster.doctor().findings
+    assert [one.severity for one in findings if one.check == "pause"] == ["BAD"]
+    with pytest.raises(FailedPrecondition, match="went back"):
+        client.cluster.resume()
+    assert "RECOVERY" in cluster.schedctl("cluster", "status").stdout
 
 
 def _resumed(client: SyncClient) -> bool:
