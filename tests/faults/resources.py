@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +30,7 @@ def record(world: World, recorder: Recorder, phase: Phase) -> list[Resource]:
     samples = []
     connections = _connections(world) if world.postgres.answers() else {}
     for name, service in (*world.members.items(), *world.workers.items()):
-        spool = _bytes_below(world.work / name) if name in world.workers else None
+        spool = spooled_in(world.work / name) if name in world.workers else None
         if (found := _of(service, phase, connections.get(name), spool)) is not None:
             samples.append(found)
     if phase != "during" and (found := _database(world, phase)) is not None:
@@ -115,5 +116,10 @@ def _connections(world: World) -> dict[str, int]:
     }
 
 
-def _bytes_below(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.glob("*.results"))
+def spooled_in(folder: Path) -> int:
+    """Bytes of results that wait there. Some are acknowledged, and gone, while they are counted."""
+    found = 0
+    for file in folder.glob("*.results"):
+        with suppress(FileNotFoundError):
+            found += file.stat().st_size
+    return found

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from faults.history import Resource
-from faults.resources import held
+from faults.resources import held, spooled_in
 
 
 def sample(who: str, *, rss: int, connections: int | None, spool: int | None) -> Resource:
@@ -53,3 +54,11 @@ def test_the_database_stands_for_itself() -> None:
     told = held([database], [replace(database, heap_bytes=16)])
     assert told["database"]["heap_bytes"] == [8, 16]
     assert told["database"]["dead_rows"] == [0, 0]
+
+
+def test_a_result_that_goes_while_the_spool_is_looked_at_counts_for_nothing(tmp_path: Path) -> None:
+    """It is acknowledged between the listing and the look: here it is a name without a file."""
+    (tmp_path / "000000000001.results").write_bytes(b"x" * 64)
+    (tmp_path / "000000000002.results").symlink_to(tmp_path / "gone")
+
+    assert spooled_in(tmp_path) == 64
