@@ -12,9 +12,11 @@ Invariants
 
 from typing import Final
 
-MOMENT: Final = 0.2
+MOMENT: Final = 0.1
 """Seconds that a batch should take. What is urgent passes two that go before it, one that fires and
-one that hands out, and is to begin within a second all the same.
+one that hands out, and is to begin within a second all the same, where everybody waits for a
+processor. In a herd of 30,000 a half of the 0.2 s it was took a half off that, and nothing off the
+runs a second.
 """
 LEAST: Final = 50
 GROWTH: Final = 2
