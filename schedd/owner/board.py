@@ -71,10 +71,15 @@ class Board:
             late = timer.due_at is not None and at > timer.due_at
             self.timers.put(job, at, timer, self._priority_of(job) - late)
 
-    def report(self, run_id: RunId, token: Token) -> None:
-        """A result came of this assignment; it isn't stored yet."""
-        if run_id in self.running:
-            self.reported[run_id] = token
+    def report(self, run_id: RunId, token: Token) -> bool:
+        """A result came of this assignment; it isn't stored yet. Whether another late run may go in
+        its place: no grant need tell of that.
+        """
+        run = self.running.get(run_id)
+        if run is None:
+            return False
+        self.reported[run_id] = token
+        return run.late and self.ready.late > 0
 
     def under_way(self) -> Iterator[LiveRun]:
         """The running ones that take slots, as far as is known."""

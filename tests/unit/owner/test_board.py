@@ -144,3 +144,14 @@ def test_a_run_whose_result_is_here_takes_no_slot_though_it_isnt_stored_yet():
     assert len(list(board.under_way())) == 2, "it was handed out again"
     board.forget(run(1).key.run_id, run(1).job_id)
     assert board.reported == {}
+
+
+def test_the_report_of_a_late_run_is_news_to_late_ones_that_wait():
+    """Their share of the slots is full, and no grant tells that it isn't any more."""
+    board = Board(owning(0))
+    before = NOW - timedelta(minutes=10)
+    board.put_runs([replace(running(1, worker()), due_at=before), running(2, worker())], NOW)
+    assert not board.report(run(1).key.run_id, Token(7)), "nobody waits"
+    board.put_runs([run(3, due_at=before)], NOW)
+    assert board.report(run(1).key.run_id, Token(7))
+    assert not board.report(run(2).key.run_id, Token(7))
