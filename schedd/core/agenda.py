@@ -53,10 +53,11 @@ class Agenda(Generic[K, V]):
             ]
             heapq.heapify(heap)
 
-    def get(self, key: K) -> tuple[datetime, V] | None:
-        """When it comes up, and its value; None if it isn't there."""
+    def sort(self, key: K, priority: int) -> None:
+        """It is of this class, if it is there."""
         entry = self._entries.get(key)
-        return None if entry is None else (entry[0], entry[2])
+        if entry is not None:
+            self.put(key, entry[0], entry[2], priority)
 
     def discard(self, key: K) -> V | None:
         """Forget the key; gives its value, None if it wasn't there."""

@@ -86,11 +86,6 @@ class Catalogue:
         known = self._known.get(job)
         return Priority.MEDIUM if known is None else known.definition.priority
 
-    def slots_of(self, job: JobId) -> int:
-        """That a run of it takes, by the definition at hand; one without it."""
-        known = self._known.get(job)
-        return 1 if known is None else known.definition.slots
-
     def clear(self) -> None:
         """Read all of them anew: generations of a database that lost its tail may come again."""
         self._known.clear()
