@@ -202,8 +202,8 @@ ROWS: Sequence[Row] = (
         " first left), each of them runs once, no worker starved; what is urgent stays on time,"
         " other runs wait their turn",
         ("test_herd_due_at_one_instant",),
-        lacks="what is urgent isn't quite on time: the figures are of a ride by wider bounds. In the"
-        " last one by these, on 38756d3, on two cores for PostgreSQL, etcd, three members and four"
+        lacks="what is urgent isn't quite on time: the figures are of a ride by wider bounds. By"
+        " these, on 38756d3, on two cores for PostgreSQL, etcd, three members and four"
         " workers, all 180 urgent instants of the first minute ran, 179 of them within 0.99 s and"
         " one 1.11 s late, where 1 s is asserted; each of the 100,000 was handed out once, 800 a"
         " second",
