@@ -8,6 +8,7 @@ Invariants
   waits for it again, until it is told nothing else is born, and who asks then gets it.
 - A launcher process that died, or has told nothing for `PATIENCE_AT_START`, is replaced by another;
   its cradles live on.
+- One that nobody has needed for `IDLE_FOR` goes: what a burst had born isn't kept for ever.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 
 PATIENCE_AT_START: Final = 30.0
 """Seconds within which a launcher starts and answers, however slow the host is."""
+IDLE_FOR: Final = 30.0
+"""Seconds for which an idle cradle is kept; its process has some descriptors here, and memory."""
 GONE: Final = "the launcher process is gone"
 
 
@@ -44,6 +47,14 @@ class _Birth:
     ours: socket.socket
     """To the cradle that will be."""
     asked: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Idle:
+    """One that may be used again."""
+
+    cradle: Cradle
+    since: float
 
 
 class Launcher:
@@ -58,7 +69,8 @@ class Launcher:
         self.tree = tree
         self._mark = mark
         self._numbers = itertools.count(1)
-        self._idle: list[Cradle] = []
+        self._idle: list[_Idle] = []
+        """The one given back last is taken first, so those at the front are the longest idle."""
         self._leaving: list[Cradle] = []
         """Those that are to be gone, but may hold something that lives."""
         self._unborn: _Birth | None = None
@@ -77,8 +89,8 @@ class Launcher:
             OSError: none can be had now: EAGAIN, or there is no descriptor to look with.
         """
         while self._idle:
-            alone = self._idle[-1].reusable()
-            cradle = self._idle.pop()
+            alone = self._idle[-1].cradle.reusable()
+            cradle = self._idle.pop().cradle
             if alone:  # and wasn't killed by a stranger
                 return cradle
             self._leave(cradle)
@@ -86,10 +98,16 @@ class Launcher:
 
     def give_back(self, cradle: Cradle) -> None:
         """It is alone, and may be used again."""
-        self._idle.append(cradle)
+        self._idle.append(_Idle(cradle, boottime()))
 
-    def clear_away(self) -> None:
-        """Whatever is to be gone."""
+    def look(self) -> None:
+        """Time goes on: away with what nobody needed, and with what had to be left until now."""
+        longest = boottime() - IDLE_FOR
+        while self._idle and self._idle[0].since < longest:
+            self._leave(self._idle.pop(0).cradle)
+        self._clear_away()
+
+    def _clear_away(self) -> None:
         for cradle in [*self._leaving]:
             if cradle.remove():
                 self._leaving.remove(cradle)
@@ -101,8 +119,8 @@ class Launcher:
         self._give_up()
         cgroups.clear(self.tree, self._mark)
         os.close(self._held)
-        self._leaving += self._idle
-        self.clear_away()
+        self._leaving += [idle.cradle for idle in self._idle]
+        self._clear_away()
 
     def _newborn(self, patience: float) -> Cradle:
         if self._unborn is None:
@@ -161,7 +179,7 @@ class Launcher:
     def _leave(self, cradle: Cradle) -> None:
         cradle.kill()
         self._leaving.append(cradle)
-        self.clear_away()
+        self._clear_away()
 
 
 class _Running:

@@ -183,7 +183,7 @@ class Sessions:
         for key in [*self._over]:
             self.empty(key)
         if self._launcher is not None:
-            self._launcher.clear_away()
+            self._launcher.look()
 
     async def keep_keeper(self) -> NoReturn:
         """Have a keeper, whatever becomes of one."""

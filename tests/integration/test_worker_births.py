@@ -10,6 +10,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,6 +47,11 @@ def late(launcher: Launcher) -> str:
         launcher.take()
     assert refused.value.errno == errno.EAGAIN, "the attempt is given back"
     return str(refused.value)
+
+
+def slots(launcher: Launcher) -> list[Path]:
+    """The cgroups of its cradles."""
+    return [*launcher.tree.glob("slot-*")]
 
 
 def taken(launcher: Launcher) -> Cradle | None:
@@ -103,3 +109,22 @@ def test_a_launcher_that_never_answers_is_replaced(
     late(launcher)
     assert wait_until(lambda: taken(launcher), PATIENCE, "a birth by the next one").reusable()
     assert number(launcher) != stands_still
+
+
+def test_what_a_burst_had_born_goes_when_nobody_needs_it(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(births, "IDLE_FOR", 0.5)
+    before = len([*Path("/proc/self/fd").iterdir()])
+    burst = [launcher.take() for _ in range(8)]
+    for cradle in burst:
+        launcher.give_back(cradle)
+
+    def gone() -> bool:
+        launcher.give_back(launcher.take())  # one is needed all the time
+        launcher.look()
+        return len(slots(launcher)) == 1
+
+    wait_until(gone, PATIENCE, "one cgroup left")
+    assert len([*Path("/proc/self/fd").iterdir()]) == before, "of the trial's there was one before"
+    assert launcher.take() is burst[-1], "and it is the one that was needed"
