@@ -14,6 +14,7 @@ A definition tells the priority. Some of what was loaded are read ahead, the lat
 have most before them: a few after each load, and more while nothing is due.
 """
 
+import logging
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Final
@@ -23,7 +24,10 @@ from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue
 from schedd.ports import ClusterClock, OwnerStore
+from schedkit.errors import Unavailable
 from schedkit.tasks import Loop, in_turns
+
+log = logging.getLogger(__name__)
 
 HORIZON: Final = timedelta(seconds=10)
 """How far ahead timers are held in memory."""
@@ -100,6 +104,8 @@ class NearFuture:
             return LOAD_EVERY.total_seconds()  # at its end all is loaded anew
         loaded = await self._load_if_due()
         idle = self._idle
+        if self._load_at is None:  # another is wanted since
+            return 0.0
         if (loaded or idle) and await self._read_ahead() and idle:
             return 0.0
         if self._load_at is None:
@@ -156,7 +162,7 @@ class NearFuture:
 
     async def _read_ahead(self) -> bool:
         """Read the definitions of some that aren't due yet, so that what is urgent is known when it
-        is; False when that is enough.
+        is; False when that is enough. One that fails holds nothing up: who fires it reads it.
         """
         ahead: list[JobId] = []
         while self._unread and len(ahead) < min(AT_ONCE, self._ahead):
@@ -164,7 +170,11 @@ class NearFuture:
             if not self._catalogue.knows(job):
                 ahead.append(job)
         self._ahead -= len(ahead)
-        await self._catalogue.newest(ahead)
+        try:
+            await self._catalogue.newest(ahead)
+        except Unavailable as error:
+            log.info("definitions can't be read ahead: %s", error)
+            return False
         for job in ahead:
             self._board.timers.sort(job, self._catalogue.priority_of(job))
         return bool(ahead)

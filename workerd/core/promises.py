@@ -70,6 +70,8 @@ class Promises:
         if promised < self.promised and self.answers:
             while self._unanswered and not _counts(self._unanswered[0], at):
                 self._unanswered.popleft()
+            while self._unanswered and self._unanswered[-1].reach <= self.promised:
+                self._unanswered.pop()  # this one is kept longer, and is answered later
             self._serial += 1
             self._unanswered.append(_Earlier(self._serial, self.promised, at))
         self.promised = promised

@@ -72,6 +72,15 @@ def test_no_answer_makes_more_of_it_than_was_promised_nor_less_than_is(nonsense:
     assert promises.kept(0.0) == (5 if nonsense > 0 else 2)
 
 
+def test_however_often_a_silent_member_is_granted_less_as_little_is_kept_of_it() -> None:
+    promises = promised(5)
+    for at in range(100):
+        promises.grant(5, at / 100)
+        promises.grant(2, at / 100)
+    assert promises.kept(1.0) == 5
+    assert len(promises._unanswered) == 1, "the last covers those before"
+
+
 def test_nothing_is_asked_where_nothing_is_lowered() -> None:
     promises = promised(3)
     promises.received += 1
