@@ -64,13 +64,13 @@ class Agenda(Generic[K, V]):
         entry = self._entries.pop(key, None)
         return None if entry is None else entry[2]
 
-    def next_at(self) -> datetime | None:
-        """The first instant, None when empty."""
-        return min((at for _, at in self._heads()), default=None)
+    def next_at(self, above: int | None = None) -> datetime | None:
+        """The first instant, of the classes above this one alone; None where there is nothing."""
+        return min((at for _, at in self._heads(above)), default=None)
 
-    def pop_due(self, now: datetime, limit: int) -> list[V]:
-        """Take out what is due at `now`, at most `limit`: by class and age, soonest first, and all
-        of one class. The rest waits for the next call.
+    def pop_due(self, now: datetime, limit: int, above: int | None = None) -> list[V]:
+        """Take out what is due at `now`, at most `limit`, of the classes above this one alone: by
+        class and age, soonest first, and all of one class. The rest waits for the next call.
         """
 
         def place(priority: int) -> float:
@@ -78,7 +78,7 @@ class Agenda(Generic[K, V]):
 
         due: list[V] = []
         before: int | None = None
-        heads = {priority: at for priority, at in self._heads() if at <= now}
+        heads = {priority: at for priority, at in self._heads(above) if at <= now}
         while heads and len(due) < limit:
             first = min(heads, key=place) if len(heads) > 1 else next(iter(heads))
             if first != before and before is not None:
@@ -102,10 +102,12 @@ class Agenda(Generic[K, V]):
         for key in keys:
             self._entries.pop(key, None)
 
-    def _heads(self) -> Iterator[tuple[int, datetime]]:
-        """Each class that has something, with its first instant."""
+    def _heads(self, above: int | None) -> Iterator[tuple[int, datetime]]:
+        """Each class above this one that has something, with its first instant."""
         return (
-            (priority, at) for priority in self._heaps if (at := self._head(priority)) is not None
+            (priority, at)
+            for priority in self._heaps
+            if (above is None or priority > above) and (at := self._head(priority)) is not None
         )
 
     def _head(self, priority: int) -> datetime | None:

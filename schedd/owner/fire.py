@@ -13,7 +13,9 @@ pause. While the cluster is paused nothing is looked at.
 Of what is due the higher priority goes first, by the order of what waits for a worker: else what is
 urgent would wait for all of a herd before it waits for a slot, where it goes first. A batch is of
 one class, so that the few that are urgent don't take the time of the many; and it is as large as
-takes a moment, for it isn't interrupted.
+takes a moment, for it isn't interrupted. While enough is ready for those who hand out, firing more
+of it starts nothing sooner: between two batches it rests for as long as one took, but for what is
+more urgent, which finds the database, the processor and the workers the less busy.
 """
 
 import logging
@@ -27,9 +29,9 @@ from schedd.core.batch_size import BatchSize
 from schedd.core.catch_up import Plan
 from schedd.core.events import Emit
 from schedd.core.events import Fired as FiredEvent
-from schedd.core.ids import JobId, scheduled_run_id
+from schedd.core.ids import Epoch, JobId, ShardId, scheduled_run_id
 from schedd.core.lifecycle import State
-from schedd.core.model import Claim, Delivery, Firing, NewRun, RunKey, Timer
+from schedd.core.model import Claim, Delivery, Firing, NewRun, Priority, RunKey, Timer
 from schedd.core.pauses import Pauses
 from schedd.core.records import Fired
 from schedd.core.schedule import Occurrence
@@ -48,6 +50,8 @@ log = logging.getLogger(__name__)
 BATCH: Final = 500
 GUARD_PAUSE: Final = timedelta(seconds=0.5)
 """Before a timer that the database held back is tried again."""
+ENOUGH: Final = 500
+"""Runs that are ready: as many as are handed out at once at most."""
 
 MID_BATCH = failpoints.awaited("fire.mid_batch")
 AFTER_COMMIT = failpoints.awaited("fire.after_commit")
@@ -81,6 +85,9 @@ class Fire:
         self._refused: dict[JobId, Timer] = {}
         self._near = near
         self._size = BatchSize(BATCH)
+        self._rest_until = 0.0
+        self._rests = Priority.LOW
+        """This class and those below, until then."""
         self._ready: Callable[[], None] = lambda: None
         self.loop = Loop("fire", self.step, interval=LOAD_EVERY.total_seconds())
         near.on_load(self.loop.wake)
@@ -101,17 +108,30 @@ class Fire:
             return LOAD_EVERY.total_seconds()
         if self._changed:
             await self._reread()
-        due = self._board.timers.pop_due(self._clock.now(), self._size.now)
+        rest = self._rest_until - self._boot()
+        above = self._rests if rest > 0 else None
+        due = self._board.timers.pop_due(self._clock.now(), self._size.now, above)
         if due:
-            began = self._boot()
-            await self._fire(due)
-            self._size.took(len(due), self._boot() - began)
+            await self._fire_timed(due)
             return 0.0
+        first = self._board.timers.next_at(above)
+        pause = LOAD_EVERY.total_seconds()
+        if first is not None:
+            pause = max(0.0, (first - self._clock.now()).total_seconds())
+        if above is not None:
+            return min(rest, pause)
         self._near.nothing_is_due()
-        first = self._board.timers.next_at()
-        if first is None:
-            return LOAD_EVERY.total_seconds()
-        return max(0.0, (first - self._clock.now()).total_seconds())
+        return pause
+
+    async def _fire_timed(self, due: Sequence[Timer]) -> None:
+        """Fire this batch; how long that took says how large the next may be, and when it comes."""
+        priority, full = self._catalogue.priority_of(due[0].job_id), len(due) >= self._size.now
+        began = self._boot()
+        await self._fire(due)
+        ended = self._boot()
+        self._size.took(len(due), ended - began)
+        if full and len(self._board.ready) >= ENOUGH:
+            self._rest_until, self._rests = ended + (ended - began), priority
 
     async def _reread(self) -> None:
         jobs, self._changed = self._changed, set()
@@ -140,6 +160,7 @@ class Fire:
 
     async def _fire(self, due: Sequence[Timer]) -> None:
         timers = {timer.job_id: timer for timer in due}
+        began = {timer.shard: self._epoch(timer.shard) for timer in due}
         try:
             known = await self._catalogue.at_generations(
                 {timer.job_id: timer.generation for timer in due}
@@ -163,11 +184,20 @@ class Fire:
             raise
         failed = [answer for answer in answers if isinstance(answer, Failed)]
         in_doubt = {firing.job_id for answer in failed for firing in answer.items}
-        done = [firing for firing in firings if firing.job_id not in in_doubt]
+        # What is of a shard that was dropped meanwhile may have been left out: who has it loads it.
+        done = [
+            firing
+            for firing in firings
+            if firing.job_id not in in_doubt and self._epoch(firing.shard) == began[firing.shard]
+        ]
         self._advance(done, timers, [a for a in answers if isinstance(a, Fired)])
         if failed:
             self._changed |= in_doubt  # their rows say what happened
             raise failed[0].error
+
+    def _epoch(self, shard: ShardId) -> Epoch | None:
+        """Under which it is owned now, if it is."""
+        return self._board.ownership.epochs.get(shard)
 
     def _advance(
         self, firings: Sequence[Firing], timers: dict[JobId, Timer], answers: Sequence[Fired]

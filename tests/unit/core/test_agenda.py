@@ -45,6 +45,19 @@ def test_what_was_due_for_longer_than_a_class_is_worth_goes_first() -> None:
     assert agenda.pop_due(NOW + 2 * CLASS_STEP, 2) == ["high"]
 
 
+def test_what_is_above_a_class_is_asked_for_alone() -> None:
+    agenda: Agenda[str, str] = Agenda()
+    agenda.put("low", NOW, "low", LOW)
+    agenda.put("medium", NOW, "medium", MEDIUM)
+    agenda.put("high", NOW + SECOND, "high", HIGH)
+
+    assert agenda.next_at(above=MEDIUM) == NOW + SECOND
+    assert agenda.pop_due(NOW, 10, above=MEDIUM) == []
+    assert agenda.pop_due(NOW + SECOND, 10, above=MEDIUM) == ["high"]
+    assert agenda.next_at(above=MEDIUM) is None
+    assert agenda.next_at() == NOW
+
+
 def test_a_key_whose_class_changes_is_there_once() -> None:
     agenda: Agenda[str, str] = Agenda()
     agenda.put("one", NOW, "as it was", MEDIUM)

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
 from schedd.core import schedule
 from schedd.core.batch_size import LEAST, MOMENT
-from schedd.core.ids import JobId
+from schedd.core.ids import Epoch, JobId
 from schedd.core.lifecycle import State
 from schedd.core.model import Claim, Definition, Firing, LiveRun, NewRun, Priority, Timer
 from schedd.core.pauses import Pause, Pauses
@@ -22,7 +22,7 @@ from schedd.owner import near_future
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue, Known
-from schedd.owner.fire import BATCH, Fire
+from schedd.owner.fire import BATCH, ENOUGH, Fire
 from schedd.owner.near_future import LOAD_LIMIT, READ_AHEAD, NearFuture
 from schedd.owner.transact import Transactor
 from schedd.ports import OwnerStore, PauseStore
@@ -383,6 +383,48 @@ async def test_what_was_read_while_a_load_was_under_way_is_newer_than_what_it_br
     assert world.board.timers.next_at() == NOW + timedelta(seconds=2)
 
 
+async def test_what_was_left_out_as_its_shard_went_and_came_back_stands_as_it_was_loaded_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It didn't fire: taken for fired, its instant would wait for the next load, and be missed."""
+    rows = Rows()
+    world = World(rows)
+    await world.near.step()
+    reads, shard = world.definitions.at_generations, TIMER.shard
+
+    async def meanwhile(wanted: dict[JobId, int]) -> dict[JobId, Known]:
+        world.board.ownership.drop([shard])
+        return await reads(wanted)
+
+    monkeypatch.setattr(world.definitions, "at_generations", meanwhile)
+    fires = world.fire._transactor.by_lane
+
+    async def taken_again(*of: Any) -> list[Any]:
+        answers = await fires(*of)
+        world.board.ownership.gain({shard: Epoch(6)})
+        await world.near.step()
+        return answers
+
+    monkeypatch.setattr(world.fire._transactor, "by_lane", taken_again)
+    await world.fire.step()
+
+    assert "fire" not in rows.calls
+    assert world.board.timers.next_at() == NOW
+
+
+async def test_what_cant_be_read_ahead_holds_no_load_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = Rows()
+    world = World(rows)
+    world.clock.time = NOW - timedelta(seconds=3)
+
+    async def away(_: object) -> dict[JobId, Known]:
+        raise Unavailable("no database")
+
+    monkeypatch.setattr(world.definitions, "newest", away)
+    assert await world.near.step() > 0
+    assert world.board.timers.next_at() == NOW
+
+
 async def test_a_load_that_failed_is_made_again_as_soon_as_the_loop_may() -> None:
     rows = Rows()
     world = World(rows)
@@ -405,11 +447,36 @@ async def test_a_batch_is_as_large_as_takes_a_moment() -> None:
     rows = Herd(count=3_000, each=0.001)
     world = World(rows)
 
-    for _ in range(12):
-        await world.step()
+    for _ in range(24):
+        rows.seconds += await world.step()
 
     assert max(rows.batches) * rows.each <= 1.1 * MOMENT
     assert rows.batches[-1] * rows.each >= 0.9 * MOMENT
+
+
+async def test_while_enough_is_ready_it_rests_as_long_as_it_fired_but_for_what_is_urgent() -> None:
+    """What was fired waits for a worker all the same, and what is urgent finds less before it."""
+    rows, urgent = Herd(count=3_000, each=0.001), JobId(UUID(int=2**64))
+    rows.due[urgent] = replace(TIMER, job_id=urgent, due_at=NOW + timedelta(seconds=1))
+    world = World(rows, urgent=[urgent])
+    world.clock.time = NOW - timedelta(seconds=3)
+    await world.step()
+    world.clock.time = NOW
+    while not (rest := await world.step()):
+        assert len(world.board.ready) < ENOUGH + BATCH
+
+    batches = [*rows.batches]
+    assert len(world.board.ready) >= ENOUGH
+    assert rest == pytest.approx(batches[-1] * rows.each)
+    assert await world.fire.step() == pytest.approx(rest), "whoever wakes it"
+    assert rows.batches == batches
+    world.clock.time = NOW + timedelta(seconds=1)
+    assert await world.fire.step() == 0.0
+    assert urgent not in rows.due
+    assert rows.batches == [*batches, 1]
+    rows.seconds += rest
+    assert await world.fire.step() == 0.0
+    assert rows.batches[-1] >= LEAST, "and goes on"
 
 
 async def test_a_load_that_takes_long_isnt_made_so_often_but_in_time_for_all_that_it_brings() -> (
