@@ -202,7 +202,9 @@ def values(field: str, old: Change) -> st.SearchStrategy[str | None]:
         "worker": st.sampled_from(["w1", "w2", "w9"]),
         "digest": st.sampled_from(["\\x00", "\\x" + digest(str(row["run_id"]), token + 1, 0)]),
         "fired_by": st.sampled_from(["m1", "m2", "m1'", None]),
-        "scheduled_at": st.sampled_from(["2027-01-15 08:00:00.5+00", "2027-01-15 08:00:07+00"]),
+        "scheduled_at": st.sampled_from(
+            ["2027-01-15 08:00:00.5+00:00", "2027-01-15 08:00:07+00:00"]
+        ),
         "generation": st.sampled_from(["0", "1", "2", "9"]),
     }
     return strategies[field]
