@@ -42,6 +42,10 @@ make mutants                             the checker's own proof: it names what 
                                          promise less have broken, and nothing in the product
 ```
 
+On Debian and Ubuntu they need the packages iproute2, procps, util-linux and postgresql, and those
+that move a clock (rows of clocks and of days, two mutants) faketime too; whatever is missing is
+told by its name.
+
 A row failed if one instant is *lost* (due, and neither run nor accounted for with a reason), one
 run is *doubled* without an explanation (a lease lost, a death, a retry), or any other invariant
 broke. *Late*: started more than 1 s after it was due. *Missed*: not run, for a reason that stands

@@ -41,9 +41,11 @@ SELECT count(*) FROM runs WHERE fired_by IS NOT NULL
 
 IN_HAND = "SELECT run_id::text FROM runs WHERE state = 'RUNNING' AND worker = %s"
 
+AT_ONCE = ("skip", "allow")
+"""Policies of overlap by which a run begins when it is due, or never."""
 WITHOUT_RESULT = """
 SELECT coalesce(j.name, r.run_id::text) FROM runs r LEFT JOIN jobs j USING (job_id)
-WHERE r.run_id = ANY (%s::uuid[]) AND r.digest IS NULL
+WHERE r.run_id = ANY (%s::uuid[]) AND r.digest IS NULL AND r.reason IS DISTINCT FROM 'BY_OVERLAP'
 """
 
 
@@ -141,8 +143,10 @@ def fired(world: World, since: float, until: float) -> int:
 
 
 def latest(run: Run, since: float, until: float) -> float:
-    """Seconds by which the latest first try of a probe was late, of those due in this time."""
-    names = {probe.name for probe in run.mix}
+    """Seconds by which the latest first try of a probe was late, of those due in this time. What
+    waits for an earlier run of its own job isn't counted: that takes as long on any day.
+    """
+    names = {probe.name for probe in run.mix if probe.overlap in AT_ONCE}
     late = [
         line["at"] - due
         for line in run.starts()
@@ -198,5 +202,7 @@ def in_hand(world: World, worker: str) -> list[str]:
 
 
 def without_result(world: World, runs: Collection[str]) -> list[str]:
-    """The jobs of those of these runs that have no accepted result."""
+    """The jobs of those of these runs that have no accepted result, and weren't replaced by a newer
+    run of theirs: that needs none, where their worker is dead.
+    """
     return [job for (job,) in world.postgres.sql(WITHOUT_RESULT, [*runs])]

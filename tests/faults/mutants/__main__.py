@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for mutant in chosen:
             print(f"{mutant.name:<24}{mutant.caught_by:<5}{mutant.ride.name:<38}{mutant.lacks}")
         return 0
-    if lack := lacking_here():
+    if lack := lacking_here(clocks=any(mutant.ride.day for mutant in chosen)):
         print(f"mutants can't ride here: {lack}", file=sys.stderr)
         return NO_WORLD
     print(f"{'mutant':<24}{'ride':<38}{'expected':<10}{'broken':<28}{'s':>5}", flush=True)

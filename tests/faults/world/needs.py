@@ -20,8 +20,12 @@ PROGRAMS = {
 FAKETIME = "/usr/lib/*/faketime/libfaketimeMT.so.1"
 
 
-def lacking_here() -> str | None:
-    """What keeps a world from being built here; None when nothing does."""
+def lacking_here(*, clocks: bool = False) -> str | None:
+    """What keeps a world from being built here, one with `clocks` that can be moved; None when
+    nothing does.
+    """
+    if clocks and (lack := no_faketime_here()):
+        return lack
     if lack := no_hosts_here():
         return lack
     try:
@@ -51,16 +55,24 @@ def no_hosts_here() -> str | None:
     return None
 
 
+def no_faketime_here() -> str | None:
+    """What keeps a clock from being moved here; None when nothing does."""
+    return None if _faketimes() else "libfaketime is missing: apt-get install faketime"
+
+
 def faketime() -> Path:
     """The library that moves a process's clock.
 
     Raises:
         RuntimeError: it isn't installed; says how to.
     """
-    found = sorted(Path("/").glob(FAKETIME.lstrip("/")))
-    if not found:
-        raise RuntimeError("libfaketime is missing: apt-get install faketime")
-    return found[0]
+    if lack := no_faketime_here():
+        raise RuntimeError(lack)
+    return _faketimes()[0]
+
+
+def _faketimes() -> list[Path]:
+    return sorted(Path("/").glob(FAKETIME.lstrip("/")))
 
 
 if __name__ == "__main__":
