@@ -34,12 +34,12 @@ wrote, what users were told, every commit of the database in its order and what 
 takes due instants from an oracle of its own.
 
 ```
-make faults                              the rows marked ●: under 8 minutes on two cores, as root
-make faults-all                          every row
-make faults-all ARGS="-k leader_killed"  one row, by words of its test's name
-make faults-long SECONDS=1800 SEED=7     faults drawn at random; a seed draws the same ones again
-make mutants                             the checker's own proof: it names what builds with one
-                                         promise less have broken, and nothing in the product
+make faults                                   the rows marked ●, as root: under 8 minutes
+make faults-all                               every row
+make faults-all ARGS="-k test_leader_killed"  one row, by its test's name
+make faults-long SECONDS=1800 SEED=7          faults at random; a seed draws the same again
+make mutants                                  the checker's own proof: it names what builds with one
+                                              promise less have broken, and nothing in the product
 ```
 
 On Debian and Ubuntu they need the packages iproute2, procps, util-linux and postgresql, and those
