@@ -2,15 +2,16 @@
 
     answered ──silent for 2.5 s──→ away: says so in its key
                                      ├─ away for the others too ──→ stays: nothing would be better
-                                     └─ for us alone, 5 s by now ─→ the tenure ends
+                                     └─ for us alone, 3 s on end, and 5 s by now ─→ the tenure ends
 
 A member that can't reach the database can't release its shards; what it can do is to let its key
 go, so that the leader fences it and others take them. When the database is away for everyone that
 would only make the leader and all shards move about: then everyone waits.
 
 Invariants
-- Others count as better off only if one of them has said for two seconds on end that it reaches
-  the database, while we haven't: at the end of an outage members find out one after another.
+- Others count as better off only if one of them has said for three seconds on end that it reaches
+  the database, while we haven't: at the end of an outage members find out one after another, and
+  amid one somebody may get a single answer, which is told of for 2.5 s.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ AWAY_AFTER: Final = 2.5
 GIVE_UP_AFTER: Final = 5.0
 """Seconds of silence after which it leaves, if others are better off."""
 
-BETTER_OFF_FOR: Final = 2.0
-"""Seconds for which they must have been."""
+BETTER_OFF_FOR: Final = 3.0
+"""Seconds for which they must have been: longer than one answer is told of (AWAY_AFTER)."""
 
 
 @dataclass(slots=True)

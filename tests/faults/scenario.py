@@ -113,11 +113,16 @@ class Run:
         self._before: list[Resource] = []
         self._after: list[Resource] = []
         self._restarts = len(world.supervisor.restarted)
+        self._at_end: list[Callable[[], None]] = []
 
     def ride(self, seconds: float) -> None:
         """Let time pass: the length of a fault is the subject here."""
         until = time.monotonic() + seconds
         wait_until(lambda: time.monotonic() >= until, seconds + 1, "the time to pass")
+
+    def at_end(self, check: Callable[[], None]) -> None:
+        """Ask this, which raises AssertionError, when all has healed and the last quiet is over."""
+        self._at_end.append(check)
 
     def keep_commits(self) -> None:
         """Write down what was committed so far; a long run does so now and then."""
@@ -208,6 +213,8 @@ class Run:
                 self._be_quiet(
                     max(self.timings.second_quiet, self._patience_left(), self._lacking_length())
                 )
+                for check in self._at_end:
+                    check()
 
     def _patience_left(self) -> float:
         """Seconds until what fell due in the last fault must have run, whatever happened."""

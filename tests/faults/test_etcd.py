@@ -20,7 +20,7 @@ ON_ITS_WAY = 0.5
 
 def test_etcd_leader_killed(fault_run: FaultRun, world: World) -> None:
     """The cluster's own leader stays who it is."""
-    with leader_stays(world), fault_run() as run, etcd.all_lost(run.journal, world, 1):
+    with fault_run() as run, leader_stays(run), etcd.all_lost(run.journal, world, 1):
         run.ride(5)
 
 
@@ -42,7 +42,7 @@ def test_etcd_compacted_under_the_watches(fault_run: FaultRun, world: World) -> 
 @pytest.mark.full
 def test_etcd_member_stopped(fault_run: FaultRun, world: World) -> None:
     """One of three stands still with all its connections open: the leader stays who it is."""
-    with leader_stays(world), fault_run() as run, stopped(run.journal, world.etcds["e1"]):
+    with fault_run() as run, leader_stays(run), stopped(run.journal, world.etcds["e1"]):
         run.ride(TTL + 4)
 
 

@@ -35,7 +35,7 @@ LOST = 36.0
 
 def test_postgres_restarted(fault_run: FaultRun, world: World) -> None:
     """Nothing that was acknowledged is lost, and the leader stays who it is."""
-    with leader_stays(world), fault_run() as run, restarted(run.journal, world.postgres):
+    with fault_run() as run, leader_stays(run), restarted(run.journal, world.postgres):
         run.ride(2)
 
 
@@ -43,7 +43,7 @@ def test_table_locked(fault_run: FaultRun, world: World) -> None:
     """All writes of runs wait, longer than any timeout; the backlog drains, once each. No member
     is better off than the leader, so it stays who it is.
     """
-    with leader_stays(world), fault_run() as run, locked(run.journal, world.postgres, "runs"):
+    with fault_run() as run, leader_stays(run), locked(run.journal, world.postgres, "runs"):
         run.ride(8)
 
 
@@ -51,8 +51,8 @@ def test_table_locked(fault_run: FaultRun, world: World) -> None:
 def test_postgres_crashed(fault_run: FaultRun, world: World) -> None:
     """Its sessions break in mid-air: what was on its way to COMMIT is read back, not guessed."""
     with (
-        leader_stays(world),
         fault_run() as run,
+        leader_stays(run),
         restarted(run.journal, world.postgres, crash=True),
     ):
         run.ride(2)
@@ -61,7 +61,7 @@ def test_postgres_crashed(fault_run: FaultRun, world: World) -> None:
 @pytest.mark.full
 def test_table_locked_for_long(fault_run: FaultRun, world: World) -> None:
     """Half a minute, and the leader stays who it is."""
-    with leader_stays(world), fault_run() as run, locked(run.journal, world.postgres, "runs"):
+    with fault_run() as run, leader_stays(run), locked(run.journal, world.postgres, "runs"):
         run.ride(30)
 
 
@@ -71,8 +71,8 @@ def test_postgres_slow(fault_run: FaultRun, world: World) -> None:
     members = [member.host for member in world.members.values()]
     with (
         led(world, members, [world.postgres.host], PORT) as wire,
-        leader_stays(world),
         fault_run() as run,
+        leader_stays(run),
     ):
         with spoiled(run.journal, wire, "slow", seconds=1.0) as counts:
             run.ride(10)
@@ -95,14 +95,14 @@ def test_connections_exhausted(fault_run: FaultRun, world: World) -> None:
     """No member can connect anew; when they can, all goes on without help, under the leader that
     there was: PostgreSQL was away for the others, too.
     """
-    with leader_stays(world), fault_run() as run, exhausted(run.journal, world.postgres):
+    with fault_run() as run, leader_stays(run), exhausted(run.journal, world.postgres):
         run.ride(6)
 
 
 @pytest.mark.full
 def test_transaction_pinned(fault_run: FaultRun, world: World) -> None:
     """Somebody's old snapshot keeps dead rows from being cleared away; nothing gets slow."""
-    with leader_stays(world), fault_run() as run, pinned(run.journal, world.postgres):
+    with fault_run() as run, leader_stays(run), pinned(run.journal, world.postgres):
         run.ride(15)
 
 

@@ -28,6 +28,10 @@ from support.wait import wait_until
 ON_TIME = 1.0
 """By which a hand-over may make a run late, beside those of shards that stay where they are."""
 QUIET = 3.0
+INSTALLED_IN = 1.0
+"""Seconds that a daemon is away while its new version is laid in its place."""
+LED_FOR = 1.0
+"""Seconds for which a new leader is looked at."""
 BOTH_KNOW = [each if each.overlap in AT_ONCE else replace(each, overlap="skip") for each in MIX]
 """The version before has no other policies of overlap."""
 LONG = 28.0
@@ -104,6 +108,7 @@ class Hands:
             began = time.time()
             with asked_to_end(self._run.journal, daemon):
                 daemons.give(daemon, code)
+                self._run.ride(INSTALLED_IN)
             self._run.world.await_ready(20)
             assert code.runs(daemon.pid), f"{daemon.name} isn't of {code.name}"
             self._swaps.append((f"{daemon.name} to {code.name}", began, time.time()))
@@ -175,6 +180,7 @@ def _lead(run: Run, commands: Commands, code: Code, member: Service) -> None:
         if run.world.leader() != member.name:
             commands.call(code, "cluster", "transfer-leader", member.name)
         fault.effect_of(lambda: run.world.leader() == member.name, 20, "it leads")
+        run.ride(LED_FOR)
 
 
 def _troubles(daemon: Service, marks: dict[str, int]) -> Iterable[str]:

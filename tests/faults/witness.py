@@ -78,12 +78,16 @@ def leadership(world: World) -> tuple[int, str]:
 
 
 @contextmanager
-def leader_stays(world: World) -> Iterator[None]:
-    """No term begins in this block: nobody else comes to lead, nor the leader anew."""
-    before = leadership(world)
+def leader_stays(run: Run) -> Iterator[None]:
+    """No term begins from here to the run's end: nobody else comes to lead, nor the leader anew."""
+    before = leadership(run.world)
+
+    def stayed() -> None:
+        after = leadership(run.world)
+        assert after == before, f"term and leader went from {before} to {after}"
+
+    run.at_end(stayed)
     yield
-    after = leadership(world)
-    assert after == before, f"term and leader went from {before} to {after}"
 
 
 def terms(run: Run) -> list[int]:
