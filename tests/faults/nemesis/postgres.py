@@ -24,7 +24,6 @@ HOARDER = "hoarder"
 A_MOMENT = 1.0
 """Seconds for which a daemon may have had a connection until that was seen, on a busy machine."""
 THEIRS = f"usename = '{postgres.ROLE}'"
-END_THEIRS = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {THEIRS}"
 
 
 @contextmanager
@@ -123,27 +122,18 @@ def waiting(server: Server) -> int:
 
 @contextmanager
 def exhausted(journal: Journal, server: Server) -> Iterator[Fault]:
-    """Every connection that is not the superuser's is taken, and no daemon has one left.
-
-    While all are being taken the daemons may have none, for they would race for each; one that
+    """Every connection that is not the superuser's is taken, and no daemon has one left; one that
     comes free later, and may go to a daemon, is taken as soon as that is seen.
     """
     with (
         journal.fault("connections exhausted", server.host.name) as fault,
-        postgres.connect(server.back_door) as admin,  # one for all: the few reserved go too
-        admin.cursor() as cursor,
+        postgres.connect(server.back_door),  # one for all: the few reserved go too
         ExitStack() as held,
     ):
-        try:
-            cursor.execute(f"CREATE ROLE {HOARDER} LOGIN")
-            held.callback(cursor.execute, f"DROP ROLE {HOARDER}")
-            cursor.execute(f"ALTER ROLE {postgres.ROLE} CONNECTION LIMIT 0")
-            gone = "no daemon to have a connection"
-            wait_until(lambda: _none_left(server), 10, gone)
-            refusal = _take_all(server, held)
-        finally:
-            cursor.execute(f"ALTER ROLE {postgres.ROLE} CONNECTION LIMIT -1")
-        fault.effect_of(lambda: "" if _theirs(server) else refusal, 10, gone)
+        server.sql(f"CREATE ROLE {HOARDER} LOGIN")
+        held.callback(server.sql, f"DROP ROLE {HOARDER}")
+        refusal = _take_all(server, held)
+        fault.took_effect(what=refusal)
         watch = _Watch(server, held)
         watch.start()
         try:
@@ -157,7 +147,7 @@ def exhausted(journal: Journal, server: Server) -> Iterator[Fault]:
 
 
 class _Watch(threading.Thread):
-    """Sees to it that no daemon keeps a connection. `longest`: seconds that one did."""
+    """Sees to it that no daemon keeps a connection. `longest`: seconds that one may have had."""
 
     def __init__(self, server: Server, held: ExitStack) -> None:
         super().__init__(name="hoarder", daemon=True)
@@ -170,30 +160,35 @@ class _Watch(threading.Thread):
         clean = time.monotonic()
         while not self.ended.wait(0.1):
             began = time.monotonic()
-            if _theirs(self._server):
-                self._server.sql(END_THEIRS)
+            if self._server.sql(f"SELECT pid FROM pg_stat_activity WHERE {THEIRS}"):
+                _take_all(self._server, self._held)
                 self.longest = max(self.longest, time.monotonic() - clean)
-            else:
-                clean = began
-            _take_all(self._server, self._held)
+                began = time.monotonic()
+            clean = began
+
+
+def _take_all(server: Server, held: ExitStack) -> str:
+    """End the daemons' sessions and connect until refused; answers in which words. Meanwhile they
+    may have none, for they would race for each.
+    """
+    server.sql(f"ALTER ROLE {postgres.ROLE} CONNECTION LIMIT 0")
+    try:
+        wait_until(lambda: _none_left(server), 10, "no daemon to have a connection")
+        return _connect_until_refused(server, held)
+    finally:
+        server.sql(f"ALTER ROLE {postgres.ROLE} CONNECTION LIMIT -1")
 
 
 def _none_left(server: Server) -> bool:
     """No session of theirs for a moment: one that has just begun to connect isn't shown yet."""
     for _ in range(5):
-        if server.sql(END_THEIRS):
+        if server.sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {THEIRS}"):
             return False
         time.sleep(0.05)
     return True
 
 
-def _theirs(server: Server) -> int:
-    [(count,)] = server.sql(f"SELECT count(*) FROM pg_stat_activity WHERE {THEIRS}")
-    return int(count)
-
-
-def _take_all(server: Server, held: ExitStack) -> str:
-    """Connect until refused; answers in which words."""
+def _connect_until_refused(server: Server, held: ExitStack) -> str:
     hoarder = postgres.dsn(PORT, role=HOARDER, host=server.host.back_door)
     for _ in range(LIMIT):
         try:
