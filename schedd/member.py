@@ -21,9 +21,10 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 from uuid import uuid4
@@ -31,7 +32,7 @@ from uuid import uuid4
 from schedd.cluster_clock import DatabaseClock
 from schedd.core.ids import TenureId
 from schedd.core.membership import ClusterView, MemberView
-from schedd.core.model import Tenure
+from schedd.core.model import AuditEntry, Tenure
 from schedd.database_watch import AWAY_AFTER, DatabaseWatch
 from schedd.hand_over import hand_over
 from schedd.leader.candidate import Candidate, Duties
@@ -122,6 +123,8 @@ class Member:
         lanes: int,
         loops: Loops = no_loops,
         duties: Duties = no_duties,
+        member_ttl: float = math.inf,
+        audit: Callable[[AuditEntry], Awaitable[None]] | None = None,
     ) -> None:
         self.identity = identity
         self.cluster = Observer(coordination)
@@ -133,7 +136,8 @@ class Member:
         self._lanes = lanes
         self._loops = loops
         self._duties = duties
-        self._name = Name(coordination, identity.name)
+        self._audit = audit
+        self._name = Name(coordination, identity.name, lease=member_ttl, twin=self._second)
         self._backoff = Backoff(initial=0.2, maximum=2.0)
         self._attached_until = -math.inf
         self._look: Callable[[], None] = lambda: None
@@ -194,6 +198,23 @@ class Member:
             self.cluster.lives(None)
             self._name.ended(live.tenure)
             await self._leave(live)
+
+    async def _second(self, first: str) -> None:
+        """Another daemon has the name, and lives: whoever looks into the audit sees it."""
+        log.error("%s is another daemon of our name; this one can't serve", first)
+        if self._audit is not None:
+            name, source = self.identity.name, self.identity.grpc
+            await self._audit(
+                AuditEntry(
+                    actor=f"member:{name}",
+                    action="join",
+                    object=f"member/{name}",
+                    outcome="refused",
+                    reason="SECOND_IDENTITY",
+                    source=source,
+                    after=json.dumps({"first": first}),
+                )
+            )
 
     def _new(self, keeper: LeaseKeeper) -> LiveTenure:
         tenure = TenureId(uuid4())

@@ -11,6 +11,8 @@ Invariants
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
@@ -26,22 +28,41 @@ from schedd.core.shard_map import Unreadable
 from schedd.observer import Observer
 from schedd.ports import Coordination
 from schedd.tenure import TenureOver
+from schedkit.clock import boottime
 from schedkit.tasks import Loop
 
 log = logging.getLogger(__name__)
 
+SPARE: Final = 2.0
+"""Seconds past its TTL for which etcd may show a lease that nobody keeps."""
 CHECK_EVERY: Final = 1.0
 """Seconds between two looks at one's own key, if no change calls for one."""
 
 
 class Name:
-    """A member's name: one daemon at a time may serve under it."""
+    """A member's name: one daemon at a time may serve under it.
 
-    def __init__(self, coordination: Coordination, name: str) -> None:
+    `twin` is told once of each other daemon that has it: of one whose key stands for longer than
+    `lease` seconds, the TTL of all leases here, for what a crash left behind doesn't.
+    """
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        name: str,
+        *,
+        lease: float = math.inf,
+        twin: Callable[[str], Awaitable[None]] | None = None,
+        clock: Callable[[], float] = boottime,
+    ) -> None:
         self._coordination = coordination
         self._name = name
+        self._lease = lease
+        self._twin = twin
+        self._clock = clock
         self._past: set[TenureId] = set()
-        self._told: Revision | None = None
+        self._seen: Revision | None = None
+        self._seen_at = 0.0
 
     def ended(self, tenure: TenureId) -> None:
         """This process lived that tenure, and nothing of it runs any more."""
@@ -60,14 +81,17 @@ class Name:
         if _tenure_of(entry) in self._past:
             await self._coordination.revoke(entry.lease)
             return True
-        if entry.create_revision != self._told:
-            self._told = entry.create_revision
+        if entry.create_revision != self._seen:
+            self._seen, self._seen_at = entry.create_revision, self._clock()
             log.warning(
                 "member %r is registered already, by %s; waiting until its lease ends."
                 " If that is another daemon, give one of them another name",
                 self._name,
                 _describe(entry),
             )
+        elif self._twin is not None and self._clock() - self._seen_at > self._lease + SPARE:
+            await self._twin(_describe(entry))
+            self._seen_at = math.inf  # told
         return False
 
 

@@ -153,7 +153,7 @@ class InternalError(ClusterError):
 
 
 class DeadlineExceeded(ApiError):
-    """No answer in time: a change may have happened."""
+    """No answer in time: a change may have happened; of a read the remedy says that nothing did."""
 
     status = "DEADLINE_EXCEEDED"
 

@@ -26,6 +26,10 @@ class Again(Enum):
     UNSENT = "only if the first one surely never left"
 
 
+READS: Final = ("Get", "List", "Explain", "Check", "Watch", "Read")
+"""How the calls begin that change nothing."""
+
+
 @dataclass(frozen=True)  # no slots: a parametrised Generic writes __orig_class__
 class Method(Generic[Req_contra, Res_co]):
     """One call. `patience` is how many seconds one try may take while others could be made."""
@@ -34,6 +38,11 @@ class Method(Generic[Req_contra, Res_co]):
     read: Callable[[bytes], Res_co]
     again: Again = Again.ALWAYS
     patience: float = 5.0
+
+    @property
+    def reads(self) -> bool:
+        """Whether it changes nothing."""
+        return self.path.rpartition("/")[2].startswith(READS)
 
     def write(self, request: Req_contra) -> bytes:
         """The request's bytes."""

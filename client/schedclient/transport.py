@@ -108,7 +108,7 @@ class Transport:
                 self._demote(endpoint, failure)
                 wait = backoff.next()
                 if not _worth_another(failure, method) or deadline.left() <= wait:
-                    raise failure from error
+                    raise _told(failure, method) from error
             await asyncio.sleep(wait)
 
     async def stream(
@@ -228,6 +228,13 @@ class _Deadline:
     def left(self) -> float:
         """Seconds that are left, never less than zero."""
         return max(0.0, self._at - self._loop.time())
+
+
+def _told(failure: ApiError, method: Method[Any, Any]) -> ApiError:
+    """The failure, with what to do where only the call tells."""
+    if isinstance(failure, DeadlineExceeded) and method.reads and not failure.remedy:
+        failure.remedy = "nothing was changed: ask again, or give it more time"
+    return failure
 
 
 def _worth_another(failure: ApiError, method: Method[Any, Any]) -> bool:

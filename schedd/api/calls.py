@@ -2,9 +2,11 @@
 
 `rpc/` serves it over gRPC and `web/` over HTTP, by the rules that stand in the protos. A method
 without a line, and not in `unbuilt.CALLS`, fails a test; so does a line without a method. Every
-request is checked for what nobody can mean before its function sees it (`wellformed`).
+request is checked for what nobody can mean before its function sees it (`wellformed`), and a read
+that PostgreSQL leaves without an answer ends in good time, with the reason: nothing depends on it.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import wraps
 from typing import Any, Final, TypeAlias
@@ -26,6 +28,7 @@ from schedd.api import (
     runs,
     triggering,
 )
+from schedd.api.errors import OutOfTouch
 from schedd.api.services import Caller, Services
 from schedd.api.wellformed import check_wellformed
 from schedproto.v1 import (
@@ -39,6 +42,13 @@ Unary: TypeAlias = Callable[[Services, Caller, Any], Awaitable[Message]]
 Streaming: TypeAlias = Callable[[Services, Caller, Any], AsyncIterator[Message]]
 
 
+READS: Final = ("Get", "List", "Explain")
+"""How the methods begin that change nothing."""
+
+READ_WITHIN: Final = 10.0
+"""Seconds that a read may take: several statements, each as long as its own timeout allows."""
+
+
 def _checked(call: Unary) -> Unary:
     @wraps(call)
     async def checked(services: Services, caller: Caller, request: Any) -> Message:
@@ -46,6 +56,23 @@ def _checked(call: Unary) -> Unary:
         return await call(services, caller, request)
 
     return checked
+
+
+def _read(call: Unary) -> Unary:
+    @wraps(call)
+    async def read(services: Services, caller: Caller, request: Any) -> Message:
+        within = READ_WITHIN if caller.deadline is None else min(caller.deadline, READ_WITHIN)
+        try:
+            async with asyncio.timeout(within):
+                return await call(services, caller, request)
+        except TimeoutError:
+            raise OutOfTouch(
+                f"PostgreSQL gave this member no answer within {within:.3g} s; nothing was changed",
+                reason="DATABASE_SILENT",
+                remedy="`schedctl cluster doctor` says what is wrong; or ask another member",
+            ) from None
+
+    return read
 
 
 def _checked_stream(call: Streaming) -> Streaming:
@@ -104,7 +131,10 @@ _UNARY: Final[dict[str, Unary]] = {
     "schedd.v1.CalendarService.ListCalendars": calendars.list_calendars,
     "schedd.v1.CalendarService.DeleteCalendar": calendars.delete_calendar,
 }
-UNARY: Final = {name: _checked(call) for name, call in _UNARY.items()}
+UNARY: Final = {
+    name: _checked(_read(call) if name.rpartition(".")[2].startswith(READS) else call)
+    for name, call in _UNARY.items()
+}
 """Calls with one answer."""
 
 _STREAMING: Final[dict[str, Streaming]] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -33,6 +34,9 @@ from schedkit.channel import TLS
 from schedkit.clock import boottime, utcnow
 from schedkit.errors import Misconfigured, Unavailable
 from schedproto.v1 import peer_service_pb2 as wire
+
+LOOK_WITHIN: Final = 4.0
+"""Seconds that the database may take: more than its own timeouts, less than a caller waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +114,15 @@ class Checkup:
         self,
     ) -> tuple[DatabaseFacts | str, tuple[ShardRow, ...], Pause | None]:
         try:
-            found = await self.store.look()
-            rows = tuple(await self.store.membership.read_shards())
-            return found, rows, await self.store.pauses.present()
+            async with asyncio.timeout(LOOK_WITHIN):
+                found = await self.store.look()
+                rows = tuple(await self.store.membership.read_shards())
+                return found, rows, await self.store.pauses.present()
         except Unavailable as error:
             return str(error), (), None
+        except TimeoutError:
+            silent = self.clock.away_for()
+            return f"no answer within {LOOK_WITHIN:g} s; the last was {silent:.0f} s ago", (), None
 
     async def _member(self, one: MemberView) -> MemberFacts:
         if one.tenure == self.member.cluster.tenure:

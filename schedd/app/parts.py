@@ -131,6 +131,8 @@ def _member(ground: Ground, loops: Loops) -> Member:
         lanes=config.postgres.lanes,
         loops=loops,
         duties=_duties(ground.store),
+        member_ttl=config.member_ttl.total_seconds(),
+        audit=ground.store.users.audit,
     )
 
 

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 SPOOL_WITHIN: Final = 10.0
 """Seconds that an earlier incarnation of a spool lives on for the results in it."""
 LOOK_EVERY: Final = 1.0
+TWINS_KNOWN: Final = 1000
+"""Of so many that were turned away it is known that the audit has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class Greeting:
         self._audit = audit
         self._endings: list[_Ending] = []
         self._lost: set[IncarnationId] = set()
+        self._told: dict[tuple[str, IncarnationId], None] = {}
+        """Spool directories that were turned away, each with the incarnation that was there."""
         self._heard: list[tuple[Incarnation, Answer]] = []
         self._refreshes = Loop("worker leases", self._refresh, interval=5.0)
         self._look = Loop("worker lives", self._look_after, interval=LOOK_EVERY)
@@ -157,6 +161,10 @@ class Greeting:
 
     async def _turn_away(self, incarnation: Incarnation, twin: Incarnation) -> Turned:
         message = f"worker {incarnation.worker} is already there, on host {twin.host}"
+        turned = Turned("ALREADY_EXISTS", message, "SECOND_IDENTITY")
+        told = str(incarnation.spool_id), twin.id
+        if told in self._told:  # it asks again each second
+            return turned
         await self._audit.audit(
             AuditEntry(
                 actor=f"worker:{incarnation.worker}",
@@ -168,7 +176,10 @@ class Greeting:
                 source=incarnation.host,
             )
         )
-        return Turned("ALREADY_EXISTS", message, "SECOND_IDENTITY")
+        self._told[told] = None
+        if len(self._told) > TWINS_KNOWN:
+            del self._told[next(iter(self._told))]
+        return turned
 
     async def _refresh(self) -> float:
         """Refresh the leases of those heard, all at once."""

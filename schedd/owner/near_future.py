@@ -104,11 +104,9 @@ class NearFuture:
             return LOAD_EVERY.total_seconds()  # at its end all is loaded anew
         loaded = await self._load_if_due()
         idle = self._idle
-        if self._load_at is None:  # another is wanted since
-            return 0.0
-        if (loaded or idle) and await self._read_ahead() and idle:
-            return 0.0
-        if self._load_at is None:
+        wanted = (loaded or idle) and self._load_at is not None
+        read = wanted and await self._read_ahead()
+        if (read and idle) or self._load_at is None:  # another is wanted since
             return 0.0
         return max(0.0, (self._load_at - self._clock.now()).total_seconds())
 

@@ -217,7 +217,7 @@ def _tell(run: Run) -> None:
     run.world.postgres.dump(run.directory / "pg_dump.sql")
     print(
         f"\nthe history is kept: {run.directory}\n"
-        f"check it again:      cd tests && python -m faults.checker {run.directory}\n"
+        f"check it again:      cd tests && ../.venv/bin/python -m faults.checker {run.directory}\n"
         f"run it again:        {run.command}",
         file=sys.stderr,
     )

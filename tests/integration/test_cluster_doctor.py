@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from schedctl.dev import postgres
 from support.cluster import DevCluster, dev_cluster
 
 Found = dict[tuple[str, str, str | None], Any]
@@ -79,3 +83,29 @@ def test_a_loss_of_etcd_is_bad_and_the_exit_code_says_so(cluster: DevCluster) ->
     finally:
         cluster.resume("etcd")
     assert set(about(found, "etcd", "answers").values()) == {"BAD"}
+
+
+def test_a_postgresql_that_stands_still_is_found_in_good_time_and_reads_say_so(
+    cluster: DevCluster,
+) -> None:
+    sessions = "SELECT pid FROM pg_stat_activity WHERE usename = %s"
+    pids = [pid for (pid,) in cluster.sql(sessions, postgres.ROLE)]
+    cluster.pause("postgres")
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        found = looked(cluster, code=1)
+        took = time.monotonic() - began
+        status = cluster.schedctl("--timeout", "3s", "cluster", "status")
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        cluster.resume("postgres")
+    answers = found["postgres", "answers", None]
+    assert answers["severity"] == "BAD"
+    assert "no answer within" in answers["what"]
+    assert took < 9, "it doesn't wait as long as the database does"
+    assert status.returncode == 6, status.stdout + status.stderr
+    assert "DATABASE_SILENT" in status.stderr
+    assert "nothing was changed" in status.stderr

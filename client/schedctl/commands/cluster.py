@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime
+from typing import TypeVar
 
 import click
 
-from schedclient import Cluster
+from schedclient import ApiError, Client, Cluster, Worker
 from schedctl.columns import AUDIT, MEMBERS, SHARD_MOVES, SHARDS, WORKERS, facts
 from schedctl.commands.doctor import doctor
 from schedctl.flags import Group, pass_session
 from schedctl.output import instant, length, message, show_facts, show_list, show_listing, show_one
 from schedctl.session import Past, Session
+
+T = TypeVar("T")
 
 
 @click.group(cls=Group)
@@ -139,7 +143,7 @@ def resume(session: Session, catch_up: bool | None, catch_up_since: datetime | N
 @pass_session
 def members(session: Session) -> None:
     """Every schedd process."""
-    found = session.run(lambda client: client.cluster.members())
+    found = _seen(session, lambda client: client.cluster.members())
     show_list(session, found, MEMBERS, lambda one: one.name)
 
 
@@ -147,8 +151,26 @@ def members(session: Session) -> None:
 @pass_session
 def shards(session: Session) -> None:
     """Every partition of the jobs, and who owns it."""
-    found = session.run(lambda client: client.cluster.shards())
+    found = _seen(session, lambda client: client.cluster.shards())
     show_list(session, found, SHARDS, lambda one: str(one.shard))
+
+
+def _seen(session: Session, read: Callable[[Client], Awaitable[T]]) -> T:
+    """What a member sees of the cluster; a person is told what is wrong with it, which may be that
+    the member sees it as it was.
+    """
+
+    async def both(client: Client) -> tuple[T, list[str]]:
+        found = await read(client)
+        try:
+            return found, [*(await client.cluster.status()).troubles] if session.tabular else []
+        except ApiError as unknown:
+            return found, [f"how the cluster stands isn't known: {unknown.what}"]
+
+    found, troubles = session.run(both)
+    for trouble in troubles:
+        message(f"trouble: {trouble}")
+    return found
 
 
 cluster.add_command(doctor)
@@ -164,13 +186,15 @@ def worker() -> None:
 @pass_session
 def list_workers(session: Session, limit: int | None) -> None:
     """Every worker."""
-    show_listing(
-        session,
-        limit,
-        lambda client, most: client.workers.list(limit=most),
-        WORKERS,
-        lambda one: one.name,
-    )
+    most = session.limit(limit)
+
+    async def listed(client: Client) -> list[Worker]:
+        return [one async for one in client.workers.list()]
+
+    found = _seen(session, listed)
+    show_list(session, found[:most], WORKERS, lambda one: one.name)
+    if limit is None and most is not None and len(found) > most:
+        message(f"these are the first {most}: --limit N shows more, -o json all")
 
 
 @worker.command()

@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="one seed, with what happened last in it")
     parser.add_argument(
         "--without",
-        type=Rule,
+        type=_rule,
         action="append",
         default=[],
         metavar="RULE",
@@ -73,6 +73,14 @@ def _parser() -> argparse.ArgumentParser:
         + ", ".join(f"{rule} ({MEANINGS[rule].within})" for rule in Rule),
     )
     return parser
+
+
+def _rule(name: str) -> Rule:
+    try:
+        return Rule(name)
+    except ValueError:
+        there = ", ".join(Rule)
+        raise argparse.ArgumentTypeError(f"there is no rule {name!r}; there are: {there}") from None
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from schedd.core.ids import TenureId
 from schedd.core.membership import decode_member, encode_member, member_key
 from schedd.member import Identity
 from schedd.observer import Observer
-from schedd.registration import Registration
+from schedd.registration import SPARE, Name, Registration
 from schedd.tenure import TenureOver
 from support.twins import TwinCoordination, TwinEtcd
 
@@ -69,3 +69,20 @@ async def test_a_member_that_isnt_seen_looks_whether_its_key_is_still_its_own(ta
     await world.twin() if taken else await world.etcd.txn((), [Delete(KEY)])
     with pytest.raises(TenureOver):
         await registration.step()
+
+
+async def test_a_living_daemon_of_the_same_name_is_told_of_once() -> None:
+    """M12: the operator finds it where all refusals are; a key that a crash left runs out."""
+    world, told, time = World(), list[str](), [0.0]
+
+    async def tell(first: str) -> None:
+        told.append(first)
+
+    name = Name(world.etcd, "a", lease=5.0, twin=tell, clock=lambda: time[0])
+    await world.twin()
+    for time[0] in (0.0, 5.0, 5.0 + SPARE):
+        assert not await name.free()
+    assert not told, "a lease that nobody keeps stands as long"
+    for time[0] in (8.0, 9.0, 100.0):
+        assert not await name.free()
+    assert told == [f"tenure {TWIN.tenure} at elsewhere:7420"]

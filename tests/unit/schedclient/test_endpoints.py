@@ -164,8 +164,9 @@ async def test_no_answer_in_time_is_a_deadline(client: Client, member: Scripted)
         return RUN
 
     member.say("GetRun", hang)
-    with pytest.raises(DeadlineExceeded):
+    with pytest.raises(DeadlineExceeded) as told:
         await client.runs.get("r", deadline=0.2)
+    assert "nothing was changed" in told.value.remedy, "it was a read"
 
 
 async def test_nobody_there_is_told_with_all_endpoints():
