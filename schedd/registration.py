@@ -34,7 +34,7 @@ from schedkit.tasks import Loop
 log = logging.getLogger(__name__)
 
 SPARE: Final = 2.0
-"""Seconds past its TTL for which etcd may show a lease that nobody keeps."""
+"""Seconds past its TTL for which etcd may show a lease that nobody keeps, and between two looks."""
 CHECK_EVERY: Final = 1.0
 """Seconds between two looks at one's own key, if no change calls for one."""
 
@@ -42,8 +42,9 @@ CHECK_EVERY: Final = 1.0
 class Name:
     """A member's name: one daemon at a time may serve under it.
 
-    `twin` is told once of each other daemon that has it: of one whose key stands for longer than
-    `lease` seconds, the TTL of all leases here, for what a crash left behind doesn't.
+    `twin` is told once of each other daemon that has it: of one whose key was seen to stand for
+    longer than twice `lease` seconds, the TTL of all leases here. What a crash left behind doesn't:
+    a new leader of etcd grants it its whole TTL anew, and while etcd is away nothing is seen.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Name:
         self._clock = clock
         self._past: set[TenureId] = set()
         self._seen: Revision | None = None
-        self._seen_at = 0.0
+        self._seen_at = self._looked_at = -math.inf
 
     def ended(self, tenure: TenureId) -> None:
         """This process lived that tenure, and nothing of it runs any more."""
@@ -81,15 +82,19 @@ class Name:
         if _tenure_of(entry) in self._past:
             await self._coordination.revoke(entry.lease)
             return True
+        now, before = self._clock(), self._looked_at
+        self._looked_at = now
         if entry.create_revision != self._seen:
-            self._seen, self._seen_at = entry.create_revision, self._clock()
+            self._seen, self._seen_at = entry.create_revision, now
             log.warning(
                 "member %r is registered already, by %s; waiting until its lease ends."
                 " If that is another daemon, give one of them another name",
                 self._name,
                 _describe(entry),
             )
-        elif self._twin is not None and self._clock() - self._seen_at > self._lease + SPARE:
+        elif now - before > SPARE:
+            self._seen_at = max(self._seen_at, now)  # what was in between wasn't seen
+        elif self._twin is not None and now - self._seen_at > 2 * self._lease + SPARE:
             await self._twin(_describe(entry))
             self._seen_at = math.inf  # told
         return False

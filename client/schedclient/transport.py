@@ -33,6 +33,8 @@ from schedkit.errors import Misconfigured
 Req = TypeVar("Req", bound=Message)
 Res = TypeVar("Res", bound=Message)
 
+SILENT: Final = "DATABASE_SILENT"
+"""Why a read ended without PostgreSQL's answer."""
 CONNECTING: Final = 1.5
 """Seconds that connecting to one endpoint may take before the next is tried."""
 
@@ -107,7 +109,7 @@ class Transport:
                 failure = from_rpc(error, endpoint)
                 self._demote(endpoint, failure)
                 wait = backoff.next()
-                if not _worth_another(failure, method) or deadline.left() <= wait:
+                if not self._worth_another(failure, method) or deadline.left() <= wait:
                     raise _told(failure, method) from error
             await asyncio.sleep(wait)
 
@@ -130,7 +132,7 @@ class Transport:
         except grpc.aio.AioRpcError as error:
             failure = from_rpc(error, endpoint)
             self._demote(endpoint, failure)
-            raise failure from error
+            raise _told(failure, method) from error
         finally:
             pieces.cancel()
 
@@ -180,6 +182,13 @@ class Transport:
                     state = channel.get_state(try_to_connect=True)
                 return True
         return None
+
+    def _worth_another(self, failure: ApiError, method: Method[Any, Any]) -> bool:
+        if method.again is Again.UNSENT:
+            return False
+        if failure.reason == SILENT and len(self._order) == 1:
+            return False  # it has waited for its database already
+        return isinstance(failure, ClusterUnavailable | DeadlineExceeded)
 
     def _demote(self, endpoint: str, failure: ApiError) -> None:
         """Ask another first the next time, if this one can't answer."""
@@ -235,9 +244,3 @@ def _told(failure: ApiError, method: Method[Any, Any]) -> ApiError:
     if isinstance(failure, DeadlineExceeded) and method.reads and not failure.remedy:
         failure.remedy = "nothing was changed: ask again, or give it more time"
     return failure
-
-
-def _worth_another(failure: ApiError, method: Method[Any, Any]) -> bool:
-    if method.again is Again.UNSENT:
-        return False
-    return isinstance(failure, ClusterUnavailable | DeadlineExceeded)

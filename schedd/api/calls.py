@@ -48,6 +48,9 @@ READS: Final = ("Get", "List", "Explain")
 READ_WITHIN: Final = 10.0
 """Seconds that a read may take: several statements, each as long as its own timeout allows."""
 
+TELLING: Final = 0.5
+"""Seconds after which it says something of PostgreSQL that there was no answer."""
+
 
 def _checked(call: Unary) -> Unary:
     @wraps(call)
@@ -62,10 +65,15 @@ def _read(call: Unary) -> Unary:
     @wraps(call)
     async def read(services: Services, caller: Caller, request: Any) -> Message:
         within = READ_WITHIN if caller.deadline is None else min(caller.deadline, READ_WITHIN)
+        if within < TELLING:  # its caller's haste tells nothing of PostgreSQL
+            return await call(services, caller, request)
+        limit = asyncio.timeout(within)
         try:
-            async with asyncio.timeout(within):
+            async with limit:
                 return await call(services, caller, request)
         except TimeoutError:
+            if not limit.expired():
+                raise
             raise OutOfTouch(
                 f"PostgreSQL gave this member no answer within {within:.3g} s; nothing was changed",
                 reason="DATABASE_SILENT",

@@ -30,7 +30,9 @@ SPOOL_WITHIN: Final = 10.0
 """Seconds that an earlier incarnation of a spool lives on for the results in it."""
 LOOK_EVERY: Final = 1.0
 TWINS_KNOWN: Final = 1000
-"""Of so many that were turned away it is known that the audit has them."""
+"""Of so many that were turned away it is known that the audit has them, and as long as they come
+again within so many seconds (TOLD_FOR)."""
+TOLD_FOR: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,10 @@ class Greeting:
         self._audit = audit
         self._endings: list[_Ending] = []
         self._lost: set[IncarnationId] = set()
-        self._told: dict[tuple[str, IncarnationId], None] = {}
-        """Spool directories that were turned away, each with the incarnation that was there."""
+        self._told: dict[tuple[str, IncarnationId], float] = {}
+        """Spool directories that were turned away, each with the incarnation that was there, and
+        when they asked last.
+        """
         self._heard: list[tuple[Incarnation, Answer]] = []
         self._refreshes = Loop("worker leases", self._refresh, interval=5.0)
         self._look = Loop("worker lives", self._look_after, interval=LOOK_EVERY)
@@ -162,8 +166,9 @@ class Greeting:
     async def _turn_away(self, incarnation: Incarnation, twin: Incarnation) -> Turned:
         message = f"worker {incarnation.worker} is already there, on host {twin.host}"
         turned = Turned("ALREADY_EXISTS", message, "SECOND_IDENTITY")
-        told = str(incarnation.spool_id), twin.id
-        if told in self._told:  # it asks again each second
+        told, now = (str(incarnation.spool_id), twin.id), boottime()
+        if now - self._told.get(told, -TOLD_FOR) < TOLD_FOR:  # it asks again each second
+            self._told[told] = now
             return turned
         await self._audit.audit(
             AuditEntry(
@@ -176,7 +181,7 @@ class Greeting:
                 source=incarnation.host,
             )
         )
-        self._told[told] = None
+        self._told[told] = now
         if len(self._told) > TWINS_KNOWN:
             del self._told[next(iter(self._told))]
         return turned

@@ -26,6 +26,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from schedd.api.errors import OutOfTouch
 from schedd.api.services import Services
 from schedd.web.glance import Glance, glance
 from schedd.web.pages import render
@@ -107,7 +108,7 @@ class Overview:
     async def _read(self) -> None:
         try:
             self._stored = await read(self._services)
-        except Unavailable as error:
+        except (Unavailable, OutOfTouch) as error:
             if not self._away:
                 log.warning("the overview can't be read: %s", error)
             self._away = True

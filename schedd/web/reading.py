@@ -38,7 +38,7 @@ class Stored:
 
 
 async def read(services: Services) -> Stored:
-    """One set of queries. Raises Unavailable."""
+    """One set of queries. Raises Unavailable, or OutOfTouch where PostgreSQL gives no answer."""
     listed = run_service_pb2.ListRunsRequest(page_size=RECENT)
     runs = await UNARY["schedd.v1.RunService.ListRuns"](services, _NOBODY, listed)
     jobs = await UNARY["schedd.v1.JobService.ListJobs"](

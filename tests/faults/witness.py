@@ -79,7 +79,9 @@ def leadership(world: World) -> tuple[int, str]:
 
 @contextmanager
 def leader_stays(run: Run) -> Iterator[None]:
-    """No term begins from here to the run's end: nobody else comes to lead, nor the leader anew."""
+    """No term begins from here to the end of the last quiet: nobody else comes to lead, nor the
+    leader anew.
+    """
     before = leadership(run.world)
 
     def stayed() -> None:

@@ -6,7 +6,8 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -88,20 +89,18 @@ def test_a_loss_of_etcd_is_bad_and_the_exit_code_says_so(cluster: DevCluster) ->
 def test_a_postgresql_that_stands_still_is_found_in_good_time_and_reads_say_so(
     cluster: DevCluster,
 ) -> None:
-    sessions = "SELECT pid FROM pg_stat_activity WHERE usename = %s"
+    sessions = "SELECT pid FROM pg_stat_activity WHERE usename = %s AND pid <> pg_backend_pid()"
     pids = [pid for (pid,) in cluster.sql(sessions, postgres.ROLE)]
-    cluster.pause("postgres")
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
     try:
+        cluster.pause("postgres")
+        _signal(pids, signal.SIGSTOP)
         began = time.monotonic()
         found = looked(cluster, code=1)
         took = time.monotonic() - began
         status = cluster.schedctl("--timeout", "3s", "cluster", "status")
     finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
         cluster.resume("postgres")
+        _signal(pids, signal.SIGCONT)
     answers = found["postgres", "answers", None]
     assert answers["severity"] == "BAD"
     assert "no answer within" in answers["what"]
@@ -109,3 +108,9 @@ def test_a_postgresql_that_stands_still_is_found_in_good_time_and_reads_say_so(
     assert status.returncode == 6, status.stdout + status.stderr
     assert "DATABASE_SILENT" in status.stderr
     assert "nothing was changed" in status.stderr
+
+
+def _signal(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):  # a session may have ended
+            os.kill(pid, number)

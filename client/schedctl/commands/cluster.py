@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import click
 
@@ -16,6 +16,9 @@ from schedctl.output import instant, length, message, show_facts, show_list, sho
 from schedctl.session import Past, Session
 
 T = TypeVar("T")
+
+TELL_WITHIN: Final = 3.0
+"""Seconds that a list waits for what is to be told beside it."""
 
 
 @click.group(cls=Group)
@@ -163,7 +166,9 @@ def _seen(session: Session, read: Callable[[Client], Awaitable[T]]) -> T:
     async def both(client: Client) -> tuple[T, list[str]]:
         found = await read(client)
         try:
-            return found, [*(await client.cluster.status()).troubles] if session.tabular else []
+            if not session.tabular:
+                return found, []
+            return found, [*(await client.cluster.status(deadline=TELL_WITHIN)).troubles]
         except ApiError as unknown:
             return found, [f"how the cluster stands isn't known: {unknown.what}"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing, contextmanager
 
 import psycopg2
@@ -23,7 +24,9 @@ HOARDER = "hoarder"
 """Whose sessions take what others could have."""
 A_MOMENT = 1.0
 """Seconds for which a daemon may have had a connection until that was seen, on a busy machine."""
-THEIRS = f"usename = '{postgres.ROLE}'"
+END_THEIRS = (
+    f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{postgres.ROLE}'"
+)
 
 
 @contextmanager
@@ -129,42 +132,35 @@ def exhausted(journal: Journal, server: Server) -> Iterator[Fault]:
         journal.fault("connections exhausted", server.host.name) as fault,
         postgres.connect(server.back_door),  # one for all: the few reserved go too
         ExitStack() as held,
+        ThreadPoolExecutor(1, "hoarder") as beside,
     ):
         server.sql(f"CREATE ROLE {HOARDER} LOGIN")
         held.callback(server.sql, f"DROP ROLE {HOARDER}")
         refusal = _take_all(server, held)
         fault.took_effect(what=refusal)
-        watch = _Watch(server, held)
-        watch.start()
+        ended = threading.Event()
+        watching = beside.submit(_watch, server, held, ended)
         try:
             yield fault
         finally:
-            watch.ended.set()
-            watch.join()
+            ended.set()
+            wait([watching])
             fault.end()
-        if watch.longest > A_MOMENT:
-            raise NoEffect(f"a daemon had a connection for {watch.longest:.1f} s")
+        if (longest := watching.result()) > A_MOMENT:
+            raise NoEffect(f"a daemon had a connection for {longest:.1f} s")
 
 
-class _Watch(threading.Thread):
-    """Sees to it that no daemon keeps a connection. `longest`: seconds that one may have had."""
-
-    def __init__(self, server: Server, held: ExitStack) -> None:
-        super().__init__(name="hoarder", daemon=True)
-        self._server = server
-        self._held = held
-        self.ended = threading.Event()
-        self.longest = 0.0
-
-    def run(self) -> None:
-        clean = time.monotonic()
-        while not self.ended.wait(0.1):
+def _watch(server: Server, held: ExitStack, ended: threading.Event) -> float:
+    """See to it that no daemon keeps a connection; the seconds that one may have had it."""
+    longest, clean = 0.0, time.monotonic()
+    while not ended.wait(0.1):
+        began = time.monotonic()
+        if server.sql(END_THEIRS):
+            longest = max(longest, time.monotonic() - clean)
+            _take_all(server, held)
             began = time.monotonic()
-            if self._server.sql(f"SELECT pid FROM pg_stat_activity WHERE {THEIRS}"):
-                _take_all(self._server, self._held)
-                self.longest = max(self.longest, time.monotonic() - clean)
-                began = time.monotonic()
-            clean = began
+        clean = began
+    return longest
 
 
 def _take_all(server: Server, held: ExitStack) -> str:
@@ -182,7 +178,7 @@ def _take_all(server: Server, held: ExitStack) -> str:
 def _none_left(server: Server) -> bool:
     """No session of theirs for a moment: one that has just begun to connect isn't shown yet."""
     for _ in range(5):
-        if server.sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {THEIRS}"):
+        if server.sql(END_THEIRS):
             return False
         time.sleep(0.05)
     return True

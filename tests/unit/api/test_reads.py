@@ -22,6 +22,6 @@ async def test_a_read_that_gets_no_answer_ends_before_its_caller_gives_up_and_sa
     services = cast("Services", SimpleNamespace(store=SimpleNamespace(list_audit=silent)))
     read = UNARY["schedd.v1.ClusterService.ListAudit"]
     with pytest.raises(OutOfTouch, match="nothing was changed") as told:
-        await read(services, Caller("tester", "test", 0.05), wire.ListAuditRequest())
+        await read(services, Caller("tester", "test", 0.6), wire.ListAuditRequest())
     assert told.value.reason == "DATABASE_SILENT"
     assert "doctor" in told.value.remedy
