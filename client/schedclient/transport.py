@@ -35,6 +35,8 @@ Res = TypeVar("Res", bound=Message)
 
 SILENT: Final = "DATABASE_SILENT"
 """Why a read ended without PostgreSQL's answer."""
+ENOUGH: Final = 1.0
+"""Seconds in which another member may find out more than the one that was asked."""
 CONNECTING: Final = 1.5
 """Seconds that connecting to one endpoint may take before the next is tried."""
 
@@ -109,7 +111,7 @@ class Transport:
                 failure = from_rpc(error, endpoint)
                 self._demote(endpoint, failure)
                 wait = backoff.next()
-                if not self._worth_another(failure, method) or deadline.left() <= wait:
+                if not self._worth_another(failure, method, deadline.left() - wait):
                     raise _told(failure, method) from error
             await asyncio.sleep(wait)
 
@@ -183,10 +185,10 @@ class Transport:
                 return True
         return None
 
-    def _worth_another(self, failure: ApiError, method: Method[Any, Any]) -> bool:
-        if method.again is Again.UNSENT:
+    def _worth_another(self, failure: ApiError, method: Method[Any, Any], left: float) -> bool:
+        if method.again is Again.UNSENT or left <= 0:
             return False
-        if failure.reason == SILENT and len(self._order) == 1:
+        if failure.reason == SILENT and (len(self._order) == 1 or left < ENOUGH):
             return False  # it has waited for its database already
         return isinstance(failure, ClusterUnavailable | DeadlineExceeded)
 
