@@ -30,7 +30,7 @@ ON_TIME = 1.0
 QUIET = 3.0
 INSTALLED_IN = 1.0
 """Seconds that a daemon is away while its new version is laid in its place."""
-LED_FOR = 1.0
+LED_FOR = 2.0
 """Seconds for which a new leader is looked at."""
 BOTH_KNOW = [each if each.overlap in AT_ONCE else replace(each, overlap="skip") for each in MIX]
 """The version before has no other policies of overlap."""
