@@ -126,5 +126,6 @@ def test_what_a_burst_had_born_goes_when_nobody_needs_it(
         return len(slots(launcher)) == 1
 
     wait_until(gone, PATIENCE, "one cgroup left")
-    assert len([*Path("/proc/self/fd").iterdir()]) == before, "of the trial's there was one before"
+    # of the trial's there was one before; what other tests left may be closed meanwhile
+    assert len([*Path("/proc/self/fd").iterdir()]) <= before, "seven have left theirs behind"
     assert launcher.take() is burst[-1], "and it is the one that was needed"
