@@ -112,23 +112,23 @@ async def watch_runs(
         raise _wrong("run_ids", "is missing: name the runs to watch")
     if len(request.run_ids) > MOST_WATCHED:
         raise _wrong("run_ids", f"has {len(request.run_ids)}, at most {MOST_WATCHED} are allowed")
-    left = await _find_all(services, request.run_ids)
+    left = sorted(await _find_all(services, request.run_ids))
     seen: dict[RunId, RunRecord] = {}
     look = Backoff(initial=0.02, maximum=0.5, factor=1.3)
-    while left:
-        for record in await services.store.get_runs(sorted(left)):
-            before = seen.get(record.run.key.run_id)
-            if before == record:  # most looks find nothing new, and thousands may be watched
-                continue
-            seen[record.run.key.run_id] = record
-            run = views.run_message(record)
-            if before is None or views.run_message(before) != run:
-                look.reset()
-                yield run_service_pb2.RunEvent(run=run)
-            if record.run.state not in LIVE:
-                left.discard(record.run.key.run_id)
-        if left:
-            await services.changes.wait(sorted(left), look.next())
+    with services.changes.watching(left) as changes:
+        while left:
+            for record in await services.store.get_runs(left):
+                before = seen.get(record.run.key.run_id)
+                if before is record or before == record:  # thousands may be watched
+                    continue
+                seen[record.run.key.run_id] = record
+                run = views.run_message(record)
+                if before is None or views.run_message(before) != run:
+                    look.reset()
+                    yield run_service_pb2.RunEvent(run=run)
+            left = [run_id for run_id in left if _lives(seen.get(run_id))]
+            if left:
+                await changes.wait(look.next())
 
 
 async def cancel_run(
@@ -226,6 +226,10 @@ async def list_dead_letters(
         if last
         else "",
     )
+
+
+def _lives(record: RunRecord | None) -> bool:
+    return record is None or record.run.state in LIVE
 
 
 async def _find_all(services: Services, texts: Sequence[str]) -> set[RunId]:

@@ -5,35 +5,53 @@ What another member stores is found by looking again; whoever waits decides how 
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from schedd.core.ids import RunId
+
+
+class Watch:
+    """One who waits."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+
+    async def wait(self, timeout: float) -> None:
+        """Return when one of its runs may have changed since the last time, at the latest after
+        `timeout` seconds.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                await self.event.wait()
+        except TimeoutError:
+            return
+        finally:
+            self.event.clear()
 
 
 class Watchers:
     """The port `Changes`."""
 
     def __init__(self) -> None:
-        self._waiting: dict[RunId, set[asyncio.Event]] = defaultdict(set)
+        self._watched: dict[RunId, set[Watch]] = defaultdict(set)
 
     def changed(self, runs: Iterable[RunId]) -> None:
         """Wake those who wait for one of these."""
         for run in runs:
-            for event in self._waiting.get(run, ()):
-                event.set()
+            for watch in self._watched.get(run, ()):
+                watch.event.set()
 
-    async def wait(self, runs: Sequence[RunId], timeout: float) -> None:
-        """Return when one of these may have changed, at the latest after `timeout` seconds."""
-        event = asyncio.Event()
+    @contextmanager
+    def watching(self, runs: Sequence[RunId]) -> Iterator[Watch]:
+        """For this block somebody waits for changes of these, again and again."""
+        watch = Watch()
         for run in runs:
-            self._waiting[run].add(event)
+            self._watched[run].add(watch)
         try:
-            async with asyncio.timeout(timeout):
-                await event.wait()
-        except TimeoutError:
-            return
+            yield watch
         finally:
             for run in runs:
-                self._waiting[run].discard(event)
-                if not self._waiting[run]:
-                    del self._waiting[run]
+                self._watched[run].discard(watch)
+                if not self._watched[run]:
+                    del self._watched[run]

@@ -1,6 +1,7 @@
 """Between members and workers: hints, revokes, and waiting for changes."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from schedd.core.ids import (
@@ -49,9 +50,19 @@ class WorkerLines(Protocol):
     def workers(self) -> list[WorkerView]: ...
 
 
+class Watching(Protocol):
+    """One who waits for runs to change."""
+
+    async def wait(self, timeout: float) -> None:
+        """Return when one of them may have changed since the last time, at the latest after
+        `timeout` seconds.
+        """
+        ...
+
+
 class Changes(Protocol):
     """Waiting for runs to change."""
 
-    async def wait(self, runs: Sequence[RunId], timeout: float) -> None:
-        """Return when one of these may have changed, at the latest after `timeout` seconds."""
+    def watching(self, runs: Sequence[RunId]) -> AbstractContextManager[Watching]:
+        """For this block somebody waits for changes of these, again and again."""
         ...

@@ -3,7 +3,8 @@
     a thousand watchers ──ids──▶ gathered while the last statement runs, and a moment ──▶ one SELECT
 
 Who asks first is served at once; who asks within EVERY of that, or while it runs, by the next one.
-So watching costs the database the same however many watch.
+So watching costs the database the same however many watch. A record that is as it was is the very
+object that was given before: a look that finds nothing new costs who watches next to nothing.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Gathered:
         self._turn = asyncio.Lock()
         self._last = -EVERY
         self._wanted: dict[RunId, None] = {}
+        self._known: dict[RunId, RunRecord] = {}
         self._answer: asyncio.Future[dict[RunId, RunRecord]] | None = None
 
     async def runs(self, run_ids: Sequence[RunId]) -> list[RunRecord]:
@@ -63,13 +65,18 @@ class Gathered:
                 self._last = self._clock()
                 self._close(answer)
                 records = await self._fetch([*wanted])
-            answer.set_result({record.run.key.run_id: record for record in records})
+            self._known = {record.run.key.run_id: self._kept(record) for record in records}
+            answer.set_result(self._known)
         except Unavailable as away:
             answer.set_exception(away)
         finally:
             self._close(answer)
             if not answer.done():
                 answer.cancel()
+
+    def _kept(self, record: RunRecord) -> RunRecord:
+        before = self._known.get(record.run.key.run_id)
+        return record if before is None or before != record else before
 
     def _close(self, answer: asyncio.Future[dict[RunId, RunRecord]]) -> None:
         """Who asks from now on isn't answered by this."""

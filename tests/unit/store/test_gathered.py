@@ -60,6 +60,13 @@ async def test_runs_that_there_aren_t_are_left_out() -> None:
     assert ids(await gathered.runs([run(5), run(5000), run(6)])) == [run(5), run(6)]
 
 
+async def test_a_run_that_is_as_it_was_is_the_very_record_that_was_given_before() -> None:
+    gathered = Gathered(Table().fetch)
+    [before] = await gathered.runs([run(5)])
+    [after] = await gathered.runs([run(5)])
+    assert after is before
+
+
 async def test_who_asks_while_a_statement_runs_is_answered_by_a_later_one() -> None:
     """What it is told is as it stands after it asked."""
     table = Table()

@@ -1,0 +1,44 @@
+"""Waiting for runs to change, again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from uuid import UUID
+
+from schedd.core.ids import RunId
+from schedd.owner.watchers import Watchers
+
+ONE, OTHER = RunId(UUID(int=1)), RunId(UUID(int=2))
+LONG = 10.0
+
+
+async def test_a_change_wakes_who_waits_and_one_of_another_run_doesn_t() -> None:
+    watchers = Watchers()
+    with watchers.watching([ONE]) as watch:
+        waiting = asyncio.create_task(watch.wait(LONG), name="waiting")
+        await asyncio.sleep(0)
+        watchers.changed([OTHER])
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        watchers.changed([ONE])
+        async with asyncio.timeout(LONG / 2):
+            await waiting
+
+
+async def test_a_change_between_two_waits_is_not_missed_and_counts_once() -> None:
+    watchers = Watchers()
+    with watchers.watching([ONE, OTHER]) as watch:
+        watchers.changed([OTHER])
+        began = time.monotonic()
+        await watch.wait(LONG)
+        assert time.monotonic() - began < LONG / 2
+        await watch.wait(0.05)
+        assert time.monotonic() - began >= 0.05
+
+
+async def test_nothing_is_kept_of_who_has_left() -> None:
+    watchers = Watchers()
+    with watchers.watching([ONE]), watchers.watching([ONE, OTHER]):
+        pass
+    assert not watchers._watched
