@@ -36,9 +36,8 @@ takes due instants from an oracle of its own.
 ```
 make faults                                   the rows marked ●, as root: under 8 minutes
 make faults-all                               every row
-make faults-all ARGS="-k test_leader_killed"  one row, by its test's name
-make faults-all ARGS="-k 'test_member_killed_at and fire.after_commit'"
-                                              one whose name has brackets
+make faults-all ARGS="-k TEST"                one row: TEST as its second column has it, brackets
+                                              too, such as test_member_killed_at[fire.after_commit]
 make faults-long SECONDS=1800 SEED=7          faults at random; a seed draws the same again
 make mutants                                  the checker's own proof: it names what builds with one
                                               promise less have broken, and nothing in the product
