@@ -22,7 +22,7 @@ from schedd.owner import near_future
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue, Known
-from schedd.owner.fire import BATCH, ENOUGH, Fire
+from schedd.owner.fire import BATCH, ENOUGH, RESTS, Fire
 from schedd.owner.near_future import LOAD_LIMIT, READ_AHEAD, NearFuture
 from schedd.owner.transact import Transactor
 from schedd.ports import OwnerStore, PauseStore
@@ -454,7 +454,7 @@ async def test_a_batch_is_as_large_as_takes_a_moment() -> None:
     assert rows.batches[-1] * rows.each >= 0.9 * MOMENT
 
 
-async def test_while_enough_is_ready_it_rests_as_long_as_it_fired_but_for_what_is_urgent() -> None:
+async def test_while_enough_is_ready_it_rests_as_it_fired_but_for_what_is_urgent() -> None:
     """What was fired waits for a worker all the same, and what is urgent finds less before it."""
     rows, urgent = Herd(count=3_000, each=0.001), JobId(UUID(int=2**64))
     rows.due[urgent] = replace(TIMER, job_id=urgent, due_at=NOW + timedelta(seconds=1))
@@ -467,7 +467,9 @@ async def test_while_enough_is_ready_it_rests_as_long_as_it_fired_but_for_what_i
 
     batches = [*rows.batches]
     assert len(world.board.ready) >= ENOUGH
-    assert rest == pytest.approx(batches[-1] * rows.each)
+    assert rest == pytest.approx(
+        batches[-1] * rows.each * (len(world.board.ready) / ENOUGH) ** 2, rel=0.01
+    )
     assert await world.fire.step() == pytest.approx(rest), "whoever wakes it"
     assert rows.batches == batches
     world.clock.time = NOW + timedelta(seconds=1)
@@ -477,6 +479,19 @@ async def test_while_enough_is_ready_it_rests_as_long_as_it_fired_but_for_what_i
     rows.seconds += rest
     assert await world.fire.step() == 0.0
     assert rows.batches[-1] >= LEAST, "and goes on"
+
+
+async def test_it_fires_on_however_much_is_ready() -> None:
+    """Nothing may stand behind what waits for workers that never come."""
+    rows = Herd(count=20 * ENOUGH, each=0.001)
+    world = World(rows)
+
+    rests: list[float] = []
+    while rows.due:
+        rests.append(await world.step())
+        rows.seconds += rests[-1]
+
+    assert max(rests) == pytest.approx(RESTS * MOMENT, rel=0.1)
 
 
 async def test_a_load_that_takes_long_isnt_made_so_often_but_in_time_for_all_that_it_brings() -> (
