@@ -170,7 +170,9 @@ class Member:
             return LOOK_AGAIN
         began = boottime()
         try:
-            if not await self._name.free():
+            free = await self._name.free()
+            self.cluster.twin = self._name.taken_by
+            if not free:
                 return LOOK_AGAIN
             async with self._keep_lease() as keeper:
                 await self._tenure(keeper, draining)

@@ -39,6 +39,8 @@ class Observer:
         self._live: LiveTenure | None = None
         self._listeners: list[Told] = []
         self._news = asyncio.Event()
+        self.twin = ""
+        """Another daemon that serves under this member's name; empty: none is known."""
         self.went_back: datetime | None = None
         """When revisions were last seen to go back; None: never."""
 

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 SPARE: Final = 2.0
 """Seconds past its TTL for which etcd may show a lease that nobody keeps, and between two looks."""
+TELL_EVERY: Final = 600.0
+"""Seconds after which a second daemon that stays is told of again."""
 CHECK_EVERY: Final = 1.0
 """Seconds between two looks at one's own key, if no change calls for one."""
 
@@ -42,9 +44,10 @@ CHECK_EVERY: Final = 1.0
 class Name:
     """A member's name: one daemon at a time may serve under it.
 
-    `twin` is told once of each other daemon that has it: of one whose key was seen to stand for
-    longer than twice `lease` seconds, the TTL of all leases here. What a crash left behind doesn't:
-    a new leader of etcd grants it its whole TTL anew, and while etcd is away nothing is seen.
+    `twin` is told of another daemon that has it, and again each ten minutes that it stays: of one
+    whose key was seen to stand for longer than twice `lease` seconds, the TTL of all leases here.
+    What a crash left behind doesn't: a new leader of etcd grants it its whole TTL anew, and while
+    etcd is away nothing is seen.
     """
 
     def __init__(
@@ -64,13 +67,15 @@ class Name:
         self._past: set[TenureId] = set()
         self._seen: Revision | None = None
         self._seen_at = self._looked_at = -math.inf
+        self.taken_by = ""
+        """Another daemon that has the name, and lives; empty: none is known."""
 
     def ended(self, tenure: TenureId) -> None:
         """This process lived that tenure, and nothing of it runs any more."""
         self._past.add(tenure)
 
     async def free(self) -> bool:
-        """Whether nobody is registered under it. Says who is, once each.
+        """Whether nobody is registered under it. Says who is.
 
         A tenure of this process whose lease outlived it (etcd was away) is ended on the spot.
         After a crash one's last life has to run out; else it is another daemon of the same name,
@@ -78,6 +83,7 @@ class Name:
         """
         entry = await self._coordination.get(member_key(self._name))
         if entry is None:
+            self.taken_by = ""
             return True
         if _tenure_of(entry) in self._past:
             await self._coordination.revoke(entry.lease)
@@ -85,7 +91,7 @@ class Name:
         now, before = self._clock(), self._looked_at
         self._looked_at = now
         if entry.create_revision != self._seen:
-            self._seen, self._seen_at = entry.create_revision, now
+            self._seen, self._seen_at, self.taken_by = entry.create_revision, now, ""
             log.warning(
                 "member %r is registered already, by %s; waiting until its lease ends."
                 " If that is another daemon, give one of them another name",
@@ -94,9 +100,11 @@ class Name:
             )
         elif now - before > SPARE:
             self._seen_at = max(self._seen_at, now)  # what was in between wasn't seen
-        elif self._twin is not None and now - self._seen_at > 2 * self._lease + SPARE:
-            await self._twin(_describe(entry))
-            self._seen_at = math.inf  # told
+        elif now - self._seen_at > 2 * self._lease + SPARE:
+            self.taken_by = _describe(entry)
+            if self._twin is not None:
+                await self._twin(self.taken_by)
+            self._seen_at = now + TELL_EVERY - (2 * self._lease + SPARE)
         return False
 
 

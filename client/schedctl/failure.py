@@ -68,7 +68,8 @@ class Trouble:
 
 _REMEDIES: Final = {
     "UNAVAILABLE": "check --endpoints, and that the members run: schedctl cluster status",
-    "DEADLINE_EXCEEDED": "it may have happened: look first, or give a longer --timeout",
+    "DEADLINE_EXCEEDED": "it may have happened: look first, or give a longer --timeout;"
+    " `schedctl cluster doctor` says what doesn't answer",
     "INTERNAL": "look into the member's log, and report it",
     "UNAUTHENTICATED": "give a token, or choose another --context",
     "PERMISSION_DENIED": "ask for the right, or choose another --context",

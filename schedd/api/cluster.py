@@ -48,7 +48,11 @@ async def get_cluster(
         recovering=pause is not None and pause.recovering,
         lost_until=views.stamp(pause.lost_until) if pause else None,
         troubles=standing.troubles(
-            view, trusted=services.cluster.trusted(), owned=owned, workers=len(view.workers)
+            view,
+            trusted=services.cluster.trusted(),
+            owned=owned,
+            workers=len(view.workers),
+            twin=services.cluster.twin,
         ),
     )
 

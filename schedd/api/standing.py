@@ -13,17 +13,22 @@ UNTRUSTED = (
     "this member's lease in etcd isn't trusted: it fires nothing, and what it says of members,"
     " leader and shards may be old"
 )
+TWIN = (
+    "another daemon serves under this member's name ({}): this one fires nothing; stop one of them,"
+    " or give it another name"
+)
 
 
 def troubles(
-    view: ClusterView, *, trusted: bool, owned: int | None, workers: int | None
+    view: ClusterView, *, trusted: bool, owned: int | None, workers: int | None, twin: str = ""
 ) -> list[str]:
     """What keeps runs from being on time; nothing where all is well. A pause is none of it: it is
     wanted, and told for itself.
 
     `owned`: shards that have a live owner; `workers`: those that are there. None: not known yet.
+    `twin`: who serves under this member's name.
     """
-    found = [] if trusted else [UNTRUSTED]
+    found = [TWIN.format(twin)] if twin else [] if trusted else [UNTRUSTED]
     if view.member(view.leader) is None:
         found.append("there is no leader")
     if owned is not None and owned < SHARDS:

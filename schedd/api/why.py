@@ -55,7 +55,8 @@ async def explain(services: Services, record: RunRecord) -> run_service_pb2.Expl
         checks += [*await _overlap(services, record, definition), *_needs(services, definition)]
     wrong = next((check for check in checks if check.remedy), None)
     if wrong is not None:
-        return _answer(f"It waits: {wrong.answer}.", checks)
+        reason = wrong.answer.removeprefix("yes, ").removeprefix("no, ")
+        return _answer(f"It waits: {reason}.", checks)
     return _answer("It waits for its turn: it is handed out next.", checks)
 
 

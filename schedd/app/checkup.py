@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -22,7 +22,7 @@ from schedd.core.checkup.facts import (
     WorkerFacts,
 )
 from schedd.core.membership import MemberView
-from schedd.core.model import ShardRow
+from schedd.core.model import AuditEntry, ShardRow
 from schedd.core.pauses import Pause
 from schedd.etcd.client import EndpointStatus, EtcdClient
 from schedd.member import Member
@@ -35,8 +35,22 @@ from schedkit.clock import boottime, utcnow
 from schedkit.errors import Misconfigured, Unavailable
 from schedproto.v1 import peer_service_pb2 as wire
 
+TWINS_SEEN: Final = timedelta(minutes=15)
+"""For so long one that was turned away counts; while it stays it is told of each ten minutes."""
+TURNED_AWAY: Final = 20
+"""Newest lines of the audit that are looked at for it."""
 LOOK_WITHIN: Final = 4.0
 """Seconds that the database may take: more than its own timeouts, less than a caller waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What the database told; as text: why it didn't."""
+
+    database: DatabaseFacts | str
+    rows: tuple[ShardRow, ...] = ()
+    pause: Pause | None = None
+    twins: tuple[AuditEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +75,16 @@ class Checkup:
                 group.create_task(self._member(one), name=f"checkup: {one.name}")
                 for one in view.members
             ]
-        database, rows, pause = stored.result()
+        read = stored.result()
         return Facts(
             now=utcnow(),
             version=self.member.identity.version,
             view=view,
             etcd=etcd.result(),
-            database=database,
-            rows=rows,
-            pause=pause,
+            database=read.database,
+            rows=read.rows,
+            pause=read.pause,
+            twins=read.twins,
             members=tuple(task.result() for task in members),
             workers=tuple(
                 WorkerFacts(
@@ -110,19 +125,29 @@ class Checkup:
             self.member.cluster.went_back,
         )
 
-    async def _stored(
-        self,
-    ) -> tuple[DatabaseFacts | str, tuple[ShardRow, ...], Pause | None]:
+    async def _stored(self) -> _Read:
         try:
             async with asyncio.timeout(LOOK_WITHIN):
-                found = await self.store.look()
-                rows = tuple(await self.store.membership.read_shards())
-                return found, rows, await self.store.pauses.present()
+                return _Read(
+                    await self.store.look(),
+                    tuple(await self.store.membership.read_shards()),
+                    await self.store.pauses.present(),
+                    await self._twins(),
+                )
         except Unavailable as error:
-            return str(error), (), None
+            return _Read(str(error))
         except TimeoutError:
             silent = self.clock.away_for()
-            return f"no answer within {LOOK_WITHIN:g} s; the last was {silent:.0f} s ago", (), None
+            return _Read(f"no answer within {LOOK_WITHIN:g} s; the last was {silent:.0f} s ago")
+
+    async def _twins(self) -> tuple[AuditEntry, ...]:
+        since = self.clock.now() - TWINS_SEEN
+        found: dict[str, AuditEntry] = {}
+        for action in ("join", "attach"):
+            for _, line in await self.store.users.list_audit(action, None, None, None, TURNED_AWAY):
+                if line.reason == "SECOND_IDENTITY" and line.at is not None and line.at > since:
+                    found.setdefault(line.object, line)
+        return tuple(found.values())
 
     async def _member(self, one: MemberView) -> MemberFacts:
         if one.tenure == self.member.cluster.tenure:

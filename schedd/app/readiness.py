@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
+from schedd.api.standing import TWIN
 from schedd.api.views import paused
 from schedd.cluster_clock import DatabaseClock
 from schedd.member import Member
@@ -18,7 +19,9 @@ def readiness(member: Member, clock: DatabaseClock) -> Callable[[], list[str]]:
     def reasons() -> list[str]:
         found = []
         cluster = member.cluster
-        if cluster.tenure is None:
+        if cluster.twin:
+            found.append(TWIN.format(cluster.twin))
+        elif cluster.tenure is None:
             found.append("it has no tenure")
         elif not cluster.trusted():
             found.append("its lease in etcd is no longer trusted")

@@ -30,9 +30,9 @@ SPOOL_WITHIN: Final = 10.0
 """Seconds that an earlier incarnation of a spool lives on for the results in it."""
 LOOK_EVERY: Final = 1.0
 TWINS_KNOWN: Final = 1000
-"""Of so many that were turned away it is known that the audit has them, and as long as they come
-again within so many seconds (TOLD_FOR)."""
-TOLD_FOR: Final = 60.0
+"""Of so many that were turned away it is known when the audit was told of them."""
+TELL_EVERY: Final = 600.0
+"""Seconds after which it is told again of one that still asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +167,7 @@ class Greeting:
         message = f"worker {incarnation.worker} is already there, on host {twin.host}"
         turned = Turned("ALREADY_EXISTS", message, "SECOND_IDENTITY")
         told, now = (str(incarnation.spool_id), twin.id), boottime()
-        if now - self._told.get(told, -TOLD_FOR) < TOLD_FOR:  # it asks again each second
-            self._told[told] = now
+        if now - self._told.get(told, -TELL_EVERY) < TELL_EVERY:  # it asks again each second
             return turned
         await self._audit.audit(
             AuditEntry(

@@ -53,6 +53,13 @@ class Cluster(Protocol):
         """This member's own tenure; None while it has none."""
         ...
 
+    @property
+    def twin(self) -> str:
+        """Another daemon that serves under this member's name, so that this one can't; empty:
+        none is known.
+        """
+        ...
+
     def owned(self) -> dict[ShardId, Epoch]:
         """The shards this member owns now, with their epochs."""
         ...

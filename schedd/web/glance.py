@@ -140,7 +140,13 @@ class Glance:
 
 
 def glance(
-    stored: Stored, view: ClusterView, me: TenureId | None, *, trusted: bool, away: bool
+    stored: Stored,
+    view: ClusterView,
+    me: TenureId | None,
+    *,
+    trusted: bool,
+    away: bool,
+    twin: str = "",
 ) -> Glance:
     """Put together what was read. Pure."""
     members = _members(stored, view, me)
@@ -153,7 +159,7 @@ def glance(
         here=own.name if own else "",
         leader=leader.name if leader else "",
         term=view.term,
-        troubles=tuple(_troubles(stored, view, trusted=trusted, away=away)),
+        troubles=tuple(_troubles(stored, view, trusted=trusted, away=away, twin=twin)),
         hints=tuple(_hints(stored, members)),
         counts=stored.counts,
         members=members,
@@ -171,7 +177,9 @@ def glance(
     )
 
 
-def _troubles(stored: Stored, view: ClusterView, *, trusted: bool, away: bool) -> Iterable[str]:
+def _troubles(
+    stored: Stored, view: ClusterView, *, trusted: bool, away: bool, twin: str
+) -> Iterable[str]:
     """What the page is red for: what any member tells as trouble, a pause, and an old page."""
     if away:
         yield "the database doesn't answer; what is shown was read before"
@@ -184,6 +192,7 @@ def _troubles(stored: Stored, view: ClusterView, *, trusted: bool, away: bool) -
         trusted=trusted,
         owned=owned if stored.read else None,
         workers=len(stored.workers) if stored.read else None,
+        twin=twin,
     )
 
 

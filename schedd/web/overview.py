@@ -98,6 +98,7 @@ class Overview:
             cluster.view(),
             cluster.tenure,
             trusted=cluster.trusted(),
+            twin=cluster.twin,
             away=self._away,
         )
         html = render("overview_body.html", glance=seen, now=utcnow())

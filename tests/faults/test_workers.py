@@ -18,6 +18,7 @@ from faults.nemesis.twins import second
 from faults.witness import has_just_begun, in_hand, stale_results, without_result
 from faults.world.daemons import GRPC, WORKER_POINTS
 from faults.world.world import TTL, World
+from schedclient import SyncClient
 from support.wait import wait_until
 
 ENDED_WITHIN = 15
@@ -67,7 +68,9 @@ def test_worker_restarted_with_results_in_the_spool(fault_run: FaultRun, world: 
 
 
 def test_two_daemons_with_one_identity(fault_run: FaultRun, world: World) -> None:
-    """Neither the second worker nor the second member is served, and both say why."""
+    """Neither the second worker nor the second member is served, both say why, and whoever asks
+    the cluster how it is is told of both.
+    """
     with fault_run() as run:
         member, worker = world.twin_of_member("m1"), world.twin_of_worker("w1")
         with (
@@ -79,6 +82,17 @@ def test_two_daemons_with_one_identity(fault_run: FaultRun, world: World) -> Non
             assert attached is not None
             assert b"workerd_members_attached 0" in attached.body
             assert not member.ready()
+            wait_until(lambda: _taken_names(world) == {"m1", "w1"}, 15, "the doctor to name both")
+            readiness = member.get("/readyz")
+            assert readiness is not None
+            assert b"another daemon serves under this member's name" in readiness.body
+
+
+def _taken_names(world: World) -> set[str | None]:
+    """Of which a second daemon was turned away, as any member has it."""
+    with SyncClient(world.endpoints) as client:
+        findings = client.cluster.doctor().findings
+    return {one.subject for one in findings if (one.check, one.severity) == ("names", "WARN")}
 
 
 @pytest.mark.full

@@ -60,6 +60,7 @@ class ToldCluster:
     leader: str | None = "m1"
     term: int = 7
     has_trust: bool = True
+    twin: str = ""
 
     @property
     def tenure(self) -> TenureId | None:

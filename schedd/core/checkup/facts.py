@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from schedd.core.ids import Timeline
 from schedd.core.membership import ClusterView, MemberView
-from schedd.core.model import ShardRow
+from schedd.core.model import AuditEntry, ShardRow
 from schedd.core.pauses import Pause
 from schedd.core.shard_map import NO_TIMELINE
 
@@ -123,5 +123,7 @@ class Facts:
     pause: Pause | None = None
     members: tuple[MemberFacts, ...] = ()
     workers: tuple[WorkerFacts, ...] = field(default=())
+    twins: tuple[AuditEntry, ...] = ()
+    """Daemons that were turned away of late, for another serves under their name; newest first."""
     trusted: bool = True
     """Whether the asking member's lease is, so that the view is no old one."""

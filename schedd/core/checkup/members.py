@@ -21,6 +21,8 @@ def examine(facts: Facts) -> Iterator[Finding]:
             yield _wall(one)
             yield _cluster_time(one)
             yield from _certificate(one, facts)
+    if not isinstance(facts.database, str):
+        yield from _names(facts)
     yield _takeover(facts)
     yield _alike("versions", {m.name: m.version for m in facts.view.members}, *VERSIONS)
     yield _alike("tzdata", {m.name: m.tzdata for m in facts.view.members}, *ZONES)
@@ -91,6 +93,20 @@ def _certificate(one: MemberFacts, facts: Facts) -> Iterator[Finding]:
         yield check.warn(told, "afterwards nobody can connect to it anew", "renew it in time")
     else:
         yield check.ok(told)
+
+
+def _names(facts: Facts) -> Iterator[Finding]:
+    """Of members and workers: does each have its name for itself."""
+    if not facts.twins:
+        yield Check(AREA, "names").ok("nobody was turned away for a name that another has")
+    for line in facts.twins:
+        at = f" at {line.at:%Y-%m-%dT%H:%M:%SZ}" if line.at else ""
+        yield Check(AREA, "names", line.object.rpartition("/")[2]).warn(
+            f"a second {line.object.partition('/')[0]} of this name ({line.source}) was turned"
+            f" away{at}",
+            "it serves nothing as long as the first is there, and takes its name when that ends",
+            "stop one of them, or give it another name; `schedctl audit list` has each",
+        )
 
 
 def _takeover(facts: Facts) -> Finding:

@@ -84,6 +84,7 @@ class Told:
     willing: bool = True
     looked: Facts | None = None
     trust: bool = True
+    twin: str = ""
 
     def view(self) -> ClusterView:
         return self.now

@@ -24,7 +24,7 @@ from schedd.core.checkup.facts import (
 from schedd.core.checkup.finding import Finding, Severity
 from schedd.core.ids import Epoch, IncarnationId, TenureId, Term, Timeline
 from schedd.core.membership import EMPTY_VIEW, ClusterView, MemberView
-from schedd.core.model import ShardRow
+from schedd.core.model import AuditEntry, ShardRow
 from schedd.core.pauses import Pause
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
@@ -130,6 +130,9 @@ def test_what_is_well_is_told_too() -> None:
 AWAY = endpoint(1, away="connection refused")
 LEFT = timedelta(days=3)
 WARN, BAD = Severity.WARN, Severity.BAD
+TWIN = AuditEntry(
+    "worker/w1", "attach", "worker/w1", "refused", reason="SECOND_IDENTITY", source="h2", at=NOW
+)
 
 TROUBLES: list[tuple[str, Facts, Severity, str]] = [
     ("one of three endpoints is away",
@@ -222,6 +225,7 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
     ("one member alone", healthy(seen(member(1))), WARN, "members: takeover"),
     ("two versions of schedd",
      healthy(seen(member(1), member(2, version="0.9"))), WARN, "members: versions"),
+    ("two of one name", healthy(twins=(TWIN,)), WARN, "members: names"),
     ("two tzdata",
      healthy(seen(member(1), member(2, tzdata="2025b"))), WARN, "members: tzdata"),
     ("a member without workers",
@@ -269,3 +273,9 @@ def test_what_an_untrusted_member_cant_know_isnt_said_to_be_well() -> None:
     assert ("cluster", "pause") in checks, "the database tells it"
     unread = {(one.area, one.check) for one in examine(healthy(database="refused"))}
     assert ("cluster", "pause") not in unread
+
+
+def test_a_second_daemon_of_a_name_is_told_with_where_it_runs() -> None:
+    [one] = [finding for finding in wrong(healthy(twins=(TWIN,))) if finding.check == "names"]
+    assert one.subject == "w1"
+    assert one.what == "a second worker of this name (h2) was turned away at 2026-01-05T12:00:00Z"

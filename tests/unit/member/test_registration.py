@@ -12,7 +12,7 @@ from schedd.core.ids import TenureId
 from schedd.core.membership import decode_member, encode_member, member_key
 from schedd.member import Identity
 from schedd.observer import Observer
-from schedd.registration import SPARE, Name, Registration
+from schedd.registration import SPARE, TELL_EVERY, Name, Registration
 from schedd.tenure import TenureOver
 from support.twins import TwinCoordination, TwinEtcd
 
@@ -71,7 +71,7 @@ async def test_a_member_that_isnt_seen_looks_whether_its_key_is_still_its_own(ta
         await registration.step()
 
 
-async def test_a_living_daemon_of_the_same_name_is_told_of_once() -> None:
+async def test_a_living_daemon_of_the_same_name_is_told_of_at_once_and_each_ten_minutes() -> None:
     """M12: the operator finds it where all refusals are; a key that a crash left runs out."""
     world, told, time = World(), list[str](), [0.0]
 
@@ -85,6 +85,14 @@ async def test_a_living_daemon_of_the_same_name_is_told_of_once() -> None:
     for time[0] in range(60, 60 + 10 + int(SPARE) + 1):  # etcd was away in between
         assert not await name.free()
     assert not told, "a lease that nobody keeps stands as long"
+    assert not name.taken_by
     for time[0] in range(73, 100):
         assert not await name.free()
-    assert told == [f"tenure {TWIN.tenure} at elsewhere:7420"]
+    twin = f"tenure {TWIN.tenure} at elsewhere:7420"
+    assert (told, name.taken_by) == ([twin], twin)
+    for time[0] in range(100, 75 + int(TELL_EVERY)):
+        assert not await name.free()
+    assert told == [twin, twin]
+    await world.etcd.txn((), [Delete(KEY)])
+    assert await name.free()
+    assert not name.taken_by

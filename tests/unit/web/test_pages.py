@@ -32,9 +32,13 @@ def stored(**changes: object) -> Stored:
     return replace(Stored(shards=owned_by("m1", "m2"), workers=workers, read=True), **changes)
 
 
-def seen(told: Stored | None = None, *, trusted: bool = True, away: bool = False) -> Glance:
+def seen(
+    told: Stored | None = None, *, trusted: bool = True, away: bool = False, twin: str = ""
+) -> Glance:
     cluster = ToldCluster(members=[member("m1"), member("m2")])
-    return glance(told or stored(), cluster.view(), cluster.tenure, trusted=trusted, away=away)
+    return glance(
+        told or stored(), cluster.view(), cluster.tenure, trusted=trusted, away=away, twin=twin
+    )
 
 
 def html(found: Glance) -> str:
@@ -59,6 +63,7 @@ def test_a_healthy_cluster_is_said_in_three_words() -> None:
     [
         (seen(away=True), "the database doesn't answer"),
         (seen(trusted=False), "lease in etcd isn't trusted"),
+        (seen(trusted=False, twin="tenure x at h2:7420"), "name (tenure x at h2:7420)"),
         (seen(stored(workers=())), "no worker"),
         (seen(stored(shards=[*stored().shards[:255]])), "1 of 256 shards have no live owner"),
         (seen(stored(shards=owned_by("m1", "gone"))), "128 of 256 shards have no live owner"),
