@@ -12,6 +12,7 @@ ARGS    ?=
 JOBS    ?= 3
 REASON  ?=
 NAME    ?=
+ROW     ?=
 # bash would take it from the environment for its own clock
 unexport SECONDS
 
@@ -19,6 +20,8 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 TESTS ?= $(wildcard $(addprefix tests/,unit properties conformance integration acceptance))
 PIP   := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+CHOSEN = $(if $(ROW),--row '$(ROW)')
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test model acceptance-full faults faults-all faults-long mutants cron-long golden-diff golden-write bench lint gen clean
@@ -36,10 +39,10 @@ model: $(VENV)/contrib ## the protocol's adversarial model: all rules, then all 
 	@cd tests && ../$(BIN)/python -m faults.model $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) $(if $(SEED),--seed $(SEED)) $(foreach rule,$(WITHOUT),--without $(rule))
 
 faults: $(VENV)/contrib ## real faults in namespaces, the merge set: under 8 minutes, needs root; EVIDENCE=1 appends figures
-	FAULTS_REQUIRED=1 $(BIN)/pytest tests/faults -m "not full" --timeout=300 $(ARGS)
+	FAULTS_REQUIRED=1 $(BIN)/pytest tests/faults -m "not full" --timeout=300 $(CHOSEN) $(ARGS)
 
-faults-all: $(VENV)/contrib ## every row of docs/reliability.md
-	FAULTS_REQUIRED=1 $(BIN)/pytest tests/faults --timeout=600 $(ARGS)
+faults-all: $(VENV)/contrib ## every row of docs/reliability.md; ROW='test_leader_killed' one, by its name there
+	FAULTS_REQUIRED=1 $(BIN)/pytest tests/faults --timeout=600 $(CHOSEN) $(ARGS)
 
 faults-long: $(VENV)/contrib ## faults drawn at random: SECONDS=1800 SEED=7; the same seed draws the same faults
 	cd tests && ../$(BIN)/python -m faults.long --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED)) $(ARGS)

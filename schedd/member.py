@@ -208,7 +208,7 @@ class Member:
             name, source = self.identity.name, self.identity.grpc
             await self._audit(
                 AuditEntry(
-                    actor=f"member:{name}",
+                    actor=f"member/{name}",
                     action="join",
                     object=f"member/{name}",
                     outcome="refused",

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, cast
 
 import click
 
-from schedclient import Client, InvalidArgument, Misconfigured
+from schedclient import ApiError, Client, InvalidArgument, Misconfigured
 from schedclient.specs import when_message
 from schedctl import contexts
 from schedctl.contexts import Context
@@ -26,6 +26,8 @@ INSTANT: Final = "INSTANT|+3s"
 """How help writes the form of `When`."""
 PATIENCE: Final = 5.0
 """Seconds in which some endpoint must take the first connection; a typed --timeout goes over it."""
+TELL_WITHIN: Final = 3.0
+"""Seconds that an answer waits for what is to be told beside it."""
 TABLE_LIMIT: Final = 50
 OUTPUTS: Final = ("table", "wide", "json", "jsonl", "yaml", "name")
 
@@ -145,6 +147,14 @@ class Session:
         return wish
 
 
+async def known(call: Awaitable[T]) -> T | None:
+    """What is read beside a change to say more of it; None where it can't be read."""
+    try:
+        return await call
+    except ApiError:
+        return None
+
+
 def _token(context: Context | None) -> str | None:
     if context is None or context.token_file is None:
         return None
@@ -170,6 +180,7 @@ class When(click.ParamType[datetime]):
     """An instant: RFC 3339, or from now as `+3s`."""
 
     name = "instant"
+    also = "or from now, such as +3s"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -181,7 +192,7 @@ class When(click.ParamType[datetime]):
                 return utcnow() + timedelta(seconds=duration.parse(text[1:]).total_seconds())
             stamp = when_message(text, self.name)
         except InvalidArgument as error:
-            self.fail(error.violations[0].problem, param, ctx)
+            self.fail(f"{error.violations[0].problem}, {self.also}", param, ctx)
         except (ValueError, OverflowError) as error:
             self.fail(str(error), param, ctx)
         return cast("datetime", stamp.ToDatetime(tzinfo=UTC))
@@ -190,7 +201,7 @@ class When(click.ParamType[datetime]):
 class Past(When):
     """An instant: RFC 3339, or so long ago as `10m`."""
 
-    name = "instant"
+    also = "or so long ago, such as 10m"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None

@@ -22,6 +22,7 @@ from schedd.api.errors import (
     NotFound,
     OutcomeUnclear,
     Violation,
+    cut,
 )
 from schedd.api.services import Caller, Services
 from schedd.api.unbuilt import refuse_unbuilt
@@ -219,7 +220,8 @@ def _message(record: CalendarRecord) -> calendar_service_pb2.Calendar:
 
 
 def _unknown(name: str, version: int = 0) -> NotFound:
-    what = f"no version {version} of calendar {name!r}" if version else f"no calendar {name!r}"
+    what = f"calendar {cut(name)!r}"
+    what = f"no version {version} of {what}" if version else f"no {what}"
     return NotFound(
         f"there is {what}" if name else "no calendar was named",
         reason="NO_SUCH_CALENDAR",

@@ -7,7 +7,7 @@ from uuid import UUID
 from google.protobuf.duration_pb2 import Duration
 
 from schedd.api import paging, standing, views
-from schedd.api.errors import InvalidArgument, NotFound, Violation
+from schedd.api.errors import InvalidArgument, NotFound, Violation, cut
 from schedd.api.services import Caller, Services
 from schedd.core.ids import SHARDS, RunId, TenureId
 from schedd.core.membership import ClusterView, MemberView
@@ -121,7 +121,7 @@ async def get_worker(
         if worker.name == request.worker:
             return worker
     raise NotFound(
-        f"there is no live worker {request.worker!r}",
+        f"there is no live worker {cut(request.worker)!r}",
         reason="NO_SUCH_WORKER",
         remedy="see `schedctl worker list`",
     )

@@ -17,8 +17,8 @@ from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 
-from schedd.api import refusals, settling, standing
-from schedd.api.errors import Aborted, FailedPrecondition, NotFound, OutcomeUnclear
+from schedd.api import refusals, settling, standing, validation
+from schedd.api.errors import Aborted, FailedPrecondition, NotFound, OutcomeUnclear, cut
 from schedd.api.services import Caller, Services
 from schedd.core.membership import ClusterView, MemberView
 from schedkit.clock import boottime
@@ -34,9 +34,10 @@ async def transfer_leader(
     services: Services, caller: Caller, request: wire.TransferLeaderRequest
 ) -> wire.TransferLeaderResponse:
     """Have the leader step down for this member, or for the fittest. Every try is audited."""
+    validation.check_note(request.reason, "reason")
     view = services.cluster.view()
     began = boottime()
-    wish: dict[str, object] = {"leader": request.member, "reason": request.reason}
+    wish: dict[str, object] = {"leader": cut(request.member), "reason": request.reason}
     async with refusals.audited(services, caller, ACTION, OBJECT, request.request_id, wish):
         standing.need_touch(services.cluster)
         old, heir = parties(view, request.member)
@@ -94,7 +95,7 @@ def parties(view: ClusterView, wanted: str) -> tuple[MemberView, MemberView]:
     heir = next((member for member in view.members if member.name == wanted), None)
     if heir is None:
         raise NotFound(
-            f"there is no live member {wanted!r}",
+            f"there is no live member {cut(wanted)!r}",
             reason="NO_SUCH_MEMBER",
             remedy="see `schedctl cluster members`",
         )

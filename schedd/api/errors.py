@@ -19,6 +19,10 @@ it what `unanswered` says.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
+
+LONGEST_TOLD: Final = 140
+"""Characters of a name that a message repeats; a right one has 128 at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,11 @@ class OutcomeUnclear(CallError):
     """It may have happened; ask again."""
 
     code = "DEADLINE_EXCEEDED"
+
+
+def cut(text: str) -> str:
+    """What a caller sent, at a length that fits a message: names are seldom longer."""
+    return text if len(text) <= LONGEST_TOLD else f"{text[: LONGEST_TOLD - 1]}…"
 
 
 def unanswered() -> OutcomeUnclear:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 from uuid import UUID, uuid4
@@ -14,7 +15,7 @@ from schedd.api.errors import (
     Violation,
 )
 from schedd.api.masks import SCHEDULES
-from schedd.api.services import Caller, Services
+from schedd.api.services import Caller, Services, compact
 from schedd.api.stored_jobs import idempotency, namespace_of, new_record, taken
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.api.why import explain
@@ -135,11 +136,13 @@ async def cancel_run(
     services: Services, caller: Caller, request: run_service_pb2.CancelRunRequest
 ) -> run_pb2.Run:
     """End a run: at once while it waits, by its worker while it runs. Twice is fine."""
+    validation.check_note(request.reason, "reason")
     record = await _find(services, request.run_id)
     run_id = record.run.key.run_id
-    cancelled = await services.store.cancel_run(
-        run_id, caller.audit("cancel", f"run/{run_id}", request.request_id)
-    )
+    entry = caller.audit("cancel", f"run/{run_id}", request.request_id)
+    if request.reason:
+        entry = replace(entry, after=compact({"reason": request.reason}))
+    cancelled = await services.store.cancel_run(run_id, entry)
     if cancelled is None:
         raise _unknown(request.run_id)
     if cancelled.run.state not in LIVE and cancelled.run.state is not State.CANCELLED:

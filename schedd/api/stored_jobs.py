@@ -8,7 +8,7 @@ from datetime import datetime
 from google.protobuf.message import Message
 
 from schedd.api import definitions, validation
-from schedd.api.errors import Aborted, AlreadyExists, InvalidArgument, NotFound, Violation
+from schedd.api.errors import Aborted, AlreadyExists, InvalidArgument, NotFound, Violation, cut
 from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
 from schedd.core.ids import JobId
 from schedd.core.model import Definition
@@ -113,7 +113,7 @@ def first_timer(
 def unknown(job: str) -> NotFound:
     """The refusal for a job that isn't there."""
     return NotFound(
-        f"there is no job {job!r}" if job else "no job was named",
+        f"there is no job {cut(job)!r}" if job else "no job was named",
         reason="NO_SUCH_JOB",
         remedy="see `schedctl job list`",
     )
@@ -122,10 +122,10 @@ def unknown(job: str) -> NotFound:
 def another_job(name: str, job_id: str) -> InvalidArgument:
     """The refusal for an edit that names one job and bears the id of another."""
     return InvalidArgument(
-        f"job.job_id: {job_id!r} isn't the id of job {name!r}",
+        f"job.job_id: {cut(job_id)!r} isn't the id of job {cut(name)!r}",
         reason="JOB_ID_MISMATCH",
         remedy="leave job_id out, or name the job that it belongs to; nothing was stored",
-        violations=[Violation("job.job_id", f"isn't the id of job {name!r}")],
+        violations=[Violation("job.job_id", f"isn't the id of job {cut(name)!r}")],
     )
 
 

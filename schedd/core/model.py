@@ -378,7 +378,10 @@ class Tenure:
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One line of the audit: who did what to which object, and what came of it."""
+    """One line of the audit: who did what to which object, and what came of it.
+
+    A member or worker that acts is named as an object is: `member/m1`, `worker/w1`.
+    """
 
     actor: str
     action: str

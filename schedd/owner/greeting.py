@@ -171,7 +171,7 @@ class Greeting:
             return turned
         await self._audit.audit(
             AuditEntry(
-                actor=f"worker:{incarnation.worker}",
+                actor=f"worker/{incarnation.worker}",
                 action="attach",
                 object=f"worker/{incarnation.worker}",
                 outcome="refused",

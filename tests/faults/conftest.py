@@ -7,6 +7,7 @@ being skipped. EVIDENCE=1 appends what each row measured to docs/evidence.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from faults import evidence
+from faults import choice, evidence
 from faults.checker import check
 from faults.checker.restored import hole_of
 from faults.checker.verdict import Status
@@ -31,12 +32,41 @@ from faults.world.world import World
 from support import version_before
 
 KEPT = Path(tempfile.gettempdir()) / "schedd-faults-kept"
+MOST_TOLD = 12
+"""Violations that a failed test prints."""
 HANDLERS_AT_ONCE = 64
 """Slots of a worker of Python handlers, which cost less than programs do."""
 SEED = int(os.environ.get("SEED", "0") or 0)
 
 FaultRun = Callable[..., AbstractContextManager[Run]]
 DayRun = Callable[[Day], AbstractContextManager[Run]]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--row",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="run the test of exactly this name alone; may be given several times",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
+    """Of the tests that -m and -k leave, take those whose names were given, if any were."""
+    known = [item.name for item in items]
+    yield
+    wanted = config.getoption("row", [])
+    if not wanted:
+        return
+    if why := choice.refusal(wanted, known, [item.name for item in items]):
+        items.clear()
+        raise pytest.UsageError(why)
+    config.hook.pytest_deselected(items=[item for item in items if item.name not in wanted])
+    items[:] = [item for item in items if item.name in wanted]
 
 
 class Shared:
@@ -180,7 +210,7 @@ def frame(world: World, request: pytest.FixtureRequest, figure: Callable[[str], 
         stamp = f"{time.strftime('%H%M%S')}-{os.getpid()}"  # two runs may begin in one second
         directory = KEPT / f"{stamp}-{name.replace('[', '-').strip(']')}"
         target = "faults-all" if request.node.get_closest_marker("full") else "faults"
-        command = f"make {target} ARGS='-k {name.removeprefix('test_').split('[')[0]}'"
+        command = f"make {target} ROW='{name}'"
         run = Run(world, name, directory, seed=SEED, command=command, **options)
         try:
             with run:
@@ -204,9 +234,8 @@ def frame(world: World, request: pytest.FixtureRequest, figure: Callable[[str], 
             evidence.append(directory, history, verdict)
         if verdict.status is not Status.OK:
             _tell(run)
-            found = (*verdict.violations, *verdict.doubts)
-            lines = [f"{each.invariant}: {each.what}" for each in found[:12]]
-            pytest.fail("\n".join([f"{verdict.status.value}:", *lines]), pytrace=False)
+            told = [f"{verdict.status.value}:", *verdict.told(most=MOST_TOLD)]
+            pytest.fail("\n".join(told), pytrace=False)
         if not os.environ.get("FAULTS_KEEP"):
             shutil.rmtree(directory)
 
@@ -214,10 +243,11 @@ def frame(world: World, request: pytest.FixtureRequest, figure: Callable[[str], 
 
 
 def _tell(run: Run) -> None:
+    directory = shlex.quote(str(run.directory))
     run.world.postgres.dump(run.directory / "pg_dump.sql")
     print(
-        f"\nthe history is kept: {run.directory}\n"
-        f"check it again:      cd tests && ../.venv/bin/python -m faults.checker {run.directory}\n"
+        f"\nthe history is kept: {directory}\n"
+        f"check it again:      cd tests && ../.venv/bin/python -m faults.checker {directory}\n"
         f"run it again:        {run.command}",
         file=sys.stderr,
     )

@@ -36,9 +36,10 @@ takes due instants from an oracle of its own.
 ```
 make faults                                   the rows marked ●, as root: under 8 minutes
 make faults-all                               every row
-make faults-all ARGS="-k TEST"                one row: TEST as its second column has it, brackets
-                                              too, such as test_member_killed_at[fire.after_commit]
-make faults-long SECONDS=1800 SEED=7          faults at random; a seed draws the same again
+make faults-all ROW='NAME'                    one row: NAME as its second column has it, whole, such
+                                              as test_member_killed_at[fire.after_commit]
+make faults-long SECONDS=1800 SEED=7          faults at random; a seed draws the same again. The row
+                                              `faults-long, seed 7` is this one's, no ROW
 make mutants                                  the checker's own proof: it names what builds with one
                                               promise less have broken, and nothing in the product
 ```
@@ -54,6 +55,31 @@ in its row (SKIPPED, MISSED, COALESCED). *Gap*: the longest that a due job waite
 *Extra*: starts beyond the first that the faults explain. *Violated*: which invariant of those that
 the checker judges (`tests/faults/checker`), and the first thing that it found; *inconclusive*: the
 run proved nothing, and why.
+
+*Late* and *gap* count every job of the whole ride, quiet times too. So they hold what no fault has
+caused: jobs whose overlap policy has their runs wait for one another (`buffer_one` and the like)
+are late on any day, by what the earlier run lasts. And they hold what the row did beside what it is
+about: in `test_rolling_upgrade` a worker is twice cut off from an owner. Where a row says how late
+a run may be, its test measures those runs that this is about, of all that started, and fails if one
+is later; what it measured stands under [How long it takes](#how-long-it-takes).
+
+## When a row fails
+
+What was violated or inconclusive, or broke off, is kept in `schedd-faults-kept` in the folder for
+temporary files (`$TMPDIR`, or `/tmp`), in a folder named by time, process and test: the history,
+the daemons' logs, a dump of the database. Nothing takes it away but you. The test's output names
+it, and the command that runs the row again. `FAULTS_KEEP=1 make faults` keeps good rides too: also
+one whose verdict was good, and only what its test measured wasn't. To judge a history again, with
+the evidence for what was found:
+
+```
+cd tests && ../.venv/bin/python -m faults.checker FOLDER [--json]
+```
+
+The table has five violations of each kind, and how many more there are; `--json` has all.
+`make faults-long` keeps its own (`--keep` a good one too), and prints where.
+
+## The rows
 
 | fault: right behaviour | test | instants | late | missed | lost | doubled | extra | longest gap |
 |---|---|--:|--:|--:|--:|--:|--:|--:|

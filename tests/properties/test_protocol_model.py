@@ -14,6 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from faults.model import search, story, table
+from faults.model.__main__ import main
 from faults.model.rules import MEANINGS, Rule, taken_out
 from faults.model.weather import HARSH
 from support.repository import ROOT
@@ -97,3 +98,11 @@ def test_one_seed_is_one_trace() -> None:
 
     assert told() == told()
     assert len(told()) > story.LAST
+
+
+@pytest.mark.parametrize("count", ["0", "-3", "1.5", "many"])
+def test_fewer_seeds_than_one_are_refused(count: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--seeds", count])
+    assert ended.value.code == 2
+    assert "a whole number of seeds, at least 1, is wanted" in capsys.readouterr().err

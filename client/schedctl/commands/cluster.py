@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import click
 
@@ -13,12 +13,9 @@ from schedctl.columns import AUDIT, MEMBERS, SHARD_MOVES, SHARDS, WORKERS, facts
 from schedctl.commands.doctor import doctor
 from schedctl.flags import Group, pass_session
 from schedctl.output import instant, length, message, show_facts, show_list, show_listing, show_one
-from schedctl.session import Past, Session
+from schedctl.session import TELL_WITHIN, Past, Session, known
 
 T = TypeVar("T")
-
-TELL_WITHIN: Final = 3.0
-"""Seconds that a list waits for what is to be told beside it."""
 
 
 @click.group(cls=Group)
@@ -136,10 +133,16 @@ def resume(session: Session, catch_up: bool | None, catch_up_since: datetime | N
     """
     if catch_up is not None and catch_up_since is not None:
         raise click.UsageError("--catch-up-since says from when on: leave --catch-up out")
-    resumed = session.run(
-        lambda client: client.cluster.resume(catch_up=catch_up, catch_up_since=catch_up_since)
-    )
-    show_status(session, resumed)
+
+    async def both(client: Client) -> tuple[Cluster | None, Cluster]:
+        before = await known(client.cluster.status(deadline=TELL_WITHIN))
+        after = await client.cluster.resume(catch_up=catch_up, catch_up_since=catch_up_since)
+        return before, after
+
+    before, after = session.run(both)
+    show_status(session, after)
+    if before is not None and not before.paused:
+        message("the cluster wasn't paused: there was nothing to resume")
 
 
 @cluster.command()

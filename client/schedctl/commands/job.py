@@ -15,7 +15,7 @@ from schedctl.commands.backfill import backfill, backfills, cancel_backfill
 from schedctl.failure import Failure
 from schedctl.flags import Group, pass_session
 from schedctl.output import message, show_data, show_facts, show_list, show_listing, show_one
-from schedctl.session import INSTANT, Guard, Session, When
+from schedctl.session import INSTANT, TELL_WITHIN, Guard, Session, When, known
 from schedctl.work import (
     job_of,
     need_action,
@@ -202,8 +202,16 @@ def pause(session: Session, name: str, note: str, until: datetime | None) -> Non
 @pass_session
 def resume(session: Session, name: str) -> None:
     """Let a paused job fire again."""
-    _change(session, name, lambda client: client.jobs.resume(name))
-    message(f"resumed {name}")
+    idle = False
+
+    async def both(client: Client) -> Job:
+        nonlocal idle
+        before = await known(client.jobs.get(name, deadline=TELL_WITHIN))
+        idle = before is not None and not before.paused
+        return await client.jobs.resume(name)
+
+    _change(session, name, both)
+    message(f"{name} wasn't paused: there was nothing to resume" if idle else f"resumed {name}")
 
 
 def _change(session: Session, name: str, call: Callable[[Client], Awaitable[Job]]) -> None:

@@ -84,6 +84,12 @@ class Verdict:
         """The names of the invariants that were broken."""
         return frozenset(each.invariant for each in (*self.violations, *self.doubts))
 
+    def told(self, most: int) -> list[str]:
+        """All that was found, each in a line; past the first `most`, how many more there are."""
+        found = [f"{each.invariant}: {each.what}" for each in (*self.violations, *self.doubts)]
+        more = len(found) - most
+        return [*found[:most], f"and {more} more"] if more > 0 else found
+
     def as_json(self) -> dict[str, Any]:
         """For verdict.json and docs/evidence."""
         figures = self.figures

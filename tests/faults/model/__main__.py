@@ -60,7 +60,7 @@ def _told(seed: int, without: frozenset[Rule]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="faults.model", description=__doc__)
-    parser.add_argument("--seeds", type=int, help="how many seeds each line has")
+    parser.add_argument("--seeds", type=_count, help="how many seeds each line has")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--seed", type=int, help="one seed, with what happened last in it")
     parser.add_argument(
@@ -73,6 +73,12 @@ def _parser() -> argparse.ArgumentParser:
         + ", ".join(f"{rule} ({MEANINGS[rule].within})" for rule in Rule),
     )
     return parser
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text}: a whole number of seeds, at least 1, is wanted")
+    return int(text)
 
 
 def _rule(name: str) -> Rule:

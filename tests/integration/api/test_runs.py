@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from datetime import UTC, timedelta
 from typing import Any
 from uuid import uuid4
@@ -139,6 +140,13 @@ async def test_every_change_stands_in_the_audit(api):
     await api("CancelRun", wire.CancelRunRequest(run_id=run.run_id))
     page = await api("ListAudit", cluster_service_pb2.ListAuditRequest())
     assert [entry.action for entry in page.entries] == ["cancel", "submit"]
+
+
+async def test_why_a_run_was_cancelled_stands_in_the_audit(api):
+    run = await api("SubmitRun", submit())
+    await api("CancelRun", wire.CancelRunRequest(run_id=run.run_id, reason="no longer wanted"))
+    page = await api("ListAudit", cluster_service_pb2.ListAuditRequest(action="cancel"))
+    assert [json.loads(entry.after) for entry in page.entries] == [{"reason": "no longer wanted"}]
 
 
 async def test_why_a_run_waits_that_asks_more_slots_than_any_worker_has(api):

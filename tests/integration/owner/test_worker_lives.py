@@ -43,7 +43,10 @@ class Place:
         return set((await self.leases.standing([])).live)
 
     async def refusals(self) -> int:
-        rows = await self.world.sql("SELECT 1 FROM audit WHERE reason = 'SECOND_IDENTITY'")
+        rows = await self.world.sql(
+            "SELECT actor, object FROM audit WHERE reason = 'SECOND_IDENTITY'"
+        )
+        assert {*rows} <= {("worker/w", "worker/w")}, "who acts is named as an object is"
         return len(rows)
 
 

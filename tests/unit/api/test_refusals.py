@@ -9,13 +9,14 @@ from uuid import uuid4
 
 import pytest
 
-from schedd.api import cluster_leader, cluster_rebalance
-from schedd.api.errors import CallError, NotFound, OutOfTouch
+from schedd.api import cluster_leader, cluster_rebalance, runs
+from schedd.api.errors import CallError, InvalidArgument, NotFound, OutOfTouch, cut
 from schedd.api.services import Caller, Services
 from schedd.core.ids import TenureId, Term
 from schedd.core.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.model import AuditEntry
 from schedproto.v1 import cluster_service_pb2 as wire
+from schedproto.v1 import run_service_pb2
 
 CALLER = Caller("tester", "test")
 M1 = MemberView("m1", TenureId(uuid4()), "m1:1", "m1:2", 100, "1", "", False)
@@ -71,3 +72,29 @@ async def test_a_refused_rebalance_is_one_line_and_its_dry_run_none(
     with pytest.raises(OutOfTouch):
         await cluster_rebalance.rebalance_cluster(world.services(), CALLER, request)
     assert [line.reason for line in world.lines] == ["NOT_TRUSTED"] * lines
+
+
+@pytest.mark.parametrize("reason", ["x" * 1_001, "two\nlines"])
+async def test_a_reason_that_is_no_note_is_refused_before_anything_is_done(reason: str) -> None:
+    world = World()
+    transfer = wire.TransferLeaderRequest(reason=reason)
+    with pytest.raises(InvalidArgument, match="reason: "):
+        await cluster_leader.transfer_leader(world.services(), CALLER, transfer)
+    cancel = run_service_pb2.CancelRunRequest(run_id=str(uuid4()), reason=reason)
+    with pytest.raises(InvalidArgument, match="reason: "):
+        await runs.cancel_run(world.services(), CALLER, cancel)
+    assert world.lines == []
+
+
+async def test_a_name_that_is_too_long_is_repeated_in_part() -> None:
+    world = World()
+    request = wire.TransferLeaderRequest(member="m" * 300)
+    with pytest.raises(NotFound) as refused:
+        await cluster_leader.transfer_leader(world.services(), CALLER, request)
+    assert refused.value.message == f"there is no live member '{'m' * 139}…'"
+    [line] = world.lines
+    assert json.loads(line.after)["leader"] == f"{'m' * 139}…"
+
+
+def test_a_name_of_usual_length_is_repeated_whole() -> None:
+    assert cut("m" * 140) == "m" * 140

@@ -13,6 +13,7 @@ import pytest
 
 from faults.checker import INVARIANTS, Status, check, table
 from faults.checker.__main__ import main
+from faults.checker.verdict import Figures, Verdict, Violation
 from faults.history import History, Recorder
 from support.repository import ROOT
 from support.story import Story, calm, leader_killed
@@ -92,6 +93,14 @@ def test_a_violation_counts_more_than_a_doubt() -> None:
     assert verdict.broken == {"L1", "N1"}
     assert verdict.status is Status.VIOLATED
     assert verdict.status.exit_code == 1
+
+
+def test_what_was_found_is_told_with_how_much_more_there_is() -> None:
+    found = tuple(Violation("L1", f"{n}") for n in range(3))
+    doubts = (Violation("N1", "few"),)
+    verdict = Verdict("ride", 0, Figures(), found, doubts)
+    assert verdict.told(most=4) == ["L1: 0", "L1: 1", "L1: 2", "N1: few"]
+    assert verdict.told(most=2) == ["L1: 0", "L1: 1", "and 2 more"]
 
 
 def test_where_there_is_no_history_the_command_says_so(

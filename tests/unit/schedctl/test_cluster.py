@@ -9,6 +9,7 @@ import pytest
 
 from schedctl.commands.doctor import this_machine
 from schedproto.v1 import cluster_service_pb2 as wire
+from support.scripted import Refusal
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
 OK = wire.Finding(area="etcd", check="alarms", severity=wire.Finding.SEVERITY_OK, what="none")
@@ -173,3 +174,29 @@ async def test_the_horizon_of_a_resume_is_an_instant_or_so_long_ago(ctl, member)
     assert before - 601 < ago.seconds <= time.time() - 599
     for wrong in (["--catch-up-since", "soon"], ["--catch-up-since", "10m", "--catch-up"]):
         assert (await ctl("cluster", "resume", *wrong)).code == 2
+
+
+@pytest.mark.parametrize("wrong", ["bogus", "2026-01-05T11:00"])
+async def test_a_wrong_horizon_is_told_both_forms(ctl, member, wrong):
+    said = (await ctl("cluster", "resume", "--catch-up-since", wrong)).err
+    assert "RFC 3339" in said
+    assert "or so long ago, such as 10m" in said
+
+
+async def test_a_resume_of_what_is_not_paused_says_that_there_was_nothing_to_resume(ctl, member):
+    member.say("ResumeCluster", wire.Cluster())
+    for before, said in ((wire.Cluster(paused=True), False), (wire.Cluster(), True)):
+        member.say("GetCluster", before)
+        for form in ("table", "json"):
+            ended = await ctl("cluster", "resume", "-o", form)
+            assert ended.code == 0
+            assert ("wasn't paused: there was nothing to resume" in ended.err) == said
+            assert "paused:" not in ended.out
+
+
+async def test_a_resume_is_done_also_where_it_is_not_known_how_the_cluster_stood(ctl, member):
+    member.say("ResumeCluster", wire.Cluster())
+    member.say("GetCluster", Refusal("UNAVAILABLE", "no answer", "DATABASE_SILENT"))
+    ended = await ctl("cluster", "resume")
+    assert (ended.code, ended.err) == (0, "")
+    assert len(member.heard("ResumeCluster")) == 1

@@ -458,6 +458,26 @@ async def test_the_cluster_its_workers_audit_and_dead_letters(ctl, member):
     assert "f1" in (await ctl("dlq", "list")).out
 
 
+async def test_a_resume_of_a_job_that_is_not_paused_says_so(ctl, member):
+    paused = job_pb2.Job()
+    paused.CopyFrom(ETL)
+    paused.paused = True
+    member.say("ResumeJob", ETL)
+    for before, said in (
+        (paused, "resumed etl\n"),
+        (ETL, "etl wasn't paused: there was nothing to resume\n"),
+    ):
+        member.say("GetJob", before)
+        ended = await ctl("job", "resume", "etl")
+        assert (ended.code, ended.err) == (0, said)
+
+
+async def test_a_wrong_instant_to_come_is_told_both_forms(ctl, member):
+    said = (await ctl("job", "pause", "etl", "--until", "bogus")).err
+    assert "RFC 3339" in said
+    assert "or from now, such as +3s" in said
+
+
 async def test_a_misspelt_job_gets_the_near_name(ctl, member):
     member.say("GetJob", Refusal("NOT_FOUND", 'there is no job "elt"', "NO_SUCH_JOB"))
     member.say("ListJobs", jobs.ListJobsResponse(jobs=[ETL]))

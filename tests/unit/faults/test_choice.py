@@ -1,0 +1,79 @@
+"""A row is chosen by its whole name, as docs/reliability.md has it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from faults.choice import refusal
+from faults.page import PAGE
+from support.repository import ROOT
+
+KNOWN = ["test_worker_killed", *(f"test_worker_killed_at[{n}]" for n in range(7))]
+
+
+def collected(*options: str) -> tuple[int, Sequence[str], str]:
+    """The exit code, the names of what would run, and what was said, of pytest with these."""
+    command = [sys.executable, "-m", "pytest", "tests/faults", "--collect-only", "-q", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    names = [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]
+    return done.returncode, names, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["test_wall_clock_moved[+0 x2-3]", "test_worker_killed"])
+def test_a_row_is_the_test_of_exactly_its_name(name: str) -> None:
+    assert collected("--row", name)[:2] == (0, [name])
+
+
+def test_several_rows_may_be_named() -> None:
+    names = ["test_worker_killed", "test_worker_killed_at[worker.after_end]"]
+    options = [word for name in names for word in ("--row", name)]
+    assert collected(*options)[:2] == (0, names)
+
+
+def test_each_row_of_the_page_can_be_chosen_by_the_name_that_it_has_there() -> None:
+    rows = PAGE.read_text(encoding="utf-8").partition("## Shown by other tests")[0]
+    names = re.findall(r"^\|.*?\| (?:● )?`(test_[^`]+)` \|", rows, re.MULTILINE)
+    options = [word for name in names for word in ("--row", name)]
+    code, found, _ = collected(*options)
+    assert (code, sorted(found)) == (0, sorted(names))
+
+
+def test_a_row_that_is_not_there_fails_and_names_what_is_near() -> None:
+    code, names, said = collected("--row", "test_worker_kiled")
+    assert (code, names) == (4, [])
+    assert "no test of exactly this name; near are 'test_worker_killed'" in said
+
+
+def test_a_row_that_the_merge_set_lacks_is_said_to_be_left_out() -> None:
+    code, _, said = collected("-m", "not full", "--row", "test_wall_clock_moved[+0 x2-3]")
+    assert code == 4
+    assert "-m or -k leaves it out; `make faults-all` has every row" in said
+
+
+def test_names_that_are_all_there_are_not_refused() -> None:
+    assert refusal(KNOWN, KNOWN, KNOWN) is None
+
+
+def test_one_unknown_name_among_known_ones_is_refused() -> None:
+    told = refusal(["test_worker_killed", "zzz"], KNOWN, KNOWN)
+    assert told == "--row 'zzz': there is no test of exactly this name"
+
+
+def test_a_name_without_its_case_is_told_the_cases() -> None:
+    told = refusal(["test_worker_killed_at"], KNOWN, KNOWN) or ""
+    assert told.endswith("'test_worker_killed_at[4]', and 2 more")
+
+
+@pytest.mark.parametrize("target", ["faults", "faults-all"])
+def test_make_hands_the_whole_name_on(target: str) -> None:
+    name = "test_wall_clock_moved[+0 x2-3]"
+    command = ["make", "--dry-run", "--no-print-directory", target, f"ROW={name}"]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30).stdout
+    words = shlex.split(told.splitlines()[-1])
+    assert words[words.index("--row") + 1] == name
