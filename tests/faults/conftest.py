@@ -12,9 +12,10 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import pytest
 from faults import choice, evidence
 from faults.checker import check
 from faults.checker.restored import hole_of
-from faults.checker.verdict import Status
+from faults.checker.verdict import Status, Verdict
 from faults.day import FIRST_LEAD, JOBS, TIMINGS, Day, await_day, clock_before
 from faults.history import History
 from faults.scenario import Run
@@ -230,16 +231,43 @@ def frame(world: World, request: pytest.FixtureRequest, figure: Callable[[str], 
             f" lost {figures.lost}, doubled {figures.doubled},"
             f" longest gap {figures.longest_gap:.1f} s {measured or ''}"
         )
-        if os.environ.get("EVIDENCE"):
-            evidence.append(directory, history, verdict)
         if verdict.status is not Status.OK:
+            _write_down(run, history, verdict)
             _tell(run)
             told = [f"{verdict.status.value}:", *verdict.told(most=MOST_TOLD)]
             pytest.fail("\n".join(told), pytrace=False)
-        if not os.environ.get("FAULTS_KEEP"):
-            shutil.rmtree(directory)
+        request.addfinalizer(partial(_settle, request.node, run, history, verdict))
 
     return framed
+
+
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember what came of the test itself."""
+    report = yield
+    if report.when == "call":
+        item.stash[FAILED] = report.failed
+    return report
+
+
+def _settle(item: pytest.Item, run: Run, history: History, verdict: Verdict) -> None:
+    """Once the test has looked at what it measured, too: a row that failed is no evidence."""
+    if item.stash.get(FAILED, True):
+        _tell(run)
+        return
+    _write_down(run, history, verdict)
+    if not os.environ.get("FAULTS_KEEP"):
+        shutil.rmtree(run.directory)
+
+
+def _write_down(run: Run, history: History, verdict: Verdict) -> None:
+    if os.environ.get("EVIDENCE"):
+        evidence.append(run.directory, history, verdict)
 
 
 def _tell(run: Run) -> None:
