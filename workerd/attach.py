@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from schedkit.backoff import Backoff
@@ -78,6 +78,8 @@ class Attach:
         self._waker = Waker()
         self._redeal_due = False
         self._leaving = False
+        self.on_trust: Callable[[float], object] = lambda _until: None
+        """Called with the instant until which there is trust, as soon as there is another."""
 
     @property
     def attached(self) -> int:
@@ -185,6 +187,7 @@ class Attach:
         log.info("attached to member %s at %s", link.member, link.address)
         self._links[link.address] = link
         self._trust.ttl = welcome.worker_ttl.ToTimedelta().total_seconds()
+        self._tell_trust(self._trust.until)
         self._learn(welcome.members)
         self._courier.attached(link)
         self.redeal()
@@ -204,11 +207,18 @@ class Attach:
 
     def refreshed(self, sent: float) -> None:
         """The lease lives longer."""
-        fresh = not self.trusted()
+        fresh, before = not self.trusted(), self._trust.until
         self._trust.refreshed(sent)
+        self._tell_trust(self._trust.until)
+        if before <= boottime():  # told first: the keeper acts on what it has read by then
+            self._work.lease_lost()
         if fresh:
             self._waker.wake()
             self.redeal()
+
+    def _tell_trust(self, until: float) -> None:
+        if self._trust.sent is not None:  # else what was told last counts on
+            self.on_trust(until)
 
     def received(self, link: Link, frame: pb.MemberFrame) -> None:
         """Do what a member says. Revokes and cancels go first: they may name what comes along."""
@@ -285,6 +295,7 @@ class Attach:
             return
         log.warning("incarnation %s is lost; starting a new one", lost.incarnation)
         self.identity = self.identity.renewed()
+        self._tell_trust(min(self._trust.until, boottime()))
         self._trust.sent = None
         self._work.renew(self.identity.incarnation)
         for link in self._links.values():

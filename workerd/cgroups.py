@@ -153,6 +153,18 @@ def clear(path: Path, mark: str, patience: float = 1.5) -> int:
     return killed
 
 
+def end(tree: Path, mark: str, slot: str) -> bool:
+    """SIGKILL all that stands in one cgroup of a worker's tree; whether nothing lives there."""
+    path = tree / slot
+    if tree.name != _NAME.format(mark) or path.parent != tree:
+        return True
+    _kill(path)
+    try:
+        return "populated 0" in (path / "cgroup.events").read_text()
+    except OSError:
+        return not path.is_dir()
+
+
 def holds(path: Path, pid: int) -> bool:
     """Whether a process, alive or dead and not yet reaped, belongs in this tree."""
     try:

@@ -53,6 +53,11 @@ class Cradle:
             raise OSError(number, os.strerror(number), about)
         self.pid = pid
 
+    @property
+    def slot(self) -> str:
+        """The name of its cgroup in the worker's tree."""
+        return self._group.path.name
+
     def fileno(self) -> int:
         """Of the socket on which its end is told."""
         return self._socket.fileno()

@@ -3,6 +3,8 @@
     boot <id of this boot>            a number of an earlier boot means nothing
     mark <id of the worker process>
     tree <folder>                     where the cgroups of its attempts are, if they have any
+    ! <session> <start time> <kill_after> <run> <token> <slot or ->
+                                      what follows dies with the worker's lease, by the keeper
     + <session> <start time>          a job's session began
     - <session>                       and is over, with nothing left of it
 
@@ -23,9 +25,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from workerd.core.doom import Mortal
+
 SUFFIX = ".journal"
 _REWRITE = 256 * 1024
 """Bytes after which ended sessions are dropped from the file."""
+_MORTAL: Final = re.compile(r"! ([0-9]+) ([0-9]+) ([0-9.e+-]+) (\S+) ([0-9]+) ([a-z0-9-]+)")
 _BEGAN: Final = re.compile(r"\+ ([0-9]+) ([0-9]+)")
 _ENDED: Final = re.compile(r"- ([0-9]+)")
 
@@ -38,6 +43,8 @@ class Left:
     sessions: dict[int, int] = field(default_factory=dict)
     """Leader's number → its start time."""
     tree: Path | None = None
+    mortals: dict[int, Mortal] = field(default_factory=dict)
+    """By session, those of them that die with the lease."""
 
 
 class Journal:
@@ -49,20 +56,26 @@ class Journal:
         self._tree = tree
         self.path = directory / f"{mark}{SUFFIX}"
         self._open: dict[int, int] = {}
+        self._mortals: dict[int, Mortal] = {}
         self._size = 0
         self._fd = -1
         self._torn = False
         """Whether the last line was taken in part."""
         self._rewrite()
 
-    def began(self, session: int, start: int) -> None:
+    def began(self, session: int, start: int, mortal: Mortal | None = None) -> None:
         """A job's first process runs, as leader of its session."""
+        if mortal is not None:  # first: alone it means nothing, and an older reader passes it over
+            self._append(f"{_line(mortal)}\n")
         self._append(f"+ {session} {start}\n")
         self._open[session] = start
+        if mortal is not None:
+            self._mortals[session] = mortal
 
     def ended(self, session: int) -> None:
         """Nothing of that session is left."""
         del self._open[session]
+        self._mortals.pop(session, None)
         self._append(f"- {session}\n")
         if self._size > _REWRITE:
             self._rewrite()
@@ -99,6 +112,7 @@ class Journal:
     def _fill(self, fd: int) -> int:
         lines = [f"boot {boot_id()}", f"mark {self.mark}"]
         lines += [f"tree {self._tree}"] if self._tree is not None else []
+        lines += [_line(mortal) for mortal in self._mortals.values()]
         lines += [f"+ {session} {start}" for session, start in self._open.items()]
         content = os.fsencode("\n".join(lines) + "\n")
         size = os.write(fd, content)
@@ -116,6 +130,7 @@ def read(path: Path) -> Left | None:
     if len(lines) < 2 or lines[0] != f"boot {boot_id()}":
         return None
     left = Left(mark=lines[1].removeprefix("mark "))
+    mortals: dict[int, Mortal] = {}
     for line in lines[2:]:
         if began := _BEGAN.fullmatch(line):
             left.sessions[int(began[1])] = int(began[2])
@@ -123,7 +138,23 @@ def read(path: Path) -> Left | None:
             left.sessions.pop(int(ended[1]), None)
         elif line.startswith("tree "):
             left = replace(left, tree=Path(line.removeprefix("tree ")))
-    return left
+        elif mortal := _MORTAL.fullmatch(line):
+            mortals[int(mortal[1])] = _mortal(mortal)
+    starts = left.sessions
+    ours = {session: each for session, each in mortals.items() if starts.get(session) == each.start}
+    return replace(left, mortals=ours)
+
+
+def _line(mortal: Mortal) -> str:
+    told = (mortal.session, mortal.start, mortal.kill_after, mortal.run, mortal.token)
+    return " ".join(("!", *map(str, told), mortal.slot or "-"))
+
+
+def _mortal(line: re.Match[str]) -> Mortal:
+    session, start, kill_after, run, token, slot = line.groups()
+    return Mortal(
+        int(session), int(start), float(kill_after), run, int(token), "" if slot == "-" else slot
+    )
 
 
 def boot_id() -> str:

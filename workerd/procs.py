@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,11 +67,6 @@ def environment(pid: int) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def marked(pid: int, mark: str) -> bool:
-    """Whether the process was started with this mark, by itself or by whoever it comes from."""
-    return environment(pid).get(MARK) == mark
-
-
 def descendants(root: int) -> dict[int, int]:
     """All that come from this process, down to where a parent has died: number → start time."""
     found: dict[int, int] = {}
@@ -113,15 +108,16 @@ def kill_session(leader: int) -> int:
 
 def sweep(
     sessions: Mapping[int, int],
-    mark: str,
+    carries: Callable[[Mapping[str, str]], bool],
     picture: Mapping[int, int] | None = None,
     patience: float = 1.5,
 ) -> int:
-    """Kill all that the sessions (leader's number → start time) and the mark name.
+    """Kill all that the sessions (leader's number → start time) name.
 
-    And all that the picture (number → start time) shows, with what has come from it since. Looks
-    again until two looks in a row found nothing, for a process may fork while it is being
-    looked for; gives up after `patience` seconds. Returns how many were killed.
+    And all whose environment `carries` what tells them, and all that the picture (number → start
+    time) shows, with what has come from it since. Looks again until two looks in a row found
+    nothing, for a process may fork while it is being looked for; gives up after `patience` seconds.
+    Returns how many were killed.
     """
     own, killed, clean = os.getpid(), 0, 0
     deadline = time.monotonic() + patience
@@ -136,7 +132,7 @@ def sweep(
             and (
                 process.pid in shown
                 or _of_session(process, sessions, starts)
-                or marked(process.pid, mark)
+                or carries(environment(process.pid))
             )
         ]
         for pid in found:

@@ -31,6 +31,8 @@ class Program:
     stdin: BinaryIO | int
     user: pwd.struct_passwd | None = None
     umask: int | None = None
+    lost_kill_after: float | None = None
+    """Seconds from the loss of the worker's lease to its killing; None: it may finish."""
 
 
 class Begun(OSError):

@@ -10,6 +10,8 @@ Invariants
 - A session is written down before anything else is done with its first process, and struck out
   when its attempt has ended and its group was killed.
 - An attempt is `empty` when nothing of it lives: in a cgroup that is proven, else it is judged.
+- What dies with the lease is known to the keeper, and to it alone when this process stands still;
+  so its cgroup is nobody else's, not even later: the keeper may kill it late.
 - What is to be ended and can't be now, for want of a descriptor, is tried again every second.
 """
 
@@ -23,10 +25,12 @@ from typing import NoReturn
 
 from workerd import cgroups, procs
 from workerd.births import Launcher
+from workerd.core.doom import Mortal
 from workerd.core.ids import Key
 from workerd.cradle import Cradle
 from workerd.journal import Journal
 from workerd.keeper import Keeper
+from workerd.lease import Lease
 from workerd.limits import at_limit
 from workerd.orphans import Orphans
 from workerd.programs import Plain, Process, Program
@@ -51,13 +55,19 @@ class Sessions:
         mark = str(uuid.uuid4())
         tree = cgroups.tree_of(mark) if wanted else None
         self.journal = Journal(directory, mark, tree)
-        self._keeper = Keeper(self.journal.path, picture=handlers or tree is None)
+        self.lease = Lease()
+        """What the keeper knows of it; to be told of each refresh."""
+        self._leased = False
+        """Whether anything has run that dies with the lease."""
+        self._keeper = Keeper(self.journal.path, self.lease, picture=handlers or tree is None)
         self._launcher = _launcher(tree, mark, wanted=wanted)
         if tree is not None and self._pictured and not handlers:
             self._keeper.take_pictures()
         self._orphans = Orphans(mark, None if self._launcher is None else self._launcher.tree)
         self._cradles: dict[Key, Cradle] = {}
         """Those in use, or not known to be empty."""
+        self._mortal: set[Key] = set()
+        """Attempts whose cradles aren't used again."""
         self._over: set[Key] = set()
         self._leaders: dict[int, Key] = {}
         """First processes that nobody has reaped, each of its attempt."""
@@ -91,17 +101,34 @@ class Sessions:
             raise
         return cradle
 
-    def began(self, pid: int, key: Key) -> None:
+    def began(self, pid: int, key: Key, lost_kill_after: float | None = None) -> None:
         """The first process of an attempt lives, as leader of its session.
+
+        `lost_kill_after`: seconds from the loss of the lease to its killing, if it is to be killed.
 
         Raises:
             OSError: it can't be written down; nothing is known of it then.
         """
         process = procs.look(pid)
         assert process is not None, "a child that nobody has reaped has an entry"
-        self.journal.began(pid, process.start)
+        mortal = self._mortal_of(process, key, lost_kill_after)
+        self.journal.began(pid, process.start, mortal)
         self._orphans.began(process, key.run, key.token)
         self._leaders[pid] = key
+
+    def _mortal_of(
+        self, process: procs.Process, key: Key, kill_after: float | None
+    ) -> Mortal | None:
+        if kill_after is None:
+            return None
+        if not self._leased:
+            self._leased = True
+            self._keeper.watch_lease()
+        slot = ""
+        if key in self._cradles:
+            self._mortal.add(key)
+            slot = self._cradles[key].slot
+        return Mortal(process.pid, process.start, kill_after, key.run, key.token, slot)
 
     def kill(self, pid: int, key: Key) -> None:
         """Everything that is known to belong to it; what can't be killed now will be."""
@@ -156,12 +183,13 @@ class Sessions:
         cradle = self._cradles.get(key)
         if cradle is None:
             return True
-        if cradle.reusable():
+        if key not in self._mortal and cradle.reusable():
             self._launcher.give_back(cradle)
         elif not cradle.remove():
             cradle.kill()
             return False
         del self._cradles[key]
+        self._mortal.discard(key)
         self._over.discard(key)
         return True
 
@@ -193,7 +221,9 @@ class Sessions:
                 continue
             log.error("the keeper process is gone; starting another")
             try:
-                fresh = Keeper(self.journal.path, picture=self._pictured)
+                fresh = Keeper(
+                    self.journal.path, self.lease, picture=self._pictured, leased=self._leased
+                )
             except OSError as error:  # no room for one more process: no reason to end all others
                 log.warning("no keeper can be started: %s; trying again", error)
                 continue
@@ -203,6 +233,7 @@ class Sessions:
     def close(self) -> None:
         """The worker ends, and has nothing running."""
         self._keeper.release()
+        self.lease.close()
         if self._launcher is not None:
             self._launcher.close()
             for cradle in self._cradles.values():  # what it held has ended with the tree

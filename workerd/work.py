@@ -20,16 +20,15 @@ from typing import NoReturn, Protocol
 
 from schedkit import failpoints
 from schedkit.clock import boottime, utcnow
-from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import wire
 from workerd.core.admission import Admission, Known, NotYet, Refused, Started, State, Taken, Why
 from workerd.core.cluster_time import ClusterTime, JudgingClock
 from workerd.core.ids import Address, Incarnation, Key
-from workerd.core.outcome import Cause
+from workerd.core.outcome import Cause, Verdict, stopped
 from workerd.core.trust import Trust
 from workerd.courier import Courier
-from workerd.executors.base import Attempt, Executor, Stop, timeout_of
+from workerd.executors.base import Attempt, Executor, Stop, dies_with_lease, timeout_of
 from workerd.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -170,6 +169,12 @@ class Work:
         for item in self._items.values():
             item.stop.ask(cause, kill=kill)
 
+    def lease_lost(self) -> None:
+        """Trust has ended, for a moment at least: end what dies with it."""
+        for item in self._items.values():
+            if dies_with_lease(item.assignment):
+                item.stop.ask(Cause.LEASE_LOST)
+
     async def idle(self) -> None:
         """Return when nothing is held or runs."""
         await self._idle.wait()
@@ -212,7 +217,7 @@ class Work:
         assert action is not None, "admission has seen an executor for it"
         timeout = timeout_of(assignment)
         timer = asyncio.get_running_loop().call_later(
-            timeout.total_seconds(), item.stop.ask, Cause.TIMEOUT
+            timeout.total_seconds(), self._time_over, item
         )
         self._metrics.started(action).inc()
         attempt = Attempt(assignment, self._worker, utcnow() + timeout)  # by the job's own clock
@@ -221,6 +226,10 @@ class Work:
             outcome = await self._executors[action].run(attempt, item.stop)
         finally:
             timer.cancel()
+        self._judge(item)
+        if item.stop.cause is Cause.LEASE_LOST and outcome.verdict is Verdict.FAILED:
+            # The keeper may have killed it; this process has stood still.
+            outcome = stopped(Cause.LEASE_LOST, output=outcome.output)
         await AFTER_END()
         self._admission.ended(key)
         self._drop(key)
@@ -238,11 +247,17 @@ class Work:
     async def _watch_trust(self) -> NoReturn:
         while True:
             await asyncio.sleep(_TRUST_LOOK)
-            if self._trust.holds(boottime()):
-                continue
-            for item in self._items.values():
-                if item.assignment.on_lease_lost == job_pb2.ON_LEASE_LOST_KILL:
-                    item.stop.ask(Cause.LEASE_LOST)
+            if not self._trust.holds(boottime()):
+                self.lease_lost()
+
+    def _judge(self, item: _Item) -> None:
+        """It has ended, or is about to be: was it lost before, while nobody looked?"""
+        if dies_with_lease(item.assignment) and not self._trust.holds(boottime()):
+            item.stop.ask(Cause.LEASE_LOST)
+
+    def _time_over(self, item: _Item) -> None:
+        self._judge(item)
+        item.stop.ask(Cause.TIMEOUT)
 
     async def _forget(self) -> NoReturn:
         while True:

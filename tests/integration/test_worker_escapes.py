@@ -15,6 +15,7 @@ from typing import Protocol
 
 import pytest
 
+from schedkit.clock import boottime
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember
@@ -33,7 +34,12 @@ class Start(Protocol):
     """A cluster whose worker keeps its attempts in one of the two ways."""
 
     def __call__(
-        self, home: Path, *, config: str = "", environ: dict[str, str] | None = None
+        self,
+        home: Path,
+        *,
+        config: str = "",
+        environ: dict[str, str] | None = None,
+        ttl: float = 15.0,
     ) -> AbstractAsyncContextManager[tuple[FakeMember, WorkerProcess]]: ...
 
 
@@ -41,10 +47,14 @@ class Start(Protocol):
 def started(request: pytest.FixtureRequest) -> Start:
     @contextlib.asynccontextmanager
     async def start(
-        home: Path, *, config: str = "", environ: dict[str, str] | None = None
+        home: Path,
+        *,
+        config: str = "",
+        environ: dict[str, str] | None = None,
+        ttl: float = 15.0,
     ) -> AsyncIterator[tuple[FakeMember, WorkerProcess]]:
         both = f"{request.param}\n{config}"
-        async with cluster(home, config=both, environ=environ) as (member, worker):
+        async with cluster(home, config=both, environ=environ, ttl=ttl) as (member, worker):
             told = "has a cgroup of its own" if not request.param else "attempts have no cgroups"
             assert told in worker.log.read_text()
             yield member, worker
@@ -291,6 +301,115 @@ async def test_what_a_handler_started_ends_with_the_worker(tmp_path: Path, start
         worker.kill()
         for pid in pids:
             await gone(pid, within=2.0)
+
+
+KILL = job_pb2.ON_LEASE_LOST_KILL
+
+
+def daemon(mark: Path) -> str:
+    """A command that leaves a process in a session of its own, which writes its number there."""
+    return f"setsid -f sh -c 'trap \"\" TERM; echo $$ > {mark}; while :; do sleep 0.2; done'"
+
+
+def tree_at(folder: Path) -> tuple[str, list[Path]]:
+    """A program that has a child, and a daemon; where each writes its number."""
+    marks = [folder / each for each in ("program", "child", "daemon")]
+    program, child, left = marks
+    folder.mkdir()
+    deaf = f"sh -c 'trap \"\" TERM; echo $$ > {child}; while :; do sleep 0.2; done'"
+    return f"echo $$ > {program}; {deaf} & {daemon(left)}; wait", marks
+
+
+async def test_a_stopped_worker_keeps_nothing_that_dies_with_its_lease(
+    tmp_path: Path, started: Start
+) -> None:
+    """W1: its keeper kills it, before it may begin elsewhere, and no other; awake, it says so."""
+    async with started(tmp_path, ttl=3.0) as (member, worker):
+        stream = await member.attached()
+        script, marks = tree_at(tmp_path / "mortal")
+        lasting, others = tree_at(tmp_path / "lasting")
+        key = await stream.assign(argv=["sh", "-c", script], on_lease_lost=KILL, kill_after=1.0)
+        await stream.assign(argv=["sh", "-c", lasting])
+        doomed = [await pid_in(mark) for mark in marks]
+        spared = [await pid_in(mark) for mark in others]
+        worker.signal(signal.SIGSTOP)
+        stopped = boottime()
+        try:
+            for pid in doomed:
+                await gone(pid)
+            # The lease lives for 3 s at most, and `kill_after` and 2 s later it begins elsewhere.
+            assert boottime() - stopped < 3.0 + 1.0 + 2.0
+            assert all(alive(pid) for pid in spared)
+        finally:
+            worker.signal(signal.SIGCONT)
+        result = await stream.result_of(key)
+        assert result.outcome == pb.Result.OUTCOME_RETURNED
+        assert result.reason == common_pb2.REASON_WORKER_LOST
+        assert all(alive(pid) for pid in spared)
+
+
+async def test_what_dies_with_the_lease_outlives_it_by_far_as_long_as_it_is_kept(
+    tmp_path: Path, started: Start
+) -> None:
+    async with started(tmp_path, ttl=3.0) as (member, _):
+        stream = await member.attached()
+        key = await stream.assign(
+            argv=["sh", "-c", "sleep 5; exit 4"], on_lease_lost=KILL, kill_after=0.0
+        )
+        assert (await stream.result_of(key)).exit_code == 4
+
+
+async def test_a_keeper_that_came_later_knows_of_the_lease_too(
+    tmp_path: Path, started: Start
+) -> None:
+    async with started(tmp_path, ttl=3.0) as (member, worker):
+        stream = await member.attached()
+        script, marks = tree_at(tmp_path / "mortal")
+        await stream.assign(argv=["sh", "-c", script], on_lease_lost=KILL, kill_after=0.0)
+        doomed = [await pid_in(mark) for mark in marks]
+        first = worker.keeper_pid()
+        os.kill(first, signal.SIGKILL)
+        fresh = await wait_until_async(
+            lambda: [each for each in worker.own("workerd.keeper") if each != first],
+            PATIENCE,
+            "a new keeper",
+        )
+        await wait_until_async(lambda: looks(fresh[0]), PATIENCE, "its first look")
+        worker.signal(signal.SIGSTOP)
+        try:
+            for pid in doomed:
+                await gone(pid)
+        finally:
+            worker.signal(signal.SIGCONT)
+
+
+@GROUPED
+async def test_the_cgroup_of_what_dies_with_the_lease_is_used_once(tmp_path: Path) -> None:
+    """Whoever kills it late kills nobody else."""
+    async with cluster(tmp_path) as (member, worker):
+        stream = await member.attached()
+        folder = tree(worker)
+        assert folder is not None
+        for rule, again in ((job_pb2.ON_LEASE_LOST_FINISH, True), (KILL, False)):
+            slots = {each for each in folder.iterdir() if each.is_dir()}
+            await stream.result_of(await stream.assign(argv=["true"], on_lease_lost=rule))
+            assert any(each.exists() for each in slots) is again
+
+
+@GROUPED
+async def test_a_stopped_worker_keeps_nothing_that_hides_in_a_cgroup(tmp_path: Path) -> None:
+    async with cluster(tmp_path, ttl=3.0) as (member, worker):
+        stream = await member.attached()
+        mark = tmp_path / "escaped"
+        await stream.assign(
+            argv=["sh", "-c", f"{escape(mark)}; sleep 300"], on_lease_lost=KILL, kill_after=0.0
+        )
+        pid = await pid_in(mark)
+        worker.signal(signal.SIGSTOP)
+        try:
+            await gone(pid)
+        finally:
+            worker.signal(signal.SIGCONT)
 
 
 @GROUPED

@@ -125,13 +125,14 @@ async def cluster(
     config: str = "",
     environ: dict[str, str] | None = None,
     ahead: timedelta = timedelta(),
+    ttl: float = 15.0,
     **how: str,
 ) -> AsyncIterator[tuple[FakeMember, WorkerProcess]]:
     """A member that acknowledges results, and a worker that is attached and has slots granted.
 
-    `ahead`: by how much the member's time is ahead of this host's.
+    `ahead`: by how much the member's time is ahead of this host's. `ttl`: of the worker's lease.
     """
-    async with FakeMember() as member:
+    async with FakeMember(ttl=ttl) as member:
         member.acknowledge_results = True
         member.ahead = ahead
         worker = WorkerProcess(home, [member.address], **how)

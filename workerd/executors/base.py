@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeVar
 
-from schedproto.v1 import common_pb2
+from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.ids import Key, RunId, Token
 from workerd.core.outcome import Cause, Outcome
@@ -49,6 +49,11 @@ class Attempt:
         if not given.HasField("kill_after"):
             return DEFAULT_KILL_AFTER
         return given.kill_after.ToTimedelta().total_seconds()
+
+    @property
+    def dies_with_lease(self) -> bool:
+        """Whether it is to be killed when this worker's lease is lost."""
+        return dies_with_lease(self.assignment)
 
     @property
     def payload(self) -> bytes:
@@ -137,6 +142,11 @@ async def until_stopped(work: Coroutine[object, object, T], stop: Stop) -> T | N
     while me.cancelling():  # ours, delivered by now; whoever swallowed it, it is over
         me.uncancel()
     return None
+
+
+def dies_with_lease(assignment: pb.Assignment) -> bool:
+    """Whether its job says `on_lease_lost: kill`."""
+    return assignment.on_lease_lost == job_pb2.ON_LEASE_LOST_KILL
 
 
 def payload_bytes(payload: common_pb2.Payload) -> bytes:

@@ -55,7 +55,7 @@ class Child:
                 out, err = self._pipe(ours, stderr=False), self._pipe(ours, stderr=True)
                 self._process = sessions.start(program, key, out, err)
             self.pid = self._process.pid
-            self._begin()
+            self._begin(program.lost_kill_after)
         except (OSError, ValueError):
             for stream in self._streams:
                 stream.close()
@@ -72,10 +72,10 @@ class Child:
             raise
         return writing
 
-    def _begin(self) -> None:
+    def _begin(self, lost_kill_after: float | None) -> None:
         """What can't be written down, or whose end would be told to nobody, doesn't run."""
         try:
-            self._sessions.began(self.pid, self._key)
+            self._sessions.began(self.pid, self._key, lost_kill_after)
         except OSError as error:  # a full disk
             self._abandon()
             self._sessions.over(self._key)

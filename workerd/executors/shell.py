@@ -134,6 +134,7 @@ def _program(
             stdin=stdin,
             user=user,
             umask=action.umask or None,
+            lost_kill_after=attempt.kill_after if attempt.dies_with_lease else None,
         )
 
 

@@ -190,3 +190,37 @@ async def test_without_trust_all_slots_are_withdrawn_at_once_whatever_is_on_its_
         world.attach.refreshed(boottime())
         await wait_until_async(lambda: granted(two) > 0, 5, "its slots again")
         assert granted(two) == 2
+
+
+async def test_whoever_kills_by_trust_is_told_of_each_refresh_before_what_was_lost_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trust that ended while nobody looked is lost all the same: the keeper may have looked."""
+    told: list[float | str] = []
+    async with attaching(tmp_path) as world:
+        world.link("m1", ttl=15.0)
+        world.attach.on_trust = told.append
+        monkeypatch.setattr(world.attach._work, "lease_lost", lambda: told.append("lost"))
+        now = boottime()
+        world.attach.refreshed(now - 20.0)
+        told.clear()
+        world.attach.refreshed(now - 1.0)
+        assert told == [now + 11.0, "lost"]
+        world.attach.refreshed(now)
+        assert told == [now + 11.0, "lost", now + 12.0]
+
+
+async def test_trust_in_a_lost_incarnation_ends_at_once_for_whoever_kills_by_it(
+    tmp_path: Path,
+) -> None:
+    told: list[float] = []
+    async with attaching(tmp_path) as world:
+        link = world.link("m1", ttl=15.0)
+        link.incarnation = world.attach.identity.incarnation
+        world.attach.refreshed(boottime())
+        world.attach.on_trust = told.append
+        before = boottime()
+        world.attach._renew(link)
+        assert [before <= until <= boottime() for until in told] == [True]
+        world.link("m2", ttl=15.0)
+        assert len(told) == 1, "it isn't as if it had ended long ago"

@@ -17,6 +17,7 @@ import pytest
 from support.descriptors import open_files
 from support.wait import PATIENCE, wait_until
 from workerd import journal, procs
+from workerd.core.doom import Mortal
 from workerd.keeper import sweep_leftovers
 
 
@@ -114,6 +115,37 @@ def test_a_journal_names_the_tree_of_its_cgroups(tmp_path: Path) -> None:
     written = journal.Journal(tmp_path, "mark", Path("/sys/fs/a b"))
     written.began(10, 111)
     assert journal.read(written.path) == journal.Left("mark", {10: 111}, Path("/sys/fs/a b"))
+
+
+GROUPED, PLAIN = Mortal(10, 111, 2.5, "r-1", 7, "slot-3"), Mortal(20, 222, 10.0, "r-2", 8)
+
+
+def test_a_journal_tells_what_dies_with_the_lease_as_long_as_it_runs(tmp_path: Path) -> None:
+    written = journal.Journal(tmp_path, "mark")
+    for each in (GROUPED, PLAIN):
+        written.began(each.session, each.start, each)
+    written.began(30, 333)
+    both = journal.read(written.path)
+    assert both is not None
+    assert both.mortals == {10: GROUPED, 20: PLAIN}
+    assert both.sessions == {10: 111, 20: 222, 30: 333}
+    written._rewrite()
+    assert journal.read(written.path) == both
+    written.ended(10)
+    written.began(10, 999)
+    left = journal.read(written.path)
+    assert left is not None
+    assert left.mortals == {20: PLAIN}, "a number is given anew, to one that may finish"
+
+
+@pytest.mark.parametrize("part", parts_of("! 10 111 2.5 r-1 7 slot-3\n"))
+def test_what_dies_with_the_lease_cut_off_anywhere_didnt_begin(tmp_path: Path, part: str) -> None:
+    written = journal.Journal(tmp_path, "mark")
+    with room_for(len(part), written.path), pytest.raises(OSError, match="in part"):
+        written.began(GROUPED.session, GROUPED.start, GROUPED)
+    assert written.path.read_text().endswith("\n" + part)
+    written.began(20, 222, PLAIN)
+    assert journal.read(written.path) == journal.Left("mark", {20: 222}, mortals={20: PLAIN})
 
 
 def test_a_long_journal_is_rewritten_and_says_the_same(tmp_path: Path) -> None:

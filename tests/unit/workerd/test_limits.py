@@ -52,7 +52,7 @@ class Journaled:
     def start(self, program: Program, _key: Key, out: int, err: int) -> Plain:
         return Plain(program, "mark", out, err)
 
-    def began(self, _pid: int, _key: Key) -> None:
+    def began(self, _pid: int, _key: Key, _lost_kill_after: float | None) -> None:
         self.told.append("began")
 
     def ended(self, _pid: int, _key: Key) -> None:

@@ -16,6 +16,7 @@ from support.wait import PATIENCE, wait_until_async
 from workerd import sessions as module
 from workerd.core.ids import Key, RunId, Token
 from workerd.keeper import Keeper
+from workerd.lease import Lease
 from workerd.programs import Program
 from workerd.sessions import Sessions
 
@@ -44,11 +45,11 @@ async def test_a_keeper_that_cant_be_started_now_is_started_later(
     """A fork bomb takes all process numbers: the other attempts of this worker go on."""
     tried: list[OSError] = []
 
-    def starved(path: Path, *, picture: bool) -> Keeper:
+    def starved(path: Path, lease: Lease, *, picture: bool, leased: bool) -> Keeper:
         if not tried:
             tried.append(OSError(errno.EAGAIN, "Resource temporarily unavailable"))
             raise tried[0]
-        return Keeper(path, picture=picture)
+        return Keeper(path, lease, picture=picture, leased=leased)
 
     monkeypatch.setattr(module, "_KEEPER_LOOK", 0.01)
     sessions = Sessions(tmp_path, wanted=False, handlers=False)

@@ -1,0 +1,24 @@
+"""The instant that a worker and its keeper share."""
+
+from __future__ import annotations
+
+import math
+import os
+
+from workerd.lease import Lease
+
+
+def test_until_it_is_told_it_has_no_end() -> None:
+    lease = Lease()
+    assert lease.until() == math.inf
+    lease.close()
+
+
+def test_the_other_end_reads_what_was_told_last_earlier_or_later() -> None:
+    ours = Lease()
+    theirs = Lease(os.dup(ours.fd))
+    for instant in (1000.25, 2000.5, 1500.0):
+        ours.tell(instant)
+        assert theirs.until() == instant
+    for each in (ours, theirs):
+        each.close()

@@ -1,0 +1,87 @@
+"""What a run's end is told as, when its worker had stood still."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from schedkit.clock import boottime, utcnow
+from schedproto.v1 import common_pb2, job_pb2
+from schedproto.v1 import worker_service_pb2 as pb
+from support.fake_member import FakeMember
+from support.wait import wait_until_async
+from workerd import work as module
+from workerd.core.admission import Admission
+from workerd.core.cluster_time import ClusterTime, JudgingClock, RoundTrip
+from workerd.core.ids import Address, Incarnation
+from workerd.core.outcome import Outcome, exited
+from workerd.core.trust import Trust
+from workerd.courier import Courier
+from workerd.executors.base import Attempt, Stop
+from workerd.metrics import Metrics
+from workerd.spool import Spool
+from workerd.work import Work
+
+NEVER = 3600.0
+KILL, FINISH = job_pb2.ON_LEASE_LOST_KILL, job_pb2.ON_LEASE_LOST_FINISH
+
+
+class Killed:
+    """An executor whose program is killed by a stranger, past the end of trust or before it."""
+
+    def __init__(self, trust: Trust, *, lost: bool) -> None:
+        self._trust = trust
+        self._lost = lost
+
+    def objection(self, _assignment: pb.Assignment) -> str:
+        return ""
+
+    async def run(self, _attempt: Attempt, _stop: Stop) -> Outcome:
+        if self._lost:
+            self._trust.ttl = 0.0
+        return exited(-9, ())
+
+
+class Origin:
+    address = Address("m1")
+
+    def send_refusal(self, refusal: pb.Refusal) -> None:
+        raise AssertionError(refusal)
+
+
+@pytest.mark.parametrize(
+    ("rule", "lost", "outcome", "reason"),
+    [
+        (KILL, True, pb.Result.OUTCOME_RETURNED, common_pb2.REASON_WORKER_LOST),
+        (KILL, False, pb.Result.OUTCOME_FAILED, common_pb2.REASON_SIGNAL),
+        (FINISH, True, pb.Result.OUTCOME_FAILED, common_pb2.REASON_SIGNAL),
+    ],
+)
+async def test_what_a_keeper_killed_is_lost_though_nobody_here_saw_trust_end(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rule: job_pb2.OnLeaseLost,
+    lost: bool,
+    outcome: pb.Result.Outcome,
+    reason: common_pb2.Reason,
+) -> None:
+    monkeypatch.setattr(module, "_TRUST_LOOK", NEVER)
+    spool, trust, clock = Spool(tmp_path), Trust(60.0, boottime()), JudgingClock()
+    clock.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
+    courier = Courier(spool, lambda _key, _verdict: None)
+    executor = Killed(trust, lost=lost)
+    admission = Admission(1, Incarnation("i"))
+    work = Work("w1", admission, trust, clock, {"shell": executor}, courier, Metrics())
+    running = asyncio.create_task(work.run(), name="work")
+    try:
+        await asyncio.sleep(0)  # it is the home of what comes
+        assignment = FakeMember().assignment(incarnation="i", argv=["true"], on_lease_lost=rule)
+        work.assign([assignment], ClusterTime(), Origin())
+        result = (await wait_until_async(lambda: [*courier.results()], 5, "its result"))[0]
+        assert (result.outcome, result.reason) == (outcome, reason)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        spool.close()
