@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from google.protobuf.message import Message
@@ -143,7 +144,8 @@ async def _renewed(
     try:
         most = definitions.stored_definition(edited, spec).max_runs
         first = stored_jobs.first_timer(stored_jobs.compiled(edited), now)
-        timer, missed = TimerEdit(first, max_runs=most), reckoning.never_fired(job, now)
+        timer, missed = TimerEdit(first, max_runs=most), partial(reckoning.never_fired, now=now)
+        stored_jobs.compiled(stored)  # what can't be read is told here, before the transaction
     except ScheduleError as wrong:
         log.warning("job %s can't go by calendar %s: %s", stored.name, calendar.name, wrong)
         return False

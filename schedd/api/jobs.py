@@ -4,8 +4,10 @@ Each is: check, do it in one transaction with its audit line, tell the owner. `o
 delete means that nothing of the old definition starts any more (`settling`).
 """
 
+import logging
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 from uuid import uuid4
 
@@ -23,10 +25,15 @@ from schedd.api.errors import InvalidArgument, Violation
 from schedd.api.masks import masked
 from schedd.api.services import Caller, Services
 from schedd.api.unbuilt import refuse_unbuilt
+from schedd.core.cron import ScheduleError
 from schedd.core.ids import JobId
+from schedd.core.lifecycle import Reason
+from schedd.core.model import NewRun
 from schedd.core.records import Conflict, JobRecord
 from schedd.core.schedule import Occurrence
 from schedproto.v1 import job_pb2, job_service_pb2
+
+log = logging.getLogger(__name__)
 
 MOST_NEXT: Final = 1000
 _TICK: Final = timedelta(microseconds=1)
@@ -126,9 +133,8 @@ async def update_job(
         spec=spec.SerializeToString(deterministic=True),
         calendars=calendars,
     )
-    timer, missed = reckoning.edited_timer(record, old, spec, edited, now), None
-    if timer.reset is not None:
-        missed = reckoning.never_fired(record, now)
+    timer = reckoning.edited_timer(record, old, spec, edited, now)
+    missed = None if timer.reset is None else partial(reckoning.never_fired, now=now)
     if request.validate_only:
         due = reckoning.due_after(record, timer)
         return views.job_message(replace(record, definition=edited, due_at=due))
@@ -157,10 +163,21 @@ async def delete_job(
         raise stored_jobs.edited_meanwhile(stored.name)
     audit = caller.audit("delete", f"job/{stored.namespace}/{stored.name}", request.request_id)
     async with settling.kept(services, stored.name):
-        if not await services.store.delete_job(stored.job_id, audit):
+        if not await services.store.delete_job(stored.job_id, audit, _never_fired):
             raise stored_jobs.unknown(request.job)
         await settling.settle(services, caller, record)
     return job_service_pb2.DeleteJobResponse(deleted=True)
+
+
+def _never_fired(record: JobRecord, now: datetime) -> NewRun | None:
+    """The row for what was due of a job that is deleted now; none if it can't be read."""
+    stored = record.definition
+    try:
+        definitions.check_dialect(job_pb2.Job.FromString(stored.spec))
+        return reckoning.never_fired(record, now, Reason.DELETED)
+    except (ValueError, ScheduleError) as wrong:  # a newer member's, and it must be deleted
+        log.warning("job %s is deleted, and what was due of it isn't known: %s", stored.name, wrong)
+        return None
 
 
 async def list_next_instants(

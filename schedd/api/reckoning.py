@@ -1,4 +1,4 @@
-"""What a pause or an edit makes of a job's timer, reckoned from the job as it stands.
+"""What a pause, an edit or a deletion makes of a job's timer, reckoned from the job as it stands.
 
 instants of the timer until now ─→ one row that accounts for them all
 the first that is later         ─→ the timer to go on with
@@ -49,8 +49,8 @@ def after_pause(record: JobRecord, end: datetime) -> tuple[TimerEdit, NewRun | N
 def edited_timer(
     record: JobRecord, old: job_pb2.Job, new: job_pb2.Job, edited: StoredDefinition, now: datetime
 ) -> TimerEdit:
-    """Where an edit leaves the timer: anew if the schedule changed, or had made all its runs and
-    may make more now.
+    """Where an edit leaves the timer: anew if the schedule changed, or ends with it (it has made
+    as many runs as are wanted now), or had made all its runs and may make more now.
     """
     most = stored_jobs.definition(edited).max_runs
     if schedule_changed(old, new) or edited.calendars != record.definition.calendars:
@@ -59,8 +59,10 @@ def edited_timer(
     if new.max_runs == old.max_runs or record.nominal is None:
         return TimerEdit(max_runs=most)
     anew = stored_jobs.compiled(edited).following(now)
-    restart = (anew.due, anew.nominal) if anew else (None, None)
-    return TimerEdit(restart=restart, max_runs=most)
+    later = (anew.due, anew.nominal) if anew else (None, None)
+    if 0 < most <= record.fired:  # it ends with this edit, which accounts for what was due
+        return TimerEdit(later, max_runs=most)
+    return TimerEdit(restart=later, max_runs=most)
 
 
 def left_after(
@@ -86,11 +88,13 @@ def due_after(record: JobRecord, edit: TimerEdit) -> datetime | None:
     return record.due_at
 
 
-def never_fired(record: JobRecord, now: datetime) -> NewRun | None:
-    """The row that accounts for what was due by a schedule that is being replaced."""
+def never_fired(record: JobRecord, now: datetime, reason: Reason = Reason.EDITED) -> NewRun | None:
+    """The row that accounts for what was due by a schedule that is being replaced, or that ends
+    with its job (DELETED).
+    """
     if record.definition.paused:
         return _settled(record, now, State.SKIPPED, Reason.PAUSED)[0]
-    return _settled(record, now, State.MISSED, Reason.EDITED)[0]
+    return _settled(record, now, State.MISSED, reason)[0]
 
 
 def _settled(

@@ -71,10 +71,11 @@ class UserStore(Protocol):
         definition: StoredDefinition,
         timer: TimerEdit,
         audit: AuditEntry,
-        missed: NewRun | None = None,
+        missed: Callable[[JobRecord], NewRun | None] | None = None,
     ) -> JobRecord | Conflict | None:
         """Write a new generation. `timer` is reset when the schedule changed;
-        `missed` accounts for what was due by the old one and never fired.
+        `missed` is asked under the job's locks, of the job as it stood, for the row that accounts
+        for what was due by the old one and never fired; it may be asked several times.
         """
         ...
 
@@ -103,7 +104,15 @@ class UserStore(Protocol):
         """
         ...
 
-    async def delete_job(self, job_id: JobId, audit: AuditEntry) -> bool: ...
+    async def delete_job(
+        self,
+        job_id: JobId,
+        audit: AuditEntry,
+        missed: Callable[[JobRecord, datetime], NewRun | None] | None = None,
+    ) -> bool:
+        """False: it wasn't there. `missed` as in `update_job`, with the moment of the deletion."""
+        ...
+
     async def submit_run(
         self,
         record: JobRecord,

@@ -8,11 +8,13 @@ Invariants
 - Definition and timer have the same generation, raised by every change of either.
 - No call ends a run that was inserted early, but delete: the unique key would swallow the instant.
 - A deleted job has no timer, and its name is free at once.
+- What was due by a timer that is set anew or goes, and never fired, is reckoned from the timer as
+  it stands under the lock, and accounted for in the same transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -98,24 +100,25 @@ def update_job(
     definition: StoredDefinition,
     timer: TimerEdit,
     entry: AuditEntry,
-    missed: NewRun | None = None,
+    missed: Callable[[JobRecord], NewRun | None] | None = None,
 ) -> JobRecord | Conflict | None:
-    """Write a new generation, if the present one is the one seen; `missed` accounts for what was
-    due by the old schedule and never fired.
+    """Write a new generation, if the present one is the one seen. `missed` says of the job as it
+    stood what accounts for what was due by the old schedule and never fired.
     """
     generation = lock_job(connection, job_id)
     if generation is None:
         return None
     if generation != seen_generation:
         return Conflict("etag", job_id)
+    unfired = None if missed is None else missed(_stored(connection, job_id))
     try:
         _change(connection, job_id, name=clean(definition.name), spec=definition.spec)
     except IntegrityError as error:
         raise Refused(Conflict("name")) from error
     _pin(connection, definition)
     _set_timer(connection, job_id, timer)
-    if missed is not None:
-        _account(connection, job_id, generation, missed)
+    if unfired is not None:
+        _account(connection, job_id, generation, unfired)
     audit.write_all(connection, [entry])
     return _stored(connection, job_id)
 
@@ -177,11 +180,23 @@ def resume_job(
     return _stored(connection, job_id)
 
 
-def delete_job(connection: Connection, job_id: JobId, entry: AuditEntry) -> bool:
-    """Delete it: waiting runs are cancelled, running ones finish. False: it wasn't there."""
-    if lock_job(connection, job_id) is None:
+def delete_job(
+    connection: Connection,
+    job_id: JobId,
+    entry: AuditEntry,
+    missed: Callable[[JobRecord, datetime], NewRun | None] | None = None,
+) -> bool:
+    """Delete it: waiting runs are cancelled, running ones finish. False: it wasn't there. `missed`
+    says of the job as it stood at that moment what accounts for what was due and never fired.
+    """
+    generation = lock_job(connection, job_id)
+    if generation is None:
         return False
-    _change(connection, job_id, deleted_at=func.clock_timestamp())
+    now = connection.execute(select(func.clock_timestamp())).scalar_one()
+    unfired = None if missed is None else missed(_stored(connection, job_id), now)
+    if unfired is not None:
+        _account(connection, job_id, generation, unfired)
+    _change(connection, job_id, deleted_at=now)
     connection.execute(timers.delete().where(timers.c.job_id == job_id))
     standing.forget(connection, job_id)
     calendars.forget(connection, job_id)

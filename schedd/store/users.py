@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -69,7 +69,7 @@ class PostgresUserStore:
         definition: StoredDefinition,
         timer: TimerEdit,
         audit: AuditEntry,
-        missed: NewRun | None = None,
+        missed: Callable[[JobRecord], NewRun | None] | None = None,
     ) -> JobRecord | Conflict | None:
         """Write a new generation."""
         return await self.database.call(
@@ -104,9 +104,14 @@ class PostgresUserStore:
             lambda c: jobs.resume_job(c, job_id, timer, skipped, audit, seen_generation)
         )
 
-    async def delete_job(self, job_id: JobId, audit: AuditEntry) -> bool:
+    async def delete_job(
+        self,
+        job_id: JobId,
+        audit: AuditEntry,
+        missed: Callable[[JobRecord, datetime], NewRun | None] | None = None,
+    ) -> bool:
         """False: it wasn't there."""
-        return await self.database.call(lambda c: jobs.delete_job(c, job_id, audit))
+        return await self.database.call(lambda c: jobs.delete_job(c, job_id, audit, missed))
 
     async def submit_run(
         self,

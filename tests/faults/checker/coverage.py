@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from faults import oracle
 from faults.checker.instants import told, wrote
 from faults.checker.ledger import Due, Standing
+from faults.checker.lives import Deletion
 from faults.checker.overlap import limit_of
 from faults.checker.rows import NEVER_RAN, ticks
 from faults.checker.tables import clock
@@ -43,6 +44,23 @@ def l1(world: World) -> Iterator[Violation]:
                 yield Violation(
                     "L1", what, (told(standing), f"settled by {standing.settled.where}")
                 )
+    yield from _deleted(world)
+
+
+def _deleted(world: World) -> Iterator[Violation]:
+    """What fell due before a deletion stands in a row, and what the deletion found is told so."""
+    for due in world.dues_at_deletion:
+        assert due.life.deletion is not None, "it is owed by a deletion"
+        where = f"{due.name} at {clock(due.at)}"
+        gone = f"deleted at {clock(due.life.deletion.at)}"
+        if not due.rows:
+            what = f"{where} stands in no row, and its job was {gone}"
+            yield Violation("L1", what, _around(world, due))
+        for standing in due.rows[:1]:
+            why = _by_deletion(due, due.life.deletion, standing)
+            if why is not None:
+                what = f"{where}: {why}, and its job was {gone}"
+                yield Violation("L1", what, (told(standing),))
 
 
 def l2(world: World) -> Iterator[Violation]:
@@ -240,6 +258,19 @@ def _by_control(due: Due, standing: Standing, reason: str) -> str | None:
     if any(not due.in_time or due.at >= invoked - EDIT_SLACK for invoked in edits):
         return None
     return "EDITED, and nothing had been edited"
+
+
+def _by_deletion(due: Due, deletion: Deletion, standing: Standing) -> str | None:
+    """Why the row may not account for what a deletion found; None: it may."""
+    row = standing.row
+    if due.at < deletion.left or standing.ran:
+        return None
+    paused = due.life.paused(due.at, deletion.at) is not None
+    told_so = (row.state, row.reason)
+    if told_so == ("MISSED", "DELETED") or (told_so == ("SKIPPED", "PAUSED") and paused):
+        late = standing.inserted.commit != deletion.commit
+        return "was written by another commit than the deletion's" if late else None
+    return f"{row.state} ({row.reason})"
 
 
 def _by_overlap(world: World, standing: Standing, definition: Definition | None) -> str | None:

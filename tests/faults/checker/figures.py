@@ -31,6 +31,7 @@ def figures_of(world: World) -> Figures:
             lost += 1
         else:
             missed += 1
+    gone = sum(1 for due in world.dues_at_deletion if not due.rows)
     extra = list(extras(world))
     twice = sum(
         1
@@ -38,11 +39,11 @@ def figures_of(world: World) -> Figures:
         if sum(1 for each in due.rows if world.starts.get(each.row.run_id)) > 1
     )
     return Figures(
-        judged=len(world.dues),
+        judged=len(world.dues) + gone,
         on_time=on_time,
         late=late,
         missed=missed,
-        lost=lost,
+        lost=lost + gone,
         doubled=twice + sum(1 for each in extra if each.cause is None),
         explained=sum(1 for each in extra if each.cause is not None),
         longest_gap=_longest_gap(world),

@@ -2,7 +2,8 @@
 
 An instant is owed where the oracle has it under a schedule that certainly was in force: after the
 commit that brought the schedule, up to the call that asked for the next one. In between either
-schedule is right, and nothing is owed. A fold stands for each instant of its span.
+schedule is right, and nothing is owed. A deletion owes a row for whatever fell due before it. A
+fold stands for each instant of its span.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from faults import oracle
 from faults.checker.lives import Life
 from faults.checker.rows import NEVER_RAN, Run, ticks
 from faults.checker.tables import Step
-from faults.checker.windows import ON_TIME, Windows
+from faults.checker.windows import ON_TIME, QUIET_BOUND, Windows
 
 MARGIN = 2.0
 """Seconds before the end of a run within which nothing is judged."""
@@ -89,6 +90,26 @@ def dues_of(
                 continue
             found = tuple(covered.get(ticks(at), ()))
             dues.append(Due(life, at, found, deadline, in_time))
+    return dues
+
+
+def dues_at_deletion(
+    lives: Iterable[Life], rows: Mapping[str, Sequence[Standing]], windows: Windows
+) -> list[Due]:
+    """What the deletions of jobs left no owner to account for: what their timers hadn't, and what
+    fell due in the last second before.
+    """
+    dues: list[Due] = []
+    for life in lives:
+        if life.deletion is None:
+            continue
+        at, left = life.deletion.at, life.deletion.left
+        covered = covering(life, rows.get(life.job_id, ()))
+        for schedule, since, until in life.segments():
+            for due in oracle.due(schedule, since, min(until, at - QUIET_BOUND)):
+                if due >= left or due + ON_TIME > at:
+                    found = tuple(covered.get(ticks(due), ()))
+                    dues.append(Due(life, due, found, at, windows.in_time(due)))
     return dues
 
 

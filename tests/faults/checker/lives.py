@@ -64,6 +64,17 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
+class Deletion:
+    """Of a job, at the moment that its row names; `left`: the first instant that its timer hadn't
+    accounted for then.
+    """
+
+    commit: int
+    at: float
+    left: float
+
+
+@dataclass(frozen=True, slots=True)
 class Life:
     """A job that the test knows. `stopped`: when it was deleted, or paused and never resumed;
     `left`: the first instant that its timer hadn't accounted for then.
@@ -76,6 +87,7 @@ class Life:
     pauses: tuple[Pause, ...] = ()
     stopped: float = NEVER
     left: float = NEVER
+    deletion: Deletion | None = None
 
     def at_generation(self, generation: int) -> Phase | None:
         """The definition that a row of this generation was made from."""
@@ -215,9 +227,9 @@ def _life(
 ) -> Life:
     own, stopped = _pauses(steps, lambda job: job.paused)
     whole, halted = _pauses(cluster.steps, lambda row: row.paused)
-    deleted = (s for s in steps if s.after and s.after.deleted)
+    deleted = next((s for s in steps if s.after and s.after.deleted), None)
     stop = min(
-        (one for one in (stopped, halted, next(deleted, None)) if one is not None),
+        (one for one in (stopped, halted, deleted) if one is not None),
         key=lambda one: one.commit,
         default=None,
     )
@@ -226,9 +238,18 @@ def _life(
     life = Life(steps[0].key[0], first.name, first.namespace, tuple(phases), pauses)
     if stop is None:
         return life
-    timer = timers.before(stop.commit, life.job_id)
-    left = timer.nominal if timer is not None and timer.nominal is not None else NEVER
-    return replace(life, stopped=stop.at, left=left)
+    left = _unaccounted(timers, stop.commit, life.job_id)
+    life = replace(life, stopped=stop.at, left=left)
+    if deleted is None or deleted.after is None or deleted.after.deleted_at is None:
+        return life
+    left = _unaccounted(timers, deleted.commit, life.job_id)
+    return replace(life, deletion=Deletion(deleted.commit, deleted.after.deleted_at, left))
+
+
+def _unaccounted(timers: Table[Timer], commit: int, job_id: str) -> float:
+    """The first instant that the timer had still to account for, just before this commit."""
+    timer = timers.before(commit, job_id)
+    return timer.nominal if timer is not None and timer.nominal is not None else NEVER
 
 
 def _pauses(

@@ -134,7 +134,7 @@ class Job:
     generation: int
     spec: str | None
     paused: bool
-    deleted: bool
+    deleted_at: float | None
     ephemeral: bool
 
     @classmethod
@@ -146,9 +146,14 @@ class Job:
             generation=number(row["generation"]),
             spec=row.get("spec"),
             paused=row.get("paused_at") is not None,
-            deleted=row.get("deleted_at") is not None,
+            deleted_at=instant(row.get("deleted_at")),
             ephemeral=flag(row.get("ephemeral")),
         )
+
+    @property
+    def deleted(self) -> bool:
+        """Whether it is gone."""
+        return self.deleted_at is not None
 
 
 @dataclass(frozen=True, slots=True)

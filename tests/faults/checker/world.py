@@ -12,11 +12,14 @@ from functools import cached_property
 
 from faults.checker import rows, tables
 from faults.checker.assignments import Assignment, assignments_of
-from faults.checker.ledger import Due, Standing, dues_of
+from faults.checker.ledger import Due, Standing, dues_at_deletion, dues_of
 from faults.checker.lives import Call, Lives, calls_of, lives_of
 from faults.checker.tables import Table
 from faults.checker.windows import Windows, windows_of
 from faults.history import History, ProbeEvent
+
+UPGRADE = "upgrade"
+"""A scenario with this in its name has members of the version before, too."""
 
 
 class World:
@@ -139,6 +142,17 @@ class World:
     def dues(self) -> Sequence[Due]:
         """What every job of the test owes, judged by instants."""
         return dues_of(self.lives.by_job.values(), self.rows_by_job, self.windows)
+
+    @cached_property
+    def dues_at_deletion(self) -> Sequence[Due]:
+        """What had fallen due of a job by the moment of its deletion, and no owner was left to see
+        to. Members of the version before delete without a word of it.
+        """
+        if UPGRADE in self.meta.scenario:
+            return ()
+        judged = {(due.life.job_id, due.at) for due in self.dues}
+        owed = dues_at_deletion(self.lives.by_job.values(), self.rows_by_job, self.windows)
+        return [due for due in owed if (due.life.job_id, due.at) not in judged]
 
     @cached_property
     def rows_by_job(self) -> Mapping[str, Sequence[Standing]]:

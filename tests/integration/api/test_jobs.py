@@ -237,6 +237,95 @@ async def test_what_was_due_by_the_old_schedule_and_never_fired_is_accounted_for
     assert count in (9, 10)
 
 
+async def unfired(api, minutes: int = 10) -> None:
+    """Nobody fires any more: the timer stands so many of its instants further back."""
+    await api.world.sql(
+        "UPDATE timers SET due_at = due_at - span, nominal = nominal - span"
+        " FROM make_interval(mins => %s) span",
+        minutes,
+    )
+
+
+async def test_what_was_due_of_a_deleted_job_and_never_fired_is_accounted_for(api):
+    """P3.19."""
+    await api("CreateJob", create(job()))
+    await unfired(api)
+    await api("DeleteJob", wire.DeleteJobRequest(job="j"))
+    [(state, reason, count)] = await api.rows("j")
+    assert (state, reason) == ("MISSED", "DELETED")
+    assert count in (10, 11)
+    [(all_before, generation)] = await api.world.sql(
+        "SELECT r.scheduled_until <= j.deleted_at"
+        " AND r.scheduled_until > j.deleted_at - interval '1 min', r.generation"
+        " FROM runs r JOIN jobs j USING (job_id)"
+    )
+    assert (all_before, generation) == (True, 1)
+
+
+async def test_what_a_paused_job_passed_over_until_it_is_deleted_is_skipped(api):
+    await api("CreateJob", create(job()))
+    await api("PauseJob", wire.PauseJobRequest(job="j"))
+    await unfired(api)
+    await api("DeleteJob", wire.DeleteJobRequest(job="j"))
+    assert [row[:2] for row in await api.rows("j")] == [("SKIPPED", "PAUSED")]
+
+
+async def test_a_job_of_which_nothing_is_due_is_deleted_without_a_row(api):
+    for each in (job(every=Duration(seconds=86400 * 365)), job("by-hand", on_demand=True)):
+        await api("CreateJob", create(each))
+        await api("DeleteJob", wire.DeleteJobRequest(job=each.name))
+    assert await api.world.sql("SELECT * FROM runs") == []
+
+
+async def test_a_job_that_only_a_newer_version_can_read_is_deleted_all_the_same(api):
+    await api("CreateJob", create(job()))
+    await unfired(api)
+    newer = job(cron=["0 3 * * *"], cron_dialect=99).SerializeToString()
+    await api.world.sql("UPDATE jobs SET spec = %s", newer)
+    await api("DeleteJob", wire.DeleteJobRequest(job="j"))
+    with pytest.raises(NotFound):
+        await api("GetJob", wire.GetJobRequest(job="j"))
+    assert await api.rows("j") == []
+
+
+@pytest.mark.parametrize("call", ["edit", "delete"])
+async def test_what_is_fired_while_a_job_is_changed_isnt_accounted_for_twice(
+    api, monkeypatch, call
+):
+    """P3.19: reckoned from the timer under its lock, not from what was read before."""
+    await api("CreateJob", create(job()))
+    await unfired(api)
+    users = type(api.services.store)
+    found = users.get_job
+
+    async def overtaken(store, namespace: str, name: str):
+        record = await found(store, namespace, name)
+        await unfired(api, minutes=-4)  # its owner, that fired four
+        return record
+
+    monkeypatch.setattr(users, "get_job", overtaken)
+    if call == "edit":
+        await api("UpdateJob", update(job(every=Duration(seconds=3600)), "every"))
+    else:
+        await api("DeleteJob", wire.DeleteJobRequest(job="j"))
+    [(_, reason, count)] = await api.rows("j")
+    assert reason == ("EDITED" if call == "edit" else "DELETED")
+    assert count in (6, 7)
+
+
+async def test_what_was_due_when_an_edit_ends_the_schedule_is_accounted_for(api):
+    """P3.19, by fewer `max_runs` than it has made; and the timer doesn't go back to it."""
+    await api("CreateJob", create(job(max_runs=5)))
+    await unfired(api)
+    await api.world.sql("UPDATE timers SET fired = 3")
+    await api("UpdateJob", update(job(max_runs=2), "max_runs"))
+    assert [row[:2] for row in await api.rows("j")] == [("MISSED", "EDITED")]
+    [(due, past)] = await api.world.sql(
+        "SELECT t.due_at, t.nominal > r.scheduled_until FROM timers t JOIN runs r USING (job_id)"
+    )
+    assert (due, past) == (None, True)
+
+
 async def test_a_pause_waits_for_what_may_still_start_and_says_when_it_cannot_know(api):
     """P3.8: no ok while an assignment may be on its way."""
     made = await api("CreateJob", create(job(on_demand=True)))

@@ -178,8 +178,19 @@ class Stage:
         job = self.jobs[name] = Job(job_id, name, shard, row, timer, every)
         return job
 
-    def change(self, job: Job, at: float, call: str, phase: str = "ok", **wanted: Any) -> None:
-        """Edit (`wanted`: what changes in the definition), pause, resume, delete a job."""
+    def change(
+        self,
+        job: Job,
+        at: float,
+        call: str,
+        phase: str = "ok",
+        *,
+        also: Iterable[Change] = (),
+        **wanted: Any,
+    ) -> None:
+        """Edit (`wanted`: what changes in the definition), pause, resume, delete a job; the
+        commit writes `also`, too.
+        """
         job.generation += 1
         generation = str(job.generation)
         answer = {"job_id": job.id, "generation": job.generation} if phase == "ok" else None
@@ -200,7 +211,8 @@ class Stage:
         job.timer["nominal"] = stamp(int(committed) + 1)
         timer = update("timers", dict(job.timer))
         gone = delete("timers", {"job_id": job.id})
-        self.commit(committed, update("jobs", dict(job.row)), gone if call == "delete" else timer)
+        timer = gone if call == "delete" else timer
+        self.commit(committed, update("jobs", dict(job.row)), timer, *also)
 
     def history(self) -> History:
         """All of it, as it would have been recorded."""

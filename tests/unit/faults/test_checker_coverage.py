@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from faults.checker import check
-from faults.history import Stall
+from faults.history import Change, Stall
 from support.story import BASE, Story, broken, calm, leader_killed
+from support.story.rows import insert, stamp
 
 NONE: frozenset[str] = frozenset()
 GAP = {101, 102, 103}
@@ -158,12 +159,79 @@ def test_a_run_that_a_user_cancelled_breaks_nothing() -> None:
     assert broken(story) == NONE
 
 
-def test_what_a_deletion_left_unfired_in_an_outage_is_not_owed() -> None:
+def violated(story: Story) -> set[str]:
+    """What is broken, whether or not enough was judged."""
+    return {each.invariant for each in check(story.history()).violations}
+
+
+def deleted_in_the_outage(*account: Change, scenario: str = "leader-kill") -> Story:
+    """The leader is killed, and nobody owns the job when a user deletes it at 104.35."""
     story = leader_killed(without=set(range(101, 250)))
-    story.change(story.jobs["tick"], 104.3, "delete")
-    verdict = check(story.history())
+    story.meta = replace(story.meta, scenario=scenario)
+    story.change(story.jobs["tick"], 104.3, "delete", also=account)
+    return story
+
+
+def unfired(state: str, reason: str, last: int = 104) -> Change:
+    """The row for 101 to `last`."""
+    story = leader_killed()
+    span = {"scheduled_until": stamp(last), "count": str(last - 100)}
+    run = story.new(101, state=state, reason=reason, **span)
+    return insert("runs", dict(run.row))
+
+
+def test_what_a_deletion_found_unfired_in_an_outage_may_be_missed() -> None:
+    verdict = check(deleted_in_the_outage(unfired("MISSED", "DELETED")).history())
     assert not verdict.violations
     assert verdict.figures.judged == 100
+
+
+def test_what_a_deletion_left_unfired_in_an_outage_without_a_row_breaks_l1() -> None:
+    verdict = check(deleted_in_the_outage().history())
+    assert {each.invariant for each in verdict.violations} == {"L1"}
+    assert verdict.figures.lost == 4
+    assert violated(deleted_in_the_outage(unfired("MISSED", "DELETED", last=103))) == {"L1"}
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"), [("SKIPPED", "PAUSED"), ("MISSED", "WINDOW"), ("SKIPPED", "DELETED")]
+)
+def test_what_a_deletion_accounts_for_otherwise_breaks_l1(state: str, reason: str) -> None:
+    assert violated(deleted_in_the_outage(unfired(state, reason))) == {"L1"}
+
+
+def test_what_fell_due_in_a_pause_is_accounted_for_by_the_deletion() -> None:
+    story = leader_killed(without=set(range(201, 250)))
+    tick = story.jobs["tick"]
+    story.change(tick, 200.3, "pause")
+    row = story.new(201, state="SKIPPED", reason="PAUSED", scheduled_until=stamp(204), count="4")
+    accounted = [insert("runs", dict(row.row))]
+    story.change(tick, 204.3, "delete", also=accounted)
+    assert violated(story) == NONE
+
+
+def test_what_fell_due_in_a_pause_and_stands_in_no_row_after_the_deletion_breaks_l1() -> None:
+    story = leader_killed(without=set(range(201, 250)))
+    tick = story.jobs["tick"]
+    story.change(tick, 200.3, "pause")
+    story.change(tick, 204.3, "delete")
+    assert violated(story) == {"L1"}
+
+
+def test_an_instant_within_the_clocks_error_of_a_deletion_may_be_either() -> None:
+    story = calm(without=set(range(200, 250)))
+    story.change(story.jobs["tick"], 199.99, "delete")  # committed at 200.04
+    assert violated(story) == NONE
+
+
+def test_an_instant_just_before_a_deletion_in_a_quiet_time_breaks_l1_without_a_row() -> None:
+    story = calm(without=set(range(200, 250)))
+    story.change(story.jobs["tick"], 200.3, "delete")
+    assert violated(story) == {"L1"}
+
+
+def test_members_of_the_version_before_delete_without_a_word() -> None:
+    assert violated(deleted_in_the_outage(scenario="rolling-upgrade")) == NONE
 
 
 # -- L2
