@@ -139,9 +139,11 @@ class ReadyQueue:
                 line = self._where[run.key.run_id] = self._line(need, run.priority)
             line.add(run)
 
-    def pop(self, goes: Goes = _any) -> LiveRun | None:
-        """Take out the run that goes next among those that may; None when no such run waits."""
-        lines = self._lines.values()
+    def pop(self, goes: Goes = _any, least: Priority = Priority.LOW) -> LiveRun | None:
+        """Take out the run that goes next among those that may, of this priority and those above;
+        None when no such run waits.
+        """
+        lines = [line for line in self._lines.values() if line.priority >= least]
         oldest = [(place, line.need) for line in lines if (place := line.oldest()) is not None]
         oldest.sort()  # no two places are equal, so needs aren't compared
         for place, need in oldest:

@@ -5,6 +5,9 @@
 From choice to push a run's slots are under way (`attached`): a worker that grants less meanwhile is
 told, and keeps them for it.
 
+A batch is written as a whole, and where much is ready it is full: there it has nothing of a lower
+priority than its first, so that the few that are urgent don't take the time of the many.
+
 Slots may be granted for what goes before another member's head alone; a run that goes after it
 leaves them unused, and the demand that is told then has them dealt anew.
 
@@ -31,6 +34,7 @@ from schedd.core.model import (
     Draft,
     Incarnation,
     LiveRun,
+    Priority,
 )
 from schedd.core.overlap import limit_of
 from schedd.core.placement import Need, Offer, able, choose, need_of
@@ -50,6 +54,8 @@ from schedkit.errors import Unavailable
 from schedkit.tasks import Loop
 
 BATCH: Final = 500
+MANY: Final = 500
+"""Runs that are ready, from which on what is urgent doesn't share its statement with the rest."""
 SORTED_AT_MOST: Final = 2_000
 """Runs that are put into the line of their need in one round; the rest has its turn in the next."""
 START_WITHIN: Final = timedelta(seconds=5)
@@ -148,7 +154,7 @@ class Dispatch:
         while len(chosen) < self._size.now and seen < SORTED_AT_MOST:
             offers = self._workers.offers()
             room = min(self._size.now - len(chosen), sum(offer.slots for offer in offers))
-            batch = self._pop(room, offers)
+            batch = self._pop(room, offers, chosen[0][0].priority if chosen else None)
             if not batch:
                 return chosen, False
             seen += len(batch)
@@ -172,15 +178,24 @@ class Dispatch:
                     chosen.append((run, entry, offer))
         return chosen, True
 
-    def _pop(self, count: int, offers: Sequence[Offer]) -> list[LiveRun]:
+    def _pop(
+        self, count: int, offers: Sequence[Offer], first: Priority | None = None
+    ) -> list[LiveRun]:
+        """So many at most, to go with one of the priority `first`."""
+
         def goes(need: Need | None, rank: float) -> bool:
             if need is None:
                 return any(offer.slots and rank <= offer.last for offer in offers)
             return choose(need, rank, offers) is not None
 
         batch: list[LiveRun] = []
-        while len(batch) < count and (run := self._board.ready.pop(goes)) is not None:
+        ready = self._board.ready
+        many = len(ready) >= MANY
+        least = first if first and many else Priority.LOW
+        while len(batch) < count and (run := ready.pop(goes, least)) is not None:
             batch.append(run)
+            if many:
+                least = first or batch[0].priority
         return batch
 
     async def _assign(self, chosen: Sequence[tuple[LiveRun, Known, Offer]], choice: Choice) -> bool:

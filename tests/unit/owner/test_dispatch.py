@@ -23,6 +23,7 @@ from schedd.core.pauses import NO_PAUSES, Pause, Pauses
 from schedd.core.ready_queue import Head
 from schedd.core.records import Assignments, Unstarted
 from schedd.owner.catalogue import Known
+from schedd.owner.dispatch import MANY
 from schedd.owner.elsewhere import Nowhere
 from schedkit.errors import OutcomeUnknown, Unavailable
 from support.dispatching import SHELL, World, of
@@ -184,6 +185,23 @@ async def test_a_hundred_thousand_that_wait_cost_a_round_nothing():
     for _ in range(10):
         await world.dispatch.step()
     assert looked == 0
+
+
+@pytest.mark.parametrize(("waiting", "together"), [(MANY, 2), (10, 12)])
+async def test_while_much_is_ready_what_is_urgent_is_written_without_the_rest(
+    waiting: int, together: int
+) -> None:
+    """The rest takes its time; with little there is no rest to speak of."""
+    world = World()
+    world.attach(worker(slots=64), grant=64)
+    world.board.put_runs([of(number, number) for number in range(1, waiting + 1)], NOW)
+    urgent = [replace(of(n, n), priority=Priority.HIGH) for n in (9001, 9002)]
+    world.board.put_runs(urgent, NOW)
+    await world.dispatch.step()
+    assert len(world.handed()) == together
+    assert world.handed() >= {9001, 9002}
+    await world.settle()
+    assert len(world.handed()) == min(64, waiting + 2), "and the rest follows at once"
 
 
 def test_what_is_gone_from_the_rows_leaves_the_board():
