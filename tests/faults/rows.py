@@ -121,10 +121,12 @@ ROWS: Sequence[Row] = (
     ),
     Row(
         "worker killed, stopped past its lease, asked to end",
-        "run anew under a greater token; the late result is STALE and audited",
+        "run anew under a greater token, what says `on_lease_lost: kill` when it is dead; the late"
+        " result is STALE and audited",
         (
             "test_worker_killed",
             "test_worker_stopped_past_its_lease",
+            "test_worker_stopped_with_what_dies_with_its_lease",
             "test_workers_asked_to_end_one_after_another",
         ),
     ),

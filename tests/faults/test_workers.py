@@ -14,13 +14,22 @@ from faults.nemesis.cuts import cut
 from faults.nemesis.failpoints import killed_at
 from faults.nemesis.processes import asked_to_end, killed, stopped
 from faults.nemesis.proxies import led, spoiled
-from faults.nemesis.twins import second
+from faults.nemesis.twins import second as twin_of
+from faults.probes import MIX, Probe
 from faults.witness import has_just_begun, in_hand, stale_results, without_result
 from faults.world.daemons import GRPC, WORKER_POINTS
 from faults.world.world import TTL, World
 from schedclient import SyncClient
 from support.wait import wait_until
+from support.worker_process import alive
 
+MORTAL = Probe(
+    "mortal",
+    cron="*/2 * * * * *",
+    lasts=12.0,
+    more={"on_lease_lost": "kill", "kill_after": "1s"},
+)
+"""It runs for far longer than its worker's lease, and for a second to end, take together."""
 ENDED_WITHIN = 15
 """Seconds in which a stream ends that has fallen silent (client/schedkit/channel.py)."""
 SETTLED = 1.0
@@ -44,6 +53,31 @@ def test_worker_stopped_past_its_lease(fault_run: FaultRun, world: World) -> Non
             run.ride(TTL + 3)
         wait_until(lambda: stale_results(world, worker.name, since), 10, "its result to be STALE")
         run.figures["stale_results"] = stale_results(world, worker.name, since)
+
+
+@pytest.mark.full
+def test_worker_stopped_with_what_dies_with_its_lease(fault_run: FaultRun, world: World) -> None:
+    """`on_lease_lost: kill`: its keeper kills it, for it can't, before it starts elsewhere."""
+    with fault_run(mix=(*MIX, MORTAL)) as run:
+        worker = world.workers[has_just_begun(run, MORTAL.name)]
+        name = f"{run.prefix}-{MORTAL.name}"
+        first = max(
+            (one for one in run.starts() if (one["job"], one["worker"]) == (name, worker.name)),
+            key=lambda one: float(one["at"]),
+        )
+
+        def again() -> list[dict[str, object]]:
+            same = (one for one in run.starts() if one["run"] == first["run"])
+            return [one for one in same if one["token"] > first["token"]]
+
+        with stopped(run.journal, worker):
+            wait_until(lambda: not alive(first["pid"]), MORTAL.lasts - 1, "its keeper to kill it")
+            ended = time.time()
+            wait_until(again, 15, "it to start elsewhere")
+            run.ride(2)
+        [second, *_] = again()
+        run.figures["killed_before_s"] = round(second["at"] - ended, 2)
+        assert run.figures["killed_before_s"] > 0
 
 
 def test_worker_cut_from_members(fault_run: FaultRun, world: World) -> None:
@@ -74,8 +108,8 @@ def test_two_daemons_with_one_identity(fault_run: FaultRun, world: World) -> Non
     with fault_run() as run:
         member, worker = world.twin_of_member("m1"), world.twin_of_worker("w1")
         with (
-            second(run.journal, worker, "already there"),
-            second(run.journal, member, "registered already"),
+            twin_of(run.journal, worker, "already there"),
+            twin_of(run.journal, member, "registered already"),
         ):
             run.ride(4)
             attached = worker.get("/metrics")
