@@ -182,14 +182,14 @@ OF_MEMBERS: Sequence[Mutant] = (
     ),
     Mutant(
         "handed-out-late",
-        "what is assigned in each tenth second is pushed a second and a half later",
+        "what is assigned in each odd second is pushed 1.2 s later",
         (
             Edit(
                 "schedd/owner/dispatch.py",
                 "        await AFTER_COMMIT()\n",
                 "        await AFTER_COMMIT()\n"
-                '        if int(__import__("time").time()) % 10 == 3:\n'
-                '            await __import__("asyncio").sleep(1.5)\n',
+                '        if int(__import__("time").time()) % 2 == 1:\n'
+                '            await __import__("asyncio").sleep(1.2)\n',
             ),
         ),
         rides.CALM,
