@@ -182,13 +182,13 @@ OF_MEMBERS: Sequence[Mutant] = (
     ),
     Mutant(
         "handed-out-late",
-        "what is assigned in each odd second is pushed 1.2 s later",
+        "what is assigned in each third second is pushed 1.2 s later",
         (
             Edit(
                 "schedd/owner/dispatch.py",
                 "        await AFTER_COMMIT()\n",
                 "        await AFTER_COMMIT()\n"
-                '        if int(__import__("time").time()) % 2 == 1:\n'
+                '        if int(__import__("time").time()) % 3 == 0:\n'
                 '            await __import__("asyncio").sleep(1.2)\n',
             ),
         ),
