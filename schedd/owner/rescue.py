@@ -153,7 +153,6 @@ class Rescue:
             runs = await self._read(part, until)
             rows += len(runs)
             await self._sort_in(runs, [one for shard in part for one in stood.get(shard, ())])
-            self._board.were_read(part)
             running += (run for run in runs if run.state is State.RUNNING)
             crowds += crowded(runs)
             await asyncio.sleep(0)  # between two parts everybody else has their turn
