@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
@@ -311,6 +311,16 @@ def daemon(mark: Path) -> str:
     return f"setsid -f sh -c 'trap \"\" TERM; echo $$ > {mark}; while :; do sleep 0.2; done'"
 
 
+@contextlib.contextmanager
+def standing_still(worker: WorkerProcess) -> Iterator[None]:
+    """The worker itself, alone: what it has started runs on."""
+    worker.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        worker.signal(signal.SIGCONT)
+
+
 def tree_at(folder: Path) -> tuple[str, list[Path]]:
     """A program that has a child, and a daemon; where each writes its number."""
     marks = [folder / each for each in ("program", "child", "daemon")]
@@ -332,16 +342,13 @@ async def test_a_stopped_worker_keeps_nothing_that_dies_with_its_lease(
         await stream.assign(argv=["sh", "-c", lasting])
         doomed = [await pid_in(mark) for mark in marks]
         spared = [await pid_in(mark) for mark in others]
-        worker.signal(signal.SIGSTOP)
-        stopped = boottime()
-        try:
+        with standing_still(worker):
+            stopped = boottime()
             for pid in doomed:
                 await gone(pid)
             # The lease lives for 3 s at most, and `kill_after` and 2 s later it begins elsewhere.
             assert boottime() - stopped < 3.0 + 1.0 + 2.0
             assert all(alive(pid) for pid in spared)
-        finally:
-            worker.signal(signal.SIGCONT)
         result = await stream.result_of(key)
         assert result.outcome == pb.Result.OUTCOME_RETURNED
         assert result.reason == common_pb2.REASON_WORKER_LOST
@@ -375,12 +382,9 @@ async def test_a_keeper_that_came_later_knows_of_the_lease_too(
             "a new keeper",
         )
         await wait_until_async(lambda: looks(fresh[0]), PATIENCE, "its first look")
-        worker.signal(signal.SIGSTOP)
-        try:
+        with standing_still(worker):
             for pid in doomed:
                 await gone(pid)
-        finally:
-            worker.signal(signal.SIGCONT)
 
 
 @GROUPED
@@ -405,11 +409,8 @@ async def test_a_stopped_worker_keeps_nothing_that_hides_in_a_cgroup(tmp_path: P
             argv=["sh", "-c", f"{escape(mark)}; sleep 300"], on_lease_lost=KILL, kill_after=0.0
         )
         pid = await pid_in(mark)
-        worker.signal(signal.SIGSTOP)
-        try:
+        with standing_still(worker):
             await gone(pid)
-        finally:
-            worker.signal(signal.SIGCONT)
 
 
 @GROUPED
