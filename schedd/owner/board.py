@@ -38,6 +38,8 @@ class Board:
         self.ready = ReadyQueue()
         self.running: dict[RunId, LiveRun] = {}
         self._held: dict[JobId, ReadyQueue] = {}
+        self._judged: dict[JobId, int] = {}
+        """Of jobs whose runs are being judged: how many went meanwhile and nobody was held."""
         ownership.listen(self._shards_changed)
 
     def put_timers(self, timers: Iterable[Timer], until: datetime | None = None) -> None:
@@ -98,6 +100,19 @@ class Board:
             del self._held[job]
         return released
 
+    def judge(self, jobs: Iterable[JobId]) -> None:
+        """Runs of these jobs are off the queue, until somebody says `judged`. Who goes meanwhile
+        finds none of them held, though they may be judged by rows as they were before.
+        """
+        self._judged = dict.fromkeys(jobs, 0)
+
+    def judged(self) -> int:
+        """They are where they belong: as many as went meanwhile may be tried again; gives how
+        many of them were held.
+        """
+        gone, self._judged = self._judged, {}
+        return sum(self.release(job, count) for job, count in gone.items())
+
     @property
     def held(self) -> list[JobId]:
         """Jobs of which runs are held."""
@@ -107,7 +122,12 @@ class Board:
         """The run has ended, or is somebody else's. One that was held may take its place: gives
         how many became ready.
         """
-        return self.release(job) if self._take_off(run_id, job) else 0
+        if not self._take_off(run_id, job):
+            return 0
+        released = self.release(job)
+        if not released and job in self._judged:
+            self._judged[job] += 1
+        return released
 
     def standing(self, until: datetime) -> list[LiveRun]:
         """What stands here now, but for what becomes ready later than `until`."""
@@ -124,7 +144,7 @@ class Board:
         nothing else would, but a look through all objects.
         """
         self.timers, self.waiting = Agenda(), Agenda()
-        self.ready, self.running, self._held = ReadyQueue(), {}, {}
+        self.ready, self.running, self._held, self._judged = ReadyQueue(), {}, {}, {}
 
     def _put_ready(self, run: LiveRun) -> bool:
         """Whether that is news."""

@@ -203,6 +203,7 @@ class Dispatch:
         known = {run.key.run_id: entry for run, entry, _ in chosen}
         runs = {run.key.run_id: run for run, _, _ in chosen}
         drafts = [_draft(run, entry.definition, offer) for run, entry, offer in chosen]
+        self._board.judge({run.job_id for run, _, _ in chosen})
         answers = await self._transactor.by_lane(drafts, self._write)
         refused: list[tuple[LiveRun, Known]] = []
         held: list[LiveRun] = []
@@ -215,6 +216,7 @@ class Dispatch:
         choice.settle()
         for run in held:
             self._board.hold(run)
+        tried = self._board.judged()
         failed = [answer for answer in answers if isinstance(answer, Failed)]
         for answer in failed:
             # It didn't happen, or is in doubt: either way the statement judges them again.
@@ -224,7 +226,9 @@ class Dispatch:
         if failed:
             self._catalogue.forget(run.job_id for run, _ in refused)
             raise failed[0].error
-        again = bool(refused) and await self._look_into(refused)
+        again = tried > 0
+        if refused:
+            again = await self._look_into(refused) or again
         entries = {run.job_id: entry for run, entry, _ in chosen}
         return (bool(held) and await self._crowds.part(held, entries)) or again
 

@@ -122,6 +122,30 @@ async def test_a_run_over_its_jobs_limit_is_held_until_one_of_its_job_is_gone():
     assert world.handed() == {1, 2}
 
 
+async def test_one_that_goes_while_the_others_are_judged_by_rows_of_before_lets_the_oldest_go():
+    world = World()
+    world.attach(worker(slots=8), grant=4)
+    world.definitions.default = replace(SHELL, overlap_limit=1)
+    job = run(1).job_id
+    world.rows.limits = {job: 1}
+    world.board.put_runs([of(1, 1)], NOW)
+    await world.settle()
+    world.board.put_runs([of(1, 3, waited=7), of(1, 2, waited=8)], NOW)
+
+    def ended() -> None:
+        world.rows.meanwhile = lambda: None
+        world.rows.admitted[job] = 0
+        assert world.board.forget(of(1, 1).key.run_id, job) == 0, "nobody is held yet"
+
+    world.rows.meanwhile = ended
+    await world.settle()
+    assert world.handed() == {1, 2}
+    assert world.board.held == [job]
+    tried = len(world.rows.drafts)
+    await world.settle()
+    assert len(world.rows.drafts) == tried, "it lets one of them go, once"
+
+
 async def test_a_held_run_is_tried_again_though_nobody_said_that_one_is_gone():
     world = World()
     world.attach(worker(slots=8), grant=4)
