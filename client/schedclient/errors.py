@@ -208,12 +208,9 @@ def from_form(error: FormErrors) -> InvalidArgument:
     more = f" (and {len(others)} more)" if others else ""
     return InvalidArgument(
         f"{first}{more}",
-        reason="INVALID_FORM",
-        remedy="mend the field; nothing was sent",
-        violations=[
-            Violation(one.where, f"{one.message} {one.suggestion}".strip())
-            for one in error.problems
-        ],
+        reason="INVALID_FIELD",
+        remedy="mend the fields and call again; nothing was sent",
+        violations=[Violation(one.where, one.what) for one in error.problems],
     )
 
 

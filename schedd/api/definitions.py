@@ -159,7 +159,7 @@ def definition_of(
             CatchUpPolicy(
                 _word(job_pb2.CatchUp.Policy.Name(spec.catch_up.policy), "POLICY_", "LATEST")
             ),
-            _or(spec.catch_up.window, timedelta(hours=1)),
+            _given(spec.catch_up, "window", timedelta(hours=1)),
         ),
         max_runs=spec.max_runs,
         pause_after_failures=spec.pause_after_failures,
@@ -170,8 +170,8 @@ def definition_of(
         delivery=Delivery(
             _word(job_pb2.Delivery.Name(spec.delivery), "DELIVERY_", "AT_LEAST_ONCE")
         ),
-        timeout=_or(spec.timeout, timedelta(hours=1)),
-        kill_after=_or(spec.kill_after, timedelta(seconds=10)),
+        timeout=_given(spec, "timeout", timedelta(hours=1)),
+        kill_after=_given(spec, "kill_after", timedelta(seconds=10)),
         kills_on_lease_lost=spec.on_lease_lost == job_pb2.ON_LEASE_LOST_KILL,
         slots=spec.slots or 1,
         action=action,
@@ -248,9 +248,9 @@ def _retry(policy: job_pb2.RetryPolicy) -> RetryPolicy:
     )
 
 
-def _or(duration: Duration, default: timedelta) -> timedelta:
-    """The duration if one was given: zero means none in each place where this is used."""
-    return seconds(duration) or default
+def _given(message: Message, field: str, default: timedelta) -> timedelta:
+    """The duration of this field, zero too; the default where none was given."""
+    return seconds(getattr(message, field)) if message.HasField(field) else default
 
 
 def _word(name: str, prefix: str, default: str) -> str:

@@ -116,6 +116,12 @@ async def _ran(_: Asked, row: RunRecord) -> str:
     return told + (f" ({row.reason})." if row.reason else ".")
 
 
+async def _runs(asked: Asked, row: RunRecord) -> str:
+    if row.first_started_at is not None:
+        return await _ran(asked, row)
+    return f"It was handed out to {row.run.worker}, which hasn't told of its start yet."
+
+
 async def _waits(_: Asked, row: RunRecord) -> str:
     run = row.run
     if row.first_started_at is not None:
@@ -161,6 +167,7 @@ def _never_ran(what: str, row: RunRecord) -> str:
 _STORIES: Final[dict[State, Callable[[Asked, RunRecord], Awaitable[str]]]] = {
     State.PENDING: _waits,
     State.RETRYING: _waits,
+    State.RUNNING: _runs,
     State.SKIPPED: _skipped,
     State.MISSED: _missed,
     State.COALESCED: _coalesced,

@@ -36,10 +36,16 @@ def masked(old: job_pb2.Job, request: job_service_pb2.UpdateJobRequest) -> job_p
     new.CopyFrom(old)
     if any(path in SCHEDULES for path in paths):
         plain: Message = new
-        for field in SCHEDULES if not request.job.on_demand else (*SCHEDULES, *OF_INSTANTS):
+        for field in (*SCHEDULES, *_meaningless(request.job)):
             plain.ClearField(field)
     _copy(request.job, new, paths)
     return new
+
+
+def _meaningless(given: job_pb2.Job) -> tuple[str, ...]:
+    """What goes with another kind of schedule than the one that is given."""
+    kept = {"phase"} if given.HasField("every") else {"dst"} if given.cron else set()
+    return tuple({"phase", "dst", *(OF_INSTANTS if given.on_demand else ())} - kept)
 
 
 def _copy(source: Message, target: Message, paths: list[str]) -> None:

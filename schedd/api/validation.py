@@ -159,6 +159,8 @@ def _schedule_violations(
         return
     if job.HasField("phase") and not job.HasField("every"):
         yield Violation("phase", "goes with every alone")
+    if job.HasField("dst") and not job.cron:
+        yield Violation("dst", "goes with cron alone: nothing else is bound to a wall clock")
     if job.HasField("at") and instant(job.at) < now - LATE_AT:
         yield Violation("at", "is more than 60 s past")
     if job.HasField("paused_until"):

@@ -91,12 +91,7 @@ def of_form(errors: FormErrors) -> dict[str, Any]:
         str(errors),
         reason="INVALID_FIELD",
         remedy="mend the fields and call again; nothing was stored",
-        violations=[
-            Violation(one.where, f"{one.message} ({one.suggestion})")
-            if one.suggestion
-            else Violation(one.where, one.message)
-            for one in errors.problems
-        ],
+        violations=[Violation(one.where, one.what) for one in errors.problems],
     )
 
 

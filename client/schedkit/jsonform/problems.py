@@ -27,10 +27,13 @@ class Problem:
         text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path)
         return text.removeprefix(".")
 
+    @property
+    def what(self) -> str:
+        """What is wrong, with what to write instead; without where."""
+        return f"{self.message} ({self.suggestion})" if self.suggestion else self.message
+
     def __str__(self) -> str:
-        where = f"{self.where}: " if self.path else ""
-        hint = f" ({self.suggestion})" if self.suggestion else ""
-        return f"{where}{self.message}{hint}"
+        return f"{self.where}: {self.what}" if self.path else self.what
 
 
 class FormErrors(ScheddError, ValueError):

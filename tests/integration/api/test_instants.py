@@ -107,6 +107,14 @@ async def test_it_ran_and_whether_it_was_late(past, late, how):
     assert told.run.run_id == str(run.key.run_id)
 
 
+async def test_it_was_handed_out_and_hasnt_told_of_its_start(past):
+    await past.made()
+    [run] = await past.fire(START)
+    await past.api.world.members[0].assigned(draft(run))
+    told = await past.asked(START)
+    assert told.answer.startswith("It was handed out to worker-1, which hasn't told of its start")
+
+
 async def test_it_waits(past):
     await past.made()
     [run] = await past.fire(START)

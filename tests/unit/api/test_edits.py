@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, cast
+from uuid import uuid4
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.api.definitions import spec_of
+from schedd.api.definitions import definition_of, spec_of
 from schedd.api.errors import InvalidArgument
 from schedd.api.jobs import update_job
 from schedd.api.services import Caller, Services
 from schedd.core.cron import DIALECT
+from schedd.core.ids import JobId
+from schedd.core.model import Definition
 from schedd.core.records import JobRecord
 from schedproto.v1 import job_pb2, job_service_pb2
 from support.runs import NOW
@@ -46,18 +49,18 @@ class Stored:
         stored = replace(record.definition, spec=self.spec.SerializeToString(deterministic=True))
         return replace(record, definition=stored)
 
-    async def edited(self, mask: str, **fields: Any) -> job_pb2.Job:
+    async def edited(self, *mask: str, **fields: Any) -> job_pb2.Job:
         """The job as it would be after this edit."""
         request = job_service_pb2.UpdateJobRequest(
             job=job_pb2.Job(name="test", **fields),
-            update_mask=FieldMask(paths=[mask]),
+            update_mask=FieldMask(paths=mask),
             validate_only=True,
         )
         return await update_job(cast("Services", self), Caller("tester", "test"), request)
 
-    async def refused(self, mask: str, **fields: Any) -> set[str]:
+    async def refused(self, *mask: str, **fields: Any) -> set[str]:
         with pytest.raises(InvalidArgument) as refusal:
-            await self.edited(mask, **fields)
+            await self.edited(*mask, **fields)
         return {each.field for each in refusal.value.violations}
 
 
@@ -125,3 +128,28 @@ async def test_an_edit_of_other_things_leaves_the_dialect_as_it_was():
 async def test_a_dialect_cannot_be_edited():
     with pytest.raises(InvalidArgument, match="'cron_dialect' can't be edited"):
         await Stored(shell=shell()).edited("cron_dialect", cron_dialect=2)
+
+
+async def test_what_means_nothing_with_another_kind_of_schedule_goes_with_the_one_it_was_for():
+    gap = job_pb2.DstPolicy(gap=job_pb2.DstPolicy.GAP_SKIP)
+    daily = Stored(on_demand=False, cron=["@daily"], dst=gap, shell=shell())
+    hourly = await daily.edited("every", every=Duration(seconds=3600))
+    assert not hourly.HasField("dst")
+    assert (await daily.edited("cron", cron=["@hourly"])).dst == gap
+    assert await daily.refused("every", "dst", every=Duration(seconds=3600), dst=gap) == {"dst"}
+    spans = Stored(
+        on_demand=False, every=Duration(seconds=60), phase=Duration(seconds=5), shell=shell()
+    )
+    assert not (await spans.edited("cron", cron=["@daily"])).HasField("phase")
+
+
+async def test_a_length_of_zero_is_one_and_none_is_the_default():
+    zero = Duration()
+    spec = job_pb2.Job(on_demand=True, catch_up=job_pb2.CatchUp(window=zero), kill_after=zero)
+    assert read(spec).catch_up.window == read(spec).kill_after == timedelta(0)
+    plain = read(job_pb2.Job(on_demand=True))
+    assert (plain.catch_up.window, plain.kill_after) == (timedelta(hours=1), timedelta(seconds=10))
+
+
+def read(spec: job_pb2.Job) -> Definition:
+    return definition_of(spec, JobId(uuid4()), 1, "default", "j")
