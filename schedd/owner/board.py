@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from schedd.core.agenda import Agenda
+from schedd.core.held import Held
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import LiveRun, Priority, Timer
@@ -37,7 +38,7 @@ class Board:
         """Runs that aren't ready yet: in their back-off, or due later."""
         self.ready = ReadyQueue()
         self.running: dict[RunId, LiveRun] = {}
-        self._held: dict[JobId, ReadyQueue] = {}
+        self._held: dict[JobId, Held] = {}
         self._judged: dict[JobId, int] = {}
         """Of jobs whose runs are being judged: how many went meanwhile and nobody was held."""
         ownership.listen(self._shards_changed)
@@ -87,10 +88,12 @@ class Board:
     def hold(self, run: LiveRun) -> None:
         """Its job has as many admitted runs as it may: it waits until one of them is gone."""
         self.ready.discard(run.key.run_id)
-        self._held.setdefault(run.job_id, ReadyQueue()).add([run])
+        self._held.setdefault(run.job_id, Held()).add(run)
 
     def release(self, job: JobId, count: int = 1) -> int:
-        """Let runs of this job that were held be tried again, oldest first; gives how many."""
+        """Let runs of this job that were held be tried again, in the order in which the rows let
+        them go; gives how many.
+        """
         held = self._held.get(job)
         released = 0
         while held is not None and released < count and (run := held.pop()) is not None:
@@ -150,7 +153,7 @@ class Board:
         """Whether that is news."""
         held = self._held.get(run.job_id)
         if held is not None and run.key.run_id in held:
-            held.add([run])
+            held.add(run)
             return False
         fresh = run.key.run_id not in self.ready
         self.ready.add([run])

@@ -1,0 +1,68 @@
+"""Runs of one job that wait for others of it, in the order in which the rows let them go.
+
+The assign statement lets the one go that was due first, by class (`store/overlapping.py`, NEXT);
+whichever other is tried is held again. So this order is that one, whatever else has made a run
+wait: one that came back unstarted is ready later than it was due.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+
+from schedd.core.ids import RunId, ShardId
+from schedd.core.model import LiveRun
+from schedd.core.ready_queue import CLASS_STEP
+
+_SLACK = 100
+
+
+class Held:
+    """Each of them once; `pop` gives the one that goes next."""
+
+    def __init__(self) -> None:
+        self._runs: dict[RunId, LiveRun] = {}
+        self._heap: list[tuple[datetime, int, RunId]] = []
+        """Entries are stale unless their run is there."""
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __contains__(self, run: RunId) -> bool:
+        return run in self._runs
+
+    def __iter__(self) -> Iterator[LiveRun]:
+        """In no order."""
+        return iter(self._runs.values())
+
+    def add(self, run: LiveRun) -> None:
+        """Have it wait; one that is there already is replaced where it stands."""
+        run_id = run.key.run_id
+        if run_id not in self._runs:
+            heapq.heappush(self._heap, _place(run))
+        self._runs[run_id] = run
+        if len(self._heap) > 2 * len(self._runs) + _SLACK:
+            self._heap = [_place(each) for each in self._runs.values()]
+            heapq.heapify(self._heap)
+
+    def pop(self) -> LiveRun | None:
+        """Take out the one that goes first; None when nothing waits."""
+        while self._heap:
+            run = self._runs.pop(heapq.heappop(self._heap)[2], None)
+            if run is not None:
+                return run
+        return None
+
+    def discard(self, run: RunId) -> LiveRun | None:
+        """Take this one out; None if it isn't there."""
+        return self._runs.pop(run, None)
+
+    def drop_shards(self, shards: Iterable[ShardId]) -> None:
+        """Take out all runs of these shards."""
+        gone = set(shards)
+        self._runs = {at: run for at, run in self._runs.items() if run.shard not in gone}
+
+
+def _place(run: LiveRun) -> tuple[datetime, int, RunId]:
+    return run.due_at - CLASS_STEP * run.priority, run.key.run_id.int, run.key.run_id
