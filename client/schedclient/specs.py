@@ -115,6 +115,7 @@ class JobSpec(Work, total=False):
     retention: Length
     paused: bool
     pause_note: str
+    paused_until: When
 
 
 def job_message(spec: Form | job_pb2.Job, *, name: str = "", namespace: str = "") -> job_pb2.Job:

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
+from google.protobuf.message import Message
+
 from schedclient import Job
 from schedctl.output import instant
 from schedctl.session import Session
@@ -68,12 +70,9 @@ def merged(before: Job, spec: job_pb2.Job, named: Sequence[str]) -> job_pb2.Job:
     full = job_pb2.Job()
     full.CopyFrom(spec)
     old = cast("job_pb2.Job", before.message)
-    if "retry" in named:
-        full.retry.CopyFrom(old.retry)
-        full.retry.MergeFrom(spec.retry)
-    if "catch_up" in named:
-        full.catch_up.CopyFrom(old.catch_up)
-        full.catch_up.MergeFrom(spec.catch_up)
+    for field in ("retry", "catch_up", "dst"):
+        if field in named:
+            _over(getattr(full, field), getattr(old, field), getattr(spec, field))
     if "shell" in named and old.HasField("shell"):
         full.shell.CopyFrom(old.shell)
         if spec.shell.argv:
@@ -85,6 +84,14 @@ def merged(before: Job, spec: job_pb2.Job, named: Sequence[str]) -> job_pb2.Job:
         full.http.CopyFrom(old.http)
         full.http.MergeFrom(spec.http)
     return full
+
+
+def _over(full: Message, old: Message, given: Message) -> None:
+    """`full` is the old one, with each field that is given instead of its own: zero, too."""
+    full.CopyFrom(old)
+    for field, _ in given.ListFields():
+        full.ClearField(field.name)
+    full.MergeFrom(given)
 
 
 def remaining(told: Mapping[str, Any], action: str | None) -> list[tuple[str, Any]]:

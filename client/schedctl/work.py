@@ -36,6 +36,7 @@ PLAIN: Final = {
     "end": "end",
     "jitter": "jitter",
     "max_runs": "max_runs",
+    "pause_after_failures": "pause_after_failures",
 }
 """Flags (as parameters) whose text is a field of the job."""
 
@@ -47,6 +48,10 @@ FLAG_OF: Final = {field: f"--{flag.replace('_', '-')}" for flag, field in PLAIN.
     "overlap": "--overlap",
     "exclude.calendars": "--exclude-calendar",
     "exclude.cron": "--exclude-cron",
+    "dst.gap": "--dst-gap",
+    "dst.overlap": "--dst-overlap",
+    "catch_up.policy": "--catch-up",
+    "catch_up.window": "--catch-up-window",
     "shell.argv": "-- ARGV",
     "http.url": "--http",
     "http.method": "--method",
@@ -121,10 +126,17 @@ def schedule_options(command: F) -> F:
             click.option(
                 "--exclude-cron", multiple=True, metavar="EXPR", help="Not at these times."
             ),
+            click.option(
+                "--dst-gap", metavar="run-after|skip", help="A time that the clocks jump over."
+            ),
+            click.option(
+                "--dst-overlap", metavar="first|second|both", help="One that comes twice."
+            ),
             click.option("--jitter", metavar="DURATION", help="Each instant moves by less."),
             click.option("--overlap", metavar="skip|allow|allow:N|…", help="[default: skip]"),
             click.option("--catch-up", metavar="latest|all|none", help="[default: latest]"),
             click.option("--catch-up-window", metavar="1h"),
+            click.option("--pause-after-failures", metavar="N", help="In a row."),
             click.option("--label", multiple=True, metavar="KEY=VALUE"),
         ]
     ):
@@ -223,7 +235,8 @@ def _form(flags: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:
             ("paused", bool(flags.get("paused"))),
             ("overlap", _overlap(flags.get("overlap"))),
             ("retry", _retry(flags)),
-            ("catch_up", _catch_up(flags)),
+            ("catch_up", _of(flags, policy="catch_up", window="catch_up_window")),
+            ("dst", _of(flags, gap="dst_gap", overlap="dst_overlap")),
             ("exclude", _exclude(flags)),
             ("labels", _pairs("--label", flags.get("label"))),
             ("require", _pairs("--require", flags.get("require"))),
@@ -275,9 +288,9 @@ def _refuse_zero(flag: str, given: str | None) -> None:
         raise Failure(f"{flag}: must be at least 1", reason="WRONG_FLAG", remedy=f"write {flag} 1")
 
 
-def _catch_up(flags: Mapping[str, Any]) -> dict[str, Any]:
-    own = {"policy": flags.get("catch_up"), "window": flags.get("catch_up_window")}
-    return {key: value for key, value in own.items() if value is not None}
+def _of(flags: Mapping[str, Any], **own: str) -> dict[str, Any]:
+    """A field that holds others: each by the flag that sets it."""
+    return {key: flags[flag] for key, flag in own.items() if flags.get(flag) is not None}
 
 
 def _exclude(flags: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -91,6 +91,22 @@ def check_note(note: str, field: str) -> None:
         )
 
 
+def check_standing(job: job_pb2.Job, now: datetime) -> None:
+    """Raise InvalidArgument for a pause that nobody could make of what a job says of its own. An
+    edit makes none; who applies a manifest goes on to do so.
+    """
+    violations = [*note_violations(job.pause_note, "pause_note")]
+    if job.HasField("paused_until"):
+        violations += _until_violations(job, now)
+    if violations:
+        raise InvalidArgument(
+            f"{violations[0].field}: {violations[0].problem}",
+            reason="INVALID_JOB",
+            remedy="mend the field and send it again; nothing was stored",
+            violations=violations,
+        )
+
+
 def note_violations(note: str, field: str) -> Iterator[Violation]:
     """What is wrong with a note: people read it in a line, as it is."""
     if len(note) > MAX_NOTE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -95,6 +96,57 @@ def test_a_job_that_is_paused_until_an_instant_goes_on_by_itself(
     told = calm.schedctl("job", "explain", name, "--at", (until - timedelta(seconds=1)).isoformat())
     assert told.stdout.startswith("It was skipped: the job was paused by ")
     assert "stocktaking" in told.stdout
+    calm_client.jobs.delete(name)
+
+
+def test_a_job_that_is_made_paused_fires_nothing_until_it_goes_on_by_itself(
+    calm: DevCluster, calm_client: SyncClient
+) -> None:
+    name = named("not-yet")
+    until = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=4)
+    made = calm_client.jobs.create(
+        name,
+        cron=SOON,
+        shell={"argv": ["true"]},
+        paused=True,
+        pause_note="not before the release",
+        paused_until=until,
+    )
+    assert (made.paused, made.pause_note, made.paused_until) == (
+        True,
+        "not before the release",
+        until,
+    )
+
+    def succeeded() -> list[datetime]:
+        runs = calm_client.runs.list(job=name)
+        return [r.scheduled_at for r in runs if r.scheduled_at and r.state == "SUCCEEDED"]
+
+    wait_until(succeeded, PATIENCE, "a run after the pause")
+    assert min(succeeded()) > until
+    calm_client.jobs.delete(name)
+
+
+def test_a_manifest_pauses_what_it_says_is_paused_and_resumes_nobody(
+    calm: DevCluster, calm_client: SyncClient, tmp_path: Path
+) -> None:
+    name = named("declared")
+    manifest = tmp_path / "job.yaml"
+    plain = f"name: {name}\ncron: '0 0 1 1 *'\nshell: {{argv: ['true']}}\n"
+
+    def applied(text: str) -> str:
+        manifest.write_text(text)
+        done = calm.schedctl("apply", "-f", str(manifest))
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    assert applied(plain) == f"job {name} created"
+    assert applied(plain + "paused: true\npause_note: moved\n") == f"job {name} updated"
+    job = calm_client.jobs.get(name)
+    assert (job.paused, job.pause_note, job.generation) == (True, "moved", 1)
+    assert applied(plain + "paused: true\npause_note: moved\n") == f"job {name} unchanged"
+    assert applied(plain) == f"job {name} unchanged"
+    assert calm_client.jobs.get(name).paused
     calm_client.jobs.delete(name)
 
 

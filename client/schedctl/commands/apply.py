@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 import click
@@ -32,12 +33,31 @@ class Step:
     after: Job
 
     @property
+    def edited(self) -> bool:
+        """Whether its definition changes."""
+        return self.before is not None and self.before.generation != self.after.generation
+
+    @property
+    def paused(self) -> bool:
+        """Whether it is paused, or otherwise than it was. A manifest that says nothing of a pause
+        resumes nobody.
+        """
+        said = self.manifest.job
+        if self.before is None or not said.paused:
+            return False
+        was = self.before
+        return (was.paused, was.pause_note or "", was.paused_until) != (
+            True,
+            said.pause_note,
+            _until(said),
+        )
+
+    @property
     def verb(self) -> str:
         """What happens to the job."""
         if self.before is None:
             return "created"
-        same = self.before.generation == self.after.generation
-        return "unchanged" if same else "updated"
+        return "updated" if self.edited or self.paused else "unchanged"
 
 
 @click.command(cls=Command)
@@ -71,6 +91,8 @@ def apply(session: Session, files: tuple[str, ...], dry_run: bool) -> None:
             message(f"{step.after.name}:")
             for line in changes.between(session, step.before, step.after):
                 message(line)
+            if step.paused:
+                message(f"  paused: {step.manifest.job.pause_note or 'true'}")
     if not dry_run:
         calendars = session.run(lambda client: calendar_steps.store(client, calendars))
         steps = session.run(lambda client: _store(client, steps))
@@ -139,12 +161,20 @@ async def _store(client: Client, steps: Sequence[Step]) -> list[Step]:
         jobs = _jobs(client, job)
         if step.before is None:
             after = await jobs.create(job.name, job)
-        elif step.verb == "updated":
-            after = await jobs.update(job.name, job, mask=ALL, etag=step.before.etag)
         else:
             after = step.before
+            if step.edited:
+                after = await jobs.update(job.name, job, mask=ALL, etag=step.before.etag)
+            if step.paused:
+                after = await jobs.pause(job.name, job.pause_note, until=_until(job))
         done.append(Step(step.manifest, step.before, after))
     return done
+
+
+def _until(job: job_pb2.Job) -> datetime | None:
+    if not job.HasField("paused_until"):
+        return None
+    return job.paused_until.ToDatetime(tzinfo=UTC)
 
 
 def _gone(manifest: Manifest) -> Failure:

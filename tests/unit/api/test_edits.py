@@ -143,6 +143,21 @@ async def test_what_means_nothing_with_another_kind_of_schedule_goes_with_the_on
     assert not (await spans.edited("cron", cron=["@daily"])).HasField("phase")
 
 
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"paused_until": Timestamp(seconds=int(NOW.timestamp()) + 60)}, "paused_until"),
+        ({"paused": True, "paused_until": Timestamp(seconds=7)}, "paused_until"),
+        ({"paused": True, "pause_note": "of two\nlines"}, "pause_note"),
+    ],
+)
+async def test_a_pause_that_a_manifest_asks_for_in_vain_is_refused_before_anything_is_stored(
+    fields, field
+):
+    stored = Stored(on_demand=False, cron=["@daily"], shell=shell())
+    assert await stored.refused("*", cron=["@daily"], shell=shell(), **fields) == {field}
+
+
 async def test_a_length_of_zero_is_one_and_none_is_the_default():
     zero = Duration()
     spec = job_pb2.Job(on_demand=True, catch_up=job_pb2.CatchUp(window=zero), kill_after=zero)

@@ -226,6 +226,26 @@ async def test_a_patched_back_off_keeps_the_other_retry_settings(ctl, member):
     assert (sent.retry.max_attempts, sent.retry.backoff.seconds) == (7, 5)
 
 
+async def test_of_what_holds_others_a_patch_changes_what_it_names_and_zero_is_a_length(ctl, member):
+    catch_up = job_pb2.CatchUp(policy=job_pb2.CatchUp.POLICY_ALL)
+    catch_up.window.seconds = 7200
+    dst = job_pb2.DstPolicy(gap=job_pb2.DstPolicy.GAP_SKIP)
+    member.say("GetJob", job_pb2.Job(name="etl", cron=["@daily"], catch_up=catch_up, dst=dst))
+    member.say("UpdateJob", lambda request: request.job)
+    flags = ["--catch-up-window", "0s", "--dst-overlap", "both", "--pause-after-failures", "3"]
+    ended = await ctl("job", "patch", "etl", *flags)
+    assert ended.code == 0, ended.err
+    sent = member.heard("UpdateJob")[-1]
+    assert set(sent.update_mask.paths) == {"catch_up", "dst", "pause_after_failures"}
+    job = sent.job
+    assert job.catch_up.policy == job_pb2.CatchUp.POLICY_ALL
+    assert job.catch_up.HasField("window")
+    assert (job.catch_up.window.seconds, job.pause_after_failures) == (0, 3)
+    assert job.dst == job_pb2.DstPolicy(
+        gap=job_pb2.DstPolicy.GAP_SKIP, overlap=job_pb2.DstPolicy.REPEATED_BOTH
+    )
+
+
 async def test_a_change_is_shown_field_by_field(ctl, member):
     before = job_pb2.Job(name="etl", retry=job_pb2.RetryPolicy(max_attempts=7), labels={"a": "b"})
     member.say("GetJob", before)

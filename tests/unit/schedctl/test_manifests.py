@@ -189,6 +189,34 @@ async def test_apply_updates_what_differs_and_leaves_the_rest(ctl, member, manif
     ]
 
 
+async def test_apply_pauses_what_a_manifest_says_is_paused_and_resumes_nobody(
+    ctl, member, manifest
+):
+    held = {"b": "", "c": "disk is full"}
+
+    def stored(name: str) -> job_pb2.Job:
+        note = held.get(name)
+        return job_pb2.Job(
+            name=name, generation=2, etag="e", paused=note is not None, pause_note=note or ""
+        )
+
+    member.say("GetJob", lambda request: stored(request.job))
+    member.say("UpdateJob", lambda request: stored(request.job.name))
+    member.say("PauseJob", lambda request: stored(request.job))
+    text = (
+        "name: a\npaused: true\npause_note: upgrade\n---\nname: b\n---\n"
+        "name: c\npaused: true\npause_note: disk is full\n"
+    )
+    dry = await ctl("apply", "--dry-run", "-f", manifest(text))
+    assert (dry.code, dry.lines[0]) == (1, "job a would be updated")
+    assert not member.heard("PauseJob")
+    ended = await ctl("apply", "-f", manifest(text))
+    assert ended.lines == ["job a updated", "job b unchanged", "job c unchanged"]
+    assert "paused: upgrade" in ended.err
+    assert [(one.job, one.note) for one in member.heard("PauseJob")] == [("a", "upgrade")]
+    assert all(one.validate_only for one in member.heard("UpdateJob"))
+
+
 async def test_an_etag_in_a_manifest_guards_what_it_was_written_from(ctl, member, manifest):
     member.say("GetJob", lambda request: job_pb2.Job(name=request.job, generation=2, etag="new"))
     member.say("UpdateJob", Refusal("ABORTED", "job 'a' was changed meanwhile", "ETAG_MISMATCH"))
