@@ -92,7 +92,6 @@ def build(ground: Ground) -> Parts:
         clock=clock,
         brake=brake,
         emit=emit,
-        limits=ground.config.catch_up.limits(),
     )
     nudges.move(owner)
     workers.on_attachment(member.attached)
@@ -174,7 +173,6 @@ def _services(
         checkup=checkup,
         version=VERSION,
         cluster_id=ground.cluster_id,
-        late=ground.config.catch_up.limits(),
     )
 
 

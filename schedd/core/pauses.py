@@ -22,7 +22,6 @@ Invariants
 from bisect import bisect_left
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Final
 
 from schedd.core import catch_up
@@ -105,14 +104,8 @@ def plan(
     *,
     at_most_once: bool = False,
     limit: int = catch_up.FIRES,
-    looked: datetime | None = None,
 ) -> Plan:
-    """One step of a timer that stands at (`nominal`, `due`), looked at `now`. `limit`: of runs.
-    `looked`: at the first step of this catching up.
-    """
-    by_policy = partial(
-        catch_up.plan, compiled, policy, nominal, due, now, limit=limit, looked=looked
-    )
+    """One step of a timer that stands at (`nominal`, `due`), looked at `now`. `limit`: of runs."""
     passed = pauses.since(nominal)
     if at_most_once:  # what may have run comes first: it isn't to run for an older pause's sake
         passed = tuple(sorted(passed, key=lambda pause: not pause.recovering))
@@ -123,11 +116,11 @@ def plan(
         head = Occurrence(nominal, due)
         if not pause.skips(nominal, at_most_once=at_most_once):
             border = due_until(compiled, head, pause.began)
-            return by_policy(until=border)
+            return catch_up.plan(compiled, policy, nominal, due, now, limit=limit, until=border)
         border = due_until(compiled, head, last)
         fold, following = catch_up.settle(compiled, head, border, State.SKIPPED, Reason.PAUSED)
         return Plan((fold,) if fold else (), (), following)
-    return by_policy()
+    return catch_up.plan(compiled, policy, nominal, due, now, limit=limit)
 
 
 def due_until(compiled: CompiledSchedule, head: Occurrence, border: datetime) -> datetime:
