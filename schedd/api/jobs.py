@@ -116,7 +116,8 @@ async def update_job(
         raise stored_jobs.edited_meanwhile(stored.name)
     old = job_pb2.Job.FromString(stored.spec)
     new = masked(old, request)
-    validation.check_standing(request.job, now)
+    if list(request.update_mask.paths) == ["*"]:
+        validation.check_standing(request.job, now)
     new.namespace, new.name = stored.namespace, stored.name
     calendars = await excluding.calendars_of(services, stored.namespace, new)
     reckoning.check_edit(old, new, now, stored.calendars, calendars)

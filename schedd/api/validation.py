@@ -53,16 +53,7 @@ def check(
     refuse_unbuilt(job)
     found = faults(job, now, scheduled=scheduled, calendars=calendars)
     unknown = (each for each in found if each not in known)
-    violations = [*islice(unknown, MOST_TOLD)]
-    if violations:
-        first = violations[0]
-        raise InvalidArgument(
-            f"{first.field}: {first.problem}"
-            + (f" (and {len(violations) - 1} more)" * (len(violations) > 1)),
-            reason="INVALID_JOB",
-            remedy="mend the field and send it again; nothing was stored",
-            violations=violations,
-        )
+    _refuse([*islice(unknown, MOST_TOLD)])
 
 
 def check_name(name: str, field: str = "name") -> Iterator[Violation]:
@@ -98,9 +89,15 @@ def check_standing(job: job_pb2.Job, now: datetime) -> None:
     violations = [*note_violations(job.pause_note, "pause_note")]
     if job.HasField("paused_until"):
         violations += _until_violations(job, now)
+    _refuse(violations)
+
+
+def _refuse(violations: Sequence[Violation]) -> None:
     if violations:
+        first = violations[0]
         raise InvalidArgument(
-            f"{violations[0].field}: {violations[0].problem}",
+            f"{first.field}: {first.problem}"
+            + (f" (and {len(violations) - 1} more)" * (len(violations) > 1)),
             reason="INVALID_JOB",
             remedy="mend the field and send it again; nothing was stored",
             violations=violations,

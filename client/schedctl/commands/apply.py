@@ -38,26 +38,24 @@ class Step:
         return self.before is not None and self.before.generation != self.after.generation
 
     @property
-    def paused(self) -> bool:
-        """Whether it is paused, or otherwise than it was. A manifest that says nothing of a pause
-        resumes nobody.
+    def pause(self) -> tuple[str, datetime | None] | None:
+        """Note and end of the pause that is to be made; None: of none. What the manifest doesn't
+        say of a pause stays as it is, and one that says nothing of it resumes nobody.
         """
-        said = self.manifest.job
-        if self.before is None or not said.paused:
-            return False
-        was = self.before
-        return (was.paused, was.pause_note or "", was.paused_until) != (
-            True,
-            said.pause_note,
-            _until(said),
-        )
+        was, said = self.before, self.manifest.job
+        if was is None or not said.paused:
+            return None
+        there = (was.pause_note or "", was.paused_until) if was.paused else None
+        note, until = there or ("", None)
+        wanted = (said.pause_note or note, _until(said) or until)
+        return None if wanted == there else wanted
 
     @property
     def verb(self) -> str:
         """What happens to the job."""
         if self.before is None:
             return "created"
-        return "updated" if self.edited or self.paused else "unchanged"
+        return "updated" if self.edited or self.pause else "unchanged"
 
 
 @click.command(cls=Command)
@@ -91,8 +89,8 @@ def apply(session: Session, files: tuple[str, ...], dry_run: bool) -> None:
             message(f"{step.after.name}:")
             for line in changes.between(session, step.before, step.after):
                 message(line)
-            if step.paused:
-                message(f"  paused: {step.manifest.job.pause_note or 'true'}")
+            if step.pause is not None:
+                message(f"  paused: {step.pause[0] or 'true'}")
     if not dry_run:
         calendars = session.run(lambda client: calendar_steps.store(client, calendars))
         steps = session.run(lambda client: _store(client, steps))
@@ -165,8 +163,9 @@ async def _store(client: Client, steps: Sequence[Step]) -> list[Step]:
             after = step.before
             if step.edited:
                 after = await jobs.update(job.name, job, mask=ALL, etag=step.before.etag)
-            if step.paused:
-                after = await jobs.pause(job.name, job.pause_note, until=_until(job))
+            if step.pause is not None:
+                note, until = step.pause
+                after = await jobs.pause(job.name, note, until=until)
         done.append(Step(step.manifest, step.before, after))
     return done
 

@@ -156,6 +156,7 @@ async def test_a_pause_that_a_manifest_asks_for_in_vain_is_refused_before_anythi
 ):
     stored = Stored(on_demand=False, cron=["@daily"], shell=shell())
     assert await stored.refused("*", cron=["@daily"], shell=shell(), **fields) == {field}
+    assert (await stored.edited("slots", slots=2, **fields)).slots == 2, "it names no pause"
 
 
 async def test_a_length_of_zero_is_one_and_none_is_the_default():

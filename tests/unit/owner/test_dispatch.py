@@ -100,6 +100,15 @@ async def test_a_run_of_many_slots_asks_for_all_of_them():
     assert line.demanded[-1] == [Head(Priority.MEDIUM, NOW, 4, least=4)]
 
 
+def one_at_a_time() -> World:
+    """A worker with room, and a job that may have one run under way."""
+    world = World()
+    world.attach(worker(slots=8), grant=4)
+    world.definitions.default = replace(SHELL, overlap_limit=1)
+    world.rows.limits = {run(1).job_id: 1}
+    return world
+
+
 async def test_a_run_over_its_jobs_limit_is_held_until_one_of_its_job_is_gone():
     world = World()
     line = world.attach(worker(slots=8), grant=4)
@@ -123,11 +132,7 @@ async def test_a_run_over_its_jobs_limit_is_held_until_one_of_its_job_is_gone():
 
 
 async def test_one_that_goes_while_the_others_are_judged_by_rows_of_before_lets_the_oldest_go():
-    world = World()
-    world.attach(worker(slots=8), grant=4)
-    world.definitions.default = replace(SHELL, overlap_limit=1)
-    job = run(1).job_id
-    world.rows.limits = {job: 1}
+    world, job = one_at_a_time(), run(1).job_id
     world.board.put_runs([of(1, 1)], NOW)
     await world.settle()
     world.board.put_runs([of(1, 3, waited=7), of(1, 2, waited=8)], NOW)
@@ -147,10 +152,7 @@ async def test_one_that_goes_while_the_others_are_judged_by_rows_of_before_lets_
 
 
 async def test_a_held_run_is_tried_again_though_nobody_said_that_one_is_gone():
-    world = World()
-    world.attach(worker(slots=8), grant=4)
-    world.definitions.default = replace(SHELL, overlap_limit=1)
-    job = run(1).job_id
+    world, job = one_at_a_time(), run(1).job_id
     world.rows.limits = {job: 0}
     world.board.put_runs([of(1, 1)], NOW)
     await world.settle()

@@ -192,7 +192,7 @@ async def test_apply_updates_what_differs_and_leaves_the_rest(ctl, member, manif
 async def test_apply_pauses_what_a_manifest_says_is_paused_and_resumes_nobody(
     ctl, member, manifest
 ):
-    held = {"b": "", "c": "disk is full"}
+    held = {"b": "", "c": "disk is full", "d": "a person's own"}
 
     def stored(name: str) -> job_pb2.Job:
         note = held.get(name)
@@ -205,13 +205,13 @@ async def test_apply_pauses_what_a_manifest_says_is_paused_and_resumes_nobody(
     member.say("PauseJob", lambda request: stored(request.job))
     text = (
         "name: a\npaused: true\npause_note: upgrade\n---\nname: b\n---\n"
-        "name: c\npaused: true\npause_note: disk is full\n"
+        "name: c\npaused: true\npause_note: disk is full\n---\nname: d\npaused: true\n"
     )
     dry = await ctl("apply", "--dry-run", "-f", manifest(text))
     assert (dry.code, dry.lines[0]) == (1, "job a would be updated")
     assert not member.heard("PauseJob")
     ended = await ctl("apply", "-f", manifest(text))
-    assert ended.lines == ["job a updated", "job b unchanged", "job c unchanged"]
+    assert ended.lines == ["job a updated", "job b unchanged", "job c unchanged", "job d unchanged"]
     assert "paused: upgrade" in ended.err
     assert [(one.job, one.note) for one in member.heard("PauseJob")] == [("a", "upgrade")]
     assert all(one.validate_only for one in member.heard("UpdateJob"))
