@@ -113,6 +113,9 @@ class Run(Value):
     trigger: str | None
     retry_at: datetime | None
     backfill_id: str | None
+    fired_by: str | None
+    tenure: str | None
+    excluded_by: str | None
 
     @property
     def ended(self) -> bool:

@@ -13,6 +13,7 @@ from schedd.api import definitions, paging, stored_jobs, views
 from schedd.api.errors import FailedPrecondition, InvalidArgument, NotFound, Violation
 from schedd.api.services import Caller, Services
 from schedd.core.backfill import MOST_INSTANTS, MOST_PARALLEL, TOGETHER, Rerun, Wish
+from schedd.core.because import told
 from schedd.core.cron import ScheduleError
 from schedd.core.ids import BackfillId
 from schedd.core.lifecycle import State
@@ -54,7 +55,11 @@ async def backfill_job(
     if request.dry_run:
         return views.planned_message(await services.backfills.plan(stored.job_id, wish))
     object_ = f"job/{stored.namespace}/{stored.name}"
-    what = {"backfill": str(wish.backfill_id), "from": views.told(first), "to": views.told(last)}
+    what = {
+        "backfill": str(wish.backfill_id),
+        "from": told(first),
+        "to": told(last),
+    }
     made = await services.backfills.create(
         stored.job_id,
         stored.generation,
@@ -158,12 +163,12 @@ def _range(request: job_service_pb2.BackfillJobRequest, now: datetime) -> tuple[
         raise _wrong(violations)
     first, last = definitions.instant(getattr(request, "from")), definitions.instant(request.to)
     if first < EARLIEST:
-        violations.append(Violation("from", f"is before {views.told(EARLIEST)}"))
+        violations.append(Violation("from", f"is before {told(EARLIEST)}"))
     if last < first:
         violations.append(Violation("to", "is before from; both are inclusive"))
     if last > now:
         violations.append(
-            Violation("to", f"is still to come: a backfill is of the past, until {views.told(now)}")
+            Violation("to", f"is still to come: a backfill is of the past, until {told(now)}")
         )
     if violations:
         raise _wrong(violations)
@@ -201,18 +206,18 @@ async def _instants(
         count, reached = await asyncio.to_thread(
             schedule.count, first - _TICK, last, 10 * MOST_INSTANTS
         )
-        told = f"{max(count, len(found)):,}" + (" or more" if reached < last else "")
+        many = f"{max(count, len(found)):,}" + (" or more" if reached < last else "")
         raise InvalidArgument(
-            f"the range holds {told} instants, and a backfill has {MOST_INSTANTS:,} at most",
+            f"the range holds {many} instants, and a backfill has {MOST_INSTANTS:,} at most",
             reason="TOO_MANY_INSTANTS",
             remedy="ask for a part of the range at a time; nothing was stored",
-            violations=[Violation("from", f"holds {told} instants until `to`")],
+            violations=[Violation("from", f"holds {many} instants until `to`")],
         )
     if not found:
         raise InvalidArgument(
-            f"{definition.name!r} has no instant from {views.told(first)} to {views.told(last)}",
+            f"{definition.name!r} has no instant from {told(first)} to {told(last)}",
             reason="NO_INSTANTS",
-            remedy=f"see `schedctl job next {definition.name} --after {views.told(first)}`",
+            remedy=f"see `schedctl job next {definition.name} --after {told(first)}`",
             violations=[Violation("from", "there is no instant of the schedule until `to`")],
         )
     return tuple(found)

@@ -28,6 +28,7 @@ from schedd.api.errors import (
 from schedd.api.services import Caller, Services
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.api.wellformed import MOST_TOLD
+from schedd.core import because
 from schedd.core.calendars import WrongRules
 from schedd.core.cron import ScheduleError
 from schedd.core.ids import JobId
@@ -144,7 +145,9 @@ async def _renewed(
     try:
         most = definitions.stored_definition(edited, spec).max_runs
         first = stored_jobs.first_timer(stored_jobs.compiled(edited), now)
-        timer, missed = TimerEdit(first, max_runs=most), partial(reckoning.never_fired, now=now)
+        timer = TimerEdit(first, max_runs=most)
+        by = because.edit(f"{caller.actor}: calendar {calendar.name} v{calendar.version}")
+        missed = partial(reckoning.never_fired, now=now, by=by)
         stored_jobs.compiled(stored)  # what can't be read is told here, before the transaction
     except ScheduleError as wrong:
         log.warning("job %s can't go by calendar %s: %s", stored.name, calendar.name, wrong)

@@ -19,9 +19,10 @@ from schedd.api.backfilled import backfilled
 from schedd.api.errors import InvalidArgument, Violation
 from schedd.api.services import Caller, Services
 from schedd.api.why import ENDS
+from schedd.core import because
 from schedd.core.catch_up import GRACE
 from schedd.core.cron import ScheduleError
-from schedd.core.lifecycle import LIVE, Reason, State
+from schedd.core.lifecycle import LIVE, NEVER_RAN, Reason, State
 from schedd.core.model import Delivery
 from schedd.core.records import JobRecord, RunRecord
 from schedd.core.schedule import CompiledSchedule
@@ -130,9 +131,9 @@ async def _waits(_: Asked, row: RunRecord) -> str:
 
 
 async def _skipped(asked: Asked, row: RunRecord) -> str:
-    if row.reason == Reason.PAUSED:
+    if row.reason == Reason.PAUSED and not row.excluded_by:  # of a version that didn't write it
         return f"It was skipped: {await _who_paused(asked)}."
-    if row.reason == Reason.CALENDAR and row.excluded_by:
+    if row.reason in {Reason.PAUSED, Reason.CALENDAR} and row.excluded_by:
         return f"It was skipped by {row.excluded_by}."
     return _never_ran("skipped", row)
 
@@ -149,19 +150,21 @@ async def _missed(asked: Asked, row: RunRecord) -> str:
 
 async def _coalesced(asked: Asked, row: RunRecord) -> str:
     until = row.scheduled_until or row.run.key.scheduled_at
-    into = await asked.services.store.following(asked.record.definition.job_id, until)
+    into = await asked.services.store.taken_by(asked.record.definition.job_id, until)
     if into is None:
         return "It was coalesced into a later run, of which there is no record any more."
     run = into.run
     return (
         f"It was coalesced: it was late, and the job says catch_up: latest, so the newest instant, "
-        f"{_told(run.key.scheduled_at)}, stands for it: run {run.key.run_id}, {run.state}."
+        f"{_told(run.key.scheduled_at)}, stands for it: run {run.key.run_id}, {run.state}"
+        + (f" ({into.reason})." if into.reason else ".")
     )
 
 
 def _never_ran(what: str, row: RunRecord) -> str:
     why = ENDS.get(row.reason or "", "no reason is known to this version")
-    return f"It was {what} ({row.reason}): {why}."
+    by = f": {row.excluded_by}" if row.excluded_by else ""
+    return f"It was {what} ({row.reason}): {why}{by}."
 
 
 _STORIES: Final[dict[State, Callable[[Asked, RunRecord], Awaitable[str]]]] = {
@@ -185,7 +188,7 @@ async def _who_paused(asked: Asked) -> str:
     if stored.paused and since is not None and since <= asked.at:
         return f"the job is {_pause(asked.record.paused_by, since, asked.record.pause_note)}"
     object_ = f"job/{stored.namespace}/{stored.name}"
-    entry = await asked.services.store.last_pause(object_, asked.at)
+    entry = await asked.services.store.last_pause(object_, asked.record.created_at, asked.at)
     if entry is None:
         return "the job was paused, by whom the audit doesn't say"
     note = json.loads(entry.after).get("note", "") if entry.after else ""
@@ -297,15 +300,20 @@ async def _unaccounted(asked: Asked) -> str:
 
 def _row(row: RunRecord) -> str:
     run = row.run
+    told = f"run {run.key.run_id}"
     if row.count > 1 and row.scheduled_until is not None:
         span = f"{_told(run.key.scheduled_at)} to {_told(row.scheduled_until)}"
-        return f"run {run.key.run_id}, which accounts for {row.count:,} instants from {span}"
-    return f"run {run.key.run_id}" + (", as it stands now" if run.state in LIVE else "")
+        told += f", which accounts for {row.count:,} instants from {span}"
+    if run.state in LIVE:
+        return f"{told}, as it stands now"
+    if run.state in NEVER_RAN and row.finished_at is not None:
+        told += f", written {_told(row.finished_at)}" + (f" by {row.member}" if row.member else "")
+    return told
 
 
 def _told(at: datetime | None) -> str:
     assert at is not None, "callers ask for what there is"
-    return views.told(at)
+    return because.told(at)
 
 
 def _span(span: timedelta) -> str:

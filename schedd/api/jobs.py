@@ -25,6 +25,7 @@ from schedd.api.errors import InvalidArgument, Violation
 from schedd.api.masks import masked
 from schedd.api.services import Caller, Services
 from schedd.api.unbuilt import refuse_unbuilt
+from schedd.core import because
 from schedd.core.cron import ScheduleError
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import Reason
@@ -136,7 +137,11 @@ async def update_job(
         calendars=calendars,
     )
     timer = reckoning.edited_timer(record, old, spec, edited, now)
-    missed = None if timer.reset is None else partial(reckoning.never_fired, now=now)
+    missed = (
+        None
+        if timer.reset is None
+        else partial(reckoning.never_fired, now=now, by=because.edit(caller.actor))
+    )
     if request.validate_only:
         due = reckoning.due_after(record, timer)
         return views.job_message(replace(record, definition=edited, due_at=due))
@@ -165,18 +170,20 @@ async def delete_job(
         raise stored_jobs.edited_meanwhile(stored.name)
     audit = caller.audit("delete", f"job/{stored.namespace}/{stored.name}", request.request_id)
     async with settling.kept(services, stored.name):
-        if not await services.store.delete_job(stored.job_id, audit, _never_fired):
+        if not await services.store.delete_job(
+            stored.job_id, audit, partial(_never_fired, caller.actor)
+        ):
             raise stored_jobs.unknown(request.job)
         await settling.settle(services, caller, record)
     return job_service_pb2.DeleteJobResponse(deleted=True)
 
 
-def _never_fired(record: JobRecord, now: datetime) -> NewRun | None:
+def _never_fired(actor: str, record: JobRecord, now: datetime) -> NewRun | None:
     """The row for what was due of a job that is deleted now; none if it can't be read."""
     stored = record.definition
     try:
         definitions.check_dialect(job_pb2.Job.FromString(stored.spec))
-        return reckoning.never_fired(record, now, Reason.DELETED)
+        return reckoning.never_fired(record, now, because.deletion(actor), Reason.DELETED)
     except (ValueError, ScheduleError) as wrong:  # a newer member's, and it must be deleted
         log.warning("job %s is deleted, and what was due of it isn't known: %s", stored.name, wrong)
         return None

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from schedd.api import definitions, stored_jobs, validation
 from schedd.api.masks import SCHEDULES
-from schedd.core import catch_up
+from schedd.core import because, catch_up
 from schedd.core.ids import scheduled_run_id
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import NewRun, RunKey
@@ -41,7 +41,8 @@ def after_pause(record: JobRecord, end: datetime) -> tuple[TimerEdit, NewRun | N
     most = stored_jobs.definition(record.definition).max_runs
     if record.due_at is None:
         return TimerEdit(max_runs=most), None
-    fold, following = _settled(record, end, State.SKIPPED, Reason.PAUSED, record.paused_at)
+    why, since = _pause(record), record.paused_at
+    fold, following = _settled(record, end, State.SKIPPED, Reason.PAUSED, why, since)
     reset = (following.due, following.nominal) if following else (None, None)
     return TimerEdit(reset, max_runs=most), fold
 
@@ -88,17 +89,28 @@ def due_after(record: JobRecord, edit: TimerEdit) -> datetime | None:
     return record.due_at
 
 
-def never_fired(record: JobRecord, now: datetime, reason: Reason = Reason.EDITED) -> NewRun | None:
+def never_fired(
+    record: JobRecord, now: datetime, by: str, reason: Reason = Reason.EDITED
+) -> NewRun | None:
     """The row that accounts for what was due by a schedule that is being replaced, or that ends
-    with its job (DELETED).
+    with its job (DELETED). `by`: what of whom, in words.
     """
     if record.definition.paused:
-        return _settled(record, now, State.SKIPPED, Reason.PAUSED)[0]
-    return _settled(record, now, State.MISSED, reason)[0]
+        return _settled(record, now, State.SKIPPED, Reason.PAUSED, _pause(record))[0]
+    return _settled(record, now, State.MISSED, reason, by)[0]
+
+
+def _pause(record: JobRecord) -> str:
+    return because.pause(record.paused_by, record.paused_at, record.pause_note)
 
 
 def _settled(
-    record: JobRecord, now: datetime, state: State, reason: Reason, spares: datetime | None = None
+    record: JobRecord,
+    now: datetime,
+    state: State,
+    reason: Reason,
+    by: str,
+    spares: datetime | None = None,
 ) -> tuple[NewRun | None, Occurrence | None]:
     """One row for all instants of the timer until now, and the first one that is later. One up to
     `spares` that isn't due yet is left to fire.
@@ -124,10 +136,9 @@ def _settled(
     if not folds:
         return None, following
     first, last = folds[0], folds[-1]
-    excluded_by = ""
     if compiled.excluding and not compiled.newest(first.first - _TICK, last.last):
         state, reason = State.SKIPPED, Reason.CALENDAR
-        excluded_by = compiled.excluded_by(first.first)
+        by = compiled.excluded_by(first.first)
     return NewRun(
         RunKey(first.first, scheduled_run_id(record.definition.job_id, first.first)),
         first.due,
@@ -135,7 +146,7 @@ def _settled(
         reason=reason,
         count=sum(fold.count for fold in folds),
         scheduled_until=last.last,
-        excluded_by=excluded_by,
+        excluded_by=by,
     ), following
 
 

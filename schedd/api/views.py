@@ -32,12 +32,6 @@ def stamp(instant: datetime | None) -> Timestamp | None:
     return found
 
 
-def told(instant: datetime) -> str:
-    """An instant in a sentence: RFC 3339 in UTC, with milliseconds where there are any."""
-    written = instant.astimezone(UTC).isoformat(timespec="milliseconds")
-    return written.replace(".000+00:00", "Z").replace("+00:00", "Z")
-
-
 def etag(job_id: UUID, generation: int) -> str:
     """Changes with each edit."""
     return f'"{job_id.hex[:8]}-{generation}"'
@@ -113,6 +107,9 @@ def run_message(record: RunRecord) -> run_pb2.Run:
         trigger=run_pb2.Run.Trigger.Value(f"TRIGGER_{record.trigger}"),
         retry_at=stamp(record.retry_at) if run.state is State.RETRYING else None,
         backfill_id=str(record.backfill) if record.backfill else "",
+        fired_by=record.member,
+        tenure=str(record.fired_by) if record.fired_by else "",
+        excluded_by=record.excluded_by,
     )
 
 

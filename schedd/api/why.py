@@ -82,8 +82,10 @@ async def _cluster(services: Services) -> list[Check]:
 def _ended(record: RunRecord) -> run_service_pb2.ExplainRunResponse:
     run = record.run
     why = ENDS.get(record.reason or "", "")
-    if record.excluded_by:
+    if record.reason == Reason.CALENDAR and record.excluded_by:
         why = f"its instant is excluded by {record.excluded_by}"
+    elif record.excluded_by:
+        why += f": {record.excluded_by}"
     text = f"It ended as {run.state}" + (f" ({record.reason}): {why}" if record.reason else "")
     checks = [Check(question="What did it say?", answer=record.error)] if record.error else []
     return _answer(text + ".", checks)

@@ -17,7 +17,7 @@ With policy NONE the reason is CATCH_UP_NONE inside and outside of the window: t
 part in it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -62,7 +62,7 @@ class Fold:
     due: datetime
     into: datetime | None = None
     excluded_by: str = ""
-    """Of what is SKIPPED (CALENDAR): the calendar, with its version."""
+    """What keeps them from running: the calendar with its version, or who paused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,7 @@ def settle(
     until: datetime,
     state: State,
     reason: Reason,
+    excluded_by: str = "",
 ) -> tuple[Fold | None, Occurrence | None]:
     """Account for all instants from `occurrence` on that are due at `until` by one fold.
 
@@ -116,7 +117,7 @@ def settle(
     if occurrence.due > until:
         return None, occurrence
     last = newest_due(compiled, occurrence, until)
-    fold = _fold(compiled, occurrence, last, state, reason)
+    fold = replace(_fold(compiled, occurrence, last, state, reason), excluded_by=excluded_by)
     return fold, compiled.next_after(fold.last)
 
 

@@ -90,6 +90,9 @@ LIVE = frozenset(state for state, after in TRANSITIONS.items() if after)
 
 TERMINAL = frozenset(TRANSITIONS) - LIVE
 
+NEVER_RAN = frozenset({State.SKIPPED, State.MISSED, State.COALESCED})
+"""States of rows that only account for instants."""
+
 
 class IllegalTransition(Exception):
     """A pair of states that the table does not hold: a bug."""

@@ -166,7 +166,7 @@ class NewRun:
     count: int = 1
     scheduled_until: datetime | None = None
     excluded_by: str = ""
-    """Of what is SKIPPED (CALENDAR): which calendar, in words."""
+    """What keeps it from running, in words: a calendar, or who paused, edited or deleted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from schedd.core import catch_up
+from schedd.core import because, catch_up
 from schedd.core.catch_up import Plan
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import CatchUp
@@ -50,6 +50,12 @@ class Pause:
     def recovering(self) -> bool:
         """Whether it holds a database that went back, so that a person decides what follows."""
         return self.lost_until is not None
+
+    @property
+    def told(self) -> str:
+        """What a row that it skips says."""
+        what = "the cluster, in recovery" if self.recovering else "the cluster"
+        return because.pause(self.by, self.began, self.note, of=what)
 
     def skipped_until(self, *, at_most_once: bool = False) -> datetime | None:
         """The last instant of it that doesn't run afterwards; None while it lasts, or if all do."""
@@ -118,7 +124,9 @@ def plan(
             border = due_until(compiled, head, pause.began)
             return catch_up.plan(compiled, policy, nominal, due, now, limit=limit, until=border)
         border = due_until(compiled, head, last)
-        fold, following = catch_up.settle(compiled, head, border, State.SKIPPED, Reason.PAUSED)
+        fold, following = catch_up.settle(
+            compiled, head, border, State.SKIPPED, Reason.PAUSED, pause.told
+        )
         return Plan((fold,) if fold else (), (), following)
     return catch_up.plan(compiled, policy, nominal, due, now, limit=limit)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from schedd.core.backfill import Plan
-from schedd.core.ids import BackfillId, IncarnationId, JobId, ShardId, Timeline, Token
+from schedd.core.ids import BackfillId, IncarnationId, JobId, ShardId, TenureId, Timeline, Token
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.marks import Mark
 from schedd.core.model import (
@@ -243,9 +243,13 @@ class RunRecord:
     first_started_at: datetime | None = None
     """Of all its handings out the first start that is known."""
     excluded_by: str = ""
-    """Of what is SKIPPED (CALENDAR): which calendar, in words."""
+    """What kept it from running, in words: a run, a calendar, who paused, edited or deleted."""
     backfill: BackfillId | None = None
     """That made it."""
+    fired_by: TenureId | None = None
+    """Who fired it, or accounted for it; None: a person's call did."""
+    member: str = ""
+    """Whose tenure that was."""
 
     @property
     def apart(self) -> bool:

@@ -197,11 +197,11 @@ class UserStore(Protocol):
         """The row of the schedule's own that begins at this instant, or folds it in."""
         ...
 
-    async def following(self, job_id: JobId, after: datetime) -> RunRecord | None:
+    async def taken_by(self, job_id: JobId, after: datetime) -> RunRecord | None:
         """The schedule's first row that begins later."""
         ...
 
-    async def last_pause(self, object_: str, at: datetime) -> AuditEntry | None:
+    async def last_pause(self, object_: str, since: datetime, at: datetime) -> AuditEntry | None:
         """The audit's newest line that paused this object no later than `at`."""
         ...
 

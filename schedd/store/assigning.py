@@ -105,10 +105,21 @@ FROM d WHERE NOT goes AND judged AND state = 'PENDING'
 ORDER BY n
 """
 
-SKIP = """
-WITH skipped AS (
+SKIP = f"""
+WITH way AS (  -- by job, the oldest run that is admitted; a map, as above
+    SELECT jsonb_object_agg(j.job_id::text, x.run_id) AS runs
+    FROM unnest(%(jobs)s::uuid[], %(shards)s::int[]) j(job_id, shard)
+    CROSS JOIN LATERAL (
+        SELECT x.run_id FROM live l
+        JOIN runs x ON x.scheduled_at = l.scheduled_at AND x.run_id = l.run_id
+        WHERE l.shard = j.shard AND l.job_id = j.job_id
+          AND x.token > 0 AND x.state IN ('PENDING', 'RUNNING', 'RETRYING') AND NOT {APART}
+        ORDER BY x.due_at, x.run_id LIMIT 1
+    ) x
+), skipped AS (
     UPDATE runs r SET state = 'SKIPPED', reason = 'OVERLAP', fired_by = %(tenure)s,
-        finished_at = statement_timestamp()
+        finished_at = statement_timestamp(),
+        excluded_by = 'run ' || ((SELECT way.runs FROM way) ->> r.job_id::text)
     FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[]) b(scheduled_at, run_id)
     WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id AND r.state = 'PENDING'
     RETURNING r.shard, r.job_id, r.run_id
@@ -161,11 +172,20 @@ def assign(
         else:
             (outcome.held if goes is None else outcome.ended).append(draft.key)
     if outcome.ended:
-        connection.exec_driver_sql(SKIP, key_arguments(outcome.ended) | {"tenure": tenure})
+        _skip(connection, tenure, drafts, outcome.ended)
         counted = {draft.key for draft in drafts if draft.counted}
         turns.give_back(connection, [key for key in outcome.ended if key in counted])
     outcome.waiting.extend(draft.key for draft in drafts if draft.key not in told)
     return outcome
+
+
+def _skip(
+    connection: Connection, tenure: TenureId, drafts: Sequence[Draft], ended: Sequence[RunKey]
+) -> None:
+    gone = set(ended)
+    jobs = {draft.job_id: draft.shard for draft in drafts if draft.key in gone}
+    of = {"jobs": arrays.ids(jobs), "shards": arrays.numbers(jobs.values()), "tenure": tenure}
+    connection.exec_driver_sql(SKIP, key_arguments(ended) | of)
 
 
 def payloads(connection: Connection, keys: Sequence[RunKey]) -> dict[RunId, bytes]:

@@ -8,6 +8,7 @@ from sqlalchemy.dialects.postgresql import insert
 from schedd.core.ids import JobId, ShardId
 from schedd.core.lifecycle import TERMINAL
 from schedd.core.model import NewRun, Overlap, Priority, Trigger
+from schedd.store.arrays import clean
 from schedd.store.schema import live, runs
 
 
@@ -43,7 +44,7 @@ def insert_run_row(
             finished_at=func.clock_timestamp() if ended else None,
             payload=payload,
             overlap=overlap and overlap.value,
-            excluded_by=run.excluded_by or None,
+            excluded_by=clean(run.excluded_by) or None,
         )
         .on_conflict_do_nothing()
         .returning(runs.c.run_id)

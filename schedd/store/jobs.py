@@ -34,6 +34,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 
+from schedd.core import because
 from schedd.core.ids import JobId, ShardId
 from schedd.core.model import AuditEntry, NewRun, Priority, Trigger
 from schedd.core.records import Conflict, Idempotency, JobRecord, StoredDefinition, TimerEdit
@@ -170,7 +171,9 @@ def resume_job(
         return None
     if seen_generation not in (None, generation):
         return Conflict("etag", job_id)
-    skip_paused(connection, job_id, until)
+    was = _stored(connection, job_id)
+    by = because.pause(was.paused_by, was.paused_at, was.pause_note)
+    skip_paused(connection, job_id, by, until)
     if skipped is not None:
         _account(connection, job_id, generation, skipped)
     _change(connection, job_id, pause_note="", paused_by="", paused_at=None)
@@ -200,7 +203,7 @@ def delete_job(
     connection.execute(timers.delete().where(timers.c.job_id == job_id))
     standing.forget(connection, job_id)
     calendars.forget(connection, job_id)
-    cancel_waiting(connection, job_id)
+    cancel_waiting(connection, job_id, because.deletion(entry.actor))
     audit.write_all(connection, [entry])
     return True
 

@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, select
 
 from schedd.core.ids import JobId
+from schedd.core.lifecycle import Reason, State
 from schedd.core.model import AuditEntry, Trigger
 from schedd.core.records import RunRecord
 from schedd.store import arrays
@@ -30,9 +31,12 @@ def accounted(connection: Connection, job_id: JobId, at: datetime) -> RunRecord 
     return record(row)
 
 
-def following(connection: Connection, job_id: JobId, after: datetime) -> RunRecord | None:
-    """The schedule's first row that begins later."""
-    query = _scheduled(job_id).where(runs.c.scheduled_at > after)
+def taken_by(connection: Connection, job_id: JobId, after: datetime) -> RunRecord | None:
+    """What stands for instants that are COALESCED, the last of them `after`: rows follow each
+    other, so it is the first that begins later but for what is COALESCED with them, or excluded.
+    """
+    between = (runs.c.state == State.COALESCED.value) | (runs.c.reason == Reason.CALENDAR.value)
+    query = _scheduled(job_id).where(runs.c.scheduled_at > after, between.isnot(True))
     row = connection.execute(query.order_by(runs.c.scheduled_at).limit(1)).first()
     return None if row is None else record(row)
 
@@ -45,12 +49,16 @@ def backfilled(connection: Connection, job_id: JobId, at: datetime) -> list[RunR
     return [record(row) for row in connection.execute(query.order_by(runs.c.created_at))]
 
 
-def last_pause(connection: Connection, object_: str, at: datetime) -> AuditEntry | None:
-    """The audit's newest line that paused it no later than `at`."""
+def last_pause(
+    connection: Connection, object_: str, since: datetime, at: datetime
+) -> AuditEntry | None:
+    """The audit's newest line that paused it no later than `at`. `since`: when it was made, for
+    another one may have had its name before.
+    """
     row = connection.execute(
         select(audit)
         .where(audit.c.object == arrays.clean(object_), audit.c.action == "pause")
-        .where(audit.c.outcome == "ok", audit.c.at <= at)
+        .where(audit.c.outcome == "ok", audit.c.at.between(since, at))
         .order_by(audit.c.seq.desc())
         .limit(1)
     ).first()

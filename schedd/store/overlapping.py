@@ -91,7 +91,9 @@ WITH q AS MATERIALIZED (
     FROM w WHERE policy IN {REPLACING} AND (admitted OR asked)
     ORDER BY job_id, due_at DESC, scheduled_at DESC, run_id DESC
 ), placed AS (
-    SELECT w.*, newest.admitted AS taken, newest.kills,
+    SELECT w.*, newest.admitted AS taken, newest.kills, newest.run_id AS by,
+        first_value(w.run_id) OVER (PARTITION BY w.job_id
+            ORDER BY w.admitted DESC, w.due_at, w.scheduled_at, w.run_id) AS first,
         COALESCE((w.due_at, w.scheduled_at, w.run_id)
           < (newest.due_at, newest.scheduled_at, newest.run_id), false) AS older,
         bool_or(w.admitted) OVER (PARTITION BY w.job_id)::int
@@ -110,7 +112,8 @@ WITH q AS MATERIALIZED (
     FROM placed
 )
 SELECT scheduled_at, run_id, token, state, fate,
-    CASE WHEN fate = 'SKIPPED' THEN 'BUFFER_FULL' ELSE 'BY_OVERLAP' END, fate = 'RUNNING' AND kills
+    CASE WHEN fate = 'SKIPPED' THEN 'BUFFER_FULL' ELSE 'BY_OVERLAP' END, fate = 'RUNNING' AND kills,
+    'run ' || CASE WHEN fate = 'SKIPPED' THEN first ELSE by END
 FROM decided WHERE fate IS NOT NULL ORDER BY scheduled_at, run_id LIMIT {MOST}
 """
 """`taken`: the newest runs already, so that whom it replaced is on its way out, or was let be when
@@ -120,11 +123,14 @@ its policy was another one.
 PART = f"""
 WITH b AS MATERIALIZED (
     SELECT * FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(tokens)s::bigint[],
-        %(befores)s::text[], %(fates)s::text[], %(reasons)s::text[], %(kills)s::bool[])
-      b(scheduled_at, run_id, token, before, fate, reason, kill)
+        %(befores)s::text[], %(fates)s::text[], %(reasons)s::text[], %(kills)s::bool[],
+        %(excluded)s::text[])
+      b(scheduled_at, run_id, token, before, fate, reason, kill, excluded_by)
 ), parted AS (
     UPDATE runs r SET state = b.fate,
         reason = CASE WHEN b.fate = 'RUNNING' AND r.cancelling THEN r.reason ELSE b.reason END,
+        excluded_by = CASE WHEN b.fate = 'RUNNING' AND r.cancelling THEN r.excluded_by
+            ELSE b.excluded_by END,
         cancelling = r.cancelling OR b.fate = 'RUNNING', killing = r.killing OR b.kill,
         fired_by = CASE WHEN b.fate = 'SKIPPED' THEN %(tenure)s ELSE r.fired_by END,
         finished_at = CASE WHEN b.fate = 'RUNNING' THEN r.finished_at
@@ -164,6 +170,7 @@ def part(connection: Connection, tenure: TenureId, crowds: Sequence[Crowd]) -> P
         "fates": arrays.texts(row[4] for row in decided),
         "reasons": arrays.texts(row[5] for row in decided),
         "kills": arrays.flags(row[6] for row in decided),
+        "excluded": arrays.texts(row[7] for row in decided),
         "tenure": tenure,
     }
     parted = [live_run(row) for row in connection.exec_driver_sql(PART, keys | fates)]

@@ -62,7 +62,8 @@ ORDER BY r.scheduled_at, r.run_id FOR NO KEY UPDATE
 
 SKIP = f"""
 WITH early AS ({INSERTED_EARLY}), skipped AS (
-    UPDATE runs r SET state = 'SKIPPED', reason = 'PAUSED', finished_at = clock_timestamp()
+    UPDATE runs r SET state = 'SKIPPED', reason = 'PAUSED', finished_at = clock_timestamp(),
+        excluded_by = %(by)s
     FROM early e WHERE r.scheduled_at = e.scheduled_at AND r.run_id = e.run_id
 )
 DELETE FROM live l USING early e
@@ -117,9 +118,10 @@ def resume(
     if before.present.recovering and catch_up is None and since is None:
         return None
     connection.exec_driver_sql(END, (bool(catch_up), since))
-    last = read(connection).all[-1].skipped_until()
+    ended = read(connection).all[-1]
+    last = ended.skipped_until()
     if last is not None:
-        span = {"began": before.present.began, "last": last}
+        span = {"began": before.present.began, "last": last, "by": clean(ended.told)}
         skipped = connection.exec_driver_sql(SKIP, span).all()
         turns.give_back(connection, [RunKey(*row) for row in skipped])
     connection.exec_driver_sql(SWITCH, (False,))

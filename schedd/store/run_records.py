@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import Row, Select, case, func, literal_column, select
 
-from schedd.core.ids import BackfillId, JobId, RunId, Token
+from schedd.core.ids import BackfillId, JobId, RunId, TenureId, Token
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import LiveRun, Overlap, Priority, RunKey, Trigger
 from schedd.core.records import RunRecord
 from schedd.store.arrays import clean
-from schedd.store.schema import attempts, jobs, runs, timers
+from schedd.store.schema import attempts, jobs, runs, tenures, timers
+
+RAN: Final = frozenset({State.SUCCEEDED, State.FAILED})
+"""Nothing kept these from running, whatever was about to."""
 
 
 def records() -> Select[Any]:
     """Runs with what their jobs and earlier attempts say."""
     first = select(func.min(attempts.c.started_at)).where(attempts.c.run_id == runs.c.run_id)
+    fired_by = select(tenures.c.member).where(tenures.c.id == runs.c.fired_by)
     earlier = case((runs.c.assignments > 1, first.correlate(runs).scalar_subquery()))
     return select(
         *(column for column in runs.c if column.name not in {"count", "digest", "payload"}),
@@ -28,6 +32,7 @@ def records() -> Select[Any]:
         func.coalesce(timers.c.paused, False).label("paused"),
         literal_column("(SELECT paused FROM cluster WHERE one)").label("braked"),
         func.least(earlier, runs.c.started_at).label("first_started_at"),
+        fired_by.correlate(runs).scalar_subquery().label("member"),
     ).select_from(
         runs.join(jobs, jobs.c.job_id == runs.c.job_id).outerjoin(
             timers, timers.c.job_id == runs.c.job_id
@@ -74,8 +79,10 @@ def record(row: Row[Any]) -> RunRecord:
         row.paused,
         row.braked,
         row.first_started_at,
-        row.excluded_by or "",
+        "" if run.state in RAN else row.excluded_by or "",
         backfill=row.backfill and BackfillId(row.backfill),
+        fired_by=row.fired_by and TenureId(row.fired_by),
+        member=row.member or "",
     )
 
 

@@ -24,6 +24,15 @@ metadata = MetaData()
 
 INSTANT = DateTime(timezone=True)
 
+tenures = Table(
+    "tenures",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("member", Text, nullable=False),
+    Column("opened_at", INSTANT, nullable=False),
+    Column("fenced_at", INSTANT),
+)
+
 jobs = Table(
     "jobs",
     metadata,

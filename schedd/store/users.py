@@ -218,13 +218,13 @@ class PostgresUserStore:
         """The row that accounts for an instant of the schedule."""
         return await self.database.call(lambda c: ledger.accounted(c, job_id, at))
 
-    async def following(self, job_id: JobId, after: datetime) -> RunRecord | None:
+    async def taken_by(self, job_id: JobId, after: datetime) -> RunRecord | None:
         """The schedule's first later row."""
-        return await self.database.call(lambda c: ledger.following(c, job_id, after))
+        return await self.database.call(lambda c: ledger.taken_by(c, job_id, after))
 
-    async def last_pause(self, object_: str, at: datetime) -> AuditEntry | None:
+    async def last_pause(self, object_: str, since: datetime, at: datetime) -> AuditEntry | None:
         """Who paused it last, no later than `at`."""
-        return await self.database.call(lambda c: ledger.last_pause(c, object_, at))
+        return await self.database.call(lambda c: ledger.last_pause(c, object_, since, at))
 
     async def audit(self, entry: AuditEntry) -> None:
         """Append one line."""

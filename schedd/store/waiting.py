@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import JobId
 from schedd.core.model import RunKey
-from schedd.store import turns
+from schedd.store import arrays, turns
 
 LOCK_RUNS = """
 SELECT 1 FROM live l
@@ -23,7 +23,8 @@ ORDER BY r.scheduled_at, r.run_id FOR NO KEY UPDATE OF r
 
 END = """
 WITH ended AS (
-    UPDATE runs r SET state = %(state)s, reason = %(reason)s, finished_at = clock_timestamp()
+    UPDATE runs r SET state = %(state)s, reason = %(reason)s, finished_at = clock_timestamp(),
+        excluded_by = %(by)s
     FROM live l
     WHERE l.shard = %(shard)s AND l.job_id = %(job)s
       AND r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id
@@ -44,16 +45,18 @@ SKIP = END.format(
 )
 
 
-def cancel_waiting(connection: Connection, job_id: JobId) -> None:
-    """The job is deleted: PENDING and RETRYING become CANCELLED (DELETED)."""
-    _end(connection, CANCEL, job_id, "CANCELLED", "DELETED")
+def cancel_waiting(connection: Connection, job_id: JobId, by: str) -> None:
+    """The job is deleted, `by` whom in words: PENDING and RETRYING become CANCELLED (DELETED)."""
+    _end(connection, CANCEL, job_id, "CANCELLED", "DELETED", by)
 
 
-def skip_paused(connection: Connection, job_id: JobId, until: datetime | None = None) -> None:
-    """The job is resumed: what was inserted early and fell due in the pause is SKIPPED (PAUSED).
-    `until`: the pause ended then; None: it ends now.
+def skip_paused(
+    connection: Connection, job_id: JobId, by: str, until: datetime | None = None
+) -> None:
+    """The job is resumed: what was inserted early and fell due in the pause is SKIPPED (PAUSED),
+    `by` the pause of whom in words. `until`: it ended then; None: it ends now.
     """
-    skipped = _end(connection, SKIP, job_id, "SKIPPED", "PAUSED", until)
+    skipped = _end(connection, SKIP, job_id, "SKIPPED", "PAUSED", by, until)
     turns.give_back(connection, skipped)
 
 
@@ -63,11 +66,13 @@ def _end(
     job_id: JobId,
     state: str,
     reason: str,
+    by: str,
     until: datetime | None = None,
 ) -> list[RunKey]:
     shard = connection.exec_driver_sql(
         "SELECT shard FROM jobs WHERE job_id = %s", (job_id,)
     ).scalar_one()
     arguments = {"job": job_id, "shard": shard, "state": state, "reason": reason, "until": until}
+    arguments["by"] = arrays.clean(by)
     connection.exec_driver_sql(LOCK_RUNS, arguments)
     return [RunKey(*row) for row in connection.exec_driver_sql(statement, arguments)]

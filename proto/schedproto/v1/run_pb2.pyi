@@ -72,6 +72,9 @@ class Run(google.protobuf.message.Message):
     TRIGGER_FIELD_NUMBER: builtins.int
     RETRY_AT_FIELD_NUMBER: builtins.int
     BACKFILL_ID_FIELD_NUMBER: builtins.int
+    FIRED_BY_FIELD_NUMBER: builtins.int
+    TENURE_FIELD_NUMBER: builtins.int
+    EXCLUDED_BY_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     namespace: builtins.str
     job: builtins.str
@@ -98,6 +101,14 @@ class Run(google.protobuf.message.Message):
     trigger: global___Run.Trigger.ValueType
     backfill_id: builtins.str
     """The backfill that made it."""
+    fired_by: builtins.str
+    """The member that fired it, or accounted for it; empty: a person's call did."""
+    tenure: builtins.str
+    """The tenure of that member, as the epoch log names it."""
+    excluded_by: builtins.str
+    """What kept it from running, in words: the run that was in its way, the calendar, who paused,
+    edited or deleted its job.
+    """
     @property
     def scheduled_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """The nominal instant."""
@@ -145,9 +156,12 @@ class Run(google.protobuf.message.Message):
         trigger: global___Run.Trigger.ValueType = ...,
         retry_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         backfill_id: builtins.str = ...,
+        fired_by: builtins.str = ...,
+        tenure: builtins.str = ...,
+        excluded_by: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "_lateness_ms", b"_lateness_ms", "due_at", b"due_at", "exit_code", b"exit_code", "finished_at", b"finished_at", "lateness_ms", b"lateness_ms", "retry_at", b"retry_at", "scheduled_at", b"scheduled_at", "scheduled_until", b"scheduled_until", "started_at", b"started_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "_lateness_ms", b"_lateness_ms", "assignments", b"assignments", "attempt", b"attempt", "backfill_id", b"backfill_id", "count", b"count", "due_at", b"due_at", "error", b"error", "exit_code", b"exit_code", "fencing_token", b"fencing_token", "finished_at", b"finished_at", "generation", b"generation", "job", b"job", "job_id", b"job_id", "lateness_ms", b"lateness_ms", "namespace", b"namespace", "priority", b"priority", "reason", b"reason", "retry_at", b"retry_at", "run_id", b"run_id", "scheduled_at", b"scheduled_at", "scheduled_until", b"scheduled_until", "started_at", b"started_at", "state", b"state", "trigger", b"trigger", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "_lateness_ms", b"_lateness_ms", "assignments", b"assignments", "attempt", b"attempt", "backfill_id", b"backfill_id", "count", b"count", "due_at", b"due_at", "error", b"error", "excluded_by", b"excluded_by", "exit_code", b"exit_code", "fencing_token", b"fencing_token", "finished_at", b"finished_at", "fired_by", b"fired_by", "generation", b"generation", "job", b"job", "job_id", b"job_id", "lateness_ms", b"lateness_ms", "namespace", b"namespace", "priority", b"priority", "reason", b"reason", "retry_at", b"retry_at", "run_id", b"run_id", "scheduled_at", b"scheduled_at", "scheduled_until", b"scheduled_until", "started_at", b"started_at", "state", b"state", "tenure", b"tenure", "trigger", b"trigger", "worker", b"worker"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_exit_code", b"_exit_code"]) -> typing.Literal["exit_code"] | None: ...
     @typing.overload

@@ -27,6 +27,7 @@ from support.store import MINUTE, START, draft, report
 
 SHELL = job_pb2.ShellAction(argv=["true"])
 DAY = timedelta(days=1)
+MEMBER = "member-1"
 
 
 @dataclass
@@ -131,7 +132,12 @@ async def test_skipped_by_overlap(past):
     await me.assign(draft(second_run))
     told = await past.asked(START + MINUTE)
     assert told.answer.startswith("It was skipped (OVERLAP): an earlier run of the job hadn't")
-    assert str(second_run.key.run_id) in told.answer
+    assert f"overlap: skip: run {first.key.run_id}. Read from run {second_run.key.run_id}, wr" in (
+        told.answer
+    )
+    assert told.answer.endswith(f" by {MEMBER}.")
+    assert (told.run.excluded_by, told.run.fired_by) == (f"run {first.key.run_id}", MEMBER)
+    assert told.run.tenure == str(me.tenure)
 
 
 async def test_missed_outside_the_window_and_coalesced_within(past):
@@ -149,6 +155,15 @@ async def test_missed_outside_the_window_and_coalesced_within(past):
     assert folded.run.count == 10
 
 
+async def test_what_was_coalesced_names_the_run_though_excluded_instants_lie_between(past):
+    await past.made(exclude=job_pb2.Exclude(cron=["55-58 12 * * *"]))
+    [run] = await past.fire(START + timedelta(hours=1))
+    excluded = await past.asked(START + 56 * MINUTE)
+    assert excluded.answer.startswith("It was skipped by ")
+    told = await past.asked(START + 50 * MINUTE)
+    assert f"2026-01-05T13:00:00Z, stands for it: run {run.key.run_id}, PENDING." in told.answer
+
+
 async def test_missed_since_the_job_catches_nothing_up(past):
     await past.made(catch_up=job_pb2.CatchUp(policy=job_pb2.CatchUp.POLICY_NONE))
     await past.fire(START + timedelta(hours=1))
@@ -163,11 +178,11 @@ async def test_paused_says_who_when_and_the_note_while_it_lasts_and_afterwards(p
     assert ": disk is full. It is accounted for when the job is resumed." in during.answer
     assert not during.HasField("run")
 
-    await past.sql("UPDATE audit SET at = %s WHERE action = 'pause'", START - MINUTE)
+    await past.sql("UPDATE jobs SET paused_at = %s", START - MINUTE)
     await past.api("ResumeJob", wire.ResumeJobRequest(job="j"))
     after = await past.asked(START + MINUTE)
     assert after.answer.startswith(
-        "It was skipped: the job was paused by tester since 2026-01-05T11:59:00Z: disk is full"
+        "It was skipped by a pause by tester since 2026-01-05T11:59:00Z: disk is full. Read from"
     )
     assert after.run.count > 1000
 
@@ -175,12 +190,38 @@ async def test_paused_says_who_when_and_the_note_while_it_lasts_and_afterwards(p
 async def test_the_pause_of_then_is_named_though_the_job_is_paused_again(past):
     await past.made()
     await past.api("PauseJob", wire.PauseJobRequest(job="j", note="disk is full"))
-    await past.sql("UPDATE audit SET at = %s WHERE action = 'pause'", START - MINUTE)
+    await past.sql("UPDATE jobs SET paused_at = %s", START - MINUTE)
     await past.api("ResumeJob", wire.ResumeJobRequest(job="j"))
     await past.api("PauseJob", wire.PauseJobRequest(job="j", note="on holiday"))
     told = await past.asked(START + MINUTE)
-    assert told.answer.startswith("It was skipped: the job was paused by tester since 2026-01-05")
+    assert told.answer.startswith("It was skipped by a pause by tester since 2026-01-05T11:59:00Z")
     assert "disk is full" in told.answer
+
+
+async def test_the_pause_of_a_job_that_was_made_paused_is_named_when_it_is_over(past):
+    await past.made(paused=True, pause_note="until the move")
+    await past.sql("UPDATE jobs SET paused_at = %s", START - MINUTE)
+    await past.api("ResumeJob", wire.ResumeJobRequest(job="j"))
+    told = await past.asked(START)
+    assert "skipped by a pause by tester since 2026-01-05T11:59:00Z: until the move" in told.answer
+
+
+async def test_what_a_version_before_skipped_is_told_by_the_audit_and_not_of_an_older_job(past):
+    await past.made()
+    await past.api("PauseJob", wire.PauseJobRequest(job="j", note="of another job"))
+    await past.api("DeleteJob", wire.DeleteJobRequest(job="j"))
+    await past.sql("UPDATE audit SET at = %s WHERE action = 'pause'", START - 2 * DAY)
+    await past.made()
+    await past.api("PauseJob", wire.PauseJobRequest(job="j", note="disk is full"))
+    await past.api("ResumeJob", wire.ResumeJobRequest(job="j"))
+    await past.sql("UPDATE runs SET excluded_by = NULL")
+    told = await past.asked(START)
+    assert told.answer.startswith("It was skipped: the job was paused, by whom the audit doesn't")
+    await past.sql(
+        "UPDATE audit SET at = %s WHERE action = 'pause' AND after LIKE '%%disk%%'", START - MINUTE
+    )
+    told = await past.asked(START)
+    assert "the job was paused by tester since 2026-01-05T11:59:00Z: disk is full" in told.answer
 
 
 async def test_a_pause_of_the_cluster_that_was_caught_up_isnt_why(past):
@@ -202,7 +243,7 @@ async def test_a_pause_of_the_cluster_is_told_too(past):
     await past.sql("UPDATE pauses SET began = %s, ended = %s", START - MINUTE, START + MINUTE)
     assert await past.fire(START + MINUTE) == []
     told = await past.asked(START)
-    assert told.answer.startswith("It was skipped: the cluster was paused by tester since")
+    assert told.answer.startswith("It was skipped by a pause of the cluster by tester since")
     assert "moving house" in told.answer
 
 
@@ -214,6 +255,7 @@ async def test_an_edit_that_replaces_the_schedule_is_told(past):
     )
     told = await past.asked(START + MINUTE)
     assert told.answer.startswith("It was missed (EDITED): the job was edited")
+    assert "lacks this instant: an edit by tester. Whether" in told.answer
     assert "Whether this very moment was one of its instants then isn't kept." in told.answer
 
 

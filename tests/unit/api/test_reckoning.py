@@ -42,6 +42,7 @@ def each_minute(nominal: str, paused_at: str | None = None) -> JobRecord:
         nominal=at(nominal),
         due_at=due,
         paused_at=at(paused_at) if paused_at else None,
+        paused_by="ann" if paused_at else "",
     )
 
 
@@ -89,9 +90,12 @@ def test_an_instant_from_before_a_pause_fires_when_it_is_due_after_it() -> None:
 def test_an_edit_accounts_for_an_instant_that_isnt_due_yet_for_the_new_schedule_lacks_it(
     paused_at: str | None, state: State, reason: Reason
 ) -> None:
-    row = reckoning.never_fired(each_minute(LATE, paused_at), at(f"{LATE}:05"))
+    row = reckoning.never_fired(each_minute(LATE, paused_at), at(f"{LATE}:05"), "an edit by ann")
     assert told(row) == (state, reason, LATE, 1)
+    assert row is not None
+    since = f"2026-01-10T{LATE}:03Z"
+    assert row.excluded_by == (f"a pause by ann since {since}" if paused_at else "an edit by ann")
 
 
 def test_an_edit_before_the_next_instant_misses_nothing() -> None:
-    assert reckoning.never_fired(each_minute(NEXT), at(f"{LATE}:59")) is None
+    assert reckoning.never_fired(each_minute(NEXT), at(f"{LATE}:59"), "") is None
