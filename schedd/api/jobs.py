@@ -118,7 +118,7 @@ async def update_job(
     old = job_pb2.Job.FromString(stored.spec)
     new = masked(old, request)
     if list(request.update_mask.paths) == ["*"]:
-        validation.check_standing(request.job, now)
+        validation.check_standing(request.job)
     new.namespace, new.name = stored.namespace, stored.name
     calendars = await excluding.calendars_of(services, stored.namespace, new)
     reckoning.check_edit(old, new, now, stored.calendars, calendars)

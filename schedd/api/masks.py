@@ -4,6 +4,7 @@
 depth. A patch that gives one kind of schedule takes the others away, with what means nothing then.
 """
 
+from collections.abc import Collection
 from typing import Final
 
 from google.protobuf.message import Message
@@ -36,16 +37,21 @@ def masked(old: job_pb2.Job, request: job_service_pb2.UpdateJobRequest) -> job_p
     new.CopyFrom(old)
     if any(path in SCHEDULES for path in paths):
         plain: Message = new
-        for field in (*SCHEDULES, *_meaningless(request.job)):
+        for field in (*SCHEDULES, *_meaningless(request.job, paths)):
             plain.ClearField(field)
     _copy(request.job, new, paths)
     return new
 
 
-def _meaningless(given: job_pb2.Job) -> tuple[str, ...]:
-    """What goes with another kind of schedule than the one that is given."""
-    kept = {"phase"} if given.HasField("every") else {"dst"} if given.cron else set()
-    return tuple({"phase", "dst", *(OF_INSTANTS if given.on_demand else ())} - kept)
+def _meaningless(given: job_pb2.Job, paths: Collection[str]) -> set[str]:
+    """What goes with another kind of schedule than the one that is taken from what is given."""
+    kept: set[str] = set()
+    if "every" in paths and given.HasField("every"):
+        kept.add("phase")
+    if "cron" in paths and given.cron:
+        kept.add("dst")
+    bare = "on_demand" in paths and given.on_demand
+    return {"phase", "dst", *(OF_INSTANTS if bare else ())} - kept
 
 
 def _copy(source: Message, target: Message, paths: list[str]) -> None:

@@ -32,7 +32,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 COUNTED: Final = 100_000
 """Instants that are counted one by one, at most."""
 _TICK: Final = timedelta(microseconds=1)
-FOLDS: Final = 50
+FOLDS: Final = 20
 """Steps in which the instants of a pause are counted; past them the count is a lower bound."""
 
 

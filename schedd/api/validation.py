@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
+from typing import Final
 from uuid import UUID
 
 from google.protobuf.message import Message
@@ -70,6 +71,9 @@ def check_name(name: str, field: str = "name") -> Iterator[Violation]:
         yield Violation(field, "a name may not look like an id (UUID)")
 
 
+_UNTIL_ALONE: Final = Violation("paused_until", "goes with paused: true alone")
+
+
 def check_note(note: str, field: str) -> None:
     """Raise InvalidArgument for a note that can't stand in a line of a table."""
     violations = [*note_violations(note, field)]
@@ -82,13 +86,13 @@ def check_note(note: str, field: str) -> None:
         )
 
 
-def check_standing(job: job_pb2.Job, now: datetime) -> None:
-    """Raise InvalidArgument for a pause that nobody could make of what a job says of its own. An
-    edit makes none; who applies a manifest goes on to do so.
+def check_standing(job: job_pb2.Job) -> None:
+    """Raise InvalidArgument for a pause that nobody could ever make of what a job says of its own.
+    An edit makes none, so one that is over says nothing; who applies a manifest makes the others.
     """
     violations = [*note_violations(job.pause_note, "pause_note")]
-    if job.HasField("paused_until"):
-        violations += _until_violations(job, now)
+    if job.HasField("paused_until") and not job.paused:
+        violations.append(_UNTIL_ALONE)
     _refuse(violations)
 
 
@@ -250,7 +254,7 @@ def _instant_violations(
 
 def _until_violations(job: job_pb2.Job, now: datetime) -> Iterator[Violation]:
     if not job.paused:
-        yield Violation("paused_until", "goes with paused: true alone")
+        yield _UNTIL_ALONE
     elif instant(job.paused_until) <= now:
         yield Violation("paused_until", "is past")
 

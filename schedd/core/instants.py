@@ -7,6 +7,7 @@ how many are there in between. Bounds, jitter and judging what people wrote are 
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from heapq import merge
 from typing import Final, Protocol
 
 from schedd.core.cron import CronExpression, Dst
@@ -44,14 +45,15 @@ class CronInstants:
         return min((nominal for nominal in found if nominal is not None), default=None)
 
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
+        low, high = (after - _EPOCH) // _SECOND, (until - _EPOCH) // _SECOND
         if len(self.expressions) == 1:
-            low, high = (after - _EPOCH) // _SECOND, (until - _EPOCH) // _SECOND
             return self.expressions[0].count(low, high, self.dst), until
-        counted = 0
-        while (nominal := self.next_after(after)) is not None and nominal <= until:
-            if counted == limit:
-                return counted, after
-            counted, after = counted + 1, nominal
+        each = merge(*(one.seconds(low, high, self.dst) for one in self.expressions))
+        counted, reached = 0, low
+        for looked, second in enumerate(each):
+            if looked >= limit and second > reached:
+                return counted, _EPOCH + reached * _SECOND
+            counted, reached = counted + (second > reached), second
         return counted, until
 
 

@@ -151,6 +151,10 @@ class ReadyQueue:
                 return self.discard(place.run)
         return None
 
+    def count(self, fits: Fits) -> int:
+        """How many wait in the lines that fit."""
+        return sum(len(line.runs) for line in self._lines.values() if fits(line.need))
+
     def heads(self, fits: Fits = _any) -> list[Head]:
         """What waits and fits, a head for each priority and width, HIGH first and then the widest.
         A run whose need isn't known yet counts for one slot.

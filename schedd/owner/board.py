@@ -40,7 +40,7 @@ class Board:
         self.running: dict[RunId, LiveRun] = {}
         self._held: dict[JobId, Held] = {}
         self._judged: dict[JobId, int] = {}
-        """Of jobs whose runs are being judged: how many went meanwhile and nobody was held."""
+        """Of jobs whose runs are being judged: how many went meanwhile."""
         ownership.listen(self._shards_changed)
 
     def put_timers(self, timers: Iterable[Timer], until: datetime | None = None) -> None:
@@ -105,7 +105,8 @@ class Board:
 
     def judge(self, jobs: Iterable[JobId]) -> None:
         """Runs of these jobs are off the queue, until somebody says `judged`. Who goes meanwhile
-        finds none of them held, though they may be judged by rows as they were before.
+        doesn't find them held, though they may be judged by rows as they were before; and of
+        those that are held none may go before them.
         """
         self._judged = dict.fromkeys(jobs, 0)
 
@@ -122,15 +123,15 @@ class Board:
         return list(self._held)
 
     def forget(self, run_id: RunId, job: JobId) -> int:
-        """The run has ended, or is somebody else's. One that was held may take its place: gives
-        how many became ready.
+        """The run has ended, or is somebody else's. One that was held may take its place, at once
+        or when others of its job have been judged: gives how many became ready.
         """
         if not self._take_off(run_id, job):
             return 0
-        released = self.release(job)
-        if not released and job in self._judged:
+        if job in self._judged:
             self._judged[job] += 1
-        return released
+            return 0
+        return self.release(job)
 
     def standing(self, until: datetime) -> list[LiveRun]:
         """What stands here now, but for what becomes ready later than `until`."""

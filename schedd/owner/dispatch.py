@@ -6,7 +6,8 @@ From choice to push a run's slots are under way (`attached`): a worker that gran
 told, and keeps them for it.
 
 A batch is written as a whole, and where much is ready it is full: there it has nothing of a lower
-priority than its first, so that the few that are urgent don't take the time of the many.
+priority than its first, so that the few that are urgent don't take the time of the many. The next
+one has: who waits beside free slots waits for one batch, however many are urgent.
 
 Slots may be granted for what goes before another member's head alone; a run that goes after it
 leaves them unused, and the demand that is told then has them dealt anew.
@@ -98,6 +99,8 @@ class Dispatch:
         self._try_held_at = 0.0
         self._unsort_at = 0.0
         self._held_turn = 0
+        self._left_room = False
+        """The last batch was of what is urgent alone, and had room for the rest."""
         self._size = BatchSize(BATCH)
         self.loop = Loop("dispatch", self.step, interval=1.0)
 
@@ -151,11 +154,15 @@ class Dispatch:
         chosen: list[tuple[LiveRun, Known, Offer]] = []
         taken: set[RunId] = set()
         seen = 0
+        apart = len(self._board.ready) >= MANY and not self._left_room
+        self._left_room = False
         while len(chosen) < self._size.now and seen < SORTED_AT_MOST:
             offers = self._workers.offers()
             room = min(self._size.now - len(chosen), sum(offer.slots for offer in offers))
-            batch = self._pop(room, offers, chosen[0][0].priority if chosen else None)
+            least = chosen[0][0].priority if chosen and apart else None
+            batch = self._pop(room, offers, least, apart=apart)
             if not batch:
+                self._left_room = apart and bool(chosen)
                 return chosen, False
             seen += len(batch)
             try:
@@ -179,9 +186,11 @@ class Dispatch:
         return chosen, True
 
     def _pop(
-        self, count: int, offers: Sequence[Offer], first: Priority | None = None
+        self, count: int, offers: Sequence[Offer], first: Priority | None, *, apart: bool
     ) -> list[LiveRun]:
-        """So many at most, to go with one of the priority `first`."""
+        """So many at most, to go with one of the priority `first`. `apart`: nothing of a lower one
+        goes with the first of them.
+        """
 
         def goes(need: Need | None, rank: float) -> bool:
             if need is None:
@@ -189,14 +198,19 @@ class Dispatch:
             return choose(need, rank, offers) is not None
 
         batch: list[LiveRun] = []
-        ready = self._board.ready
-        many = len(ready) >= MANY
-        least = first if first and many else Priority.LOW
-        while len(batch) < count and (run := ready.pop(goes, least)) is not None:
+        least = first or Priority.LOW
+        while len(batch) < count and (run := self._board.ready.pop(goes, least)) is not None:
             batch.append(run)
-            if many:
+            if apart:
                 least = first or batch[0].priority
         return batch
+
+    def placeable(self) -> int:
+        """How many of those that are ready somebody here could do, slots or not."""
+        here = self._workers.incarnations()
+        return self._board.ready.count(
+            lambda need: need is None or any(able(one, need) for one in here)
+        )
 
     async def _assign(self, chosen: Sequence[tuple[LiveRun, Known, Offer]], choice: Choice) -> bool:
         """Hand these out; whether some are to be tried again at once."""

@@ -15,8 +15,9 @@ urgent would wait for all of a herd before it waits for a slot, where it goes fi
 one class, so that the few that are urgent don't take the time of the many; and it is as large as
 takes a moment, for it isn't interrupted. While enough is ready for those who hand out, firing more
 of it starts nothing sooner: between two batches it rests for as long as one took, and the longer
-the more is ready, so that it comes to go as fast as what is ready is handed out. What is more
-urgent doesn't wait for that, and finds the database, the processor and the workers the less busy.
+the more is ready, so that it comes to go as fast as what is ready is handed out. What no worker
+could do doesn't count. What is more urgent doesn't wait for that, and finds the database, the
+processor and the workers the less busy.
 """
 
 import logging
@@ -76,6 +77,7 @@ class Fire:
         clock: ClusterClock,
         brake: Brake,
         emit: Emit,
+        placeable: Callable[[], int],
         *,
         boot: Callable[[], float] = boottime,
     ) -> None:
@@ -87,6 +89,7 @@ class Fire:
         self._transactor = transactor
         self._clock = clock
         self._emit = emit
+        self._placeable = placeable
         self._changed: set[JobId] = set()
         self._refused: dict[JobId, Timer] = {}
         self._near = near
@@ -136,8 +139,10 @@ class Fire:
         await self._fire(due)
         ended = self._boot()
         self._size.took(len(due), ended - began)
-        rests = min(RESTS, (len(self._board.ready) / ENOUGH) ** 2)
-        if full and rests >= 1:
+        if not full or len(self._board.ready) < ENOUGH:
+            return
+        rests = min(RESTS, (self._placeable() / ENOUGH) ** 2)
+        if rests >= 1:
             self._rest_until, self._rests = ended + rests * (ended - began), priority
 
     async def _reread(self) -> None:

@@ -123,12 +123,15 @@ class Owner:
         transactor = Transactor(live.ownership, live.trusted, emit)
         near = NearFuture(board, catalogue, store, clock, brake)
         crowds = Crowds(board, catalogue, workers, store, transactor, clock, nudges)
+        dispatch = Dispatch(
+            board, catalogue, workers, store, transactor, clock, brake, nudges, crowds, emit
+        )
         return _Loops(
             near=near,
-            fire=Fire(board, near, catalogue, store, transactor, clock, brake, emit),
-            dispatch=Dispatch(
-                board, catalogue, workers, store, transactor, clock, brake, nudges, crowds, emit
+            fire=Fire(
+                board, near, catalogue, store, transactor, clock, brake, emit, dispatch.placeable
             ),
+            dispatch=dispatch,
             rescue=Rescue(
                 board,
                 catalogue,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -77,7 +77,7 @@ def apply(session: Session, files: tuple[str, ...], dry_run: bool) -> None:
     the one it names, else that of --namespace or the context.
     """
     reading = manifests.read_or_fail(files)
-    found = reading.manifests
+    found = [_without_past_pause(manifest, datetime.now(UTC)) for manifest in reading.manifests]
     if "namespace" in session.typed:
         _refuse_others(found, session.namespace)
         _refuse_others(reading.calendars, session.namespace)
@@ -107,6 +107,19 @@ def apply(session: Session, files: tuple[str, ...], dry_run: bool) -> None:
     verbs = {*(one.verb for one in calendars), *(step.verb for step in steps)}
     if dry_run and verbs - {"unchanged"}:
         click.get_current_context().exit(1)
+
+
+def _without_past_pause(manifest: Manifest, now: datetime) -> Manifest:
+    """The manifest, without a pause whose end has come: the job went on then, by what it says."""
+    until = _until(manifest.job)
+    if not manifest.job.paused or until is None or until > now:
+        return manifest
+    message(f"{manifest.where}: the pause of {manifest.job.name} is over: it pauses nothing")
+    plain = job_pb2.Job()
+    plain.CopyFrom(manifest.job)
+    for field in ("paused", "pause_note", "paused_until"):
+        plain.ClearField(field)
+    return replace(manifest, job=plain)
 
 
 def _refuse_others(found: Sequence[Manifest | CalendarManifest], namespace: str) -> None:
@@ -160,14 +173,28 @@ async def _store(client: Client, steps: Sequence[Step]) -> list[Step]:
         if step.before is None:
             after = await jobs.create(job.name, job)
         else:
-            after = step.before
-            if step.edited:
-                after = await jobs.update(job.name, job, mask=ALL, etag=step.before.etag)
-            if step.pause is not None:
-                note, until = step.pause
-                after = await jobs.pause(job.name, note, until=until)
+            after = await _changed(jobs, step, step.before)
         done.append(Step(step.manifest, step.before, after))
     return done
+
+
+async def _changed(jobs: Jobs, step: Step, before: Job) -> Job:
+    """Paused first: nothing of a new definition starts that isn't to start. The etag of what was
+    planned from guards the edit, unless nothing but this pause was between.
+    """
+    job, seen = step.manifest.job, before
+    if step.pause is not None:
+        note, until = step.pause
+        paused = await jobs.pause(job.name, note, until=until)
+        if not step.edited:
+            return paused
+        seen = paused if paused.generation == before.generation + 1 else before
+    if not step.edited:
+        return before
+    plain = job_pb2.Job()
+    plain.CopyFrom(job)
+    plain.ClearField("etag")  # the plan has compared it with the job's own
+    return await jobs.update(job.name, plain, mask=ALL, etag=seen.etag)
 
 
 def _until(job: job_pb2.Job) -> datetime | None:

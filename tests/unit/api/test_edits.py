@@ -147,7 +147,6 @@ async def test_what_means_nothing_with_another_kind_of_schedule_goes_with_the_on
     ("fields", "field"),
     [
         ({"paused_until": Timestamp(seconds=int(NOW.timestamp()) + 60)}, "paused_until"),
-        ({"paused": True, "paused_until": Timestamp(seconds=7)}, "paused_until"),
         ({"paused": True, "pause_note": "of two\nlines"}, "pause_note"),
     ],
 )
@@ -157,6 +156,24 @@ async def test_a_pause_that_a_manifest_asks_for_in_vain_is_refused_before_anythi
     stored = Stored(on_demand=False, cron=["@daily"], shell=shell())
     assert await stored.refused("*", cron=["@daily"], shell=shell(), **fields) == {field}
     assert (await stored.edited("slots", slots=2, **fields)).slots == 2, "it names no pause"
+
+
+async def test_a_pause_that_is_over_is_in_no_edits_way():
+    """Who read the job while it was paused writes it back afterwards."""
+    stored = Stored(on_demand=False, cron=["@daily"], shell=shell())
+    over: dict[str, Any] = {"paused": True, "paused_until": Timestamp(seconds=7)}
+    edited = await stored.edited("*", cron=["@hourly"], shell=shell(), **over)
+    assert (edited.cron, edited.paused) == (["@hourly"], False)
+
+
+async def test_a_patch_takes_with_the_kind_that_it_names_alone_what_goes_with_that():
+    gap = job_pb2.DstPolicy(gap=job_pb2.DstPolicy.GAP_SKIP)
+    daily = Stored(on_demand=False, cron=["@daily"], dst=gap, shell=shell())
+    at = Timestamp(seconds=int(NOW.timestamp()) + 3600)
+    once = await daily.edited("at", at=at, cron=["@daily"])
+    assert (list(once.cron), once.HasField("dst")) == ([], False)
+    hourly = await daily.edited("cron", cron=["@hourly"], every=Duration(seconds=60))
+    assert (hourly.dst, hourly.HasField("every")) == (gap, False)
 
 
 async def test_a_length_of_zero_is_one_and_none_is_the_default():

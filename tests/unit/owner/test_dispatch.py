@@ -151,6 +151,25 @@ async def test_one_that_goes_while_the_others_are_judged_by_rows_of_before_lets_
     assert len(world.rows.drafts) == tried, "it lets one of them go, once"
 
 
+async def test_one_that_goes_meanwhile_lets_the_oldest_go_before_one_that_is_held_already():
+    """The rows let the oldest go alone: who is tried before it is held again, and nobody runs."""
+    world, job = one_at_a_time(), run(1).job_id
+    world.board.put_runs([of(1, 1)], NOW)
+    await world.settle()
+    world.board.hold(of(1, 3, waited=7))
+    world.board.put_runs([of(1, 2, waited=8)], NOW)
+
+    def ended() -> None:
+        world.rows.meanwhile = lambda: None
+        world.rows.admitted[job] = 0
+        world.board.forget(of(1, 1).key.run_id, job)
+
+    world.rows.meanwhile = ended
+    await world.settle()
+    assert world.handed() == {1, 2}
+    assert world.board.held == [job]
+
+
 async def test_a_held_run_is_tried_again_though_nobody_said_that_one_is_gone():
     world, job = one_at_a_time(), run(1).job_id
     world.rows.limits = {job: 0}
@@ -228,6 +247,31 @@ async def test_while_much_is_ready_what_is_urgent_is_written_without_the_rest(
     assert world.handed() >= {9001, 9002}
     await world.settle()
     assert len(world.handed()) == min(64, waiting + 2), "and the rest follows at once"
+
+
+async def test_who_waits_beside_free_slots_waits_for_one_batch_however_many_are_urgent() -> None:
+    world = World()
+    world.attach(worker(slots=64), grant=64)
+    world.board.put_runs([of(number, number) for number in range(1, MANY + 1)], NOW)
+    for urgent in (9001, 9002):
+        world.board.put_runs([replace(of(urgent, urgent), priority=Priority.HIGH)], NOW)
+        await world.dispatch.step()
+        assert urgent in world.handed()
+    assert len(world.handed()) > 2
+
+
+async def test_what_waits_for_a_handler_that_nobody_has_isnt_placeable():
+    world = World()
+    world.attach(worker(), grant=1)
+    strange = replace(SHELL, action="python", handler="nobody has it")
+    world.definitions.jobs = {run(number).job_id: strange for number in range(1, 11)}
+    world.board.put_runs([of(number, number, waited=60) for number in range(1, 11)], NOW)
+    world.board.put_runs([of(number, number) for number in range(11, 14)], NOW)
+
+    await world.settle()
+
+    assert world.handed() == {11}
+    assert (len(world.board.ready), world.dispatch.placeable()) == (12, 2)
 
 
 def test_what_is_gone_from_the_rows_leaves_the_board():

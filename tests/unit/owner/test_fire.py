@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, cast
@@ -124,6 +124,7 @@ class World:
         self.board = Board(owning(0), self.definitions.priority_of)
         transactor = Transactor(self.board.ownership, lambda: trusted, lambda _event: None)
         self.brake = Brake(cast("PauseStore", None), lambda _event: None)
+        self.placeable: Callable[[], int] = lambda: len(self.board.ready)
         self.near = NearFuture(
             self.board, self.definitions, cast("OwnerStore", rows), self.clock, self.brake
         )
@@ -136,6 +137,7 @@ class World:
             self.clock,
             self.brake,
             lambda _event: None,
+            lambda: self.placeable(),
             boot=lambda: rows.seconds,
         )
 
@@ -492,6 +494,16 @@ async def test_it_fires_on_however_much_is_ready() -> None:
         rows.seconds += rests[-1]
 
     assert max(rests) == pytest.approx(RESTS * MOMENT, rel=0.1)
+
+
+async def test_it_doesnt_rest_for_what_no_worker_could_do() -> None:
+    """Else others would be fired late, as if their owner had been away, for a pool that is gone."""
+    rows = Herd(count=6 * ENOUGH, each=0.001)
+    world = World(rows)
+    world.placeable = lambda: 0
+
+    while rows.due:
+        assert await world.step() == 0.0
 
 
 async def test_a_load_that_takes_long_isnt_made_so_often_but_in_time_for_all_that_it_brings() -> (

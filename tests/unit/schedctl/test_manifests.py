@@ -217,6 +217,47 @@ async def test_apply_pauses_what_a_manifest_says_is_paused_and_resumes_nobody(
     assert all(one.validate_only for one in member.heard("UpdateJob"))
 
 
+async def test_apply_pauses_before_it_edits_so_that_nothing_new_starts(ctl, member, manifest):
+    stored = {"generation": 2, "paused": False}
+
+    def job(**changes: object) -> job_pb2.Job:
+        generation = stored["generation"]
+        return job_pb2.Job(name="a", etag=f"e{generation}", **{**stored, **changes})
+
+    def paused(_: object) -> job_pb2.Job:
+        stored.update(generation=stored["generation"] + 1, paused=True)
+        return job()
+
+    member.say("GetJob", lambda _: job())
+    member.say("PauseJob", paused)
+    member.say("UpdateJob", lambda request: edit(stored["generation"] + 1)(request))
+    text = "name: a\netag: e2\ntimeout: 5s\npaused: true\n"
+    ended = await ctl("apply", "-f", manifest(text))
+    assert ended.lines == ["job a updated"], ended.err
+    *_, edited = member.heard("UpdateJob")
+    assert (edited.etag, edited.job.etag, edited.validate_only) == ("e3", "", False)
+
+    def edited_by_another(_: object) -> job_pb2.Job:
+        stored.update(generation=stored["generation"] + 2)
+        return job(paused=True)
+
+    stored.update(generation=2, paused=False)
+    member.say("PauseJob", edited_by_another)
+    await ctl("apply", "-f", manifest(text))
+    *_, edited = member.heard("UpdateJob")
+    assert edited.etag == "e2", "which refuses it"
+
+
+async def test_apply_makes_no_pause_that_is_over(ctl, member, manifest):
+    member.say("GetJob", unknown)
+    member.say("CreateJob", lambda request: request.job)
+    text = "name: a\npaused: true\npaused_until: 2020-01-01T00:00:00Z\n"
+    ended = await ctl("apply", "-f", manifest(text))
+    assert ended.lines == ["job a created"], ended.err
+    assert "the pause of a is over: it pauses nothing" in ended.err
+    assert not any(one.job.paused for one in member.heard("CreateJob"))
+
+
 async def test_an_etag_in_a_manifest_guards_what_it_was_written_from(ctl, member, manifest):
     member.say("GetJob", lambda request: job_pb2.Job(name=request.job, generation=2, etag="new"))
     member.say("UpdateJob", Refusal("ABORTED", "job 'a' was changed meanwhile", "ETAG_MISMATCH"))
