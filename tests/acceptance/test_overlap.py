@@ -1,6 +1,7 @@
-"""Each overlap policy with real jobs, all at once; again with the owner of their shards killed.
+"""Each overlap policy with real jobs, all at once; again with their owner killed in the middle.
 
-Of each job one run is under way, which ends when it is let; three more are asked for.
+Of each job one run is under way, which ends when it is let; three more are asked for. One member
+owns all of them.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -22,6 +23,10 @@ from support.wait import PATIENCE, wait_until
 ASKED_FOR = 4
 SETTLED = 25.0
 """Seconds until all are as they should be, with a fail-over in between, on a busy machine."""
+SAID: dict[str, object] = {"allow_two": {"allow": 2}}
+"""How a policy is written, where that isn't its name."""
+AT_ONCE = {"allow": ASKED_FOR, "allow_two": 2}
+"""How many runs of a job may be under way; 1 of all others."""
 CLOCKS = 0.1
 """Seconds by which a worker's reading of cluster time may be wrong."""
 
@@ -32,6 +37,7 @@ REPLACED = "CANCELLED (BY_OVERLAP)"
 MEANWHILE = {
     "skip": ["RUNNING", OVERLAP, OVERLAP, OVERLAP],
     "allow": ["RUNNING"] * 4,
+    "allow_two": ["RUNNING", "RUNNING", "PENDING", "PENDING"],
     "buffer_one": ["RUNNING", "PENDING", FULL, FULL],
     "buffer_all": ["RUNNING", "PENDING", "PENDING", "PENDING"],
     "cancel_other": [REPLACED, REPLACED, REPLACED, "RUNNING"],
@@ -47,23 +53,41 @@ STUBBORN = "trap '' TERM"
 class Jobs:
     """A job of each policy, and one that skips and is triggered with another word."""
 
+    cluster: DevCluster
     client: SyncClient
     folder: Path
+    owner: str = ""
     series: str = field(default_factory=lambda: uuid4().hex[:6])
     runs: dict[str, list[str]] = field(default_factory=dict)
 
     def make(self) -> None:
+        """All of them, each anew until it is the same member's."""
         for policy in MEANWHILE:
-            self.client.jobs.create(
-                self.name(policy),
-                on_demand=True,
-                overlap=policy,
-                kill_after="60s",
-                shell=self.probe(policy).shell(
-                    f"until [ -e {self.gate} ]; do sleep 0.05; done",
-                    before=STUBBORN if policy == "terminate_other" else "",
-                ),
-            )
+            while not self.create(policy):
+                self.client.jobs.delete(self.name(policy), deadline=SETTLED)
+
+    def create(self, policy: str) -> bool:
+        """Whether it is of the member that owns the first one."""
+        self.client.jobs.create(
+            self.name(policy),
+            on_demand=True,
+            overlap=SAID.get(policy, policy),
+            kill_after="60s",
+            shell=self.probe(policy).shell(
+                f"until [ -e {self.gate} ]; do sleep 0.05; done",
+                before=STUBBORN if policy == "terminate_other" else "",
+            ),
+        )
+        owner = wait_until(lambda: self.owner_of(policy), PATIENCE, "an owner")
+        self.owner = self.owner or owner
+        return owner == self.owner
+
+    def owner_of(self, policy: str) -> str | None:
+        """The member that owns the job of this policy."""
+        ((shard,),) = self.cluster.sql(
+            "SELECT shard FROM jobs WHERE name = %s AND deleted_at IS NULL", self.name(policy)
+        )
+        return next(one.owner for one in self.client.cluster.shards() if one.shard == shard)
 
     def name(self, policy: str) -> str:
         return f"overlap-{policy.replace('_', '-')}-{self.series}"
@@ -90,20 +114,9 @@ def told(run: Run) -> str:
     return f"{run.state} ({run.reason})" if run.reason and run.ended else str(run.state)
 
 
-def owners(cluster: DevCluster, client: SyncClient, jobs: Jobs) -> dict[str, str | None]:
-    """Which member owns the job of each policy."""
-    named = {shard.shard: shard.owner for shard in client.cluster.shards()}
-    found = {}
-    for policy in MEANWHILE:
-        ((shard,),) = cluster.sql("SELECT shard FROM jobs WHERE name = %s", jobs.name(policy))
-        found[policy] = named[shard]
-    return found
-
-
 @pytest.fixture
 def jobs(rough: DevCluster, client: SyncClient, tmp_path: Path) -> Iterator[Jobs]:
-    del rough
-    made = Jobs(client, tmp_path)
+    made = Jobs(rough, client, tmp_path)
     made.make()
     yield made
     made.gate.touch()
@@ -111,7 +124,7 @@ def jobs(rough: DevCluster, client: SyncClient, tmp_path: Path) -> Iterator[Jobs
         client.jobs.delete(made.name(policy), deadline=SETTLED)
 
 
-@pytest.mark.parametrize("fault", ["calm", "owners killed"])
+@pytest.mark.parametrize("fault", ["calm", "owner killed"])
 def test_each_policy_does_what_it_says_with_the_runs_that_come_while_one_is_under_way(
     rough: DevCluster,
     client: SyncClient,
@@ -119,11 +132,6 @@ def test_each_policy_does_what_it_says_with_the_runs_that_come_while_one_is_unde
     figure: Callable[[str], None],
     fault: str,
 ) -> None:
-    def owned() -> dict[str, str | None] | None:
-        found = owners(rough, client, jobs)
-        return found if all(found.values()) else None
-
-    owning = wait_until(owned, PATIENCE, "an owner of each job")
     for policy in MEANWHILE:
         jobs.trigger(policy)
     wait_until(
@@ -133,10 +141,9 @@ def test_each_policy_does_what_it_says_with_the_runs_that_come_while_one_is_unde
     )
     for policy in MEANWHILE:
         jobs.trigger(policy)
-    if fault == "owners killed":
-        victim = owning["cancel_other"]
-        assert victim is not None
-        rough.kill(victim)
+    if fault == "owner killed":
+        assert {jobs.owner_of(policy) for policy in MEANWHILE} == {jobs.owner}
+        rough.kill(jobs.owner)
     began = time.time()
     for _ in range(ASKED_FOR - 2):
         for policy in MEANWHILE:
@@ -166,7 +173,7 @@ def test_each_policy_does_what_it_says_with_the_runs_that_come_while_one_is_unde
 
 
 def assert_each_ran_once_in_order(jobs: Jobs, policy: str) -> None:
-    """Handed out as they were asked for; and alone, unless the policy lets several run: these start
+    """Handed out as they were asked for, and as many at once as the policy lets run: several start
     side by side at different workers, milliseconds apart in either order.
     """
     runs = jobs.of(policy)
@@ -177,10 +184,9 @@ def assert_each_ran_once_in_order(jobs: Jobs, policy: str) -> None:
     started = {run.run_id for run in ran}
     asked = [one for one in jobs.runs[policy] if one in started]
     assert [run.run_id for run in sorted(ran, key=lambda run: run.fencing_token)] == asked, policy
-    if policy == "allow":
-        return
-    alone = [
-        (after.started_at - before.finished_at).total_seconds() for before, after in pairwise(ran)
-    ]
-    assert all(gap > -CLOCKS for gap in alone), (policy, alone)
-    assert [run.run_id for run in ran] == asked, policy
+    for number, run in enumerate(ran):
+        slack = timedelta(seconds=CLOCKS)
+        beside = [one for one in ran[:number] if one.finished_at > run.started_at + slack]
+        assert len(beside) < AT_ONCE.get(policy, 1), (policy, run, beside)
+    if policy not in AT_ONCE:
+        assert [run.run_id for run in ran] == asked, policy

@@ -326,6 +326,30 @@ async def test_with_the_rows_removed_it_says_that_there_is_no_record(past):
         assert not told.HasField("run")
 
 
+async def test_with_the_row_of_a_skipped_instant_removed_it_says_that_there_is_no_record(past):
+    await past.made()
+    [first] = await past.fire(START)
+    await past.ran(first, START)
+    await past.api("PauseJob", wire.PauseJobRequest(job="j", note="disk is full"))
+    await past.sql("UPDATE jobs SET paused_at = %s", START)
+    await past.api("ResumeJob", wire.ResumeJobRequest(job="j"))
+    assert "skipped by a pause" in (await past.asked(START + MINUTE)).answer
+    await past.rows_gone()
+    assert (await past.asked(START + MINUTE)).answer.startswith("There is no record of it")
+
+
+async def test_with_the_row_of_what_overlapped_removed_it_says_that_there_is_no_record(past):
+    await past.made()
+    me = past.api.world.members[0]
+    [first] = await past.fire(START)
+    await me.assigned(draft(first))
+    [second_run] = await past.fire(START + MINUTE)
+    await me.assign(draft(second_run))
+    assert "(OVERLAP)" in (await past.asked(START + MINUTE)).answer
+    await past.sql("DELETE FROM runs WHERE run_id = %s", second_run.key.run_id)
+    assert (await past.asked(START + MINUTE)).answer.startswith("There is no record of it")
+
+
 async def test_what_can_t_be_asked_is_refused(past):
     await past.made()
     with pytest.raises(InvalidArgument, match="at: is missing"):
