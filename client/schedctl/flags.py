@@ -143,6 +143,31 @@ class Group(click.Group):
 Group.group_class = Group
 
 
+class Word(click.Choice[str]):
+    """One of a few words, written with `_` or `-`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The word, with `_`."""
+        return super().convert(str(value).replace("-", "_"), param, ctx)
+
+
+def dst_options(command: Callable[P, R]) -> Callable[P, R]:
+    """What clocks that change do to fixed times."""
+    gap = click.option(
+        "--dst-gap",
+        type=Word(("run_after", "skip")),
+        default="run_after",
+        help="A fixed time that the clocks jump over.",
+    )
+    overlap = click.option(
+        "--dst-overlap",
+        type=Word(("first", "second", "both")),
+        default="first",
+        help="A fixed time that comes twice.",
+    )
+    return gap(overlap(command))
+
+
 def with_globals(group: click.Group) -> click.Group:
     """Give the root group the global flags, shown in its help."""
     group.params.extend(_globals())

@@ -19,6 +19,7 @@ import click
 from schedctl import manifests
 from schedctl.failure import Failure, standard_input
 from schedctl.manifests import Fault
+from schedctl.output import message
 from schedctl.session import INSTANT, Session, When
 from schedd.core.cron import DEBIAN, Dst, Gap, Pass
 from schedd.core.schedule import (
@@ -29,10 +30,11 @@ from schedd.core.schedule import (
     OnDemand,
     Schedule,
 )
-from schedd.core.timetable import Entry, read
+from schedd.core.timetable import Entry, Wrong, read
 from schedkit import duration
 from schedproto.v1 import job_pb2
 
+SHOWN_LEFT_OUT: Final = 10
 LONGEST: Final = timedelta(days=3 * 366)
 """Of spans to look at."""
 
@@ -112,6 +114,11 @@ def window_options(length: str) -> Callable[[F], F]:
     return lambda command: start(span(command))
 
 
+def dst_of(gap: str, overlap: str) -> Dst:
+    """The policy that the flags name."""
+    return Dst(Gap[gap.upper()], Pass[overlap.upper()])
+
+
 def given(
     session: Session,
     expressions: Sequence[str],
@@ -151,6 +158,20 @@ def of_cluster(session: Session) -> Table:
     entries = [entry_of(cast("job_pb2.Job", job.message), job.name) for job in active]
     excluding = sum(job.message.HasField("exclude") for job in active)
     return Table(tuple(entries), paused=len(jobs) - len(active), excluding=excluding)
+
+
+def tell_left_out(table: Table, wrong: Sequence[Wrong]) -> None:
+    """Say what can't be counted, and what is counted as it isn't."""
+    left_out = [(fault.where, fault.problem, fault.hint) for fault in table.faults]
+    left_out += [(one.entry.where, str(one.error), "") for one in wrong]
+    for where, problem, hint in left_out[:SHOWN_LEFT_OUT]:
+        message(f"left out: {where}: {problem}" + (f" ({hint})" if hint else ""))
+    if len(left_out) > SHOWN_LEFT_OUT:
+        message(f"left out: {len(left_out) - SHOWN_LEFT_OUT:,} more (schedctl cron lint)")
+    if table.paused:
+        message(f"left out: {table.paused} paused jobs")
+    if table.excluding:
+        message(f"counted as if they excluded nothing: {table.excluding} jobs with exclude")
 
 
 def entry_of(job: job_pb2.Job, where: str, lines: tuple[int, ...] = ()) -> Entry:

@@ -11,10 +11,10 @@ from zoneinfo import ZoneInfo
 import click
 
 from schedctl.failure import Failure
-from schedctl.flags import Command, pass_session
+from schedctl.flags import Command, dst_options, pass_session
 from schedctl.output import message, show_data, show_objects
 from schedctl.session import INSTANT, Session, When
-from schedctl.timetables import Table, given, source_options, window_options
+from schedctl.timetables import Table, dst_of, given, source_options, window_options
 from schedd.core.cron import CronError, ScheduleError, describe
 from schedd.core.cron import parse as parse_expression
 from schedd.core.schedule import CronSchedule
@@ -139,6 +139,7 @@ def _many(count: int, what: str) -> str:
 @click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="Of both.")
 @click.option("--second-tz", metavar="ZONE", help="Of the second.  [default: as --tz]")
 @click.option("--job", default="", metavar="NAME", help="Whose `H` it is.")
+@dst_options
 @window_options("366d")
 @click.option("--limit", default=10, show_default=True, type=click.IntRange(0, 1000))
 @pass_session
@@ -149,14 +150,17 @@ def diff(
     tz: str,
     second_tz: str | None,
     job: str,
+    dst_gap: str,
+    dst_overlap: str,
     start: datetime | None,
     span: timedelta,
     limit: int,
 ) -> None:
     """The instants that one expression has and the other lacks. Exit 1 if there are any."""
+    dst = dst_of(dst_gap, dst_overlap)
     begin = (start or utcnow()).replace(microsecond=0)
     one, other = (
-        Entry(job, "", CronSchedule((text,), zone), session.namespace)
+        Entry(job, "", CronSchedule((text,), zone, dst), session.namespace)
         for text, zone in ((first, tz), (second, second_tz or tz))
     )
     try:

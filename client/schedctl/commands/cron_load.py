@@ -10,9 +10,9 @@ import click
 
 from schedctl import rewriting
 from schedctl.flags import Command, pass_session
-from schedctl.output import message, show_data, show_rows
+from schedctl.output import show_data, show_rows
 from schedctl.session import Session
-from schedctl.timetables import Table, given, source_options, window_options
+from schedctl.timetables import Table, given, source_options, tell_left_out, window_options
 from schedd.core import timetable
 from schedd.core.timetable import (
     Collisions,
@@ -29,7 +29,6 @@ from schedkit.clock import utcnow
 
 NAMED: Final = 3
 SHOWN_MOVES: Final = 20
-SHOWN_LEFT_OUT: Final = 10
 
 
 @click.command(cls=Command)
@@ -82,16 +81,7 @@ def _grid(start: datetime | None, span: timedelta) -> Grid:
 def _rows(table: Table, grid: Grid) -> list[Row]:
     """What can be counted; what can't is said."""
     rows, wrong = timetable.rows_of(table.entries, grid)
-    left_out = [(fault.where, fault.problem, fault.hint) for fault in table.faults]
-    left_out += [(one.entry.where, str(one.error), "") for one in wrong]
-    for where, problem, hint in left_out[:SHOWN_LEFT_OUT]:
-        message(f"left out: {where}: {problem}" + (f" ({hint})" if hint else ""))
-    if len(left_out) > SHOWN_LEFT_OUT:
-        message(f"left out: {len(left_out) - SHOWN_LEFT_OUT:,} more (schedctl cron lint)")
-    if table.paused:
-        message(f"left out: {table.paused} paused jobs")
-    if table.excluding:
-        message(f"counted as if they excluded nothing: {table.excluding} jobs with exclude")
+    tell_left_out(table, wrong)
     return rows
 
 

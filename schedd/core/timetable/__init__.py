@@ -18,7 +18,15 @@ from schedd.core.timetable.difference import Difference, differ
 from schedd.core.timetable.entries import Entry, Row, Wrong, rows_of
 from schedd.core.timetable.flatten import Flattened, Move, flatten
 from schedd.core.timetable.lint import Finding, Level, lint
-from schedd.core.timetable.load import Collisions, Forecast, Hot, Together, collide, forecast
+from schedd.core.timetable.load import (
+    Collisions,
+    Forecast,
+    Hot,
+    Together,
+    beside,
+    collide,
+    forecast,
+)
 from schedd.core.timetable.minutes import Grid, grid_over
 from schedd.core.timetable.spreading import spread
 
@@ -39,6 +47,7 @@ __all__ = [
     "Together",
     "Unread",
     "Wrong",
+    "beside",
     "collide",
     "differ",
     "flatten",

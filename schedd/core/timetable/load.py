@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from schedd.core.timetable.entries import Entry, Row
-from schedd.core.timetable.minutes import Grid
+from schedd.core.timetable.entries import Entry, Row, Wrong, rows_of
+from schedd.core.timetable.minutes import Grid, grid_over
 from schedd.core.timetable.tally import Tally
 
 
@@ -112,6 +112,16 @@ def _named(
 ) -> tuple[tuple[Entry, int], ...]:
     named = [(rows[number].entry, starts) for number, starts in members]
     return tuple(sorted(named, key=lambda one: -one[1]))
+
+
+def beside(entries: Sequence[Entry], instants: Sequence[datetime]) -> tuple[list[int], list[Wrong]]:
+    """How many entries start in the minute of each instant; and those that can't be meant."""
+    found: list[int] = []
+    wrong: list[Wrong] = []
+    for at in instants:
+        rows, wrong = rows_of(entries, grid_over(at.replace(second=0), timedelta(minutes=1)))
+        found.append(sum(bool(row.layers) for row in rows))
+    return found, wrong
 
 
 def collide(rows: Sequence[Row], grid: Grid, allowed: int = 1, limit: int = 10) -> Collisions:

@@ -45,6 +45,30 @@ def test_lint_tells_each_finding_at_its_line(offline, jobs):
     assert offline("cron", "lint", "-f", str(jobs), "--strict").code == 1
 
 
+def test_explain_tells_how_many_share_the_minute(offline, jobs):
+    words = ("cron", "explain", "0 2,3 * * *", "--after", MONDAY, "--next", "2", "-f", str(jobs))
+    ended = offline(*words)
+    assert [line.split("  ")[-1] for line in ended.lines[1:]] == [
+        "3 more in this minute",
+        "3 more in this minute",
+    ], ended.err
+    assert offline(*words, "--job", "hourly", "-o", "json").data["beside"] == [2, 2]
+    assert "beside" not in offline("cron", "explain", "0 2 * * *", "-o", "json").data
+
+
+def test_explain_says_what_it_couldnt_count(offline):
+    ended = offline("cron", "explain", "0 * * * *", "--next", "1", "-f", str(SERVER))
+    assert ended.code == 0
+    assert "left out: " in ended.err
+
+
+def test_diff_goes_by_the_policy_for_clock_changes(offline):
+    words = ("cron", "diff", "30 2 * * *", "30 2 1-24,26-31 10 *", "--tz", "Europe/Berlin")
+    window = ("--from", "2026-10-25T00:00:00Z", "--for", "1d", "-o", "json")
+    assert offline(*words, *window).data["first"]["only"] == 1
+    assert offline(*words, "--dst-overlap", "both", *window).data["first"]["only"] == 2
+
+
 def test_lint_of_a_crontab_leaves_1_for_an_error(offline):
     ended = offline("cron", "lint", "-f", str(SERVER), "-o", "json")
     assert ended.code == 1
