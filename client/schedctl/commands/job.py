@@ -284,9 +284,17 @@ def next_instants(
 ) -> None:
     """The coming instants of a job: those that run."""
     session.asked_job = name
-    coming = session.run(
-        lambda client: client.jobs.next(name, after=after, count=count, excluded=excluded)
-    )
+
+    async def work(client: Client) -> tuple[Job, tuple[Instant, ...]]:
+        found = await client.jobs.get(name)
+        coming = await client.jobs.next(name, after=after, count=count, excluded=excluded)
+        return found, coming
+
+    found, coming = session.run(work)
+    if found.paused:
+        note = f": {found.pause_note}" if found.pause_note else ""
+        until = f", until {found.paused_until.isoformat()}" if found.paused_until else ""
+        message(f"{name} is paused{until}{note}; nothing of this runs while it is")
     columns = WITH_EXCLUDED if excluded else INSTANTS
     show_list(session, coming, columns, lambda one: one.scheduled_at.isoformat())
 

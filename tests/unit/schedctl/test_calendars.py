@@ -146,6 +146,7 @@ async def test_the_excluded_instants_of_a_job_are_shown_when_asked_for(ctl, memb
     instant.scheduled_at.FromDatetime(datetime(2026, 12, 25, tzinfo=UTC))
     instant.due_at.FromDatetime(datetime(2026, 12, 25, tzinfo=UTC))
     member.say("ListNextInstants", jobs.ListNextInstantsResponse(instants=[instant]))
+    member.say("GetJob", job_pb2.Job(name="etl"))
     ended = await ctl("job", "next", "etl", "--excluded")
     assert ended.lines[0].split() == ["SCHEDULED", "DUE", "EXCLUDED", "BY"]
     assert "calendar off v3" in ended.lines[1]
