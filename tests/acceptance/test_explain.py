@@ -37,6 +37,7 @@ def test_it_tells_what_ran_what_overlapped_what_a_pause_held_and_what_has_no_rec
     overlapped = asked(skipped.scheduled_at)
     assert overlapped.startswith("It was skipped (OVERLAP): an earlier run of the job hadn't ended")
     assert skipped.run_id in overlapped
+    assert f": run {ran.run_id}. " in overlapped
     assert asked(held).startswith("It didn't run: the job is paused by ")
     assert ": disk is full." in asked(held)
 

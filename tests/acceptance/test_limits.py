@@ -94,7 +94,7 @@ def test_a_job_that_is_paused_until_an_instant_goes_on_by_itself(
 
     wait_until(after, PATIENCE, "a run after the pause")
     told = calm.schedctl("job", "explain", name, "--at", (until - timedelta(seconds=1)).isoformat())
-    assert told.stdout.startswith("It was skipped: the job was paused by ")
+    assert told.stdout.startswith("It was skipped by a pause by ")
     assert "stocktaking" in told.stdout
     calm_client.jobs.delete(name)
 
