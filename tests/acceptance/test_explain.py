@@ -37,7 +37,9 @@ def test_it_tells_what_ran_what_overlapped_what_a_pause_held_and_what_has_no_rec
     overlapped = asked(skipped.scheduled_at)
     assert overlapped.startswith("It was skipped (OVERLAP): an earlier run of the job hadn't ended")
     assert skipped.run_id in overlapped
-    assert f": run {ran.run_id}. " in overlapped
+    way = str(skipped.excluded_by)
+    assert f": {way}. Read from run " in overlapped
+    assert calm_client.runs.get(way.removeprefix("run ")).started_at is not None
     assert asked(held).startswith("It didn't run: the job is paused by ")
     assert ": disk is full." in asked(held)
 
