@@ -157,8 +157,10 @@ def promotion(world: World) -> Steps[None]:
     server = rows.server
     for _ in range(world.rng.choice((1, 10, 40, 120))):
         yield
-    if rows.server != server or world.etcd.mark - mark > TOLERATED:
-        return  # it was another server's standby, or slept for too long to lack only a tail
+    newest = [0, *world.judge.marks][-2:]
+    forgot = world.etcd.mark < newest[0]  # etcd, what would tell that more than a tail is lost
+    if forgot or rows.server != server or world.etcd.mark - mark > TOLERATED:
+        return  # or it was another server's standby, or slept for too long to lack only a tail
     changed = {key for key, run in rows.runs.rows.items() if copied["runs"].get(key) != run}
     rows.replace(copied)
     world.judge.lost_tail(promises, changed)
