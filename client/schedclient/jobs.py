@@ -130,11 +130,18 @@ class Jobs:
         note: str = "",
         *,
         until: When | None = None,
+        etag: str = "",
         deadline: float | None = None,
     ) -> Job:
-        """Fire no instant until `resume`, or `until`; none is replayed afterwards."""
+        """Fire no instant until `resume`, or `until`; none is replayed afterwards. With an `etag`
+        only if it is the job's own.
+        """
         request = wire.PauseJobRequest(
-            namespace=self._namespace, job=job, note=note, until=when_message(until, "until")
+            namespace=self._namespace,
+            job=job,
+            note=note,
+            until=when_message(until, "until"),
+            etag=etag,
         )
         return value_of(Job, await self._call(methods.PAUSE_JOB, request, deadline))
 

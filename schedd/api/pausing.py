@@ -30,6 +30,8 @@ async def pause_job(
         )
     record = await stored_jobs.find(services, request.namespace, request.job)
     stored = record.definition
+    if request.etag and request.etag != views.etag(stored.job_id, stored.generation):
+        raise stored_jobs.edited_meanwhile(stored.name)
     audit = caller.changed(
         "pause",
         f"job/{stored.namespace}/{stored.name}",
@@ -39,8 +41,15 @@ async def pause_job(
     )
     async with settling.kept(services, stored.name):
         paused = await services.store.pause_job(
-            stored.job_id, request.note, caller.actor, audit, until
+            stored.job_id,
+            request.note,
+            caller.actor,
+            audit,
+            until,
+            stored.generation if request.etag else None,
         )
+        if isinstance(paused, Conflict):
+            raise stored_jobs.edited_meanwhile(stored.name)
         if paused is None:
             raise stored_jobs.unknown(request.job)
         await settling.settle(services, caller, paused)

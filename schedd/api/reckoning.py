@@ -129,14 +129,16 @@ def _settled(
     while following is not None and following.due <= until and len(folds) < FOLDS:
         fold, following = catch_up.settle(schedule, following, until, state, reason)
         folds += [fold] if fold else []
-    if following is not None and following.due <= until:
-        following = schedule.next_after(now)
+    end = folds[-1].last if folds else None
+    if following is not None and following.due <= until:  # the count is a lower bound from here on
+        end = catch_up.newest_due(schedule, following, until)
+        following = schedule.next_after(end)
     if following is not None and compiled.excludes(following.nominal):
         following = compiled.following(following.nominal - _TICK)
-    if not folds:
+    if not folds or end is None:
         return None, following
-    first, last = folds[0], folds[-1]
-    if compiled.excluding and not compiled.newest(first.first - _TICK, last.last):
+    first = folds[0]
+    if compiled.excluding and not compiled.newest(first.first - _TICK, end):
         state, reason = State.SKIPPED, Reason.CALENDAR
         by = compiled.excluded_by(first.first)
     return NewRun(
@@ -145,7 +147,7 @@ def _settled(
         state=state,
         reason=reason,
         count=sum(fold.count for fold in folds),
-        scheduled_until=last.last,
+        scheduled_until=end,
         excluded_by=by,
     ), following
 

@@ -162,7 +162,7 @@ class Dispatch:
             least = chosen[0][0].priority if chosen and apart else None
             batch = self._pop(room, offers, least, apart=apart)
             if not batch:
-                self._left_room = apart and bool(chosen)
+                self._left_room = apart and bool(chosen) and room > 0
                 return chosen, False
             seen += len(batch)
             try:
@@ -209,7 +209,7 @@ class Dispatch:
         """How many of those that are ready somebody here could do, slots or not."""
         here = self._workers.incarnations()
         return self._board.ready.count(
-            lambda need: need is None or any(able(one, need) for one in here)
+            lambda need: bool(here) and (need is None or any(able(one, need) for one in here))
         )
 
     async def _assign(self, chosen: Sequence[tuple[LiveRun, Known, Offer]], choice: Choice) -> bool:

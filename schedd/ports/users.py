@@ -86,8 +86,11 @@ class UserStore(Protocol):
         actor: str,
         audit: AuditEntry,
         until: datetime | None = None,
-    ) -> JobRecord | None:
-        """Its owner resumes it at `until`; None: a person does."""
+        seen_generation: int | None = None,
+    ) -> JobRecord | Conflict | None:
+        """Its owner resumes it at `until`; None: a person does. A `Conflict` if its generation
+        isn't the one that was seen.
+        """
         ...
 
     async def resume_job(

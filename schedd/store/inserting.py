@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, func
 from sqlalchemy.dialects.postgresql import insert
 
-from schedd.core.ids import JobId, ShardId
+from schedd.core.ids import JobId, ShardId, TenureId
 from schedd.core.lifecycle import TERMINAL
 from schedd.core.model import NewRun, Overlap, Priority, Trigger
 from schedd.store.arrays import clean
@@ -22,8 +22,11 @@ def insert_run_row(
     priority: Priority,
     payload: bytes | None = None,
     overlap: Overlap | None = None,
+    fired_by: TenureId | None = None,
 ) -> bool:
-    """Insert it, and its live row if it hasn't ended; False when the key is there already."""
+    """Insert it, and its live row if it hasn't ended; False when the key is there already.
+    `fired_by`: the owner that accounts for it; None: a person's call.
+    """
     ended = run.state in TERMINAL
     made = connection.execute(
         insert(runs)
@@ -44,6 +47,7 @@ def insert_run_row(
             finished_at=func.clock_timestamp() if ended else None,
             payload=payload,
             overlap=overlap and overlap.value,
+            fired_by=fired_by,
             excluded_by=clean(run.excluded_by) or None,
         )
         .on_conflict_do_nothing()

@@ -35,7 +35,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 
 from schedd.core import because
-from schedd.core.ids import JobId, ShardId
+from schedd.core.ids import JobId, ShardId, TenureId
 from schedd.core.model import AuditEntry, NewRun, Priority, Trigger
 from schedd.core.records import Conflict, Idempotency, JobRecord, StoredDefinition, TimerEdit
 from schedd.store import audit, calendars, idempotency, standing
@@ -162,9 +162,12 @@ def resume_job(
     entry: AuditEntry,
     seen_generation: int | None = None,
     until: datetime | None = None,
+    *,
+    tenure: TenureId | None = None,
 ) -> JobRecord | Conflict | None:
     """Let it fire again from `timer` on; what fell due in the pause is accounted for. A `Conflict`
     if the generation isn't the one that `timer` was reckoned from. `until`: the pause ended then.
+    `tenure`: whose owner does it; None: a person's call.
     """
     generation = lock_job(connection, job_id)
     if generation is None:
@@ -173,9 +176,9 @@ def resume_job(
         return Conflict("etag", job_id)
     was = _stored(connection, job_id)
     by = because.pause(was.paused_by, was.paused_at, was.pause_note)
-    skip_paused(connection, job_id, by, until)
+    skip_paused(connection, job_id, by, tenure, until)
     if skipped is not None:
-        _account(connection, job_id, generation, skipped)
+        _account(connection, job_id, generation, skipped, tenure)
     _change(connection, job_id, pause_note="", paused_by="", paused_at=None)
     _set_timer(connection, job_id, timer, paused=False)
     standing.forget(connection, job_id)
@@ -245,10 +248,25 @@ def _pin(connection: Connection, definition: StoredDefinition) -> None:
         raise Refused(Conflict("calendar", definition.job_id))
 
 
-def _account(connection: Connection, job_id: JobId, generation: int, fold: NewRun) -> None:
+def _account(
+    connection: Connection,
+    job_id: JobId,
+    generation: int,
+    fold: NewRun,
+    tenure: TenureId | None = None,
+) -> None:
     where = select(timers.c.shard).where(timers.c.job_id == job_id)
     shard = ShardId(connection.execute(where).scalar_one())
-    insert_run_row(connection, job_id, shard, generation, fold, Trigger.SCHEDULE, Priority.MEDIUM)
+    insert_run_row(
+        connection,
+        job_id,
+        shard,
+        generation,
+        fold,
+        Trigger.SCHEDULE,
+        Priority.MEDIUM,
+        fired_by=tenure,
+    )
 
 
 def _set_timer(

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from schedd.core.ids import JobId, ShardId
+from schedd.core.ids import JobId, ShardId, TenureId
 from schedd.core.records import FailedTooOften, JobRecord, Resumption
 from schedd.store import jobs, standing
 
@@ -34,12 +34,19 @@ def unsettled(
     )
 
 
-def resume(connection: Connection, ended: Sequence[Resumption]) -> list[JobId]:
+def resume(connection: Connection, tenure: TenureId, ended: Sequence[Resumption]) -> list[JobId]:
     """Resume them in the order of their ids; gives those that were."""
     done: list[JobId] = []
     for one in sorted(ended, key=lambda one: one.job_id):
         answer = jobs.resume_job(
-            connection, one.job_id, one.timer, one.skipped, one.entry, one.generation, one.until
+            connection,
+            one.job_id,
+            one.timer,
+            one.skipped,
+            one.entry,
+            one.generation,
+            one.until,
+            tenure=tenure,
         )
         done += [one.job_id] if isinstance(answer, JobRecord) else []
     return done

@@ -200,7 +200,9 @@ class PostgresOwnerStore:
 
     async def resume(self, claim: Claim, ended: Sequence[Resumption]) -> list[JobId]:
         """Resume these, if they are as they were."""
-        return await self._rows(claim, ended, own_changes.resume)
+        return await self._rows(
+            claim, ended, lambda c, mine: own_changes.resume(c, claim.tenure, mine)
+        )
 
     async def pause_failing(self, claim: Claim, failed: Sequence[FailedTooOften]) -> list[JobId]:
         """Pause these, if they are as they were."""

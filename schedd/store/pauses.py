@@ -63,7 +63,7 @@ ORDER BY r.scheduled_at, r.run_id FOR NO KEY UPDATE
 SKIP = f"""
 WITH early AS ({INSERTED_EARLY}), skipped AS (
     UPDATE runs r SET state = 'SKIPPED', reason = 'PAUSED', finished_at = clock_timestamp(),
-        excluded_by = %(by)s
+        excluded_by = %(by)s, fired_by = NULL
     FROM early e WHERE r.scheduled_at = e.scheduled_at AND r.run_id = e.run_id
 )
 DELETE FROM live l USING early e

@@ -83,13 +83,12 @@ class PostgresUserStore:
         actor: str,
         audit: AuditEntry,
         until: datetime | None = None,
-    ) -> JobRecord | None:
+        seen_generation: int | None = None,
+    ) -> JobRecord | Conflict | None:
         """Fire nothing more of it; until then, if that is said."""
-        paused = await self.database.call(
-            lambda c: jobs.pause_job(c, job_id, note, actor, audit, until)
+        return await self.database.call(
+            lambda c: jobs.pause_job(c, job_id, note, actor, audit, until, seen_generation)
         )
-        assert not isinstance(paused, Conflict), "no generation was named"
-        return paused
 
     async def resume_job(
         self,

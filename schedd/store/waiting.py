@@ -10,7 +10,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from schedd.core.ids import JobId
+from schedd.core.ids import JobId, TenureId
 from schedd.core.model import RunKey
 from schedd.store import arrays, turns
 
@@ -24,7 +24,8 @@ ORDER BY r.scheduled_at, r.run_id FOR NO KEY UPDATE OF r
 END = """
 WITH ended AS (
     UPDATE runs r SET state = %(state)s, reason = %(reason)s, finished_at = clock_timestamp(),
-        excluded_by = %(by)s
+        excluded_by = %(by)s,
+        fired_by = CASE WHEN %(state)s = 'SKIPPED' THEN %(tenure)s ELSE r.fired_by END
     FROM live l
     WHERE l.shard = %(shard)s AND l.job_id = %(job)s
       AND r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id
@@ -51,12 +52,17 @@ def cancel_waiting(connection: Connection, job_id: JobId, by: str) -> None:
 
 
 def skip_paused(
-    connection: Connection, job_id: JobId, by: str, until: datetime | None = None
+    connection: Connection,
+    job_id: JobId,
+    by: str,
+    tenure: TenureId | None = None,
+    until: datetime | None = None,
 ) -> None:
     """The job is resumed: what was inserted early and fell due in the pause is SKIPPED (PAUSED),
-    `by` the pause of whom in words. `until`: it ended then; None: it ends now.
+    `by` the pause of whom in words. `tenure`: whose owner resumes it; None: a person. `until`: the
+    pause ended then; None: it ends now.
     """
-    skipped = _end(connection, SKIP, job_id, "SKIPPED", "PAUSED", by, until)
+    skipped = _end(connection, SKIP, job_id, "SKIPPED", "PAUSED", by, until, tenure)
     turns.give_back(connection, skipped)
 
 
@@ -68,11 +74,12 @@ def _end(
     reason: str,
     by: str,
     until: datetime | None = None,
+    tenure: TenureId | None = None,
 ) -> list[RunKey]:
     shard = connection.exec_driver_sql(
         "SELECT shard FROM jobs WHERE job_id = %s", (job_id,)
     ).scalar_one()
     arguments = {"job": job_id, "shard": shard, "state": state, "reason": reason, "until": until}
-    arguments["by"] = arrays.clean(by)
+    arguments |= {"by": arrays.clean(by), "tenure": tenure}
     connection.exec_driver_sql(LOCK_RUNS, arguments)
     return [RunKey(*row) for row in connection.exec_driver_sql(statement, arguments)]

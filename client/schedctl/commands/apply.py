@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 import click
+from google.protobuf.message import Message
 
 from schedclient import ApiError, Client, Job, NotFound
 from schedclient.jobs import Jobs
@@ -22,6 +23,7 @@ from schedctl.session import Session
 from schedproto.v1 import job_pb2
 
 ALL: Final = ("*",)
+PAUSE: Final = ("paused", "pause_note", "paused_until")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ def apply(session: Session, files: tuple[str, ...], dry_run: bool) -> None:
     the one it names, else that of --namespace or the context.
     """
     reading = manifests.read_or_fail(files)
-    found = [_without_past_pause(manifest, datetime.now(UTC)) for manifest in reading.manifests]
+    found = reading.manifests
     if "namespace" in session.typed:
         _refuse_others(found, session.namespace)
         _refuse_others(reading.calendars, session.namespace)
@@ -109,17 +111,25 @@ def apply(session: Session, files: tuple[str, ...], dry_run: bool) -> None:
         click.get_current_context().exit(1)
 
 
-def _without_past_pause(manifest: Manifest, now: datetime) -> Manifest:
-    """The manifest, without a pause whose end has come: the job went on then, by what it says."""
-    until = _until(manifest.job)
-    if not manifest.job.paused or until is None or until > now:
-        return manifest
+def _over(error: ApiError, field: str) -> bool:
+    """Whether a pause was refused for its end has come, by the cluster's time."""
+    return any(one.field == field and one.problem == "is past" for one in error.violations)
+
+
+def _without_pause(manifest: Manifest) -> Manifest:
+    """The manifest without its pause, which is over: the job went on then, by what it says."""
     message(f"{manifest.where}: the pause of {manifest.job.name} is over: it pauses nothing")
-    plain = job_pb2.Job()
-    plain.CopyFrom(manifest.job)
-    for field in ("paused", "pause_note", "paused_until"):
+    return replace(manifest, job=_plain(manifest.job, *PAUSE))
+
+
+def _plain(job: job_pb2.Job, *fields: str) -> job_pb2.Job:
+    """The job without these fields."""
+    found = job_pb2.Job()
+    found.CopyFrom(job)
+    plain: Message = found
+    for field in fields:
         plain.ClearField(field)
-    return replace(manifest, job=plain)
+    return found
 
 
 def _refuse_others(found: Sequence[Manifest | CalendarManifest], namespace: str) -> None:
@@ -155,14 +165,25 @@ async def _plan(
             except NotFound:
                 if job.etag:
                     raise _gone(manifest) from None
-                after = await jobs.create(job.name, job, validate_only=True)
-                steps.append(Step(manifest, None, after))
+                steps.append(await _created(jobs, manifest, job))
                 continue
             after = await jobs.update(job.name, job, mask=ALL, etag=before.etag, validate_only=True)
             steps.append(Step(manifest, before, after))
         except ApiError as error:
             raise _refused(error, manifest) from error
     return steps
+
+
+async def _created(jobs: Jobs, manifest: Manifest, job: job_pb2.Job) -> Step:
+    try:
+        after = await jobs.create(job.name, job, validate_only=True)
+    except ApiError as error:
+        if not _over(error, "paused_until"):
+            raise
+        manifest = _without_pause(manifest)
+        plain = _plain(job, *PAUSE)
+        after = await jobs.create(job.name, plain, validate_only=True)
+    return Step(manifest, None, after)
 
 
 async def _store(client: Client, steps: Sequence[Step]) -> list[Step]:
@@ -179,22 +200,32 @@ async def _store(client: Client, steps: Sequence[Step]) -> list[Step]:
 
 
 async def _changed(jobs: Jobs, step: Step, before: Job) -> Job:
-    """Paused first: nothing of a new definition starts that isn't to start. The etag of what was
-    planned from guards the edit, unless nothing but this pause was between.
-    """
+    """Paused first: nothing of a new definition starts that isn't to start."""
     job, seen = step.manifest.job, before
     if step.pause is not None:
-        note, until = step.pause
-        paused = await jobs.pause(job.name, note, until=until)
-        if not step.edited:
-            return paused
-        seen = paused if paused.generation == before.generation + 1 else before
+        seen = await _paused(jobs, step, *step.pause, before)
     if not step.edited:
-        return before
-    plain = job_pb2.Job()
-    plain.CopyFrom(job)
-    plain.ClearField("etag")  # the plan has compared it with the job's own
+        return seen
+    plain = _plain(job, "etag")  # the plan has compared it with the job's own
     return await jobs.update(job.name, plain, mask=ALL, etag=seen.etag)
+
+
+async def _paused(jobs: Jobs, step: Step, note: str, until: datetime | None, before: Job) -> Job:
+    """The job as it was planned from, paused."""
+    name = step.manifest.job.name
+    try:
+        return await jobs.pause(name, note, until=until, etag=before.etag)
+    except ApiError as error:
+        if _over(error, "until"):
+            _without_pause(step.manifest)
+            return before
+        if error.reason != "ETAG_MISMATCH":
+            raise
+        found = await jobs.get(name)  # a call that wasn't answered is made again
+        ours = found.paused and found.generation == before.generation + 1
+        if not ours or found.job_id != before.job_id or (found.pause_note or "") != note:
+            raise
+        return found
 
 
 def _until(job: job_pb2.Job) -> datetime | None:

@@ -202,10 +202,13 @@ class PauseJobRequest(google.protobuf.message.Message):
     NOTE_FIELD_NUMBER: builtins.int
     UNTIL_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
+    ETAG_FIELD_NUMBER: builtins.int
     namespace: builtins.str
     job: builtins.str
     note: builtins.str
     request_id: builtins.str
+    etag: builtins.str
+    """If given: refused unless it is the job's own."""
     @property
     def until(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     def __init__(
@@ -216,9 +219,10 @@ class PauseJobRequest(google.protobuf.message.Message):
         note: builtins.str = ...,
         until: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         request_id: builtins.str = ...,
+        etag: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["until", b"until"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["job", b"job", "namespace", b"namespace", "note", b"note", "request_id", b"request_id", "until", b"until"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["etag", b"etag", "job", b"job", "namespace", b"namespace", "note", b"note", "request_id", b"request_id", "until", b"until"]) -> None: ...
 
 global___PauseJobRequest = PauseJobRequest
 

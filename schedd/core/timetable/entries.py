@@ -8,7 +8,7 @@ from uuid import UUID
 from schedd.core import schedule as schedules
 from schedd.core.cron import EPOCH, ScheduleError
 from schedd.core.cron.expression import SECOND
-from schedd.core.schedule import Bounds, Schedule
+from schedd.core.schedule import Bounds, CompiledSchedule, Schedule
 from schedd.core.timetable.minutes import Grid, Layers, any_minute, clipped, layers_of
 
 _NOBODY: Final = UUID(int=0)
@@ -58,7 +58,16 @@ class Wrong:
 
 def row_of(entry: Entry, grid: Grid) -> Row:
     """Its nominal instants within its bounds. Raises ScheduleError."""
-    compiled = schedules.compile(entry.schedule, entry.seed, _NOBODY, entry.bounds)
+    return row_over(entry, compiled_of(entry), grid)
+
+
+def compiled_of(entry: Entry) -> CompiledSchedule:
+    """Its schedule. Raises ScheduleError."""
+    return schedules.compile(entry.schedule, entry.seed, _NOBODY, entry.bounds)
+
+
+def row_over(entry: Entry, compiled: CompiledSchedule, grid: Grid) -> Row:
+    """The nominal instants of an entry within its bounds and this grid."""
     layers = layers_of(compiled.instants, grid)
     start, end = compiled.bounds.start, compiled.bounds.end
     if start is None and end is None:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from schedd.core.timetable.entries import Entry, Row, Wrong, rows_of
+from schedd.core.cron import ScheduleError
+from schedd.core.timetable.entries import Entry, Row, Wrong, compiled_of, row_over
 from schedd.core.timetable.minutes import Grid, grid_over
 from schedd.core.timetable.tally import Tally
 
@@ -116,11 +117,17 @@ def _named(
 
 def beside(entries: Sequence[Entry], instants: Sequence[datetime]) -> tuple[list[int], list[Wrong]]:
     """How many entries start in the minute of each instant; and those that can't be meant."""
-    found: list[int] = []
+    grids = [grid_over(at.replace(second=0), timedelta(minutes=1)) for at in instants]
+    found = [0] * len(grids)
     wrong: list[Wrong] = []
-    for at in instants:
-        rows, wrong = rows_of(entries, grid_over(at.replace(second=0), timedelta(minutes=1)))
-        found.append(sum(bool(row.layers) for row in rows))
+    for entry in entries:
+        try:
+            compiled = compiled_of(entry)
+        except ScheduleError as error:
+            wrong.append(Wrong(entry, error))
+            continue
+        for number, grid in enumerate(grids):
+            found[number] += bool(row_over(entry, compiled, grid).layers)
     return found, wrong
 
 

@@ -10,6 +10,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from schedd.api import reckoning, stored_jobs
+from schedd.core import catch_up
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import NewRun
@@ -95,6 +96,23 @@ def test_an_edit_accounts_for_an_instant_that_isnt_due_yet_for_the_new_schedule_
     assert row is not None
     since = f"2026-01-10T{LATE}:03Z"
     assert row.excluded_by == (f"a pause by ann since {since}" if paused_at else "an edit by ann")
+
+
+def test_a_row_goes_to_the_end_of_a_pause_that_is_too_long_to_count(monkeypatch) -> None:
+    """Its count is a lower bound then; no instant is left without a row."""
+    monkeypatch.setattr(reckoning, "FOLDS", 2)
+    monkeypatch.setattr(catch_up, "WALKED", 10)
+    spec = job_pb2.Job(name="j", cron=["* * * * *", "*/2 * * * *"])
+    record = each_minute("12:00", paused_at="11:59:30")
+    stored = replace(record.definition, spec=spec.SerializeToString())
+    record = replace(record, definition=stored, due_at=at("12:00"))
+
+    edit, row = reckoning.after_pause(record, at("14:00:30"))
+
+    assert row is not None
+    assert row.scheduled_until == at("14:00")
+    assert 10 < row.count < 120
+    assert edit.reset == (at("14:01"), at("14:01"))
 
 
 def test_an_edit_before_the_next_instant_misses_nothing() -> None:

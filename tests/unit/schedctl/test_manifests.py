@@ -234,28 +234,52 @@ async def test_apply_pauses_before_it_edits_so_that_nothing_new_starts(ctl, memb
     text = "name: a\netag: e2\ntimeout: 5s\npaused: true\n"
     ended = await ctl("apply", "-f", manifest(text))
     assert ended.lines == ["job a updated"], ended.err
+    assert member.heard("PauseJob")[0].etag == "e2", "nobody else's is paused"
     *_, edited = member.heard("UpdateJob")
     assert (edited.etag, edited.job.etag, edited.validate_only) == ("e3", "", False)
 
-    def edited_by_another(_: object) -> job_pb2.Job:
-        stored.update(generation=stored["generation"] + 2)
-        return job(paused=True)
 
-    stored.update(generation=2, paused=False)
-    member.say("PauseJob", edited_by_another)
-    await ctl("apply", "-f", manifest(text))
-    *_, edited = member.heard("UpdateJob")
-    assert edited.etag == "e2", "which refuses it"
+@pytest.mark.parametrize(("generation", "note", "code"), [(3, "", 0), (4, "", 5), (3, "mine", 5)])
+async def test_apply_tells_a_pause_of_its_own_that_wasnt_answered_from_anothers_edit(
+    ctl, member, manifest, generation: int, note: str, code: int
+):
+    before = job_pb2.Job(name="a", generation=2, etag="e2")
+    there = job_pb2.Job(name="a", generation=generation, etag="e3", paused=True, pause_note=note)
+    found = iter([before, there])
+    member.say("GetJob", lambda _: next(found))
+    member.say("UpdateJob", before)
+    member.say("PauseJob", Refusal("ABORTED", "job 'a' was changed meanwhile", "ETAG_MISMATCH"))
+    ended = await ctl("apply", "-f", manifest("name: a\npaused: true\n"))
+    assert ended.code == code, ended.err
 
 
-async def test_apply_makes_no_pause_that_is_over(ctl, member, manifest):
+OVER = "name: a\npaused: true\npaused_until: 2020-01-01T00:00:00Z\n"
+
+
+def past(field: str) -> Refusal:
+    return Refusal("INVALID_ARGUMENT", f"{field}: is past", fields=[(field, "is past")])
+
+
+async def test_apply_creates_a_job_whose_pause_is_over_by_the_clusters_time(ctl, member, manifest):
     member.say("GetJob", unknown)
-    member.say("CreateJob", lambda request: request.job)
-    text = "name: a\npaused: true\npaused_until: 2020-01-01T00:00:00Z\n"
-    ended = await ctl("apply", "-f", manifest(text))
+    member.say("CreateJob", lambda r: past("paused_until") if r.job.paused else r.job)
+    ended = await ctl("apply", "-f", manifest(OVER))
     assert ended.lines == ["job a created"], ended.err
     assert "the pause of a is over: it pauses nothing" in ended.err
-    assert not any(one.job.paused for one in member.heard("CreateJob"))
+    assert [one.job.paused for one in member.heard("CreateJob")] == [True, False, False]
+
+
+async def test_apply_leaves_a_job_alone_whose_pause_is_over_by_the_clusters_time(
+    ctl, member, manifest
+):
+    there = job_pb2.Job(name="a", generation=2, etag="e2")
+    member.say("GetJob", there)
+    member.say("UpdateJob", there)
+    member.say("PauseJob", past("until"))
+    ended = await ctl("apply", "-f", manifest(OVER))
+    assert ended.code == 0, ended.err
+    assert "the pause of a is over: it pauses nothing" in ended.err
+    assert len(member.heard("PauseJob")) == 1
 
 
 async def test_an_etag_in_a_manifest_guards_what_it_was_written_from(ctl, member, manifest):
