@@ -374,6 +374,15 @@ async def test_an_edit_that_was_made_already_still_waits_for_older_attempts_alon
     assert len(api.lines.revoked) == 2
 
 
+async def test_a_pause_with_an_etag_is_of_the_job_that_was_seen(api):
+    seen = await api("CreateJob", create(job("etl")))
+    edited = await api("UpdateJob", update(job_pb2.Job(name="etl", slots=2), "slots"))
+    with pytest.raises(Aborted, match="was changed meanwhile"):
+        await api("PauseJob", wire.PauseJobRequest(job="etl", etag=seen.etag))
+    assert not (await api("GetJob", wire.GetJobRequest(job="etl"))).paused
+    assert (await api("PauseJob", wire.PauseJobRequest(job="etl", etag=edited.etag))).paused
+
+
 async def test_the_instants_of_a_pause_become_one_row_and_none_is_replayed(api):
     await api("CreateJob", create(job(cron=["* * * * * *", "*/7 * * * * *"])))
     await api("PauseJob", wire.PauseJobRequest(job="j", note="n"))

@@ -18,6 +18,7 @@ from support.store import (
     draft,
     firing,
     manual_run,
+    new_run,
     ok,
     report,
 )
@@ -219,7 +220,11 @@ async def test_an_owner_resumes_at_the_generation_it_reckoned_from_or_not_at_all
     claim = me.claim(0)
 
     assert await me.store.owner.resume(claim, [resumption(seen, until)]) == []
-    assert await me.store.owner.resume(claim, [resumption(again, until)]) == [job.definition.job_id]
+    skipped = new_run(job, START, state=State.SKIPPED, reason=Reason.PAUSED)
+    assert await me.store.owner.resume(
+        claim, [replace(resumption(again, until), skipped=skipped)]
+    ) == [job.definition.job_id]
+    assert (await world.run_row(skipped.key.run_id))["fired_by"] == me.tenure
 
     found = await me.store.users.get_job("default", job.definition.name)
     assert found is not None
