@@ -54,6 +54,10 @@ class Table:
     crontabs: frozenset[str] = frozenset()
     paused: int = 0
     """Jobs of the cluster that are left out, since nothing of them starts."""
+    done: int = 0
+    """Jobs that have no instant to come."""
+    counting: int = 0
+    """Jobs with `max_runs`; their instants are told as if there were no end."""
     excluding: int = 0
     """Jobs that exclude calendars or times; their instants are told as if they didn't."""
 
@@ -154,10 +158,17 @@ def given(
 def of_cluster(session: Session) -> Table:
     """The jobs of the namespace that aren't paused."""
     jobs = session.collect(lambda client: client.jobs.list())
-    active = [job for job in jobs if not job.paused]
+    going = [job for job in jobs if not job.paused]
+    active = [job for job in going if job.on_demand or job.next_run_at]
     entries = [entry_of(cast("job_pb2.Job", job.message), job.name) for job in active]
     excluding = sum(job.message.HasField("exclude") for job in active)
-    return Table(tuple(entries), paused=len(jobs) - len(active), excluding=excluding)
+    return Table(
+        tuple(entries),
+        paused=len(jobs) - len(going),
+        done=len(going) - len(active),
+        counting=sum(job.max_runs > 0 for job in active),
+        excluding=excluding,
+    )
 
 
 def tell_left_out(table: Table, wrong: Sequence[Wrong]) -> None:
@@ -170,6 +181,10 @@ def tell_left_out(table: Table, wrong: Sequence[Wrong]) -> None:
         message(f"left out: {len(left_out) - SHOWN_LEFT_OUT:,} more (schedctl cron lint)")
     if table.paused:
         message(f"left out: {table.paused} paused jobs")
+    if table.done:
+        message(f"left out: {table.done} jobs that are done")
+    if table.counting:
+        message(f"counted as if they had no end: {table.counting} jobs with max_runs")
     if table.excluding:
         message(f"counted as if they excluded nothing: {table.excluding} jobs with exclude")
 

@@ -94,6 +94,8 @@ def spec_of(job: job_pb2.Job) -> job_pb2.Job:
         plain.ClearField(field)
     if not spec.exclude.calendars and not spec.exclude.cron:
         spec.ClearField("exclude")
+    if spec.HasField("at"):  # in the milliseconds that everybody sees and asks by
+        spec.at.nanos -= spec.at.nanos % 1_000_000
     spec.cron_dialect = max(DIALECT if spec.cron else 0, _level(spec))
     return spec
 

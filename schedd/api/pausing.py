@@ -32,17 +32,18 @@ async def pause_job(
     stored = record.definition
     if request.etag and request.etag != views.etag(stored.job_id, stored.generation):
         raise stored_jobs.edited_meanwhile(stored.name)
+    note = request.note or record.pause_note  # who pauses anew says what is to be another
     audit = caller.changed(
         "pause",
         f"job/{stored.namespace}/{stored.name}",
         standing(stored.paused, record.paused_by, record.pause_note, record.paused_until),
-        standing(True, caller.actor, request.note, until),
+        standing(True, caller.actor, note, until),
         request.request_id,
     )
     async with settling.kept(services, stored.name):
         paused = await services.store.pause_job(
             stored.job_id,
-            request.note,
+            note,
             caller.actor,
             audit,
             until,

@@ -15,9 +15,10 @@ from schedd.api.errors import InvalidArgument, Violation
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.api.wellformed import MOST_TOLD
 from schedd.core import zones
-from schedd.core.cron import CronError, ScheduleError
+from schedd.core.cron import CronError, ScheduleError, parse
 from schedd.core.ids import JobId
 from schedd.core.records import PinnedCalendar
+from schedd.core.schedule import silent
 from schedkit.jsonform import standard
 from schedproto.v1 import common_pb2, job_pb2
 
@@ -159,6 +160,8 @@ def faults(
             )
     yield from actions.violations(job)
     yield from note_violations(job.pause_note, "pause_note")
+    if job.pause_note and not job.paused and scheduled:
+        yield Violation("pause_note", "goes with paused: true alone")
     payload = list(payload_violations(job.payload))
     yield from payload
     yield from payload_violations(job.http.json, "http.json")
@@ -241,12 +244,16 @@ def _instant_violations(
             job, JobId(_NO_ID), 1, job.namespace or "default", job.name, calendars
         )
         schedule = compiled(definition)
-        if schedule.first(now) is None:
+        seed = f"{definition.namespace}/{definition.name}"
+        if (text := silent(definition.schedule, seed, now)) is not None:
+            problem = "never matches: the clocks of its zone skip all its times (dst.gap)"
+            yield Violation("cron", f"{text[:100]!r} {problem}")
+        elif schedule.first(now) is None:
             yield from _never(job)
         elif schedule.excludes_all_after(now):
             yield Violation("exclude", "nothing runs: no instant to come is left, for years")
     except CronError as wrong:
-        yield _cron_violation(" | ".join(job.cron), wrong)
+        yield _cron_violation(job, wrong)
     except ScheduleError as wrong:
         problem = wrong.problem + (f" ({wrong.hint})" if wrong.hint else "")
         yield Violation(wrong.field, problem)
@@ -267,11 +274,18 @@ def _never(job: job_pb2.Job) -> Iterator[Violation]:
         yield Violation("end", "no instant of the schedule lies between now and then")
 
 
-def _cron_violation(expressions: str, wrong: CronError) -> Violation:
-    """In the words of the caller's fields, with the expression: it may be one of many."""
+def _cron_violation(job: job_pb2.Job, wrong: CronError) -> Violation:
+    """In the words of the caller's fields, with the expression that it is of."""
     if wrong.field == "time_zone":
         return Violation("time_zone", f"{wrong.problem} ({wrong.hint})")
-    return Violation("cron", f"{expressions[:100]!r}: {wrong}")
+    told = " | ".join(job.cron)
+    for text in job.cron:
+        try:
+            parse(text, zone=job.time_zone or "UTC", seed="default/j")
+        except CronError:
+            told = text
+            break
+    return Violation("cron", f"{told[:100]!r}: {wrong}")
 
 
 def _number_violations(job: job_pb2.Job) -> Iterator[Violation]:

@@ -269,6 +269,20 @@ def compile(  # noqa: A001 - called as schedule.compile, as one calls re.compile
     return CompiledSchedule(OpenInstants(every, exclusion), bounds, job_id, exclusion, whole)
 
 
+def silent(schedule: Schedule, seed: str, after: datetime) -> str | None:
+    """The first of its expressions that has no instant at all after this one; None: each has one.
+
+    Raises ScheduleError.
+    """
+    if not isinstance(schedule, CronSchedule):
+        return None
+    for text in schedule.expressions:
+        expression = parse(text, zone=schedule.zone, seed=seed)
+        if expression.next_after(after, schedule.dst) is None:
+            return text
+    return None
+
+
 def _instants(schedule: Schedule, seed: str) -> Instants:
     match schedule:
         case CronSchedule(expressions, zone, dst):

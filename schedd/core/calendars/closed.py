@@ -10,7 +10,7 @@ The edges of a day depend on the rules alone. They are kept, for all jobs that u
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import date
 from functools import lru_cache
 from typing import Final
@@ -38,7 +38,7 @@ class Closed:
     All instants are whole seconds since 1970 UTC. Any thread may ask.
     """
 
-    __slots__ = ("_days", "_patterns", "_rules", "_sorted", "zone")
+    __slots__ = ("_days", "_patterns", "_rules", "_sorted", "_unions", "zone")
 
     def __init__(self, rules: Rules, zone: Zone) -> None:
         self.zone = zone
@@ -46,6 +46,8 @@ class Closed:
         self._sorted = sorted(rules.days)
         self._patterns = tuple(_pattern(text) for text in rules.cron)
         self._days: dict[int, Edges] = {}
+        self._unions: dict[tuple[int, ...], Edges] = {}
+        """By the patterns that a day matches: few such sets, each of many edges, maybe."""
 
     def has(self, second: int) -> bool:
         """Whether this instant is excluded."""
@@ -110,7 +112,15 @@ class Closed:
             at = date.fromordinal(day + EPOCH_DAY)
             if (at.month, at.day) in rules.yearly:
                 return WHOLE
-        return _union(tuple(edges for masks, edges in self._patterns if masks.matches_day(day)))
+        matching = tuple(
+            number for number, (masks, _) in enumerate(self._patterns) if masks.matches_day(day)
+        )
+        edges = self._unions.get(matching)
+        if edges is None:
+            if len(self._unions) >= _KEPT:
+                self._unions = {}
+            edges = self._unions[matching] = _union([self._patterns[n][1] for n in matching])
+        return edges
 
     def _next_day(self, day: int) -> int | None:
         """The first local day not before `day` on which anything is excluded."""
@@ -160,8 +170,7 @@ def _pattern(expression: str) -> tuple[Masks, Edges]:
     return masks, _joined((at, at + length) for at in listed(masks.times))
 
 
-@lru_cache(maxsize=1024)
-def _union(rows: tuple[Edges, ...]) -> Edges:
+def _union(rows: Sequence[Edges]) -> Edges:
     """What any of these closes."""
     if len(rows) < 2:
         return rows[0] if rows else FREE

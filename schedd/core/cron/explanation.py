@@ -8,6 +8,7 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from schedd.core.cron.dialect import is_hashed
+from schedd.core.cron.errors import CronError
 from schedd.core.cron.expression import (
     DEBIAN,
     EPOCH,
@@ -51,6 +52,8 @@ def explain(
     `seed` is "namespace/job", which only `H` looks at. Raises CronError.
     """
     parsed = parse(expression, zone=zone, seed=seed)
+    if parsed.next_after(after, dst) is None:
+        raise never(parsed)
     info = _zone_info(parsed)
     told = list(notes(parsed, after, dst))
     if is_hashed(expression):
@@ -63,6 +66,12 @@ def explain(
         instants=tuple(one.astimezone(info) for one in islice(_walk(parsed, after, dst), count)),
         notes=tuple(told),
     )
+
+
+def never(expression: CronExpression) -> CronError:
+    """The refusal of an expression whose times the clocks of its zone always skip."""
+    problem = f"never matches: the clocks of {expression.zone} skip all its times"
+    return CronError("expression", problem, "another hour, or dst.gap: run_after")
 
 
 def notes(expression: CronExpression, after: datetime, dst: Dst = DEBIAN) -> tuple[str, ...]:
@@ -108,15 +117,21 @@ def _note(expression: CronExpression, masks: Masks, change: Segment, dst: Dst) -
         )
     elif forward:
         does = f"runs once, at {_shown(expression, change.start)}"
+        if affected > 1:
+            does = f"runs once for all of them, at {_shown(expression, change.start)}"
         if dst.gap is Gap.SKIP:
-            does = "does not run for it"
+            does = "does not run for " + ("them" if affected > 1 else "it")
     else:
-        does = _repeated(expression, masks, change, dst)
+        does = _repeated(expression, masks, change, dst, each=affected > 1)
     return f"{_date(min(left, reached))}: {times} {happens} in {expression.zone} ({moved}); {does}."
 
 
-def _repeated(expression: CronExpression, masks: Masks, change: Segment, dst: Dst) -> str:
-    """In which pass of the repeated time it runs, with the first such instant."""
+def _repeated(
+    expression: CronExpression, masks: Masks, change: Segment, dst: Dst, *, each: bool
+) -> str:
+    """In which pass of the repeated time it runs, with the first such instant. `each`: of several
+    times.
+    """
     first = masks.next_local(change.start + change.offset)
     assert first is not None, "a note is made for times that match"
     passes = {
@@ -125,7 +140,8 @@ def _repeated(expression: CronExpression, masks: Masks, change: Segment, dst: Ds
         Pass.BOTH: (("first", change.before), ("second", change.offset)),
     }[dst.overlap]
     told = [f"{name} pass ({_shown(expression, first - offset)})" for name, offset in passes]
-    return f"runs {'once' if len(told) == 1 else 'twice'}, in the " + " and the ".join(told)
+    often = "once" if len(told) == 1 else "twice"
+    return f"runs {often}{' for each' if each else ''}, in the " + " and the ".join(told)
 
 
 def _times(masks: Masks, start: int, count: int) -> str:

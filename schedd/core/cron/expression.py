@@ -32,6 +32,13 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 SECOND: Final = timedelta(seconds=1)
 
 
+MOST_PASSED: Final = 250
+"""Changes of the clock that one search passes, some sixty years of any zone's. An expression whose
+times all fell into gaps by then (`30 2 * 3 7L` in Berlin, with SKIP) never matches: no calendar
+makes others wait for more than forty years, and years without a matching day are passed at once.
+"""
+
+
 class Gap(StrEnum):
     """What a fixed-time job does when its local time is skipped by the clock."""
 
@@ -131,6 +138,7 @@ class CronExpression:
 
 def _first_from(second: int, masks: Masks, zone: Zone, wildcard: bool, dst: Dst) -> int | None:
     """The smallest member of the set that is not before `second`."""
+    passed = 0
     while True:
         segment = zone.latest
         if not segment.start <= second < segment.end:
@@ -148,7 +156,9 @@ def _first_from(second: int, masks: Masks, zone: Zone, wildcard: bool, dst: Dst)
         found = local - offset
         if found < end:
             return found
-        end = segment.end
+        end, passed = segment.end, passed + 1
+        if passed > MOST_PASSED:
+            return None
         if end - second > NEAR and found - NEAR > end:
             # Local time differs from UTC by less than a day either way, and all offsets of a zone
             # from each other by less than two: between two days after `second` and two days

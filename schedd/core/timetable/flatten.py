@@ -102,7 +102,7 @@ def _moved(row: Row, grid: Grid) -> Row | None:
     entry = row.entry
     match entry.schedule:
         case CronSchedule(expressions):
-            texts = tuple(spread(text) or text for text in expressions)
+            texts = _apart(entry, entry.schedule, grid)
             if texts == expressions:
                 return None
             changed = replace(entry, schedule=replace(entry.schedule, expressions=texts))
@@ -116,6 +116,35 @@ def _moved(row: Row, grid: Grid) -> Row | None:
         return row_of(changed, grid)
     except ScheduleError:
         return None  # it has a day or zone that can't be meant: told elsewhere
+
+
+def _apart(entry: Entry, schedule: CronSchedule, grid: Grid) -> tuple[str, ...]:
+    """Its expressions given an `H`, but where two of them would then fall together: they have the
+    same minute, for they are one job's, and of two runs one would be lost.
+    """
+    texts = schedule.expressions
+
+    def together(texts: tuple[str, ...]) -> int:
+        alone = sum(_count(entry, schedule, (text,), grid) for text in texts)
+        return alone - _count(entry, schedule, texts, grid)
+
+    if len(texts) == 1:
+        return (spread(texts[0]) or texts[0],)
+    found = texts
+    try:
+        before = together(texts)
+        for number, text in enumerate(texts):
+            moved = (*found[:number], spread(text) or text, *found[number + 1 :])
+            if moved != found and together(moved) <= before:
+                found = moved
+    except ScheduleError:
+        return texts  # told elsewhere
+    return found
+
+
+def _count(entry: Entry, schedule: CronSchedule, texts: tuple[str, ...], grid: Grid) -> int:
+    changed = replace(entry, schedule=replace(schedule, expressions=texts))
+    return count(row_of(changed, grid).layers)
 
 
 def _moves(before: Entry, after: Entry) -> list[Move]:

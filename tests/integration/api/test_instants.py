@@ -198,6 +198,16 @@ async def test_the_pause_of_then_is_named_though_the_job_is_paused_again(past):
     assert "disk is full" in told.answer
 
 
+async def test_who_pauses_anew_without_a_note_keeps_the_one_there_is(past):
+    await past.made()
+    await past.api("PauseJob", wire.PauseJobRequest(job="j", note="disk is full"))
+    until = Timestamp(seconds=4_000_000_000)
+    paused = await past.api("PauseJob", wire.PauseJobRequest(job="j", until=until))
+    assert paused.pause_note == "disk is full"
+    other = await past.api("PauseJob", wire.PauseJobRequest(job="j", note="on holiday"))
+    assert other.pause_note == "on holiday"
+
+
 async def test_the_pause_of_a_job_that_was_made_paused_is_named_when_it_is_over(past):
     await past.made(paused=True, pause_note="until the move")
     await past.sql("UPDATE jobs SET paused_at = %s", START - MINUTE)

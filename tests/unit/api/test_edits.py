@@ -12,6 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from schedd.api import validation
 from schedd.api.definitions import definition_of, spec_of
 from schedd.api.errors import InvalidArgument
 from schedd.api.jobs import update_job
@@ -156,6 +157,39 @@ async def test_a_pause_that_a_manifest_asks_for_in_vain_is_refused_before_anythi
     stored = Stored(on_demand=False, cron=["@daily"], shell=shell())
     assert await stored.refused("*", cron=["@daily"], shell=shell(), **fields) == {field}
     assert (await stored.edited("slots", slots=2, **fields)).slots == 2, "it names no pause"
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (
+            {
+                "cron": ["@daily", "30 2 * 3 7L"],
+                "time_zone": "Europe/Berlin",
+                "dst": job_pb2.DstPolicy(gap=job_pb2.DstPolicy.GAP_SKIP),
+            },
+            "'30 2 * 3 7L' never matches: the clocks of its zone skip all its times (dst.gap)",
+        ),
+        ({"cron": ["@daily", "61 * * * *", "0 5 * * *"]}, "'61 * * * *': "),
+    ],
+)
+def test_the_one_of_several_expressions_that_is_wrong_is_named(fields, told):
+    with pytest.raises(InvalidArgument) as refused:
+        validation.check(job_pb2.Job(name="j", shell=shell(), **fields), NOW)
+    [violation] = refused.value.violations
+    assert violation.field == "cron"
+    assert violation.problem.startswith(told)
+
+
+def test_a_note_of_no_pause_is_refused():
+    wrong = job_pb2.Job(name="j", shell=shell(), cron=["@daily"], pause_note="disks")
+    with pytest.raises(InvalidArgument, match="pause_note: goes with paused: true alone"):
+        validation.check(wrong, NOW)
+
+
+def test_an_instant_is_stored_in_the_milliseconds_that_everybody_sees():
+    at = Timestamp(seconds=7, nanos=555_013_000)
+    assert spec_of(job_pb2.Job(at=at)).at.nanos == 555_000_000
 
 
 async def test_a_pause_that_is_over_is_in_no_edits_way():

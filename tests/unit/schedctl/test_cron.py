@@ -31,3 +31,20 @@ def test_a_wrong_expression_zone_or_instant_is_2_in_three_lines(offline):
         assert ended.code == 2, wrong
         assert len(ended.err.splitlines()) == 3
     assert offline("cron", "explain", "@daily", "--after", "yesterday").code == 2
+
+
+def test_an_expression_whose_times_the_clocks_always_skip_is_refused(offline):
+    words = ("cron", "explain", "30 2 * 3 7L", "--tz", "Europe/Berlin")
+    assert offline(*words).code == 0
+    ended = offline(*words, "--dst-gap", "skip")
+    assert ended.code == 2
+    assert "never matches: the clocks of Europe/Berlin skip all its times" in ended.err
+
+
+def test_what_clocks_do_to_several_times_is_told_of_each(offline):
+    words = ("cron", "explain", "0,30 2 * * *", "--tz", "Europe/Berlin", "--after")
+    back = offline(*words, "2027-10-30T12:00:00Z").out
+    assert "runs once for each, in the first pass (02:00+02:00)" in back
+    both = offline(*words, "2027-10-30T12:00:00Z", "--dst-overlap", "both").out
+    assert "runs twice for each, in the first pass" in both
+    assert "runs once for all of them, at 03:00+02:00" in back

@@ -186,6 +186,29 @@ def test_an_expression_that_ends_as_another_does_is_rewritten_where_it_stands(of
     assert '+cron: ["7,9 H * * * *", "H * * * *"]  # each hour' in written
 
 
+def test_of_two_expressions_that_an_h_would_make_one_only_one_is_given_it(offline, tmp_path):
+    herd = tmp_path / "herd.yaml"
+    several = 'name: several\ncron: ["0 * * * *", "30 5 * * *"]\nshell: {argv: ["true"]}\n'
+    others = "".join(
+        f"---\nname: other-{n}\ncron: '{m} * * * *'\nshell: {{argv: ['true']}}\n"
+        for m in (0, 30)
+        for n in range(m, m + 8)
+    )
+    herd.write_text(several + others)
+    words = ("cron", "forecast", "--from", MONDAY)
+    before = offline(*words, "-f", str(herd), "-o", "json").data["runs"]
+    patch = offline(*words, "-f", str(herd), "--rewritten").lines
+    written = [line[1:] for line in patch if line.startswith("+cron: [")]
+    assert len(written) == 1, patch
+    assert written[0].count("H") == 1
+    alone = tmp_path / "alone.yaml"
+    alone.write_text(several.replace(several.splitlines()[1], written[0]))
+    others_alone = tmp_path / "others.yaml"
+    others_alone.write_text(others.removeprefix("---\n"))
+    both = offline(*words, "-f", str(alone), "-f", str(others_alone), "-o", "json").data
+    assert both["runs"] == before
+
+
 def test_collide_counts_instants_and_can_fail(offline):
     arguments = ("cron", "collide", "0 * * * *", "0 0 * * *", "--from", MONDAY)
     ended = offline(*arguments)
@@ -200,15 +223,21 @@ async def test_without_sources_it_is_the_clusters_jobs_that_are_not_paused(ctl, 
     def page(request: job_service_pb2.ListJobsRequest) -> job_service_pb2.ListJobsResponse:
         number = int(request.page_token or 0)
         jobs = [
-            job_pb2.Job(name=f"job-{at}", cron=["0 * * * *"], paused=at == 0)
+            job_pb2.Job(name=f"job-{at}", cron=["0 * * * *"], paused=at == 0, max_runs=at // 29)
             for at in range(number, number + 10)
         ]
+        for job in jobs:
+            job.next_run_at.FromSeconds(1_800_000_000)
         more = str(number + 10) if number < 20 else ""
+        if not more:  # its last run was made
+            jobs.append(job_pb2.Job(name="over", cron=["* * * * *"], max_runs=3))
         return job_service_pb2.ListJobsResponse(jobs=jobs, next_page_token=more)
 
     member.say("ListJobs", page)
     ended = await ctl("cron", "forecast", "--from", MONDAY, "--rewritten")
     assert "left out: 1 paused jobs" in ended.err
+    assert "left out: 1 jobs that are done" in ended.err
+    assert "counted as if they had no end: 1 jobs with max_runs" in ended.err
     assert "schedctl job patch job-29 --cron 'H * * * *'" in ended.lines
     ended = await ctl("cron", "collide", "--from", MONDAY, "-o", "json")
     assert ended.data["most"] == 29
