@@ -130,11 +130,12 @@ def test_if_match_is_the_etag_and_a_star_matches_any() -> None:
     headers = {"if-match": '"abc-1"'}
     assert message("DELETE", "/api/v1/jobs/etl", headers=headers).etag == '"abc-1"'
     assert message("DELETE", "/api/v1/jobs/etl", headers={"if-match": "*"}).etag == ""
+    assert message("POST", "/api/v1/jobs/etl:pause", body={}, headers=headers).etag == '"abc-1"'
 
 
 def test_a_header_that_the_call_has_no_use_for_is_refused() -> None:
     with pytest.raises(Refusal, match="takes no etag"):
-        message("POST", "/api/v1/jobs/etl:pause", body={}, headers={"if-match": '"a"'})
+        message("POST", "/api/v1/jobs/etl:resume", body={}, headers={"if-match": '"a"'})
 
 
 def test_an_idempotency_key_may_come_as_a_header() -> None:
