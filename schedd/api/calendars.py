@@ -19,11 +19,11 @@ from google.protobuf.message import Message
 from schedd.api import definitions, excluding, paging, reckoning, stored_jobs, validation
 from schedd.api.errors import (
     FailedPrecondition,
-    InvalidArgument,
     NotFound,
     OutcomeUnclear,
     Violation,
     cut,
+    refuse,
 )
 from schedd.api.services import Caller, Services
 from schedd.api.unbuilt import refuse_unbuilt
@@ -56,7 +56,7 @@ async def apply_calendar(
     refuse_unbuilt(request)
     calendar = request.calendar
     namespace = stored_jobs.namespace_of(calendar.namespace)
-    _refuse(list(_violations(calendar)))
+    refuse([*_violations(calendar)], "INVALID_CALENDAR")
     spec = _spec(calendar)
     if request.validate_only:
         return await _as_it_would_be(services, namespace, calendar.name, spec, caller)
@@ -201,18 +201,6 @@ def _violations(calendar: calendar_service_pb2.Calendar) -> Iterator[Violation]:
         for fault in wrong.faults[:MOST_TOLD]:
             hint = f" ({fault.hint})" if fault.hint else ""
             yield Violation(f"calendar.{fault.field}", fault.problem + hint)
-
-
-def _refuse(violations: Sequence[Violation]) -> None:
-    if violations:
-        first = violations[0]
-        more = f" (and {len(violations) - 1} more)" if violations[1:] else ""
-        raise InvalidArgument(
-            f"{first.field}: {first.problem}{more}",
-            reason="INVALID_CALENDAR",
-            remedy="mend the field and send it again; nothing was stored",
-            violations=violations,
-        )
 
 
 def _message(record: CalendarRecord) -> calendar_service_pb2.Calendar:

@@ -73,6 +73,22 @@ class Unbuilt(CallError):
         )
 
 
+def refuse(
+    violations: Sequence[Violation],
+    reason: str,
+    remedy: str = "mend the field and send it again; nothing was stored",
+) -> None:
+    """Raise InvalidArgument that tells the first, how many more there are, and holds all."""
+    if violations:
+        first, more = violations[0], len(violations) - 1
+        raise InvalidArgument(
+            f"{first.field}: {first.problem}" + (f" (and {more} more)" if more else ""),
+            reason=reason,
+            remedy=remedy,
+            violations=violations,
+        )
+
+
 class NotFound(CallError):
     """There is no such thing."""
 

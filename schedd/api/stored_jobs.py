@@ -8,7 +8,15 @@ from datetime import datetime
 from google.protobuf.message import Message
 
 from schedd.api import definitions, validation
-from schedd.api.errors import Aborted, AlreadyExists, InvalidArgument, NotFound, Violation, cut
+from schedd.api.errors import (
+    Aborted,
+    AlreadyExists,
+    InvalidArgument,
+    NotFound,
+    Violation,
+    cut,
+    refuse,
+)
 from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
 from schedd.core.ids import JobId
 from schedd.core.model import Definition
@@ -22,14 +30,8 @@ def namespace_of(given: str) -> str:
     """The namespace of a request. Raises InvalidArgument for what can't be one."""
     if not given:
         return DEFAULT_NAMESPACE
-    violations = list(validation.check_name(given, "namespace"))
-    if violations:
-        raise InvalidArgument(
-            f"namespace: {violations[0].problem}",
-            reason="BAD_NAMESPACE",
-            remedy="leave it out for the namespace `default`",
-            violations=violations,
-        )
+    remedy = "leave it out for the namespace `default`"
+    refuse([*validation.check_name(given, "namespace")], "BAD_NAMESPACE", remedy)
     return given
 
 

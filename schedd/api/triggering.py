@@ -3,7 +3,7 @@
 from uuid import uuid4
 
 from schedd.api import definitions, stored_jobs, validation, views
-from schedd.api.errors import InvalidArgument, Violation
+from schedd.api.errors import Violation, refuse
 from schedd.api.services import Caller, Services
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.core.ids import RunId
@@ -45,11 +45,4 @@ def check_trigger(request: job_service_pb2.TriggerJobRequest) -> None:
     violations = list(validation.payload_violations(request.payload))
     if request.delay.ToTimedelta().total_seconds() < 0:
         violations.append(Violation("delay", "must not be negative"))
-    if violations:
-        first = violations[0]
-        raise InvalidArgument(
-            f"{first.field}: {first.problem}",
-            reason="INVALID_TRIGGER",
-            remedy="mend the field and call again; nothing was stored",
-            violations=violations,
-        )
+    refuse(violations, "INVALID_TRIGGER")

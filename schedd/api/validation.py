@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from schedd.api import actions, excluding
 from schedd.api.definitions import OF_INSTANTS, compiled, definition_of, instant, seconds
-from schedd.api.errors import InvalidArgument, Violation
+from schedd.api.errors import Violation, refuse
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.api.wellformed import MOST_TOLD
 from schedd.core import zones
@@ -55,7 +55,7 @@ def check(
     refuse_unbuilt(job)
     found = faults(job, now, scheduled=scheduled, calendars=calendars)
     unknown = (each for each in found if each not in known)
-    _refuse([*islice(unknown, MOST_TOLD)])
+    refuse([*islice(unknown, MOST_TOLD)], "INVALID_JOB")
 
 
 def check_name(name: str, field: str = "name") -> Iterator[Violation]:
@@ -77,14 +77,7 @@ _UNTIL_ALONE: Final = Violation("paused_until", "goes with paused: true alone")
 
 def check_note(note: str, field: str) -> None:
     """Raise InvalidArgument for a note that can't stand in a line of a table."""
-    violations = [*note_violations(note, field)]
-    if violations:
-        raise InvalidArgument(
-            f"{field}: {violations[0].problem}",
-            reason="INVALID_FIELD",
-            remedy="give one line of plain text",
-            violations=violations,
-        )
+    refuse([*note_violations(note, field)], "INVALID_FIELD", "give one line of plain text")
 
 
 def check_standing(job: job_pb2.Job) -> None:
@@ -94,19 +87,7 @@ def check_standing(job: job_pb2.Job) -> None:
     violations = [*note_violations(job.pause_note, "pause_note")]
     if job.HasField("paused_until") and not job.paused:
         violations.append(_UNTIL_ALONE)
-    _refuse(violations)
-
-
-def _refuse(violations: Sequence[Violation]) -> None:
-    if violations:
-        first = violations[0]
-        raise InvalidArgument(
-            f"{first.field}: {first.problem}"
-            + (f" (and {len(violations) - 1} more)" * (len(violations) > 1)),
-            reason="INVALID_JOB",
-            remedy="mend the field and send it again; nothing was stored",
-            violations=violations,
-        )
+    refuse(violations, "INVALID_JOB")
 
 
 def note_violations(note: str, field: str) -> Iterator[Violation]:

@@ -14,7 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.api.errors import InvalidArgument, Violation
+from schedd.api.errors import Violation, refuse
 
 LONGEST: Final = timedelta(days=3653)
 """No duration in a request is longer, either way: ten years from any sane instant is an instant."""
@@ -36,16 +36,7 @@ _RECKONED_FROM: Final = frozenset({"at", "start", "after"})
 
 def check_wellformed(request: Message) -> None:
     """Raise InvalidArgument with everything in the request that can't be meant."""
-    violations = [*islice(_violations(request, ""), MOST_TOLD)]
-    if violations:
-        first = violations[0]
-        raise InvalidArgument(
-            f"{first.field}: {first.problem}"
-            + (f" (and {len(violations) - 1} more)" * (len(violations) > 1)),
-            reason="INVALID_FIELD",
-            remedy="mend the field and call again; nothing was stored",
-            violations=violations,
-        )
+    refuse([*islice(_violations(request, ""), MOST_TOLD)], "INVALID_FIELD")
 
 
 def _violations(message: Message, path: str) -> Iterator[Violation]:

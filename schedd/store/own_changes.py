@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, ShardId, TenureId
 from schedd.core.records import FailedTooOften, JobRecord, Resumption
-from schedd.store import jobs, standing
+from schedd.store import jobs, pausing, standing
 
 
 def unsettled(
@@ -38,7 +38,7 @@ def resume(connection: Connection, tenure: TenureId, ended: Sequence[Resumption]
     """Resume them in the order of their ids; gives those that were."""
     done: list[JobId] = []
     for one in sorted(ended, key=lambda one: one.job_id):
-        answer = jobs.resume_job(
+        answer = pausing.resume_job(
             connection,
             one.job_id,
             one.timer,
@@ -61,7 +61,7 @@ def pause_failing(connection: Connection, failed: Sequence[FailedTooOften]) -> l
         if not one.note:
             standing.recount(connection, one.job_id, one.most)
             continue
-        answer = jobs.pause_job(
+        answer = pausing.pause_job(
             connection,
             one.job_id,
             one.note,

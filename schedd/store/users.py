@@ -20,7 +20,7 @@ from schedd.core.records import (
     StoredDefinition,
     TimerEdit,
 )
-from schedd.store import audit, counting, dispatch, jobs, ledger, runs, unstarted
+from schedd.store import audit, counting, dispatch, jobs, ledger, pausing, runs, unstarted
 from schedd.store.database import Database
 from schedd.store.gathered import Gathered
 
@@ -87,7 +87,7 @@ class PostgresUserStore:
     ) -> JobRecord | Conflict | None:
         """Fire nothing more of it; until then, if that is said."""
         return await self.database.call(
-            lambda c: jobs.pause_job(c, job_id, note, actor, audit, until, seen_generation)
+            lambda c: pausing.pause_job(c, job_id, note, actor, audit, until, seen_generation)
         )
 
     async def resume_job(
@@ -100,7 +100,7 @@ class PostgresUserStore:
     ) -> JobRecord | Conflict | None:
         """Let it fire again, from this timer on."""
         return await self.database.call(
-            lambda c: jobs.resume_job(c, job_id, timer, skipped, audit, seen_generation)
+            lambda c: pausing.resume_job(c, job_id, timer, skipped, audit, seen_generation)
         )
 
     async def delete_job(

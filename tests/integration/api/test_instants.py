@@ -23,7 +23,7 @@ from schedd.owner.fire import _firing
 from schedproto.v1 import job_pb2
 from schedproto.v1 import job_service_pb2 as wire
 from schedproto.v1.cluster_service_pb2 import PauseClusterRequest, ResumeClusterRequest
-from support.store import MINUTE, START, draft, report
+from support.store import MINUTE, START, Member, draft, report
 
 SHELL = job_pb2.ShellAction(argv=["true"])
 DAY = timedelta(days=1)
@@ -70,6 +70,15 @@ class Past:
         [assigned] = await me.assigned(draft(run))
         told = replace(report(assigned), started_at=started, finished_at=started + MINUTE)
         await me.store.results.accept([told])
+
+    async def overlapped(self) -> tuple[Member, LiveRun, LiveRun]:
+        """The run of START is under way when that of the next minute is to be handed out."""
+        me = self.api.world.members[0]
+        [first] = await self.fire(START)
+        await me.assigned(draft(first))
+        [second_run] = await self.fire(START + MINUTE)
+        await me.assign(draft(second_run))
+        return me, first, second_run
 
     async def asked(self, at: datetime) -> wire.ExplainInstantResponse:
         stamp = Timestamp()
@@ -125,11 +134,7 @@ async def test_it_waits(past):
 
 async def test_skipped_by_overlap(past):
     await past.made()
-    me = past.api.world.members[0]
-    [first] = await past.fire(START)
-    await me.assigned(draft(first))
-    [second_run] = await past.fire(START + MINUTE)
-    await me.assign(draft(second_run))
+    me, first, second_run = await past.overlapped()
     told = await past.asked(START + MINUTE)
     assert told.answer.startswith("It was skipped (OVERLAP): an earlier run of the job hadn't")
     assert f"overlap: skip: run {first.key.run_id}. Read from run {second_run.key.run_id}, wr" in (
@@ -350,11 +355,7 @@ async def test_with_the_row_of_a_skipped_instant_removed_it_says_that_there_is_n
 
 async def test_with_the_row_of_what_overlapped_removed_it_says_that_there_is_no_record(past):
     await past.made()
-    me = past.api.world.members[0]
-    [first] = await past.fire(START)
-    await me.assigned(draft(first))
-    [second_run] = await past.fire(START + MINUTE)
-    await me.assign(draft(second_run))
+    _, _, second_run = await past.overlapped()
     assert "(OVERLAP)" in (await past.asked(START + MINUTE)).answer
     await past.sql("DELETE FROM runs WHERE run_id = %s", second_run.key.run_id)
     assert (await past.asked(START + MINUTE)).answer.startswith("There is no record of it")

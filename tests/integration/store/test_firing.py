@@ -11,7 +11,6 @@ from sqlalchemy import Connection
 from schedd.core.ids import ShardId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.records import TimerEdit
-from schedd.store import jobs as jobs_store
 from support.store import MINUTE, START, World, firing, new_run, ok, wait_for_waiter
 
 
@@ -89,7 +88,7 @@ async def test_pause_during_fire_lets_nothing_of_the_job_through(world: World) -
     loop = asyncio.get_running_loop()
 
     def pause_slowly(connection: Connection) -> None:
-        jobs_store.pause_job(connection, job.definition.job_id, "", "ann", ok("pause"))
+        pausing.pause_job(connection, job.definition.job_id, "", "ann", ok("pause"))
         loop.call_soon_threadsafe(paused.set)
         wait_for_waiter(connection)
 

@@ -1,0 +1,84 @@
+"""Jobs that rest: paused and resumed, by a person's call or by their shard's owner (PROTOCOL 3).
+
+    lock the job's rows ─→ who, when, why ─→ timer paused ⋯ what fell due skipped ─→ timer set
+
+Invariant: what fell due in a pause is accounted for in the transaction that ends it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import Connection, func
+
+from schedd.core import because
+from schedd.core.ids import JobId, TenureId
+from schedd.core.model import AuditEntry, NewRun
+from schedd.core.records import Conflict, JobRecord, TimerEdit
+from schedd.store import audit, standing
+from schedd.store.arrays import clean
+from schedd.store.job_rows import account, change, lock_job, set_timer, stored
+from schedd.store.schema import jobs
+from schedd.store.waiting import skip_paused
+
+
+def pause_job(
+    connection: Connection,
+    job_id: JobId,
+    note: str,
+    actor: str,
+    entry: AuditEntry,
+    until: datetime | None = None,
+    seen_generation: int | None = None,
+) -> JobRecord | Conflict | None:
+    """Nothing fires from the commit on; waiting runs wait. Pausing again changes the note and the
+    end. A `Conflict` if the generation isn't the one seen.
+    """
+    generation = lock_job(connection, job_id)
+    if generation is None:
+        return None
+    if seen_generation not in (None, generation):
+        return Conflict("etag", job_id)
+    change(
+        connection,
+        job_id,
+        pause_note=clean(note),
+        paused_by=clean(actor),
+        paused_at=func.coalesce(jobs.c.paused_at, func.clock_timestamp()),
+    )
+    set_timer(connection, job_id, paused=True)
+    standing.resume_at(connection, job_id, until)
+    audit.write_all(connection, [entry])
+    return stored(connection, job_id)
+
+
+def resume_job(
+    connection: Connection,
+    job_id: JobId,
+    timer: TimerEdit,
+    skipped: NewRun | None,
+    entry: AuditEntry,
+    seen_generation: int | None = None,
+    until: datetime | None = None,
+    *,
+    tenure: TenureId | None = None,
+) -> JobRecord | Conflict | None:
+    """Let it fire again from `timer` on; what fell due in the pause is accounted for. A `Conflict`
+    if the generation isn't the one that `timer` was reckoned from. `until`: the pause ended then.
+    `tenure`: whose owner does it; None: a person's call.
+    """
+    generation = lock_job(connection, job_id)
+    if generation is None:
+        return None
+    if seen_generation not in (None, generation):
+        return Conflict("etag", job_id)
+    was = stored(connection, job_id)
+    by = because.pause(was.paused_by, was.paused_at, was.pause_note)
+    skip_paused(connection, job_id, by, tenure, until)
+    if skipped is not None:
+        account(connection, job_id, generation, skipped, tenure)
+    change(connection, job_id, pause_note="", paused_by="", paused_at=None)
+    set_timer(connection, job_id, timer, paused=False)
+    standing.forget(connection, job_id)
+    audit.write_all(connection, [entry])
+    return stored(connection, job_id)
