@@ -116,7 +116,7 @@ def schedule_options(command: F) -> F:
             click.option("--tz", type=Guard(), metavar="ZONE", help="IANA name.  [default: UTC]"),
             click.option("--start", type=When(), metavar=INSTANT, help="Not before."),
             click.option("--end", type=When(), metavar=INSTANT, help="Not after."),
-            click.option("--max-runs", metavar="N"),
+            click.option("--max-runs", metavar="N", help="End with the N-th run; 0: never."),
             click.option(
                 "--exclude-calendar",
                 multiple=True,
@@ -277,8 +277,7 @@ def _retry(flags: Mapping[str, Any]) -> dict[str, Any]:
         if flags.get(flag) is not None:
             retry[flag] = flags[flag]
     _refuse_zero("--max-attempts", retry.get("max_attempts"))
-    for flag in ("max_runs", "slots"):
-        _refuse_zero(f"--{flag.replace('_', '-')}", flags.get(flag))
+    _refuse_zero("--slots", flags.get("slots"))
     return retry
 
 

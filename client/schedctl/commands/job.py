@@ -295,6 +295,8 @@ def next_instants(
         note = f": {found.pause_note}" if found.pause_note else ""
         until = f", until {found.paused_until.isoformat()}" if found.paused_until else ""
         message(f"{name} is paused{until}{note}; nothing of this runs while it is")
+    if not coming:
+        message(f"{name} has no instant to come" + (" after that" if after else ""))
     columns = WITH_EXCLUDED if excluded else INSTANTS
     show_list(session, coming, columns, lambda one: one.scheduled_at.isoformat())
 

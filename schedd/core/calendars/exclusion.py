@@ -64,6 +64,17 @@ class Exclusion:
             second = free
         return None
 
+    def end_of_one(self, instant: datetime) -> datetime | None:
+        """When the first that excludes this instant does so no more, whatever the others do; itself
+        if none does. None: not for years.
+        """
+        second = second_of(instant)
+        decider = self.decider_at(second)
+        if decider is None:
+            return instant
+        end = decider.time.free_from(second)
+        return None if end is None else instant_of(end)
+
     def border_after(self, instant: datetime) -> datetime | None:
         """The first later instant from which another of these excludes, or one less; None: from
         then on nothing changes.

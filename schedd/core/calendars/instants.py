@@ -10,9 +10,10 @@ from schedd.core.calendars.groups import groups
 from schedd.core.calendars.moving import MOST_DAYS, Moved
 from schedd.core.instants import Instants
 
-LEAPS: Final = 5000
-"""Stretches of closed time in a row, each with an instant of the schedule, behind which one that
-runs is looked for: three days of a job that is excluded each minute anew.
+LEAPS: Final = 10_000
+"""Stretches of closed time in a row, each of one calendar and with an instant of the schedule,
+behind which one that runs is looked for: a week of a job that is excluded each minute anew. So many
+take a tenth of a second, which whoever looks may do with a shard's row locked.
 """
 FARTHEST: Final = timedelta(days=5 * 366)
 """How far ahead one that runs is looked for behind an excluded one."""
@@ -61,11 +62,13 @@ class OpenInstants:
         """The smallest one in (instant, until]; it may be later, if nothing before is excluded."""
         found = self.every.next_after(instant)
         for _ in range(LEAPS):
-            if found is None or not self.exclusion.excludes(found):
-                return found
-            free = self.exclusion.free_from(found)
+            if found is None:
+                return None
+            free = self.exclusion.end_of_one(found)
             if free is None or free > until:
                 return None
+            if free == found:
+                return found
             found = self.every.next_after(free - _TICK)
         return None
 

@@ -93,9 +93,15 @@ _DURATION: Final = re.compile(r"(?:(\d{1,6})d)?(?:(\d{1,7})h)?(?:(\d{1,9})m)?(?:
 
 def _every(words: list[str]) -> int:
     """Seconds of the duration after `@every`."""
-    found = _DURATION.fullmatch(words[0]) if len(words) == 1 and words[0] else None
-    if found is None:
+    if len(words) != 1 or not words[0]:
         raise CronError("expression", "@every needs one duration", "for example @every 1h30m")
+    found = _DURATION.fullmatch(words[0])
+    if found is None:
+        raise CronError(
+            "expression",
+            f"@every {words[0]}: not whole days, hours, minutes and seconds, greatest first",
+            "for example @every 1h30m or @every 5s",
+        )
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     if total < 1:

@@ -324,3 +324,18 @@ def test_excluding_each_second_by_two_expressions_is_found_in_a_moment() -> None
     began = process_time()
     assert compiled.next_after(at("2026-05-04T09:00")) is None
     assert process_time() - began < 1.0
+
+
+def test_alternating_seconds_of_two_calendars_are_looked_through_in_a_moment() -> None:
+    """Whoever looks holds its shard's row: each leap over closed time costs the same, however many
+    seconds two calendars close in turns.
+    """
+    even, odd = Rules(cron=("*/2 0-49 * * * *",)), Rules(cron=("1-59/2 0-49 * * * *",))
+    of = compiled("0 * * * *", even, odd)
+    began = process_time()
+    assert of.next_after(at("2026-05-04T09:00")) is None
+    each = compiled(EverySchedule(timedelta(seconds=1)), even, odd)
+    found = each.next_after(at("2026-05-04T09:00"))
+    assert process_time() - began < 1.0
+    assert found is not None
+    assert found.nominal == at("2026-05-04T09:50")

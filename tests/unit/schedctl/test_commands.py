@@ -306,7 +306,10 @@ async def test_pause_resume_delete_next_trigger(ctl, member):
     assert (await ctl("job", "next", "etl", "--count", "3", "-o", "json")).data == []
     member.say("GetJob", job_pb2.Job(name="etl", paused=True, pause_note="disk is full"))
     told = await ctl("job", "next", "etl")
-    assert told.err == "etl is paused: disk is full; nothing of this runs while it is\n"
+    assert told.err == (
+        "etl is paused: disk is full; nothing of this runs while it is\n"
+        "etl has no instant to come\n"
+    )
     explained = jobs.ExplainInstantResponse(answer="It ran.", run=run_of())
     member.say("ExplainInstant", explained)
     ended = await ctl("job", "explain", "etl", "--at", "2026-01-05T12:00:00Z")
