@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, Literal
 
+from schedd.core.late import LateLimits
 from schedkit.channel import TLS, check_plaintext
 from schedkit.config import secret
 from schedkit.errors import Misconfigured
@@ -51,6 +52,26 @@ class Postgres:
 
 
 @dataclass(frozen=True, slots=True)
+class CatchUp:
+    """What is late, beside what is due now. The same in all members: each keeps its part of it."""
+
+    release_rate: int = 100
+    """Late runs of jobs with `catch_up: all` that the whole cluster hands out in a second."""
+    reserved_percent: int = 20
+    """Of the workers' slots: what such runs leave to what is due now."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.release_rate <= 1_000_000:
+            raise ValueError("release_rate must be from 1 to 1000000")
+        if not 0 <= self.reserved_percent <= 99:
+            raise ValueError("reserved_percent must be from 0 to 99")
+
+    def limits(self) -> LateLimits:
+        """As decisions take them."""
+        return LateLimits(float(self.release_rate), self.reserved_percent / 100)
+
+
+@dataclass(frozen=True, slots=True)
 class Tls:
     """PEM files for everything between members, workers and clients."""
 
@@ -86,6 +107,7 @@ class Config:
     listen: Listen = Listen()
     etcd: Etcd = Etcd()
     postgres: Postgres = Postgres()
+    catch_up: CatchUp = CatchUp()
     tls: Tls = Tls()
 
     def __post_init__(self) -> None:

@@ -82,6 +82,9 @@ class Metrics:
         )
         self.paused = gauge("schedd_cluster_paused", "1 while the whole cluster is paused.")
         self.ready = gauge("schedd_queue_ready", "Runs that wait here for a slot.")
+        self.late = gauge(
+            "schedd_queue_late", "Of these: late ones, caught up with behind what is due now."
+        )
         self.running = gauge("schedd_queue_running", "Runs of this member's shards that run.")
         self.timers = gauge("schedd_timers_held", "Timers held in memory, due within the horizon.")
         self.pulse = Pulse()

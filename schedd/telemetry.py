@@ -180,6 +180,7 @@ def _shards_lost(metrics: Metrics, event: ShardsLost) -> None:
 
 def _waiting(metrics: Metrics, event: Waiting) -> None:
     metrics.ready.set(event.ready)
+    metrics.late.set(event.late)
     metrics.running.set(event.running)
     metrics.timers.set(event.timers)
 

@@ -18,7 +18,7 @@ from schedd.api import definitions, reckoning, stored_jobs, views
 from schedd.api.backfilled import backfilled
 from schedd.api.errors import InvalidArgument, Violation
 from schedd.api.services import Caller, Services
-from schedd.api.why import ENDS
+from schedd.api.why import ENDS, waits_late
 from schedd.core import because
 from schedd.core.catch_up import GRACE
 from schedd.core.cron import ScheduleError
@@ -123,11 +123,15 @@ async def _runs(asked: Asked, row: RunRecord) -> str:
     return f"It was handed out to {row.run.worker}, which hasn't told of its start yet."
 
 
-async def _waits(_: Asked, row: RunRecord) -> str:
+async def _waits(asked: Asked, row: RunRecord) -> str:
     run = row.run
     if row.first_started_at is not None:
         return f"It ran and will be tried again: {run.state} after attempt {run.attempt}."
-    return f"It was made and waits to start: `schedctl run why {run.key.run_id}` says for what."
+    told = f"It was made and waits to start: `schedctl run why {run.key.run_id}` says for what."
+    if not run.late:
+        return told
+    definition = stored_jobs.definition(asked.record.definition)
+    return f"{told} Caught up with, {waits_late(asked.services, definition)}."
 
 
 async def _skipped(asked: Asked, row: RunRecord) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from schedd.core.late import DEFAULTS, LateLimits
 from schedd.core.model import AuditEntry
 from schedd.ports import (
     BackfillStore,
@@ -44,6 +45,7 @@ class Services:
     checkup: Checkup
     version: str
     cluster_id: str
+    late: LateLimits = DEFAULTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from schedd.api import definitions, standing, views
 from schedd.api.services import Services
 from schedd.core.ids import NO_TOKEN, JobId
 from schedd.core.lifecycle import LIVE, Reason, State
-from schedd.core.model import Definition, Overlap
+from schedd.core.model import CatchUpPolicy, Definition, LiveRun, Overlap
 from schedd.core.overlap import BUFFERS, limit_of, policy_of
 from schedd.core.placement import able, need_of
 from schedd.core.records import RunRecord
@@ -53,6 +53,7 @@ async def explain(services: Services, record: RunRecord) -> run_service_pb2.Expl
     definition = await _definition(services, run.job_id)
     if definition is not None:
         checks += [*await _overlap(services, record, definition), *_needs(services, definition)]
+        checks += _late(services, record.run, definition)
     wrong = next((check for check in checks if check.remedy), None)
     if wrong is not None:
         reason = wrong.answer.removeprefix("yes, ").removeprefix("no, ")
@@ -158,6 +159,32 @@ def _needs(services: Services, definition: Definition) -> list[Check]:
             )
         )
     return checks
+
+
+def _late(services: Services, run: LiveRun, definition: Definition) -> list[Check]:
+    """Last, for whatever else is in its way says more."""
+    if not run.late:
+        return []
+    return [
+        Check(
+            question="Is it late?",
+            answer=waits_late(services, definition),
+            remedy="wait, or `schedctl run cancel` it",
+        )
+    ]
+
+
+def waits_late(services: Services, definition: Definition) -> str:
+    """What a late run waits for, in words."""
+    behind = "behind what is due now"
+    if definition.catch_up.policy is not CatchUpPolicy.ALL:
+        return f"it is late, and goes {behind}"
+    rate, left = services.late.release_rate, 1 - services.late.reserved
+    return (
+        "it is late, and waits for its release: of late runs of jobs with catch_up: all the"
+        f" cluster hands out {rate:g} a second, oldest first, {behind},"
+        f" in at most {left:.0%} of the slots"
+    )
 
 
 async def _overlap(services: Services, record: RunRecord, definition: Definition) -> list[Check]:

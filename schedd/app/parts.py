@@ -92,6 +92,7 @@ def build(ground: Ground) -> Parts:
         clock=clock,
         brake=brake,
         emit=emit,
+        limits=ground.config.catch_up.limits(),
     )
     nudges.move(owner)
     workers.on_attachment(member.attached)
@@ -173,6 +174,7 @@ def _services(
         checkup=checkup,
         version=VERSION,
         cluster_id=ground.cluster_id,
+        late=ground.config.catch_up.limits(),
     )
 
 

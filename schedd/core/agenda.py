@@ -53,11 +53,10 @@ class Agenda(Generic[K, V]):
             ]
             heapq.heapify(heap)
 
-    def sort(self, key: K, priority: int) -> None:
-        """It is of this class, if it is there."""
+    def get(self, key: K) -> tuple[datetime, V] | None:
+        """When it comes up, and its value; None if it isn't there."""
         entry = self._entries.get(key)
-        if entry is not None:
-            self.put(key, entry[0], entry[2], priority)
+        return None if entry is None else (entry[0], entry[2])
 
     def discard(self, key: K) -> V | None:
         """Forget the key; gives its value, None if it wasn't there."""
@@ -67,6 +66,11 @@ class Agenda(Generic[K, V]):
     def next_at(self, above: int | None = None) -> datetime | None:
         """The first instant, of the classes above this one alone; None where there is nothing."""
         return min((at for _, at in self._heads(above)), default=None)
+
+    def class_due(self, now: datetime, above: int | None = None) -> int | None:
+        """The class of what `pop_due` takes out next; None where nothing is due."""
+        heads = {priority: at for priority, at in self._heads(above) if at <= now}
+        return min(heads, key=lambda its: rank(its, heads[its]), default=None)
 
     def pop_due(self, now: datetime, limit: int, above: int | None = None) -> list[V]:
         """Take out what is due at `now`, at most `limit`, of the classes above this one alone: by

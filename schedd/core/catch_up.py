@@ -12,6 +12,8 @@ Invariants
 - Nothing fires before it is due (less `ahead`).
 - The work is bounded whatever the outage: long spans are counted, not walked, and where they must
   be walked a plan ends early; its `next` is then due already, and the owner plans again.
+- What was inside the window when the owner first looked doesn't fall out of it because the owner
+  takes several plans: the later ones measure it where the first did (`looked`).
 
 With policy NONE the reason is CATCH_UP_NONE inside and outside of the window: the window plays no
 part in it.
@@ -88,17 +90,21 @@ def plan(
     grace: timedelta = GRACE,
     limit: int = FIRES,
     until: datetime | None = None,
+    looked: datetime | None = None,
 ) -> Plan:
     """Decide what becomes of a timer that stands at (`nominal`, `due`), looked at `now`.
 
     `nominal` is the first unaccounted instant and is taken as it is, even if the schedule as it
     stands now lacks it. With `ahead`, what falls due within it fires too (to be prepared early).
-    `limit` bounds the fires. With `until`, before now, what is due later isn't touched.
+    `limit` bounds the fires. With `until`, before now, what is due later isn't touched. The window
+    is measured at `looked`, where the catching up takes more than one plan; else at `now`.
     """
     late_before, last = now - grace, now + ahead
     if until is not None:
         late_before, last = min(late_before, until + _TICK), min(last, until)
-    return _Planner(compiled, policy, now, late_before, last, limit).run(Occurrence(nominal, due))
+    opens = (looked or now) - policy.window
+    planner = _Planner(compiled, policy, now, opens, late_before, last, limit)
+    return planner.run(Occurrence(nominal, due))
 
 
 def settle(
@@ -128,6 +134,7 @@ class _Planner:
     compiled: CompiledSchedule
     policy: CatchUp
     now: datetime
+    opens: datetime
     late_before: datetime
     until: datetime
     limit: int
@@ -146,9 +153,9 @@ class _Planner:
     def _windowed(self, head: Occurrence, last: datetime) -> Plan:
         """Late instants from `head` to `last` under LATEST or ALL."""
         folds: tuple[Fold, ...] = ()
-        opens = self.now - self.policy.window
-        if head.nominal < opens:
-            outside = self.compiled.newest(head.nominal, min(last, opens - _TICK)) or head.nominal
+        if head.nominal < self.opens:
+            end = min(last, self.opens - _TICK)
+            outside = self.compiled.newest(head.nominal, end) or head.nominal
             fold = _fold(self.compiled, head, outside, State.MISSED, Reason.WINDOW)
             following = self.compiled.next_after(fold.last)
             if outside == last or fold.last != outside or following is None:

@@ -115,6 +115,8 @@ class Waiting:
     ready: int
     running: int
     timers: int
+    late: int = 0
+    """Of the ready: those that catch-up made, and that wait behind what is due now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,10 @@ class NewRun:
     scheduled_until: datetime | None = None
     excluded_by: str = ""
     """What keeps it from running, in words: a calendar, or who paused, edited or deleted."""
+    ready_at: datetime | None = None
+    """Of a late run: when catch-up made it. None: it is ready when it is due."""
+    paced: bool = False
+    """It is late, of a job with `catch_up: all`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +202,8 @@ class LiveRun:
 
     `attempt` counts tries against the limit, the present one included while RUNNING; `losses` the
     handings out that were lost with their worker. `ready_at` is when it may be handed out: due_at
-    for a PENDING run, the end of the back-off for a RETRYING one.
+    for a PENDING run, later for one that catch-up made late or that came back unstarted, the end of
+    the back-off for a RETRYING one.
     """
 
     key: RunKey
@@ -221,6 +226,22 @@ class LiveRun:
     """Its worker is to kill it, without the time that `kill_after` gives."""
     overlap: Overlap | None = None
     """What its trigger said; None: as its job says."""
+    paced: bool = False
+    """It is late, and a bounded number of such goes in a second. Who fired it knows; rows don't."""
+
+    @property
+    def late(self) -> bool:
+        """Whether catch-up made it: it was ready only after it was due, and this is its first try.
+        One that was given back before it started goes as if it had been on time.
+        """
+        if self.state is State.RUNNING:
+            return self.attempt == 1 and not self.losses and self.ready_at > self.due_at
+        fresh = self.state is State.PENDING and self.token == NO_TOKEN
+        return fresh and self.ready_at > self.due_at
+
+    def paced_by(self, definition: Definition) -> bool:
+        """Whether its release is bounded by the rate, and its slots by what isn't reserved."""
+        return self.late and definition.catch_up.policy is CatchUpPolicy.ALL
 
     def lateness(self, started_at: datetime | None) -> timedelta | None:
         """How long after it should have the present attempt started: after due_at for the first,

@@ -22,6 +22,7 @@ Invariants
 from bisect import bisect_left
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 from schedd.core import because, catch_up
@@ -110,8 +111,14 @@ def plan(
     *,
     at_most_once: bool = False,
     limit: int = catch_up.FIRES,
+    looked: datetime | None = None,
 ) -> Plan:
-    """One step of a timer that stands at (`nominal`, `due`), looked at `now`. `limit`: of runs."""
+    """One step of a timer that stands at (`nominal`, `due`), looked at `now`. `limit`: of runs.
+    `looked`: at the first step of this catching up.
+    """
+    by_policy = partial(
+        catch_up.plan, compiled, policy, nominal, due, now, limit=limit, looked=looked
+    )
     passed = pauses.since(nominal)
     if at_most_once:  # what may have run comes first: it isn't to run for an older pause's sake
         passed = tuple(sorted(passed, key=lambda pause: not pause.recovering))
@@ -122,13 +129,13 @@ def plan(
         head = Occurrence(nominal, due)
         if not pause.skips(nominal, at_most_once=at_most_once):
             border = due_until(compiled, head, pause.began)
-            return catch_up.plan(compiled, policy, nominal, due, now, limit=limit, until=border)
+            return by_policy(until=border)
         border = due_until(compiled, head, last)
         fold, following = catch_up.settle(
             compiled, head, border, State.SKIPPED, Reason.PAUSED, pause.told
         )
         return Plan((fold,) if fold else (), (), following)
-    return catch_up.plan(compiled, policy, nominal, due, now, limit=limit)
+    return by_policy()
 
 
 def due_until(compiled: CompiledSchedule, head: Occurrence, border: datetime) -> datetime:

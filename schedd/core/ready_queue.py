@@ -5,11 +5,14 @@ ready two steps later, and no sooner. That makes the order one static number a r
 
     rank = ready_at − CLASS_STEP × class          (the smallest goes first)
 
-so no clock is needed. Runs stand in lines, one for each priority and need, each a heap by age:
+so no clock is needed. What is late (`core/late.py`) goes as if it were of the class below, the
+oldest due first. Runs stand in lines, one for each priority and need, each a heap by age:
 
     add → unsorted ──popped, its need looked up──→ its line ──popped when a worker fits──→ out
 
 Invariants
+- A line is of late runs or of others, and of paced ones or not: what there is no room for holds
+  nobody up.
 - `pop` gives the smallest rank among the lines whose oldest may go. A line that no worker fits
   holds nobody up, however long it is, and costs nothing.
 - Adding a run that stands there already costs nothing and leaves its place: a scan adds all runs
@@ -18,11 +21,12 @@ Invariants
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeAlias
 
 from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.late import Room
 from schedd.core.model import LiveRun, Priority
 from schedd.core.placement import Need
 
@@ -35,6 +39,9 @@ Fits: TypeAlias = Callable[[Need | None], bool]
 """Whether some worker can do a run of this need; None: its need isn't known yet."""
 Goes: TypeAlias = Callable[[Need | None, float], bool]
 """Whether a run of this need and rank may go now."""
+
+_Of: TypeAlias = tuple[Need | None, Priority, bool, bool]
+"""A line is of equal ones: need, priority, whether late, and then whether paced."""
 
 _SLACK = 1_000
 
@@ -51,6 +58,10 @@ def last_rank(priority: int, waiting_since: datetime) -> float:
 
 def _any(_: Need | None, _rank: float = 0.0) -> bool:
     return True
+
+
+def _knows_none(_: JobId) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +82,8 @@ class _Place(NamedTuple):
     """Where a run stands in the order, reckoned once: each pop looks at one of every line."""
 
     rank: float
+    order: float
+    """Of late runs of equal ranks, for they are made many at once: when they were due."""
     number: int
     """The run's id: of equal ranks the smaller goes first."""
     run: RunId
@@ -83,13 +96,27 @@ class _Line:
 
     need: Need | None
     priority: Priority
+    late: bool = False
+    paced: bool = False
     runs: dict[RunId, LiveRun] = field(default_factory=dict)
     heap: list[_Place] = field(default_factory=list)
-    of: tuple[int, int] = field(init=False)
-    """Priority and width: by these a head is told. Plain numbers, for each look hashes them."""
+    of: tuple[int, int, bool] = field(init=False)
+    """Priority, width and whether it is on time: by these a head is told. Plain values, for each
+    look hashes them.
+    """
 
     def __post_init__(self) -> None:
-        self.of = int(self.priority), self.need.slots if self.need else 1
+        self.of = int(self.priority), self.need.slots if self.need else 1, not self.late
+
+    @property
+    def width(self) -> int:
+        """Slots of each; one where the need isn't known."""
+        return self.of[1]
+
+    def asks(self, room: Room) -> int:
+        """How many of its runs may go now."""
+        count = len(self.runs)
+        return room.most(count, self.width, paced=self.paced) if self.late else count
 
     def add(self, run: LiveRun) -> None:
         run_id = run.key.run_id
@@ -115,7 +142,7 @@ class ReadyQueue:
     """Runs that wait for a slot, each at most once."""
 
     def __init__(self) -> None:
-        self._lines: dict[tuple[Need | None, Priority], _Line] = {}
+        self._lines: dict[_Of, _Line] = {}
         self._where: dict[RunId, _Line] = {}
 
     def __len__(self) -> int:
@@ -128,47 +155,96 @@ class ReadyQueue:
         """The waiting runs, in no order."""
         return (run for line in self._lines.values() for run in line.runs.values())
 
-    def add(self, runs: Iterable[LiveRun], need: Need | None = None) -> None:
-        """Have these wait. One that is there already is replaced where it stands, unless a `need`
-        says that it belongs elsewhere.
+    @property
+    def late(self) -> int:
+        """How many of them are late."""
+        return sum(len(line.runs) for line in self._lines.values() if line.late)
+
+    @property
+    def paced(self) -> int:
+        """How many are known to be paced."""
+        return sum(len(line.runs) for line in self._lines.values() if line.paced)
+
+    @property
+    def unsorted_late(self) -> int:
+        """How many late ones nobody knows the need of."""
+        lines = self._lines.values()
+        return sum(len(line.runs) for line in lines if line.late and line.need is None)
+
+    def add(
+        self, runs: Iterable[LiveRun], need: Need | None = None, *, paced: bool | None = None
+    ) -> None:
+        """Have these wait. One that is there already is replaced where it stands, unless a `need`,
+        or whether it is `paced`, says that it belongs elsewhere.
         """
         for run in runs:
             line = self._where.get(run.key.run_id)
-            if line is None or line.priority != run.priority or (need and need != line.need):
+            if (
+                line is None
+                or line.priority != run.priority
+                or line.late != run.late
+                or (need and need != line.need)
+                or (run.late and paced is not None and paced != line.paced)
+            ):
                 self.discard(run.key.run_id)
-                line = self._where[run.key.run_id] = self._line(need, run.priority)
+                slow = run.late and (run.paced if paced is None else paced)
+                line = self._line((need, run.priority, run.late, slow))
+                self._where[run.key.run_id] = line
             line.add(run)
 
-    def pop(self, goes: Goes = _any, least: Priority = Priority.LOW) -> LiveRun | None:
-        """Take out the run that goes next among those that may, of this priority and those above;
-        None when no such run waits.
+    def pop(
+        self,
+        goes: Goes = _any,
+        room: Room | None = None,
+        least: int = 0,
+        knows: Callable[[JobId], bool] = _knows_none,
+    ) -> LiveRun | None:
+        """Take out the run that goes next among those that may; None when no such run waits. What
+        is late goes as far as there is room, and takes it; None: as much as likes. `least`: of this
+        class and those above (`class_of`). `knows`: whether what a job needs can be told at once.
         """
-        lines = [line for line in self._lines.values() if line.priority >= least]
-        oldest = [(place, line.need) for line in lines if (place := line.oldest()) is not None]
-        oldest.sort()  # no two places are equal, so needs aren't compared
-        for place, need in oldest:
-            if goes(need, place.rank):
-                return self.discard(place.run)
+        room = Room() if room is None else room
+        lines = [line for line in self._lines.values() if line.priority - line.late >= least]
+        oldest = [(place, line) for line in lines if (place := line.oldest()) is not None]
+        oldest.sort(key=_place_of)
+        for place, line in oldest:
+            known = not line.late or line.need is not None or knows(line.runs[place.run].job_id)
+            if line.late and not room.fits(line.width, paced=line.paced, known=known):
+                continue
+            if goes(line.need, place.rank):
+                if line.late:
+                    room.take(line.width, paced=line.paced, known=known)
+                run = self.discard(place.run)
+                assert run is not None, "it stood in its line"
+                return replace(run, paced=line.paced) if run.paced != line.paced else run
         return None
 
     def count(self, fits: Fits) -> int:
         """How many wait in the lines that fit."""
         return sum(len(line.runs) for line in self._lines.values() if fits(line.need))
 
-    def heads(self, fits: Fits = _any) -> list[Head]:
+    def heads(self, fits: Fits = _any, room: Room | None = None) -> list[Head]:
         """What waits and fits, a head for each priority and width, HIGH first and then the widest.
-        A run whose need isn't known yet counts for one slot.
+        A run whose need isn't known yet counts for one slot. What is late has heads of its own, in
+        the place that it has here: as if it had waited less. They ask for what there is room for.
         """
-        found: dict[tuple[int, int], tuple[datetime, int]] = {}
+        left = Room() if room is None else replace(room)
+        found: dict[tuple[int, int, bool], tuple[datetime, int]] = {}
         for line in self._lines.values():
             oldest = line.oldest()
-            if oldest is not None and fits(line.need):
+            if oldest is not None and (runs := line.asks(left)) and fits(line.need):
+                if line.late:
+                    left.take_all(runs, line.width, paced=line.paced)
                 since, slots = found.get(line.of, (oldest.since, 0))
-                asked = slots + len(line.runs) * line.of[1]
-                found[line.of] = (min(oldest.since, since), asked)
+                found[line.of] = (min(oldest.since, since), slots + runs * line.width)
         return [
-            Head(Priority(priority), *found[priority, width], width)
-            for priority, width in sorted(found, reverse=True)
+            Head(
+                Priority(priority),
+                since if on_time else since + CLASS_STEP,
+                slots,
+                width,
+            )
+            for (priority, width, on_time), (since, slots) in sorted(found.items(), reverse=True)
         ]
 
     def unsort(self, which: Fits) -> set[JobId]:
@@ -189,7 +265,7 @@ class ReadyQueue:
             return None
         gone = line.runs.pop(run)
         if not line.runs:
-            del self._lines[line.need, line.priority]
+            del self._lines[line.need, line.priority, line.late, line.paced]
         return gone
 
     def drop_shards(self, shards: Iterable[ShardId]) -> None:
@@ -198,14 +274,24 @@ class ReadyQueue:
         for run in [run for run in self if run.shard in gone]:
             self.discard(run.key.run_id)
 
-    def _line(self, need: Need | None, priority: Priority) -> _Line:
-        return self._lines.setdefault((need, priority), _Line(need, priority))
+    def _line(self, of: _Of) -> _Line:
+        return self._lines.setdefault(of, _Line(*of))
+
+
+def class_of(run: LiveRun) -> int:
+    """Its priority's number, less one for a late run."""
+    return run.priority - run.late
 
 
 def rank_of(run: LiveRun) -> float:
     """Its place in the order."""
-    return rank(run.priority, run.ready_at)
+    return rank(run.priority - run.late, run.ready_at)
 
 
 def _place(run: LiveRun) -> _Place:
-    return _Place(rank_of(run), run.key.run_id.int, run.key.run_id, run.ready_at)
+    order = run.due_at.timestamp() if run.late else 0.0
+    return _Place(rank_of(run), order, run.key.run_id.int, run.key.run_id, run.ready_at)
+
+
+def _place_of(at: tuple[_Place, _Line]) -> _Place:
+    return at[0]

@@ -44,9 +44,10 @@ def plan(
     *,
     at_most_once: bool = False,
     limit: int = catch_up.FIRES,
+    looked: datetime | None = None,
 ) -> Plan:
     """One step of a timer that stands at (`nominal`, `due`), looked at `now`. Fires at most `limit`
-    runs.
+    runs. `looked`: at the first step of this catching up; None: it is this one.
     """
     head = Occurrence(nominal, due)
 
@@ -60,6 +61,7 @@ def plan(
             reckoned,
             at_most_once=at_most_once,
             limit=limit,
+            looked=looked,
         )
 
     if compiled.exclusion is None:

@@ -7,14 +7,19 @@
 The rows in PostgreSQL are the truth; this is what was last read or written of them. Losing an
 entry costs a scan's time, keeping a stale one costs a refused statement and lasts until the next
 scan.
+
+A timer that is late when it is put here comes up behind what is due now: as if it had been due when
+it was put, and were of the class below. So what fell due in an outage is caught up with beside what
+falls due meanwhile, and not before it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
 from schedd.core.agenda import Agenda
+from schedd.core.catch_up import GRACE
 from schedd.core.held import Held
-from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.ids import JobId, RunId, ShardId, Token
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import LiveRun, Priority, Timer
 from schedd.core.ready_queue import ReadyQueue
@@ -38,22 +43,55 @@ class Board:
         """Runs that aren't ready yet: in their back-off, or due later."""
         self.ready = ReadyQueue()
         self.running: dict[RunId, LiveRun] = {}
+        self.reported: dict[RunId, Token] = {}
+        """Of the running: those whose result is here, and about to be stored. They take no slot."""
+        self.read: set[ShardId] = set()
+        """Owned shards whose live runs were all read since they were gained: of these it is known
+        what is under way.
+        """
         self._held: dict[JobId, Held] = {}
         self._judged: dict[JobId, int] = {}
         """Of jobs whose runs are being judged: how many went meanwhile."""
         ownership.listen(self._shards_changed)
 
-    def put_timers(self, timers: Iterable[Timer], until: datetime | None = None) -> None:
+    def put_timers(
+        self, timers: Iterable[Timer], until: datetime | None = None, now: datetime | None = None
+    ) -> None:
         """Have these timers come up; paused ones, those without a next instant and those due
-        later than `until` go: the load brings the latter in time.
+        later than `until` go: the load brings the latter in time. Which are late is seen by `now`.
         """
         for timer in timers:
             due = timer.due_at
             late = due is not None and until is not None and due > until
             if due is None or late or timer.paused or timer.shard not in self.ownership.epochs:
                 self.timers.discard(timer.job_id)
-            else:
+            elif now is None or due >= now - GRACE:
                 self.timers.put(timer.job_id, due, timer, self._priority_of(timer.job_id))
+            else:
+                self._put_late(timer, now)
+
+    def sort_timer(self, job: JobId) -> None:
+        """What is known of its priority has changed."""
+        found = self.timers.get(job)
+        if found is not None:
+            at, timer = found
+            late = timer.due_at is not None and at > timer.due_at
+            self.timers.put(job, at, timer, self._priority_of(job) - late)
+
+    def report(self, run_id: RunId, token: Token) -> bool:
+        """A result came of this assignment; it isn't stored yet. Whether another late run may go in
+        its place: no grant need tell of that.
+        """
+        run = self.running.get(run_id)
+        if run is None:
+            return False
+        self.reported[run_id] = token
+        return run.late and self.ready.late > 0
+
+    def under_way(self) -> Iterator[LiveRun]:
+        """The running ones that take slots, as far as is known."""
+        reported = self.reported
+        return (run for at, run in self.running.items() if reported.get(at) != run.token)
 
     def put_runs(self, runs: Iterable[LiveRun], now: datetime) -> int:
         """Sort these runs in by their state; gives how many are ready and new to the queue."""
@@ -78,6 +116,10 @@ class Board:
                 self.waiting.discard(run_id)
                 fresh += self._put_ready(run)
         return fresh
+
+    def were_read(self, shards: Iterable[ShardId]) -> None:
+        """All live runs of these shards were sorted in."""
+        self.read.update(self.ownership.epochs.keys() & set(shards))
 
     def ripen(self, now: datetime) -> int:
         """Move what has become ready into the queue; gives how many."""
@@ -149,6 +191,13 @@ class Board:
         """
         self.timers, self.waiting = Agenda(), Agenda()
         self.ready, self.running, self._held, self._judged = ReadyQueue(), {}, {}, {}
+        self.reported = {}
+
+    def _put_late(self, timer: Timer, now: datetime) -> None:
+        found = self.timers.get(timer.job_id)
+        if found is None or found[1] != timer:  # one that is there keeps its place
+            priority = self._priority_of(timer.job_id) - 1
+            self.timers.put(timer.job_id, now, timer, priority)
 
     def _put_ready(self, run: LiveRun) -> bool:
         """Whether that is news."""
@@ -163,6 +212,7 @@ class Board:
     def _take_off(self, run_id: RunId, job: JobId) -> bool:
         """Whether it was there."""
         running = self.running.pop(run_id, None)
+        self.reported.pop(run_id, None)
         waiting = self.waiting.discard(run_id)
         ready = self.ready.discard(run_id)
         held = self._unhold(run_id, job)
@@ -177,10 +227,12 @@ class Board:
 
     def _shards_changed(self, gained: frozenset[ShardId], dropped: frozenset[ShardId]) -> None:
         gone = gained | dropped
+        self.read -= gone
         self.timers.clear_where({t.job_id for t in self.timers.values() if t.shard in gone})
         self.waiting.clear_where({r.key.run_id for r in self.waiting.values() if r.shard in gone})
         self.ready.drop_shards(gone)
         self.running = {run: r for run, r in self.running.items() if r.shard not in gone}
+        self.reported = {run: t for run, t in self.reported.items() if run in self.running}
         for job, held in list(self._held.items()):
             held.drop_shards(gone)
             if not held:

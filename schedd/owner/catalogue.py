@@ -86,6 +86,21 @@ class Catalogue:
         known = self._known.get(job)
         return Priority.MEDIUM if known is None else known.definition.priority
 
+    def paces(self, run: LiveRun) -> bool:
+        """Whether it is a paced one, by the definition at hand; False without it."""
+        definition = self.definition_of(run.job_id)
+        return definition is not None and run.paced_by(definition)
+
+    def slots_of(self, job: JobId) -> int:
+        """That a run of it takes, by the definition at hand; one without it."""
+        definition = self.definition_of(job)
+        return 1 if definition is None else definition.slots
+
+    def definition_of(self, job: JobId) -> Definition | None:
+        """The one at hand."""
+        known = self._known.get(job)
+        return None if known is None else known.definition
+
     def clear(self) -> None:
         """Read all of them anew: generations of a database that lost its tail may come again."""
         self._known.clear()

@@ -96,6 +96,8 @@ class Collect:
         at = (reported.key.run_id, reported.token, reported.digest)
         if at in self._results or len(self._results) < QUEUE:
             self._results[at] = (reported, line)
+            if self.board and self.board.report(reported.key.run_id, reported.token):
+                self._ready()
             self.loop.wake()
 
     def refused(self, refusal: Refusal) -> None:

@@ -10,7 +10,8 @@ priority than its first, so that the few that are urgent don't take the time of 
 one has: who waits beside free slots waits for one batch, however many are urgent.
 
 Slots may be granted for what goes before another member's head alone; a run that goes after it
-leaves them unused, and the demand that is told then has them dealt anew.
+leaves them unused, and the demand that is told then has them dealt anew. What is late goes as far
+as there is room for it (`late_runs`), and asks for no more slots than that.
 
 The choice is a wish: overlap, pause, generation and state are judged by the assign statement on
 rows, under the shard's lock (PROTOCOL 3). A run is pushed only after a COMMIT that was seen; one
@@ -22,12 +23,14 @@ replaces is ended (`crowds`); else the scan brings it back.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
 from schedd.core.batch_size import BatchSize
 from schedd.core.events import AssignedRuns, Emit, Waiting
 from schedd.core.ids import JobId, RunId
+from schedd.core.late import Room
 from schedd.core.model import (
     Assigned,
     Claim,
@@ -35,17 +38,17 @@ from schedd.core.model import (
     Draft,
     Incarnation,
     LiveRun,
-    Priority,
 )
 from schedd.core.overlap import limit_of
 from schedd.core.placement import Need, Offer, able, choose, need_of
-from schedd.core.ready_queue import Head, rank_of
+from schedd.core.ready_queue import Head, class_of, rank_of
 from schedd.core.records import Assignments, Unstarted
 from schedd.owner.attached import Choice
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.crowds import Crowds
+from schedd.owner.late_runs import LateRuns
 from schedd.owner.transact import Failed, Transactor
 from schedd.owner.workers import Workers, no_demand
 from schedd.ports import ClusterClock, Nudges, OwnerStore
@@ -84,10 +87,12 @@ class Dispatch:
         brake: Brake,
         nudges: Nudges,
         crowds: Crowds,
+        late: LateRuns,
         emit: Emit,
     ) -> None:
         self._board = board
         self._crowds = crowds
+        self._late = late
         self._brake = brake
         self._catalogue = catalogue
         self._workers = workers
@@ -126,7 +131,8 @@ class Dispatch:
         if more or (chosen and self._board.ready and self._workers.offers()):
             return 0.0
         ripe = self._board.next_ripe()
-        return 1.0 if ripe is None else min(1.0, max(0.0, (ripe - now).total_seconds()))
+        ripens = 1.0 if ripe is None else max(0.0, (ripe - now).total_seconds())
+        return min(1.0, ripens, self._late.wait())
 
     def _look_again(self, now: float) -> None:
         """Whatever hint was lost, nothing waits for ever."""
@@ -151,6 +157,8 @@ class Dispatch:
         A run that no offer fits waits in the line of its need and holds nobody up. One that a scan
         puts back while definitions are read is chosen once. An offer stands until the next wait.
         """
+        await self._late.look()
+        late, unsorted = self._late.room(), self._board.ready.unsorted_late
         chosen: list[tuple[LiveRun, Known, Offer]] = []
         taken: set[RunId] = set()
         seen = 0
@@ -159,11 +167,11 @@ class Dispatch:
         while len(chosen) < self._size.now and seen < SORTED_AT_MOST:
             offers = self._workers.offers()
             room = min(self._size.now - len(chosen), sum(offer.slots for offer in offers))
-            least = chosen[0][0].priority if chosen and apart else None
-            batch = self._pop(room, offers, least, apart=apart)
+            first = chosen[0][0] if chosen else None
+            batch = self._pop(room, offers, late, first, apart=apart)
             if not batch:
                 self._left_room = apart and bool(chosen) and room > 0
-                return chosen, False
+                return chosen, 0 < self._board.ready.unsorted_late < unsorted
             seen += len(batch)
             try:
                 known = await self._catalogue.newest({run.job_id for run in batch})
@@ -175,21 +183,30 @@ class Dispatch:
                 entry = known.get(run.job_id)
                 if entry is None or run.key.run_id in taken:
                     continue  # its definition can't be read; the scan brings it back
-                need = need_of(entry.definition)
-                offer = choose(need, rank_of(run), offers)
+                need, paced = need_of(entry.definition), run.paced_by(entry.definition)
+                fits = not run.late or late.fits(need.slots, paced=paced)
+                offer = choose(need, rank_of(run), offers) if fits else None
                 if offer is None:
-                    self._board.ready.add([run], need)
+                    self._board.ready.add([run], need, paced=paced)
                 else:
+                    if run.late:
+                        late.take(need.slots, paced=paced)
                     choice.take(offer, need.slots)
                     taken.add(run.key.run_id)
                     chosen.append((run, entry, offer))
         return chosen, True
 
     def _pop(
-        self, count: int, offers: Sequence[Offer], first: Priority | None, *, apart: bool
+        self,
+        count: int,
+        offers: Sequence[Offer],
+        late: Room,
+        first: LiveRun | None,
+        *,
+        apart: bool,
     ) -> list[LiveRun]:
-        """So many at most, to go with one of the priority `first`. `apart`: nothing of a lower one
-        goes with the first of them.
+        """So many at most, to go with this one. `apart`: nothing of a lower class goes with the
+        first of them.
         """
 
         def goes(need: Need | None, rank: float) -> bool:
@@ -198,11 +215,14 @@ class Dispatch:
             return choose(need, rank, offers) is not None
 
         batch: list[LiveRun] = []
-        least = first or Priority.LOW
-        while len(batch) < count and (run := self._board.ready.pop(goes, least)) is not None:
+        ready, knows = self._board.ready, self._catalogue.knows
+        least = class_of(first) if first and apart else 0
+        left = replace(late)  # of what they need not all is known here
+        while len(batch) < count and (run := ready.pop(goes, left, least, knows)) is not None:
             batch.append(run)
             if apart:
-                least = first or batch[0].priority
+                least = class_of(first or batch[0])
+        late.lookups = left.lookups
         return batch
 
     def placeable(self) -> int:
@@ -231,6 +251,9 @@ class Dispatch:
         for run in held:
             self._board.hold(run)
         tried = self._board.judged()
+        back = {run.key for run in held} | {run.key for run, _ in refused}
+        went = [each for each in chosen if each[0].key not in back]
+        self._late.released(sum(run.paced_by(entry.definition) for run, entry, _ in went))
         failed = [answer for answer in answers if isinstance(answer, Failed)]
         for answer in failed:
             # It didn't happen, or is in doubt: either way the statement judges them again.
@@ -295,24 +318,24 @@ class Dispatch:
         jobs: set[JobId] = {run.job_id for run, _ in refused}
         self._catalogue.forget(jobs)
         newest = await self._catalogue.newest(jobs)
-        again = []
-        for run, made_from in refused:
-            entry = newest.get(run.job_id)
-            if entry is None:
-                continue
-            if entry.definition.generation != made_from.definition.generation:
-                again.append(run)
+        again = [
+            run
+            for run, made_from in refused
+            if (entry := newest.get(run.job_id)) is not None
+            and entry.definition.generation != made_from.definition.generation
+        ]
         self._board.ready.add(again)
         return bool(again)
 
     def _tell_demand(self) -> None:
-        ready = self._board.ready
+        ready, running, timers = self._board.ready, self._board.running, self._board.timers
+        late = self._late.room()
 
         def heads(worker: Incarnation) -> list[Head]:
-            return ready.heads(lambda need: need is None or able(worker, need))
+            return ready.heads(lambda need: need is None or able(worker, need), late)
 
         self._workers.demand(heads)
-        self._emit(Waiting(len(ready), len(self._board.running), len(self._board.timers)))
+        self._emit(Waiting(len(ready), len(running), len(timers), ready.late))
 
 
 def _draft(run: LiveRun, definition: Definition, offer: Offer) -> Draft:

@@ -3,21 +3,22 @@
     agenda (`near_future`) ──due──→ plan ──one transaction a lane──→ runs
 
 What is due comes to the agenda by a loop of its own (`near_future`), so that nothing waits for it.
-The plan (`core/steps.py`) says which instants run, which are only accounted for, and where the
-timer stands next. The fire statement inserts from the timers that advanced, so
-a timer that was paused, edited, moved or fired by somebody else meanwhile inserts nothing
-(PROTOCOL 3); its row is then read again. One that comes back unchanged met a guard of the database:
+The plan (`firings`) says which instants run, which are only accounted for, and where the timer
+stands next. The fire statement inserts from the timers that advanced, so a timer that was paused,
+edited, moved or fired by somebody else meanwhile inserts nothing (PROTOCOL 3); its row is then read
+again. One that comes back unchanged met a guard of the database:
 its clock is behind ours, or the cluster was just paused or resumed. It is tried again after a
 pause. While the cluster is paused nothing is looked at.
 
 Of what is due the higher priority goes first, by the order of what waits for a worker: else what is
-urgent would wait for all of a herd before it waits for a slot, where it goes first. A batch is of
-one class, so that the few that are urgent don't take the time of the many; and it is as large as
-takes a moment, for it isn't interrupted. While enough is ready for those who hand out, firing more
-of it starts nothing sooner: between two batches it rests for as long as one took, and the longer
-the more is ready, so that it comes to go as fast as what is ready is handed out. What no worker
-could do doesn't count. What is more urgent doesn't wait for that, and finds the database, the
-processor and the workers the less busy.
+urgent would wait for all of a herd before it waits for a slot, where it goes first. What is late
+comes up behind what is due now (`board`), and its runs bear the moment at which they were made. A
+batch is of one class, so that the few that are urgent don't take the time of the many; and it is as
+large as takes a moment, for it isn't interrupted. While enough is ready for those who hand out,
+firing more of it starts nothing sooner: between two batches it rests for as long as one took, and
+the longer the more is ready, so that it comes to go as fast as what is ready is handed out. What no
+worker could do doesn't count. What is more urgent doesn't wait for that, and finds the database,
+the processor and the workers the less busy.
 """
 
 import logging
@@ -26,20 +27,18 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from schedd.core import catch_up, steps
+from schedd.core import catch_up
 from schedd.core.batch_size import BatchSize
-from schedd.core.catch_up import Plan
 from schedd.core.events import Emit
 from schedd.core.events import Fired as FiredEvent
-from schedd.core.ids import Epoch, JobId, ShardId, scheduled_run_id
+from schedd.core.ids import Epoch, JobId, ShardId
 from schedd.core.lifecycle import State
-from schedd.core.model import Claim, Delivery, Firing, NewRun, Priority, RunKey, Timer
-from schedd.core.pauses import Pauses
+from schedd.core.model import Claim, Firing, Priority, Timer
 from schedd.core.records import Fired
-from schedd.core.schedule import Occurrence
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
-from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.catalogue import Catalogue
+from schedd.owner.firings import firing_of
 from schedd.owner.near_future import HORIZON, LOAD_EVERY, NearFuture
 from schedd.owner.transact import Failed, Transactor
 from schedd.ports import ClusterClock, OwnerStore
@@ -50,6 +49,10 @@ from schedkit.tasks import Loop, in_turns
 log = logging.getLogger(__name__)
 
 BATCH: Final = 500
+ROWS: Final = 2_000
+"""Runs that one batch inserts, about: timers that are far behind take a few each at a time, and
+what is due now has its turn between.
+"""
 GUARD_PAUSE: Final = timedelta(seconds=0.5)
 """Before a timer that the database held back is tried again."""
 ENOUGH: Final = 500
@@ -93,13 +96,16 @@ class Fire:
         self._changed: set[JobId] = set()
         self._refused: dict[JobId, Timer] = {}
         self._near = near
+        self._looked: dict[JobId, tuple[ShardId, int, datetime]] = {}
+        """Of jobs that are catching up, each of this generation: when they were first looked at."""
         self._size = BatchSize(BATCH)
         self._rest_until = 0.0
-        self._rests = Priority.LOW
+        self._rests: int = Priority.LOW
         """This class and those below, until then."""
         self._ready: Callable[[], None] = lambda: None
         self.loop = Loop("fire", self.step, interval=LOAD_EVERY.total_seconds())
         near.on_load(self.loop.wake)
+        board.ownership.listen(self._shards_changed)
 
     def on_ready(self, told: Callable[[], None]) -> None:
         """Have `told()` called when runs became ready."""
@@ -114,14 +120,16 @@ class Fire:
         """Read what changed, fire what is due; seconds until the next."""
         if self._brake.on:
             self._changed.clear()  # at its end all is loaded anew: a long pause gathers nothing
+            self._looked.clear()
             return LOAD_EVERY.total_seconds()
         if self._changed:
             await self._reread()
         rest = self._rest_until - self._boot()
         above = self._rests if rest > 0 else None
-        due = self._board.timers.pop_due(self._clock.now(), self._size.now, above)
-        if due:
-            await self._fire_timed(due)
+        now = self._clock.now()
+        its = self._board.timers.class_due(now, above)
+        if its is not None:
+            await self._fire_timed(self._board.timers.pop_due(now, self._size.now, above), its)
             return 0.0
         first = self._board.timers.next_at(above)
         pause = LOAD_EVERY.total_seconds()
@@ -132,18 +140,20 @@ class Fire:
         self._near.nothing_is_due()
         return pause
 
-    async def _fire_timed(self, due: Sequence[Timer]) -> None:
-        """Fire this batch; how long that took says how large the next may be, and when it comes."""
-        priority, full = self._catalogue.priority_of(due[0].job_id), len(due) >= self._size.now
+    async def _fire_timed(self, due: Sequence[Timer], its: int) -> None:
+        """Fire this batch of this class; how long that took says how large the next may be, and
+        when it comes.
+        """
+        full = len(due) >= self._size.now
         began = self._boot()
         await self._fire(due)
         ended = self._boot()
         self._size.took(len(due), ended - began)
         if not full or len(self._board.ready) < ENOUGH:
             return
-        rests = min(RESTS, (self._placeable() / ENOUGH) ** 2)
+        rests = min(RESTS, ((self._placeable() - self._board.ready.paced) / ENOUGH) ** 2)
         if rests >= 1:
-            self._rest_until, self._rests = ended + rests * (ended - began), priority
+            self._rest_until, self._rests = ended + rests * (ended - began), its
 
     async def _reread(self) -> None:
         jobs, self._changed = self._changed, set()
@@ -155,8 +165,9 @@ class Fire:
         self._near.known(jobs)
         for gone in jobs - {row.job_id for row in rows}:
             self._board.timers.discard(gone)
+            self._looked.pop(gone, None)
         now = self._clock.now()
-        self._board.put_timers(rows, now + HORIZON)
+        self._board.put_timers(rows, now + HORIZON, now)
         refused, self._refused = self._refused, {}
         held = [row for row in rows if row == refused.get(row.job_id) and row.due_at is not None]
         for row in held:
@@ -178,8 +189,9 @@ class Fire:
                 {timer.job_id: timer.generation for timer in due}
             )
             now, reckoned = self._clock.now(), self._brake.pauses
+            most = max(1, min(catch_up.FIRES, ROWS // len(due)))
             firings = [
-                _firing(timer, known[timer.job_id], now, reckoned)
+                firing_of(timer, known[timer.job_id], now, reckoned, most, self._look(timer, now))
                 async for timer in in_turns(due)
                 if timer.job_id in known
             ]
@@ -192,7 +204,7 @@ class Fire:
             answers = await self._transactor.by_lane(firings, write)
             await AFTER_COMMIT()
         except BaseException:
-            self._board.put_timers(due)
+            self._board.put_timers(due, now=self._clock.now())
             raise
         failed = [answer for answer in answers if isinstance(answer, Failed)]
         in_doubt = {firing.job_id for answer in failed for firing in answer.items}
@@ -211,6 +223,29 @@ class Fire:
         """Under which it is owned now, if it is."""
         return self._board.ownership.epochs.get(shard)
 
+    def _look(self, timer: Timer, now: datetime) -> datetime:
+        """When this owner first looked at what the timer is to catch up with: it stays inside the
+        window if it was inside then. What fell due since is looked at now.
+        """
+        if timer.due_at is None or timer.due_at >= now - catch_up.GRACE:
+            return now
+        _, generation, looked = self._looked.get(timer.job_id, (0, timer.generation, now))
+        if generation != timer.generation or timer.due_at > looked:
+            looked = now
+        self._looked[timer.job_id] = timer.shard, timer.generation, looked
+        return looked
+
+    def _shards_changed(self, gained: frozenset[ShardId], dropped: frozenset[ShardId]) -> None:
+        """Who comes and goes elsewhere has no part in how long the others take to catch up."""
+        moved = gained | dropped
+        self._looked = {job: of for job, of in self._looked.items() if of[0] not in moved}
+
+    def _caught_up(self, firings: Iterable[Firing], now: datetime) -> None:
+        """Forget since when these were catching up, but those that are still."""
+        for firing in firings:
+            if firing.next_due_at is None or firing.next_due_at >= now - catch_up.GRACE:
+                self._looked.pop(firing.job_id, None)
+
     def _advance(
         self, firings: Sequence[Firing], timers: dict[JobId, Timer], answers: Sequence[Fired]
     ) -> None:
@@ -218,6 +253,8 @@ class Fire:
         refused = {job for answer in answers for job in answer.refused}
         broken = {job for answer in answers for job in answer.broken}
         self._near.fired([firing.job_id for firing in firings])
+        done = [firing for firing in firings if firing.job_id not in refused | broken]
+        self._caught_up(done, now)
         self._board.put_timers(
             (
                 replace(
@@ -226,10 +263,10 @@ class Fire:
                     nominal=firing.next_nominal,
                     fired=firing.fired + firing.counted,
                 )
-                for firing in firings
-                if firing.job_id not in refused | broken
+                for firing in done
             ),
             now + HORIZON,
+            now,
         )
         if refused:
             self._catalogue.forget(refused)
@@ -247,71 +284,3 @@ class Fire:
                 latenesses=tuple(now - run.due_at for a in answers for run in a.runs),
             )
         )
-
-
-def _firing(timer: Timer, known: Known, now: datetime, reckoned: Pauses) -> Firing:
-    """What this timer does at `now`."""
-    definition = known.definition
-    if timer.nominal is None or timer.due_at is None:
-        raise ValueError(f"timer of job {timer.job_id} has nothing due")
-    left = definition.max_runs - timer.fired if definition.max_runs else None
-    plan = _plan(timer, timer.nominal, timer.due_at, known, now, reckoned, left)
-    fires = tuple(_run(definition.job_id, fire.nominal, fire.due) for fire in plan.fires)
-    folds = tuple(_fold(definition.job_id, fold) for fold in plan.folds)
-    ended = left is not None and len(fires) >= left
-    return Firing(
-        job_id=timer.job_id,
-        shard=timer.shard,
-        generation=timer.generation,
-        due_at=timer.due_at,
-        next_due_at=plan.next.due if plan.next and not ended else None,
-        next_nominal=plan.next.nominal if plan.next else None,
-        last_instant=max((run.due_at for run in (*fires, *folds)), default=timer.due_at),
-        priority=definition.priority,
-        runs=folds + fires,
-        fired=timer.fired,
-        counted=len(fires) if left is not None else 0,
-    )
-
-
-def _plan(
-    timer: Timer,
-    nominal: datetime,
-    due: datetime,
-    known: Known,
-    now: datetime,
-    reckoned: Pauses,
-    left: int | None,
-) -> Plan:
-    """One step, of a schedule that has so many runs `left`; None: as many as it likes."""
-    definition = known.definition
-    if left is not None and left <= 0:  # fewer are wanted than there were already
-        return Plan((), (), Occurrence(nominal, due))
-    if timer.fired:  # it may stand at the plain instant since a turn was given back
-        due = max(due, known.compiled.due(nominal))
-    return steps.plan(
-        known.compiled,
-        definition.catch_up,
-        nominal,
-        due,
-        now,
-        reckoned,
-        at_most_once=definition.delivery is Delivery.AT_MOST_ONCE,
-        limit=catch_up.FIRES if left is None else min(left, catch_up.FIRES),
-    )
-
-
-def _run(job: JobId, nominal: datetime, due: datetime) -> NewRun:
-    return NewRun(RunKey(nominal, scheduled_run_id(job, nominal)), due)
-
-
-def _fold(job: JobId, fold: catch_up.Fold) -> NewRun:
-    return NewRun(
-        RunKey(fold.first, scheduled_run_id(job, fold.first)),
-        fold.due,
-        state=fold.state,
-        reason=fold.reason,
-        count=fold.count,
-        scheduled_until=fold.last,
-        excluded_by=fold.excluded_by,
-    )

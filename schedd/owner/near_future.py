@@ -153,7 +153,7 @@ class NearFuture:
             raise
         async for timer in in_turns(loaded, every=500):
             if timer.job_id not in self._newer:
-                self._board.put_timers([timer])
+                self._board.put_timers([timer], now=now)
         self._unread = [timer.job_id for timer in loaded]
         self._ahead = READ_AHEAD
         self._loaded()
@@ -174,5 +174,5 @@ class NearFuture:
             log.info("definitions can't be read ahead: %s", error)
             return False
         for job in ahead:
-            self._board.timers.sort(job, self._catalogue.priority_of(job))
+            self._board.sort_timer(job)
         return bool(ahead)

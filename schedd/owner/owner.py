@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from schedd.core.events import Emit
 from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.late import DEFAULTS, LateLimits
 from schedd.owner.backfills import Backfills
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
@@ -23,6 +24,7 @@ from schedd.owner.collect import Collect
 from schedd.owner.crowds import Crowds
 from schedd.owner.dispatch import Dispatch
 from schedd.owner.fire import Fire
+from schedd.owner.late_runs import LateRuns
 from schedd.owner.near_future import NearFuture
 from schedd.owner.rescue import Rescue
 from schedd.owner.standing import Standing
@@ -84,8 +86,10 @@ class Owner:
         clock: ClusterClock,
         brake: Brake,
         emit: Emit,
+        limits: LateLimits = DEFAULTS,
     ) -> None:
         self._brake = brake
+        self._limits = limits
         self._store = store
         self._catalogue = catalogue
         self._workers = workers
@@ -124,7 +128,17 @@ class Owner:
         near = NearFuture(board, catalogue, store, clock, brake)
         crowds = Crowds(board, catalogue, workers, store, transactor, clock, nudges)
         dispatch = Dispatch(
-            board, catalogue, workers, store, transactor, clock, brake, nudges, crowds, emit
+            board,
+            catalogue,
+            workers,
+            store,
+            transactor,
+            clock,
+            brake,
+            nudges,
+            crowds,
+            LateRuns(self._limits, board, catalogue, workers),
+            emit,
         )
         return _Loops(
             near=near,

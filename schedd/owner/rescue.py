@@ -152,7 +152,10 @@ class Rescue:
         for part in _parts(shards, self._parts):
             runs = await self._read(part, until)
             rows += len(runs)
+            if not self._board.read.issuperset(part):  # released in their order from the first on
+                runs.sort(key=lambda run: run.due_at)
             await self._sort_in(runs, [one for shard in part for one in stood.get(shard, ())])
+            self._board.were_read(part)
             running += (run for run in runs if run.state is State.RUNNING)
             crowds += crowded(runs)
             await asyncio.sleep(0)  # between two parts everybody else has their turn

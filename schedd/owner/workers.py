@@ -171,6 +171,14 @@ class Workers:
         """Around a choice among offers, and all that it leads to up to the push."""
         return Choice(self._attached)
 
+    def slots(self) -> int:
+        """All that the workers here have, free or not."""
+        return sum(
+            attached.incarnation.slots
+            for attached in self._attached.values()
+            if self._speaks(attached) and not attached.draining
+        )
+
     def incarnations(self) -> list[Incarnation]:
         """All that are attached here."""
         return [attached.incarnation for attached in self._attached.values()]

@@ -43,10 +43,10 @@ WITH b AS (
         %(due)s::timestamptz[], %(next_due)s::timestamptz[], %(next_nominal)s::timestamptz[],
         %(last)s::timestamptz[], %(priorities)s::smallint[],
         %(scheduled)s::timestamptz[], %(runs)s::uuid[], %(run_due)s::timestamptz[],
-        %(states)s::text[], %(reasons)s::text[], %(counts)s::int[], %(until)s::timestamptz[],
-        %(fired)s::int[], %(counted)s::int[], %(excluded)s::text[])
+        %(ready)s::timestamptz[], %(states)s::text[], %(reasons)s::text[], %(counts)s::int[],
+        %(until)s::timestamptz[], %(fired)s::int[], %(counted)s::int[], %(excluded)s::text[])
       AS b(job_id, shard, generation, due_at, next_due, next_nominal, last_instant, priority,
-        scheduled_at, run_id, run_due, state, reason, count, scheduled_until, fired, counted,
+        scheduled_at, run_id, run_due, ready, state, reason, count, scheduled_until, fired, counted,
         excluded_by)
 ), advanced AS (
     UPDATE timers t SET due_at = b.next_due, nominal = b.next_nominal,
@@ -57,16 +57,16 @@ WITH b AS (
       AND EXISTS (SELECT FROM cluster WHERE one AND NOT paused AND switched = %(switched)s)
     RETURNING b.*
 ), fired AS (
-    SELECT shard, generation, priority, job_id, scheduled_at, run_id, run_due, state, reason,
+    SELECT shard, generation, priority, job_id, scheduled_at, run_id, run_due, ready, state, reason,
         count, scheduled_until, excluded_by
     FROM advanced WHERE run_id IS NOT NULL
     UNION ALL
     SELECT a.shard, a.generation, a.priority, n.* FROM advanced a
     JOIN unnest(%(more_jobs)s::uuid[], %(more_scheduled)s::timestamptz[], %(more_runs)s::uuid[],
-        %(more_run_due)s::timestamptz[], %(more_states)s::text[], %(more_reasons)s::text[],
-        %(more_counts)s::int[], %(more_until)s::timestamptz[],
-        %(more_excluded)s::text[])
-      AS n(job_id, scheduled_at, run_id, run_due, state, reason, count, scheduled_until,
+        %(more_run_due)s::timestamptz[], %(more_ready)s::timestamptz[],
+        %(more_states)s::text[], %(more_reasons)s::text[], %(more_counts)s::int[],
+        %(more_until)s::timestamptz[], %(more_excluded)s::text[])
+      AS n(job_id, scheduled_at, run_id, run_due, ready, state, reason, count, scheduled_until,
         excluded_by)
       USING (job_id)
 ), inserted AS (
@@ -74,7 +74,7 @@ WITH b AS (
         scheduled_until, fired_by, trigger, state, ready_at, generation, reason,
         finished_at, excluded_by)
     SELECT scheduled_at, run_id, job_id, run_due, shard, priority, count, scheduled_until,
-        %(tenure)s, 'SCHEDULE', state, run_due, generation, reason,
+        %(tenure)s, 'SCHEDULE', state, COALESCE(ready, run_due), generation, reason,
         CASE WHEN state <> 'PENDING' THEN clock_timestamp() END, excluded_by
     FROM fired
     ON CONFLICT DO NOTHING RETURNING shard, job_id, run_id, scheduled_at, state
@@ -131,8 +131,9 @@ def fire(
             State.PENDING,
             firing.priority,
             new.due_at,
-            new.due_at,
+            new.ready_at or new.due_at,
             generation=firing.generation,
+            paced=new.paced,
         )
         for firing in firings
         if firing.job_id in advanced
@@ -187,6 +188,7 @@ def _columns(runs: Sequence[NewRun | None]) -> dict[str, object]:
         "scheduled": arrays.instants(None if run is None else run.key.scheduled_at for run in runs),
         "runs": arrays.ids(None if run is None else run.key.run_id for run in runs),
         "run_due": arrays.instants(None if run is None else run.due_at for run in runs),
+        "ready": arrays.instants(None if run is None else run.ready_at for run in runs),
         "states": arrays.texts(None if run is None else run.state.value for run in runs),
         "reasons": arrays.texts(
             None if run is None or run.reason is None else run.reason.value for run in runs

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from faults import choice, evidence, outcome
+from faults import choice, evidence, outage, outcome
 from faults.checker import check
 from faults.checker.restored import hole_of
 from faults.checker.verdict import Status, Verdict
@@ -111,6 +111,19 @@ class Shared:
         handlers = ("faults.herd_handler",)
         return self._ready(
             lambda logs: World(logs, slots=HANDLERS_AT_ONCE, handlers=handlers, database_disk=8192)
+        )
+
+    def before_an_outage(self) -> World:
+        """The same, whose clock can be moved, and stands before the outage."""
+        self.down()
+        return self._ready(
+            lambda logs: World(
+                logs,
+                slots=outage.HANDLERS_AT_ONCE,
+                handlers=("faults.herd_handler",),
+                database_disk=8192,
+                clock=outage.clock_before(),
+            )
         )
 
     def _ready(self, build: Callable[[Path], World]) -> World:

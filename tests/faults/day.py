@@ -136,7 +136,7 @@ def await_day(world: World, day: Day) -> None:
     clock = world.clock
     assert clock is not None, "this world's clock can't be moved"
     clock.leap_to(day.bounds()[0] - FIRST_LEAD)
-    _await_followed(world, clock)
+    await_followed(world, clock)
     for member in world.members.values():
         wait_until(
             partial(_follows, member, clock),
@@ -151,7 +151,7 @@ def live_through(run: Run, world: World, since: float, until: float) -> None:
     with run.quiet_throughout():
         for at in instants(run.mix, since, until):
             world.clock.leap_to(at - LEAD)
-            _await_followed(world, world.clock)
+            await_followed(world, world.clock)
             run.ride(max(0.0, at - SUBMITTED_BEFORE - world.clock.now()))
             run.crew.submit()
             _await_all_run(world, world.clock, at)
@@ -164,13 +164,13 @@ def leap_over(run: Run, world: World, until: float) -> None:
     assert clock is not None, "this world's clock can't be moved"
     with run.journal.fault("the cluster's clock leapt", "the cluster", until=until) as fault:
         clock.leap_to(until)
-        _await_followed(world, clock)
+        await_followed(world, clock)
         fault.took_effect(now=clock.now())
     _await_all_run(world, clock, until)
 
 
-def _await_followed(world: World, clock: ClusterClock) -> None:
-    """The database's clock is the one that was moved."""
+def await_followed(world: World, clock: ClusterClock) -> None:
+    """Return when the database's clock is where this one was moved to."""
 
     def together() -> bool:
         [(told,)] = world.postgres.sql("SELECT extract(epoch FROM clock_timestamp())")

@@ -25,15 +25,13 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
+from faults.copies import copies
 from faults.herding import name_of
 from faults.history import Definition, Schedule
 from faults.scenario import Run
 from faults.world.service import Service
 from faults.world.world import World
-from schedd.core.ids import JobId
-from schedd.core.partition import shard_of
 from support.wait import WaitedInVain, wait_until
 
 TESTS = Path(__file__).parents[1]
@@ -54,24 +52,6 @@ STATES = """
 SELECT state, count(*), count(DISTINCT job_id), max(assignments), max(attempt), max(losses)
 FROM runs WHERE job_id IN (SELECT job_id FROM jobs WHERE name LIKE %s) GROUP BY state
 """
-COPY = """
-INSERT INTO {table} ({own}, {same}) SELECT {values}, {same}
-FROM unnest(%s::uuid[], %s::int[], %s::text[]) c(c_id, c_shard, c_name), {table} m
-WHERE m.job_id = %s
-"""
-COPIES = {
-    "jobs": {
-        "own": "job_id, shard, name",
-        "values": "c_id, c_shard, c_name",
-        "same": "namespace, generation, spec, ephemeral, created_at, created_by, updated_at,"
-        " pause_note, paused_by",
-    },
-    "timers": {
-        "own": "job_id, shard",
-        "values": "c_id, c_shard",
-        "same": "due_at, nominal, generation, paused",
-    },
-}
 SIZES = "SELECT pg_relation_size('live'), pg_relation_size('timers')"
 
 
@@ -131,7 +111,8 @@ class Herd:
         at = datetime.fromtimestamp(due, UTC).isoformat()
         called = min(BY_CALLS, self.count)
         told = _make(self.world.endpoints, prefix, called, at, folder)
-        jobs = [*told["jobs"], *self._copied(told["jobs"][0], range(called, self.count))]
+        others = [name_of(prefix, number) for number in range(called, self.count)]
+        jobs = [*told["jobs"], *copies(self.world.postgres, told["jobs"][0], others)]
         left = due - time.time()
         assert left > EVE / 2, f"{self.count} jobs took too long to make: {left:.0f} s are left"
         self.due = float(due)
@@ -229,18 +210,6 @@ class Herd:
             "smallest_share": round(min(shares[name] for name in by_worker) / self.count, 3),
             "longest_idle_s": {name: round(_gap(at), 2) for name, at in sorted(by_worker.items())},
         }
-
-    def _copied(self, model: str, numbers: Sequence[int]) -> list[str]:
-        """The same job so many times more, with its timer; and the statistics that autovacuum
-        would have made meanwhile.
-        """
-        jobs = [JobId(uuid4()) for _ in numbers]
-        ids, shards = [str(job) for job in jobs], [shard_of(job) for job in jobs]
-        names = [name_of(self.prefix, number) for number in numbers]
-        for table, columns in COPIES.items():
-            self.world.postgres.sql(COPY.format(table=table, **columns), ids, shards, names, model)
-        self.world.postgres.sql("ANALYZE jobs, timers")
-        return ids
 
     def _daemons(self) -> list[Service]:
         return [*self.world.members.values(), *self.world.workers.values()]

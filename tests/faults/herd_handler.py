@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
 
 from schedclient import Context, handler
 
+LASTS = 3.0
+"""Seconds of those that last."""
+
 
 @handler("herd")
 async def run(folder: str, ctx: Context) -> None:
     """Write its start and its end to the folder that is its payload."""
     began = time.time()
-    lines = (_line("start", began, ctx), _line("end", time.time(), ctx))
+    _write(folder, ctx, _line("start", began, ctx), _line("end", time.time(), ctx))
+
+
+@handler("herd_lasting")
+async def run_for_a_while(folder: str, ctx: Context) -> None:
+    """The same, with some seconds in between."""
+    _write(folder, ctx, _line("start", time.time(), ctx))
+    await asyncio.sleep(LASTS)
+    _write(folder, ctx, _line("end", time.time(), ctx))
+
+
+def _write(folder: str, ctx: Context, *lines: str) -> None:
     file = os.open(f"{folder}/{ctx.worker}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
         os.write(file, "".join(lines).encode())  # at once: nothing of another's comes in between

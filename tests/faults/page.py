@@ -250,6 +250,8 @@ def _measured(line: Mapping[str, Any]) -> str:
         told.append(f"load {line['load']:.0f}")
     if "herd" in line["measured"]:
         told.append(_herd(line["measured"]["herd"]))
+    if "outage" in line["measured"]:
+        told.append(_outage(line["measured"]["outage"]))
     if "wire" in line["measured"]:
         told.append(_wire(line["measured"]["wire"]))
     if "hole" in line["measured"]:
@@ -282,6 +284,17 @@ def _herd(seen: Mapping[str, Any]) -> str:
         f" stood still for more than {block:.2f} s; smallest share of a worker"
         f" {seen['smallest_share']:.0%}; urgent jobs of the first minute at most {urgent:.2f} s"
         f" late, ordinary ones {seen['ordinary']['max_s']:.1f} s"
+    )
+
+
+def _outage(seen: Mapping[str, Any]) -> str:
+    """What was seen of catching up, in words."""
+    on_time = seen["on_time"]
+    return (
+        f"{seen['jobs']} jobs of each policy, caught up with {seen['drained_s']} s after members"
+        f" were back; {seen['released']} runs of `all`, at most {seen['most_released']['10']} in"
+        f" 10 s, {seen['most_at_once']} of {seen['slots']} slots at once;"
+        f" {on_time['started']} runs that fell due meanwhile at most {on_time['max_s']} s late"
     )
 
 

@@ -200,6 +200,13 @@ ROWS: Sequence[Row] = (
         ),
     ),
     Row(
+        "all members away for ten minutes, under a moved clock: very many jobs of each policy of"
+        " catching up are late at once",
+        "`latest` runs once, `all` each time and at a bounded rate, `none` never; each instant is"
+        " accounted for once; what falls due meanwhile is on time",
+        ("test_outage_of_ten_minutes",),
+    ),
+    Row(
         "100,000 jobs due at one instant",
         "leases and shards kept, memory bounded (the second such herd adds nothing to what the"
         " first left), each of them runs once, no worker starved; what is urgent stays on time,"

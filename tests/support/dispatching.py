@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from math import inf
 from typing import cast
 
 from schedd.core import schedule
 from schedd.core.ids import JobId, ShardId, Token
+from schedd.core.late import DEFAULTS, LateLimits
 from schedd.core.lifecycle import State
 from schedd.core.model import (
     Assigned,
@@ -36,6 +37,7 @@ from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.crowds import Crowds
 from schedd.owner.dispatch import Dispatch
+from schedd.owner.late_runs import LateRuns
 from schedd.owner.transact import Transactor
 from schedd.owner.workers import Workers
 from schedd.ports import OwnerStore, PauseStore
@@ -55,6 +57,8 @@ class Rows:
     drafts: list[Draft] = field(default_factory=list)
     given: list[RunKey] = field(default_factory=list)
     """What was handed out, in that order; once each."""
+    due_at: dict[RunKey, datetime] = field(default_factory=dict)
+    """Of runs, if it isn't NOW."""
     crowds: list[JobId] = field(default_factory=list)
     """Jobs whose runs were judged."""
     parted: Parted = field(default_factory=lambda: Parted([], []))
@@ -76,6 +80,8 @@ class Rows:
             self.admitted[draft.job_id] = self.admitted.get(draft.job_id, 0) + 1
             made = replace(
                 run(draft.key.run_id.int, shard=draft.shard, state=State.RUNNING),
+                attempt=1,
+                due_at=self.due_at.get(draft.key, NOW),
                 job_id=draft.job_id,
                 token=next_token(draft.shard),
                 incarnation=draft.incarnation,
@@ -99,8 +105,11 @@ class Definitions(Catalogue):
         self.default = default
         self.jobs: dict[JobId, Definition] = {}
         self.stale: dict[JobId, Definition] = {}
+        self.unread: set[JobId] = set()
+        """What isn't at hand."""
 
     async def newest(self, jobs: Collection[JobId]) -> dict[JobId, Known]:
+        self.unread -= set(jobs)
         return {job: self._one(job) for job in jobs}
 
     async def of_runs(self, runs: Iterable[LiveRun]) -> dict[JobId, Known]:
@@ -109,6 +118,12 @@ class Definitions(Catalogue):
     def forget(self, jobs: Iterable[JobId]) -> None:
         for job in jobs:
             self.stale.pop(job, None)
+
+    def knows(self, job: JobId) -> bool:
+        return job not in self.unread
+
+    def definition_of(self, job: JobId) -> Definition:
+        return self._one(job).definition
 
     def _one(self, job: JobId) -> Known:
         plain = self.stale.get(job) or self.jobs.get(job) or self.default
@@ -127,13 +142,24 @@ SHELL = Definition(JobId(run(1).job_id), 1, "default", "j", action="shell", over
 
 
 class World:
-    """A dispatcher over rows that the test sees."""
+    """A dispatcher over rows that the test sees. `owned`: so many of the shards are its own."""
 
-    def __init__(self, definitions: Callable[[Definition], Definitions] = Definitions) -> None:
+    def __init__(
+        self,
+        definitions: Callable[[Definition], Definitions] = Definitions,
+        limits: LateLimits = DEFAULTS,
+        owned: int = 1,
+    ) -> None:
         self.rows = Rows()
         self.definitions = definitions(SHELL)
         self.workers = Workers(SetClock(), lambda _event: None)
-        self.board = Board(owning(0))
+        self.board = Board(owning(*range(owned)))
+        self.board.were_read(map(ShardId, range(owned)))
+        self.seconds = 1_000.0
+        """On the clock of what is released."""
+        self.late = LateRuns(
+            limits, self.board, self.definitions, self.workers, boot=lambda: self.seconds
+        )
         transactor = Transactor(self.board.ownership, lambda: True, lambda _event: None)
         self.crowds = Crowds(
             self.board,
@@ -155,6 +181,7 @@ class World:
             self.brake,
             Nudges(),
             self.crowds,
+            self.late,
             lambda _event: None,
         )
         self.lines: dict[str, RecordingLine] = {}

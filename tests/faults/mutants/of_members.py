@@ -10,7 +10,7 @@ from faults.mutants.mutant import Mutant
 
 ASSIGNING = "schedd/store/assigning.py"
 FIRING = "schedd/store/firing.py"
-FIRE = "schedd/owner/fire.py"
+FIRINGS = "schedd/owner/firings.py"
 CATCH_UP = "schedd/core/catch_up.py"
 MEMBERSHIP = "schedd/store/membership.py"
 
@@ -20,9 +20,9 @@ OF_MEMBERS: Sequence[Mutant] = (
         "a run's key doesn't follow from its job and instant, so ON CONFLICT never meets one",
         (
             Edit(
-                FIRE,
-                "NewRun(RunKey(nominal, scheduled_run_id(job, nominal)), due)",
-                'NewRun(RunKey(nominal, __import__("uuid").uuid4()), due)',
+                FIRINGS,
+                "RunKey(fire.nominal, scheduled_run_id(definition.job_id, fire.nominal)),",
+                'RunKey(fire.nominal, __import__("uuid").uuid4()),',
             ),
         ),
         rides.IN_DOUBT,
@@ -48,7 +48,7 @@ OF_MEMBERS: Sequence[Mutant] = (
         "instants that don't run leave no row",
         (
             Edit(
-                FIRE,
+                FIRINGS,
                 "    folds = tuple(_fold(definition.job_id, fold) for fold in plan.folds)\n",
                 "    folds: tuple[NewRun, ...] = ()\n",
             ),

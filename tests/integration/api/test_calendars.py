@@ -16,7 +16,7 @@ from schedd.api.errors import Aborted, CallError, FailedPrecondition, InvalidArg
 from schedd.core.model import LiveRun, Timer
 from schedd.core.records import JobRecord
 from schedd.owner.catalogue import Known
-from schedd.owner.fire import _firing
+from schedd.owner.firings import firing_of
 from schedproto.v1 import calendar_service_pb2 as calendars
 from schedproto.v1 import job_pb2
 from schedproto.v1 import job_service_pb2 as wire
@@ -104,7 +104,7 @@ class Desk:
             fired=record.fired,
         )
         paused = await self.api.services.pauses.read()
-        firing = _firing(timer, known, now, paused)
+        firing = firing_of(timer, known, now, paused)
         me = self.api.world.members[0]
         fired = await me.store.owner.fire(me.claim(record.shard), [firing], paused.switched)
         assert not fired.refused

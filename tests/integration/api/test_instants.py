@@ -19,8 +19,8 @@ from schedd.api.errors import InvalidArgument, NotFound
 from schedd.core.model import LiveRun, Timer
 from schedd.core.records import JobRecord
 from schedd.owner.catalogue import Known
-from schedd.owner.fire import _firing
-from schedproto.v1 import job_pb2
+from schedd.owner.firings import firing_of
+from schedproto.v1 import job_pb2, run_service_pb2
 from schedproto.v1 import job_service_pb2 as wire
 from schedproto.v1.cluster_service_pb2 import PauseClusterRequest, ResumeClusterRequest
 from support.store import MINUTE, START, Member, draft, report
@@ -59,7 +59,7 @@ class Past:
             *(stored.job_id, record.shard, stored.generation, record.due_at, record.nominal)
         )
         paused = await self.api.services.pauses.read()
-        step = _firing(timer, known, now, paused)
+        step = firing_of(timer, known, now, paused)
         me = self.api.world.members[0]
         claim = me.claim(record.shard)
         return (await me.store.owner.fire(claim, [step], paused.switched)).runs
@@ -130,6 +130,28 @@ async def test_it_waits(past):
     [run] = await past.fire(START)
     told = await past.asked(START)
     assert f"schedctl run why {run.key.run_id}" in told.answer
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("ALL", "waits for its release: of late runs of jobs with catch_up: all the cluster hands"),
+        ("LATEST", "it is late, and goes behind what is due now."),
+    ],
+)
+async def test_what_is_late_waits_behind_what_is_due_now_and_says_so(past, policy, words):
+    chosen = job_pb2.CatchUp.Policy.Value(f"POLICY_{policy}")
+    await past.made(catch_up=job_pb2.CatchUp(policy=chosen))
+    now = START + second(30)
+    [run] = await past.fire(now)
+    assert (run.due_at, run.ready_at, run.late) == (START, now, True)
+    assert run.paced == (policy == "ALL")
+
+    told = await past.asked(START)
+    assert words in told.answer
+    why = await past.api("ExplainRun", run_service_pb2.ExplainRunRequest(run_id=told.run.run_id))
+    assert why.checks[-1].question == "Is it late?"
+    assert words.rstrip(".") in why.checks[-1].answer
 
 
 async def test_skipped_by_overlap(past):

@@ -11,7 +11,8 @@ from sqlalchemy import Connection
 from schedd.core.ids import ShardId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.records import TimerEdit
-from support.store import MINUTE, START, World, firing, new_run, ok, wait_for_waiter
+from schedd.store import pausing
+from support.store import MINUTE, START, World, draft, firing, new_run, ok, wait_for_waiter
 
 
 async def test_a_firing_advances_its_timer_and_inserts_its_run(world: World) -> None:
@@ -25,6 +26,27 @@ async def test_a_firing_advances_its_timer_and_inserts_its_run(world: World) -> 
     [timer] = await me.store.owner.timers([job.definition.job_id])
     assert (timer.due_at, timer.nominal) == (START + MINUTE, START + MINUTE)
     assert await me.store.owner.live_runs([ShardId(5)], [State.PENDING]) == [run]
+
+
+async def test_a_row_tells_that_its_run_is_late_until_it_was_handed_out(world: World) -> None:
+    """Whoever takes its shard over lets it go behind what is due now."""
+    me = await world.member()
+    job = await world.job(shard=5)
+    made = START + 3 * MINUTE
+    late = [new_run(job, START + n * MINUTE, ready_at=made, paced=True) for n in (0, 1)]
+    on_time = new_run(job, START + 2 * MINUTE)
+
+    fired = await me.fire(firing(job, runs=(*late, on_time), next_due_at=START + 4 * MINUTE))
+
+    assert [(run.late, run.paced) for run in fired.runs] == [(True, True)] * 2 + [(False, False)]
+    found = await me.store.owner.live_runs([ShardId(5)], [State.PENDING])
+    assert sorted((run.due_at, run.ready_at, run.late) for run in found) == [
+        (START, made, True),
+        (START + MINUTE, made, True),
+        (START + 2 * MINUTE, START + 2 * MINUTE, False),
+    ]
+    [assigned] = await me.assigned(draft(fired.runs[0]))
+    assert (assigned.due_at, assigned.ready_at, assigned.late) == (START, made, True)
 
 
 async def test_fire_twice_advances_once(world: World) -> None:

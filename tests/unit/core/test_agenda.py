@@ -63,9 +63,9 @@ def test_a_key_whose_class_changes_is_there_once() -> None:
     agenda.put("one", NOW, "as it was", MEDIUM)
     agenda.put("other", NOW, "other", MEDIUM)
     agenda.put("one", NOW, "as it is", HIGH)
-    agenda.put("third", NOW, "third", MEDIUM)
-    agenda.sort("third", LOW)
-    agenda.sort("none", HIGH)
+    agenda.put("third", NOW, "third", LOW)
+    assert agenda.get("one") == (NOW, "as it is")
+    assert agenda.get("none") is None
 
     assert [agenda.pop_due(NOW, 10) for _ in range(3)] == [["as it is"], ["other"], ["third"]]
     assert agenda.next_at() is None

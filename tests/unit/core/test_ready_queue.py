@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
-from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.ids import JobId, RunId, ShardId, Token
+from schedd.core.late import Room
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Priority, RunKey
 from schedd.core.placement import Need
-from schedd.core.ready_queue import Head, ReadyQueue
+from schedd.core.ready_queue import CLASS_STEP, Head, ReadyQueue
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -151,3 +153,73 @@ def test_needs_can_be_looked_up_anew():
     queue.add([run(2, Priority.HIGH)], Need("shell"))
     assert queue.unsort(lambda need: need == Need("python", "f")) == {run(1, Priority.HIGH).job_id}
     assert queue.pop(lambda need, _: need is None) == run(1, Priority.HIGH)
+
+
+def late(number: int, *, due: float, made: float = 0, **changes: Any) -> LiveRun:
+    """Due so many seconds ago, made so many seconds ago by catch-up."""
+    one = run(number, changes.pop("priority", Priority.MEDIUM), waited=made)
+    return replace(one, due_at=NOW - timedelta(seconds=due), **changes)
+
+
+def test_what_is_late_goes_as_if_it_were_of_the_class_below():
+    """However long ago it was due: an outage isn't to push back what is due now."""
+    queue = ReadyQueue()
+    queue.add([late(1, due=600), run(2, Priority.MEDIUM), run(3, Priority.LOW)])
+    queue.add([run(4, Priority.LOW, waited=1), late(5, due=600, priority=Priority.HIGH)])
+    assert order(queue) == [2, 5, 4, 3, 1]
+
+
+def test_what_is_late_waits_a_bounded_time_too():
+    queue = ReadyQueue()
+    queue.add([late(1, due=600, made=61), run(2, Priority.MEDIUM)])
+    assert order(queue) == [1, 2]
+
+
+def test_of_late_runs_that_were_made_at_once_the_oldest_due_goes_first():
+    queue = ReadyQueue()
+    queue.add([late(number, due=number) for number in (3, 9, 1, 7)])
+    assert order(queue) == [9, 7, 3, 1]
+
+
+def test_what_there_is_no_room_for_holds_nobody_up_and_asks_for_nothing():
+    queue, shell = ReadyQueue(), Need("shell")
+    queue.add([late(1, due=609, made=300), late(2, due=608, made=300)], shell, paced=True)
+    queue.add([late(3, due=607, made=300), late(4, due=606, made=300)], shell)
+    queue.add([run(5, Priority.LOW)], shell)
+    room = Room(slots=2, releases=0)
+
+    heads = queue.heads(room=room)
+    assert [(head.priority, head.slots) for head in heads] == [(2, 2), (1, 1)]
+    assert heads[0].waiting_since == NOW - timedelta(seconds=300) + CLASS_STEP
+
+    popped = [queue.pop(room=room) for _ in range(4)]
+    assert [one and one.key.run_id.int for one in popped] == [3, 4, 5, None]
+    assert queue.paced == queue.late == 2
+    assert [one.key.run_id.int for one in queue] == [1, 2]
+
+
+def test_paced_runs_go_as_far_as_there_are_releases_and_are_told_as_such():
+    queue = ReadyQueue()
+    queue.add([late(1, due=9, paced=True), late(2, due=8, paced=True)])
+    room = Room(slots=9, releases=1)
+    assert queue.heads(room=room)[0].slots == 1
+    first, second = queue.pop(room=room), queue.pop(room=room)
+    assert first is not None
+    assert (first.key.run_id.int, first.paced, second) == (1, True, None)
+
+
+def test_a_scan_that_doesnt_know_that_a_run_is_paced_leaves_it_where_it_is():
+    queue = ReadyQueue()
+    queue.add([late(1, due=9, paced=True)])
+    queue.add([late(1, due=9)])
+    assert queue.paced == 1
+    queue.add([late(1, due=9)], Need("shell"), paced=False)
+    assert (queue.paced, queue.late, queue.unsorted_late) == (0, 1, 0)
+
+
+def test_a_run_that_was_handed_out_before_it_came_back_isnt_late():
+    back = late(1, due=600, token=Token(7))
+    assert not back.late
+    assert replace(back, state=State.RUNNING, attempt=1).late
+    assert not replace(back, state=State.RUNNING, attempt=2).late
+    assert not replace(back, state=State.RETRYING, attempt=1).late

@@ -1,6 +1,7 @@
 """What an owner does with a timer it looks at: on time, late, long past."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -34,7 +35,7 @@ def looked(
     *,
     window: timedelta = timedelta(hours=1),
     bounds: Bounds | None = None,
-    **options: int,
+    **options: Any,
 ) -> Plan:
     compiled = schedule.compile(when, "ns/job", UUID(int=1), bounds or Bounds())
     due = compiled.due(nominal)
@@ -158,6 +159,15 @@ class TestAll:
     def test_late_ones_go_before_the_one_that_is_on_time(self) -> None:
         step = looked(at("12:02"), at("12:00"), ALL)
         assert step.fires == (late(at("12:00")), late(at("12:01")), on_time(at("12:02")))
+
+    def test_what_the_first_plan_found_inside_the_window_is_inside_for_the_next_ones(self) -> None:
+        """That the owner takes its time isn't the instants' fault."""
+        first = looked(at("13:00"), at("12:00"), ALL, limit=2)
+        assert first == Plan((), (late(at("12:00")), late(at("12:01"))), occurrence(at("12:02")))
+        again = looked(at("13:05"), at("12:02"), ALL, limit=2, looked=at("13:00"))
+        assert again == Plan((), (late(at("12:02")), late(at("12:03"))), occurrence(at("12:04")))
+        anew = looked(at("13:05"), at("12:02"), ALL, limit=2)
+        assert [(fold.reason, fold.count) for fold in anew.folds] == [(Reason.WINDOW, 3)]
 
     def test_a_limit_leaves_the_rest_to_the_next_plan(self) -> None:
         step = looked(at("12:10"), at("12:00"), ALL, limit=3)

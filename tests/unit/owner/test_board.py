@@ -5,9 +5,15 @@ from datetime import timedelta
 
 from schedd.core.ids import Epoch, JobId, ShardId, Token
 from schedd.core.lifecycle import State
-from schedd.core.model import Timer
+from schedd.core.model import Priority, Timer
 from schedd.owner.board import Board
 from support.runs import NOW, owning, run, running, worker
+
+MINUTE = timedelta(minutes=1)
+
+
+def jobs(*numbers: int) -> list[JobId]:
+    return [run(number).job_id for number in numbers]
 
 
 def timer(number: int, shard: int = 0, seconds: float = 0) -> Timer:
@@ -84,3 +90,68 @@ def test_a_paused_or_ended_timer_goes():
     board.put_timers([timer(1), timer(2)])
     board.put_timers([replace(timer(1), paused=True), replace(timer(2), due_at=None)])
     assert len(board.timers) == 0
+
+
+def test_a_timer_that_is_late_comes_up_behind_what_is_due_now():
+    """After an outage all that is overdue is older than what falls due meanwhile."""
+    board = Board(owning(0))
+    board.put_timers([timer(1, seconds=-600), timer(2, seconds=-1), timer(3)], now=NOW)
+    later = NOW + timedelta(seconds=40)
+    board.put_timers([timer(4, seconds=40)], now=later)
+
+    assert [one.job_id for one in board.timers.pop_due(later, 9)] == jobs(2, 3, 4)
+    assert [one.job_id for one in board.timers.pop_due(later, 9)] == jobs(1)
+
+
+def test_a_late_timer_keeps_its_place_however_often_it_is_loaded_and_waits_a_bounded_time():
+    board = Board(owning(0))
+    for second in range(60):
+        board.put_timers([timer(1, seconds=-600)], now=NOW + timedelta(seconds=second))
+    board.put_timers([timer(2, seconds=61)])
+
+    assert [one.job_id for one in board.timers.pop_due(NOW + MINUTE * 2, 1)] == jobs(1)
+
+
+def test_a_late_timer_whose_priority_is_learned_stays_behind():
+    priorities = {run(1).job_id: Priority.MEDIUM}
+    board = Board(owning(0), lambda job: priorities.get(job, Priority.LOW))
+    board.put_timers([timer(1, seconds=-600), timer(2)], now=NOW)
+    priorities[run(2).job_id] = Priority.MEDIUM
+    for number in (1, 2):
+        board.sort_timer(run(number).job_id)
+
+    assert [one.job_id for one in board.timers.pop_due(NOW, 1)] == jobs(2)
+
+
+def test_a_late_timer_that_has_advanced_lets_the_others_go_first():
+    board = Board(owning(0))
+    board.put_timers([timer(1, seconds=-600), timer(2, seconds=-600)], now=NOW)
+    [first] = board.timers.pop_due(NOW, 1)
+    board.put_timers([replace(first, due_at=NOW - MINUTE)], now=NOW + timedelta(seconds=1))
+
+    due = board.timers.pop_due(NOW + MINUTE, 9)
+    assert [one.job_id for one in due] == jobs(2, 1)
+
+
+def test_a_run_whose_result_is_here_takes_no_slot_though_it_isnt_stored_yet():
+    board = Board(owning(0))
+    board.put_runs([running(1, worker(), token=7), running(2, worker(), token=7)], NOW)
+    board.report(run(1).key.run_id, Token(7))
+    board.report(run(3).key.run_id, Token(7))
+    assert [one.key.run_id.int for one in board.under_way()] == [2]
+
+    board.put_runs([running(1, worker(), token=9)], NOW)
+    assert len(list(board.under_way())) == 2, "it was handed out again"
+    board.forget(run(1).key.run_id, run(1).job_id)
+    assert board.reported == {}
+
+
+def test_the_report_of_a_late_run_is_news_to_late_ones_that_wait():
+    """Their share of the slots is full, and no grant tells that it isn't any more."""
+    board = Board(owning(0))
+    before = NOW - timedelta(minutes=10)
+    board.put_runs([replace(running(1, worker()), due_at=before), running(2, worker())], NOW)
+    assert not board.report(run(1).key.run_id, Token(7)), "nobody waits"
+    board.put_runs([run(3, due_at=before)], NOW)
+    assert board.report(run(1).key.run_id, Token(7))
+    assert not board.report(run(2).key.run_id, Token(7))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from typing import cast
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -142,3 +144,20 @@ async def test_more_than_may_be_kept_is_answered_all_the_same():
     catalogue = Catalogue(cast("OwnerStore", rows), capacity=1)
     assert set(await catalogue.newest([JOB, OTHER])) == {JOB, OTHER}
     assert catalogue.knows(JOB) is not catalogue.knows(OTHER)
+
+
+async def test_what_is_at_hand_tells_what_is_paced_and_how_many_slots_it_takes():
+    rows = Rows()
+    every = job_pb2.CatchUp(policy=job_pb2.CatchUp.POLICY_ALL)
+    rows.specs = {
+        JOB: job_pb2.Job(cron=["@daily"], shell=SHELL, catch_up=every, slots=3),
+        OTHER: job_pb2.Job(cron=["@daily"], shell=SHELL),
+    }
+    catalogue = Catalogue(cast("OwnerStore", rows))
+    late = [replace(run(n), due_at=run(n).ready_at - timedelta(seconds=5)) for n in (1, 2)]
+    assert not any(map(catalogue.paces, late))
+    assert catalogue.slots_of(JOB) == 1
+    await catalogue.newest([JOB, OTHER])
+    assert [*map(catalogue.paces, late)] == [True, False]
+    assert not catalogue.paces(run(1)), "it is on time"
+    assert [*map(catalogue.slots_of, (JOB, OTHER))] == [3, 1]

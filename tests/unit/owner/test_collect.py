@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import cast
 from uuid import uuid4
 
@@ -23,7 +24,7 @@ from schedd.owner.reports import Reported
 from schedd.ports import Nudges, ResultStore
 from schedkit.errors import OutcomeUnknown, Unavailable
 from schedproto.v1 import job_pb2
-from support.runs import NOW, RecordingLine, SetClock, owning, running, worker
+from support.runs import NOW, RecordingLine, SetClock, owning, run, running, worker
 from support.turns import turns_during
 
 
@@ -164,6 +165,32 @@ async def test_a_result_that_comes_again_while_it_is_stored_is_answered_where_it
     await world.collect.step()
     assert broken.acknowledged == []
     assert world.line.acknowledged == [(world.run.key.run_id, world.run.token, False)]
+
+
+async def test_a_run_takes_no_slot_from_its_result_on_though_that_isnt_stored_yet() -> None:
+    world = World()
+    board = world.collect.board = Board(owning(0))
+    board.put_runs([world.run], NOW)
+    assert list(board.under_way()) == [world.run]
+
+    world.succeeds()
+
+    assert list(board.under_way()) == []
+    assert list(board.running.values()) == [world.run], "it is the database that says so"
+
+
+async def test_who_hands_out_is_told_when_a_late_run_has_reported_and_others_wait() -> None:
+    world = World()
+    board = world.collect.board = Board(owning(0))
+    told: list[bool] = []
+    world.collect.on_ready(lambda: told.append(True))
+    late = NOW - timedelta(minutes=10)
+    world.run = replace(world.run, due_at=late)
+    board.put_runs([world.run, run(2, due_at=late)], NOW)
+
+    world.succeeds()
+
+    assert told == [True]
 
 
 def refusal(run: LiveRun, *, greatest: Token) -> Refusal:

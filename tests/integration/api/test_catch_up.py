@@ -1,0 +1,240 @@
+"""An outage of ten minutes, caught up with by the owner's own loops on a real database.
+
+Here alone the pace is looked at by a clock of the test's: whole clusters are in `acceptance`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from schedd.core.late import LateLimits
+from schedd.core.model import LiveRun
+from schedd.owner.board import Board
+from schedd.owner.brake import Brake
+from schedd.owner.catalogue import Catalogue
+from schedd.owner.crowds import Crowds
+from schedd.owner.dispatch import Dispatch
+from schedd.owner.fire import Fire
+from schedd.owner.late_runs import LateRuns
+from schedd.owner.near_future import NearFuture
+from schedd.owner.ownership import Ownership
+from schedd.owner.transact import Transactor
+from schedd.owner.workers import Workers
+from schedd.ports import Nudges, PauseStore
+from schedproto.v1 import job_pb2
+from schedproto.v1 import job_service_pb2 as wire
+from support.dispatching import Nudges as NobodyNudged
+from support.runs import RecordingLine, worker
+from support.store import Member, report
+
+JOBS = 20
+"""Of each policy."""
+STEP = timedelta(minutes=2)
+OUTAGE = 5 * STEP
+SLOTS = 10
+RATE = 40.0
+
+
+class Now:
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+
+@dataclass
+class Owner:
+    """A member's loops, one after the other, and a worker whose runs end at once."""
+
+    me: Member
+    seconds: float = 0.0
+    """On the pace's clock."""
+    went: list[tuple[float, LiveRun]] = field(default_factory=list)
+    under_way: list[LiveRun] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        me, clock, store = self.me, Now(), self.me.store.owner
+        ownership = Ownership(me.tenure, me.timeline, lanes=2)
+        catalogue = Catalogue(store)
+        self.board = board = Board(ownership, catalogue.priority_of)
+        brake = Brake(cast("PauseStore", None), lambda _event: None)
+        transactor = Transactor(ownership, lambda: True, lambda _event: None)
+        nudges = cast("Nudges", NobodyNudged())
+        self.workers = Workers(clock, lambda _event: None)
+        self.near = NearFuture(board, catalogue, store, clock, brake)
+        self.fire = Fire(
+            board, self.near, catalogue, store, transactor, clock, brake, lambda _event: None
+        )
+        crowds = Crowds(board, catalogue, self.workers, store, transactor, clock, nudges)
+        late = LateRuns(
+            LateLimits(RATE, reserved=0.2),
+            board,
+            catalogue,
+            self.workers,
+            boot=lambda: self.seconds,
+        )
+        self.dispatch = Dispatch(
+            *(
+                board,
+                catalogue,
+                self.workers,
+                store,
+                transactor,
+                clock,
+                brake,
+                nudges,
+                crowds,
+                late,
+            ),
+            lambda _event: None,
+        )
+        ownership.gain(me.epochs)
+        board.were_read(me.epochs)
+        self.line = RecordingLine()
+        self.attached = self.workers.attach(worker(slots=SLOTS), self.line)
+        self.workers.granted(self.attached, SLOTS, received=0)
+
+    async def round(self, seconds: float = 0.1) -> list[LiveRun]:
+        """Fire what is due, hand out what may go; what was handed out before ends. Gives what was
+        handed out now.
+        """
+        self.seconds += seconds
+        for run in self.under_way:
+            await self.me.store.results.accept([report(run)])
+            self.board.forget(run.key.run_id, run.job_id)
+        received = len(self.line.assigned)
+        self.workers.granted(self.attached, SLOTS, received=received)
+        self.near.reload()
+        await self.near.step()
+        for _ in range(20):
+            if await self.fire.step() > 0:
+                break
+        for _ in range(20):
+            if await self.dispatch.step() > 0:
+                break
+        self.under_way = self.line.assigned[received:]
+        self.went += [(self.seconds, run) for run in self.under_way]
+        return self.under_way
+
+
+@pytest.fixture
+async def owner(api: Any) -> Owner:
+    return Owner(api.world.members[0])
+
+
+async def after_an_outage(api: Any) -> tuple[list[datetime], datetime]:
+    """Jobs of each policy that nobody looked at for so long; what they missed, and what comes."""
+    phase = int((datetime.now(UTC).timestamp() - 30) % STEP.total_seconds())
+    for policy in ("ALL", "LATEST", "NONE"):
+        for number in range(JOBS):
+            job = job_pb2.Job(
+                name=f"{policy.lower()}-{number}",
+                shell=job_pb2.ShellAction(argv=["true"]),
+                every=Duration(seconds=round(STEP.total_seconds())),
+                phase=Duration(seconds=phase),
+                catch_up=job_pb2.CatchUp(policy=job_pb2.CatchUp.Policy.Value(f"POLICY_{policy}")),
+                overlap=job_pb2.OVERLAP_ALLOW,
+            )
+            await api("CreateJob", wire.CreateJobRequest(job=job))
+    [(coming,)] = await api.world.sql("SELECT DISTINCT nominal FROM timers")
+    await api.world.sql(
+        "UPDATE timers SET due_at = due_at - %s, nominal = nominal - %s RETURNING 1",
+        *(OUTAGE, OUTAGE),
+    )
+    return [coming - OUTAGE + STEP * number for number in range(5)], coming
+
+
+def most_within(went: Sequence[tuple[float, LiveRun]], seconds: float) -> int:
+    return max(sum(begin <= at <= begin + seconds + 1e-6 for at, _ in went) for begin, _ in went)
+
+
+async def test_each_policy_after_an_outage_beside_what_is_due_now(api: Any, owner: Owner) -> None:
+    missed, coming = await after_an_outage(api)
+    on_time = wire.CreateJobRequest(
+        job=job_pb2.Job(
+            name="each-second",
+            shell=job_pb2.ShellAction(argv=["true"]),
+            every=Duration(seconds=1),
+            overlap=job_pb2.OVERLAP_ALLOW,
+        )
+    )
+    tick = (await api("CreateJob", on_time)).job_id
+
+    names = dict(await api.world.sql("SELECT job_id, name FROM jobs"))
+    for _ in range(200):
+        handed = await owner.round()
+        paced = [run for run in handed if names[run.job_id].startswith("all")]
+        assert len(paced) <= SLOTS * 0.8
+        waits = [run for run in owner.board.ready if str(run.job_id) == tick]
+        assert not waits, "what is due now goes at once"
+        [(behind,)] = await api.world.sql(
+            "SELECT (SELECT count(*) FROM timers WHERE nominal < %s AND job_id <> %s)"
+            " + (SELECT count(*) FROM live WHERE job_id <> %s)",
+            *(coming, tick, tick),
+        )
+        if not behind:
+            break
+    assert not behind
+
+    rows = await api.world.sql(
+        "SELECT j.name, r.scheduled_at, r.state, r.reason, r.count, r.scheduled_until"
+        " FROM runs r JOIN jobs j USING (job_id) WHERE j.name <> 'each-second'"
+        " ORDER BY j.name, r.scheduled_at"
+    )
+    told: dict[str, list[tuple[Any, ...]]] = {}
+    for name, *row in rows:
+        told.setdefault(name, []).append(tuple(row))
+    first, last = missed[0], missed[-1]
+    for number in range(JOBS):
+        assert told[f"all-{number}"] == [(at, "SUCCEEDED", None, 1, None) for at in missed]
+        assert told[f"none-{number}"] == [(first, "MISSED", "CATCH_UP_NONE", 5, last)]
+        assert told[f"latest-{number}"] == [
+            (first, "COALESCED", None, 4, missed[3]),
+            (last, "SUCCEEDED", None, 1, None),
+        ]
+
+    released = [(at, run) for at, run in owner.went if names[run.job_id].startswith("all")]
+    assert len(released) == JOBS * len(missed)
+    for seconds in (0.1, 1.0, 2.0):
+        assert most_within(released, seconds) <= RATE * (seconds + 1)
+    by_job: dict[str, list[datetime]] = {}
+    for _, run in released:
+        by_job.setdefault(names[run.job_id], []).append(run.due_at)
+    assert all(due == sorted(due) for due in by_job.values()), "each in order"
+    counts = Counter(names[run.job_id].partition("-")[0] for _, run in owner.went)
+    assert counts["latest"] == JOBS
+    assert counts["each"] >= 1
+
+
+async def test_what_waits_in_line_goes_in_the_order_of_its_instants_late_or_not(
+    api: Any, owner: Owner
+) -> None:
+    job = job_pb2.Job(
+        name="in-line",
+        shell=job_pb2.ShellAction(argv=["true"]),
+        every=Duration(seconds=1),
+        catch_up=job_pb2.CatchUp(policy=job_pb2.CatchUp.POLICY_ALL),
+        overlap=job_pb2.OVERLAP_BUFFER_ALL,
+    )
+    await api("CreateJob", wire.CreateJobRequest(job=job))
+    back = timedelta(seconds=6)
+    await api.world.sql(
+        "UPDATE timers SET due_at = due_at - %s, nominal = nominal - %s RETURNING 1", back, back
+    )
+    began = datetime.now(UTC)
+    for _ in range(60):
+        await owner.round()
+        if len(owner.went) >= 8:
+            break
+        await asyncio.sleep(0.05)
+    due = [run.due_at for _, run in owner.went]
+    assert len(due) >= 8, "none of them stands in the others' way"
+    assert due == sorted(due)
+    assert due[0] < began - timedelta(seconds=4), "the first that was missed is the first to run"
+    assert due[-1] > began, "what fell due meanwhile waited its turn"
