@@ -220,8 +220,9 @@ class ReadyQueue:
         return None
 
     def count(self, fits: Fits) -> int:
-        """How many wait in the lines that fit."""
-        return sum(len(line.runs) for line in self._lines.values() if fits(line.need))
+        """How many wait in the lines that fit, but for paced ones."""
+        lines = (line for line in self._lines.values() if not line.paced and fits(line.need))
+        return sum(len(line.runs) for line in lines)
 
     def heads(self, fits: Fits = _any, room: Room | None = None) -> list[Head]:
         """What waits and fits, a head for each priority and width, HIGH first and then the widest.

@@ -226,7 +226,9 @@ class Dispatch:
         return batch
 
     def placeable(self) -> int:
-        """How many of those that are ready somebody here could do, slots or not."""
+        """How many of those that are ready somebody here could do, slots or not; what is paced
+        waits for its release.
+        """
         here = self._workers.incarnations()
         return self._board.ready.count(
             lambda need: bool(here) and (need is None or any(able(one, need) for one in here))

@@ -151,7 +151,7 @@ class Fire:
         self._size.took(len(due), ended - began)
         if not full or len(self._board.ready) < ENOUGH:
             return
-        rests = min(RESTS, ((self._placeable() - self._board.ready.paced) / ENOUGH) ** 2)
+        rests = min(RESTS, (self._placeable() / ENOUGH) ** 2)
         if rests >= 1:
             self._rest_until, self._rests = ended + rests * (ended - began), its
 

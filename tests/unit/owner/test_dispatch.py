@@ -493,6 +493,7 @@ async def test_paced_runs_leave_the_reserved_slots_to_what_is_due_now():
     await world.settle()
     assert len(world.handed()) == 8
     assert not any(line.demanded[-1:]), "more slots would be of no use to them"
+    assert world.dispatch.placeable() == 0, "nor is that why anybody should fire the slower"
 
     world.board.put_runs([of(99, 99), of(98, 98)], NOW)
     await world.settle()
