@@ -68,9 +68,6 @@ class Owner:
         nudges = cast("Nudges", NobodyNudged())
         self.workers = Workers(clock, lambda _event: None)
         self.near = NearFuture(board, catalogue, store, clock, brake)
-        self.fire = Fire(
-            board, self.near, catalogue, store, transactor, clock, brake, lambda _event: None
-        )
         crowds = Crowds(board, catalogue, self.workers, store, transactor, clock, nudges)
         late = LateRuns(
             LateLimits(RATE, reserved=0.2),
@@ -93,6 +90,11 @@ class Owner:
                 late,
             ),
             lambda _event: None,
+        )
+        self.fire = Fire(
+            *(board, self.near, catalogue, store, transactor, clock, brake),
+            lambda _event: None,
+            self.dispatch.placeable,
         )
         ownership.gain(me.epochs)
         board.were_read(me.epochs)
