@@ -114,10 +114,10 @@ async def test_pause_during_fire_lets_nothing_of_the_job_through(world: World) -
         loop.call_soon_threadsafe(paused.set)
         wait_for_waiter(connection)
 
-    pausing = asyncio.create_task(user.store.database.call(pause_slowly), name="pause")
+    pause = asyncio.create_task(user.store.database.call(pause_slowly), name="pause")
     await paused.wait()
     fired = await me.fire(firing(job))
-    await pausing
+    await pause
 
     assert (fired.runs, fired.refused) == ([], [job.definition.job_id])
 
