@@ -131,7 +131,7 @@ class Attach:
 
     def _deal(self) -> None:
         self._redeal_due = False
-        able = self.trusted() and not self._admission.draining and self._courier.healthy
+        able = self.trusted() and not self._admission.draining and not self._courier.refuses
         awake = {address: link for address, link in self._links.items() if not link.silent}
         demands = {address: link.demand for address, link in awake.items()}
         previous = {address: link.promises.slots for address, link in awake.items()}
@@ -173,6 +173,7 @@ class Attach:
             draining=self._admission.draining,
             spool_bytes=spooled,
             disk_free_bytes=room,
+            refuses=self._courier.refuses,
         )
         message.holdings.extend(
             wire.holding(result.key, State.ENDED, None) for result in self._courier.results()

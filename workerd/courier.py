@@ -8,7 +8,7 @@ Invariants
   ACCEPTED (stored) or STALE (refused and audited; there is nothing more to do).
 - A result goes first to the member that issued its assignment, while that is attached; else, and
   whenever it stays unanswered, to another. Sending twice is harmless: members know it by digest.
-- While the disk takes nothing, `healthy` is false and no new work should be asked for.
+- While the disk takes nothing, `refuses` says so and no new work should be asked for.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Courier:
         self, spool: Spool, on_settled: Callable[[Key, str], object], *, limit: int = 1 << 28
     ) -> None:
         """`on_settled(key, verdict)` is called for each that left the spool. `limit`: bytes in the
-        spool past which it isn't `healthy`.
+        spool past which it `refuses` work.
         """
         self._spool = spool
         self._limit = limit
@@ -80,7 +80,8 @@ class Courier:
         self._spool_work = asyncio.Event()
         self._all_settled = asyncio.Event()
         self._all_settled.set()
-        self._takes = True
+        self._full = ""
+        """Why the spool takes nothing, in words."""
 
     @property
     def room(self) -> tuple[int, int]:
@@ -88,9 +89,13 @@ class Courier:
         return self._spool.size, self._spool.free()
 
     @property
-    def healthy(self) -> bool:
-        """Whether new work may be asked for: its results would find room."""
-        return self._takes and self._spool.size < self._limit
+    def refuses(self) -> str:
+        """Why no new work may be asked for, in words; empty: its results would find room."""
+        if self._full:
+            return f"its spool takes nothing: {self._full}"
+        if self._spool.size >= self._limit:
+            return f"its spool holds {self._spool.size:,} bytes, and may hold {self._limit:,}"
+        return ""
 
     def __len__(self) -> int:
         return len(self._parcels)
@@ -183,12 +188,12 @@ class Courier:
             try:
                 await self._flush()
             except OSError as error:
-                self._takes = False
+                self._full = error.strerror or str(error)
                 log.warning("the spool takes nothing: %s; no new work until it does", error)
                 await asyncio.sleep(backoff.next())
                 self._spool_work.set()
             else:
-                self._takes = True
+                self._full = ""
                 backoff.reset()
 
     async def _flush(self) -> None:
@@ -201,7 +206,7 @@ class Courier:
                 parcel.file = file
                 self._send(parcel)
         settled, self._settled = self._settled, []
-        if settled or not self._takes:  # else nothing was left undone
+        if settled or self._full:  # else nothing was left undone
             await asyncio.to_thread(self._spool.acknowledged, settled)
 
     def _send(self, parcel: _Parcel, other_than: Stream | None = None) -> None:

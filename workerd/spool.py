@@ -24,6 +24,7 @@ import fcntl
 import itertools
 import logging
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterable, Sequence
@@ -38,6 +39,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 log = logging.getLogger(__name__)
 
 SUFFIX = ".results"
+_BATCH = re.compile(r"[0-9]{1,18}" + re.escape(SUFFIX), re.ASCII)
 
 BEFORE_SYNC = failpoints.blocking("worker.before_fsync", OSError)
 AFTER_SYNC = failpoints.blocking("worker.after_fsync", OSError)
@@ -83,11 +85,13 @@ class Spool:
     def load(self) -> list[tuple[Path, list[pb.Result]]]:
         """The batches that earlier processes left, oldest first."""
         batches = []
-        for path in sorted(self.directory.glob(f"*{SUFFIX}"), key=_number):
+        for path in self._found():
             data = path.read_bytes()
             try:
                 results = [*pb.WorkerFrame.FromString(data).results]
             except DecodeError:
+                results = []
+            if not results:
                 path.rename(path.with_suffix(".damaged"))
                 log.warning("spool file %s is damaged; set aside", path)
                 continue
@@ -96,6 +100,16 @@ class Spool:
         if batches:
             self._numbers = itertools.count(_number(batches[-1][0]) + 1)
         return batches
+
+    def _found(self) -> list[Path]:
+        """The files that look like batches, oldest first."""
+        found = []
+        for path in self.directory.glob(f"*{SUFFIX}"):
+            if _BATCH.fullmatch(path.name) and path.is_file():
+                found.append(path)
+            else:
+                log.warning("%s in the spool is no file of its own; left alone", path)
+        return sorted(found, key=_number)
 
     def write(self, results: Sequence[pb.Result]) -> Path:
         """Store a batch for good.
@@ -146,7 +160,14 @@ class Spool:
         path = self.directory / "spool_id"
         if not path.exists():
             _write(path, str(uuid.uuid4()).encode())
-        return path.read_text("ascii").strip()
+        text = path.read_text("ascii", errors="replace").strip()
+        try:
+            return str(uuid.UUID(text))
+        except ValueError:
+            raise Misconfigured(
+                f"{path} holds {text[:60]!r}, which is no id: write back the one it had, or remove"
+                " the file, and this is a new worker to the cluster"
+            ) from None
 
 
 def _write(path: Path, data: bytes) -> None:

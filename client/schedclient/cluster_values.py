@@ -117,7 +117,9 @@ class Shard(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker(Value):
-    """One workerd. `state` LIVE, DRAINING or LOST."""
+    """One workerd. `state` LIVE, DRAINING or LOST; `refuses`: why it takes no new work though it is
+    live, in words.
+    """
 
     name: str
     incarnation: str
@@ -131,6 +133,7 @@ class Worker(Value):
     host: str | None
     started_at: datetime | None
     lease_age: timedelta | None
+    refuses: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -51,6 +52,7 @@ def run(arguments: Sequence[str]) -> int:
     session = Session()
     failure.open_stdout()
     try:
+        _check_text(arguments)
         with root.make_context(PROGRAM, list(arguments), obj=session) as ctx:
             root.invoke(ctx)
         sys.stdout.flush()
@@ -64,6 +66,9 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     except click.exceptions.Exit as left:
         return left.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
     except click.ClickException as error:
         return failure.show(_usage(error))
     except Failure as error:
@@ -81,6 +86,17 @@ def run(arguments: Sequence[str]) -> int:
         return failure.show(Trouble(what, "UNAVAILABLE", "OUTPUT", remedy="make room for it"))
     except Exception as error:  # noqa: BLE001 - the outermost edge: a bug is told, with 70
         return failure.show_bug(error)
+
+
+def _check_text(arguments: Sequence[str]) -> None:
+    """Refuse bytes that are no text: Python lets them through, and no message can hold them."""
+    for word in arguments:
+        if not word.isascii() and any("\ud800" <= letter <= "\udfff" for letter in word):
+            raise Failure(
+                f"{os.fsencode(word)!r} isn't text: arguments are UTF-8",
+                reason="NOT_TEXT",
+                remedy="give bytes in a file, or by base64",
+            )
 
 
 def _with_help(trouble: Trouble, session: Session) -> Trouble:

@@ -136,7 +136,7 @@ SHARDS: Final[Sequence[Column[Shard]]] = (
 )
 WORKERS: Final[Sequence[Column[Worker]]] = (
     Column("NAME", lambda one: one.name),
-    Column("STATE", lambda one: one.state),
+    Column("STATE", lambda one: f"{one.state}, FULL" if one.refuses else one.state),
     Column("SLOTS", lambda one: one.slots),
     Column("FREE", lambda one: one.free),
     Column("RUNNING", lambda one: one.running),
@@ -147,6 +147,7 @@ WORKERS: Final[Sequence[Column[Worker]]] = (
     Column("HANDLERS", lambda one: one.handlers, wide=True),
     Column("VERSION", lambda one: one.version, wide=True),
     Column("INCARNATION", lambda one: one.incarnation, wide=True),
+    Column("REFUSES", lambda one: one.refuses, wide=True),
 )
 AUDIT: Final[Sequence[Column[AuditEntry]]] = (
     Column("AT", lambda one: one.at),

@@ -178,6 +178,7 @@ def _worker(view: WorkerView) -> wire.Worker:
         host=one.host,
         started_at=views.stamp(one.started_at),
         lease_age=age,
+        refuses=view.refuses,
     )
 
 

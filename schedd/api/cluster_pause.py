@@ -23,7 +23,9 @@ CLOCKS_DIFFER: Final = timedelta(minutes=1)
 async def pause_cluster(
     services: Services, caller: Caller, request: wire.PauseClusterRequest
 ) -> wire.Cluster:
-    """Fire and start nothing until it is resumed. Pausing again changes the note."""
+    """Fire and start nothing until it is resumed. Pausing again changes the note, if it
+    says one.
+    """
 
     def entry(before: Pauses, after: Pauses) -> AuditEntry:
         return caller.changed("pause", "cluster", _told(before), _told(after), request.request_id)

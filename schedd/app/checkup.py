@@ -93,6 +93,7 @@ class Checkup:
                     one.draining,
                     one.spool,
                     one.disk_free,
+                    one.refuses,
                 )
                 for one in self.workers.workers()
             ),

@@ -366,4 +366,6 @@ class WorkerView:
     """Seconds since its lease was last refreshed, as the worker says."""
     spool: int = 0
     disk_free: int = 0
-    """Bytes that its spool takes, and that are free on its disk; 0: it didn't say."""
+    """Bytes that its spool takes, and that are free on its disk; 0: it didn't say, or none are."""
+    refuses: str = ""
+    """Why it asks for no new work though it isn't draining, in words."""

@@ -58,6 +58,8 @@ class Attached:
     since_refresh: float = 0.0
     disk: tuple[int, int] = (0, 0)
     """Bytes that its spool takes, and that are free on its disk; 0: it didn't say."""
+    refuses: str = ""
+    """Why it asks for no new work though it isn't draining, in words."""
     heard: Heard | None = None
     """Its last heartbeat."""
     demanded: tuple[Head, ...] = ()

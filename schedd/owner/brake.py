@@ -47,5 +47,8 @@ class Brake:
         known, self.pauses = self.pauses, await self._store.read(self.pauses)
         if known.switched != self.pauses.switched:
             present = self.pauses.present
-            self._emit(Braked(present.by, present.note) if present else Braked(None))
+            if present is not None:
+                self._emit(Braked(present.by, present.note))
+            elif known.present is not None:
+                self._emit(Braked(None))
             self._told()

@@ -131,9 +131,11 @@ class Workers:
         since_refresh: float,
         draining: bool,
         disk: tuple[int, int] = (0, 0),
+        refuses: str = "",
     ) -> None:
         """A heartbeat came. `running`: of what it holds, that which has not ended."""
         attached.disk = disk
+        attached.refuses = refuses
         attached.spoke_at = self._boot()
         attached.heard = Heard(at, frozenset(holding))
         attached.free = free
@@ -244,6 +246,7 @@ class Workers:
                 lease_age=attached.since_refresh,
                 spool=attached.disk[0],
                 disk_free=attached.disk[1],
+                refuses=attached.refuses,
             )
             for attached in self._attached.values()
         ]

@@ -206,6 +206,7 @@ class WorkerService:
                 since_refresh=since_refresh,
                 draining=beat.draining,
                 disk=(beat.spool_bytes, beat.disk_free_bytes),
+                refuses=beat.refuses,
             )
         for key, token, holding in holdings:
             if holding.HasField("started_at"):

@@ -90,8 +90,8 @@ def read(connection: Connection, known: Pauses = NO_PAUSES) -> Pauses:
 
 
 def pause(connection: Connection, by: str, note: str, entry: AuditOf) -> Pauses:
-    """Pause the cluster; one that is paused already gets the new note, one that recovers has it
-    beside its own, which says what was lost and the way out.
+    """Pause the cluster; one that is paused already gets the new note, if there is one; one that
+    recovers has it beside its own, which says what was lost and the way out.
     """
     before = locked(connection)
     if before.present is None:
@@ -99,6 +99,7 @@ def pause(connection: Connection, by: str, note: str, entry: AuditOf) -> Pauses:
         connection.exec_driver_sql(BEGIN, (clean(by), clean(note)))
     else:
         kept = f"{before.present.note} ({by}: {note})" if before.present.recovering else note
+        kept = kept if note else before.present.note
         connection.exec_driver_sql(
             "UPDATE pauses SET note = %s WHERE ended IS NULL", (clean(kept),)
         )

@@ -606,6 +606,7 @@ class Worker(google.protobuf.message.Message):
     HOST_FIELD_NUMBER: builtins.int
     STARTED_AT_FIELD_NUMBER: builtins.int
     LEASE_AGE_FIELD_NUMBER: builtins.int
+    REFUSES_FIELD_NUMBER: builtins.int
     name: builtins.str
     incarnation: builtins.str
     state: global___Worker.State.ValueType
@@ -614,6 +615,8 @@ class Worker(google.protobuf.message.Message):
     running: builtins.int
     version: builtins.str
     host: builtins.str
+    refuses: builtins.str
+    """Why it takes no new work though it isn't draining, in words."""
     @property
     def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
     @property
@@ -639,9 +642,10 @@ class Worker(google.protobuf.message.Message):
         host: builtins.str = ...,
         started_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         lease_age: google.protobuf.duration_pb2.Duration | None = ...,
+        refuses: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["lease_age", b"lease_age", "started_at", b"started_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["free", b"free", "handlers", b"handlers", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "lease_age", b"lease_age", "name", b"name", "running", b"running", "slots", b"slots", "started_at", b"started_at", "state", b"state", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["free", b"free", "handlers", b"handlers", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "lease_age", b"lease_age", "name", b"name", "refuses", b"refuses", "running", b"running", "slots", b"slots", "started_at", b"started_at", "state", b"state", "version", b"version"]) -> None: ...
 
 global___Worker = Worker
 

@@ -265,6 +265,7 @@ class Heartbeat(google.protobuf.message.Message):
     JUDGED_TIME_FIELD_NUMBER: builtins.int
     SPOOL_BYTES_FIELD_NUMBER: builtins.int
     DISK_FREE_BYTES_FIELD_NUMBER: builtins.int
+    REFUSES_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     worker_time_ns: builtins.int
     """The worker's own boot clock in nanoseconds, when the frame was made."""
@@ -273,6 +274,8 @@ class Heartbeat(google.protobuf.message.Message):
     spool_bytes: builtins.int
     """Of the disk that its spool is on: what the spool takes, and what is free."""
     disk_free_bytes: builtins.int
+    refuses: builtins.str
+    """Why it asks for no new work though it isn't draining, in words; empty: it asks."""
     @property
     def holdings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Holding]:
         """Held, armed, running or spooled: everything that is known and not acknowledged."""
@@ -299,9 +302,10 @@ class Heartbeat(google.protobuf.message.Message):
         judged_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         spool_bytes: builtins.int = ...,
         disk_free_bytes: builtins.int = ...,
+        refuses: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["judged_time", b"judged_time", "since_refresh", b"since_refresh"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["disk_free_bytes", b"disk_free_bytes", "draining", b"draining", "free", b"free", "holdings", b"holdings", "judged_time", b"judged_time", "sequence", b"sequence", "since_refresh", b"since_refresh", "spool_bytes", b"spool_bytes", "worker_time_ns", b"worker_time_ns"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["disk_free_bytes", b"disk_free_bytes", "draining", b"draining", "free", b"free", "holdings", b"holdings", "judged_time", b"judged_time", "refuses", b"refuses", "sequence", b"sequence", "since_refresh", b"since_refresh", "spool_bytes", b"spool_bytes", "worker_time_ns", b"worker_time_ns"]) -> None: ...
 
 global___Heartbeat = Heartbeat
 

@@ -107,7 +107,9 @@ class WorkerFacts:
     draining: bool = False
     spool: int = 0
     disk_free: int = 0
-    """0: it didn't say."""
+    """0: it didn't say, or none are."""
+    refuses: str = ""
+    """Why it asks for no new work though it isn't draining, in words."""
 
 
 @dataclass(frozen=True, slots=True)

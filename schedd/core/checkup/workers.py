@@ -39,13 +39,19 @@ def examine(facts: Facts) -> Iterator[Finding]:
 
 def _disk(one: WorkerFacts) -> Finding:
     check = Check(AREA, "spool", one.name)
-    told = f"{one.spool / MIB:.1f} MiB, {one.disk_free / MIB:.0f} MiB free"
+    told = f"{one.spool / MIB:.1f} MiB, {one.disk_free / MIB:.1f} MiB free"
+    if one.refuses:
+        return check.bad(
+            f"{one.refuses}; {told}",
+            "it takes no new work; a result that can't be spooled is lost when the worker dies",
+            "make room on its disk, and let it reach a member: what is stored leaves the spool",
+        )
     if not one.disk_free:
         return check.ok("it doesn't say; an older version")
     if one.disk_free < 64 * MIB:
         return check.bad(
             told,
-            "a result that can't be spooled is lost when the worker dies; it takes no new work",
+            "a result that can't be spooled is lost when the worker dies, and it takes no new work",
             "make room on its disk",
         )
     if one.disk_free < 1024 * MIB:

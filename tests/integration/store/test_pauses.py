@@ -153,13 +153,15 @@ async def test_pausing_again_changes_the_note_and_resuming_again_nothing(world: 
     assert again.present is not None
     assert (again.present.by, again.present.note) == ("ann", "upgrade, still")
     assert again.present.began == first.all[0].began
+    silent = await me.store.pauses.pause("eve", "", told)
+    assert silent.present == again.present, "who says nothing wipes nothing"
 
     resumed = await me.store.pauses.resume(False, None, told)
     assert (resumed.present, resumed.switched) == (None, 2)
     assert await me.store.pauses.resume(False, None, told) == resumed
 
     lines = await me.store.users.list_audit(None, "cluster", None, None, 10)
-    assert len(lines) == 3, "the resume of what wasn't paused isn't one"
+    assert len(lines) == 4, "the resume of what wasn't paused isn't one"
     assert all(entry.before and entry.after for _, entry in lines)
 
 

@@ -49,9 +49,10 @@ async def test_it_tells_once_when_the_cluster_is_paused_and_when_it_goes_on() ->
 
 async def test_a_pause_and_a_resume_between_two_looks_are_news() -> None:
     """What is on the board was reckoned without them."""
-    rows, told = Rows(), list[bool]()
-    brake = Brake(rows, lambda _event: None)
+    rows, events, told = Rows(), list[Event](), list[bool]()
+    brake = Brake(rows, events.append)
     brake.on_change(lambda: told.append(brake.on))
     rows.now = RESUMED
     await brake.step()
     assert told == [False]
+    assert events == [], "nobody was told that it was paused"

@@ -1,5 +1,6 @@
 """What is wrong is told by its flag, with the command's own help, before anything is asked."""
 
+import os
 import shlex
 import socket
 import time
@@ -181,3 +182,17 @@ def test_a_job_is_paused_by_its_own_call_and_never_by_a_patch(offline):
     assert "--paused" in offline("job", "create", "--help").out
     assert "--paused" not in offline("job", "patch", "--help").out
     assert offline("job", "patch", "a", "--paused").code == 2
+
+
+@pytest.mark.parametrize("line", ["cluster transfer-leader {}", "job get {}", "submit -- {}"])
+def test_bytes_that_are_no_text_are_refused(offline, line):
+    ended = offline(*(word.format(os.fsdecode(b"\xff\xfe")) for word in line.split()))
+    assert ended.code == 2
+    assert "isn't text" in ended.err
+
+
+def test_a_group_without_a_command_prints_its_help(offline):
+    ended = offline("cluster")
+    assert ended.code == 2
+    assert ended.err.startswith("Usage: schedctl cluster")
+    assert "\n  pause " in ended.err

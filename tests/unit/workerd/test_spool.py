@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from pathlib import Path
 
@@ -102,9 +103,9 @@ async def test_a_full_spool_asks_for_no_work_and_still_takes_what_ended(tmp_path
     spool = Spool(tmp_path)
     courier = Courier(spool, lambda _key, _verdict: None, limit=1)
     spooling = asyncio.create_task(courier.keep_spooling())
-    assert courier.healthy
+    assert courier.refuses == ""
     courier.put(result("a"), None)
-    await wait_until_async(lambda: not courier.healthy, PATIENCE, "it to be full")
+    await wait_until_async(lambda: courier.refuses, PATIENCE, "it to be full")
     courier.put(result("b"), None)
     await wait_until_async(lambda: len(spool.load()) == 2, PATIENCE, "the second to be stored too")
     spooling.cancel()
@@ -133,9 +134,59 @@ async def test_a_file_that_couldnt_be_removed_is_removed_later_and_fills_the_spo
         for run in ("a", "b")
     ]
     courier.acknowledge(answers)
-    await wait_until_async(lambda: courier.healthy, PATIENCE, "it to be empty")
+    await wait_until_async(lambda: not courier.refuses, PATIENCE, "it to be empty")
     assert (spool.size, spool.load(), fails) == (0, [], [])
     spooling.cancel()
+
+
+async def test_a_disk_that_takes_nothing_is_told_of_until_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    courier = Courier(Spool(tmp_path), lambda _key, _verdict: None)
+    spooling = asyncio.create_task(courier.keep_spooling())
+    sync, full = os.fsync, [True]
+
+    def fsync(fd: int) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    courier.put(result("a"), None)
+    await wait_until_async(lambda: courier.refuses, PATIENCE, "the disk to be found full")
+    assert courier.refuses == "its spool takes nothing: No space left on device"
+    full.clear()
+    await wait_until_async(lambda: not courier.refuses, PATIENCE, "it to take results again")
+    spooling.cancel()
+
+
+def test_what_isnt_its_own_is_left_alone_and_told_by_its_path(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker starts, whatever somebody put into its spool; results in it are delivered."""
+    spool = Spool(tmp_path)
+    spool.write([result("a")])
+    (tmp_path / "zzz.results").write_bytes(b"garbage")
+    (tmp_path / "000000000003.results").mkdir()
+    (tmp_path / "000000000004.results").touch()
+    [(_, [loaded])] = spool.load()
+    assert loaded.key.run_id == "a"
+    assert {path.name for path in tmp_path.glob("*.*")} == {
+        "zzz.results",
+        "000000000001.results",
+        "000000000003.results",
+        "000000000004.damaged",
+    }
+    for name in ("zzz.results", "000000000003.results", "000000000004.results"):
+        assert str(tmp_path / name) in caplog.text
+
+
+def test_an_id_that_isnt_one_is_refused(tmp_path: Path) -> None:
+    """Else two workers with the same foreign text would count as one."""
+    Spool(tmp_path).close()
+    (tmp_path / "spool_id").write_bytes(b"notauuid\xff")
+    with pytest.raises(Misconfigured, match=r"spool_id holds 'notauuid.*which is no id"):
+        Spool(tmp_path)
 
 
 def test_a_directory_has_one_owner(tmp_path: Path) -> None:
