@@ -225,7 +225,9 @@ async def list_dead_letters(
     last = page[-1] if rows[size:] else None
     return run_service_pb2.ListDeadLettersResponse(
         dead_letters=[views.dead_letter_message(row) for row in page],
-        next_page_token=paging.token("dead letters", last.died_at, last.run.run.key.run_id)
+        next_page_token=paging.token(
+            "dead letters", last.run.run.key.scheduled_at, last.run.run.key.run_id
+        )
         if last
         else "",
     )

@@ -212,3 +212,23 @@ async def test_a_start_before_its_time_by_the_workers_clock_is_not_late_at_all(a
     await me.store.results.accept([report(assigned, started_at=began)])
     run = await api("GetRun", wire.GetRunRequest(run_id=asked.run_id))
     assert (run.HasField("lateness_ms"), run.lateness_ms) == (True, 0)
+
+
+async def test_pages_of_dead_letters_leave_none_out_and_have_none_twice(api):
+    """They follow each other by when the runs were due, not by when they died."""
+    ids = [(await api("SubmitRun", submit())).run_id for _ in range(5)]
+    await api.world.sql(
+        "INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint)"
+        " SELECT run_id, scheduled_at, job_id, 'f' FROM runs RETURNING 1"
+    )
+    await api.world.sql("UPDATE runs SET state = 'FAILED' RETURNING 1")
+    found, token = [], ""
+    while len(found) < 10:
+        page = await api(
+            "ListDeadLetters", wire.ListDeadLettersRequest(page_size=2, page_token=token)
+        )
+        found += [letter.run.run_id for letter in page.dead_letters]
+        token = page.next_page_token
+        if not token:
+            break
+    assert found == ids[::-1]
