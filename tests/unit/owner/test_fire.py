@@ -727,21 +727,26 @@ async def test_what_fell_due_after_the_first_look_has_a_window_of_its_own() -> N
     assert missed.scheduled_until == NOW + timedelta(hours=2) - timedelta(seconds=5)
 
 
-@pytest.mark.parametrize(("moved", "state"), [(7, State.COALESCED), (0, State.MISSED)])
-async def test_who_takes_a_shard_over_measures_the_windows_of_its_jobs_alone(
-    moved: int, state: State
-) -> None:
-    world, rows = outage(1, 3_000, CatchUpPolicy.LATEST)
+async def looked_in_vain(world: World, rows: Rows) -> None:
+    """A step that found the database away."""
     works = rows.fire
 
     async def away(*_: object) -> Fired:
         raise Unavailable("no database")
 
-    rows.fire = away  # type: ignore[method-assign]  # it is away
+    rows.fire = away  # type: ignore[method-assign]
     await world.near.step()
     with pytest.raises(Unavailable):
         await world.fire.step()
     rows.fire = works  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(("moved", "state"), [(7, State.COALESCED), (0, State.MISSED)])
+async def test_who_takes_a_shard_over_measures_the_windows_of_its_jobs_alone(
+    moved: int, state: State
+) -> None:
+    world, rows = outage(1, 3_000, CatchUpPolicy.LATEST)
+    await looked_in_vain(world, rows)
     world.board.ownership.drop([ShardId(moved)])
     world.board.ownership.gain({ShardId(moved): Epoch(6)})
     world.clock.time = NOW + timedelta(minutes=90)
@@ -754,16 +759,7 @@ async def test_who_takes_a_shard_over_measures_the_windows_of_its_jobs_alone(
 
 async def test_a_step_that_has_to_be_tried_again_measures_the_window_where_it_first_did() -> None:
     world, rows = outage(1, 3_000, CatchUpPolicy.LATEST)
-    works = rows.fire
-
-    async def away(*_: object) -> Fired:
-        raise Unavailable("no database")
-
-    rows.fire = away  # type: ignore[method-assign]  # it is away
-    await world.near.step()
-    with pytest.raises(Unavailable):
-        await world.fire.step()
-    rows.fire = works  # type: ignore[method-assign]
+    await looked_in_vain(world, rows)
     world.clock.time = NOW + timedelta(minutes=90)
     while await world.step() == 0.0:
         pass
