@@ -1,8 +1,10 @@
 """S9: how many runs of a job are under way at once, on committed rows and in the world.
 
 On rows the rule has no exception. In the world two runs of a job that excludes them may overlap
-where the earlier one's worker had lost its lease before the later one started, or a fault had
-stopped it between its last look at the lease and its end; those are counted, not forbidden.
+where the worker of the one that was handed out first had lost its lease before the other started,
+or a fault had stopped it between its last look at the lease and its end; those are counted, not
+forbidden. Which was handed out first their tokens tell: a worker that stood still just before its
+start writes that line when it wakes, after the other's.
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ from faults.history import ProbeEvent
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Two starts of one job, the later before the end of the earlier."""
+    """Two starts of one job, the one before the end of the other. `earlier`: handed out first."""
 
     earlier: ProbeEvent
     later: ProbeEvent
     ended: float
+    """When the one ended that had started before the other."""
     explained: bool
 
 
@@ -57,15 +60,16 @@ def overlaps(world: World) -> Iterator[Overlap]:
             continue
         starts = sorted(unordered, key=lambda start: start.at)
         open_until: list[tuple[float, ProbeEvent]] = []
-        for later in starts:
-            open_until = [one for one in open_until if one[0] > later.at]
-            for ended, earlier in open_until:
-                if earlier.run != later.run:
+        for start in starts:
+            open_until = [one for one in open_until if one[0] > start.at]
+            for ended, other in open_until:
+                if other.run != start.run:
+                    earlier, later = sorted((other, start), key=lambda one: one.token)
                     explained = _explained(world, earlier, later)
                     yield Overlap(earlier, later, ended, explained)
-            end = world.ends.get((later.run, later.token))
+            end = world.ends.get((start.run, start.token))
             if end is not None:
-                open_until.append((end.at, later))
+                open_until.append((end.at, start))
 
 
 def _always_alone(life: Life) -> bool:

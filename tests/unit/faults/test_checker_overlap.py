@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from faults.checker import check
 from support.story import broken, calm, leader_killed, update
 
@@ -58,6 +60,27 @@ def test_two_starts_at_once_after_a_lost_lease_are_counted() -> None:
     story.write("end", run, 151.5, 0)
     assert broken(story) == NONE
     assert check(story.history()).figures.overlaps == 1
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_what_was_handed_out_first_may_start_last_once_its_lease_was_lost(lost: bool) -> None:
+    """Its worker stood still between its look at the lease and the start."""
+    story = leader_killed(without={150, 151}, delivery="at_most_once")
+    first = story.fire(150)
+    story.assign(first, 150.05, "w2")
+    if lost:
+        story.rescue(first, 150.5, state="FAILED")
+    else:
+        story.accept(first, 150.5, 1, exit_code=None, reason="TIMEOUT")
+    second = story.fire(151)
+    story.assign(second, 151.05, "w1")
+    story.write("start", second, 151.07)
+    story.write("start", first, 151.1)
+    story.write("end", first, 151.3, 0)
+    story.accept(second, 151.4)
+    story.write("end", second, 151.35, 0)
+    assert ("S9" in broken(story)) is not lost
+    assert check(story.history()).figures.overlaps == int(lost)
 
 
 def test_a_run_skipped_for_overlap_breaks_nothing() -> None:
