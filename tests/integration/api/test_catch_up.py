@@ -183,6 +183,9 @@ async def test_each_policy_after_an_outage_beside_what_is_due_now(api: Any, owne
         if not behind:
             break
     assert not behind
+    while not any(str(run.job_id) == tick for _, run in owner.went):
+        await asyncio.sleep(0.05)
+        await owner.round()
 
     rows = await api.world.sql(
         "SELECT j.name, r.scheduled_at, r.state, r.reason, r.count, r.scheduled_until"
