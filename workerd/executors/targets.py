@@ -15,6 +15,14 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_UNICAST = ipaddress.IPv6Network("2000::/3")
+"""All of IPv6 that is given out to anybody."""
+_SPECIAL = (
+    ipaddress.ip_network("192.0.0.0/24"),
+    ipaddress.ip_network("192.88.99.0/24"),
+    ipaddress.ip_network("3fff::/20"),
+)
+"""Of IANA's special purposes what `is_global` of some Pythons takes for public."""
 
 
 class ForbiddenTarget(OSError):
@@ -62,12 +70,17 @@ class Targets(AbstractResolver):
         ip = _real(ipaddress.ip_address(address.partition("%")[0]))
         if ip.is_loopback and self._allow_loopback:
             return
-        if not ip.is_global or ip.is_multicast:
+        if not _is_public(ip):
             raise ForbiddenTarget(f"{address} is no public address; jobs may not call it")
 
     async def close(self) -> None:
         """Nothing is open."""
         await self._inner.close()
+
+
+def _is_public(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    given_out = ip.version == 4 or ip in _UNICAST
+    return given_out and ip.is_global and not ip.is_multicast and not any(ip in n for n in _SPECIAL)
 
 
 def _real(
