@@ -10,10 +10,11 @@ from schedd.core.calendars.groups import groups
 from schedd.core.calendars.moving import MOST_DAYS, Moved
 from schedd.core.instants import Instants
 
-LEAPS: Final = 10_000
+LEAPS: Final = 50_000
 """Stretches of closed time in a row, each of one calendar and with an instant of the schedule,
-behind which one that runs is looked for: a week of a job that is excluded each minute anew. So many
-take a tenth of a second, which whoever looks may do with a shard's row locked.
+behind which one that runs is looked for: a month of a job that is excluded each minute anew, and
+half a day of one that two calendars exclude each second in turns. So many take a quarter of a
+second, which whoever looks may do with a shard's row locked.
 """
 FARTHEST: Final = timedelta(days=5 * 366)
 """How far ahead one that runs is looked for behind an excluded one."""

@@ -339,3 +339,12 @@ def test_alternating_seconds_of_two_calendars_are_looked_through_in_a_moment() -
     assert process_time() - began < 1.0
     assert found is not None
     assert found.nominal == at("2026-05-04T09:50")
+
+
+def test_what_runs_behind_a_day_of_alternating_seconds_is_found() -> None:
+    """Else the schedule would end there, and nobody be told."""
+    even, odd = Rules(cron=("*/2 0-49 8-15 * * *",)), Rules(cron=("1-59/2 0-49 8-15 * * *",))
+    of = compiled(CronSchedule(("* 0-49 * * * *",), "UTC"), even, odd)
+    found = of.next_after(at("2026-05-04T08:00"))
+    assert found is not None
+    assert found.nominal == at("2026-05-04T16:00")
