@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final
 from uuid import UUID
 
@@ -14,6 +14,7 @@ from schedctl.failure import Failure
 from schedctl.manifests import CalendarManifest
 from schedd.core import schedule
 from schedd.core.calendars import (
+    FARTHEST,
     Calendar,
     Exclude,
     Roll,
@@ -27,7 +28,6 @@ from schedproto.v1 import calendar_service_pb2
 
 NAMED: Final = 5
 """Excluded instants that are told one by one."""
-LOOKED_AT: Final = 10_000
 
 
 def exclude_of(cron: Sequence[str], files: Sequence[str], zone: str) -> Exclude:
@@ -57,25 +57,22 @@ def without(
     when = CronSchedule((told.expression,), told.time_zone, dst)
     compiled = schedule.compile(when, seed, UUID(int=0), Bounds(), exclude)
     zone = told.instants[0].tzinfo if told.instants else after.tzinfo
-    runs: list[datetime] = []
-    notes: list[str] = []
-    left_out = 0
-    for one in islice(compiled.whole.walk_after(after), LOOKED_AT):
-        if len(runs) == count:
-            break
-        excluded_by = compiled.excluded_by(one.nominal)
-        if not excluded_by:
-            runs.append(one.nominal.astimezone(zone))
-            continue
-        left_out += 1
-        if left_out <= NAMED:
-            at = one.nominal.astimezone(zone)
-            notes.append(f"{at.isoformat(sep=' ')} is excluded by {excluded_by}.")
+    runs = [one.nominal for one in islice(compiled.walk_after(after), count)]
+    until = runs[-1] if len(runs) == count else after + FARTHEST
+    left_out = compiled.whole.count(after, until, 0)[0] - len(runs)
+    whole = takewhile(lambda one: one.nominal < until, compiled.whole.walk_after(after))
+    excluded = (one.nominal for one in whole if compiled.excludes(one.nominal))
+    notes = [
+        f"{at.astimezone(zone).isoformat(sep=' ')} is excluded by {compiled.excluded_by(at)}."
+        for at in islice(excluded, min(NAMED, left_out))
+    ]
     if left_out > NAMED:
         notes.append(f"{left_out - NAMED:,} more are excluded.")
     if len(runs) < count:
-        notes.append(f"Of the next {LOOKED_AT:,} instants no more run.")
-    return replace(told, instants=tuple(runs), notes=(*notes, *told.notes))
+        notes.append("No more of them run within five years.")
+    return replace(
+        told, instants=tuple(at.astimezone(zone) for at in runs), notes=(*notes, *told.notes)
+    )
 
 
 def _calendar(manifest: CalendarManifest) -> Calendar:

@@ -7,13 +7,15 @@ how many are there in between. Bounds, jitter and judging what people wrote are 
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from heapq import merge
 from typing import Final, Protocol
 
-from schedd.core.cron import CronExpression, Dst
+from schedd.core.cron import CronExpression, Dst, days
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND: Final = timedelta(seconds=1)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class Instants(Protocol):
@@ -21,6 +23,12 @@ class Instants(Protocol):
 
     def next_after(self, instant: datetime) -> datetime | None:
         """The smallest one greater than `instant`."""
+        ...
+
+    def on(self, day: int) -> int:
+        """The whole seconds of a UTC day since 1970 in which there is one, as its bits
+        (`core/cron/days`): one each at most.
+        """
         ...
 
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
@@ -43,6 +51,12 @@ class CronInstants:
             return self.expressions[0].next_after(instant, self.dst)
         found = [expression.next_after(instant, self.dst) for expression in self.expressions]
         return min((nominal for nominal in found if nominal is not None), default=None)
+
+    def on(self, day: int) -> int:
+        found = 0
+        for expression in self.expressions:
+            found |= expression.on(day, self.dst)
+        return found
 
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
         low, high = (after - _EPOCH) // _SECOND, (until - _EPOCH) // _SECOND
@@ -70,6 +84,15 @@ class EveryInstants:
         except OverflowError:
             return None
 
+    def on(self, day: int) -> int:
+        start = _EPOCH + timedelta(day)
+        first = -((start - _EPOCH - self.phase) // -self.interval)  # the first not before it
+        milliseconds, step = (
+            (self._at(first) - start) // _MILLISECOND,
+            self.interval // _MILLISECOND,
+        )
+        return _seconds_of(milliseconds, step)
+
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
         del limit  # nothing is looked at one by one
         first, last = self._index(after), self._index(until)
@@ -92,6 +115,10 @@ class OneInstant:
     def next_after(self, instant: datetime) -> datetime | None:
         return self.instant if self.instant > instant else None
 
+    def on(self, day: int) -> int:
+        at, second = divmod((self.instant - _EPOCH) // _SECOND, days.DAY)
+        return 1 << second if at == day else 0
+
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
         del limit
         return int(after < self.instant <= until), until
@@ -105,9 +132,21 @@ class NoInstants:
         del instant
         return None
 
+    def on(self, day: int) -> int:
+        del day
+        return 0
+
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
         del after, limit
         return 0, until
+
+
+@lru_cache(maxsize=64)
+def _seconds_of(first: int, step: int) -> int:
+    """The seconds of a day that hold `first`, and every `step` after it, in milliseconds."""
+    if step % 1000 == 0 and first < days.DAY * 1000:
+        return days.each(first // 1000, step // 1000)
+    return days.of_seconds(at // 1000 for at in range(first, days.DAY * 1000, step))
 
 
 def newest(

@@ -235,16 +235,10 @@ class CompiledSchedule:
 
     def _end_of_row(self, first: datetime) -> datetime:
         """The last excluded instant in a row with `first`, less than a day after it."""
-        assert self.exclusion is not None, "asked of what is excluded"
-        end, edge = first + ROW - _TICK, first
-        while (free := self.exclusion.free_from(edge)) is not None and free <= end:
-            following = self.whole.next_after(free - _TICK)
-            if following is None or following.nominal > end:
-                break
-            edge = following.nominal
-            if not self.exclusion.excludes(edge):
-                end = edge - _TICK
-                break
+        end = first + ROW - _TICK
+        runs = self._next_nominal(first, end)
+        if runs is not None and runs <= end:
+            end = runs - _TICK
         return self.whole.newest(first, end) or first
 
 

@@ -6,7 +6,7 @@ the same ones again.
 """
 
 import os
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -20,6 +20,7 @@ from schedd.core import schedule, steps
 from schedd.core.calendars import Calendar, Exclude, WrongRules, rules
 from schedd.core.catch_up import Fold
 from schedd.core.cron import EPOCH, CronError, Dst, Gap, Pass
+from schedd.core.cron.days import DAY, of_seconds
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import CatchUp, CatchUpPolicy
 from schedd.core.schedule import Bounds, CompiledSchedule, CronSchedule, Occurrence
@@ -50,6 +51,7 @@ def test_what_runs_and_what_is_excluded_is_what_a_walk_finds(figure) -> None:
             for one in random.sample(case.every, min(20, len(case.every))):
                 assert compiled.excludes(at(one)) == (one not in set(case.runs)), told
             asked_anywhere(case, compiled, random, told)
+            by_days(case, compiled, told)
             tried += 1
             excluded += len(case.every) - len(case.runs)
             moved += len(set(case.runs) - set(case.base))
@@ -76,6 +78,15 @@ def asked_anywhere(case: Case, compiled: CompiledSchedule, random: Random, told:
         newest = compiled.newest(at(second), at(end))
         assert (newest and seconds(newest)) == (runs[-1] if runs[place:] else None), told
         assert compiled.count(at(second), at(end), 10**6) == (len(runs) - place, at(end)), told
+
+
+def by_days(case: Case, compiled: CompiledSchedule, told: str) -> None:
+    """Each day's bits are the instants that the walk finds there."""
+    whole = compiled.whole.instants
+    for day in range(case.ground.start // DAY + 1, case.ground.end // DAY):
+        for instants, walked in ((compiled.instants, case.runs), (whole, case.every)):
+            there = walked[bisect_left(walked, day * DAY) : bisect_left(walked, (day + 1) * DAY)]
+            assert instants.on(day) == of_seconds(one - day * DAY for one in there), told
 
 
 def test_each_due_instant_is_in_exactly_one_row_excluded_or_not() -> None:

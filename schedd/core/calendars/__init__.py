@@ -13,7 +13,7 @@ two passes of a repeated hour are alike.
 from schedd.core.calendars.closed import Closed, closed
 from schedd.core.calendars.exclusion import Closure, Exclusion, exclusion_of
 from schedd.core.calendars.groups import Group, groups
-from schedd.core.calendars.instants import AllInstants, OpenInstants
+from schedd.core.calendars.instants import FARTHEST, AllInstants, OpenInstants
 from schedd.core.calendars.moving import MOST_DAYS, Moved, moved
 from schedd.core.calendars.rules import (
     NOTHING,
@@ -27,6 +27,7 @@ from schedd.core.calendars.rules import (
 )
 
 __all__ = [
+    "FARTHEST",
     "MOST_DAYS",
     "NOTHING",
     "AllInstants",

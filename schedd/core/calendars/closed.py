@@ -16,8 +16,9 @@ from functools import lru_cache
 from typing import Final
 
 from schedd.core.calendars.rules import Rules
-from schedd.core.cron import parse
-from schedd.core.cron.masks import DAY, EPOCH_DAY, Masks, month_length
+from schedd.core.cron import days, parse
+from schedd.core.cron.days import DAY
+from schedd.core.cron.masks import EPOCH_DAY, Masks, month_length
 from schedd.core.cron.times import listed
 from schedd.core.zones import LAST, NEAR, Zone
 from schedd.core.zones import zone as zone_of
@@ -28,6 +29,7 @@ FREE: Final[Edges] = ()
 FARTHEST: Final = 20 * 366
 """Days that are looked through for a free one."""
 _KEPT: Final = 4096
+_KEPT_BITS: Final = 64
 _YEARS: Final = 9
 """Within so many there is a 29th of February."""
 
@@ -38,7 +40,7 @@ class Closed:
     All instants are whole seconds since 1970 UTC. Any thread may ask.
     """
 
-    __slots__ = ("_days", "_patterns", "_rules", "_sorted", "_unions", "zone")
+    __slots__ = ("_bits", "_days", "_patterns", "_rules", "_sorted", "_unions", "zone")
 
     def __init__(self, rules: Rules, zone: Zone) -> None:
         self.zone = zone
@@ -48,6 +50,8 @@ class Closed:
         self._days: dict[int, Edges] = {}
         self._unions: dict[tuple[int, ...], Edges] = {}
         """By the patterns that a day matches: few such sets, each of many edges, maybe."""
+        self._bits: dict[tuple[int, ...], int] = {}
+        """The same as bits."""
 
     def has(self, second: int) -> bool:
         """Whether this instant is excluded."""
@@ -57,6 +61,31 @@ class Closed:
         day, rest = divmod(second + segment.offset, DAY)
         edges = self.on(day)
         return bool(edges) and bisect_right(edges, rest) & 1 == 1
+
+    def day(self, day: int) -> int:
+        """What is excluded of a UTC day since 1970, as its bits (`core/cron/days`)."""
+        start = day * DAY
+        found = 0
+        for segment in self.zone.segments(start - 1, start + DAY - 1):
+            first, stop = max(segment.start, start), min(segment.end, start + DAY)
+            local = days.window(self._local, first + segment.offset, stop - first)
+            found |= local << (first - start)
+        return found
+
+    def _local(self, day: int) -> int:
+        """The same of a day of its own clock."""
+        if self._is_whole(day):
+            return days.FULL
+        matching = self._matching(day)
+        found = self._bits.get(matching)
+        if found is None:
+            if len(self._bits) >= _KEPT_BITS:
+                self._bits = {}
+            found = 0
+            for number in matching:
+                found |= self._patterns[number][2]
+            self._bits[matching] = found
+        return found
 
     def free_from(self, second: int) -> int | None:
         """The first instant not before `second` that isn't excluded; None: none for 20 years."""
@@ -101,20 +130,28 @@ class Closed:
             edges = self._days[day] = self._worked_out(day)
         return edges
 
-    def _worked_out(self, day: int) -> Edges:
+    def _is_whole(self, day: int) -> bool:
         rules = self._rules
         if day in rules.days or rules.weekdays >> (day + EPOCH_DAY) % 7 & 1:
-            return WHOLE
+            return True
         after = bisect_left(rules.ranges, (day + 1,))
         if after and day <= rules.ranges[after - 1][1]:
-            return WHOLE
+            return True
         if rules.yearly:
             at = date.fromordinal(day + EPOCH_DAY)
-            if (at.month, at.day) in rules.yearly:
-                return WHOLE
-        matching = tuple(
-            number for number, (masks, _) in enumerate(self._patterns) if masks.matches_day(day)
+            return (at.month, at.day) in rules.yearly
+        return False
+
+    def _matching(self, day: int) -> tuple[int, ...]:
+        """Which patterns name a day."""
+        return tuple(
+            number for number, (masks, *_) in enumerate(self._patterns) if masks.matches_day(day)
         )
+
+    def _worked_out(self, day: int) -> Edges:
+        if self._is_whole(day):
+            return WHOLE
+        matching = self._matching(day)
         edges = self._unions.get(matching)
         if edges is None:
             if len(self._unions) >= _KEPT:
@@ -136,7 +173,7 @@ class Closed:
             found.append(next(d for d in range(day, day + 7) if self._is_weekday(d)))
         if rules.yearly:
             found.append(self._next_yearly(day))
-        for masks, _ in self._patterns:
+        for masks, *_ in self._patterns:
             if (matching := masks.next_day(day)) is not None:
                 found.append(matching)
         return min(found, default=None)
@@ -162,12 +199,14 @@ def closed(rules: Rules, zone: str) -> Closed:
 
 
 @lru_cache(maxsize=1024)
-def _pattern(expression: str) -> tuple[Masks, Edges]:
-    """The days of an expression, and the edges of what it names of each."""
+def _pattern(expression: str) -> tuple[Masks, Edges, int]:
+    """The days of an expression, and what it names of each: its edges, and its bits."""
     masks = parse(expression, zone="UTC", seed="").masks
     assert masks is not None, "the rules were checked"
     length = 1 if len(expression.split()) > 5 else 60  # in five fields the second is 0
-    return masks, _joined((at, at + length) for at in listed(masks.times))
+    edges = _joined((at, at + length) for at in listed(masks.times))
+    second = masks.second if length == 1 else (1 << 60) - 1
+    return masks, edges, days.of_times(masks.hour, masks.minute, second)
 
 
 def _union(rows: Sequence[Edges]) -> Edges:

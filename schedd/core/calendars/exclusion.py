@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from schedd.core.calendars.closed import FARTHEST, Closed, closed
+from schedd.core.calendars.closed import Closed, closed
 from schedd.core.calendars.rules import Exclude, Roll, Rules
 from schedd.core.cron import EPOCH
+from schedd.core.cron.days import FULL
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +50,14 @@ class Exclusion:
         """Whether this instant is excluded."""
         return self.decider_at(second_of(instant)) is not None
 
-    def free_from(self, instant: datetime) -> datetime | None:
-        """The first instant from this one on that nothing excludes; None: none for years."""
-        second = second_of(instant)
-        for _ in range(FARTHEST):
-            free = second
-            for closure in self.closures:
-                found = closure.time.free_from(free)
-                if found is None:
-                    return None
-                free = found
-            if free == second:
-                return max(instant, instant_of(free))
-            second = free
-        return None
-
-    def end_of_one(self, instant: datetime) -> datetime | None:
-        """When the first that excludes this instant does so no more, whatever the others do; itself
-        if none does. None: not for years.
-        """
-        second = second_of(instant)
-        decider = self.decider_at(second)
-        if decider is None:
-            return instant
-        end = decider.time.free_from(second)
-        return None if end is None else instant_of(end)
+    def open_on(self, day: int) -> int:
+        """What nothing excludes of a UTC day since 1970, as its bits (`core/cron/days`)."""
+        found = 0
+        for closure in self.closures:
+            found |= closure.time.day(day)
+            if found == FULL:
+                break
+        return FULL ^ found
 
     def border_after(self, instant: datetime) -> datetime | None:
         """The first later instant from which another of these excludes, or one less; None: from

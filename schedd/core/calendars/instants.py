@@ -1,21 +1,23 @@
-"""The sets of instants of a schedule that excludes some: all of them, and those that run."""
+"""The sets of instants of a schedule that excludes some: all of them, and those that run.
+
+Behind an excluded instant the next one that runs is looked for day by day: what is open of a day
+and what the schedule names of it are a number each. So it costs the same some microseconds a day
+whether a calendar closes years or every other second, and none that there is isn't found.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from heapq import merge
 from typing import Final
 
-from schedd.core.calendars.exclusion import Exclusion
+from schedd.core.calendars.exclusion import Exclusion, instant_of, second_of
 from schedd.core.calendars.groups import groups
 from schedd.core.calendars.moving import MOST_DAYS, Moved
+from schedd.core.cron.days import DAY
+from schedd.core.cron.masks import lowest
 from schedd.core.instants import Instants
+from schedd.core.zones import LAST
 
-LEAPS: Final = 50_000
-"""Stretches of closed time in a row, each of one calendar and with an instant of the schedule,
-behind which one that runs is looked for: a month of a job that is excluded each minute anew, and
-half a day of one that two calendars exclude each second in turns. So many take a quarter of a
-second, which whoever looks may do with a shard's row locked.
-"""
 FARTHEST: Final = timedelta(days=5 * 366)
 """How far ahead one that runs is looked for behind an excluded one."""
 _FAR: Final = timedelta(days=MOST_DAYS + 2)
@@ -37,6 +39,14 @@ class AllInstants:
             first = next(one.between(instant, until), None)
             if first is not None:
                 found = until = first if found is None else min(found, first)
+        return found
+
+    def on(self, day: int) -> int:
+        start = instant_of(day * DAY) - _TICK
+        found = self.base.on(day)
+        for one in self.moved:
+            for instant in one.between(start, start + timedelta(1)):
+                found |= 1 << (second_of(instant) - day * DAY)
         return found
 
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
@@ -62,16 +72,30 @@ class OpenInstants:
     def next_in(self, instant: datetime, until: datetime) -> datetime | None:
         """The smallest one in (instant, until]; it may be later, if nothing before is excluded."""
         found = self.every.next_after(instant)
-        for _ in range(LEAPS):
-            if found is None:
-                return None
-            free = self.exclusion.end_of_one(found)
-            if free is None or free > until:
-                return None
-            if free == found:
-                return found
-            found = self.every.next_after(free - _TICK)
+        if found is None or not self.exclusion.excludes(found):
+            return found
+        at, last = second_of(found) + 1, min(second_of(until), LAST)
+        while at <= last:
+            day = at // DAY
+            if (free := self.exclusion.open_on(day)) and (first := self._from(at, free)):
+                return first if first <= until else None
+            at = (day + 1) * DAY
         return None
+
+    def _from(self, at: int, free: int) -> datetime | None:
+        """The first one of the rest of a day, of which these seconds are open."""
+        day, rest = divmod(at, DAY)
+        runs = (self.every.base.on(day) & free) >> rest
+        found = self.every.base.next_after(instant_of(at + lowest(runs)) - _TICK) if runs else None
+        end = instant_of((day + 1) * DAY) - _TICK if found is None else found
+        for moved in self.every.moved:
+            first = next(moved.between(instant_of(at) - _TICK, end), None)
+            if first is not None:
+                found = end = first if found is None else min(found, first)
+        return found
+
+    def on(self, day: int) -> int:
+        return self.every.on(day) & self.exclusion.open_on(day)
 
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
         first = self.every.next_after(after)

@@ -22,7 +22,8 @@ from typing import Final, Protocol
 from schedd.core.calendars.exclusion import Exclusion, instant_of, second_of
 from schedd.core.calendars.rules import Roll
 from schedd.core.cron import CronExpression, Dst, Gap, Pass
-from schedd.core.cron.masks import DAY, Masks
+from schedd.core.cron.days import DAY
+from schedd.core.cron.masks import Masks
 from schedd.core.cron.times import listed
 from schedd.core.instants import CronInstants, Instants, OneInstant
 from schedd.core.zones import NEAR, Zone

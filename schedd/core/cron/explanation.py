@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Final
 from zoneinfo import ZoneInfo
 
+from schedd.core.cron.days import DAY
 from schedd.core.cron.dialect import is_hashed
 from schedd.core.cron.errors import CronError
 from schedd.core.cron.expression import (
@@ -19,7 +20,7 @@ from schedd.core.cron.expression import (
     Pass,
     parse,
 )
-from schedd.core.cron.masks import DAY, Masks
+from schedd.core.cron.masks import Masks
 from schedd.core.cron.words import describe_parsed
 from schedd.core.zones import Segment, zone
 

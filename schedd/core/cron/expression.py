@@ -20,10 +20,12 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
+from schedd.core.cron import days
+from schedd.core.cron.days import DAY
 from schedd.core.cron.dialect import is_hashed, translate
 from schedd.core.cron.errors import CronError
 from schedd.core.cron.expand import build
-from schedd.core.cron.masks import DAY, Masks
+from schedd.core.cron.masks import Masks
 from schedd.core.cron.times import listed
 from schedd.core.zones import FIRST, LAST, NEAR, Segment, UnknownZone, Zone
 from schedd.core.zones import zone as zone_of
@@ -124,6 +126,24 @@ class CronExpression:
         first = bisect_right(times, found - midnight)
         stop = bisect_left(times, min(end, until + 1) - midnight)
         return [midnight + time for time in times[first:stop]]
+
+    def on(self, day: int, dst: Dst = DEBIAN) -> int:
+        """The instants of a UTC day since 1970, as its bits (`days`)."""
+        start = day * DAY
+        if self.masks is None:
+            return days.each(-start % self.every, self.every)
+        found, masks = 0, self.masks
+        for segment in zone_of(self.zone).segments(start - 1, start + DAY - 1):
+            first, stop = segment.start, segment.end
+            if not self.wildcard:
+                first, stop = fixed_times(segment, dst)
+                if start <= segment.start and runs_after_gap(segment, masks, dst):
+                    found |= 1 << (segment.start - start)
+            first, stop = max(first, start), min(stop, start + DAY)
+            if first < stop:
+                local = days.window(masks.on, first + segment.offset, stop - first)
+                found |= local << (first - start)
+        return found
 
     def count(self, after: int, until: int, dst: Dst = DEBIAN) -> int:
         """How many instants lie in (after, until], counted without walking through them."""

@@ -13,9 +13,10 @@ from datetime import date
 from functools import lru_cache
 from typing import Final
 
+from schedd.core.cron import days
+from schedd.core.cron.days import DAY
 from schedd.core.cron.times import Times
 
-DAY: Final = 86400
 EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _LAST_YEAR: Final = 9990
 _LAST_DAY: Final = date(_LAST_YEAR, 1, 1).toordinal() - EPOCH_DAY
@@ -66,6 +67,12 @@ class Masks:
         """Whether this local day (since 1970) matches month and day fields."""
         month, shape, at = _placed(day)
         return bool(self.month >> month & 1 and self.days[shape] >> at & 1)
+
+    def on(self, day: int) -> int:
+        """What matches of this local day, as its bits (`days`)."""
+        if not self.matches_day(day):
+            return 0
+        return days.of_times(self.hour, self.minute, self.second)
 
     def next_day(self, day: int) -> int | None:
         """The first matching local day not before `day`; None past the year 9990."""

@@ -326,25 +326,75 @@ def test_excluding_each_second_by_two_expressions_is_found_in_a_moment() -> None
     assert process_time() - began < 1.0
 
 
-def test_alternating_seconds_of_two_calendars_are_looked_through_in_a_moment() -> None:
-    """Whoever looks holds its shard's row: each leap over closed time costs the same, however many
-    seconds two calendars close in turns.
+def turns(when: str) -> tuple[Rules, Rules]:
+    """Two calendars that exclude the seconds of this time in turns."""
+    return Rules(cron=(f"*/2 {when}",)), Rules(cron=(f"1-59/2 {when}",))
+
+
+EACH_SECOND = EverySchedule(timedelta(seconds=1))
+EVERY_5_S = CronSchedule(("*/5 * * * * *",), "UTC")
+BERLIN_5_S = CronSchedule(("*/5 * * * * *",), "Europe/Berlin")
+MINUTES = CronSchedule(("* * * * *",), "UTC")
+ALL_BUT_DECEMBER = turns("* * 1-11 *")
+
+
+@pytest.mark.parametrize(
+    ("when", "exclude", "after", "runs"),
+    [
+        (EACH_SECOND, turns("0-49 * * * *"), "2026-05-04T09:00", "2026-05-04T09:50"),
+        (EACH_SECOND, turns("* 0-17,19-23 * * *"), "2026-05-04T19:00", "2026-05-05T18:00"),
+        (MINUTES, ALL_BUT_DECEMBER, "2026-01-01T00:00", "2026-12-01T00:00"),
+        (EVERY_5_S, ALL_BUT_DECEMBER, "2026-12-31T23:59:58", "2027-12-01T00:00"),
+        (EVERY_5_S, ("*/5 * * * * mon-fri",), "2026-05-04T00:00", "2026-05-09T00:00"),
+        (BERLIN_5_S, ("*/5 * * * * mon-fri",), "2026-10-25T23:00", "2026-10-30T23:00"),
+        (BERLIN_5_S, ("*/5 * * * * sun",), "2026-10-24T22:00", "2026-10-25T23:00"),
+        (EverySchedule(timedelta(seconds=7)), turns("0-58 * * * *"), "2026-05-04T00:00", None),
+        (EverySchedule(timedelta(milliseconds=1500)), turns("0-58 * * * *"), "2026-05-04", None),
+        (CronSchedule(("0 * * * *",), "UTC"), turns("0-49 * * * *"), "2026-05-04", "never"),
+        (EACH_SECOND, turns("* * * * *"), "2026-05-04T09:00", "never"),
+    ],
+)
+def test_what_runs_next_is_found_at_once_however_finely_and_long_the_rest_is_closed(
+    when: Schedule, exclude: tuple[Rules, Rules] | tuple[str], after: str, runs: str | None
+) -> None:
+    """Whoever looks holds its shard's row; and what isn't found ends the schedule, and nobody is
+    told.
     """
-    even, odd = Rules(cron=("*/2 0-49 * * * *",)), Rules(cron=("1-59/2 0-49 * * * *",))
-    of = compiled("0 * * * *", even, odd)
+    zone = when.zone if isinstance(when, CronSchedule) else "UTC"
+    cron = [each for each in exclude if isinstance(each, str)]
+    calendars = [each for each in exclude if isinstance(each, Rules)]
+    of = compiled(when, *calendars, cron=tuple(cron), zone=zone)
     began = process_time()
-    assert of.next_after(at("2026-05-04T09:00")) is None
-    each = compiled(EverySchedule(timedelta(seconds=1)), even, odd)
-    found = each.next_after(at("2026-05-04T09:00"))
+    found = of.next_after(at(after))
+    timer = of.following(at(after))
+    newest = of.newest(at(after) - timedelta(days=400), at(after))
     assert process_time() - began < 1.0
-    assert found is not None
-    assert found.nominal == at("2026-05-04T09:50")
+    if runs is None:  # in the last minute of an hour, whenever the interval meets it
+        assert found is not None
+        walk = of.whole.walk_after(at(after))
+        assert found == next(one for one in walk if one.nominal.minute == 59)
+    elif runs == "never":
+        assert (found, newest) == (None, None)
+    else:
+        assert found is not None
+        assert found.nominal == at(runs)
+        assert timer is not None
+        assert timer.due < found.due, "what is accounted for together ends before it"
+    if newest is not None:
+        assert not of.excludes(newest)
+        assert of.next_after(newest) == found
 
 
-def test_what_runs_behind_a_day_of_alternating_seconds_is_found() -> None:
-    """Else the schedule would end there, and nobody be told."""
-    even, odd = Rules(cron=("*/2 0-49 8-15 * * *",)), Rules(cron=("1-59/2 0-49 8-15 * * *",))
-    of = compiled(CronSchedule(("* 0-49 * * * *",), "UTC"), even, odd)
-    found = of.next_after(at("2026-05-04T08:00"))
-    assert found is not None
-    assert found.nominal == at("2026-05-04T16:00")
+def test_catching_up_where_two_calendars_take_turns_takes_a_moment() -> None:
+    """Else the leases of all that look after such a job would be lost, one member after the other."""
+    of = compiled(EACH_SECOND, *turns("* 0-17,19-23 * * *"))
+    timer = of.following(at("2026-05-04T19:00"))
+    assert timer is not None
+    policy = CatchUp(CatchUpPolicy.ALL, timedelta(hours=9))
+    began = process_time()
+    now = at("2026-05-04T23:00")
+    first = steps.plan(of, policy, timer.nominal, timer.nominal, now)
+    assert process_time() - began < 0.5
+    assert first.folds
+    assert first.next is not None
+    assert first.next.nominal > timer.nominal
