@@ -235,7 +235,7 @@ def _texts(files: Sequence[str]) -> list[tuple[str, str]]:
         raise Failure(
             f"{error.filename}: {error.strerror}", reason="NO_FILE", remedy="check the file's name"
         ) from error
-    return [(name, content.decode("utf-8", "replace")) for name, content in found]
+    return [(name, content.decode("utf-8-sig", "replace")) for name, content in found]
 
 
 def _is_manifest(name: str, text: str) -> bool:

@@ -284,7 +284,8 @@ def _number_violations(job: job_pb2.Job) -> Iterator[Violation]:
     if not 0 <= job.slots <= 1000:
         yield Violation("slots", "must be from 1 to 1000")
     if job.overlap_limit < 0 or (job.overlap_limit and job.overlap != job_pb2.OVERLAP_ALLOW):
-        yield Violation("overlap_limit", "must be positive and goes with overlap: allow alone")
+        problem = "the N of overlap: allow: N must be positive, and goes with allow alone"
+        yield Violation("overlap_limit", problem)
     durations: tuple[tuple[Message, str, str], ...] = (
         (retry, "retry.", "backoff"),
         (retry, "retry.", "max"),

@@ -17,9 +17,9 @@ from schedproto.v1 import run_service_pb2
 Check = run_service_pb2.ExplainRunResponse.Check
 
 ENDS: Final = {
-    "OVERLAP": "an earlier run of the job hadn't ended, and the job, or its trigger, says overlap:"
+    "OVERLAP": "another run of the job hadn't ended, and the job, or its trigger, says overlap:"
     " skip",
-    "BUFFER_FULL": "an earlier run of the job hadn't ended, and as many waited for that as overlap:"
+    "BUFFER_FULL": "another run of the job hadn't ended, and as many waited for that as overlap:"
     f" buffer_one (1) or buffer_all ({BUFFERS[Overlap.BUFFER_ALL]:,}) lets wait",
     "CALENDAR": "a calendar that the job excludes names its instant",
     "PAUSED": "its instant passed while the job, or the cluster, was paused",

@@ -35,7 +35,7 @@ def test_it_tells_what_ran_what_overlapped_what_a_pause_held_and_what_has_no_rec
     assert asked(ran.scheduled_at).startswith("It ran ")
     assert f"Read from run {ran.run_id}." in asked(ran.scheduled_at)
     overlapped = asked(skipped.scheduled_at)
-    assert overlapped.startswith("It was skipped (OVERLAP): an earlier run of the job hadn't ended")
+    assert overlapped.startswith("It was skipped (OVERLAP): another run of the job hadn't ended")
     assert skipped.run_id in overlapped
     way = str(skipped.excluded_by)
     assert f": {way}. Read from run " in overlapped

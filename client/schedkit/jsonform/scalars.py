@@ -92,7 +92,8 @@ def read_instant(value: Any) -> Timestamp:
         try:
             at = datetime.fromisoformat(value.upper())
         except ValueError as error:
-            raise Unreadable(f"{shown(value)} is no instant: {error}") from None
+            problem = "its offset is a day or more" if "offset" in str(error) else error
+            raise Unreadable(f"{shown(value)} is no instant: {problem}") from None
     if at.tzinfo is None:
         raise Unreadable(f"{shown(value)} has no time zone")
     stamp = Timestamp()

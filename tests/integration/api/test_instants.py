@@ -158,7 +158,7 @@ async def test_skipped_by_overlap(past):
     await past.made()
     me, first, second_run = await past.overlapped()
     told = await past.asked(START + MINUTE)
-    assert told.answer.startswith("It was skipped (OVERLAP): an earlier run of the job hadn't")
+    assert told.answer.startswith("It was skipped (OVERLAP): another run of the job hadn't")
     assert f"overlap: skip: run {first.key.run_id}. Read from run {second_run.key.run_id}, wr" in (
         told.answer
     )

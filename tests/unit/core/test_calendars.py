@@ -386,7 +386,7 @@ def test_what_runs_next_is_found_at_once_however_finely_and_long_the_rest_is_clo
 
 
 def test_catching_up_where_two_calendars_take_turns_takes_a_moment() -> None:
-    """Else the leases of all that look after such a job would be lost, one member after the other."""
+    """Else its owner would lose its lease over it, and the next one too."""
     of = compiled(EACH_SECOND, *turns("* 0-17,19-23 * * *"))
     timer = of.following(at("2026-05-04T19:00"))
     assert timer is not None
