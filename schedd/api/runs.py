@@ -208,31 +208,6 @@ async def explain_run(
     return await explain(services, await _find(services, request.run_id))
 
 
-async def list_dead_letters(
-    services: Services, caller: Caller, request: run_service_pb2.ListDeadLettersRequest
-) -> run_service_pb2.ListDeadLettersResponse:
-    """A page of the runs that failed for good, newest first."""
-    del caller
-    size = paging.size(request.page_size)
-    after = paging.read_token("dead letters", request.page_token)
-    rows = await services.store.list_dead_letters(
-        namespace_of(request.namespace),
-        request.job or None,
-        (after[0], RunId(after[1])) if after else None,
-        size + 1,
-    )
-    page = rows[:size]
-    last = page[-1] if rows[size:] else None
-    return run_service_pb2.ListDeadLettersResponse(
-        dead_letters=[views.dead_letter_message(row) for row in page],
-        next_page_token=paging.token(
-            "dead letters", last.run.run.key.scheduled_at, last.run.run.key.run_id
-        )
-        if last
-        else "",
-    )
-
-
 def _lives(record: RunRecord | None) -> bool:
     return record is None or record.run.state in LIVE
 

@@ -14,6 +14,7 @@ from schedd.ports import (
     Checkup,
     Cluster,
     ClusterClock,
+    DeadLetterStore,
     MembershipStore,
     Nudges,
     PauseStore,
@@ -34,6 +35,7 @@ class Services:
     calendars: CalendarStore
     pauses: PauseStore
     backfills: BackfillStore
+    dead_letters: DeadLetterStore
     membership: MembershipStore
     worker_store: WorkerStore
     clock: ClusterClock

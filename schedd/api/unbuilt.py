@@ -38,7 +38,6 @@ FIELDS: dict[str, frozenset[str]] = {
 
 CALLS: frozenset[str] = frozenset(
     {
-        "schedd.v1.RunService.RetryRun",
         "schedd.v1.ClusterService.DrainWorker",
         "schedd.v1.ClusterService.UndrainWorker",
     }

@@ -16,10 +16,12 @@ from schedd.core.pauses import Pause
 from schedd.core.records import (
     AttemptRecord,
     BackfillRecord,
+    DeadLetterGroup,
     DeadLetterRecord,
     JobRecord,
     RunRecord,
 )
+from schedd.core.redrive import RedriveRecord
 from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, job_service_pb2, run_pb2
 
 
@@ -110,6 +112,7 @@ def run_message(record: RunRecord) -> run_pb2.Run:
         fired_by=record.member,
         tenure=str(record.fired_by) if record.fired_by else "",
         excluded_by=record.excluded_by,
+        redrive_of=str(record.redrive_of) if record.redrive_of else "",
     )
 
 
@@ -214,6 +217,53 @@ def dead_letter_message(record: DeadLetterRecord) -> run_pb2.DeadLetter:
         run=run_message(record.run),
         fingerprint=record.fingerprint,
         died_at=stamp(record.died_at),
+        settled=run_pb2.DeadLetter.Settled.Value(f"SETTLED_{record.settled or 'UNSPECIFIED'}"),
+        settled_at=stamp(record.settled_at),
+        settled_by=record.settled_by,
+        redriven_as=str(record.became) if record.became else "",
+        redrive_id=str(record.redrive) if record.redrive else "",
+        note=record.note,
+    )
+
+
+def group_message(group: DeadLetterGroup) -> run_pb2.DeadLetterGroup:
+    """Dead letters of one kind as people see them."""
+    newest = group.newest
+    return run_pb2.DeadLetterGroup(
+        fingerprint=group.fingerprint,
+        namespace=newest.namespace,
+        job=newest.job,
+        reason=reason_value(newest.reason),
+        error=newest.error,
+        exit_code=newest.exit_code,
+        count=group.count,
+        promised=group.promised,
+        first_died_at=stamp(group.first_died_at),
+        last_died_at=stamp(group.last_died_at),
+        run_id=str(newest.run.key.run_id),
+    )
+
+
+def redrive_message(record: RedriveRecord) -> run_pb2.Redrive:
+    """A redrive as people see it."""
+    state = "DONE" if record.finished_at else "OPEN" if record.open else "STOPPED"
+    return run_pb2.Redrive(
+        redrive_id=str(record.redrive_id),
+        namespace=record.namespace,
+        job=record.job,
+        fingerprint=record.fingerprint,
+        rate=record.rate,
+        total=record.total,
+        made=record.made,
+        left_out=record.total - record.made - record.waiting,
+        state=run_pb2.Redrive.State.Value(f"STATE_{state}"),
+        runs={one.value: count for one, count in record.states.items()},
+        created_at=stamp(record.created_at),
+        created_by=record.created_by,
+        stopped_at=stamp(record.stopped_at),
+        stopped_by=record.stopped_by,
+        finished_at=stamp(record.finished_at),
+        payload_edited=record.edited,
     )
 
 

@@ -163,6 +163,7 @@ def _services(
         calendars=ground.store.calendars,
         pauses=ground.store.pauses,
         backfills=ground.store.backfills,
+        dead_letters=ground.store.dead_letters,
         membership=ground.store.membership,
         worker_store=ground.store.workers,
         clock=ground.clock,

@@ -9,6 +9,7 @@ RunId = NewType("RunId", UUID)
 TenureId = NewType("TenureId", UUID)
 IncarnationId = NewType("IncarnationId", UUID)
 BackfillId = NewType("BackfillId", UUID)
+RedriveId = NewType("RedriveId", UUID)
 ShardId = NewType("ShardId", int)
 Epoch = NewType("Epoch", int)
 Term = NewType("Term", int)
@@ -40,6 +41,11 @@ def epoch_of(token: Token) -> Epoch:
 def scheduled_run_id(job: JobId, nominal: datetime) -> RunId:
     """The id of the run of one nominal instant (aware), the same on every member."""
     return RunId(uuid5(job, nominal.astimezone(UTC).isoformat(timespec="microseconds")))
+
+
+def redriven_run_id(run: RunId) -> RunId:
+    """The id of the run that does this one again: however often it is asked for, there is one."""
+    return RunId(uuid5(run, "redrive"))
 
 
 def backfilled_run_id(backfill: BackfillId, nominal: datetime) -> RunId:

@@ -67,6 +67,8 @@ class Trigger(StrEnum):
     SUBMIT = "SUBMIT"
     BACKFILL = "BACKFILL"
     """Written as MANUAL beside the backfill's id: members of versions before know no other word."""
+    REDRIVE = "REDRIVE"
+    """Written as MANUAL beside the id of the run that it does again."""
 
 
 @dataclass(frozen=True, slots=True)

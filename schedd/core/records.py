@@ -10,7 +10,17 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from schedd.core.backfill import Plan
-from schedd.core.ids import BackfillId, IncarnationId, JobId, ShardId, TenureId, Timeline, Token
+from schedd.core.ids import (
+    BackfillId,
+    IncarnationId,
+    JobId,
+    RedriveId,
+    RunId,
+    ShardId,
+    TenureId,
+    Timeline,
+    Token,
+)
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.marks import Mark
 from schedd.core.model import (
@@ -24,6 +34,7 @@ from schedd.core.model import (
     RunKey,
     Trigger,
 )
+from schedd.core.redrive import Settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +261,8 @@ class RunRecord:
     """Who fired it, or accounted for it; None: a person's call did."""
     member: str = ""
     """Whose tenure that was."""
+    redrive_of: RunId | None = None
+    """The dead run that it does again."""
 
     @property
     def apart(self) -> bool:
@@ -340,6 +353,29 @@ class DeadLetterRecord:
     run: RunRecord
     fingerprint: str
     died_at: datetime
+    settled: Settled | None = None
+    """What became of it; None: it waits."""
+    settled_at: datetime | None = None
+    settled_by: str = ""
+    became: RunId | None = None
+    """The run that does it again."""
+    redrive: RedriveId | None = None
+    """That is to do it again, or did."""
+    note: str = ""
+    """Why it was discarded."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterGroup:
+    """Those of one job with one kind of error, that wait. `newest` tells of the error."""
+
+    fingerprint: str
+    count: int
+    promised: int
+    """How many of them a redrive is to do again."""
+    first_died_at: datetime
+    last_died_at: datetime
+    newest: RunRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from schedd.owner.dispatch import Dispatch
 from schedd.owner.fire import Fire
 from schedd.owner.late_runs import LateRuns
 from schedd.owner.near_future import NearFuture
+from schedd.owner.redrives import Redrives
 from schedd.owner.rescue import Rescue
 from schedd.owner.standing import Standing
 from schedd.owner.transact import Transactor
@@ -44,6 +45,7 @@ class _Loops:
     rescue: Rescue
     standing: Standing
     backfills: Backfills
+    redrives: Redrives
 
     def all(self) -> Sequence[TenureLoop]:
         return (
@@ -53,6 +55,7 @@ class _Loops:
             self.standing.loop,
             *self.rescue.loops,
             self.backfills.loop,
+            self.redrives.loop,
         )
 
 
@@ -160,6 +163,7 @@ class Owner:
             ),
             standing=Standing(board, store, transactor, clock, brake, nudges),
             backfills=Backfills(board, store, transactor, clock),
+            redrives=Redrives(board, catalogue, store, transactor, nudges),
         )
 
     def on_cluster_changed(self, told: Callable[[], None]) -> None:

@@ -11,6 +11,7 @@ from schedd.ports.backfills import BackfillStore
 from schedd.ports.calendars import CalendarStore
 from schedd.ports.cluster import Checkup, Cluster, ClusterClock, ClusterView, MemberView, Succession
 from schedd.ports.coordination import Coordination, KeepLease, LeaseKeeper
+from schedd.ports.dead_letters import DeadLetterStore
 from schedd.ports.lines import Changes, Nudges, WorkerLines
 from schedd.ports.membership import MembershipStore
 from schedd.ports.owner import OwnerStore
@@ -27,6 +28,7 @@ __all__ = [
     "ClusterClock",
     "ClusterView",
     "Coordination",
+    "DeadLetterStore",
     "KeepLease",
     "LeaseKeeper",
     "MemberView",

@@ -1,6 +1,6 @@
 """What a shard's owner reads and writes, one transaction a method, fenced by its shards' rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from schedd.core.model import (
     Firing,
     LiveRun,
     Loss,
+    Overlap,
     RunKey,
     Timer,
 )
@@ -31,6 +32,7 @@ from schedd.core.records import (
     StoredDefinition,
     Unstarted,
 )
+from schedd.core.redrive import OpenRedrive
 
 
 class OwnerStore(Protocol):
@@ -81,6 +83,23 @@ class OwnerStore(Protocol):
 
     async def feed(self, claim: Claim, wanted: Sequence[OpenBackfill]) -> list[LiveRun]:
         """Make the next runs of these backfills, as many as there is room for."""
+        ...
+
+    async def redrives(self, shards: Sequence[ShardId]) -> list[OpenRedrive]:
+        """Redrives that these shards' owner makes the runs of, oldest first, with the jobs of those
+        that come next.
+        """
+        ...
+
+    async def redrive(
+        self,
+        claim: Claim,
+        wanted: Sequence[OpenRedrive],
+        policies: Mapping[JobId, Overlap | None],
+    ) -> list[LiveRun]:
+        """Make the next runs of these redrives, as many as their rates allow; they are of any
+        shard. `policies`: by what a run of each job goes; letters of other jobs wait.
+        """
         ...
 
     async def give_back(self, claim: Claim, unstarted: Sequence[Unstarted]) -> list[LiveRun]: ...

@@ -24,7 +24,6 @@ from schedd.core.records import (
     AttemptRecord,
     Conflict,
     Counts,
-    DeadLetterRecord,
     Idempotency,
     JobRecord,
     RunRecord,
@@ -178,13 +177,6 @@ class UserStore(Protocol):
 
     async def output(self, run_id: RunId, token: Token | None) -> bytes | None: ...
     async def result(self, run_id: RunId) -> bytes | None: ...
-    async def list_dead_letters(
-        self,
-        namespace: str,
-        job: str | None,
-        after: tuple[datetime, RunId] | None,
-        limit: int,
-    ) -> list[DeadLetterRecord]: ...
     async def list_audit(
         self,
         action: str | None,

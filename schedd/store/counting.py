@@ -29,7 +29,7 @@ CROSS JOIN LATERAL (
 def counts(connection: Connection) -> Counts:
     """Jobs that people made, runs that haven't ended by state, dead letters."""
     jobs = _count(connection, "jobs", "deleted_at IS NULL AND NOT ephemeral", "jobs_name")
-    dead = _count(connection, "dead_letters", "true", "dead_letters")
+    dead = _count(connection, "dead_letters", "settled IS NULL", "dead_letters_waiting")
     live = _live(connection)
     return Counts(
         jobs, live.get("PENDING", 0), live.get("RUNNING", 0), live.get("RETRYING", 0), dead

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, func
 from sqlalchemy.dialects.postgresql import insert
 
-from schedd.core.ids import JobId, ShardId, TenureId
+from schedd.core.ids import JobId, RunId, ShardId, TenureId
 from schedd.core.lifecycle import TERMINAL
 from schedd.core.model import NewRun, Overlap, Priority, Trigger
 from schedd.store.arrays import clean
@@ -23,9 +23,11 @@ def insert_run_row(
     payload: bytes | None = None,
     overlap: Overlap | None = None,
     fired_by: TenureId | None = None,
+    redrive_of: RunId | None = None,
 ) -> bool:
     """Insert it, and its live row if it hasn't ended; False when the key is there already.
-    `fired_by`: the owner that accounts for it; None: a person's call.
+    `fired_by`: the owner that accounts for it; None: a person's call. `redrive_of`: the dead run
+    that it does again.
     """
     ended = run.state in TERMINAL
     made = connection.execute(
@@ -48,6 +50,7 @@ def insert_run_row(
             payload=payload,
             overlap=overlap and overlap.value,
             fired_by=fired_by,
+            redrive_of=redrive_of,
             excluded_by=clean(run.excluded_by) or None,
         )
         .on_conflict_do_nothing()

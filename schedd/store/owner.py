@@ -5,7 +5,7 @@ lock shard rows, alone ─→ the items whose shards are still owned ─→ body
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
@@ -14,7 +14,18 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, ShardId, Token
 from schedd.core.lifecycle import State
-from schedd.core.model import Assigned, Claim, Crowd, Draft, Firing, LiveRun, Loss, RunKey, Timer
+from schedd.core.model import (
+    Assigned,
+    Claim,
+    Crowd,
+    Draft,
+    Firing,
+    LiveRun,
+    Loss,
+    Overlap,
+    RunKey,
+    Timer,
+)
 from schedd.core.records import (
     Assignments,
     FailedTooOften,
@@ -26,7 +37,16 @@ from schedd.core.records import (
     StoredDefinition,
     Unstarted,
 )
-from schedd.store import assigning, dispatch, feeding, firing, overlapping, own_changes
+from schedd.core.redrive import OpenRedrive
+from schedd.store import (
+    assigning,
+    dispatch,
+    feeding,
+    firing,
+    overlapping,
+    own_changes,
+    redriving,
+)
 from schedd.store.database import Database
 from schedd.store.fence import lock_shards
 from schedd.store.halving import halved
@@ -169,6 +189,23 @@ class PostgresOwnerStore:
 
         def body(connection: Connection, mine: Sequence[OpenBackfill]) -> list[LiveRun]:
             return feeding.feed(connection, claim.tenure, mine, _shards(mine))
+
+        return await self._rows(claim, wanted, body)
+
+    async def redrives(self, shards: Sequence[ShardId]) -> list[OpenRedrive]:
+        """Those that these shards' owner makes the runs of, oldest first."""
+        return await self.database.call(lambda c: redriving.to_feed(c, shards))
+
+    async def redrive(
+        self,
+        claim: Claim,
+        wanted: Sequence[OpenRedrive],
+        policies: Mapping[JobId, Overlap | None],
+    ) -> list[LiveRun]:
+        """Make the next runs of these, as many as their rates allow."""
+
+        def body(connection: Connection, mine: Sequence[OpenRedrive]) -> list[LiveRun]:
+            return redriving.feed(connection, claim.tenure, mine, policies)
 
         return await self._rows(claim, wanted, body)
 

@@ -36,6 +36,7 @@ from schedd.store import (
 from schedd.store.backfill_store import PostgresBackfillStore
 from schedd.store.calendars import PostgresCalendarStore
 from schedd.store.database import Database
+from schedd.store.dead_letter_store import PostgresDeadLetterStore
 from schedd.store.fence import application_name, ending_blockers
 from schedd.store.halving import halved
 from schedd.store.owner import HORIZON, PostgresOwnerStore
@@ -217,6 +218,7 @@ class PostgresStore:
     calendars: PostgresCalendarStore = field(init=False)
     pauses: PostgresPauseStore = field(init=False)
     backfills: PostgresBackfillStore = field(init=False)
+    dead_letters: PostgresDeadLetterStore = field(init=False)
     recovery: PostgresRecoveryStore = field(init=False)
 
     def __post_init__(self) -> None:
@@ -229,6 +231,7 @@ class PostgresStore:
             "calendars": PostgresCalendarStore(self.database),
             "pauses": PostgresPauseStore(self.database),
             "backfills": PostgresBackfillStore(self.database),
+            "dead_letters": PostgresDeadLetterStore(self.database),
             "recovery": PostgresRecoveryStore(self.database),
         }
         for name, store in stores.items():

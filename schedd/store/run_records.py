@@ -67,7 +67,7 @@ def record(row: Row[Any]) -> RunRecord:
         row.namespace,
         row.name,
         row.ephemeral,
-        Trigger(row.trigger) if row.backfill is None else Trigger.BACKFILL,
+        _trigger(row),
         row.reason,
         row.assignments,
         row.instants,
@@ -83,7 +83,14 @@ def record(row: Row[Any]) -> RunRecord:
         backfill=row.backfill and BackfillId(row.backfill),
         fired_by=row.fired_by and TenureId(row.fired_by),
         member=row.member or "",
+        redrive_of=row.redrive_of and RunId(row.redrive_of),
     )
+
+
+def _trigger(row: Row[Any]) -> Trigger:
+    if row.backfill is not None:
+        return Trigger.BACKFILL
+    return Trigger(row.trigger) if row.redrive_of is None else Trigger.REDRIVE
 
 
 def of_job(namespace: str, job: str) -> Any:

@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, and_, func, select, tuple_
 from schedd.core.ids import BackfillId, JobId, RunId, Token
 from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import AuditEntry, NewRun, Overlap, Priority, Trigger
-from schedd.core.records import AttemptRecord, DeadLetterRecord, Idempotency, JobRecord, RunRecord
+from schedd.core.records import AttemptRecord, Idempotency, JobRecord, RunRecord
 from schedd.store import audit, idempotency
 from schedd.store.arrays import clean
 from schedd.store.inserting import insert_run_row
@@ -26,7 +26,6 @@ from schedd.store.run_records import newest_first, of_job, record, records
 from schedd.store.schema import (
     attempts,
     backfills,
-    dead_letters,
     jobs,
     live,
     outputs,
@@ -216,39 +215,14 @@ def result(connection: Connection, run_id: RunId) -> bytes | None:
     return None if found is None else bytes(found)
 
 
-def list_dead_letters(
-    connection: Connection,
-    namespace: str,
-    job: str | None,
-    after: tuple[datetime, RunId] | None,
-    limit: int,
-) -> list[DeadLetterRecord]:
-    """Newest first, past `after`."""
-    query = (
-        newest_first(limit)
-        .add_columns(dead_letters.c.fingerprint, dead_letters.c.died_at)
-        .join(
-            dead_letters,
-            (dead_letters.c.run_id == runs.c.run_id)
-            & (dead_letters.c.scheduled_at == runs.c.scheduled_at),
-        )
-        .where(jobs.c.namespace == clean(namespace))
-    )
-    if job is not None:
-        query = query.where(of_job(namespace, job))
-    if after is not None:
-        query = query.where(tuple_(runs.c.scheduled_at, runs.c.run_id) < after)
-    return [
-        DeadLetterRecord(record(row), row.fingerprint, row.died_at)
-        for row in connection.execute(query)
-    ]
-
-
 def _made_by(trigger: Trigger) -> ColumnElement[bool]:
     if trigger is Trigger.BACKFILL:
         backfilled = runs.c.job_id.in_(select(backfills.c.job_id))
         return and_(runs.c.backfill.is_not(None), backfilled)
-    return and_(runs.c.trigger == trigger.value, runs.c.backfill.is_(None))
+    if trigger is Trigger.REDRIVE:
+        return runs.c.redrive_of.is_not(None)
+    neither = runs.c.backfill.is_(None) & runs.c.redrive_of.is_(None)
+    return and_(runs.c.trigger == trigger.value, neither)
 
 
 def _attempt(row: Any) -> AttemptRecord:

@@ -10,6 +10,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     DateTime,
+    Float,
     Integer,
     LargeBinary,
     MetaData,
@@ -118,6 +119,7 @@ runs = Table(
     Column("overlap", Text),
     Column("excluded_by", Text),
     Column("backfill", Uuid),
+    Column("redrive_of", Uuid),
 )
 
 calendars = Table(
@@ -239,6 +241,32 @@ dead_letters = Table(
     Column("job_id", Uuid, nullable=False),
     Column("fingerprint", Text, nullable=False),
     Column("died_at", INSTANT, nullable=False),
+    Column("redrive", Uuid),
+    Column("settled", Text),
+    Column("settled_at", INSTANT),
+    Column("settled_by", Text, nullable=False),
+    Column("became", Uuid),
+    Column("note", Text, nullable=False),
+)
+
+redrives = Table(
+    "redrives",
+    metadata,
+    Column("redrive_id", Uuid, primary_key=True),
+    Column("shard", Integer, nullable=False),
+    Column("namespace", Text, nullable=False),
+    Column("job", Text, nullable=False),
+    Column("fingerprint", Text, nullable=False),
+    Column("rate", Float, nullable=False),
+    Column("payload", LargeBinary),
+    Column("total", Integer, nullable=False),
+    Column("open", Boolean, nullable=False),
+    Column("fed_until", INSTANT),
+    Column("created_at", INSTANT, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("stopped_at", INSTANT),
+    Column("stopped_by", Text, nullable=False),
+    Column("finished_at", INSTANT),
 )
 
 idempotency_keys = Table(

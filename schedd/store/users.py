@@ -13,7 +13,6 @@ from schedd.core.records import (
     AttemptRecord,
     Conflict,
     Counts,
-    DeadLetterRecord,
     Idempotency,
     JobRecord,
     RunRecord,
@@ -187,18 +186,6 @@ class PostgresUserStore:
     async def result(self, run_id: RunId) -> bytes | None:
         """What the run gave back."""
         return await self.database.call(lambda c: runs.result(c, run_id))
-
-    async def list_dead_letters(
-        self,
-        namespace: str,
-        job: str | None,
-        after: tuple[datetime, RunId] | None,
-        limit: int,
-    ) -> list[DeadLetterRecord]:
-        """Newest first, past `after`."""
-        return await self.database.call(
-            lambda c: runs.list_dead_letters(c, namespace, job, after, limit)
-        )
 
     async def list_audit(
         self,

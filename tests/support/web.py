@@ -178,6 +178,7 @@ async def served(dsn: str) -> AsyncIterator[Web]:
         calendars=store.calendars,
         pauses=store.pauses,
         backfills=store.backfills,
+        dead_letters=store.dead_letters,
         membership=store.membership,
         worker_store=store.workers,
         clock=clock,

@@ -75,6 +75,7 @@ class Run(google.protobuf.message.Message):
     FIRED_BY_FIELD_NUMBER: builtins.int
     TENURE_FIELD_NUMBER: builtins.int
     EXCLUDED_BY_FIELD_NUMBER: builtins.int
+    REDRIVE_OF_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     namespace: builtins.str
     job: builtins.str
@@ -109,6 +110,8 @@ class Run(google.protobuf.message.Message):
     """What kept it from running, in words: the run that was in its way, the calendar, who paused,
     edited or deleted its job.
     """
+    redrive_of: builtins.str
+    """The dead run that it does again."""
     @property
     def scheduled_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """The nominal instant."""
@@ -159,9 +162,10 @@ class Run(google.protobuf.message.Message):
         fired_by: builtins.str = ...,
         tenure: builtins.str = ...,
         excluded_by: builtins.str = ...,
+        redrive_of: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "_lateness_ms", b"_lateness_ms", "due_at", b"due_at", "exit_code", b"exit_code", "finished_at", b"finished_at", "lateness_ms", b"lateness_ms", "retry_at", b"retry_at", "scheduled_at", b"scheduled_at", "scheduled_until", b"scheduled_until", "started_at", b"started_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "_lateness_ms", b"_lateness_ms", "assignments", b"assignments", "attempt", b"attempt", "backfill_id", b"backfill_id", "count", b"count", "due_at", b"due_at", "error", b"error", "excluded_by", b"excluded_by", "exit_code", b"exit_code", "fencing_token", b"fencing_token", "finished_at", b"finished_at", "fired_by", b"fired_by", "generation", b"generation", "job", b"job", "job_id", b"job_id", "lateness_ms", b"lateness_ms", "namespace", b"namespace", "priority", b"priority", "reason", b"reason", "retry_at", b"retry_at", "run_id", b"run_id", "scheduled_at", b"scheduled_at", "scheduled_until", b"scheduled_until", "started_at", b"started_at", "state", b"state", "tenure", b"tenure", "trigger", b"trigger", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "_lateness_ms", b"_lateness_ms", "assignments", b"assignments", "attempt", b"attempt", "backfill_id", b"backfill_id", "count", b"count", "due_at", b"due_at", "error", b"error", "excluded_by", b"excluded_by", "exit_code", b"exit_code", "fencing_token", b"fencing_token", "finished_at", b"finished_at", "fired_by", b"fired_by", "generation", b"generation", "job", b"job", "job_id", b"job_id", "lateness_ms", b"lateness_ms", "namespace", b"namespace", "priority", b"priority", "reason", b"reason", "redrive_of", b"redrive_of", "retry_at", b"retry_at", "run_id", b"run_id", "scheduled_at", b"scheduled_at", "scheduled_until", b"scheduled_until", "started_at", b"started_at", "state", b"state", "tenure", b"tenure", "trigger", b"trigger", "worker", b"worker"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_exit_code", b"_exit_code"]) -> typing.Literal["exit_code"] | None: ...
     @typing.overload
@@ -317,25 +321,228 @@ global___RunResult = RunResult
 
 @typing.final
 class DeadLetter(google.protobuf.message.Message):
+    """A run that failed for good, and waits for a person until it is settled."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    class _Settled:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _SettledEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[DeadLetter._Settled.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        SETTLED_UNSPECIFIED: DeadLetter._Settled.ValueType  # 0
+        SETTLED_REDRIVEN: DeadLetter._Settled.ValueType  # 1
+        SETTLED_DISCARDED: DeadLetter._Settled.ValueType  # 2
+
+    class Settled(_Settled, metaclass=_SettledEnumTypeWrapper): ...
+    SETTLED_UNSPECIFIED: DeadLetter.Settled.ValueType  # 0
+    SETTLED_REDRIVEN: DeadLetter.Settled.ValueType  # 1
+    SETTLED_DISCARDED: DeadLetter.Settled.ValueType  # 2
 
     RUN_FIELD_NUMBER: builtins.int
     FINGERPRINT_FIELD_NUMBER: builtins.int
     DIED_AT_FIELD_NUMBER: builtins.int
+    SETTLED_FIELD_NUMBER: builtins.int
+    SETTLED_AT_FIELD_NUMBER: builtins.int
+    SETTLED_BY_FIELD_NUMBER: builtins.int
+    REDRIVEN_AS_FIELD_NUMBER: builtins.int
+    REDRIVE_ID_FIELD_NUMBER: builtins.int
+    NOTE_FIELD_NUMBER: builtins.int
     fingerprint: builtins.str
     """Of the error, numbers and ids left out."""
+    settled: global___DeadLetter.Settled.ValueType
+    """What became of it; unspecified while it waits."""
+    settled_by: builtins.str
+    redriven_as: builtins.str
+    """The run that does it again."""
+    redrive_id: builtins.str
+    """The redrive that is to do it again, or did."""
+    note: builtins.str
+    """Why it was discarded."""
     @property
     def run(self) -> global___Run: ...
     @property
     def died_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    @property
+    def settled_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
         run: global___Run | None = ...,
         fingerprint: builtins.str = ...,
         died_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        settled: global___DeadLetter.Settled.ValueType = ...,
+        settled_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        settled_by: builtins.str = ...,
+        redriven_as: builtins.str = ...,
+        redrive_id: builtins.str = ...,
+        note: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["died_at", b"died_at", "run", b"run"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["died_at", b"died_at", "fingerprint", b"fingerprint", "run", b"run"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["died_at", b"died_at", "run", b"run", "settled_at", b"settled_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["died_at", b"died_at", "fingerprint", b"fingerprint", "note", b"note", "redrive_id", b"redrive_id", "redriven_as", b"redriven_as", "run", b"run", "settled", b"settled", "settled_at", b"settled_at", "settled_by", b"settled_by"]) -> None: ...
 
 global___DeadLetter = DeadLetter
+
+@typing.final
+class DeadLetterGroup(google.protobuf.message.Message):
+    """Dead letters of one job with one kind of error, that wait."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FINGERPRINT_FIELD_NUMBER: builtins.int
+    NAMESPACE_FIELD_NUMBER: builtins.int
+    JOB_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    EXIT_CODE_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
+    PROMISED_FIELD_NUMBER: builtins.int
+    FIRST_DIED_AT_FIELD_NUMBER: builtins.int
+    LAST_DIED_AT_FIELD_NUMBER: builtins.int
+    RUN_ID_FIELD_NUMBER: builtins.int
+    fingerprint: builtins.str
+    namespace: builtins.str
+    job: builtins.str
+    """Empty for submitted runs."""
+    reason: schedproto.v1.common_pb2.Reason.ValueType
+    error: builtins.str
+    """Of the newest."""
+    exit_code: builtins.int
+    count: builtins.int
+    promised: builtins.int
+    """How many of them a redrive is to do again."""
+    run_id: builtins.str
+    """The newest."""
+    @property
+    def first_died_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    @property
+    def last_died_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        fingerprint: builtins.str = ...,
+        namespace: builtins.str = ...,
+        job: builtins.str = ...,
+        reason: schedproto.v1.common_pb2.Reason.ValueType = ...,
+        error: builtins.str = ...,
+        exit_code: builtins.int | None = ...,
+        count: builtins.int = ...,
+        promised: builtins.int = ...,
+        first_died_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        last_died_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        run_id: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "exit_code", b"exit_code", "first_died_at", b"first_died_at", "last_died_at", b"last_died_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "count", b"count", "error", b"error", "exit_code", b"exit_code", "fingerprint", b"fingerprint", "first_died_at", b"first_died_at", "job", b"job", "last_died_at", b"last_died_at", "namespace", b"namespace", "promised", b"promised", "reason", b"reason", "run_id", b"run_id"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_exit_code", b"_exit_code"]) -> typing.Literal["exit_code"] | None: ...
+
+global___DeadLetterGroup = DeadLetterGroup
+
+@typing.final
+class Redrive(google.protobuf.message.Message):
+    """Dead letters that are done again, so many a second."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    class _State:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _StateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[Redrive._State.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        STATE_UNSPECIFIED: Redrive._State.ValueType  # 0
+        STATE_OPEN: Redrive._State.ValueType  # 1
+        STATE_STOPPED: Redrive._State.ValueType  # 2
+        STATE_DONE: Redrive._State.ValueType  # 3
+
+    class State(_State, metaclass=_StateEnumTypeWrapper): ...
+    STATE_UNSPECIFIED: Redrive.State.ValueType  # 0
+    STATE_OPEN: Redrive.State.ValueType  # 1
+    STATE_STOPPED: Redrive.State.ValueType  # 2
+    STATE_DONE: Redrive.State.ValueType  # 3
+
+    @typing.final
+    class RunsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    REDRIVE_ID_FIELD_NUMBER: builtins.int
+    NAMESPACE_FIELD_NUMBER: builtins.int
+    JOB_FIELD_NUMBER: builtins.int
+    FINGERPRINT_FIELD_NUMBER: builtins.int
+    RATE_FIELD_NUMBER: builtins.int
+    TOTAL_FIELD_NUMBER: builtins.int
+    MADE_FIELD_NUMBER: builtins.int
+    LEFT_OUT_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    RUNS_FIELD_NUMBER: builtins.int
+    CREATED_AT_FIELD_NUMBER: builtins.int
+    CREATED_BY_FIELD_NUMBER: builtins.int
+    STOPPED_AT_FIELD_NUMBER: builtins.int
+    STOPPED_BY_FIELD_NUMBER: builtins.int
+    FINISHED_AT_FIELD_NUMBER: builtins.int
+    PAYLOAD_EDITED_FIELD_NUMBER: builtins.int
+    redrive_id: builtins.str
+    namespace: builtins.str
+    job: builtins.str
+    """Which were chosen, when it was asked for; empty: whatever that is."""
+    fingerprint: builtins.str
+    rate: builtins.float
+    """Runs a second, over the whole cluster."""
+    total: builtins.int
+    """Chosen, done again, and left out since their jobs are deleted."""
+    made: builtins.int
+    left_out: builtins.int
+    state: global___Redrive.State.ValueType
+    created_by: builtins.str
+    stopped_by: builtins.str
+    payload_edited: builtins.bool
+    """It gives each run another payload than it had."""
+    @property
+    def runs(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """Of the runs that were made, how many are in which state."""
+
+    @property
+    def created_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    @property
+    def stopped_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    @property
+    def finished_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """All were made; runs may be under way."""
+
+    def __init__(
+        self,
+        *,
+        redrive_id: builtins.str = ...,
+        namespace: builtins.str = ...,
+        job: builtins.str = ...,
+        fingerprint: builtins.str = ...,
+        rate: builtins.float = ...,
+        total: builtins.int = ...,
+        made: builtins.int = ...,
+        left_out: builtins.int = ...,
+        state: global___Redrive.State.ValueType = ...,
+        runs: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        created_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        created_by: builtins.str = ...,
+        stopped_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        stopped_by: builtins.str = ...,
+        finished_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        payload_edited: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["created_at", b"created_at", "finished_at", b"finished_at", "stopped_at", b"stopped_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["created_at", b"created_at", "created_by", b"created_by", "fingerprint", b"fingerprint", "finished_at", b"finished_at", "job", b"job", "left_out", b"left_out", "made", b"made", "namespace", b"namespace", "payload_edited", b"payload_edited", "rate", b"rate", "redrive_id", b"redrive_id", "runs", b"runs", "state", b"state", "stopped_at", b"stopped_at", "stopped_by", b"stopped_by", "total", b"total"]) -> None: ...
+
+global___Redrive = Redrive

@@ -210,7 +210,9 @@ class RetryRunRequest(google.protobuf.message.Message):
     run_id: builtins.str
     request_id: builtins.str
     @property
-    def payload(self) -> schedproto.v1.common_pb2.Payload: ...
+    def payload(self) -> schedproto.v1.common_pb2.Payload:
+        """Instead of that of the run."""
+
     def __init__(
         self,
         *,
@@ -357,10 +359,17 @@ class ListDeadLettersRequest(google.protobuf.message.Message):
     JOB_FIELD_NUMBER: builtins.int
     PAGE_SIZE_FIELD_NUMBER: builtins.int
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    FINGERPRINT_FIELD_NUMBER: builtins.int
+    SETTLED_FIELD_NUMBER: builtins.int
+    REDRIVE_ID_FIELD_NUMBER: builtins.int
     namespace: builtins.str
     job: builtins.str
     page_size: builtins.int
     page_token: builtins.str
+    fingerprint: builtins.str
+    settled: builtins.bool
+    """Also those that were redriven or discarded."""
+    redrive_id: builtins.str
     def __init__(
         self,
         *,
@@ -368,8 +377,11 @@ class ListDeadLettersRequest(google.protobuf.message.Message):
         job: builtins.str = ...,
         page_size: builtins.int = ...,
         page_token: builtins.str = ...,
+        fingerprint: builtins.str = ...,
+        settled: builtins.bool = ...,
+        redrive_id: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["job", b"job", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["fingerprint", b"fingerprint", "job", b"job", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "redrive_id", b"redrive_id", "settled", b"settled"]) -> None: ...
 
 global___ListDeadLettersRequest = ListDeadLettersRequest
 
@@ -391,3 +403,265 @@ class ListDeadLettersResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["dead_letters", b"dead_letters", "next_page_token", b"next_page_token"]) -> None: ...
 
 global___ListDeadLettersResponse = ListDeadLettersResponse
+
+@typing.final
+class GetDeadLetterRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["run_id", b"run_id"]) -> None: ...
+
+global___GetDeadLetterRequest = GetDeadLetterRequest
+
+@typing.final
+class ListDeadLetterGroupsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: builtins.int
+    JOB_FIELD_NUMBER: builtins.int
+    namespace: builtins.str
+    job: builtins.str
+    def __init__(
+        self,
+        *,
+        namespace: builtins.str = ...,
+        job: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["job", b"job", "namespace", b"namespace"]) -> None: ...
+
+global___ListDeadLetterGroupsRequest = ListDeadLetterGroupsRequest
+
+@typing.final
+class ListDeadLetterGroupsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: builtins.int
+    @property
+    def groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[schedproto.v1.run_pb2.DeadLetterGroup]:
+        """At most 1,000."""
+
+    def __init__(
+        self,
+        *,
+        groups: collections.abc.Iterable[schedproto.v1.run_pb2.DeadLetterGroup] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["groups", b"groups"]) -> None: ...
+
+global___ListDeadLetterGroupsResponse = ListDeadLetterGroupsResponse
+
+@typing.final
+class DiscardDeadLettersRequest(google.protobuf.message.Message):
+    """Either run_ids, or what the others choose: those that wait and aren't promised to a redrive."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: builtins.int
+    RUN_IDS_FIELD_NUMBER: builtins.int
+    JOB_FIELD_NUMBER: builtins.int
+    FINGERPRINT_FIELD_NUMBER: builtins.int
+    ALL_FIELD_NUMBER: builtins.int
+    NOTE_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    namespace: builtins.str
+    job: builtins.str
+    fingerprint: builtins.str
+    all: builtins.bool
+    """All that wait: only said when neither job nor fingerprint is."""
+    note: builtins.str
+    request_id: builtins.str
+    @property
+    def run_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        namespace: builtins.str = ...,
+        run_ids: collections.abc.Iterable[builtins.str] | None = ...,
+        job: builtins.str = ...,
+        fingerprint: builtins.str = ...,
+        all: builtins.bool = ...,
+        note: builtins.str = ...,
+        request_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["all", b"all", "fingerprint", b"fingerprint", "job", b"job", "namespace", b"namespace", "note", b"note", "request_id", b"request_id", "run_ids", b"run_ids"]) -> None: ...
+
+global___DiscardDeadLettersRequest = DiscardDeadLettersRequest
+
+@typing.final
+class DiscardDeadLettersResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DISCARDED_FIELD_NUMBER: builtins.int
+    discarded: builtins.int
+    def __init__(
+        self,
+        *,
+        discarded: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["discarded", b"discarded"]) -> None: ...
+
+global___DiscardDeadLettersResponse = DiscardDeadLettersResponse
+
+@typing.final
+class RedriveDeadLettersRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: builtins.int
+    JOB_FIELD_NUMBER: builtins.int
+    FINGERPRINT_FIELD_NUMBER: builtins.int
+    ALL_FIELD_NUMBER: builtins.int
+    RATE_FIELD_NUMBER: builtins.int
+    PAYLOAD_FIELD_NUMBER: builtins.int
+    DRY_RUN_FIELD_NUMBER: builtins.int
+    IDEMPOTENCY_KEY_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    namespace: builtins.str
+    job: builtins.str
+    fingerprint: builtins.str
+    all: builtins.bool
+    """All that wait: only said when neither job nor fingerprint is."""
+    rate: builtins.float
+    """Runs a second, 0.01 to 1,000; 0: 10."""
+    dry_run: builtins.bool
+    """Say how many; store nothing."""
+    idempotency_key: builtins.str
+    request_id: builtins.str
+    @property
+    def payload(self) -> schedproto.v1.common_pb2.Payload:
+        """Instead of that of each run."""
+
+    def __init__(
+        self,
+        *,
+        namespace: builtins.str = ...,
+        job: builtins.str = ...,
+        fingerprint: builtins.str = ...,
+        all: builtins.bool = ...,
+        rate: builtins.float = ...,
+        payload: schedproto.v1.common_pb2.Payload | None = ...,
+        dry_run: builtins.bool = ...,
+        idempotency_key: builtins.str = ...,
+        request_id: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["payload", b"payload"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["all", b"all", "dry_run", b"dry_run", "fingerprint", b"fingerprint", "idempotency_key", b"idempotency_key", "job", b"job", "namespace", b"namespace", "payload", b"payload", "rate", b"rate", "request_id", b"request_id"]) -> None: ...
+
+global___RedriveDeadLettersRequest = RedriveDeadLettersRequest
+
+@typing.final
+class RedriveDeadLettersResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOTAL_FIELD_NUMBER: builtins.int
+    REDRIVE_FIELD_NUMBER: builtins.int
+    total: builtins.int
+    @property
+    def redrive(self) -> schedproto.v1.run_pb2.Redrive:
+        """Not with dry_run."""
+
+    def __init__(
+        self,
+        *,
+        total: builtins.int = ...,
+        redrive: schedproto.v1.run_pb2.Redrive | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["redrive", b"redrive"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["redrive", b"redrive", "total", b"total"]) -> None: ...
+
+global___RedriveDeadLettersResponse = RedriveDeadLettersResponse
+
+@typing.final
+class GetRedriveRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REDRIVE_ID_FIELD_NUMBER: builtins.int
+    redrive_id: builtins.str
+    def __init__(
+        self,
+        *,
+        redrive_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["redrive_id", b"redrive_id"]) -> None: ...
+
+global___GetRedriveRequest = GetRedriveRequest
+
+@typing.final
+class ListRedrivesRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: builtins.int
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    namespace: builtins.str
+    page_size: builtins.int
+    page_token: builtins.str
+    def __init__(
+        self,
+        *,
+        namespace: builtins.str = ...,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
+
+global___ListRedrivesRequest = ListRedrivesRequest
+
+@typing.final
+class ListRedrivesResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REDRIVES_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    @property
+    def redrives(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[schedproto.v1.run_pb2.Redrive]: ...
+    def __init__(
+        self,
+        *,
+        redrives: collections.abc.Iterable[schedproto.v1.run_pb2.Redrive] | None = ...,
+        next_page_token: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["next_page_token", b"next_page_token", "redrives", b"redrives"]) -> None: ...
+
+global___ListRedrivesResponse = ListRedrivesResponse
+
+@typing.final
+class StopRedriveRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REDRIVE_ID_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    redrive_id: builtins.str
+    request_id: builtins.str
+    def __init__(
+        self,
+        *,
+        redrive_id: builtins.str = ...,
+        request_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["redrive_id", b"redrive_id", "request_id", b"request_id"]) -> None: ...
+
+global___StopRedriveRequest = StopRedriveRequest
+
+@typing.final
+class ResumeRedriveRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REDRIVE_ID_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    redrive_id: builtins.str
+    request_id: builtins.str
+    def __init__(
+        self,
+        *,
+        redrive_id: builtins.str = ...,
+        request_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["redrive_id", b"redrive_id", "request_id", b"request_id"]) -> None: ...
+
+global___ResumeRedriveRequest = ResumeRedriveRequest

@@ -90,6 +90,46 @@ class RunServiceStub(object):
                 request_serializer=schedproto_dot_v1_dot_run__service__pb2.ListDeadLettersRequest.SerializeToString,
                 response_deserializer=schedproto_dot_v1_dot_run__service__pb2.ListDeadLettersResponse.FromString,
                 _registered_method=True)
+        self.GetDeadLetter = channel.unary_unary(
+                '/schedd.v1.RunService/GetDeadLetter',
+                request_serializer=schedproto_dot_v1_dot_run__service__pb2.GetDeadLetterRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_run__pb2.DeadLetter.FromString,
+                _registered_method=True)
+        self.ListDeadLetterGroups = channel.unary_unary(
+                '/schedd.v1.RunService/ListDeadLetterGroups',
+                request_serializer=schedproto_dot_v1_dot_run__service__pb2.ListDeadLetterGroupsRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_run__service__pb2.ListDeadLetterGroupsResponse.FromString,
+                _registered_method=True)
+        self.DiscardDeadLetters = channel.unary_unary(
+                '/schedd.v1.RunService/DiscardDeadLetters',
+                request_serializer=schedproto_dot_v1_dot_run__service__pb2.DiscardDeadLettersRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_run__service__pb2.DiscardDeadLettersResponse.FromString,
+                _registered_method=True)
+        self.RedriveDeadLetters = channel.unary_unary(
+                '/schedd.v1.RunService/RedriveDeadLetters',
+                request_serializer=schedproto_dot_v1_dot_run__service__pb2.RedriveDeadLettersRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_run__service__pb2.RedriveDeadLettersResponse.FromString,
+                _registered_method=True)
+        self.GetRedrive = channel.unary_unary(
+                '/schedd.v1.RunService/GetRedrive',
+                request_serializer=schedproto_dot_v1_dot_run__service__pb2.GetRedriveRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_run__pb2.Redrive.FromString,
+                _registered_method=True)
+        self.ListRedrives = channel.unary_unary(
+                '/schedd.v1.RunService/ListRedrives',
+                request_serializer=schedproto_dot_v1_dot_run__service__pb2.ListRedrivesRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_run__service__pb2.ListRedrivesResponse.FromString,
+                _registered_method=True)
+        self.StopRedrive = channel.unary_unary(
+                '/schedd.v1.RunService/StopRedrive',
+                request_serializer=schedproto_dot_v1_dot_run__service__pb2.StopRedriveRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_run__pb2.Redrive.FromString,
+                _registered_method=True)
+        self.ResumeRedrive = channel.unary_unary(
+                '/schedd.v1.RunService/ResumeRedrive',
+                request_serializer=schedproto_dot_v1_dot_run__service__pb2.ResumeRedriveRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_run__pb2.Redrive.FromString,
+                _registered_method=True)
 
 
 class RunServiceServicer(object):
@@ -128,7 +168,9 @@ class RunServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RetryRun(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Do again what failed for good, was cancelled, or waited too long: a new run that names the old
+        one, of the job as it is now. Twice gives the same run.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -159,6 +201,58 @@ class RunServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListDeadLetters(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetDeadLetter(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListDeadLetterGroups(self, request, context):
+        """Those that wait, by job and kind of error; the greatest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DiscardDeadLetters(self, request, context):
+        """They wait for nobody any more. Their runs stay as they are.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RedriveDeadLetters(self, request, context):
+        """Do many again, so many a second.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetRedrive(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRedrives(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StopRedrive(self, request, context):
+        """Make no more runs of it until it is resumed; those that there are go on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeRedrive(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -221,6 +315,46 @@ def add_RunServiceServicer_to_server(servicer, server):
                     servicer.ListDeadLetters,
                     request_deserializer=schedproto_dot_v1_dot_run__service__pb2.ListDeadLettersRequest.FromString,
                     response_serializer=schedproto_dot_v1_dot_run__service__pb2.ListDeadLettersResponse.SerializeToString,
+            ),
+            'GetDeadLetter': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetDeadLetter,
+                    request_deserializer=schedproto_dot_v1_dot_run__service__pb2.GetDeadLetterRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_run__pb2.DeadLetter.SerializeToString,
+            ),
+            'ListDeadLetterGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDeadLetterGroups,
+                    request_deserializer=schedproto_dot_v1_dot_run__service__pb2.ListDeadLetterGroupsRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_run__service__pb2.ListDeadLetterGroupsResponse.SerializeToString,
+            ),
+            'DiscardDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.DiscardDeadLetters,
+                    request_deserializer=schedproto_dot_v1_dot_run__service__pb2.DiscardDeadLettersRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_run__service__pb2.DiscardDeadLettersResponse.SerializeToString,
+            ),
+            'RedriveDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.RedriveDeadLetters,
+                    request_deserializer=schedproto_dot_v1_dot_run__service__pb2.RedriveDeadLettersRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_run__service__pb2.RedriveDeadLettersResponse.SerializeToString,
+            ),
+            'GetRedrive': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRedrive,
+                    request_deserializer=schedproto_dot_v1_dot_run__service__pb2.GetRedriveRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_run__pb2.Redrive.SerializeToString,
+            ),
+            'ListRedrives': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRedrives,
+                    request_deserializer=schedproto_dot_v1_dot_run__service__pb2.ListRedrivesRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_run__service__pb2.ListRedrivesResponse.SerializeToString,
+            ),
+            'StopRedrive': grpc.unary_unary_rpc_method_handler(
+                    servicer.StopRedrive,
+                    request_deserializer=schedproto_dot_v1_dot_run__service__pb2.StopRedriveRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_run__pb2.Redrive.SerializeToString,
+            ),
+            'ResumeRedrive': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeRedrive,
+                    request_deserializer=schedproto_dot_v1_dot_run__service__pb2.ResumeRedriveRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_run__pb2.Redrive.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -520,6 +654,222 @@ class RunService(object):
             '/schedd.v1.RunService/ListDeadLetters',
             schedproto_dot_v1_dot_run__service__pb2.ListDeadLettersRequest.SerializeToString,
             schedproto_dot_v1_dot_run__service__pb2.ListDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetDeadLetter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/schedd.v1.RunService/GetDeadLetter',
+            schedproto_dot_v1_dot_run__service__pb2.GetDeadLetterRequest.SerializeToString,
+            schedproto_dot_v1_dot_run__pb2.DeadLetter.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDeadLetterGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/schedd.v1.RunService/ListDeadLetterGroups',
+            schedproto_dot_v1_dot_run__service__pb2.ListDeadLetterGroupsRequest.SerializeToString,
+            schedproto_dot_v1_dot_run__service__pb2.ListDeadLetterGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DiscardDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/schedd.v1.RunService/DiscardDeadLetters',
+            schedproto_dot_v1_dot_run__service__pb2.DiscardDeadLettersRequest.SerializeToString,
+            schedproto_dot_v1_dot_run__service__pb2.DiscardDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RedriveDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/schedd.v1.RunService/RedriveDeadLetters',
+            schedproto_dot_v1_dot_run__service__pb2.RedriveDeadLettersRequest.SerializeToString,
+            schedproto_dot_v1_dot_run__service__pb2.RedriveDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRedrive(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/schedd.v1.RunService/GetRedrive',
+            schedproto_dot_v1_dot_run__service__pb2.GetRedriveRequest.SerializeToString,
+            schedproto_dot_v1_dot_run__pb2.Redrive.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRedrives(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/schedd.v1.RunService/ListRedrives',
+            schedproto_dot_v1_dot_run__service__pb2.ListRedrivesRequest.SerializeToString,
+            schedproto_dot_v1_dot_run__service__pb2.ListRedrivesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StopRedrive(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/schedd.v1.RunService/StopRedrive',
+            schedproto_dot_v1_dot_run__service__pb2.StopRedriveRequest.SerializeToString,
+            schedproto_dot_v1_dot_run__pb2.Redrive.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeRedrive(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/schedd.v1.RunService/ResumeRedrive',
+            schedproto_dot_v1_dot_run__service__pb2.ResumeRedriveRequest.SerializeToString,
+            schedproto_dot_v1_dot_run__pb2.Redrive.FromString,
             options,
             channel_credentials,
             insecure,

@@ -51,6 +51,9 @@ class RunServiceStub:
         schedproto.v1.run_service_pb2.RetryRunRequest,
         schedproto.v1.run_pb2.Run,
     ]
+    """Do again what failed for good, was cancelled, or waited too long: a new run that names the old
+    one, of the job as it is now. Twice gives the same run.
+    """
 
     ListAttempts: grpc.UnaryUnaryMultiCallable[
         schedproto.v1.run_service_pb2.ListAttemptsRequest,
@@ -76,6 +79,50 @@ class RunServiceStub:
     ListDeadLetters: grpc.UnaryUnaryMultiCallable[
         schedproto.v1.run_service_pb2.ListDeadLettersRequest,
         schedproto.v1.run_service_pb2.ListDeadLettersResponse,
+    ]
+
+    GetDeadLetter: grpc.UnaryUnaryMultiCallable[
+        schedproto.v1.run_service_pb2.GetDeadLetterRequest,
+        schedproto.v1.run_pb2.DeadLetter,
+    ]
+
+    ListDeadLetterGroups: grpc.UnaryUnaryMultiCallable[
+        schedproto.v1.run_service_pb2.ListDeadLetterGroupsRequest,
+        schedproto.v1.run_service_pb2.ListDeadLetterGroupsResponse,
+    ]
+    """Those that wait, by job and kind of error; the greatest first."""
+
+    DiscardDeadLetters: grpc.UnaryUnaryMultiCallable[
+        schedproto.v1.run_service_pb2.DiscardDeadLettersRequest,
+        schedproto.v1.run_service_pb2.DiscardDeadLettersResponse,
+    ]
+    """They wait for nobody any more. Their runs stay as they are."""
+
+    RedriveDeadLetters: grpc.UnaryUnaryMultiCallable[
+        schedproto.v1.run_service_pb2.RedriveDeadLettersRequest,
+        schedproto.v1.run_service_pb2.RedriveDeadLettersResponse,
+    ]
+    """Do many again, so many a second."""
+
+    GetRedrive: grpc.UnaryUnaryMultiCallable[
+        schedproto.v1.run_service_pb2.GetRedriveRequest,
+        schedproto.v1.run_pb2.Redrive,
+    ]
+
+    ListRedrives: grpc.UnaryUnaryMultiCallable[
+        schedproto.v1.run_service_pb2.ListRedrivesRequest,
+        schedproto.v1.run_service_pb2.ListRedrivesResponse,
+    ]
+
+    StopRedrive: grpc.UnaryUnaryMultiCallable[
+        schedproto.v1.run_service_pb2.StopRedriveRequest,
+        schedproto.v1.run_pb2.Redrive,
+    ]
+    """Make no more runs of it until it is resumed; those that there are go on."""
+
+    ResumeRedrive: grpc.UnaryUnaryMultiCallable[
+        schedproto.v1.run_service_pb2.ResumeRedriveRequest,
+        schedproto.v1.run_pb2.Redrive,
     ]
 
 class RunServiceAsyncStub:
@@ -110,6 +157,9 @@ class RunServiceAsyncStub:
         schedproto.v1.run_service_pb2.RetryRunRequest,
         schedproto.v1.run_pb2.Run,
     ]
+    """Do again what failed for good, was cancelled, or waited too long: a new run that names the old
+    one, of the job as it is now. Twice gives the same run.
+    """
 
     ListAttempts: grpc.aio.UnaryUnaryMultiCallable[
         schedproto.v1.run_service_pb2.ListAttemptsRequest,
@@ -135,6 +185,50 @@ class RunServiceAsyncStub:
     ListDeadLetters: grpc.aio.UnaryUnaryMultiCallable[
         schedproto.v1.run_service_pb2.ListDeadLettersRequest,
         schedproto.v1.run_service_pb2.ListDeadLettersResponse,
+    ]
+
+    GetDeadLetter: grpc.aio.UnaryUnaryMultiCallable[
+        schedproto.v1.run_service_pb2.GetDeadLetterRequest,
+        schedproto.v1.run_pb2.DeadLetter,
+    ]
+
+    ListDeadLetterGroups: grpc.aio.UnaryUnaryMultiCallable[
+        schedproto.v1.run_service_pb2.ListDeadLetterGroupsRequest,
+        schedproto.v1.run_service_pb2.ListDeadLetterGroupsResponse,
+    ]
+    """Those that wait, by job and kind of error; the greatest first."""
+
+    DiscardDeadLetters: grpc.aio.UnaryUnaryMultiCallable[
+        schedproto.v1.run_service_pb2.DiscardDeadLettersRequest,
+        schedproto.v1.run_service_pb2.DiscardDeadLettersResponse,
+    ]
+    """They wait for nobody any more. Their runs stay as they are."""
+
+    RedriveDeadLetters: grpc.aio.UnaryUnaryMultiCallable[
+        schedproto.v1.run_service_pb2.RedriveDeadLettersRequest,
+        schedproto.v1.run_service_pb2.RedriveDeadLettersResponse,
+    ]
+    """Do many again, so many a second."""
+
+    GetRedrive: grpc.aio.UnaryUnaryMultiCallable[
+        schedproto.v1.run_service_pb2.GetRedriveRequest,
+        schedproto.v1.run_pb2.Redrive,
+    ]
+
+    ListRedrives: grpc.aio.UnaryUnaryMultiCallable[
+        schedproto.v1.run_service_pb2.ListRedrivesRequest,
+        schedproto.v1.run_service_pb2.ListRedrivesResponse,
+    ]
+
+    StopRedrive: grpc.aio.UnaryUnaryMultiCallable[
+        schedproto.v1.run_service_pb2.StopRedriveRequest,
+        schedproto.v1.run_pb2.Redrive,
+    ]
+    """Make no more runs of it until it is resumed; those that there are go on."""
+
+    ResumeRedrive: grpc.aio.UnaryUnaryMultiCallable[
+        schedproto.v1.run_service_pb2.ResumeRedriveRequest,
+        schedproto.v1.run_pb2.Redrive,
     ]
 
 class RunServiceServicer(metaclass=abc.ABCMeta):
@@ -180,7 +274,10 @@ class RunServiceServicer(metaclass=abc.ABCMeta):
         self,
         request: schedproto.v1.run_service_pb2.RetryRunRequest,
         context: _ServicerContext,
-    ) -> typing.Union[schedproto.v1.run_pb2.Run, collections.abc.Awaitable[schedproto.v1.run_pb2.Run]]: ...
+    ) -> typing.Union[schedproto.v1.run_pb2.Run, collections.abc.Awaitable[schedproto.v1.run_pb2.Run]]:
+        """Do again what failed for good, was cancelled, or waited too long: a new run that names the old
+        one, of the job as it is now. Twice gives the same run.
+        """
 
     @abc.abstractmethod
     def ListAttempts(
@@ -217,5 +314,65 @@ class RunServiceServicer(metaclass=abc.ABCMeta):
         request: schedproto.v1.run_service_pb2.ListDeadLettersRequest,
         context: _ServicerContext,
     ) -> typing.Union[schedproto.v1.run_service_pb2.ListDeadLettersResponse, collections.abc.Awaitable[schedproto.v1.run_service_pb2.ListDeadLettersResponse]]: ...
+
+    @abc.abstractmethod
+    def GetDeadLetter(
+        self,
+        request: schedproto.v1.run_service_pb2.GetDeadLetterRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[schedproto.v1.run_pb2.DeadLetter, collections.abc.Awaitable[schedproto.v1.run_pb2.DeadLetter]]: ...
+
+    @abc.abstractmethod
+    def ListDeadLetterGroups(
+        self,
+        request: schedproto.v1.run_service_pb2.ListDeadLetterGroupsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[schedproto.v1.run_service_pb2.ListDeadLetterGroupsResponse, collections.abc.Awaitable[schedproto.v1.run_service_pb2.ListDeadLetterGroupsResponse]]:
+        """Those that wait, by job and kind of error; the greatest first."""
+
+    @abc.abstractmethod
+    def DiscardDeadLetters(
+        self,
+        request: schedproto.v1.run_service_pb2.DiscardDeadLettersRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[schedproto.v1.run_service_pb2.DiscardDeadLettersResponse, collections.abc.Awaitable[schedproto.v1.run_service_pb2.DiscardDeadLettersResponse]]:
+        """They wait for nobody any more. Their runs stay as they are."""
+
+    @abc.abstractmethod
+    def RedriveDeadLetters(
+        self,
+        request: schedproto.v1.run_service_pb2.RedriveDeadLettersRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[schedproto.v1.run_service_pb2.RedriveDeadLettersResponse, collections.abc.Awaitable[schedproto.v1.run_service_pb2.RedriveDeadLettersResponse]]:
+        """Do many again, so many a second."""
+
+    @abc.abstractmethod
+    def GetRedrive(
+        self,
+        request: schedproto.v1.run_service_pb2.GetRedriveRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[schedproto.v1.run_pb2.Redrive, collections.abc.Awaitable[schedproto.v1.run_pb2.Redrive]]: ...
+
+    @abc.abstractmethod
+    def ListRedrives(
+        self,
+        request: schedproto.v1.run_service_pb2.ListRedrivesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[schedproto.v1.run_service_pb2.ListRedrivesResponse, collections.abc.Awaitable[schedproto.v1.run_service_pb2.ListRedrivesResponse]]: ...
+
+    @abc.abstractmethod
+    def StopRedrive(
+        self,
+        request: schedproto.v1.run_service_pb2.StopRedriveRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[schedproto.v1.run_pb2.Redrive, collections.abc.Awaitable[schedproto.v1.run_pb2.Redrive]]:
+        """Make no more runs of it until it is resumed; those that there are go on."""
+
+    @abc.abstractmethod
+    def ResumeRedrive(
+        self,
+        request: schedproto.v1.run_service_pb2.ResumeRedriveRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[schedproto.v1.run_pb2.Redrive, collections.abc.Awaitable[schedproto.v1.run_pb2.Redrive]]: ...
 
 def add_RunServiceServicer_to_server(servicer: RunServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -144,6 +144,7 @@ async def api(dsn: str) -> AsyncIterator[Api]:
             calendars=member.store.calendars,
             pauses=member.store.pauses,
             backfills=member.store.backfills,
+            dead_letters=member.store.dead_letters,
             membership=member.store.membership,
             worker_store=member.store.workers,
             clock=clock,

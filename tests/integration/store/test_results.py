@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import LiveRun, Loss, RunKey, Verdict
+from schedd.core.redrive import Choice
 from schedd.store import results
 from schedd.store.errors import SchemaMismatch
 from support.store import (
@@ -236,9 +237,11 @@ async def test_a_run_that_fails_for_good_becomes_a_dead_letter(world: World) -> 
         ]
     )
 
-    [letter] = await me.store.users.list_dead_letters("default", "doomed", None, 10)
+    of = Choice("default", "doomed")
+    [letter] = await me.store.dead_letters.listed(of, None, None, 10, settled=False)
     assert (letter.run.run.key, letter.fingerprint) == (run.key, "exit 1")
-    assert await me.store.users.list_dead_letters("default", "other", None, 10) == []
+    other = Choice("default", "other")
+    assert await me.store.dead_letters.listed(other, None, None, 10, settled=False) == []
     assert (await me.store.users.counts()).dead_letters == 1
 
 

@@ -1,0 +1,320 @@
+"""Dead letters: what failed for good, told of, done again, or discarded.
+
+list, groups, get          read
+retry                      one run ─→ a new run, at once
+redrive                    many letters ─→ promised ─→ their runs, so many a second
+discard                    nobody waits for them any more
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+from uuid import UUID, uuid4
+
+from schedd.api import paging, stored_jobs, validation, views
+from schedd.api.definitions import stored_definition
+from schedd.api.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    Violation,
+    cut,
+    refuse,
+)
+from schedd.api.services import Caller, Services
+from schedd.core.ids import JobId, RedriveId, RunId
+from schedd.core.lifecycle import LIVE, State
+from schedd.core.partition import shard_of
+from schedd.core.records import Conflict, RunRecord
+from schedd.core.redrive import (
+    LEAST_RATE,
+    MOST_RATE,
+    USUAL_RATE,
+    Choice,
+    RedriveRecord,
+    Wish,
+    again,
+    in_line,
+)
+from schedproto.v1 import run_pb2
+from schedproto.v1 import run_service_pb2 as wire
+
+MOST_NAMED: Final = 1_000
+"""Runs that one call may name."""
+
+
+async def list_dead_letters(
+    services: Services, caller: Caller, request: wire.ListDeadLettersRequest
+) -> wire.ListDeadLettersResponse:
+    """A page of the runs that failed for good, newest first."""
+    del caller
+    size = paging.size(request.page_size)
+    after = paging.read_token("dead letters", request.page_token)
+    rows = await services.dead_letters.listed(
+        _choice(request.namespace, request.job, request.fingerprint),
+        _redrive_id(request.redrive_id) if request.redrive_id else None,
+        (after[0], RunId(after[1])) if after else None,
+        size + 1,
+        settled=request.settled,
+    )
+    page = rows[:size]
+    last = page[-1].run.run.key if rows[size:] else None
+    return wire.ListDeadLettersResponse(
+        dead_letters=[views.dead_letter_message(row) for row in page],
+        next_page_token=paging.token("dead letters", last.scheduled_at, last.run_id)
+        if last
+        else "",
+    )
+
+
+async def get_dead_letter(
+    services: Services, caller: Caller, request: wire.GetDeadLetterRequest
+) -> run_pb2.DeadLetter:
+    """One, settled or not."""
+    del caller
+    found = await services.dead_letters.get(_run_id(request.run_id))
+    if found is None:
+        raise NotFound(
+            f"no dead letter of run {cut(request.run_id)}: it didn't fail for good",
+            reason="NO_SUCH_DEAD_LETTER",
+            remedy="see `schedctl dlq list`, or `schedctl run get` for the run",
+        )
+    return views.dead_letter_message(found)
+
+
+async def list_dead_letter_groups(
+    services: Services, caller: Caller, request: wire.ListDeadLetterGroupsRequest
+) -> wire.ListDeadLetterGroupsResponse:
+    """Those that wait, by job and kind of error; the greatest first."""
+    del caller
+    found = await services.dead_letters.groups(_choice(request.namespace, request.job, ""))
+    return wire.ListDeadLetterGroupsResponse(groups=[views.group_message(one) for one in found])
+
+
+async def discard_dead_letters(
+    services: Services, caller: Caller, request: wire.DiscardDeadLettersRequest
+) -> wire.DiscardDeadLettersResponse:
+    """They wait for nobody any more; their runs stay. Those that a redrive is to do stay, too."""
+    validation.check_note(request.note, "note")
+    if len(request.run_ids) > MOST_NAMED:
+        raise _wrong("run_ids", f"has {len(request.run_ids):,}, at most {MOST_NAMED:,} are allowed")
+    run_ids = tuple(_run_id(one) for one in request.run_ids)
+    filtered = request.job or request.fingerprint
+    if not run_ids:
+        _check_all(filtered, request.all)
+    elif filtered or request.all:
+        raise _wrong("run_ids", "goes with neither job, fingerprint nor all")
+    choice = _choice(request.namespace, request.job, request.fingerprint, run_ids)
+    what = _told(choice) | {"runs": [str(one) for one in run_ids], "note": request.note}
+    entry = caller.changed("discard", "dead letters", {}, what, request.request_id)
+    done = await services.dead_letters.discard(choice, caller.actor, request.note, entry)
+    return wire.DiscardDeadLettersResponse(discarded=len(done))
+
+
+async def retry_run(
+    services: Services, caller: Caller, request: wire.RetryRunRequest
+) -> run_pb2.Run:
+    """Do a run again that failed for good, was cancelled, or waited past its deadline: a new run,
+    by the job as it is now, for the same nominal instant. Twice gives the same run.
+    """
+    payload = _payload(request)
+    run_id = _run_id(request.run_id)
+    found = await services.store.get_run(run_id)
+    if found is None:
+        raise NotFound(
+            f"there is no run {run_id}", reason="NO_SUCH_RUN", remedy="see `schedctl run list`"
+        )
+    _check_again(found)
+    stored = await services.store.definition(found.run.job_id)
+    if stored is None or stored.deleted:
+        raise _deleted(found)
+    made = await services.dead_letters.once_more(
+        run_id,
+        payload,
+        in_line(stored_definition(stored)),
+        caller.actor,
+        caller.audit("retry", f"run/{run_id}", request.request_id),
+    )
+    if made is None:
+        raise _deleted(found)
+    services.nudges.runs_ready([made.run.shard])
+    return views.run_message(made)
+
+
+async def redrive_dead_letters(
+    services: Services, caller: Caller, request: wire.RedriveDeadLettersRequest
+) -> wire.RedriveDeadLettersResponse:
+    """Do many again, so many a second, as people see it go on."""
+    payload = _payload(request)
+    rate = request.rate or USUAL_RATE
+    if not math.isfinite(rate) or not LEAST_RATE <= rate <= MOST_RATE:
+        raise _wrong("rate", f"is {rate:g} a second: from {LEAST_RATE} to {MOST_RATE:,.0f}")
+    _check_all(request.job or request.fingerprint, request.all)
+    choice = _choice(request.namespace, request.job, request.fingerprint)
+    if request.dry_run:
+        return wire.RedriveDeadLettersResponse(total=await services.dead_letters.planned(choice))
+    redrive_id = RedriveId(uuid4())
+    wish = Wish(redrive_id, shard_of(JobId(redrive_id)), choice, rate, payload, caller.actor)
+    what = _told(choice) | {"rate": rate, "payload": payload is not None}
+    made = await services.dead_letters.create(
+        wish,
+        stored_jobs.idempotency(
+            choice.namespace, request.idempotency_key, "RedriveDeadLetters", request
+        ),
+        caller.changed("redrive", f"redrive/{redrive_id}", {}, what, request.request_id),
+    )
+    if isinstance(made, Conflict):
+        raise stored_jobs.taken(made, name="redrive", key=request.idempotency_key)
+    if made is None:
+        raise FailedPrecondition(
+            "no dead letter is free to be done again",
+            reason="NO_DEAD_LETTERS",
+            remedy="see `schedctl dlq groups`, and `schedctl dlq redrives` for what is under way",
+        )
+    return wire.RedriveDeadLettersResponse(total=made.total, redrive=views.redrive_message(made))
+
+
+async def get_redrive(
+    services: Services, caller: Caller, request: wire.GetRedriveRequest
+) -> run_pb2.Redrive:
+    """One, with how its runs stand."""
+    del caller
+    redrive_id = _redrive_id(request.redrive_id)
+    return _answer(request.redrive_id, await services.dead_letters.redrive(redrive_id))
+
+
+async def list_redrives(
+    services: Services, caller: Caller, request: wire.ListRedrivesRequest
+) -> wire.ListRedrivesResponse:
+    """A page of redrives, newest first."""
+    del caller
+    size = paging.size(request.page_size)
+    after = paging.read_token("redrives", request.page_token)
+    rows = await services.dead_letters.redrives(
+        stored_jobs.namespace_of(request.namespace),
+        (after[0], RedriveId(after[1])) if after else None,
+        size + 1,
+    )
+    page = rows[:size]
+    last = page[-1] if rows[size:] else None
+    return wire.ListRedrivesResponse(
+        redrives=[views.redrive_message(row) for row in page],
+        next_page_token=paging.token("redrives", last.created_at, last.redrive_id) if last else "",
+    )
+
+
+async def stop_redrive(
+    services: Services, caller: Caller, request: wire.StopRedriveRequest
+) -> run_pb2.Redrive:
+    """Make no more runs of it; those that there are go on. Twice is fine."""
+    return await _switched(services, caller, request, "stop", on=False)
+
+
+async def resume_redrive(
+    services: Services, caller: Caller, request: wire.ResumeRedriveRequest
+) -> run_pb2.Redrive:
+    """Go on with what is left of it. Twice is fine."""
+    return await _switched(services, caller, request, "resume", on=True)
+
+
+async def _switched(
+    services: Services,
+    caller: Caller,
+    request: wire.StopRedriveRequest | wire.ResumeRedriveRequest,
+    action: str,
+    *,
+    on: bool,
+) -> run_pb2.Redrive:
+    redrive_id = _redrive_id(request.redrive_id)
+    entry = caller.audit(action, f"redrive/{redrive_id}", request.request_id)
+    done = await services.dead_letters.switch(redrive_id, caller.actor, entry, on=on)
+    if done is not None and done.finished_at is not None:
+        raise FailedPrecondition(
+            "the redrive has made all its runs already",
+            reason="REDRIVE_DONE",
+            remedy="`schedctl run cancel` ends runs that are under way",
+        )
+    return _answer(request.redrive_id, done)
+
+
+# -- what is asked for --
+
+
+def _choice(namespace: str, job: str, fingerprint: str, run_ids: tuple[RunId, ...] = ()) -> Choice:
+    return Choice(stored_jobs.namespace_of(namespace), job, fingerprint, run_ids)
+
+
+def _check_all(filtered: str, everything: bool) -> None:
+    """Nobody means all of them by saying nothing."""
+    if not filtered and not everything:
+        raise _wrong("all", "is missing: name a job, a fingerprint, or say that all are meant")
+    if filtered and everything:
+        raise _wrong("all", "goes with neither job nor fingerprint")
+
+
+def _payload(request: wire.RetryRunRequest | wire.RedriveDeadLettersRequest) -> bytes | None:
+    if not request.HasField("payload"):
+        return None
+    refuse([*validation.payload_violations(request.payload)], "INVALID_FIELD")
+    return request.payload.SerializeToString()
+
+
+def _check_again(found: RunRecord) -> None:
+    state = found.run.state
+    if again(state, found.reason):
+        return
+    if state in LIVE:
+        problem, remedy = f"is {state}: it hasn't ended", "cancel it first, or wait for its end"
+    elif state is State.SUCCEEDED:
+        problem, remedy = "has SUCCEEDED", "`schedctl job trigger` starts another run"
+    else:
+        problem, remedy = f"is {state}: it never ran", "`schedctl job backfill` runs such instants"
+    raise FailedPrecondition(
+        f"run {found.run.key.run_id} {problem}", reason="NOT_FAILED", remedy=remedy
+    )
+
+
+def _deleted(found: RunRecord) -> FailedPrecondition:
+    return FailedPrecondition(
+        f"the job of run {found.run.key.run_id} is deleted: {found.job!r}",
+        reason="JOB_DELETED",
+        remedy="create it anew and trigger it",
+    )
+
+
+def _answer(text: str, found: RedriveRecord | None) -> run_pb2.Redrive:
+    if found is None:
+        raise NotFound(
+            f"there is no redrive {cut(text)}",
+            reason="NO_SUCH_REDRIVE",
+            remedy="see `schedctl dlq redrives`",
+        )
+    return views.redrive_message(found)
+
+
+def _told(choice: Choice) -> dict[str, object]:
+    return {"job": choice.job, "fingerprint": choice.fingerprint}
+
+
+def _run_id(text: str) -> RunId:
+    try:
+        return RunId(UUID(text))
+    except ValueError:
+        raise _wrong("run_id", f"{cut(text)!r} isn't the id of a run") from None
+
+
+def _redrive_id(text: str) -> RedriveId:
+    try:
+        return RedriveId(UUID(text))
+    except ValueError:
+        raise _wrong("redrive_id", f"{cut(text)!r} isn't the id of a redrive") from None
+
+
+def _wrong(field: str, problem: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{field}: {problem}",
+        reason="INVALID_FIELD",
+        remedy="mend the field and call again; nothing was stored",
+        violations=[Violation(field, problem)],
+    )

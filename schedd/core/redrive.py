@@ -1,0 +1,127 @@
+"""Redrives: dead letters that are done again, so many a second, each at most once.
+
+    chosen ─→ promised to the redrive ─→ fed at its rate ─→ a run each, of the job as it is now
+                    └─ stopped: free for another            └─ settled: REDRIVEN
+
+A run that does another again has an id that is reckoned from the dead one's, so whoever asks, and
+however often, there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from schedd.core.ids import JobId, RedriveId, RunId, ShardId
+from schedd.core.lifecycle import Reason, State
+from schedd.core.model import Definition, Overlap
+
+LEAST_RATE: Final = 0.01
+MOST_RATE: Final = 1_000.0
+USUAL_RATE: Final = 10.0
+"""Runs a second."""
+
+MOST_IN_LINE: Final = 100
+"""Runs of a job that are under way or wait, past which a redrive makes no more of one that does
+nothing at once: they wait in line, and a line is bounded.
+"""
+
+_BURST: Final = timedelta(seconds=1)
+"""What wasn't used of the rate is kept for so long."""
+
+
+class Settled(StrEnum):
+    """What became of a dead letter."""
+
+    REDRIVEN = "REDRIVEN"
+    DISCARDED = "DISCARDED"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which of the letters that wait; what isn't said chooses all. `job`: id or name."""
+
+    namespace: str
+    job: str = ""
+    fingerprint: str = ""
+    run_ids: tuple[RunId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A redrive as it is asked for. `rate`: runs a second; `payload` instead of each run's own."""
+
+    redrive_id: RedriveId
+    shard: ShardId
+    choice: Choice
+    rate: float
+    payload: bytes | None
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class RedriveRecord:
+    """A redrive as people see it. `waiting` of the `total` letters are still to be done again,
+    `made` were; the others are settled otherwise, with another redrive, or of deleted jobs.
+    """
+
+    redrive_id: RedriveId
+    shard: ShardId
+    namespace: str
+    job: str
+    fingerprint: str
+    rate: float
+    edited: bool
+    """It gives runs another payload than theirs."""
+    total: int
+    waiting: int
+    made: int
+    open: bool
+    states: Mapping[State, int]
+    """How many of the runs that were made are in which state."""
+    created_at: datetime
+    created_by: str
+    stopped_at: datetime | None
+    stopped_by: str
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRedrive:
+    """One that is to be fed. `jobs`: those of the letters that come next."""
+
+    redrive_id: RedriveId
+    shard: ShardId
+    jobs: tuple[JobId, ...]
+
+
+def again(state: State, reason: str | None) -> bool:
+    """Whether a run that ended so may be done again: what ran and failed, was cancelled, or waited
+    past its start deadline. What its schedule never made is a backfill's.
+    """
+    if state is State.MISSED:
+        return reason == Reason.START_DEADLINE
+    return state in {State.FAILED, State.CANCELLED}
+
+
+def in_line(definition: Definition) -> Overlap | None:
+    """By what a run that does another again goes, where its job's own policy would skip it or end
+    others: it waits its turn. None: by the job's own.
+    """
+    return None if definition.overlap is Overlap.ALLOW else Overlap.BUFFER_ALL
+
+
+def allowance(
+    rate: float, fed_until: datetime | None, now: datetime, most: int
+) -> tuple[int, datetime | None]:
+    """How many runs may be made now, at most `most`, and until when a rate is used up if they are.
+
+    `fed_until`: as it was; None at first, when one is made at once.
+    """
+    each = timedelta(seconds=1 / rate)
+    start = now - each if fed_until is None else max(fed_until, now - max(_BURST, each))
+    count = min(most, int((now - start) / each + 1e-6))
+    return count, start + count * each

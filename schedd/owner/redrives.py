@@ -1,0 +1,58 @@
+"""Redrives whose id is hashed to an owned shard: their next runs are made as fast as they may be.
+
+    open ones, read ─→ definitions of the next letters' jobs ─→ one transaction a lane: count what
+    the rate allows, insert ─→ the owners of those jobs are told
+
+The jobs are anybody's: whoever owns them finds the runs as it finds what a person triggers. What
+the rate allows is counted on the redrive's row, by `store/redriving.py`: this loop only asks.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from schedd.core.redrive import in_line
+from schedd.owner.board import Board
+from schedd.owner.catalogue import Catalogue
+from schedd.owner.transact import Transactor
+from schedd.ports import Nudges, OwnerStore
+from schedkit.tasks import Loop
+
+LOOK_EVERY: Final = 1.0
+WHILE_FED: Final = 0.1
+"""Seconds until the next look while there is one to feed."""
+
+
+class Redrives:
+    """The loop that makes the runs of redrives."""
+
+    def __init__(
+        self,
+        board: Board,
+        catalogue: Catalogue,
+        store: OwnerStore,
+        transactor: Transactor,
+        nudges: Nudges,
+    ) -> None:
+        self._board = board
+        self._catalogue = catalogue
+        self._store = store
+        self._transactor = transactor
+        self._nudges = nudges
+        self.loop = Loop("redrives", self.step, interval=LOOK_EVERY)
+        board.ownership.listen(lambda gained, _dropped: self.loop.wake() if gained else None)
+
+    async def step(self) -> float:
+        """Make what may be made now; seconds until the next look."""
+        shards = sorted(self._board.ownership.epochs)
+        wanted = await self._store.redrives(shards) if shards else []
+        if not wanted:
+            return LOOK_EVERY
+        known = await self._catalogue.newest({job for one in wanted for job in one.jobs})
+        policies = {job: in_line(entry.definition) for job, entry in known.items()}
+        made = await self._transactor.rows(
+            wanted, lambda claim, mine: self._store.redrive(claim, mine, policies)
+        )
+        if made:
+            self._nudges.runs_ready(sorted({run.shard for run in made}))
+        return WHILE_FED

@@ -1,0 +1,85 @@
+"""What calls on dead letters and redrives read and write, one transaction a method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol
+
+from schedd.core.ids import RedriveId, RunId
+from schedd.core.model import AuditEntry, Overlap
+from schedd.core.records import (
+    Conflict,
+    DeadLetterGroup,
+    DeadLetterRecord,
+    Idempotency,
+    RunRecord,
+)
+from schedd.core.redrive import Choice, RedriveRecord, Wish
+
+
+class DeadLetterStore(Protocol):
+    """Dead letters and redrives as people see them; runs of redrives are made by owners."""
+
+    async def listed(
+        self,
+        choice: Choice,
+        redrive: RedriveId | None,
+        after: tuple[datetime, RunId] | None,
+        limit: int,
+        *,
+        settled: bool,
+    ) -> Sequence[DeadLetterRecord]:
+        """Newest first by when their runs were due, past `after`; those that wait, with `settled`
+        all. All those of a redrive.
+        """
+        ...
+
+    async def get(self, run_id: RunId) -> DeadLetterRecord | None: ...
+    async def groups(self, choice: Choice) -> Sequence[DeadLetterGroup]:
+        """Those that wait, by job and kind of error; the greatest first."""
+        ...
+
+    async def discard(
+        self, choice: Choice, by: str, note: str, audit: AuditEntry
+    ) -> Sequence[RunId]:
+        """Settle those that wait, but for what a redrive is about to do again; which."""
+        ...
+
+    async def once_more(
+        self,
+        run_id: RunId,
+        payload: bytes | None,
+        overlap: Overlap | None,
+        by: str,
+        audit: AuditEntry,
+    ) -> RunRecord | None:
+        """Do one run again, which must have ended so that it may be; the run that does, however
+        often it is asked for. None: its job is deleted.
+        """
+        ...
+
+    async def planned(self, choice: Choice) -> int:
+        """How many letters a redrive would choose now."""
+        ...
+
+    async def create(
+        self, wish: Wish, idempotency: Idempotency | None, audit: AuditEntry
+    ) -> RedriveRecord | Conflict | None:
+        """Store it with the letters that are chosen now; None: none is free. The same idempotency
+        key and digest give the one of then.
+        """
+        ...
+
+    async def redrive(self, redrive_id: RedriveId) -> RedriveRecord | None: ...
+    async def redrives(
+        self, namespace: str, after: tuple[datetime, RedriveId] | None, limit: int
+    ) -> Sequence[RedriveRecord]:
+        """Newest first, past `after` (created_at, id)."""
+        ...
+
+    async def switch(
+        self, redrive_id: RedriveId, by: str, audit: AuditEntry, *, on: bool
+    ) -> RedriveRecord | None:
+        """Stop it, or have it go on; one that is done, or so already, stays as it is."""
+        ...

@@ -1,0 +1,178 @@
+"""Dead letters as people see them: listed, grouped, discarded. Who does them again: `redriving`.
+
+Invariant: a letter is settled once. Whoever settles it holds its row, and finds it unsettled there.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, or_, select, tuple_
+from sqlalchemy.dialects.postgresql import aggregate_order_by
+
+from schedd.core.ids import RedriveId, RunId
+from schedd.core.model import AuditEntry
+from schedd.core.records import DeadLetterGroup, DeadLetterRecord
+from schedd.core.redrive import Choice, Settled
+from schedd.store import audit
+from schedd.store.arrays import clean
+from schedd.store.run_records import newest_first, of_job, record, records
+from schedd.store.schema import dead_letters, jobs, redrives, runs
+
+MOST_GROUPS = 1_000
+
+
+def listed(
+    connection: Connection,
+    choice: Choice,
+    redrive: RedriveId | None,
+    after: tuple[datetime, RunId] | None,
+    limit: int,
+    *,
+    settled: bool,
+) -> list[DeadLetterRecord]:
+    """Newest first by when their runs were due, past `after`. Those that wait; `settled`, or of
+    a redrive, all.
+    """
+    query = _letters(newest_first(limit)).where(jobs.c.namespace == clean(choice.namespace))
+    if not settled and redrive is None:
+        query = query.where(dead_letters.c.settled.is_(None))
+    if choice.job:
+        query = query.where(of_job(choice.namespace, choice.job))
+    if choice.fingerprint:
+        query = query.where(dead_letters.c.fingerprint == clean(choice.fingerprint))
+    if redrive is not None:
+        query = query.where(dead_letters.c.redrive == redrive)
+    if after is not None:
+        query = query.where(tuple_(runs.c.scheduled_at, runs.c.run_id) < after)
+    return [_letter(row) for row in connection.execute(query)]
+
+
+def get(connection: Connection, run_id: RunId) -> DeadLetterRecord | None:
+    """That of this run, settled or not."""
+    row = connection.execute(_letters(records()).where(dead_letters.c.run_id == run_id)).first()
+    return None if row is None else _letter(row)
+
+
+def groups(connection: Connection, choice: Choice) -> list[DeadLetterGroup]:
+    """Those that wait, by job and kind of error; the greatest first, at most `MOST_GROUPS`."""
+    newest = (dead_letters.c.died_at.desc(), dead_letters.c.run_id)
+    query = (
+        select(
+            dead_letters.c.fingerprint,
+            func.count().label("how_many"),
+            func.count(dead_letters.c.redrive).label("promised"),
+            func.min(dead_letters.c.died_at).label("first"),
+            func.max(dead_letters.c.died_at).label("last"),
+            func.array_agg(aggregate_order_by(dead_letters.c.run_id, *newest))[1].label("newest"),
+        )
+        .select_from(dead_letters.join(jobs, jobs.c.job_id == dead_letters.c.job_id))
+        .where(chosen(choice), dead_letters.c.settled.is_(None))
+        .group_by(dead_letters.c.fingerprint, jobs.c.name, jobs.c.ephemeral)
+        .order_by(func.count().desc(), func.max(dead_letters.c.died_at).desc())
+        .limit(MOST_GROUPS)
+    )
+    rows = connection.execute(query).all()
+    wanted = records().where(runs.c.run_id.in_([row.newest for row in rows]))
+    told = {each.run.key.run_id: each for each in map(record, connection.execute(wanted))}
+    return [
+        DeadLetterGroup(
+            row.fingerprint, row.how_many, row.promised, row.first, row.last, told[row.newest]
+        )
+        for row in rows
+        if row.newest in told
+    ]
+
+
+def discard(
+    connection: Connection, choice: Choice, by: str, note: str, entry: AuditEntry
+) -> list[RunId]:
+    """Settle those that wait, but for what a redrive that isn't stopped is to do again; which."""
+    changed = connection.execute(
+        dead_letters.update()
+        .where(dead_letters.c.run_id.in_(locked(choice)))
+        .values(
+            settled=Settled.DISCARDED.value,
+            settled_at=func.clock_timestamp(),
+            settled_by=clean(by),
+            note=clean(note),
+        )
+        .returning(dead_letters.c.run_id)
+    )
+    found = [RunId(one) for one in changed.scalars()]
+    if found:
+        audit.write_all(connection, [entry])
+    return found
+
+
+def chosen(choice: Choice) -> ColumnElement[bool]:
+    """Whether a letter beside its job is among these."""
+    conditions = [jobs.c.namespace == clean(choice.namespace)]
+    if choice.job:
+        conditions.append(_of_job(choice.namespace, choice.job))
+    if choice.fingerprint:
+        conditions.append(dead_letters.c.fingerprint == clean(choice.fingerprint))
+    if choice.run_ids:
+        conditions.append(dead_letters.c.run_id.in_(choice.run_ids))
+    return and_(*conditions)
+
+
+def free(choice: Choice) -> ColumnElement[bool]:
+    """Whether a letter is among these, waits, and no redrive is about to do it again."""
+    there = select(dead_letters.c.run_id.label("it")).select_from(
+        dead_letters.join(jobs, jobs.c.job_id == dead_letters.c.job_id)
+    )
+    under_way = select(redrives.c.redrive_id).where(redrives.c.open)
+    return and_(
+        dead_letters.c.run_id.in_(there.where(chosen(choice))),
+        dead_letters.c.settled.is_(None),
+        or_(dead_letters.c.redrive.is_(None), dead_letters.c.redrive.not_in(under_way)),
+    )
+
+
+def locked(choice: Choice) -> Select[Any]:
+    """Those that are `free`, locked in one order."""
+    return (
+        select(dead_letters.c.run_id)
+        .where(free(choice))
+        .order_by(dead_letters.c.run_id)
+        .with_for_update()
+    )
+
+
+def _of_job(namespace: str, job: str) -> ColumnElement[bool]:
+    try:
+        return dead_letters.c.job_id == UUID(job)
+    except ValueError:
+        named = (jobs.c.namespace == clean(namespace)) & (jobs.c.name == clean(job))
+        return dead_letters.c.job_id.in_(select(jobs.c.job_id).where(named))
+
+
+def _letters(query: Select[Any]) -> Select[Any]:
+    return query.add_columns(
+        *(
+            column
+            for column in dead_letters.c
+            if column.name not in {"run_id", "scheduled_at", "job_id"}
+        )
+    ).join(
+        dead_letters,
+        (dead_letters.c.run_id == runs.c.run_id)
+        & (dead_letters.c.scheduled_at == runs.c.scheduled_at),
+    )
+
+
+def _letter(row: Row[Any]) -> DeadLetterRecord:
+    return DeadLetterRecord(
+        record(row),
+        row.fingerprint,
+        row.died_at,
+        row.settled and Settled(row.settled),
+        row.settled_at,
+        row.settled_by,
+        row.became and RunId(row.became),
+        row.redrive and RedriveId(row.redrive),
+        row.note,
+    )

@@ -1,0 +1,171 @@
+"""Redrives as people see them: asked for, told of, stopped and resumed. Their runs: `redriving`.
+
+    choose letters that wait ─→ promise them ─→ one row ─→ audit
+
+Invariants
+- A letter is promised to one redrive at a time; what one that is stopped hasn't done is free for
+  another, which takes it over.
+- Who asks for one does so alone, so that two of the same group don't promise each letter twice.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, func, select, tuple_
+from sqlalchemy.dialects.postgresql import JSONB
+
+from schedd.core.ids import RedriveId, ShardId
+from schedd.core.lifecycle import State
+from schedd.core.model import AuditEntry
+from schedd.core.records import Idempotency
+from schedd.core.redrive import Choice, RedriveRecord, Settled, Wish
+from schedd.store import audit, idempotency
+from schedd.store.arrays import clean
+from schedd.store.dead_letters import free, locked
+from schedd.store.schema import dead_letters, redrives, runs
+
+ALONE = "SELECT pg_advisory_xact_lock(hashtext('schedd redrives'))"
+
+
+def planned(connection: Connection, choice: Choice) -> int:
+    """How many letters it would choose now."""
+    query = select(func.count()).select_from(dead_letters).where(free(choice))
+    return int(connection.execute(query).scalar_one())
+
+
+def create(
+    connection: Connection, wish: Wish, wanted: Idempotency | None, entry: AuditEntry
+) -> RedriveRecord | None:
+    """Store it with the letters that are chosen now; with a key used before, the one of then.
+    None: no letter is free.
+    """
+    earlier = idempotency.claim(connection, wanted, wish.redrive_id)
+    if earlier is not None:
+        return get(connection, RedriveId(earlier))
+    connection.exec_driver_sql(ALONE)
+    promised = connection.execute(
+        dead_letters.update()
+        .where(dead_letters.c.run_id.in_(locked(wish.choice)))
+        .values(redrive=wish.redrive_id)
+    ).rowcount
+    if not promised:
+        return None
+    connection.execute(
+        redrives.insert().values(
+            redrive_id=wish.redrive_id,
+            shard=wish.shard,
+            namespace=clean(wish.choice.namespace),
+            job=clean(wish.choice.job),
+            fingerprint=clean(wish.choice.fingerprint),
+            rate=wish.rate,
+            payload=wish.payload,
+            total=promised,
+            open=True,
+            created_at=func.clock_timestamp(),
+            created_by=clean(wish.by),
+            stopped_by="",
+        )
+    )
+    audit.write_all(connection, [entry])
+    return get(connection, wish.redrive_id)
+
+
+def get(connection: Connection, redrive_id: RedriveId) -> RedriveRecord | None:
+    """One, with how its runs stand."""
+    row = connection.execute(_records().where(redrives.c.redrive_id == redrive_id)).first()
+    return None if row is None else _record(row)
+
+
+def newest(
+    connection: Connection,
+    namespace: str,
+    after: tuple[datetime, RedriveId] | None,
+    limit: int,
+) -> list[RedriveRecord]:
+    """Newest first, past `after` (created_at, id)."""
+    query = _records().where(redrives.c.namespace == clean(namespace))
+    if after is not None:
+        query = query.where(tuple_(redrives.c.created_at, redrives.c.redrive_id) < after)
+    query = query.order_by(redrives.c.created_at.desc(), redrives.c.redrive_id.desc())
+    return [_record(row) for row in connection.execute(query.limit(limit))]
+
+
+def switch(
+    connection: Connection, redrive_id: RedriveId, by: str, entry: AuditEntry, *, on: bool
+) -> RedriveRecord | None:
+    """Stop it, or have it go on; one that is done, or so already, stays as it is. None: there is
+    none. Its rate begins anew.
+    """
+    mine = redrives.c.redrive_id == redrive_id
+    row = connection.execute(select(redrives).where(mine).with_for_update(key_share=True)).first()
+    if row is None:
+        return None
+    if row.finished_at is None and row.open is not on:
+        stopped: dict[str, Any] = {"stopped_at": None, "stopped_by": ""}
+        if not on:
+            stopped = {"stopped_at": func.clock_timestamp(), "stopped_by": clean(by)}
+        connection.execute(redrives.update().where(mine).values(open=on, fed_until=None, **stopped))
+        audit.write_all(connection, [entry])
+    return get(connection, redrive_id)
+
+
+def _records() -> Select[Any]:
+    mine = dead_letters.c.redrive == redrives.c.redrive_id
+    redriven = dead_letters.c.settled == Settled.REDRIVEN.value
+    each = (
+        select(runs.c.state, func.count().label("how_many"))
+        .select_from(
+            dead_letters.join(
+                runs,
+                (runs.c.scheduled_at == dead_letters.c.scheduled_at)
+                & (runs.c.run_id == dead_letters.c.became),
+            )
+        )
+        .where(mine)
+        .group_by(runs.c.state)
+        .correlate(redrives)
+        .subquery("each")
+        .lateral()
+    )
+    states = (
+        select(func.jsonb_object_agg(each.c.state, each.c.how_many, type_=JSONB))
+        .select_from(each)
+        .correlate(redrives)
+        .scalar_subquery()
+    )
+
+    def count(which: Any) -> Any:
+        counted = select(func.count()).select_from(dead_letters).where(mine, which)
+        return counted.correlate(redrives).scalar_subquery()
+
+    return select(
+        *(column for column in redrives.c if column.name != "payload"),
+        redrives.c.payload.is_not(None).label("edited"),
+        count(dead_letters.c.settled.is_(None)).label("waiting"),
+        count(redriven).label("made"),
+        states.label("states"),
+    )
+
+
+def _record(row: Row[Any]) -> RedriveRecord:
+    return RedriveRecord(
+        RedriveId(row.redrive_id),
+        ShardId(row.shard),
+        row.namespace,
+        row.job,
+        row.fingerprint,
+        row.rate,
+        row.edited,
+        row.total,
+        row.waiting,
+        row.made,
+        row.open,
+        {State(state): count for state, count in (row.states or {}).items()},
+        row.created_at,
+        row.created_by,
+        row.stopped_at,
+        row.stopped_by,
+        row.finished_at,
+    )

@@ -1,0 +1,260 @@
+"""Runs that do dead ones again: one that a person asks for, and those of redrives (PROTOCOL 3).
+
+    one       the dead run ─→ its letter locked ─→ its job's timer FOR SHARE ─→ insert, settle
+    redrive   its row locked ─→ its rate ─→ letters locked ─→ timers FOR SHARE ─→ insert, settle
+
+Invariants
+- The new run's id is reckoned from the dead one's, and it has the same nominal instant: there is
+  one, whoever inserts it, however often.
+- A letter is settled in the transaction that inserts the run; nothing waits for a lock of a letter
+  or timer that somebody else has: that one comes next time.
+- Who makes runs of a redrive holds its row, so its rate holds over the cluster, whoever owns it,
+  and nothing is made after it was stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, func, select
+
+from schedd.core.ids import JobId, RunId, ShardId, TenureId, redriven_run_id
+from schedd.core.model import AuditEntry, LiveRun, NewRun, Overlap, Priority, RunKey, Trigger
+from schedd.core.records import RunRecord
+from schedd.core.redrive import MOST_IN_LINE, OpenRedrive, Settled, allowance
+from schedd.store import arrays, audit
+from schedd.store.arrays import clean
+from schedd.store.inserting import insert_run_row
+from schedd.store.rows import RUN_COLUMNS, live_run
+from schedd.store.run_records import record, records
+from schedd.store.schema import dead_letters, runs, timers
+
+AT_ONCE: Final = 200
+"""Runs that one transaction makes of a redrive."""
+
+OPEN = f"""
+SELECT d.redrive_id, d.shard, ARRAY(
+    SELECT DISTINCT job_id FROM (
+        SELECT l.job_id FROM dead_letters l
+        WHERE l.redrive = d.redrive_id AND l.settled IS NULL
+        ORDER BY l.scheduled_at, l.run_id LIMIT {AT_ONCE}) first)
+FROM redrives d WHERE d.open AND d.shard = ANY (%(shards)s::int[])
+  AND NOT (SELECT paused FROM cluster WHERE one)
+ORDER BY d.created_at LIMIT 20
+"""
+
+LOCK = """
+SELECT d.redrive_id, d.rate, d.fed_until, d.payload, clock_timestamp() FROM redrives d
+WHERE d.redrive_id = %(redrive)s AND d.open AND NOT (SELECT paused FROM cluster WHERE one)
+FOR NO KEY UPDATE
+"""
+
+LETTERS = """
+SELECT l.run_id, l.scheduled_at, l.job_id FROM dead_letters l
+WHERE l.redrive = %(redrive)s AND l.settled IS NULL AND l.job_id = ANY (%(jobs)s::uuid[])
+ORDER BY l.scheduled_at, l.run_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+"""
+
+TIMERS = """
+SELECT t.job_id, t.shard, t.generation, (
+    SELECT count(*) FROM (SELECT 1 FROM live v WHERE v.shard = t.shard AND v.job_id = t.job_id
+        LIMIT %(most)s) line)
+FROM timers t WHERE t.job_id = ANY (%(jobs)s::uuid[]) ORDER BY t.job_id FOR SHARE SKIP LOCKED
+"""
+
+GONE = """
+UPDATE dead_letters l SET redrive = NULL
+WHERE l.redrive = %(redrive)s AND l.settled IS NULL AND l.run_id = ANY (%(letters)s::uuid[])
+  AND NOT EXISTS (SELECT FROM timers t WHERE t.job_id = l.job_id)
+"""
+
+MAKE = f"""
+WITH b AS MATERIALIZED (
+    SELECT * FROM unnest(%(letters)s::uuid[], %(scheduled)s::timestamptz[], %(jobs)s::uuid[],
+        %(shards)s::int[], %(generations)s::int[], %(overlaps)s::text[], %(runs)s::uuid[])
+      b(letter, scheduled_at, job_id, shard, generation, overlap, run_id)
+), inserted AS (
+    INSERT INTO runs AS r (scheduled_at, run_id, job_id, due_at, shard, priority, trigger, state,
+        ready_at, generation, overlap, payload, redrive_of, fired_by)
+    SELECT b.scheduled_at, b.run_id, b.job_id, statement_timestamp(), b.shard, o.priority, 'MANUAL',
+        'PENDING', statement_timestamp(), b.generation, b.overlap,
+        COALESCE(%(payload)s, o.payload), b.letter, %(tenure)s
+    FROM b JOIN runs o ON o.scheduled_at = b.scheduled_at AND o.run_id = b.letter
+    ON CONFLICT DO NOTHING RETURNING {RUN_COLUMNS}
+), waiting AS (
+    INSERT INTO live (shard, job_id, run_id, scheduled_at)
+    SELECT shard, job_id, run_id, scheduled_at FROM inserted ON CONFLICT DO NOTHING
+), settled AS (
+    UPDATE dead_letters l SET settled = 'REDRIVEN', settled_at = statement_timestamp(),
+        settled_by = d.created_by, became = b.run_id
+    FROM b, redrives d WHERE l.run_id = b.letter AND d.redrive_id = %(redrive)s
+)
+SELECT * FROM inserted
+"""
+
+FED = """
+UPDATE redrives d SET fed_until = %(until)s, open = more.there,
+    finished_at = CASE WHEN more.there THEN NULL ELSE clock_timestamp() END
+FROM (SELECT EXISTS (SELECT FROM dead_letters l
+    WHERE l.redrive = %(redrive)s AND l.settled IS NULL) AS there) more
+WHERE d.redrive_id = %(redrive)s
+"""
+"""A statement of its own, so that it sees what was settled just now."""
+
+
+def to_feed(connection: Connection, shards: Collection[ShardId]) -> list[OpenRedrive]:
+    """Those that these shards' owner makes the runs of, oldest first. A hint."""
+    found = connection.exec_driver_sql(OPEN, {"shards": arrays.numbers(shards)})
+    return [OpenRedrive(redrive, shard, tuple(jobs)) for redrive, shard, jobs in found]
+
+
+def feed(
+    connection: Connection,
+    tenure: TenureId,
+    wanted: Sequence[OpenRedrive],
+    policies: Mapping[JobId, Overlap | None],
+) -> list[LiveRun]:
+    """Make the next runs of these, as many as their rates allow. Under the locks of their shards.
+
+    `policies`: by what a run of each job goes; letters of other jobs wait.
+    """
+    made: list[LiveRun] = []
+    for one in sorted(wanted, key=lambda one: one.redrive_id):
+        row = connection.exec_driver_sql(LOCK, {"redrive": one.redrive_id}).first()
+        if row is not None:
+            made += _fed(connection, tenure, one, row, policies)
+    return made
+
+
+def _fed(
+    connection: Connection,
+    tenure: TenureId,
+    one: OpenRedrive,
+    row: Row[Any],
+    policies: Mapping[JobId, Overlap | None],
+) -> list[LiveRun]:
+    redrive, rate, fed_until, payload, now = tuple(row)
+    most, _ = allowance(rate, fed_until, now, AT_ONCE)
+    if one.jobs and not most:
+        return []
+    letters = connection.exec_driver_sql(
+        LETTERS, {"redrive": redrive, "jobs": arrays.ids(one.jobs), "limit": max(1, most)}
+    ).all()
+    places = _places(connection, {job for _, _, job in letters}, policies)
+    rows = []
+    for letter, scheduled_at, job in letters:
+        place = places.get(job)
+        if place is None or place[2] <= 0:
+            continue
+        shard, generation, room = place
+        places[job] = (shard, generation, room - 1)
+        overlap = policies[job]
+        run_id = redriven_run_id(letter)
+        rows.append((letter, scheduled_at, job, shard, generation, overlap, run_id))
+    connection.exec_driver_sql(
+        GONE, {"redrive": redrive, "letters": arrays.ids(letter for letter, _, _ in letters)}
+    )
+    made = _made(connection, tenure, redrive, payload, rows) if rows else []
+    _, until = allowance(rate, fed_until, now, len(rows))
+    connection.exec_driver_sql(FED, {"redrive": redrive, "until": until if rows else fed_until})
+    return made
+
+
+def _places(
+    connection: Connection, jobs: Collection[JobId], policies: Mapping[JobId, Overlap | None]
+) -> dict[JobId, tuple[ShardId, int, int]]:
+    """Of jobs that are there: shard, generation, and how many more runs may wait in line."""
+    found = connection.exec_driver_sql(
+        TIMERS, {"jobs": arrays.ids(jobs & policies.keys()), "most": MOST_IN_LINE}
+    )
+    return {
+        job: (shard, generation, AT_ONCE if policies[job] is None else MOST_IN_LINE - waiting)
+        for job, shard, generation, waiting in found
+    }
+
+
+def _made(
+    connection: Connection,
+    tenure: TenureId,
+    redrive: object,
+    payload: bytes | None,
+    rows: Sequence[tuple[Any, ...]],
+) -> list[LiveRun]:
+    letters, scheduled, jobs, shards, generations, overlaps, run_ids = zip(*rows, strict=True)
+    made = connection.exec_driver_sql(
+        MAKE,
+        {
+            "letters": arrays.ids(letters),
+            "scheduled": arrays.instants(scheduled),
+            "jobs": arrays.ids(jobs),
+            "shards": arrays.numbers(shards),
+            "generations": arrays.numbers(generations),
+            "overlaps": arrays.texts(overlaps),
+            "runs": arrays.ids(run_ids),
+            "payload": payload,
+            "tenure": tenure,
+            "redrive": redrive,
+        },
+    )
+    return [live_run(each) for each in made]
+
+
+def once_more(
+    connection: Connection,
+    run_id: RunId,
+    payload: bytes | None,
+    overlap: Overlap | None,
+    by: str,
+    entry: AuditEntry,
+) -> RunRecord | None:
+    """Do one run again; the run that does. None: its job is deleted.
+
+    The run must have ended so that it may be (`core.redrive.again`): ended runs never change.
+    """
+    made = redriven_run_id(run_id)
+    dead = connection.execute(
+        select(runs.c.scheduled_at, runs.c.job_id, runs.c.priority, runs.c.payload)
+        .where(runs.c.run_id == run_id)
+        .limit(1)
+    ).one()
+    connection.execute(
+        select(dead_letters.c.run_id).where(dead_letters.c.run_id == run_id).with_for_update()
+    )
+    timer = connection.execute(
+        select(timers.c.shard, timers.c.generation)
+        .where(timers.c.job_id == dead.job_id)
+        .with_for_update(read=True)
+    ).first()
+    if timer is None:
+        return None
+    new = NewRun(
+        RunKey(dead.scheduled_at, made),
+        connection.execute(select(func.clock_timestamp())).scalar_one(),
+    )
+    inserted = insert_run_row(
+        connection,
+        JobId(dead.job_id),
+        ShardId(timer.shard),
+        timer.generation,
+        new,
+        Trigger.MANUAL,
+        Priority(dead.priority),
+        dead.payload if payload is None else payload,
+        overlap,
+        redrive_of=run_id,
+    )
+    if inserted:
+        connection.execute(
+            dead_letters.update()
+            .where(dead_letters.c.run_id == run_id, dead_letters.c.settled.is_(None))
+            .values(
+                settled=Settled.REDRIVEN.value,
+                settled_at=func.clock_timestamp(),
+                settled_by=clean(by),
+                became=made,
+            )
+        )
+        audit.write_all(connection, [entry])
+    row = connection.execute(records().where(runs.c.run_id == made)).first()
+    return None if row is None else record(row)

@@ -1,0 +1,509 @@
+"""Dead letters: told of, done again one by one or so many a second, and discarded.
+
+The calls and the rows are the real ones; what the owner of a redrive's shard would do is done here,
+a step at a time (`Dead.fed`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from schedd.api.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
+from schedd.core.ids import JobId
+from schedd.core.lifecycle import LIVE, Reason, State
+from schedd.core.model import LiveRun, Overlap
+from schedd.core.redrive import MOST_IN_LINE
+from schedkit.clock import boottime
+from schedproto.v1 import common_pb2, job_pb2, run_pb2
+from schedproto.v1 import job_service_pb2 as jobs
+from schedproto.v1 import run_service_pb2 as wire
+from schedproto.v1.cluster_service_pb2 import PauseClusterRequest
+from support.store import Member, draft, report
+
+SHELL = job_pb2.ShellAction(argv=["true"])
+NEW = common_pb2.Payload(json='{"new": 1}')
+DONE, OPEN, STOPPED = (
+    run_pb2.Redrive.STATE_DONE,
+    run_pb2.Redrive.STATE_OPEN,
+    run_pb2.Redrive.STATE_STOPPED,
+)
+REDRIVEN = run_pb2.DeadLetter.SETTLED_REDRIVEN
+DISCARDED = run_pb2.DeadLetter.SETTLED_DISCARDED
+ALLOW = job_pb2.OVERLAP_ALLOW
+
+
+@dataclass
+class Dead:
+    """Jobs whose triggered runs failed for good."""
+
+    api: Any
+    me: Member = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.me = self.api.world.members[0]
+
+    async def job(self, name: str = "j", **changes: Any) -> None:
+        spec = job_pb2.Job(name=name, shell=SHELL, on_demand=True, **changes)
+        await self.api("CreateJob", jobs.CreateJobRequest(job=spec))
+
+    async def died(self, job: str = "j", kind: str = "f", **changes: Any) -> str:
+        """A run of the job that was triggered, handed out, and failed for good; its id."""
+        made = await self.api("TriggerJob", jobs.TriggerJobRequest(job=job, **changes))
+        [run] = [one for one in await self._live() if str(one.key.run_id) == made.run_id]
+        [handed] = await self.me.assigned(draft(run, overlap=Overlap.ALLOW))
+        failed = report(handed, state=State.FAILED, reason=Reason.EXIT_CODE, exit_code=3)
+        await self.me.store.results.accept([_dead(failed, kind)])
+        return str(made.run_id)
+
+    async def many(self, count: int, job: str = "j", kind: str = "f") -> list[str]:
+        """So many, made at once; oldest first."""
+        rows = await self.api.world.sql(
+            "INSERT INTO runs (scheduled_at, run_id, job_id, due_at, shard, priority, trigger,"
+            " state, ready_at, generation, reason, finished_at)"
+            " SELECT now() + n * interval '1 ms', gen_random_uuid(), job_id, now(), shard, 1,"
+            " 'MANUAL', 'FAILED', now(), 1, 'EXIT_CODE', now()"
+            " FROM jobs, generate_series(1, %s) n WHERE name = %s"
+            " RETURNING scheduled_at, run_id, job_id",
+            count,
+            job,
+        )
+        for scheduled_at, run_id, job_id in rows:
+            await self.api.world.sql(
+                "INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint)"
+                " VALUES (%s, %s, %s, %s) RETURNING 1",
+                *(run_id, scheduled_at, job_id, kind),
+            )
+        return [str(run_id) for _, run_id, _ in sorted(rows)]
+
+    async def retried(self, run_id: str, **changes: Any) -> run_pb2.Run:
+        made = await self.api("RetryRun", wire.RetryRunRequest(run_id=run_id, **changes))
+        assert isinstance(made, run_pb2.Run)
+        return made
+
+    async def letter(self, run_id: str) -> run_pb2.DeadLetter:
+        found = await self.api("GetDeadLetter", wire.GetDeadLetterRequest(run_id=run_id))
+        assert isinstance(found, run_pb2.DeadLetter)
+        return found
+
+    async def letters(self, **where: Any) -> list[str]:
+        found = await self.api("ListDeadLetters", wire.ListDeadLettersRequest(**where))
+        return [letter.run.run_id for letter in found.dead_letters]
+
+    async def redrive(self, **asked: Any) -> run_pb2.Redrive:
+        answer = await self.api("RedriveDeadLetters", wire.RedriveDeadLettersRequest(**asked))
+        assert isinstance(answer, wire.RedriveDeadLettersResponse)
+        return answer.redrive
+
+    async def now(self, one: run_pb2.Redrive) -> run_pb2.Redrive:
+        found = await self.api("GetRedrive", wire.GetRedriveRequest(redrive_id=one.redrive_id))
+        assert isinstance(found, run_pb2.Redrive)
+        return found
+
+    async def fed(
+        self, policies: Mapping[JobId, Overlap | None] | None = None, me: Member | None = None
+    ) -> list[LiveRun]:
+        """What the owner makes in one step; by default each job allows overlap."""
+        me = me or self.me
+        wanted = await me.store.owner.redrives([*me.epochs])
+        if policies is None:
+            policies = {job: None for one in wanted for job in one.jobs}
+        claim = me.claim(*{one.shard for one in wanted})
+        return await me.store.owner.redrive(claim, wanted, policies) if wanted else []
+
+    async def fed_all(self, **how: Any) -> list[LiveRun]:
+        """Step by step until there is nothing to make."""
+        made: list[LiveRun] = []
+        while await self.me.store.owner.redrives([*self.me.epochs]):
+            made += await self.fed(**how)
+            await asyncio.sleep(0.02)
+        return made
+
+    async def _live(self) -> list[LiveRun]:
+        return await self.me.store.owner.live_runs([*self.me.epochs], [*LIVE])
+
+
+def _dead(failed: Any, kind: str) -> Any:
+    return replace(failed, dead=True, fingerprint=kind, error=f"boom {kind}")
+
+
+@pytest.fixture
+async def dead(api: Any) -> Dead:
+    return Dead(api)
+
+
+# -- One --
+
+
+async def test_a_retry_is_a_new_run_that_names_the_old_one(dead: Dead) -> None:
+    await dead.job()
+    old = await dead.died(payload=common_pb2.Payload(json="{}"))
+    was = (await dead.letter(old)).run
+    made = await dead.retried(old)
+    assert made.run_id != old
+    assert (made.redrive_of, made.scheduled_at) == (old, was.scheduled_at)
+    assert (made.state, made.attempt) == (common_pb2.RUN_STATE_PENDING, 0)
+    assert made.trigger == run_pb2.Run.TRIGGER_REDRIVE
+    letter = await dead.letter(old)
+    assert (letter.settled, letter.settled_by) == (REDRIVEN, "tester")
+    assert letter.redriven_as == made.run_id
+    assert letter.run.state == common_pb2.RUN_STATE_FAILED, "what has ended never changes"
+    [(before, after)] = await dead.api.world.sql(
+        "SELECT a.payload, b.payload FROM runs a, runs b WHERE a.run_id = %s AND b.run_id = %s",
+        *(old, made.run_id),
+    )
+    assert bytes(before) == bytes(after)
+    assert await dead.letters() == []
+
+
+async def test_however_often_and_at_once_it_is_retried_there_is_one(dead: Dead) -> None:
+    await dead.job()
+    old = await dead.died()
+    made = await asyncio.gather(*(dead.retried(old) for _ in range(8)))
+    assert len({one.run_id for one in made}) == 1
+    assert len(await dead.api.world.sql("SELECT 1 FROM runs")) == 2
+    lines = await dead.api.world.sql("SELECT 1 FROM audit WHERE action = 'retry'")
+    assert len(lines) == 1
+
+
+async def test_a_retry_that_fails_is_a_dead_letter_of_its_own(dead: Dead) -> None:
+    await dead.job()
+    old = await dead.died()
+    await dead.retried(old)
+    [run] = await dead._live()
+    [handed] = await dead.me.assigned(draft(run, overlap=Overlap.ALLOW))
+    failed = report(handed, state=State.FAILED, reason=Reason.EXIT_CODE)
+    await dead.me.store.results.accept([_dead(failed, "f")])
+    assert await dead.letters() == [str(run.key.run_id)]
+    assert (await dead.retried(str(run.key.run_id))).redrive_of == str(run.key.run_id)
+
+
+async def test_a_retry_may_have_another_payload(dead: Dead) -> None:
+    await dead.job()
+    made = await dead.retried(await dead.died(), payload=NEW)
+    [(payload,)] = await dead.api.world.sql(
+        "SELECT payload FROM runs WHERE run_id = %s", made.run_id
+    )
+    assert common_pb2.Payload.FromString(bytes(payload)) == NEW
+
+
+async def test_a_job_that_skips_has_its_retries_wait_in_line(dead: Dead) -> None:
+    """Else what a person asks for would be SKIPPED while another run is under way."""
+    await dead.job()
+    await dead.job("free", overlap=ALLOW)
+    for job, overlap in (("j", "BUFFER_ALL"), ("free", None)):
+        made = await dead.retried(await dead.died(job))
+        assert await dead.api.world.sql(
+            "SELECT overlap FROM runs WHERE run_id = %s", made.run_id
+        ) == [(overlap,)]
+
+
+async def test_what_was_cancelled_may_be_retried_and_has_no_letter(dead: Dead) -> None:
+    await dead.job()
+    made = await dead.api("TriggerJob", jobs.TriggerJobRequest(job="j"))
+    await dead.api("CancelRun", wire.CancelRunRequest(run_id=made.run_id))
+    again = await dead.retried(made.run_id)
+    assert again.redrive_of == made.run_id
+    with pytest.raises(NotFound, match="didn't fail for good"):
+        await dead.letter(made.run_id)
+
+
+async def test_what_hasnt_failed_isnt_retried(dead: Dead) -> None:
+    await dead.job()
+    made = await dead.api("TriggerJob", jobs.TriggerJobRequest(job="j"))
+    with pytest.raises(FailedPrecondition, match="it hasn't ended"):
+        await dead.retried(made.run_id)
+    for state, told in (("SUCCEEDED", "has SUCCEEDED"), ("SKIPPED", "it never ran")):
+        await dead.api.world.sql("UPDATE runs SET state = %s RETURNING 1", state)
+        with pytest.raises(FailedPrecondition, match=told):
+            await dead.retried(made.run_id)
+    with pytest.raises(NotFound):
+        await dead.retried(str(uuid4()))
+    with pytest.raises(InvalidArgument, match="isn't the id of a run"):
+        await dead.retried("seven")
+
+
+async def test_a_run_of_a_deleted_job_isnt_retried(dead: Dead) -> None:
+    await dead.job()
+    old = await dead.died()
+    await dead.api("DeleteJob", jobs.DeleteJobRequest(job="j"))
+    with pytest.raises(FailedPrecondition, match="is deleted"):
+        await dead.retried(old)
+    assert await dead.letters() == [old], "it still waits for a person"
+
+
+async def test_a_submitted_run_is_retried_too(dead: Dead) -> None:
+    spec = job_pb2.Job(shell=SHELL)
+    old = (await dead.api("SubmitRun", wire.SubmitRunRequest(spec=spec))).run_id
+    await dead.api("CancelRun", wire.CancelRunRequest(run_id=old))
+    assert (await dead.retried(old)).redrive_of == old
+
+
+# -- What is told --
+
+
+async def test_groups_are_by_job_and_kind_of_error_the_greatest_first(dead: Dead) -> None:
+    await dead.job()
+    await dead.job("k")
+    await dead.many(3, kind="a")
+    last = await dead.died(kind="a")
+    await dead.many(2, kind="b")
+    await dead.many(1, "k", kind="a")
+    found = await dead.api("ListDeadLetterGroups", wire.ListDeadLetterGroupsRequest())
+    assert [(one.job, one.fingerprint, one.count) for one in found.groups] == [
+        ("j", "a", 4),
+        ("j", "b", 2),
+        ("k", "a", 1),
+    ]
+    greatest = found.groups[0]
+    assert (greatest.run_id, greatest.error, greatest.exit_code) == (last, "boom a", 3)
+    assert greatest.reason == common_pb2.REASON_EXIT_CODE
+    of_k = await dead.api("ListDeadLetterGroups", wire.ListDeadLetterGroupsRequest(job="k"))
+    assert [one.count for one in of_k.groups] == [1]
+
+
+async def test_the_list_is_of_those_that_wait_and_of_all_when_asked_for(dead: Dead) -> None:
+    await dead.job()
+    one, two, three = await dead.many(3, kind="a")
+    [other] = await dead.many(1, kind="b")
+    await dead.retried(two)
+    assert await dead.letters(fingerprint="a") == [three, one]
+    assert await dead.letters(fingerprint="a", settled=True) == [three, two, one]
+    assert other in await dead.letters(job="j")
+    assert await dead.letters(job="nobody") == []
+    assert await dead.letters(namespace="elsewhere") == []
+
+
+# -- Discarded --
+
+
+async def test_the_discarded_wait_for_nobody_and_say_why(dead: Dead) -> None:
+    await dead.job()
+    one, two, three = await dead.many(3)
+    request = wire.DiscardDeadLettersRequest(run_ids=[one, two], note="not worth it")
+    assert (await dead.api("DiscardDeadLetters", request)).discarded == 2
+    assert (await dead.api("DiscardDeadLetters", request)).discarded == 0
+    assert await dead.letters() == [three]
+    letter = await dead.letter(one)
+    assert (letter.settled, letter.note, letter.settled_by) == (DISCARDED, "not worth it", "tester")
+    made = await dead.retried(one)
+    assert made.redrive_of == one, "a person may think better of it"
+    assert (await dead.letter(one)).settled == DISCARDED
+    everything = wire.DiscardDeadLettersRequest(all=True)
+    assert (await dead.api("DiscardDeadLetters", everything)).discarded == 1
+    assert (await dead.api.services.store.counts()).dead_letters == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        ({}, "all: is missing"),
+        ({"job": "j", "all": True}, "all: goes with neither"),
+        ({"run_ids": [str(uuid4())], "job": "j"}, "run_ids: goes with neither"),
+        ({"run_ids": ["seven"]}, "isn't the id of a run"),
+        ({"all": True, "note": "a\nb"}, "note"),
+    ],
+)
+async def test_nobody_discards_all_by_saying_nothing(
+    dead: Dead, asked: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=problem):
+        await dead.api("DiscardDeadLetters", wire.DiscardDeadLettersRequest(**asked))
+
+
+# -- Many --
+
+
+async def test_a_redrive_does_each_chosen_one_again_at_its_rate(dead: Dead) -> None:
+    await dead.job(overlap=ALLOW)
+    chosen = await dead.many(60, kind="a")
+    [other] = await dead.many(1, kind="b")
+    dry = wire.RedriveDeadLettersRequest(fingerprint="a", dry_run=True)
+    assert (await dead.api("RedriveDeadLetters", dry)).total == 60
+    began = boottime()
+    one = await dead.redrive(fingerprint="a", rate=100)
+    assert (one.total, one.made, one.state, one.created_by) == (60, 0, OPEN, "tester")
+
+    made: list[LiveRun] = []
+    while (await dead.now(one)).state == OPEN:
+        made += await dead.fed()
+        assert len(made) <= 1 + 100 * (boottime() - began)
+        await asyncio.sleep(0.02)
+
+    assert boottime() - began >= 0.59
+    over = await dead.now(one)
+    assert (over.made, over.left_out, over.state, dict(over.runs)) == (60, 0, DONE, {"PENDING": 60})
+    assert over.HasField("finished_at")
+    again = await dead.api.world.sql("SELECT redrive_of::text FROM runs WHERE state = 'PENDING'")
+    assert sorted(run for (run,) in again) == sorted(chosen)
+    assert await dead.letters() == [other]
+    assert len(await dead._live()) == 60
+
+
+async def test_a_redrive_holds_its_rate_whoever_makes_its_runs(dead: Dead) -> None:
+    """A new owner counts on the row: what the one before made is used up."""
+    await dead.job(overlap=ALLOW)
+    await dead.many(50)
+    began = boottime()
+    one = await dead.redrive(job="j", rate=100)
+    second = await dead.api.world.member(take=False)
+    made = await dead.fed()
+    await dead.me.store.membership.fence_own(dead.me.tenure)
+    await second.take()
+    while len(made) < 50:
+        made += await dead.fed(me=second)
+        assert len(made) <= 1 + 100 * (boottime() - began)
+        await asyncio.sleep(0.02)
+    assert (await dead.now(one)).state == DONE
+    assert len({run.key.run_id for run in made}) == 50
+
+
+async def test_what_an_owner_that_was_replaced_asks_for_isnt_made(dead: Dead) -> None:
+    await dead.job(overlap=ALLOW)
+    await dead.many(5)
+    await dead.redrive(all=True, rate=1000)
+    wanted = await dead.me.store.owner.redrives([*dead.me.epochs])
+    stale = dead.me.claim(*{one.shard for one in wanted})
+    second = await dead.api.world.member(take=False)
+    await dead.me.store.membership.fence_own(dead.me.tenure)
+    await second.take()
+    policies = {job: None for one in wanted for job in one.jobs}
+    assert await dead.me.store.owner.redrive(stale, wanted, policies) == []
+
+
+async def test_a_redrive_is_stopped_and_resumed(dead: Dead) -> None:
+    await dead.job(overlap=ALLOW)
+    await dead.many(30)
+    one = await dead.redrive(all=True, rate=1000)
+    first = await dead.fed()
+    assert len(first) == 1
+    stop = wire.StopRedriveRequest(redrive_id=one.redrive_id)
+    for _ in range(2):
+        stopped = await dead.api("StopRedrive", stop)
+        assert (stopped.state, stopped.stopped_by) == (STOPPED, "tester")
+    await asyncio.sleep(0.05)
+    assert await dead.fed() == []
+    assert (await dead.now(one)).made == 1
+
+    resume = wire.ResumeRedriveRequest(redrive_id=one.redrive_id)
+    assert (await dead.api("ResumeRedrive", resume)).state == OPEN
+    await dead.fed_all()
+    assert ((await dead.now(one)).made, (await dead.now(one)).state) == (30, DONE)
+    with pytest.raises(FailedPrecondition, match="made all its runs"):
+        await dead.api("StopRedrive", stop)
+
+
+async def test_what_a_stopped_one_hasnt_done_is_free_for_another(dead: Dead) -> None:
+    await dead.job(overlap=ALLOW)
+    await dead.many(10)
+    one = await dead.redrive(all=True, rate=1000)
+    with pytest.raises(FailedPrecondition, match="no dead letter is free"):
+        await dead.redrive(all=True)
+    discard = wire.DiscardDeadLettersRequest(all=True)
+    assert (await dead.api("DiscardDeadLetters", discard)).discarded == 0, "it is promised"
+    await dead.fed()
+    await dead.api("StopRedrive", wire.StopRedriveRequest(redrive_id=one.redrive_id))
+    other = await dead.redrive(all=True, rate=1000, payload=NEW)
+    assert (other.total, other.payload_edited) == (9, True)
+    await dead.fed_all()
+    assert (await dead.now(other)).made == 9
+    await dead.api("ResumeRedrive", wire.ResumeRedriveRequest(redrive_id=one.redrive_id))
+    await dead.fed_all()
+    over = await dead.now(one)
+    assert (over.state, over.total, over.made, over.left_out) == (DONE, 10, 1, 9)
+    payloads = await dead.api.world.sql(
+        "SELECT count(*) FROM runs WHERE payload = %s", NEW.SerializeToString()
+    )
+    assert payloads == [(9,)]
+
+
+async def test_two_that_ask_at_once_share_no_letter(dead: Dead) -> None:
+    await dead.job()
+    await dead.many(10)
+    answers = await asyncio.gather(
+        *(dead.redrive(all=True) for _ in range(4)), return_exceptions=True
+    )
+    made = [one for one in answers if isinstance(one, run_pb2.Redrive)]
+    assert [one.total for one in made] == [10]
+    assert sum(isinstance(one, FailedPrecondition) for one in answers) == 3
+
+
+async def test_letters_of_deleted_jobs_are_left_out_and_still_wait(dead: Dead) -> None:
+    await dead.job(overlap=ALLOW)
+    await dead.job("gone", overlap=ALLOW)
+    await dead.many(3)
+    orphans = await dead.many(2, "gone")
+    one = await dead.redrive(all=True, rate=1000)
+    await dead.api("DeleteJob", jobs.DeleteJobRequest(job="gone"))
+    await dead.fed_all()
+    over = await dead.now(one)
+    assert (over.made, over.left_out, over.state) == (3, 2, DONE)
+    assert sorted(await dead.letters()) == sorted(orphans)
+
+
+async def test_one_that_a_person_retries_meanwhile_isnt_made_twice(dead: Dead) -> None:
+    await dead.job(overlap=ALLOW)
+    one, *_ = await dead.many(3)
+    redrive = await dead.redrive(all=True, rate=1000)
+    await dead.retried(one)
+    await dead.fed_all()
+    assert len(await dead.api.world.sql("SELECT 1 FROM runs WHERE redrive_of IS NOT NULL")) == 3
+    assert (await dead.now(redrive)).state == DONE
+
+
+async def test_a_job_that_does_one_at_a_time_has_no_endless_line(dead: Dead) -> None:
+    """A line of waiting runs is bounded: past it they'd be skipped."""
+    await dead.job()
+    await dead.many(MOST_IN_LINE + 50)
+    await dead.redrive(all=True, rate=1000)
+    wanted = await dead.me.store.owner.redrives([*dead.me.epochs])
+    policies = {job: Overlap.BUFFER_ALL for one in wanted for job in one.jobs}
+    for _ in range(20):
+        await dead.fed(policies)
+        await asyncio.sleep(0.02)
+    assert len(await dead._live()) == MOST_IN_LINE
+    [(waiting,)] = await dead.api.world.sql(
+        "SELECT count(*) FROM dead_letters WHERE settled IS NULL"
+    )
+    assert waiting == 50
+
+
+async def test_nothing_is_made_while_the_cluster_is_paused(dead: Dead) -> None:
+    await dead.job(overlap=ALLOW)
+    await dead.many(2)
+    await dead.redrive(all=True, rate=1000)
+    await dead.api("PauseCluster", PauseClusterRequest())
+    assert await dead.me.store.owner.redrives([*dead.me.epochs]) == []
+
+
+async def test_the_same_key_and_body_give_the_same_redrive(dead: Dead) -> None:
+    await dead.job()
+    await dead.many(2)
+    first = await dead.redrive(all=True, idempotency_key="k")
+    assert (await dead.redrive(all=True, idempotency_key="k")).redrive_id == first.redrive_id
+    with pytest.raises(AlreadyExists):
+        await dead.redrive(job="j", idempotency_key="k")
+    found = await dead.api("ListRedrives", wire.ListRedrivesRequest())
+    assert [one.redrive_id for one in found.redrives] == [first.redrive_id]
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        ({}, "all: is missing"),
+        ({"fingerprint": "a", "all": True}, "all: goes with neither"),
+        ({"all": True, "rate": -1.0}, "rate: is -1 a second"),
+        ({"all": True, "rate": float("nan")}, "rate: is nan a second"),
+        ({"all": True, "rate": 1001.0}, "rate"),
+    ],
+)
+async def test_a_wrong_redrive_is_refused(dead: Dead, asked: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidArgument, match=problem):
+        await dead.redrive(**asked)
+    with pytest.raises(NotFound):
+        await dead.now(run_pb2.Redrive(redrive_id=str(uuid4())))
