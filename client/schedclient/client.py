@@ -16,7 +16,8 @@ from uuid import uuid4
 
 from schedclient import methods
 from schedclient.calendars import Calendars
-from schedclient.cluster import Audit, ClusterCalls, DeadLetters, Workers
+from schedclient.cluster import Audit, ClusterCalls, Workers
+from schedclient.dead_letters import DeadLetters, Redrives
 from schedclient.errors import ApiError
 from schedclient.jobs import Jobs
 from schedclient.reading import value_of
@@ -67,6 +68,7 @@ class Client:
         self.workers = Workers(self._transport)
         self.audit = Audit(self._transport)
         self.dead_letters = DeadLetters(self._transport, namespace)
+        self.redrives = Redrives(self._transport, namespace)
 
     async def __aenter__(self) -> Self:
         return self

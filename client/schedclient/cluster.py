@@ -1,4 +1,4 @@
-"""Calls on the cluster itself: who is in it, what was done, what has died."""
+"""Calls on the cluster itself: who is in it, what was done."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from schedclient.cluster_values import (
 from schedclient.reading import value_of
 from schedclient.specs import When, when_message
 from schedclient.transport import Transport
-from schedclient.values import DeadLetter
 from schedproto.v1 import cluster_service_pb2 as wire
-from schedproto.v1 import run_service_pb2 as runs
 
 
 class ClusterCalls:
@@ -143,26 +141,3 @@ class Audit:
 
         async for entry in paging.paged(AuditEntry, read, limit):
             yield entry
-
-
-class DeadLetters:
-    """`client.dead_letters`."""
-
-    def __init__(self, transport: Transport, namespace: str) -> None:
-        self._call = transport.call
-        self._namespace = namespace
-
-    async def list(
-        self, *, job: str = "", limit: int | None = None, deadline: float | None = None
-    ) -> AsyncIterator[DeadLetter]:
-        """Yield runs that failed for good, newest first."""
-
-        async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
-            request = runs.ListDeadLettersRequest(
-                namespace=self._namespace, job=job, page_size=size, page_token=token
-            )
-            page = await self._call(methods.LIST_DEAD, request, deadline)
-            return page.dead_letters, page.next_page_token
-
-        async for letter in paging.paged(DeadLetter, read, limit):
-            yield letter

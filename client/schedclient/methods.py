@@ -54,7 +54,8 @@ RUNS: Final = "/schedd.v1.RunService/"
 CLUSTER: Final = "/schedd.v1.ClusterService/"
 CALENDARS: Final = "/schedd.v1.CalendarService/"
 SETTLING: Final = 12.0
-"""Patience for calls that wait until nothing of a job starts any more (a start_by is 5 s)."""
+"""Patience for calls that wait until nothing of a job starts any more (a start_by is 5 s), or
+write many rows."""
 
 TAKING_ON: Final = 60.0
 """Patience for a calendar whose every job is taken on to its new version."""
@@ -127,6 +128,36 @@ EXPLAIN_RUN: Final = Method[runs.ExplainRunRequest, runs.ExplainRunResponse](
 )
 LIST_DEAD: Final = Method[runs.ListDeadLettersRequest, runs.ListDeadLettersResponse](
     RUNS + "ListDeadLetters", runs.ListDeadLettersResponse.FromString
+)
+RETRY_RUN: Final = Method[runs.RetryRunRequest, run_pb2.Run](
+    RUNS + "RetryRun", run_pb2.Run.FromString
+)
+GET_DEAD: Final = Method[runs.GetDeadLetterRequest, run_pb2.DeadLetter](
+    RUNS + "GetDeadLetter", run_pb2.DeadLetter.FromString
+)
+LIST_DEAD_GROUPS: Final = Method[
+    runs.ListDeadLetterGroupsRequest, runs.ListDeadLetterGroupsResponse
+](RUNS + "ListDeadLetterGroups", runs.ListDeadLetterGroupsResponse.FromString)
+DISCARD_DEAD: Final = Method[runs.DiscardDeadLettersRequest, runs.DiscardDeadLettersResponse](
+    RUNS + "DiscardDeadLetters",
+    runs.DiscardDeadLettersResponse.FromString,
+    Again.UNSENT,  # a second one would say 0, and take what has died since
+    SETTLING,
+)
+REDRIVE_DEAD: Final = Method[runs.RedriveDeadLettersRequest, runs.RedriveDeadLettersResponse](
+    RUNS + "RedriveDeadLetters", runs.RedriveDeadLettersResponse.FromString, Again.ALWAYS, SETTLING
+)
+GET_REDRIVE: Final = Method[runs.GetRedriveRequest, run_pb2.Redrive](
+    RUNS + "GetRedrive", run_pb2.Redrive.FromString
+)
+LIST_REDRIVES: Final = Method[runs.ListRedrivesRequest, runs.ListRedrivesResponse](
+    RUNS + "ListRedrives", runs.ListRedrivesResponse.FromString
+)
+STOP_REDRIVE: Final = Method[runs.StopRedriveRequest, run_pb2.Redrive](
+    RUNS + "StopRedrive", run_pb2.Redrive.FromString
+)
+RESUME_REDRIVE: Final = Method[runs.ResumeRedriveRequest, run_pb2.Redrive](
+    RUNS + "ResumeRedrive", run_pb2.Redrive.FromString
 )
 
 GET_CLUSTER: Final = Method[cluster.GetClusterRequest, cluster.Cluster](

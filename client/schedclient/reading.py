@@ -10,7 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from schedclient.cluster_values import Finding
-from schedclient.values import Backfill, Check, DateRange, LeftOut, Run, Value
+from schedclient.values import Backfill, Check, DateRange, LeftOut, Redrive, Run, Value
 from schedkit.jsonform import enum_word
 
 V = TypeVar("V", bound=Value)
@@ -22,6 +22,7 @@ _NESTED: Final[dict[str, type[Value]]] = {
     "schedd.v1.DateRange": DateRange,
     "schedd.v1.Backfill": Backfill,
     "schedd.v1.BackfillJobResponse.LeftOut": LeftOut,
+    "schedd.v1.Redrive": Redrive,
 }
 """Which value each nested message becomes."""
 

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from schedclient import methods, paging
 from schedclient.errors import ClusterUnavailable, DeadlineExceeded, from_form
 from schedclient.reading import value_of
-from schedclient.specs import When, when_message
+from schedclient.specs import When, payload_message, when_message
 from schedclient.transport import Transport
 from schedclient.values import Attempt, Explanation, LogPiece, Result, Run
 from schedkit.backoff import Backoff
@@ -47,7 +47,7 @@ class Runs:
         deadline: float | None = None,
     ) -> AsyncIterator[Run]:
         """Yield runs, newest first; `after` and `before` are of the nominal instant; `trigger` is
-        schedule, manual, submit or backfill, `backfill` an id.
+        schedule, manual, submit, backfill or redrive, `backfill` an id.
         """
         filters = wire.ListRunsRequest(
             namespace=self._namespace,
@@ -121,6 +121,15 @@ class Runs:
         """End a run: at once if it waits, else by terminate and kill. Twice is fine."""
         request = wire.CancelRunRequest(run_id=run_id, reason=reason)
         return value_of(Run, await self._call(methods.CANCEL_RUN, request, deadline))
+
+    async def retry(
+        self, run_id: str, *, payload: object = None, deadline: float | None = None
+    ) -> Run:
+        """Do a run again that failed for good, was cancelled, or waited too long: a new run, of the
+        job as it is now, with `payload` instead of its own. Twice gives the same run.
+        """
+        request = wire.RetryRunRequest(run_id=run_id, payload=payload_message(payload))
+        return value_of(Run, await self._call(methods.RETRY_RUN, request, deadline))
 
     async def logs(
         self,

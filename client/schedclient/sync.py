@@ -16,7 +16,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
 from schedclient.calendars import Calendars
 from schedclient.client import Client
-from schedclient.cluster import Audit, ClusterCalls, DeadLetters, Workers
+from schedclient.cluster import Audit, ClusterCalls, Workers
+from schedclient.dead_letters import DeadLetters, Redrives
 from schedclient.jobs import Jobs
 from schedclient.runs import Runs
 from schedkit.channel import TLS
@@ -129,6 +130,7 @@ class SyncRuns(_Face[Runs]):
     watch = _iterating(Runs.watch)
     wait = _blocking(Runs.wait)
     cancel = _blocking(Runs.cancel)
+    retry = _blocking(Runs.retry)
     logs = _iterating(Runs.logs)
     attempts = _blocking(Runs.attempts)
     why = _blocking(Runs.why)
@@ -178,6 +180,19 @@ class SyncDeadLetters(_Face[DeadLetters]):
     """`client.dead_letters`, blocking."""
 
     list = _iterating(DeadLetters.list)
+    get = _blocking(DeadLetters.get)
+    groups = _blocking(DeadLetters.groups)
+    discard = _blocking(DeadLetters.discard)
+    redrive = _blocking(DeadLetters.redrive)
+
+
+class SyncRedrives(_Face[Redrives]):
+    """`client.redrives`, blocking."""
+
+    get = _blocking(Redrives.get)
+    list = _iterating(Redrives.list)
+    stop = _blocking(Redrives.stop)
+    resume = _blocking(Redrives.resume)
 
 
 class SyncClient(_Face[Client]):
@@ -214,6 +229,7 @@ class SyncClient(_Face[Client]):
         self.workers = SyncWorkers(loop, client.workers)
         self.audit = SyncAudit(loop, client.audit)
         self.dead_letters = SyncDeadLetters(loop, client.dead_letters)
+        self.redrives = SyncRedrives(loop, client.redrives)
 
     submit = _blocking(Client.submit)
     submit_many = _blocking(Client.submit_many)

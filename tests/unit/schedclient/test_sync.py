@@ -9,7 +9,8 @@ import pytest
 
 from schedclient import Client, Misconfigured, NotFound, SyncClient
 from schedclient import sync as faces
-from schedclient.cluster import Audit, ClusterCalls, DeadLetters, Workers
+from schedclient.cluster import Audit, ClusterCalls, Workers
+from schedclient.dead_letters import DeadLetters, Redrives
 from schedclient.jobs import Jobs
 from schedclient.runs import Runs
 from schedproto.v1 import common_pb2, run_pb2
@@ -43,6 +44,7 @@ def member() -> Iterator[Scripted]:
         (faces.SyncWorkers, Workers),
         (faces.SyncAudit, Audit),
         (faces.SyncDeadLetters, DeadLetters),
+        (faces.SyncRedrives, Redrives),
         (faces.SyncClient, Client),
     ],
 )

@@ -1,0 +1,153 @@
+"""Dead letters and redrives in the SDK: what is sent, what is read, what is sent again."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from schedclient import Client, ClusterUnavailable
+from schedproto.v1 import common_pb2, run_pb2
+from schedproto.v1 import run_service_pb2 as runs
+from support.scripted import Refusal, Scripted
+
+DIED = datetime(2026, 11, 23, 10, tzinfo=UTC)
+NEW = common_pb2.Payload(json='{"new":1}')
+
+
+def letter(**fields: object) -> run_pb2.DeadLetter:
+    dead = run_pb2.Run(run_id="r", job="etl", state=common_pb2.RUN_STATE_FAILED)
+    made = run_pb2.DeadLetter(run=dead, fingerprint="f", **fields)
+    made.died_at.FromDatetime(DIED)
+    return made
+
+
+def redrive(state: str = "OPEN", **fields: object) -> run_pb2.Redrive:
+    number = run_pb2.Redrive.State.Value(f"STATE_{state}")
+    return run_pb2.Redrive(redrive_id="d", job="etl", rate=10, total=5, state=number, **fields)
+
+
+async def test_a_run_is_done_again_and_names_the_one_that_died(client: Client, member: Scripted):
+    made = run_pb2.Run(run_id="n", redrive_of="r", trigger=run_pb2.Run.TRIGGER_REDRIVE)
+    member.say("RetryRun", made)
+
+    again = await client.runs.retry("r", payload={"new": 1})
+    await client.runs.retry("r")
+
+    assert (again.run_id, again.redrive_of, again.trigger) == ("n", "r", "REDRIVE")
+    edited, as_it_was = member.heard("RetryRun")
+    assert (edited.run_id, edited.payload) == ("r", NEW)
+    assert not as_it_was.HasField("payload")
+
+
+async def test_letters_are_listed_by_what_is_asked_for(client: Client, member: Scripted):
+    member.say("ListDeadLetters", runs.ListDeadLettersResponse(dead_letters=[letter()]))
+
+    [one] = [
+        each
+        async for each in client.dead_letters.list(
+            job="etl", fingerprint="f", settled=True, redrive="d"
+        )
+    ]
+
+    assert (one.run.run_id, one.fingerprint, one.died_at) == ("r", "f", DIED)
+    assert (one.settled, one.settled_at, one.redriven_as, one.note) == (None, None, None, None)
+    [sent] = member.heard("ListDeadLetters")
+    assert (sent.job, sent.fingerprint, sent.settled, sent.redrive_id) == ("etl", "f", True, "d")
+
+
+async def test_a_letter_says_what_became_of_it(client: Client, member: Scripted):
+    member.say(
+        "GetDeadLetter",
+        letter(
+            settled=run_pb2.DeadLetter.SETTLED_REDRIVEN,
+            settled_by="ann",
+            redriven_as="n",
+            redrive_id="d",
+        ),
+    )
+
+    found = await client.dead_letters.get("r")
+
+    assert (found.settled, found.settled_by) == ("REDRIVEN", "ann")
+    assert (found.redriven_as, found.redrive_id) == ("n", "d")
+    assert found.to_json()["settled"] == "REDRIVEN"
+
+
+async def test_groups_tell_how_many_of_which_error(client: Client, member: Scripted):
+    group = run_pb2.DeadLetterGroup(fingerprint="f", count=3, promised=1, exit_code=2, run_id="r")
+    member.say("ListDeadLetterGroups", runs.ListDeadLetterGroupsResponse(groups=[group]))
+
+    [found] = await client.dead_letters.groups(job="etl")
+
+    assert (found.count, found.promised, found.exit_code, found.run_id) == (3, 1, 2, "r")
+    assert (found.job, found.error) == (None, None)
+    assert member.heard("ListDeadLetterGroups")[0].job == "etl"
+
+
+async def test_discarded_are_those_that_are_named_or_chosen(client: Client, member: Scripted):
+    member.say("DiscardDeadLetters", runs.DiscardDeadLettersResponse(discarded=2))
+
+    assert await client.dead_letters.discard(run_ids=["r", "s"], note="known") == 2
+    await client.dead_letters.discard(job="etl", fingerprint="f")
+    await client.dead_letters.discard(all=True)
+
+    named, chosen, every = member.heard("DiscardDeadLetters")
+    assert (list(named.run_ids), named.note, named.all) == (["r", "s"], "known", False)
+    assert (chosen.job, chosen.fingerprint) == ("etl", "f")
+    assert every.all
+
+
+async def test_a_redrive_is_asked_for_once_whatever_gets_lost(client: Client, member: Scripted):
+    member.say("RedriveDeadLetters", runs.RedriveDeadLettersResponse(total=5, redrive=redrive()))
+
+    plan = await client.dead_letters.redrive(fingerprint="f", rate=100, payload={"new": 1})
+    await client.dead_letters.redrive(all=True, idempotency_key="k")
+
+    assert (plan.total, plan.redrive and plan.redrive.redrive_id) == (5, "d")
+    first, second = member.heard("RedriveDeadLetters")
+    assert (first.fingerprint, first.rate, first.payload) == ("f", 100, NEW)
+    assert first.idempotency_key
+    assert (second.all, second.rate, second.idempotency_key) == (True, 0, "k")
+
+
+async def test_a_dry_run_says_how_many_and_carries_no_key(client: Client, member: Scripted):
+    member.say("RedriveDeadLetters", runs.RedriveDeadLettersResponse(total=5))
+
+    plan = await client.dead_letters.redrive(job="etl", dry_run=True)
+
+    assert (plan.total, plan.redrive) == (5, None)
+    [sent] = member.heard("RedriveDeadLetters")
+    assert (sent.job, sent.dry_run, sent.idempotency_key) == ("etl", True, "")
+
+
+async def test_a_redrive_is_read_listed_stopped_and_resumed(client: Client, member: Scripted):
+    stands = redrive(made=2, left_out=1, runs={"SUCCEEDED": 2})
+    member.say("GetRedrive", stands)
+    member.say("ListRedrives", runs.ListRedrivesResponse(redrives=[stands]))
+    member.say("StopRedrive", redrive("STOPPED", made=2))
+    member.say("ResumeRedrive", stands)
+
+    got = await client.redrives.get("d")
+    stopped = await client.redrives.stop("d")
+
+    assert (got.state, got.made, got.left, got.runs) == ("OPEN", 2, 2, {"SUCCEEDED": 2})
+    assert (got.fingerprint, got.finished_at) == (None, None)
+    assert stopped.state == "STOPPED"
+    assert await client.redrives.resume("d") == got
+    assert [one async for one in client.redrives.list()] == [got]
+    assert [one.redrive_id for one in member.heard("StopRedrive")] == ["d"]
+
+
+async def test_a_lost_answer_is_asked_for_again_but_nothing_is_discarded_twice(
+    client: Client, member: Scripted
+):
+    lost = Refusal("UNAVAILABLE", bare=True)
+    member.say("RetryRun", lost, run_pb2.Run(run_id="n"))
+    member.say("DiscardDeadLetters", lost, runs.DiscardDeadLettersResponse(discarded=2))
+
+    assert (await client.runs.retry("r")).run_id == "n"
+    with pytest.raises(ClusterUnavailable):
+        await client.dead_letters.discard(all=True)
+
+    assert len(member.heard("DiscardDeadLetters")) == 1
