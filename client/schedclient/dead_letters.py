@@ -71,7 +71,7 @@ class DeadLetters:
         run_ids: Iterable[str] = (),
         job: str = "",
         fingerprint: str = "",
-        all: bool = False,
+        all: bool = False,  # noqa: A002 - as the wire says
         note: str = "",
         deadline: float | None = None,
     ) -> int:
@@ -93,7 +93,7 @@ class DeadLetters:
         *,
         job: str = "",
         fingerprint: str = "",
-        all: bool = False,
+        all: bool = False,  # noqa: A002 - as the wire says
         rate: float = 0.0,
         payload: object = None,
         dry_run: bool = False,

@@ -12,10 +12,12 @@ from schedclient import (
     Backfill,
     Calendar,
     DeadLetter,
+    DeadLetterGroup,
     Finding,
     Instant,
     Job,
     Member,
+    Redrive,
     Run,
     Shard,
     ShardMove,
@@ -37,6 +39,17 @@ def schedule_of(job: Job) -> str:
 def written(length: timedelta) -> str:
     """A length as one would write it."""
     return duration.render(length)
+
+
+def written_rate(rate: float) -> str:
+    """Runs in a time as one would write it: `10/s`, `6/m`."""
+    return f"{rate:g}/s" if rate >= 1 else f"{rate * 60:g}/m"
+
+
+def last_line(text: str | None) -> str:
+    """Of an error the line that names it: the last one, as in a traceback."""
+    lines = (text or "").strip().splitlines()
+    return ("… " if len(lines) > 1 else "") + lines[-1] if lines else ""
 
 
 def state_of(job: Job) -> str:
@@ -111,7 +124,46 @@ DEAD: Final[Sequence[Column[DeadLetter]]] = (
     Column("ATTEMPT", lambda one: one.run.attempt),
     Column("DIED", lambda one: one.died_at),
     Column("FINGERPRINT", lambda one: one.fingerprint),
+    Column("REDRIVE", lambda one: one.redrive_id, wide=True),
     Column("ERROR", lambda one: one.run.error, wide=True),
+)
+SETTLED: Final[Sequence[Column[DeadLetter]]] = (
+    *DEAD,
+    Column("SETTLED", lambda one: one.settled),
+    Column("AS", lambda one: one.redriven_as),
+    Column("AT", lambda one: one.settled_at, wide=True),
+    Column("BY", lambda one: one.settled_by, wide=True),
+    Column("NOTE", lambda one: one.note, wide=True),
+)
+DEAD_GROUPS: Final[Sequence[Column[DeadLetterGroup]]] = (
+    Column("COUNT", lambda one: one.count),
+    Column("PROMISED", lambda one: one.promised, wide=True),
+    Column("JOB", lambda one: one.job),
+    Column("REASON", lambda one: one.reason),
+    Column("EXIT", lambda one: one.exit_code, wide=True),
+    Column("ERROR", lambda one: last_line(one.error)),
+    Column("FIRST", lambda one: one.first_died_at, wide=True),
+    Column("LAST", lambda one: one.last_died_at),
+    Column("FINGERPRINT", lambda one: one.fingerprint),
+    Column("RUN", lambda one: one.run_id),
+)
+REDRIVES: Final[Sequence[Column[Redrive]]] = (
+    Column("REDRIVE", lambda one: one.redrive_id),
+    Column("JOB", lambda one: one.job),
+    Column("FINGERPRINT", lambda one: one.fingerprint),
+    Column("STATE", lambda one: one.state),
+    Column("RATE", lambda one: written_rate(one.rate)),
+    Column("TOTAL", lambda one: one.total),
+    Column("MADE", lambda one: one.made),
+    Column("LEFT", lambda one: one.left),
+    Column("LEFT OUT", lambda one: one.left_out, wide=True),
+    Column("RUNS", lambda one: one.runs),
+    Column("PAYLOAD", lambda one: "edited" if one.payload_edited else "", wide=True),
+    Column("CREATED", lambda one: one.created_at, wide=True),
+    Column("BY", lambda one: one.created_by, wide=True),
+    Column("STOPPED", lambda one: one.stopped_at, wide=True),
+    Column("STOPPED BY", lambda one: one.stopped_by, wide=True),
+    Column("FINISHED", lambda one: one.finished_at, wide=True),
 )
 MEMBERS: Final[Sequence[Column[Member]]] = (
     Column("NAME", lambda one: one.name),

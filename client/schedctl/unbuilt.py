@@ -17,10 +17,6 @@ COMMANDS: Final[frozenset[tuple[str, ...]]] = frozenset(
     job history
     job revert
     job stats
-    run retry
-    dlq show
-    dlq redrive
-    dlq discard
     pool list
     pool describe
     pool set

@@ -20,6 +20,7 @@ from schedctl.output import (
     show_one,
 )
 from schedctl.session import Session
+from schedctl.work import read_payload
 
 
 @click.group(cls=Group)
@@ -35,7 +36,7 @@ def _id(one: Run) -> str:
 @click.option("--job", default="", help="Of this job (id or name).")
 @click.option("--state", multiple=True, metavar="STATE", help="In this state; repeatable.")
 @click.option("--worker", default="", help="Handed to this worker.")
-@click.option("--trigger", metavar="schedule|manual|…", help="Made by this.")
+@click.option("--trigger", metavar="schedule|manual|redrive|…", help="Made by this.")
 @click.option("--backfill", default="", metavar="ID", help="Made by this backfill.")
 @click.option("--after", metavar="INSTANT", help="Scheduled after.")
 @click.option("--before", metavar="INSTANT", help="Scheduled before.")
@@ -89,6 +90,7 @@ def get(session: Session, run_id: str) -> None:
             ("Retry", found.retry_at),
             ("Trigger", found.trigger),
             ("Backfill", found.backfill_id),
+            ("Does again", found.redrive_of),
             ("Until", found.scheduled_until),
             ("Error", found.error),
         ],
@@ -175,6 +177,20 @@ def cancel(session: Session, run_id: str, reason: str) -> None:
     if not session.tabular:
         show_one(session, ended, RUNS, _id)
     message(f"cancelled {run_id}" if ended.ended else f"cancelling {run_id}: its worker was told")
+
+
+@run.command()
+@click.argument("run_id")
+@click.option("--payload", metavar="JSON|@FILE|-", help="Instead of its own.")
+@pass_session
+def retry(session: Session, run_id: str, payload: str | None) -> None:
+    """Do a run again that failed for good, was cancelled, or waited too long.
+
+    It is a new run, of the job as it is now. Twice gives the same run.
+    """
+    given = read_payload(payload) if payload is not None else None
+    made = session.run(lambda client: client.runs.retry(run_id, payload=given))
+    show_one(session, made, RUNS, _id)
 
 
 @run.command()

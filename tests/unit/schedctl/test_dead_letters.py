@@ -1,0 +1,338 @@
+"""`schedctl dlq` and `run retry`: what is asked for, what is shown, what is refused beforehand."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from schedctl import contexts
+from schedproto.v1 import common_pb2, run_pb2
+from schedproto.v1 import run_service_pb2 as runs
+from support.scripted import Refusal
+
+DIED = datetime(2026, 11, 23, 10, tzinfo=UTC)
+TRACE = "Traceback (most recent call last):\n  File …\nKeyError: 'total'\n"
+
+
+def dead(**fields: object) -> run_pb2.DeadLetter:
+    run = run_pb2.Run(
+        run_id="r",
+        job="etl",
+        state=common_pb2.RUN_STATE_FAILED,
+        reason=common_pb2.REASON_EXIT_CODE,
+        exit_code=3,
+        attempt=4,
+        error=TRACE,
+    )
+    made = run_pb2.DeadLetter(run=run, fingerprint="f1", **fields)
+    made.died_at.FromDatetime(DIED)
+    return made
+
+
+def again(run_id: str) -> run_pb2.Run:
+    return run_pb2.Run(run_id=f"{run_id}-again", job="etl", state=1, redrive_of=run_id)
+
+
+def redrive(state: str = "OPEN", **fields: object) -> run_pb2.Redrive:
+    number = run_pb2.Redrive.State.Value(f"STATE_{state}")
+    return run_pb2.Redrive(redrive_id="d1", fingerprint="f1", total=3, state=number, **fields)
+
+
+def begun(made: run_pb2.Redrive | None = None) -> runs.RedriveDeadLettersResponse:
+    return runs.RedriveDeadLettersResponse(total=3, redrive=made)
+
+
+# -- What is told --
+
+
+async def test_letters_are_listed_by_what_is_asked_for(ctl, member):
+    member.say("ListDeadLetters", runs.ListDeadLettersResponse(dead_letters=[dead()]))
+
+    ended = await ctl("dlq", "list", "--job", "etl", "--fingerprint", "f1", "--limit", "3")
+
+    assert ended.lines[0].split() == ["RUN", "JOB", "REASON", "ATTEMPT", "DIED", "FINGERPRINT"]
+    assert ended.lines[1].split()[:4] == ["r", "etl", "EXIT_CODE", "4"]
+    [sent] = member.heard("ListDeadLetters")
+    assert (sent.job, sent.fingerprint, sent.settled) == ("etl", "f1", False)
+
+
+@pytest.mark.parametrize("asked", [("--settled",), ("--redrive", "d1")])
+async def test_those_that_are_settled_say_what_became_of_them(ctl, member, asked):
+    letter = dead(settled=run_pb2.DeadLetter.SETTLED_REDRIVEN, redriven_as="n")
+    member.say("ListDeadLetters", runs.ListDeadLettersResponse(dead_letters=[letter]))
+
+    ended = await ctl("dlq", "list", *asked)
+
+    assert ended.lines[0].split()[-2:] == ["SETTLED", "AS"]
+    assert ended.lines[1].split()[-2:] == ["REDRIVEN", "n"]
+    [sent] = member.heard("ListDeadLetters")
+    assert (sent.settled, sent.redrive_id) in {(True, ""), (False, "d1")}
+
+
+async def test_groups_tell_how_many_of_which_error_a_line_each(ctl, member):
+    group = run_pb2.DeadLetterGroup(
+        fingerprint="f1", job="etl", count=12, reason=1, error=TRACE, run_id="r"
+    )
+    member.say("ListDeadLetterGroups", runs.ListDeadLetterGroupsResponse(groups=[group]))
+
+    ended = await ctl("dlq", "groups", "--job", "etl")
+    named = await ctl("dlq", "groups", "-o", "name")
+
+    heads = ["COUNT", "JOB", "REASON", "ERROR", "LAST", "FINGERPRINT", "RUN"]
+    assert ended.lines[0].split() == heads
+    assert len(ended.lines) == 2
+    assert "… KeyError: 'total'" in ended.lines[1]
+    assert ended.lines[1].split()[:2] == ["12", "etl"]
+    assert named.lines == ["f1"]
+
+
+async def test_one_is_shown_with_its_error_its_tries_and_what_to_do(ctl, member):
+    member.say("GetDeadLetter", dead())
+    attempt = run_pb2.Attempt(attempt=1, worker="w1", state=common_pb2.RUN_STATE_RETRYING)
+    member.say("ListAttempts", runs.ListAttemptsResponse(attempts=[attempt]))
+
+    ended = await ctl("dlq", "show", "r")
+
+    assert ended.code == 0, ended.err
+    assert "KeyError: 'total'" in ended.out
+    assert any(line.split() == ["Settled:", "no,", "it", "waits"] for line in ended.lines)
+    assert "w1" in ended.lines[-1]
+    assert "its output: schedctl run logs r" in ended.err
+    assert "do it again: schedctl dlq redrive r" in ended.err
+
+
+async def test_one_that_was_done_again_names_the_run_that_did(ctl, member):
+    letter = dead(settled=run_pb2.DeadLetter.SETTLED_REDRIVEN, redriven_as="n", settled_by="ann")
+    member.say("GetDeadLetter", letter)
+    member.say("ListAttempts", runs.ListAttemptsResponse())
+
+    ended = await ctl("dlq", "show", "r")
+    data = (await ctl("dlq", "show", "r", "-o", "json")).data
+
+    assert "schedctl run get n" in ended.err
+    assert "dlq redrive r" not in ended.err
+    assert (data["settled"], data["redrivenAs"], data["note"]) == ("REDRIVEN", "n", None)
+
+
+async def test_a_run_says_which_one_it_does_again(ctl, member):
+    member.say("GetRun", again("r"))
+
+    assert (await ctl("run", "get", "r-again")).lines[-1].split() == ["Does", "again:", "r"]
+
+
+async def test_runs_are_listed_by_redrives(ctl, member):
+    member.say("ListRuns", runs.ListRunsResponse())
+
+    await ctl("run", "list", "--trigger", "redrive")
+
+    assert member.heard("ListRuns")[0].trigger == run_pb2.Run.TRIGGER_REDRIVE
+
+
+# -- One by one --
+
+
+async def test_a_run_is_retried_with_its_payload_or_another(ctl, member):
+    member.say("RetryRun", again("r"))
+
+    ended = await ctl("run", "retry", "r", "-o", "name")
+    await ctl("run", "retry", "r", "--payload", '{"new": 1}')
+
+    assert ended.lines == ["r-again"]
+    as_it_was, edited = member.heard("RetryRun")
+    assert not as_it_was.HasField("payload")
+    assert json.loads(edited.payload.json) == {"new": 1}
+
+
+async def test_runs_that_are_named_are_done_again_each(ctl, member):
+    member.say("RetryRun", lambda request: again(request.run_id))
+
+    ended = await ctl("dlq", "redrive", "r", "s", "--payload", "{}")
+
+    assert ended.code == 0, ended.err
+    assert [line.split()[0] for line in ended.lines] == ["RUN", "r-again", "s-again"]
+    assert [one.payload.json for one in member.heard("RetryRun")] == ["{}", "{}"]
+
+
+async def test_one_that_cant_be_keeps_no_other_from_it(ctl, member):
+    deleted = Refusal("FAILED_PRECONDITION", "the job of run s is deleted", "JOB_DELETED")
+    member.say("RetryRun", lambda one: again(one.run_id) if one.run_id != "s" else deleted)
+
+    ended = await ctl("dlq", "redrive", "r", "s", "t", "-o", "name")
+
+    assert ended.code == 5
+    assert ended.lines == ["r-again", "t-again"]
+    assert "the job of run s is deleted" in ended.err
+
+
+# -- Many, at a rate --
+
+
+@pytest.mark.parametrize(
+    ("written", "rate"), [("100/s", 100), ("6/m", 0.1), ("90/h", 0.025), ("2.5", 2.5)]
+)
+async def test_a_redrive_is_asked_for_at_a_rate_and_shown(ctl, member, written, rate):
+    member.say("RedriveDeadLetters", begun(redrive(rate=rate)))
+
+    ended = await ctl("dlq", "redrive", "--group", "f1", "--rate", written)
+
+    assert ended.code == 0, ended.err
+    assert ended.lines[1].split()[:3] == ["d1", "f1", "OPEN"]
+    assert "it goes on: schedctl dlq redrives; schedctl dlq stop d1" in ended.err
+    [sent] = member.heard("RedriveDeadLetters")
+    assert (sent.fingerprint, sent.rate) == ("f1", pytest.approx(rate))
+
+
+async def test_all_that_is_asked_for_is_sent(ctl, member):
+    member.say("RedriveDeadLetters", begun(redrive()))
+
+    await ctl("dlq", "redrive", "--all", "--idempotency-key", "k")
+    await ctl("dlq", "redrive", "--job", "etl", "--group", "f1", "--payload", '{"new": 1}')
+
+    every, some = member.heard("RedriveDeadLetters")
+    assert (every.all, every.rate, every.idempotency_key) == (True, 0, "k")
+    assert (some.job, some.fingerprint, some.all) == ("etl", "f1", False)
+    assert json.loads(some.payload.json) == {"new": 1}
+
+
+async def test_a_dry_run_says_how_many(ctl, member):
+    member.say("RedriveDeadLetters", begun())
+
+    ended = await ctl("dlq", "redrive", "--all", "--dry-run")
+    data = (await ctl("dlq", "redrive", "--all", "--dry-run", "-o", "json")).data
+
+    assert ended.lines == ["Dead letters: 3"]
+    assert ended.err == "nothing was stored\n"
+    assert data == {"total": 3, "redrive": None}
+    assert all(one.dry_run for one in member.heard("RedriveDeadLetters"))
+
+
+async def test_it_is_waited_for_and_its_progress_told(ctl, member):
+    stands = iter([redrive(made=1, runs={"RUNNING": 1}), redrive("DONE", made=2, left_out=1)])
+    member.say("RedriveDeadLetters", begun(redrive()))
+    member.say("GetRedrive", lambda _: next(stands))
+
+    ended = await ctl("dlq", "redrive", "--all", "--wait", "-o", "json")
+
+    assert ended.code == 0, ended.err
+    assert ended.err.splitlines() == [
+        "0 of 3 made",
+        "1 of 3 made (1 running)",
+        "2 of 3 made, 1 left out",
+    ]
+    assert (ended.data["state"], ended.data["made"], ended.data["leftOut"]) == ("DONE", 2, 1)
+
+
+async def test_one_that_somebody_stops_is_waited_for_no_longer(ctl, member):
+    member.say("RedriveDeadLetters", begun(redrive()))
+    member.say("GetRedrive", redrive("STOPPED", made=1))
+
+    ended = await ctl("dlq", "redrive", "--all", "--wait")
+
+    assert ended.code == 1
+    assert "it was stopped: 2 of 3 are left; schedctl dlq resume d1" in ended.err
+
+
+async def test_one_that_takes_longer_than_the_timeout_goes_on(ctl, member):
+    member.say("RedriveDeadLetters", begun(redrive()))
+    member.say("GetRedrive", redrive())
+
+    ended = await ctl("dlq", "redrive", "--all", "--wait", "--timeout", "0.5")
+
+    assert ended.code == 7
+    assert "it goes on; schedctl dlq stop d1 stops it" in ended.err
+
+
+async def test_it_is_stopped_and_resumed(ctl, member):
+    member.say("StopRedrive", redrive("STOPPED", made=1))
+    member.say("ResumeRedrive", redrive(made=1))
+    member.say("GetRedrive", redrive("DONE", made=3))
+    member.say("ListRedrives", runs.ListRedrivesResponse(redrives=[redrive("STOPPED", rate=0.1)]))
+
+    stopped = await ctl("dlq", "stop", "d1")
+    resumed = await ctl("dlq", "resume", "d1", "--wait")
+    listed = await ctl("dlq", "redrives")
+
+    assert "stopped d1: 2 of 3 are left; schedctl dlq resume d1" in stopped.err
+    assert (resumed.code, resumed.err.splitlines()) == (0, ["1 of 3 made", "3 of 3 made"])
+    assert listed.lines[1].split() == ["d1", "f1", "STOPPED", "6/m", "3", "0", "3"]
+
+
+# -- Discarded --
+
+
+async def test_letters_are_discarded_by_name_or_by_what_they_have_in_common(ctl, member):
+    member.say("DiscardDeadLetters", runs.DiscardDeadLettersResponse(discarded=2))
+
+    named = await ctl("dlq", "discard", "r", "s", "t", "--note", "known")
+    chosen = await ctl("dlq", "discard", "--group", "f1", "-o", "json")
+
+    assert named.err.splitlines() == [
+        "discarded 2",
+        "as they were: 1, settled before or promised to a redrive",
+    ]
+    assert (chosen.data, chosen.err) == ({"discarded": 2}, "discarded 2\n")
+    first, second = member.heard("DiscardDeadLetters")
+    assert (list(first.run_ids), first.note) == (["r", "s", "t"], "known")
+    assert (second.fingerprint, list(second.run_ids)) == ("f1", [])
+
+
+@pytest.mark.parametrize("chosen", [("r",), ("--group", "f1"), ("--all",)])
+async def test_a_protected_cluster_is_asked_for_before_letters_are_discarded(
+    ctl, member, monkeypatch, chosen
+):
+    contexts.save("prod", [member.address])
+    contexts.path().write_text(contexts.path().read_text() + "protected = true\n")
+    monkeypatch.delenv("SCHEDCTL_ENDPOINTS")
+    member.say("DiscardDeadLetters", runs.DiscardDeadLettersResponse(discarded=1))
+
+    refused = await ctl("dlq", "discard", *chosen, "--no-input")
+
+    assert refused.code == 2
+    assert "--yes" in refused.err
+    assert member.requests == []
+    assert (await ctl("dlq", "discard", *chosen, "--yes")).code == 0
+
+
+# -- Refused before it is sent --
+
+
+@pytest.mark.parametrize("command", ["redrive", "discard"])
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ((), "no dead letters are named"),
+        (("r", "--group", "f1"), "neither --group, --job nor --all"),
+        (("r", "--all"), "neither --group, --job nor --all"),
+        (("--all", "--job", "etl"), "--all goes with neither --group nor --job"),
+        (("--job", "", "--group", "f1"), "is empty"),
+    ],
+)
+async def test_what_doesnt_say_which_is_refused_before_it_is_sent(
+    ctl, member, command, wrong, told
+):
+    ended = await ctl("dlq", command, *wrong)
+
+    assert ended.code == 2
+    assert told in ended.err
+    assert member.requests == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (("--all", "--rate", "fast"), "is no rate: write 100/s, 6/m or 90/h"),
+        (("--all", "--rate", "0"), "must be more than 0"),
+        (("--all", "--rate", "-3"), "is no rate"),
+        (("r", "--rate", "3"), "--rate goes with --group, --job or --all, and with no RUN"),
+        (("r", "--dry-run"), "--dry-run goes with --group"),
+        (("r", "--payload", "{"), "--payload is no JSON"),
+    ],
+)
+async def test_what_is_no_rate_or_goes_with_no_run_is_refused(ctl, member, wrong, told):
+    ended = await ctl("dlq", "redrive", *wrong)
+
+    assert ended.code == 2
+    assert told in ended.err
+    assert member.requests == []
