@@ -2,7 +2,7 @@
 
     mark    cluster.marked_at ← now, each 5 s, under the term
     begin   all shard rows ─→ the cluster's ─→ a pause from the mark ─→ incarnations lost,
-            backfills ended ─→ audit
+            backfills ended, redrives stopped ─→ audit
     end     waiting runs of at_most_once jobs that may have run in what was lost
 
 Invariants
@@ -73,6 +73,13 @@ WHERE open AND created_at <= %(until)s
 """Of the instants that they were still to run some may have run in what was lost. Whoever wants the
 others asks again. Nobody makes runs of them meanwhile: all shards' rows are held.
 """
+
+STOP_REDRIVES = """
+UPDATE redrives SET open = false, stopped_at = clock_timestamp(), stopped_by = 'schedd',
+    fed_until = NULL
+WHERE open AND created_at <= %(until)s
+"""
+"""What they were still to do may have been done in what was lost; a person may resume them."""
 
 WAITING = """
 SELECT l.shard, l.job_id, l.run_id, l.scheduled_at,
@@ -164,6 +171,7 @@ def begin(
     connection.exec_driver_sql(NOTHING_IN_FLIGHT)
     connection.exec_driver_sql(LOSE_ALL)
     connection.exec_driver_sql(END_BACKFILLS, {"until": lost_until})
+    connection.exec_driver_sql(STOP_REDRIVES, {"until": lost_until})
     return pauses.audited(connection, before, entry).present
 
 

@@ -14,6 +14,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 from schedproto.v1 import (
+    cluster_service_pb2,
+    cluster_service_pb2_grpc,
     job_pb2,
     job_service_pb2,
     job_service_pb2_grpc,
@@ -84,11 +86,11 @@ def test_a_refusal_says_what_why_and_what_to_do(channels: list[grpc.Channel]):
 
 
 def test_what_isnt_built_is_refused_by_name(channels: list[grpc.Channel]):
-    runs = run_service_pb2_grpc.RunServiceStub(channels[0])
+    cluster = cluster_service_pb2_grpc.ClusterServiceStub(channels[0])
     with pytest.raises(grpc.RpcError) as refused:
-        runs.RetryRun(run_service_pb2.RetryRunRequest(run_id="x"), timeout=DEADLINE)
+        cluster.DrainWorker(cluster_service_pb2.DrainWorkerRequest(worker="x"), timeout=DEADLINE)
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    assert "RetryRun" in refused.value.details()
+    assert "DrainWorker" in refused.value.details()
     assert details(refused.value)[0].reason == "NOT_BUILT"
 
 

@@ -198,6 +198,67 @@ async def test_a_backfill_is_planned_asked_for_read_and_cancelled(web: Web) -> N
     assert (wrong.status, wrong.json["reason"]) == (400, "INVALID_FIELD")
 
 
+async def dead(web: Web, count: int) -> list[str]:
+    """So many runs of the job `etl` that failed for good."""
+    made = [(await web.post("/api/v1/jobs/etl:trigger", {})).json["runId"] for _ in range(count)]
+    letters = """
+    INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint)
+    SELECT run_id, scheduled_at, job_id, 'f1' FROM runs
+    """
+    ended = "UPDATE runs SET state = 'FAILED', finished_at = now(), error = 'boom'"
+    for statement in ("DELETE FROM live", ended, letters):
+        await web.store.database.call(lambda c, told=statement: c.exec_driver_sql(told))
+    return made
+
+
+async def test_dead_letters_are_grouped_done_again_and_discarded(web: Web) -> None:
+    await made(web)
+    one, other, third = await dead(web, 3)
+
+    [group] = (await web.get("/api/v1/dead-letters:groups?job=etl")).json["groups"]
+    assert (group["count"], group["fingerprint"], group["error"]) == (3, "f1", "boom")
+    again = await web.post(f"/api/v1/runs/{one}:retry", {"payload": {"json": {"new": 1}}})
+    assert (again.status, again.json["redriveOf"], again.json["trigger"]) == (200, one, "REDRIVE")
+    letter = (await web.get(f"/api/v1/dead-letters/{one}")).json
+    assert (letter["settled"], letter["redrivenAs"]) == ("REDRIVEN", again.json["runId"])
+
+    gone = await web.post("/api/v1/dead-letters:discard", {"runIds": [other], "note": "known"})
+    assert (gone.status, gone.json) == (200, {"discarded": 1})
+    waiting = (await web.get("/api/v1/dead-letters")).json["deadLetters"]
+    assert [one["run"]["runId"] for one in waiting] == [third]
+    settled = (await web.get("/api/v1/dead-letters?settled=true")).json["deadLetters"]
+    assert len(settled) == 3
+    nobody = await web.post("/api/v1/dead-letters:discard", {})
+    assert (nobody.status, nobody.json["violations"][0]["field"]) == (400, "all")
+    missing = await web.get(f"/api/v1/dead-letters/{again.json['runId']}")
+    assert (missing.status, missing.json["reason"]) == (404, "NO_SUCH_DEAD_LETTER")
+
+
+async def test_a_redrive_is_asked_for_read_stopped_and_resumed(web: Web) -> None:
+    await made(web)
+    await dead(web, 2)
+    body = {"fingerprint": "f1", "rate": 0.5, "idempotencyKey": "k"}
+
+    dry = await web.post("/api/v1/dead-letters:redrive", {"all": True, "dryRun": True})
+    assert (dry.status, dry.json) == (200, {"total": 2, "redrive": None})
+    asked = (await web.post("/api/v1/dead-letters:redrive", body)).json["redrive"]
+    assert (asked["state"], asked["rate"], asked["total"], asked["made"]) == ("OPEN", 0.5, 2, 0)
+    assert (await web.post("/api/v1/dead-letters:redrive", body)).json["redrive"] == asked
+    path = f"/api/v1/redrives/{asked['redriveId']}"
+    assert (await web.get(path)).json == asked
+    stopped = (await web.post(f"{path}:stop", {})).json
+    assert (stopped["state"], bool(stopped["stoppedAt"])) == ("STOPPED", True)
+    assert (await web.post(f"{path}:resume", {})).json["state"] == "OPEN"
+    listed = (await web.get("/api/v1/redrives")).json["redrives"]
+    assert [one["redriveId"] for one in listed] == [asked["redriveId"]]
+    chosen = (await web.get(f"/api/v1/dead-letters?redriveId={asked['redriveId']}")).json
+    assert len(chosen["deadLetters"]) == 2
+    none = await web.post("/api/v1/dead-letters:redrive", {"all": True})
+    assert (none.status, none.json["reason"]) == (409, "NO_DEAD_LETTERS")
+    wrong = await web.post("/api/v1/dead-letters:redrive", {"all": True, "rate": 1e6})
+    assert (wrong.status, wrong.json["reason"]) == (400, "INVALID_FIELD")
+
+
 async def test_every_reading_call_answers_without_a_fault(web: Web) -> None:
     await made(web)
     run_id = (await web.post("/api/v1/runs", SUBMITTED)).json["runId"]
@@ -205,7 +266,8 @@ async def test_every_reading_call_answers_without_a_fault(web: Web) -> None:
         for route in routes_of(method):
             if route.verb == "GET" and method.full_name not in unbuilt.CALLS:
                 path = route.template.replace("{job}", "etl").replace("{run_id}", run_id)
-                path = path.replace("{backfill_id}", run_id)  # there is none of this id
+                for other in ("{backfill_id}", "{redrive_id}"):
+                    path = path.replace(other, run_id)  # there is none of this id
                 query = {"watch": f"?runIds={run_id}", "explain": "?at=2026-01-01T00:00:00Z"}.get(
                     path.rpartition(":")[2], ""
                 )

@@ -12,12 +12,14 @@ import pytest
 from sqlalchemy import Connection, create_engine
 
 from schedd.core.backfill import Rerun, Wish
-from schedd.core.ids import BackfillId, Term
+from schedd.core.ids import BackfillId, RedriveId, Term
 from schedd.core.lifecycle import Reason, State
 from schedd.core.marks import DOUBT, gap
 from schedd.core.model import AuditEntry, LiveRun, Priority, Verdict
 from schedd.core.pauses import NO_PAUSES, Pause, Pauses
 from schedd.core.records import JobRecord, Unstarted
+from schedd.core.redrive import Choice
+from schedd.core.redrive import Wish as RedriveWish
 from schedd.leader.recovery import recover
 from schedd.store import dispatch, recovery
 from schedd.store.database import url_of
@@ -285,6 +287,37 @@ async def test_recovery_ends_backfills_that_may_have_gone_on_and_none_asked_for_
     assert stays is not None
     assert (ended.open, ended.cancelled_by) == (False, "schedd")
     assert (stays.open, stays.cancelled_at) == (True, None)
+
+
+async def test_recovery_stops_redrives_that_may_have_gone_on_and_none_asked_for_since(
+    world: World,
+) -> None:
+    me = await world.member()
+    letters = me.store.dead_letters
+
+    async def asked() -> RedriveId:
+        job = await world.job()
+        await world.sql(
+            "INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint)"
+            " VALUES (%s, %s, %s, 'f')",
+            *(uuid4(), START, job.definition.job_id),
+        )
+        chosen = Choice("default", str(job.definition.job_id))
+        wish = RedriveWish(RedriveId(uuid4()), job.shard, chosen, 10.0, None, "ann")
+        assert await letters.create(wish, None, told(NO_PAUSES, NO_PAUSES))
+        return wish.redrive_id
+
+    before = await asked()
+    until = await _now(world)
+    await recover(me.store.recovery, None, until)
+    since = await asked()
+    await recover(me.store.recovery, None, until)
+
+    stopped, stays = [await letters.redrive(one) for one in (before, since)]
+    assert stopped is not None
+    assert stays is not None
+    assert (stopped.open, stopped.stopped_by, stopped.waiting) == (False, "schedd", 1)
+    assert (stays.open, stays.stopped_at) == (True, None)
 
 
 async def _now(world: World) -> datetime:

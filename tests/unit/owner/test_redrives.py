@@ -1,0 +1,138 @@
+"""The loop that makes the runs of redrives: who is asked, by what policy, and who is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from schedd.core.ids import JobId, RedriveId, ShardId
+from schedd.core.model import Claim, LiveRun, Overlap
+from schedd.core.redrive import OpenRedrive
+from schedd.owner.board import Board
+from schedd.owner.redrives import LOOK_EVERY, WHILE_FED, Redrives
+from schedd.owner.transact import Transactor
+from schedd.ports import Nudges, OwnerStore
+from schedkit.errors import Unavailable
+from support.dispatching import SHELL, Definitions
+from support.runs import owning, run
+
+ETL, PING = run(1).job_id, run(2).job_id
+OPEN = OpenRedrive(RedriveId(UUID(int=1)), ShardId(0), (ETL, PING))
+ELSEWHERE = OpenRedrive(RedriveId(UUID(int=2)), ShardId(1), (ETL,))
+
+
+@dataclass
+class Rows:
+    """Redrives that are open, and what is made of them."""
+
+    open: list[OpenRedrive] = field(default_factory=list)
+    makes: list[LiveRun] = field(default_factory=list)
+    looks: list[Sequence[ShardId]] = field(default_factory=list)
+    fed: list[OpenRedrive] = field(default_factory=list)
+    policies: Mapping[JobId, Overlap | None] = field(default_factory=dict)
+    claim: Claim | None = None
+    away: bool = False
+
+    async def redrives(self, shards: Sequence[ShardId]) -> list[OpenRedrive]:
+        self.looks.append(shards)
+        return self.open
+
+    async def redrive(
+        self,
+        claim: Claim,
+        wanted: Sequence[OpenRedrive],
+        policies: Mapping[JobId, Overlap | None],
+    ) -> list[LiveRun]:
+        if self.away:
+            raise Unavailable("the database is away")
+        self.fed += wanted
+        self.policies, self.claim = policies, claim
+        return self.makes
+
+
+@dataclass
+class Told:
+    shards: list[ShardId] = field(default_factory=list)
+
+    def runs_ready(self, shards: Sequence[ShardId]) -> None:
+        self.shards += shards
+
+
+class World:
+    def __init__(self, *shards: int) -> None:
+        self.rows, self.told = Rows(), Told()
+        self.definitions = Definitions(SHELL)
+        self.board = Board(owning(*shards))
+        self.loop = Redrives(
+            self.board,
+            self.definitions,
+            cast("OwnerStore", self.rows),
+            Transactor(self.board.ownership, lambda: True, lambda _event: None),
+            cast("Nudges", self.told),
+        )
+
+
+@pytest.fixture
+def world() -> World:
+    return World(0)
+
+
+async def test_the_owners_of_what_is_made_are_told_whoever_they_are(world: World) -> None:
+    world.rows.open = [OPEN]
+    world.rows.makes = [run(1, shard=7), run(2, shard=3), run(3, shard=7)]
+    await world.loop.step()
+
+    assert world.rows.fed == [OPEN]
+    assert world.told.shards == [3, 7]
+    assert not list(world.board.ready), "their owners find them, this one if they are its own"
+
+
+async def test_they_are_made_under_the_claim_of_the_redrives_own_shard(world: World) -> None:
+    world.rows.open = [OPEN]
+    await world.loop.step()
+
+    assert world.rows.looks == [[0]]
+    assert world.rows.claim is not None
+    assert set(world.rows.claim.epochs) == {0}
+
+
+async def test_runs_wait_in_line_but_of_jobs_that_allow_overlap(world: World) -> None:
+    world.definitions.jobs[ETL] = replace(SHELL, overlap=Overlap.SKIP)
+    world.rows.open = [OPEN]
+    await world.loop.step()
+
+    assert world.rows.policies == {ETL: Overlap.BUFFER_ALL, PING: None}
+
+
+async def test_another_members_redrive_is_left_to_it(world: World) -> None:
+    world.rows.open = [ELSEWHERE]
+    await world.loop.step()
+
+    assert (world.rows.fed, world.told.shards) == ([], [])
+
+
+async def test_who_owns_nothing_asks_for_nothing() -> None:
+    world = World()
+
+    assert await world.loop.step() == LOOK_EVERY
+    assert world.rows.looks == []
+
+
+async def test_it_is_looked_at_often_while_there_is_one_and_now_and_then_else(
+    world: World,
+) -> None:
+    assert await world.loop.step() == LOOK_EVERY
+    world.rows.open = [OPEN]
+    assert await world.loop.step() == WHILE_FED
+    assert world.told.shards == [], "nothing was made, nobody is told"
+
+
+async def test_a_database_that_is_away_is_told_to_the_loop_which_tries_again(world: World) -> None:
+    world.rows.open, world.rows.away = [OPEN], True
+
+    with pytest.raises(Unavailable):
+        await world.loop.step()
