@@ -23,6 +23,7 @@ from schedd.core.records import Idempotency
 from schedd.core.redrive import Choice, RedriveRecord, Settled, Wish
 from schedd.store import audit, idempotency
 from schedd.store.arrays import clean
+from schedd.store.database import Refused
 from schedd.store.dead_letters import free, locked
 from schedd.store.schema import dead_letters, redrives, runs
 
@@ -39,7 +40,7 @@ def create(
     connection: Connection, wish: Wish, wanted: Idempotency | None, entry: AuditEntry
 ) -> RedriveRecord | None:
     """Store it with the letters that are chosen now; with a key used before, the one of then.
-    None: no letter is free.
+    Ends the transaction with None when no letter is free.
     """
     earlier = idempotency.claim(connection, wanted, wish.redrive_id)
     if earlier is not None:
@@ -51,7 +52,7 @@ def create(
         .values(redrive=wish.redrive_id)
     ).rowcount
     if not promised:
-        return None
+        raise Refused(None)  # the key isn't used up either
     connection.execute(
         redrives.insert().values(
             redrive_id=wish.redrive_id,

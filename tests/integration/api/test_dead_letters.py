@@ -492,6 +492,14 @@ async def test_the_same_key_and_body_give_the_same_redrive(dead: Dead) -> None:
     assert [one.redrive_id for one in found.redrives] == [first.redrive_id]
 
 
+async def test_a_key_that_began_nothing_isnt_used_up(dead: Dead) -> None:
+    await dead.job()
+    with pytest.raises(FailedPrecondition, match="no dead letter is free"):
+        await dead.redrive(all=True, idempotency_key="k")
+    await dead.many(2)
+    assert (await dead.redrive(all=True, idempotency_key="k")).total == 2
+
+
 @pytest.mark.parametrize(
     ("asked", "problem"),
     [

@@ -1,0 +1,137 @@
+"""Dead letters on a real cluster: told of in groups, and done again once their job was mended: by
+name, or many at a rate, which holds when it is stopped and resumed and its owner is killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from schedclient import Run, SyncClient
+from support.cluster import DevCluster
+from support.probe import Probe
+from support.wait import PATIENCE, wait_until
+
+LETTERS = 40
+RATE = 8
+SETTLED = 60.0
+"""Seconds until all are done again, with a fail-over in between, on a busy machine."""
+
+
+@pytest.fixture
+def broken(rough: DevCluster, client: SyncClient, tmp_path: Path) -> tuple[str, Probe]:
+    """A job that fails until it is mended, and says when it ran since."""
+    del rough
+    name = f"broken-{uuid4().hex[:6]}"
+    fails = {"argv": ["/bin/sh", "-c", "echo row $$ has no total >&2; exit 3"]}
+    client.jobs.create(name, on_demand=True, shell=fails, retry={"max_attempts": 1})
+    return name, Probe(tmp_path / "starts")
+
+
+def died(client: SyncClient, name: str, count: int) -> list[Run]:
+    """So many of its runs, triggered, that failed for good."""
+    runs = [client.jobs.trigger(name, overlap="allow") for _ in range(count)]
+
+    def dead() -> bool:
+        return len(list(client.dead_letters.list(job=name))) == count
+
+    wait_until(dead, SETTLED, "the dead letters")
+    return runs
+
+
+def mended(client: SyncClient, name: str, probe: Probe) -> None:
+    client.jobs.update(name, shell=probe.shell(), overlap="allow")
+
+
+def succeeded(client: SyncClient, name: str, count: int) -> list[Run]:
+    """So many of its runs did, and here they are."""
+
+    def all_did() -> list[Run] | None:
+        found = list(client.runs.list(job=name, states=["SUCCEEDED"]))
+        return found if len(found) == count else None
+
+    return wait_until(all_did, SETTLED, "the runs that do them again")
+
+
+def most_over(times: list[datetime], rate: float) -> float:
+    """By how many they were ever more than this rate allows, with what it kept of a second."""
+    return max(
+        later - earlier + 1 - (rate * ((times[later] - times[earlier]).total_seconds() + 1) + 1)
+        for earlier in range(len(times))
+        for later in range(earlier, len(times))
+    )
+
+
+def test_what_died_is_told_of_and_done_again_once_its_job_is_mended(
+    rough: DevCluster, client: SyncClient, broken: tuple[str, Probe]
+) -> None:
+    name, probe = broken
+    first, *others = died(client, name, 3)
+    [group] = rough.json("dlq", "groups", "--job", name)
+    assert (group["count"], group["job"], group["reason"]) == (3, name, "EXIT_CODE")
+    shown = rough.schedctl("dlq", "show", first.run_id)
+    assert "has no total" in shown.stdout + rough.schedctl("run", "logs", first.run_id).stderr
+    assert f"schedctl dlq redrive {first.run_id}" in shown.stderr
+
+    mended(client, name, probe)
+    [again] = rough.json("dlq", "redrive", first.run_id)
+    assert again["redriveOf"] == first.run_id
+    assert client.runs.wait(again["runId"], timeout=PATIENCE).succeeded
+    [same] = rough.json("dlq", "redrive", first.run_id)
+    assert same["runId"] == again["runId"], "twice gives the same run"
+    chosen = ("--group", group["fingerprint"], "--job", name)
+    many = rough.schedctl("dlq", "redrive", *chosen, "--wait")
+    assert many.returncode == 0, many.stderr
+    assert "2 of 2 made" in many.stderr
+
+    made = succeeded(client, name, 3)
+    assert {run.redrive_of for run in made} == {run.run_id for run in (first, *others)}
+    assert {run.scheduled_at for run in made} == {run.scheduled_at for run in (first, *others)}
+    assert {run.trigger for run in made} == {"REDRIVE"}
+    assert rough.json("dlq", "groups", "--job", name) == []
+    letter = client.dead_letters.get(first.run_id)
+    assert (letter.settled, letter.redriven_as) == ("REDRIVEN", again["runId"])
+    assert client.runs.get(first.run_id).state == "FAILED", "what has ended never changes"
+
+
+def test_many_are_done_again_at_a_rate_though_stopped_resumed_and_their_owner_killed(
+    rough: DevCluster,
+    client: SyncClient,
+    broken: tuple[str, Probe],
+    figure: Callable[[str], None],
+) -> None:
+    name, probe = broken
+    dead = died(client, name, LETTERS)
+    mended(client, name, probe)
+    begun = rough.json("dlq", "redrive", "--job", name, "--rate", f"{RATE}/s")
+    redrive_id = begun["redriveId"]
+
+    wait_until(lambda: client.redrives.get(redrive_id).made >= RATE, PATIENCE, "the first runs")
+    stopped = client.redrives.stop(redrive_id)
+    assert (stopped.state, stopped.made + stopped.left) == ("STOPPED", LETTERS)
+    assert stopped.left > 0
+    succeeded(client, name, stopped.made)
+    assert client.redrives.get(redrive_id).made == stopped.made, "nothing was made since"
+
+    rough.schedctl("dlq", "resume", redrive_id)
+    ((shard,),) = rough.sql("SELECT shard FROM redrives WHERE redrive_id = %s::uuid", redrive_id)
+    owner = next(one.owner for one in client.cluster.shards() if one.shard == shard)
+    assert owner is not None
+    rough.kill(owner)
+
+    made = succeeded(client, name, LETTERS)
+    done = client.redrives.get(redrive_id)
+    assert (done.state, done.made, done.runs) == ("DONE", LETTERS, {"SUCCEEDED": LETTERS})
+    assert {run.redrive_of for run in made} == {run.run_id for run in dead}
+    assert probe.repeated() == []
+    assert len(probe.starts()) == LETTERS
+    times = sorted(run.due_at for run in made if run.due_at is not None)
+    assert most_over(times, RATE) <= 0
+    figure(
+        f"redrive: {LETTERS} at {RATE}/s, stopped, resumed and over a killed owner, were made in "
+        f"{(times[-1] - times[0]).total_seconds():.1f} s"
+    )
