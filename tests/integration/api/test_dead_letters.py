@@ -162,6 +162,7 @@ async def test_a_retry_is_a_new_run_that_names_the_old_one(dead: Dead) -> None:
 
 
 async def test_however_often_and_at_once_it_is_retried_there_is_one(dead: Dead) -> None:
+    """P3.20: the id is reckoned from the dead one's."""
     await dead.job()
     old = await dead.died()
     made = await asyncio.gather(*(dead.retried(old) for _ in range(8)))
@@ -346,7 +347,7 @@ async def test_a_redrive_does_each_chosen_one_again_at_its_rate(dead: Dead) -> N
 
 
 async def test_a_redrive_holds_its_rate_whoever_makes_its_runs(dead: Dead) -> None:
-    """A new owner counts on the row: what the one before made is used up."""
+    """P3.20: a new owner counts on the row: what the one before made is used up."""
     await dead.job(overlap=ALLOW)
     await dead.many(50)
     began = boottime()
@@ -364,6 +365,7 @@ async def test_a_redrive_holds_its_rate_whoever_makes_its_runs(dead: Dead) -> No
 
 
 async def test_what_an_owner_that_was_replaced_asks_for_isnt_made(dead: Dead) -> None:
+    """P3.20: the claim is of the redrive's own shard."""
     await dead.job(overlap=ALLOW)
     await dead.many(5)
     await dead.redrive(all=True, rate=1000)
@@ -377,6 +379,7 @@ async def test_what_an_owner_that_was_replaced_asks_for_isnt_made(dead: Dead) ->
 
 
 async def test_a_redrive_is_stopped_and_resumed(dead: Dead) -> None:
+    """P3.20: nothing is made after the row says that it is stopped."""
     await dead.job(overlap=ALLOW)
     await dead.many(30)
     one = await dead.redrive(all=True, rate=1000)
@@ -399,6 +402,7 @@ async def test_a_redrive_is_stopped_and_resumed(dead: Dead) -> None:
 
 
 async def test_what_a_stopped_one_hasnt_done_is_free_for_another(dead: Dead) -> None:
+    """P3.20: and what an open one has to do isn't."""
     await dead.job(overlap=ALLOW)
     await dead.many(10)
     one = await dead.redrive(all=True, rate=1000)
@@ -423,6 +427,7 @@ async def test_what_a_stopped_one_hasnt_done_is_free_for_another(dead: Dead) -> 
 
 
 async def test_two_that_ask_at_once_share_no_letter(dead: Dead) -> None:
+    """P3.20: who chooses does so alone."""
     await dead.job()
     await dead.many(10)
     answers = await asyncio.gather(
@@ -434,6 +439,7 @@ async def test_two_that_ask_at_once_share_no_letter(dead: Dead) -> None:
 
 
 async def test_letters_of_deleted_jobs_are_left_out_and_still_wait(dead: Dead) -> None:
+    """P3.20: without the job's timer nothing is made."""
     await dead.job(overlap=ALLOW)
     await dead.job("gone", overlap=ALLOW)
     await dead.many(3)
@@ -447,6 +453,7 @@ async def test_letters_of_deleted_jobs_are_left_out_and_still_wait(dead: Dead) -
 
 
 async def test_one_that_a_person_retries_meanwhile_isnt_made_twice(dead: Dead) -> None:
+    """P3.20: whoever makes it first, there is one."""
     await dead.job(overlap=ALLOW)
     one, *_ = await dead.many(3)
     redrive = await dead.redrive(all=True, rate=1000)
