@@ -45,7 +45,7 @@ class Rerun(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A run that there is of an instant, the schedule's own or a backfill's."""
+    """A run that there is of an instant: the schedule's own, a backfill's, or one done again."""
 
     at: datetime
     run_id: RunId

@@ -1,7 +1,7 @@
 """Runs that do dead ones again: one that a person asks for, and those of redrives (PROTOCOL 3).
 
     one       the dead run ─→ its letter locked ─→ its job's timer FOR SHARE ─→ insert, settle
-    redrive   its row locked ─→ its rate ─→ letters locked ─→ timers FOR SHARE ─→ insert, settle
+    redrive   its row locked ─→ its rate ─→ timers FOR SHARE ─→ letters locked ─→ insert, settle
 
 Invariants
 - The new run's id is reckoned from the dead one's, and it has the same nominal instant: there is
@@ -138,10 +138,12 @@ def _fed(
     most, _ = allowance(rate, fed_until, now, AT_ONCE)
     if one.jobs and not most:
         return []
+    places = _places(connection, one.jobs, policies)
+    waits = {job for job, (_, _, room) in places.items() if room <= 0}
+    jobs = arrays.ids(job for job in one.jobs if job not in waits)
     letters = connection.exec_driver_sql(
-        LETTERS, {"redrive": redrive, "jobs": arrays.ids(one.jobs), "limit": max(1, most)}
+        LETTERS, {"redrive": redrive, "jobs": jobs, "limit": max(1, most)}
     ).all()
-    places = _places(connection, {job for _, _, job in letters}, policies)
     rows = []
     for letter, scheduled_at, job in letters:
         place = places.get(job)
@@ -164,14 +166,18 @@ def _fed(
 def _places(
     connection: Connection, jobs: Collection[JobId], policies: Mapping[JobId, Overlap | None]
 ) -> dict[JobId, tuple[ShardId, int, int]]:
-    """Of jobs that are there: shard, generation, and how many more runs may wait in line."""
-    found = connection.exec_driver_sql(
-        TIMERS, {"jobs": arrays.ids(jobs & policies.keys()), "most": MOST_IN_LINE}
-    )
+    """Of jobs that are there: shard, generation, and how many more runs may be made now: as many as
+    may wait in line, none where the definition can't be read.
+    """
+    found = connection.exec_driver_sql(TIMERS, {"jobs": arrays.ids(jobs), "most": MOST_IN_LINE})
     return {
-        job: (shard, generation, AT_ONCE if policies[job] is None else MOST_IN_LINE - waiting)
+        job: (shard, generation, _room(policies[job], waiting) if job in policies else 0)
         for job, shard, generation, waiting in found
     }
+
+
+def _room(policy: Overlap | None, waiting: int) -> int:
+    return AT_ONCE if policy is None else MOST_IN_LINE - waiting
 
 
 def _made(

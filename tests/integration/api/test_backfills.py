@@ -29,7 +29,7 @@ from schedd.core.records import OpenBackfill
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import job_service_pb2 as wire
 from schedproto.v1.cluster_service_pb2 import PauseClusterRequest
-from schedproto.v1.run_service_pb2 import ExplainRunRequest, ListRunsRequest
+from schedproto.v1.run_service_pb2 import ExplainRunRequest, ListRunsRequest, RetryRunRequest
 from support.store import MINUTE, START, Member, draft, firing, report
 
 SHELL = job_pb2.ShellAction(argv=["true"])
@@ -293,6 +293,21 @@ async def test_a_run_of_a_backfill_counts_as_one_of_the_schedules_own(past: Past
     await past.ran(run)
 
     assert minutes((await past.backfill(0, 2, dry_run=True)).instants) == [0, 2]
+
+
+async def test_a_dead_run_that_was_done_again_isnt_run_a_third_time(past: Past) -> None:
+    """What does it again counts as a run of its instant."""
+    dead = await past.scheduled(1)
+    await past.ran(dead, State.FAILED)
+    await past.api("RetryRun", RetryRunRequest(run_id=str(dead.key.run_id)))
+    failed = {"dry_run": True, "rerun": Rerun.Value("RERUN_FAILED")}
+
+    assert left_out(await past.backfill(1, 1, **failed)) == {1: "it is under way"}
+    [again] = await past.me.store.owner.live_runs([*past.me.epochs], [State.PENDING])
+    await past.ran(again)
+    assert left_out(await past.backfill(1, 1, **failed)) == {
+        1: "it has run: rerun all runs it again"
+    }
 
 
 async def test_what_is_under_way_or_promised_is_left_out_whatever_is_asked_for(past: Past) -> None:

@@ -7,6 +7,7 @@ a step at a time (`Dead.fed`).
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -478,6 +479,29 @@ async def test_a_job_that_does_one_at_a_time_has_no_endless_line(dead: Dead) -> 
         "SELECT count(*) FROM dead_letters WHERE settled IS NULL"
     )
     assert waiting == 50
+
+
+async def test_a_full_line_doesnt_hold_up_letters_of_other_jobs(dead: Dead) -> None:
+    """Nor does a job whose definition can't be read."""
+    await dead.job("full")
+    await dead.job("unread")
+    await dead.job("free", overlap=ALLOW)
+    await dead.many(MOST_IN_LINE + 20, "full")
+    await dead.many(20, "unread")
+    one = await dead.redrive(all=True, rate=1000)
+    await dead.many(5, "free")
+    await dead.api.world.sql("UPDATE dead_letters SET redrive = %s RETURNING 1", one.redrive_id)
+    ids = dict(await dead.api.world.sql("SELECT name, job_id FROM jobs"))
+    policies = {ids["full"]: Overlap.BUFFER_ALL, ids["free"]: None}
+
+    made: list[LiveRun] = []
+    for _ in range(20):
+        made += await dead.fed(policies)
+        await asyncio.sleep(0.02)
+
+    of_job = Counter(run.job_id for run in made)
+    assert of_job == {ids["full"]: MOST_IN_LINE, ids["free"]: 5}
+    assert (await dead.now(one)).state == OPEN
 
 
 async def test_nothing_is_made_while_the_cluster_is_paused(dead: Dead) -> None:

@@ -45,6 +45,8 @@ ALTER TABLE dead_letters
 CREATE INDEX dead_letters_waiting ON dead_letters (scheduled_at, run_id) WHERE settled IS NULL;
 CREATE INDEX dead_letters_redrive ON dead_letters (redrive, scheduled_at, run_id)
     WHERE redrive IS NOT NULL;
+CREATE INDEX dead_letters_promised ON dead_letters (redrive, scheduled_at, run_id)
+    WHERE redrive IS NOT NULL AND settled IS NULL;
 
 ALTER TABLE runs ADD COLUMN redrive_of uuid;  -- the dead run that it does again
 """
