@@ -43,6 +43,22 @@ async def test_ctrl_c_is_130_and_leaves_the_run_alone(member):
     assert member.heard("CancelRun") == []
 
 
+async def test_ctrl_c_leaves_a_redrive_going_and_says_how_to_stop_it(member):
+    going = run_pb2.Redrive(redrive_id="d1", total=3, state=run_pb2.Redrive.STATE_OPEN)
+    member.say("RedriveDeadLetters", runs.RedriveDeadLettersResponse(total=3, redrive=going))
+    member.say("GetRedrive", going)
+    process = await start(member, "dlq", "redrive", "--all", "--wait")
+    await wait_until_async(lambda: member.heard("GetRedrive"), 20, "the command to wait")
+    process.send_signal(signal.SIGINT)
+    out, err = await process.communicate()
+    assert (process.returncode, out) == (130, b"")
+    assert err.decode().splitlines() == [
+        "0 of 3 made",
+        "redrive d1 goes on: schedctl dlq stop d1 stops it",
+    ]
+    assert member.heard("StopRedrive") == []
+
+
 @pytest.mark.parametrize(
     "command", ["apply -f -", "submit --payload - -- true", "job trigger a --payload -"]
 )
