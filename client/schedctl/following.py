@@ -1,19 +1,26 @@
-"""A run to its end: its output as it was written, one line of what became of it, an exit code."""
+"""To its end: a run, with its output as it was written, one line of what became of it, exit code;
+or what makes many runs, with a line whenever it has got further.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 import click
 
-from schedclient import Client, Result, Run
+from schedclient import Client, DeadlineExceeded, Result, Run
 from schedctl.output import MARKS, length, message
 from schedctl.session import Session
 
 RUN_FAILED: Final = 1
+LOOK_EVERY: Final = (0.2, 0.5, 1.0, 2.0)
+"""Seconds before each look at how far it is; the last is for all that follow."""
+
+T = TypeVar("T")
 
 
 async def wait(session: Session, client: Client, run: Run) -> Run:
@@ -22,6 +29,42 @@ async def wait(session: Session, client: Client, run: Run) -> Run:
         return await client.runs.wait(run, timeout=session.timeout)
     except asyncio.CancelledError:
         message(f"run {run.run_id} goes on: schedctl run wait {run.run_id}")
+        raise
+
+
+async def to_its_end(
+    session: Session,
+    made: T,
+    again: Callable[[], Awaitable[T]],
+    progress: Callable[[T], str],
+    ended: Callable[[T], bool],
+    *,
+    name: str,
+    remedy: str,
+) -> T:
+    """Until it has ended, or `--timeout` passes, or Ctrl-C; it goes on by itself. `again` looks at
+    it anew; `remedy` says what to do about one that goes on.
+    """
+    told, looks = "", 0
+    try:
+        async with asyncio.timeout(session.timeout):
+            while True:
+                if (line := progress(made)) != told:
+                    told = line
+                    message(line)
+                if ended(made):
+                    return made
+                await asyncio.sleep(LOOK_EVERY[min(looks, len(LOOK_EVERY) - 1)])
+                looks += 1
+                made = await again()
+    except TimeoutError:
+        raise DeadlineExceeded(
+            f"the {name} hasn't ended after {session.timeout:g} s: {told}",
+            reason="STILL_RUNNING",
+            remedy=f"it goes on; {remedy}",
+        ) from None
+    except asyncio.CancelledError:
+        message(f"the {name} goes on: {remedy}")
         raise
 
 

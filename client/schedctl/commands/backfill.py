@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from datetime import datetime
 from typing import Final
 
 import click
 
-from schedclient import Backfill, BackfillPlan, Client, DeadlineExceeded
+from schedclient import Backfill, BackfillPlan, Client
 from schedctl.columns import BACKFILLS
 from schedctl.flags import Command, pass_session
+from schedctl.following import to_its_end
 from schedctl.output import instant, message, show_data, show_listing, show_one, show_rows
 from schedctl.session import Guard, Past, Session
 
-LOOK_EVERY: Final = (0.2, 0.5, 1.0, 2.0)
 """Seconds between two looks at one that is waited for; the last of them again and again."""
 
 FAILED: Final = 1
@@ -119,28 +118,15 @@ def cancel_backfill(session: Session, backfill_id: str) -> None:
 
 
 async def _to_its_end(session: Session, client: Client, made: Backfill) -> Backfill:
-    """Until its runs have ended, or `--timeout` passes, or Ctrl-C; it goes on by itself."""
-    told, looks = "", 0
-    try:
-        async with asyncio.timeout(session.timeout):
-            while True:
-                if (line := _progress(made)) != told:
-                    told = line
-                    message(line)
-                if made.ended:
-                    return made
-                await asyncio.sleep(LOOK_EVERY[min(looks, len(LOOK_EVERY) - 1)])
-                looks += 1
-                made = await client.jobs.get_backfill(made.backfill_id)
-    except TimeoutError:
-        raise DeadlineExceeded(
-            f"the backfill hasn't ended after {session.timeout:g} s: {told}",
-            reason="STILL_RUNNING",
-            remedy=f"it goes on; schedctl job backfills {made.job}",
-        ) from None
-    except asyncio.CancelledError:
-        message(f"backfill {made.backfill_id} goes on: schedctl job backfills {made.job}")
-        raise
+    return await to_its_end(
+        session,
+        made,
+        lambda: client.jobs.get_backfill(made.backfill_id),
+        _progress,
+        lambda one: one.ended,
+        name=f"backfill {made.backfill_id}",
+        remedy=f"schedctl job backfills {made.job}",
+    )
 
 
 def _progress(made: Backfill) -> str:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from typing import Any, Final
 
 import click
 
-from schedclient import ApiError, Client, DeadlineExceeded, Redrive, RedrivePlan, Run
+from schedclient import ApiError, Client, Redrive, RedrivePlan, Run
 from schedctl.choosing import Chosen, choosing
 from schedctl.columns import REDRIVES, RUNS
 from schedctl.failure import Failure
 from schedctl.flags import Command, pass_session
+from schedctl.following import to_its_end
 from schedctl.output import message, show_data, show_facts, show_list, show_listing, show_one
 from schedctl.session import Guard, Session
 from schedctl.work import read_payload
 
-LOOK_EVERY: Final = (0.2, 0.5, 1.0, 2.0)
 """Seconds between two looks at one that is waited for; the last of them again and again."""
 
 STOPPED: Final = 1
@@ -184,28 +183,15 @@ def _show(session: Session, made: Redrive, *, waited: bool) -> None:
 
 
 async def _to_its_end(session: Session, client: Client, made: Redrive) -> Redrive:
-    """Until it is done or stopped, `--timeout` passes, or Ctrl-C; it goes on by itself."""
-    told, looks = "", 0
-    try:
-        async with asyncio.timeout(session.timeout):
-            while True:
-                if (line := _progress(made)) != told:
-                    told = line
-                    message(line)
-                if made.state != "OPEN":
-                    return made
-                await asyncio.sleep(LOOK_EVERY[min(looks, len(LOOK_EVERY) - 1)])
-                looks += 1
-                made = await client.redrives.get(made.redrive_id)
-    except TimeoutError:
-        raise DeadlineExceeded(
-            f"the redrive isn't done after {session.timeout:g} s: {told}",
-            reason="STILL_RUNNING",
-            remedy=f"it goes on; schedctl dlq stop {made.redrive_id} stops it",
-        ) from None
-    except asyncio.CancelledError:
-        message(f"redrive {made.redrive_id} goes on: schedctl dlq stop {made.redrive_id} stops it")
-        raise
+    return await to_its_end(
+        session,
+        made,
+        lambda: client.redrives.get(made.redrive_id),
+        _progress,
+        lambda one: one.state != "OPEN",
+        name=f"redrive {made.redrive_id}",
+        remedy=f"schedctl dlq stop {made.redrive_id} stops it",
+    )
 
 
 def _progress(made: Redrive) -> str:

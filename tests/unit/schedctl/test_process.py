@@ -54,7 +54,7 @@ async def test_ctrl_c_leaves_a_redrive_going_and_says_how_to_stop_it(member):
     assert (process.returncode, out) == (130, b"")
     assert err.decode().splitlines() == [
         "0 of 3 made",
-        "redrive d1 goes on: schedctl dlq stop d1 stops it",
+        "the redrive d1 goes on: schedctl dlq stop d1 stops it",
     ]
     assert member.heard("StopRedrive") == []
 
