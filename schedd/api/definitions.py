@@ -8,6 +8,7 @@ was checked first (`validation`).
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from operator import attrgetter
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
@@ -16,6 +17,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from schedd.core import schedule
 from schedd.core.calendars import Calendar, Exclude, Roll, Rules, rules
 from schedd.core.cron import DIALECT, CronError, Dst, Gap, Pass, ScheduleError
+from schedd.core.failures import kind
 from schedd.core.ids import JobId
 from schedd.core.model import (
     CatchUp,
@@ -56,11 +58,12 @@ SET_BY_CLUSTER = (
 OF_INSTANTS = ("start", "end", "jitter", "catch_up", "exclude")
 """Fields that say something of a schedule's instants; `on_demand` has none."""
 
-LEVEL = 3
+LEVEL = 4
 """Of definitions. Members that know less leave a job alone whose definition needs it."""
 
 SINCE_LEVEL_2 = ("max_runs", "pause_after_failures")
 SINCE_LEVEL_3 = ("exclude",)
+SINCE_LEVEL_4 = ("retry.retry_on", "retry.fail_on")
 """What an owner of the level before would pass over in silence."""
 
 STANDING = ("paused", "pause_note", "paused_until")
@@ -103,8 +106,10 @@ def spec_of(job: job_pb2.Job) -> job_pb2.Job:
 def _level(spec: job_pb2.Job) -> int:
     """The least version of definitions that knows all that this one says."""
     plain: Message = spec
+    if any(attrgetter(path)(plain) for path in SINCE_LEVEL_4):
+        return 4
     if any(plain.HasField(field) for field in SINCE_LEVEL_3):
-        return LEVEL
+        return 3
     return 2 if any(getattr(plain, field) for field in SINCE_LEVEL_2) else 0
 
 
@@ -247,6 +252,8 @@ def _retry(policy: job_pb2.RetryPolicy) -> RetryPolicy:
         factor=policy.factor if policy.HasField("factor") else plain.factor,
         maximum=seconds(policy.max) if policy.HasField("max") else plain.maximum,
         jitter=policy.jitter if policy.HasField("jitter") else plain.jitter,
+        retry_on=tuple(map(kind, policy.retry_on)),
+        fail_on=tuple(map(kind, policy.fail_on)),
     )
 
 

@@ -27,7 +27,6 @@ FIELDS: dict[str, frozenset[str]] = {
             "retention",
         }
     ),
-    "schedd.v1.RetryPolicy": frozenset({"retry_on", "fail_on"}),
     "schedd.v1.ShellAction": frozenset({"user", "env_from", "limits", "umask"}),
     "schedd.v1.HttpAction": frozenset({"signing_key"}),
     "schedd.v1.ReadLogsRequest": frozenset({"follow"}),

@@ -14,7 +14,7 @@ from schedd.api.definitions import OF_INSTANTS, compiled, definition_of, instant
 from schedd.api.errors import Violation, refuse
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.api.wellformed import MOST_TOLD
-from schedd.core import zones
+from schedd.core import failures, zones
 from schedd.core.cron import CronError, ScheduleError, parse
 from schedd.core.ids import JobId
 from schedd.core.records import PinnedCalendar
@@ -28,6 +28,8 @@ MAX_JOB = 1024 * 1024
 MAX_NOTE = 1_000
 MAX_EXPRESSIONS = 100
 """Of one job: their union is reckoned whenever it fires."""
+MOST_KINDS = 100
+"""Of failures, in each of the two lists of a job."""
 MOST_COUNTED = 1_000_000_000
 """Of what is counted in a row of the database."""
 _NO_ID = UUID(int=0)
@@ -220,9 +222,12 @@ def _instant_violations(
     if excluded := [*excluding.violations(job.exclude, calendars)]:
         yield from excluded
         return
+    plain = job_pb2.Job()
+    plain.CopyFrom(job)
+    plain.ClearField("retry")  # its own faults are told of it
     try:
         definition = definition_of(
-            job, JobId(_NO_ID), 1, job.namespace or "default", job.name, calendars
+            plain, JobId(_NO_ID), 1, job.namespace or "default", job.name, calendars
         )
         schedule = compiled(definition)
         seed = f"{definition.namespace}/{definition.name}"
@@ -269,6 +274,17 @@ def _cron_violation(job: job_pb2.Job, wrong: CronError) -> Violation:
     return Violation("cron", f"{told[:100]!r}: {wrong}")
 
 
+def _kind_of_failure_violations(field: str, words: Sequence[str]) -> Iterator[Violation]:
+    if len(words) > MOST_KINDS:
+        yield Violation(field, f"has {len(words):,} entries, at most {MOST_KINDS} are allowed")
+        return
+    for word in words:
+        try:
+            failures.kind(word)
+        except failures.WrongKind as wrong:
+            yield Violation(field, str(wrong))
+
+
 def _number_violations(job: job_pb2.Job) -> Iterator[Violation]:
     retry = job.retry
     if retry.max_attempts < 0:
@@ -277,6 +293,8 @@ def _number_violations(job: job_pb2.Job) -> Iterator[Violation]:
         yield Violation("retry.factor", "must be from 1 to 100")
     if retry.HasField("jitter") and not 0 <= retry.jitter <= 1:
         yield Violation("retry.jitter", "must be from 0 to 1")
+    yield from _kind_of_failure_violations("retry.retry_on", retry.retry_on)
+    yield from _kind_of_failure_violations("retry.fail_on", retry.fail_on)
     if not 0 <= job.max_runs <= MOST_COUNTED:
         yield Violation("max_runs", f"must be from 1 to {MOST_COUNTED:,}")
     if not 0 <= job.pause_after_failures <= MOST_COUNTED:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 
 from schedd.core.calendars import NOTHING, Exclude
+from schedd.core.failures import Kind
 from schedd.core.ids import (
     NO_TOKEN,
     Epoch,
@@ -80,6 +81,10 @@ class RetryPolicy:
     factor: float = 2.0
     maximum: timedelta = timedelta(minutes=10)
     jitter: float = 0.1
+    retry_on: tuple[Kind, ...] = ()
+    """If any: only what fails so is tried again."""
+    fail_on: tuple[Kind, ...] = ()
+    """What fails so never is."""
 
 
 @dataclass(frozen=True, slots=True)

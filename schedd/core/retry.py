@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from schedd.core.failures import Failure, tries_again
 from schedd.core.ids import RunId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Definition, Delivery, LiveRun, RetryPolicy
@@ -76,7 +77,7 @@ def _grown(policy: RetryPolicy, steps: int) -> float:
 
 def after_attempt(
     outcome: Outcome,
-    reason: Reason | None,
+    failure: Failure,
     run: LiveRun,
     definition: Definition,
     now: datetime,
@@ -94,11 +95,13 @@ def after_attempt(
         return Sequel(State.CANCELLED, Reason.BY_USER)
     if outcome is Outcome.RETURNED:
         return _after_return(run, definition, now, began=began)
-    if reason is Reason.DONT_RETRY or run.attempt >= definition.retry.max_attempts:
-        return Sequel(State.FAILED, reason, dead=True)
-    pause = wait(definition.retry, run.key.run_id, run.attempt)
+    policy = definition.retry
+    again = tries_again(policy.retry_on, policy.fail_on, failure)
+    if not again or run.attempt >= policy.max_attempts:
+        return Sequel(State.FAILED, failure.reason, dead=True)
+    pause = wait(policy, run.key.run_id, run.attempt)
     asked = min(retry_after or pause, LONGEST_ASKED)
-    return Sequel(State.RETRYING, reason, retry_at=now + max(pause, asked))
+    return Sequel(State.RETRYING, failure.reason, retry_at=now + max(pause, asked))
 
 
 def after_loss(run: LiveRun, definition: Definition) -> Sequel:

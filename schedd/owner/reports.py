@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from schedd.core.failures import Failure
 from schedd.core.ids import IncarnationId, JobId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Delivery, LiveRun, Report, RunKey
@@ -51,7 +52,7 @@ def report_of(
     else:
         sequel = after_attempt(
             reported.outcome,
-            reported.reason,
+            Failure(reported.reason, reported.exit_code, reported.error),
             run,
             entry.definition,
             now,

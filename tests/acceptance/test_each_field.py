@@ -53,6 +53,8 @@ WRONG: Final[Mapping[str, Mapping[str, Any]]] = {
     "retry.factor": {**DAILY, "retry": {"factor": 0.5}},
     "retry.max": {**DAILY, "retry": {"max": "-1s"}},
     "retry.jitter": {**DAILY, "retry": {"jitter": 2}},
+    "retry.retry_on": {**DAILY, "retry": {"retry_on": ["requests.Timeout"]}},
+    "retry.fail_on": {**DAILY, "retry": {"fail_on": ["78-64"]}},
     "delivery": {**DAILY, "delivery": "twice"},
     "on_lease_lost": {**DAILY, "on_lease_lost": "panic"},
     "timeout": {**DAILY, "timeout": "0s"},

@@ -117,6 +117,29 @@ async def test_expressions_are_stored_with_the_dialect_they_were_written_in():
     assert again.cron_dialect == DIALECT
 
 
+def test_what_an_older_owner_would_pass_over_is_of_a_level_that_it_leaves_alone():
+    policy = job_pb2.RetryPolicy(fail_on=["75"])
+    assert spec_of(job_pb2.Job(on_demand=True, retry=policy)).cron_dialect == 4
+    assert not spec_of(job_pb2.Job(on_demand=True, retry=job_pb2.RetryPolicy())).cron_dialect
+
+
+@pytest.mark.parametrize(
+    ("policy", "field", "told"),
+    [
+        ({"retry_on": ["75", "nope"]}, "retry.retry_on", "'nope' is no kind of failure"),
+        ({"fail_on": ["requests.Timeout"]}, "retry.fail_on", "by its name alone: Timeout"),
+        ({"fail_on": ["75"] * 101}, "retry.fail_on", "has 101 entries, at most 100 are allowed"),
+    ],
+)
+def test_a_word_that_names_no_failure_is_refused_by_its_field(policy, field, told):
+    job = job_pb2.Job(name="j", cron=["@daily"], shell=shell(), retry=job_pb2.RetryPolicy(**policy))
+    with pytest.raises(InvalidArgument) as refused:
+        validation.check(job, NOW)
+    [violation] = refused.value.violations
+    assert violation.field == field
+    assert told in violation.problem
+
+
 async def test_an_edit_of_other_things_leaves_the_dialect_as_it_was():
     """Of a job that a version before stored without it, too: the same again is no edit."""
     stored = Stored(on_demand=False, cron=["@daily"], shell=shell())

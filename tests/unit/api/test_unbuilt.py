@@ -105,6 +105,6 @@ def test_a_field_that_is_accepted_is_read_somewhere(field):
 
 
 def test_a_deep_field_is_refused_with_its_path():
-    job = job_pb2.Job(retry=job_pb2.RetryPolicy(retry_on=["75"]))
-    with pytest.raises(Unbuilt, match=r"retry\.retry_on"):
+    job = job_pb2.Job(shell=job_pb2.ShellAction(user="nobody"))
+    with pytest.raises(Unbuilt, match=r"shell\.user"):
         unbuilt.refuse_unbuilt(job)

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from schedd.core.failures import Failure
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Definition, Delivery, LiveRun, Priority, RetryPolicy, RunKey
@@ -59,50 +60,52 @@ def test_without_jitter_the_wait_is_the_formula_to_the_millisecond():
 def test_a_failed_attempt_is_retried_until_the_last_one_is_a_dead_letter():
     four = replace(JOB, retry=RetryPolicy(max_attempts=4))
     for attempt in (1, 2, 3):
-        sequel = after_attempt(Outcome.FAILED, Reason.EXIT_CODE, running(attempt), four, NOW)
+        sequel = after_attempt(
+            Outcome.FAILED, Failure(Reason.EXIT_CODE), running(attempt), four, NOW
+        )
         assert (sequel.state, sequel.dead) == (State.RETRYING, False)
         assert sequel.retry_at is not None
         assert sequel.retry_at > NOW
-    last = after_attempt(Outcome.FAILED, Reason.EXIT_CODE, running(4), four, NOW)
+    last = after_attempt(Outcome.FAILED, Failure(Reason.EXIT_CODE), running(4), four, NOW)
     assert (last.state, last.reason, last.dead) == (State.FAILED, Reason.EXIT_CODE, True)
 
 
 def test_a_job_that_says_dont_retry_fails_at_once():
-    sequel = after_attempt(Outcome.FAILED, Reason.DONT_RETRY, running(1), JOB, NOW)
+    sequel = after_attempt(Outcome.FAILED, Failure(Reason.DONT_RETRY), running(1), JOB, NOW)
     assert (sequel.state, sequel.dead) == (State.FAILED, True)
 
 
 def test_retry_after_lengthens_the_wait_and_never_shortens_it():
     later = after_attempt(
-        Outcome.FAILED, Reason.HTTP_STATUS, running(), JOB, NOW, timedelta(minutes=5)
+        Outcome.FAILED, Failure(Reason.HTTP_STATUS), running(), JOB, NOW, timedelta(minutes=5)
     )
     assert later.retry_at == NOW + timedelta(minutes=5)
     sooner = after_attempt(
-        Outcome.FAILED, Reason.HTTP_STATUS, running(), JOB, NOW, timedelta(seconds=1)
+        Outcome.FAILED, Failure(Reason.HTTP_STATUS), running(), JOB, NOW, timedelta(seconds=1)
     )
     assert sooner.retry_at is not None
     assert sooner.retry_at > NOW + timedelta(seconds=8)
 
 
 def test_what_a_worker_gives_back_costs_no_attempt_and_goes_whence_it_came():
-    first = after_attempt(Outcome.RETURNED, None, running(1), JOB, NOW)
+    first = after_attempt(Outcome.RETURNED, Failure(None), running(1), JOB, NOW)
     assert (first.state, first.counts) == (State.PENDING, False)
-    second = after_attempt(Outcome.RETURNED, None, running(2), JOB, NOW)
+    second = after_attempt(Outcome.RETURNED, Failure(None), running(2), JOB, NOW)
     assert (second.state, second.counts) == (State.RETRYING, False)
 
 
 def test_what_was_ended_by_a_shutdown_counts_as_a_loss_up_to_their_bound():
     """P6.8: it began, so ten times and no more."""
-    once = after_attempt(Outcome.RETURNED, None, running(losses=0), JOB, NOW)
+    once = after_attempt(Outcome.RETURNED, Failure(None), running(losses=0), JOB, NOW)
     assert (once.lost, once.retry_at) == (True, NOW)
-    last = after_attempt(Outcome.RETURNED, None, running(losses=MAX_LOSSES - 1), JOB, NOW)
+    last = after_attempt(Outcome.RETURNED, Failure(None), running(losses=MAX_LOSSES - 1), JOB, NOW)
     assert (last.state, last.reason, last.dead) == (State.FAILED, Reason.TOO_MANY_LOSSES, True)
 
 
 def test_what_never_began_is_no_loss_however_often_and_waits_a_moment():
     """P6.8: a worker that can't start anything costs its runs nothing."""
     sequel = after_attempt(
-        Outcome.RETURNED, None, running(losses=MAX_LOSSES - 1), JOB, NOW, began=False
+        Outcome.RETURNED, Failure(None), running(losses=MAX_LOSSES - 1), JOB, NOW, began=False
     )
     assert (sequel.state, sequel.counts, sequel.lost) == (State.PENDING, False, False)
     assert sequel.retry_at is not None
@@ -112,15 +115,15 @@ def test_what_never_began_is_no_loss_however_often_and_waits_a_moment():
 def test_at_most_once_isnt_begun_again_after_a_shutdown_unless_it_never_began():
     """P6.8: how far it came nobody knows."""
     job = replace(JOB, delivery=Delivery.AT_MOST_ONCE)
-    ended = after_attempt(Outcome.RETURNED, None, running(), job, NOW)
+    ended = after_attempt(Outcome.RETURNED, Failure(None), running(), job, NOW)
     assert (ended.state, ended.reason, ended.dead) == (State.FAILED, Reason.WORKER_LOST, True)
-    unbegun = after_attempt(Outcome.RETURNED, None, running(), job, NOW, began=False)
+    unbegun = after_attempt(Outcome.RETURNED, Failure(None), running(), job, NOW, began=False)
     assert unbegun.state is State.PENDING
 
 
 def test_a_cancelled_run_isnt_retried_whatever_its_attempt_did():
     cancelling = replace(running(), cancelling=True)
-    sequel = after_attempt(Outcome.FAILED, Reason.SIGNAL, cancelling, JOB, NOW)
+    sequel = after_attempt(Outcome.FAILED, Failure(Reason.SIGNAL), cancelling, JOB, NOW)
     assert (sequel.state, sequel.reason) == (State.CANCELLED, Reason.BY_USER)
 
 
@@ -163,7 +166,12 @@ def test_a_run_that_has_failed_ten_thousand_times_still_has_a_wait(factor):
 def test_what_strangers_ask_for_by_retry_after_is_bounded():
     definition = replace(JOB, retry=RetryPolicy(jitter=0))
     sequel = after_attempt(
-        Outcome.FAILED, Reason.HTTP_STATUS, running(), definition, NOW, timedelta(days=2_900_000)
+        Outcome.FAILED,
+        Failure(Reason.HTTP_STATUS),
+        running(),
+        definition,
+        NOW,
+        timedelta(days=2_900_000),
     )
     assert sequel.retry_at == NOW + timedelta(days=1)
 

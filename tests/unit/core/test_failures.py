@@ -1,0 +1,88 @@
+"""Kinds of failure: what each word covers, and which failures are tried again."""
+
+import pytest
+
+from schedd.core.failures import Failure, WrongKind, kind, tries_again
+from schedd.core.lifecycle import Reason
+
+EXIT_75 = Failure(Reason.EXIT_CODE, 75, "exit code 75")
+KILLED = Failure(Reason.SIGNAL, 137, "ended by SIGKILL")
+ANSWERED_503 = Failure(Reason.HTTP_STATUS, 503, "HTTP 503 Service Unavailable")
+RAISED = Failure(Reason.EXCEPTION, None, "ValueError: no such row: 75")
+TIME_OVER = Failure(Reason.TIMEOUT, None, "its time was over")
+ALL = (EXIT_75, KILLED, ANSWERED_503, RAISED, TIME_OVER)
+
+
+@pytest.mark.parametrize(
+    ("word", "covered"),
+    [
+        ("75", {EXIT_75}),
+        ("64-78", {EXIT_75}),
+        ("76-78", set()),
+        ("137", {KILLED}),
+        ("SIGKILL", {KILLED}),
+        ("SIGTERM", set()),
+        ("503", {ANSWERED_503}),
+        ("500-504", {ANSWERED_503}),
+        ("5xx", {ANSWERED_503}),
+        ("4XX", set()),
+        ("EXIT_CODE", {EXIT_75}),
+        ("exit-code", {EXIT_75}),
+        ("signal", {KILLED}),
+        ("http_status", {ANSWERED_503}),
+        ("Timeout", {TIME_OVER}),
+        ("exception", {RAISED}),
+        ("ValueError", {RAISED}),
+        ("Value", set()),
+        ("no", None),
+        ("KeyError", set()),
+        ("ended", None),
+    ],
+)
+def test_a_word_covers_failures_of_its_kind_alone(word: str, covered: set[Failure] | None) -> None:
+    if covered is None:
+        with pytest.raises(WrongKind):
+            kind(word)
+        return
+    assert {one for one in ALL if kind(word).covers(one)} == covered
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("78-64", "ends before it begins (for example 64-78)"),
+        ("requests.Timeout", "a class by its name alone: Timeout"),
+        ("SIGNOTHING", "is no kind of failure"),
+        ("", "is no kind of failure"),
+        ("DONT_RETRY", "is no kind of failure"),
+        ("1000", "an exit code or HTTP status (75, 64-78, 5xx)"),
+        ("-1", "is no kind of failure"),
+    ],
+)
+def test_a_word_that_names_no_kind_is_refused_with_what_may_stand_there(
+    word: str, told: str
+) -> None:
+    with pytest.raises(WrongKind) as wrong:
+        kind(word)
+    assert told in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    ("retry_on", "fail_on", "failure", "again"),
+    [
+        ((), (), EXIT_75, True),
+        (("75",), (), EXIT_75, True),
+        (("75",), (), RAISED, False),
+        ((), ("75",), EXIT_75, False),
+        ((), ("75",), RAISED, True),
+        (("64-78",), ("75",), EXIT_75, False),
+        (("5xx", "TIMEOUT"), (), ANSWERED_503, True),
+        (("5xx", "TIMEOUT"), (), TIME_OVER, True),
+        (("EXCEPTION", "ValueError"), (), Failure(Reason.DONT_RETRY, 100), False),
+    ],
+)
+def test_what_fail_on_names_is_final_and_with_retry_on_all_that_it_doesnt(
+    retry_on: tuple[str, ...], fail_on: tuple[str, ...], failure: Failure, again: bool
+) -> None:
+    kinds = ([kind(word) for word in words] for words in (retry_on, fail_on))
+    assert tries_again(*kinds, failure) is again
