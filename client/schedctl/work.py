@@ -26,6 +26,7 @@ PLAIN: Final = {
     "run_timeout": "run_timeout",
     "start_deadline": "start_deadline",
     "delivery": "delivery",
+    "placement": "placement",
     "on_lease_lost": "on_lease_lost",
     "slots": "slots",
     "pool": "pool",
@@ -89,8 +90,13 @@ def work_options(command: F) -> F:
             click.option("--on-lease-lost", metavar="finish|kill"),
             click.option("--slots", metavar="N", help="Slots a run takes.  [default: 1]"),
             click.option("--pool", metavar="NAME", help="Whose limits it shares."),
-            click.option("--require", multiple=True, metavar="KEY=VALUE", help="Worker's label."),
-            click.option("--prefer", multiple=True, metavar="KEY=VALUE", help="Worker's label."),
+            click.option(
+                "--require", multiple=True, metavar="KEY=VALUE,…", help="A label of its worker."
+            ),
+            click.option(
+                "--prefer", multiple=True, metavar="KEY=VALUE,…", help="A better worker's."
+            ),
+            click.option("--placement", metavar="spread|pack|sticky", help="[default: spread]"),
         ]
     ):
         command = option(command)
@@ -239,8 +245,8 @@ def _form(flags: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:
             ("dst", _of(flags, gap="dst_gap", overlap="dst_overlap")),
             ("exclude", _exclude(flags)),
             ("labels", _pairs("--label", flags.get("label"))),
-            ("require", _pairs("--require", flags.get("require"))),
-            ("prefer", _pairs("--prefer", flags.get("prefer"))),
+            ("require", _matches("--require", flags.get("require"))),
+            ("prefer", _matches("--prefer", flags.get("prefer"))),
             ("shell", _shell(flags, argv)),
             ("http", _http(flags)),
             ("python", {"handler": flags["python"]} if flags.get("python") is not None else None),
@@ -304,6 +310,11 @@ def _overlap(text: str | None) -> Any:
     """`allow:3` is `{allow: 3}`."""
     word, colon, limit = (text or "").partition(":")
     return {word: limit.strip()} if colon else text
+
+
+def _matches(flag: str, written: Sequence[str] | None) -> dict[str, list[str]]:
+    """`region=eu,us`: one of these values."""
+    return {key: value.split(",") for key, value in _pairs(flag, written).items()}
 
 
 def _pairs(flag: str, written: Sequence[str] | None, sign: str = "=") -> dict[str, str]:

@@ -5,7 +5,7 @@ here, at each reading, so that there is one place that knows them. What was stor
 was checked first (`validation`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from operator import attrgetter
@@ -19,12 +19,14 @@ from schedd.core.calendars import Calendar, Exclude, Roll, Rules, rules
 from schedd.core.cron import DIALECT, CronError, Dst, Gap, Pass, ScheduleError
 from schedd.core.failures import kind
 from schedd.core.ids import JobId
+from schedd.core.labels import Match
 from schedd.core.model import (
     CatchUp,
     CatchUpPolicy,
     Definition,
     Delivery,
     Overlap,
+    Placement,
     Priority,
     RetryPolicy,
 )
@@ -38,7 +40,7 @@ from schedd.core.schedule import (
     OnDemand,
     Schedule,
 )
-from schedproto.v1 import calendar_service_pb2, job_pb2
+from schedproto.v1 import calendar_service_pb2, common_pb2, job_pb2
 
 SET_BY_CLUSTER = (
     "job_id",
@@ -63,7 +65,7 @@ LEVEL = 4
 
 SINCE_LEVEL_2 = ("max_runs", "pause_after_failures")
 SINCE_LEVEL_3 = ("exclude",)
-SINCE_LEVEL_4 = ("retry.retry_on", "retry.fail_on")
+SINCE_LEVEL_4 = ("retry.retry_on", "retry.fail_on", "require", "prefer", "placement")
 """What an owner of the level before would pass over in silence."""
 
 STANDING = ("paused", "pause_note", "paused_until")
@@ -183,7 +185,14 @@ def definition_of(
         slots=spec.slots or 1,
         action=action,
         handler=spec.python.handler if action == "python" else "",
+        require=_matches(spec.require),
+        prefer=_matches(spec.prefer),
+        placement=Placement(_word(job_pb2.Placement.Name(spec.placement), "PLACEMENT_", "SPREAD")),
     )
+
+
+def _matches(said: Iterable[common_pb2.LabelMatch]) -> tuple[Match, ...]:
+    return tuple(Match(one.key, tuple(one.any_of)) for one in said)
 
 
 def compiled(definition: Definition) -> CompiledSchedule:

@@ -12,9 +12,6 @@ FIELDS: dict[str, frozenset[str]] = {
     "schedd.v1.Job": frozenset(
         {
             "pool",
-            "require",
-            "prefer",
-            "placement",
             "start_deadline",
             "run_timeout",
             "heartbeat_timeout",

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from schedd.api import actions, excluding
 from schedd.api.definitions import OF_INSTANTS, compiled, definition_of, instant, seconds
-from schedd.api.errors import Violation, refuse
+from schedd.api.errors import Unbuilt, Violation, refuse
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.api.wellformed import MOST_TOLD
 from schedd.core import failures, zones
@@ -30,6 +30,9 @@ MAX_EXPRESSIONS = 100
 """Of one job: their union is reckoned whenever it fires."""
 MOST_KINDS = 100
 """Of failures, in each of the two lists of a job."""
+MOST_MATCHES = 20
+MOST_VALUES = 100
+"""Of labels that a job asks of its worker, and of what each of them may be."""
 MOST_COUNTED = 1_000_000_000
 """Of what is counted in a row of the database."""
 _NO_ID = UUID(int=0)
@@ -39,6 +42,7 @@ LATE_AT = timedelta(seconds=60)
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?")
+_KEY = "letters, digits, '.', '_', '-', '/'"
 
 
 def check(
@@ -55,6 +59,8 @@ def check(
     `known` to be wrong is borne with. `calendars` are those that it names, as far as there are any.
     """
     refuse_unbuilt(job)
+    if job.placement == job_pb2.PLACEMENT_BROADCAST:
+        raise Unbuilt("placement: broadcast")
     found = faults(job, now, scheduled=scheduled, calendars=calendars)
     unknown = (each for each in found if each not in known)
     refuse([*islice(unknown, MOST_TOLD)], "INVALID_JOB")
@@ -138,9 +144,9 @@ def faults(
         yield from check_name(job.name)
     for key in job.labels:
         if not _LABEL.fullmatch(key):
-            yield Violation(
-                "labels", f"{key[:140]!r} isn't a key: letters, digits, '.', '_', '-', '/'"
-            )
+            yield Violation("labels", f"{key[:140]!r} isn't a key: {_KEY}")
+    yield from _match_violations("require", job.require)
+    yield from _match_violations("prefer", job.prefer)
     yield from actions.violations(job)
     yield from note_violations(job.pause_note, "pause_note")
     if job.pause_note and not job.paused and scheduled:
@@ -272,6 +278,22 @@ def _cron_violation(job: job_pb2.Job, wrong: CronError) -> Violation:
             told = text
             break
     return Violation("cron", f"{told[:100]!r}: {wrong}")
+
+
+def _match_violations(field: str, matches: Sequence[common_pb2.LabelMatch]) -> Iterator[Violation]:
+    """What is wrong with what a job asks of its worker's labels."""
+    if len(matches) > MOST_MATCHES:
+        yield Violation(field, f"has {len(matches):,} labels, at most {MOST_MATCHES} are allowed")
+        return
+    seen: set[str] = set()
+    for match in matches:
+        if not _LABEL.fullmatch(match.key):
+            yield Violation(field, f"{match.key[:140]!r} isn't a label's key: {_KEY}")
+        elif match.key in seen:
+            yield Violation(field, f"{match.key!r} stands there twice: give all its values at once")
+        elif not match.any_of or len(match.any_of) > MOST_VALUES:
+            yield Violation(field, f"{match.key!r} has no value, or more than {MOST_VALUES}")
+        seen.add(match.key)
 
 
 def _kind_of_failure_violations(field: str, words: Sequence[str]) -> Iterator[Violation]:

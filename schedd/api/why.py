@@ -6,6 +6,7 @@ from typing import Final
 
 from schedd.api import definitions, standing, views
 from schedd.api.services import Services
+from schedd.core import labels
 from schedd.core.ids import NO_TOKEN, JobId
 from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import CatchUpPolicy, Definition, LiveRun, Overlap
@@ -137,7 +138,9 @@ def _needs(services: Services, definition: Definition) -> list[Check]:
     need = need_of(definition)
     fit = [one for one in workers if able(one.incarnation, need)]
     what = f"handler {definition.handler!r}" if definition.handler else f"{definition.action} jobs"
-    if not fit and any(able(one.incarnation, replace(need, slots=1)) for one in workers):
+    if not fit and any(able(one.incarnation, replace(need, require=())) for one in workers):
+        what += f" and has {labels.told(need.require)}"
+    elif not fit and any(able(one.incarnation, replace(need, slots=1)) for one in workers):
         most = max(one.incarnation.slots for one in workers)
         what = f"jobs of {need.slots} slots: the largest has {most}"
     if not fit:

@@ -22,6 +22,7 @@ from schedd.core.ids import (
     Timeline,
     Token,
 )
+from schedd.core.labels import Match
 from schedd.core.lifecycle import Reason, State
 from schedd.core.schedule import Bounds, OnDemand, Schedule
 
@@ -50,6 +51,14 @@ class Delivery(StrEnum):
 
     AT_LEAST_ONCE = "AT_LEAST_ONCE"
     AT_MOST_ONCE = "AT_MOST_ONCE"
+
+
+class Placement(StrEnum):
+    """How to choose among workers that suit a run alike (`core/placement.py`)."""
+
+    SPREAD = "SPREAD"
+    PACK = "PACK"
+    STICKY = "STICKY"
 
 
 class CatchUpPolicy(StrEnum):
@@ -124,6 +133,11 @@ class Definition:
     """Which executor it needs: shell, http, grpc or python."""
     handler: str = ""
     """The Python handler it needs; empty for the other actions."""
+    require: tuple[Match, ...] = ()
+    """Labels that its worker has to have."""
+    prefer: tuple[Match, ...] = ()
+    """Labels that it would rather have."""
+    placement: Placement = Placement.SPREAD
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,23 @@
-"""Which worker gets a run: among those that can do it, the one with the most granted slots free."""
+"""Which worker gets a run, among those that can do it.
 
+    able      it has the executor, the handler, the labels and, all of them free, the slots
+    prefer    of the able ones those that have the most of the labels that the job would rather have
+    placement of these  SPREAD  the one with the most granted slots left
+                        PACK    the one with the fewest, so that others stay free
+                        STICKY  the same one for the same job, as long as it is there and has a slot
+
+What is preferred is never waited for: whoever can do it and has a slot now goes before whoever
+would suit better later.
+"""
+
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
-from schedd.core.ids import IncarnationId
-from schedd.core.model import Definition, Incarnation
+from schedd.core.ids import IncarnationId, JobId
+from schedd.core.labels import Match
+from schedd.core.model import Definition, Incarnation, Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +27,21 @@ class Need:
     action: str
     handler: str = ""
     slots: int = 1
+    require: tuple[Match, ...] = ()
+    prefer: tuple[Match, ...] = ()
+    placement: Placement = Placement.SPREAD
 
 
 def need_of(definition: Definition) -> Need:
     """What each run of this job asks for."""
-    return Need(definition.action, definition.handler, definition.slots)
+    return Need(
+        definition.action,
+        definition.handler,
+        definition.slots,
+        definition.require,
+        definition.prefer,
+        definition.placement,
+    )
 
 
 @dataclass(slots=True)
@@ -40,17 +62,43 @@ class Offer:
 
 
 def able(worker: Incarnation, need: Need) -> bool:
-    """Whether the worker has the executor, the handler and, all of them free, the slots."""
+    """Whether the worker has the executor, the handler, the labels and, if all of them are free,
+    the slots.
+    """
     if need.action not in worker.actions or need.slots > worker.slots:
         return False
-    return not need.handler or need.handler in worker.handlers
+    if need.handler and need.handler not in worker.handlers:
+        return False
+    return all(match.fits(worker.labels) for match in need.require)
 
 
-def choose(need: Need, rank: float, offers: Iterable[Offer]) -> Offer | None:
-    """Spread: of the able workers whose slots are for such a rank the one with the most left; ties
-    go by the incarnation's id.
-    """
-    fit = (
-        o for o in offers if o.slots >= need.slots and rank <= o.last and able(o.incarnation, need)
-    )
+def free(need: Need, rank: float, offers: Iterable[Offer]) -> bool:
+    """Whether one of these would take a run of this need and rank now."""
+    return any(_fits(need, rank, offer) for offer in offers)
+
+
+def choose(need: Need, rank: float, offers: Iterable[Offer], job: JobId) -> Offer | None:
+    """The one for a run of this job, by the rules above; ties go by the incarnation's id."""
+    fit = [offer for offer in offers if _fits(need, rank, offer)]
+    if need.prefer and fit:
+        suits = [sum(one.fits(offer.incarnation.labels) for one in need.prefer) for offer in fit]
+        best = max(suits)
+        fit = [offer for offer, suit in zip(fit, suits, strict=True) if suit == best]
+    match need.placement:
+        case Placement.PACK:
+            return min(fit, key=lambda offer: (offer.slots, offer.id.int), default=None)
+        case Placement.STICKY:
+            return max(fit, key=lambda offer: _weight(offer.incarnation.worker, job), default=None)
     return max(fit, key=lambda offer: (offer.slots, offer.id.int), default=None)
+
+
+def _fits(need: Need, rank: float, offer: Offer) -> bool:
+    enough = offer.slots >= need.slots and rank <= offer.last
+    return enough and able(offer.incarnation, need)
+
+
+def _weight(worker: str, job: JobId) -> bytes:
+    """Rendezvous hashing: when a worker comes or goes, only the jobs that were, or are now, its own
+    move. By its name, which outlives its incarnations.
+    """
+    return hashlib.sha256(job.bytes + worker.encode()).digest()

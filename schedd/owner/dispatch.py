@@ -40,7 +40,7 @@ from schedd.core.model import (
     LiveRun,
 )
 from schedd.core.overlap import limit_of
-from schedd.core.placement import Need, Offer, able, choose, need_of
+from schedd.core.placement import Need, Offer, able, choose, free, need_of
 from schedd.core.ready_queue import Head, class_of, rank_of
 from schedd.core.records import Assignments, Unstarted
 from schedd.owner.attached import Choice
@@ -185,7 +185,7 @@ class Dispatch:
                     continue  # its definition can't be read; the scan brings it back
                 need, paced = need_of(entry.definition), run.paced_by(entry.definition)
                 fits = not run.late or late.fits(need.slots, paced=paced)
-                offer = choose(need, rank_of(run), offers) if fits else None
+                offer = choose(need, rank_of(run), offers, run.job_id) if fits else None
                 if offer is None:
                     self._board.ready.add([run], need, paced=paced)
                 else:
@@ -212,7 +212,7 @@ class Dispatch:
         def goes(need: Need | None, rank: float) -> bool:
             if need is None:
                 return any(offer.slots and rank <= offer.last for offer in offers)
-            return choose(need, rank, offers) is not None
+            return free(need, rank, offers)
 
         batch: list[LiveRun] = []
         ready, knows = self._board.ready, self._catalogue.knows

@@ -1,0 +1,26 @@
+"""What a job asks of its worker's labels: `gpu=a100`, `region in (eu, us)`."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The label `key` has one of these values."""
+
+    key: str
+    any_of: tuple[str, ...]
+
+    def __str__(self) -> str:
+        if len(self.any_of) == 1:
+            return f"{self.key}={self.any_of[0]}"
+        return f"{self.key} in ({', '.join(self.any_of)})"
+
+    def fits(self, labels: Mapping[str, str]) -> bool:
+        """Whether a worker of these labels is meant."""
+        return labels.get(self.key) in self.any_of
+
+
+def told(matches: Iterable[Match]) -> str:
+    """All of them, in words."""
+    return " and ".join(str(match) for match in matches)
