@@ -8,7 +8,6 @@ was checked first (`validation`).
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from operator import attrgetter
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
@@ -65,7 +64,10 @@ LEVEL = 4
 
 SINCE_LEVEL_2 = ("max_runs", "pause_after_failures")
 SINCE_LEVEL_3 = ("exclude",)
-SINCE_LEVEL_4 = ("retry.retry_on", "retry.fail_on", "require", "prefer", "placement")
+SINCE_LEVEL_4 = (
+    *("retry.retry_on", "retry.fail_on", "require", "prefer", "placement"),
+    *("start_deadline", "run_timeout"),
+)
 """What an owner of the level before would pass over in silence."""
 
 STANDING = ("paused", "pause_note", "paused_until")
@@ -108,11 +110,20 @@ def spec_of(job: job_pb2.Job) -> job_pb2.Job:
 def _level(spec: job_pb2.Job) -> int:
     """The least version of definitions that knows all that this one says."""
     plain: Message = spec
-    if any(attrgetter(path)(plain) for path in SINCE_LEVEL_4):
+    if any(_says(plain, path) for path in SINCE_LEVEL_4):
         return 4
     if any(plain.HasField(field) for field in SINCE_LEVEL_3):
         return 3
     return 2 if any(getattr(plain, field) for field in SINCE_LEVEL_2) else 0
+
+
+def _says(plain: Message, path: str) -> bool:
+    """Whether the field of this path is given."""
+    *parents, last = path.split(".")
+    for name in parents:
+        plain = getattr(plain, name)
+    field = plain.DESCRIPTOR.fields_by_name[last]
+    return plain.HasField(last) if field.has_presence else bool(getattr(plain, last))
 
 
 def keep_dialect(old: job_pb2.Job, new: job_pb2.Job) -> None:
@@ -180,6 +191,8 @@ def definition_of(
             _word(job_pb2.Delivery.Name(spec.delivery), "DELIVERY_", "AT_LEAST_ONCE")
         ),
         timeout=_given(spec, "timeout", timedelta(hours=1)),
+        start_deadline=_asked(spec, "start_deadline"),
+        run_timeout=_asked(spec, "run_timeout"),
         kill_after=_given(spec, "kill_after", timedelta(seconds=10)),
         kills_on_lease_lost=spec.on_lease_lost == job_pb2.ON_LEASE_LOST_KILL,
         slots=spec.slots or 1,
@@ -269,6 +282,11 @@ def _retry(policy: job_pb2.RetryPolicy) -> RetryPolicy:
 def _given(message: Message, field: str, default: timedelta) -> timedelta:
     """The duration of this field, zero too; the default where none was given."""
     return seconds(getattr(message, field)) if message.HasField(field) else default
+
+
+def _asked(message: Message, field: str) -> timedelta | None:
+    """The duration of this field; None where none was given."""
+    return seconds(getattr(message, field)) if message.HasField(field) else None
 
 
 def _word(name: str, prefix: str, default: str) -> str:

@@ -12,8 +12,6 @@ FIELDS: dict[str, frozenset[str]] = {
     "schedd.v1.Job": frozenset(
         {
             "pool",
-            "start_deadline",
-            "run_timeout",
             "heartbeat_timeout",
             "after",
             "grpc",

@@ -330,6 +330,8 @@ def _number_violations(job: job_pb2.Job) -> Iterator[Violation]:
         (retry, "retry.", "backoff"),
         (retry, "retry.", "max"),
         (job, "", "timeout"),
+        (job, "", "start_deadline"),
+        (job, "", "run_timeout"),
         (job, "", "kill_after"),
         (job.catch_up, "catch_up.", "window"),
     )

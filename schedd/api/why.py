@@ -27,6 +27,9 @@ ENDS: Final = {
     "WINDOW": "it was later than the job's catch-up window",
     "CATCH_UP_NONE": "it was late, and the job says catch_up: none",
     "EDITED": "the job was edited, and its new schedule lacks this instant",
+    "START_DEADLINE": "it waited longer for a worker, or for other runs of its job, than the job's"
+    " start_deadline",
+    "RUN_TIMEOUT": "it wasn't done within the job's run_timeout, all attempts and waits included",
     "EXIT_CODE": "its program ended with an exit code that means failure",
     "SIGNAL": "its program was ended by a signal",
     "HTTP_STATUS": "the answer's status doesn't mean success",

@@ -126,6 +126,10 @@ class Definition:
     retry: RetryPolicy = RetryPolicy()
     delivery: Delivery = Delivery.AT_LEAST_ONCE
     timeout: timedelta = timedelta(hours=1)
+    start_deadline: timedelta | None = None
+    """For how long a run may wait for its first start."""
+    run_timeout: timedelta | None = None
+    """Over all attempts, and what lies between."""
     kill_after: timedelta = timedelta(seconds=10)
     kills_on_lease_lost: bool = False
     slots: int = 1
@@ -249,6 +253,8 @@ class LiveRun:
     """What its trigger said; None: as its job says."""
     paced: bool = False
     """It is late, and a bounded number of such goes in a second. Who fired it knows; rows don't."""
+    created_at: datetime | None = None
+    """When it was made; None: just now."""
 
     @property
     def late(self) -> bool:

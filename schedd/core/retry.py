@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from schedd.core.deadlines import ends_by
 from schedd.core.failures import Failure, tries_again
 from schedd.core.ids import RunId
 from schedd.core.lifecycle import Reason, State
@@ -95,13 +96,18 @@ def after_attempt(
         return Sequel(State.CANCELLED, Reason.BY_USER)
     if outcome is Outcome.RETURNED:
         return _after_return(run, definition, now, began=began)
+    until = ends_by(run, definition)
+    if until is not None and now >= until:
+        return Sequel(State.FAILED, Reason.RUN_TIMEOUT, dead=True)
     policy = definition.retry
     again = tries_again(policy.retry_on, policy.fail_on, failure)
     if not again or run.attempt >= policy.max_attempts:
         return Sequel(State.FAILED, failure.reason, dead=True)
     pause = wait(policy, run.key.run_id, run.attempt)
-    asked = min(retry_after or pause, LONGEST_ASKED)
-    return Sequel(State.RETRYING, failure.reason, retry_at=now + max(pause, asked))
+    retry_at = now + max(pause, min(retry_after or pause, LONGEST_ASKED))
+    if until is not None and retry_at >= until:  # it would wait for nothing
+        return Sequel(State.FAILED, failure.reason, dead=True)
+    return Sequel(State.RETRYING, failure.reason, retry_at=retry_at)
 
 
 def after_loss(run: LiveRun, definition: Definition) -> Sequel:

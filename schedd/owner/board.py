@@ -181,6 +181,13 @@ class Board:
         held = (run for queue in self._held.values() for run in queue)
         return [*self.running.values(), *self.ready, *soon, *held]
 
+    def waits(self) -> Iterator[LiveRun]:
+        """All that waits for its first start, or for the next, as far as it is known here."""
+        yield from self.ready
+        yield from self.waiting.values()
+        for held in self._held.values():
+            yield from held
+
     def next_ripe(self) -> datetime | None:
         """When the next waiting run becomes ready."""
         return self.waiting.next_at()

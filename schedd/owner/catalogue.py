@@ -81,6 +81,11 @@ class Catalogue:
         """Whether some definition of it is at hand."""
         return job in self._known
 
+    def definition_of(self, job: JobId) -> Definition | None:
+        """The one at hand."""
+        known = self._known.get(job)
+        return None if known is None else known.definition
+
     def priority_of(self, job: JobId) -> Priority:
         """By the definition at hand, MEDIUM without one."""
         known = self._known.get(job)

@@ -22,12 +22,13 @@ once; if other runs of its job are in its way, it is held until one of them is g
 replaces is ended (`crowds`); else the scan brings it back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
 from schedd.core.batch_size import BatchSize
+from schedd.core.deadlines import START_WITHIN, overdue
 from schedd.core.events import AssignedRuns, Emit, Waiting
 from schedd.core.ids import JobId, RunId
 from schedd.core.late import Room
@@ -62,8 +63,6 @@ MANY: Final = 500
 """Runs that are ready, from which on what is urgent doesn't share its statement with the rest."""
 SORTED_AT_MOST: Final = 2_000
 """Runs that are put into the line of their need in one round; the rest has its turn in the next."""
-START_WITHIN: Final = timedelta(seconds=5)
-"""From assignment to `start_by` (PROTOCOL 4)."""
 TRY_HELD_EVERY: Final = 1.0
 TRY_HELD: Final = 16
 """Jobs of which a held run is tried unasked, in turn: the truth behind all hints."""
@@ -89,7 +88,10 @@ class Dispatch:
         crowds: Crowds,
         late: LateRuns,
         emit: Emit,
+        passed: Callable[[LiveRun], None] = lambda _: None,
     ) -> None:
+        """`passed`: told of a run that has waited too long, and isn't on the queue any more."""
+        self._passed = passed
         self._board = board
         self._crowds = crowds
         self._late = late
@@ -178,11 +180,14 @@ class Dispatch:
             except Unavailable:
                 self._board.ready.add([*batch, *(run for run, _, _ in chosen)])
                 raise
-            offers = self._workers.offers()
+            offers, now = self._workers.offers(), self._clock.now()
             for run in batch:
                 entry = known.get(run.job_id)
                 if entry is None or run.key.run_id in taken:
                     continue  # its definition can't be read; the scan brings it back
+                if overdue(run, entry.definition, now) is not None:
+                    self._passed(run)
+                    continue
                 need, paced = need_of(entry.definition), run.paced_by(entry.definition)
                 fits = not run.late or late.fits(need.slots, paced=paced)
                 offer = choose(need, rank_of(run), offers, run.job_id) if fits else None

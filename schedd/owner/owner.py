@@ -22,6 +22,7 @@ from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue
 from schedd.owner.collect import Collect
 from schedd.owner.crowds import Crowds
+from schedd.owner.deadlines import Deadlines
 from schedd.owner.dispatch import Dispatch
 from schedd.owner.fire import Fire
 from schedd.owner.late_runs import LateRuns
@@ -46,6 +47,7 @@ class _Loops:
     standing: Standing
     backfills: Backfills
     redrives: Redrives
+    deadlines: Deadlines
 
     def all(self) -> Sequence[TenureLoop]:
         return (
@@ -56,6 +58,7 @@ class _Loops:
             *self.rescue.loops,
             self.backfills.loop,
             self.redrives.loop,
+            self.deadlines.loop,
         )
 
 
@@ -130,6 +133,7 @@ class Owner:
         transactor = Transactor(live.ownership, live.trusted, emit)
         near = NearFuture(board, catalogue, store, clock, brake)
         crowds = Crowds(board, catalogue, workers, store, transactor, clock, nudges)
+        deadlines = Deadlines(board, catalogue, store, transactor, clock, brake, nudges)
         dispatch = Dispatch(
             board,
             catalogue,
@@ -142,6 +146,7 @@ class Owner:
             crowds,
             LateRuns(self._limits, board, catalogue, workers),
             emit,
+            deadlines.passed,
         )
         return _Loops(
             near=near,
@@ -164,6 +169,7 @@ class Owner:
             standing=Standing(board, store, transactor, clock, brake, nudges),
             backfills=Backfills(board, store, transactor, clock),
             redrives=Redrives(board, catalogue, store, transactor, nudges),
+            deadlines=deadlines,
         )
 
     def on_cluster_changed(self, told: Callable[[], None]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
+from schedd.core.deadlines import Ending
 from schedd.core.ids import (
     JobId,
     ShardId,
@@ -123,8 +124,6 @@ class OwnerStore(Protocol):
         """Pause these, and count their failures no more; gives those that were paused."""
         ...
 
-    async def end_waiting(
-        self, claim: Claim, runs: Sequence[tuple[RunKey, State, str]]
-    ) -> list[RunKey]:
-        """End PENDING or RETRYING runs (start deadline passed, run timeout): state and reason."""
+    async def end_waiting(self, claim: Claim, ends: Sequence[Ending]) -> list[RunKey]:
+        """End PENDING or RETRYING runs whose time is over, if they still wait."""
         ...

@@ -11,6 +11,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.core import ready_queue
+from schedd.core.deadlines import START_WITHIN, time_left
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.lifecycle import Reason
 from schedd.core.model import Assigned, Incarnation, RunKey
@@ -114,7 +115,7 @@ def assignment(assigned: Assigned, known: Known) -> worker_service_pb2.Assignmen
         due_at=stamp(run.due_at),
         start_by=stamp(run.start_by),
         slots=definition.slots,
-        timeout=span(definition.timeout),
+        timeout=span(time_left(run, definition, run.start_by - START_WITHIN)),
         kill_after=span(definition.kill_after),
         on_lease_lost=job_pb2.ON_LEASE_LOST_KILL
         if definition.kills_on_lease_lost

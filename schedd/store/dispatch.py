@@ -135,25 +135,6 @@ WITH d AS MATERIALIZED (
 SELECT scheduled_at, run_id, job_id, shard, state FROM moved
 """
 
-END_WAITING = """
-WITH b AS MATERIALIZED (
-    SELECT *, CASE WHEN state IN ('FAILED', 'CANCELLED') THEN '{PENDING,RETRYING}'
-                   ELSE '{PENDING}' END::text[] AS allowed
-    FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(states)s::text[],
-        %(reasons)s::text[]) b(scheduled_at, run_id, state, reason)
-), ended AS (
-    UPDATE runs r SET state = b.state, reason = b.reason, finished_at = statement_timestamp()
-    FROM b WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
-      AND r.shard = ANY (%(shards)s::int[])
-      AND r.state = ANY (b.allowed)
-    RETURNING r.scheduled_at, r.run_id, r.job_id, r.shard
-), gone AS (
-    DELETE FROM live l USING ended e
-    WHERE l.shard = e.shard AND l.job_id = e.job_id AND l.run_id = e.run_id
-)
-SELECT scheduled_at, run_id FROM ended
-"""
-
 
 def live_runs(
     connection: Connection,
@@ -238,19 +219,3 @@ def rescue(
     gone = {loss.incarnation for loss in losses if loss.key in keys_moved}
     connection.exec_driver_sql(LOSE, {"ids": arrays.ids(gone)})
     return moved
-
-
-def end_waiting(
-    connection: Connection,
-    ends: Sequence[tuple[RunKey, State, str]],
-    shards: Collection[ShardId],
-) -> list[RunKey]:
-    """End those that still wait and may end so."""
-    keys = key_arguments([key for key, _, _ in ends])
-    lock_runs(connection, keys)
-    arguments = keys | {
-        "shards": arrays.numbers(shards),
-        "states": arrays.texts(state.value for _, state, _ in ends),
-        "reasons": arrays.texts(reason for _, _, reason in ends),
-    }
-    return [RunKey(*row) for row in connection.exec_driver_sql(END_WAITING, arguments)]

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection
 
+from schedd.core.deadlines import Ending
 from schedd.core.ids import JobId, ShardId, Token
 from schedd.core.lifecycle import State
 from schedd.core.model import (
@@ -41,6 +42,7 @@ from schedd.core.redrive import OpenRedrive
 from schedd.store import (
     assigning,
     dispatch,
+    ending,
     feeding,
     firing,
     overlapping,
@@ -245,16 +247,13 @@ class PostgresOwnerStore:
         """Pause these, if they are as they were."""
         return await self._rows(claim, failed, own_changes.pause_failing)
 
-    async def end_waiting(
-        self, claim: Claim, runs: Sequence[tuple[RunKey, State, str]]
-    ) -> list[RunKey]:
-        """End waiting runs of the claim's shards."""
+    async def end_waiting(self, claim: Claim, ends: Sequence[Ending]) -> list[RunKey]:
+        """End waiting runs of the claim's shards whose time is over."""
 
-        def body(connection: Connection) -> list[RunKey]:
-            owned = lock_shards(connection, claim)
-            return dispatch.end_waiting(connection, runs, owned) if owned else []
+        def body(connection: Connection, mine: Sequence[Ending]) -> list[RunKey]:
+            return ending.end_waiting(connection, claim.tenure, mine, _shards(mine))
 
-        return await self.database.on_lane(claim.epochs, body) if runs else []
+        return await self._rows(claim, ends, body)
 
     async def _rows(
         self, claim: Claim, items: Sequence[S], body: Callable[[Connection, Sequence[S]], list[A]]

@@ -61,6 +61,8 @@ WRONG: Final[Mapping[str, Mapping[str, Any]]] = {
     "delivery": {**DAILY, "delivery": "twice"},
     "on_lease_lost": {**DAILY, "on_lease_lost": "panic"},
     "timeout": {**DAILY, "timeout": "0s"},
+    "start_deadline": {**DAILY, "start_deadline": "0s"},
+    "run_timeout": {**DAILY, "run_timeout": "-1s"},
     "kill_after": {**DAILY, "kill_after": "-1s"},
     "pause_after_failures": {**DAILY, "pause_after_failures": -1},
     "shell": {**DAILY, "shell": {"argv": []}},

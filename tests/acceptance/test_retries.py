@@ -1,4 +1,4 @@
-"""Retries of real programs: which failures are tried again, and when."""
+"""Retries of real programs: which failures are tried again, and by when all of it is over."""
 
 from __future__ import annotations
 
@@ -27,15 +27,53 @@ def test_a_failure_is_tried_again_as_the_job_says(
     submitted = calm_client.submit(
         shell={"argv": ["/bin/sh", "-c", program]}, retry={**ONCE_MORE, **said}, timeout="1s"
     )
-
-    def ended() -> Run | None:
-        run = calm_client.runs.get(submitted.run_id)
-        return run if run.ended else None
-
-    run = wait_until(ended, PATIENCE, "the run's end")
+    run = ended_run(calm_client, submitted.run_id)
     assert (run.state, run.attempt) == ("FAILED", attempts)
     assert [one.attempt for one in calm_client.runs.attempts(run.run_id)] == [
         *range(1, attempts + 1)
     ]
     dead = [one.run.run_id for one in calm_client.dead_letters.list()]
     assert run.run_id in dead
+
+
+def ended_run(client: SyncClient, run_id: str) -> Run:
+    def ended() -> Run | None:
+        run = client.runs.get(run_id)
+        return run if run.ended else None
+
+    return wait_until(ended, PATIENCE, "the run's end")
+
+
+def test_a_run_that_no_worker_takes_in_time_is_missed(calm_client: SyncClient) -> None:
+    submitted = calm_client.submit(
+        shell={"argv": ["true"]}, require={"gpu": "a100"}, start_deadline="2s"
+    )
+    why = calm_client.runs.why(submitted.run_id)
+    assert "takes shell jobs and has gpu=a100" in why.answer
+    run = ended_run(calm_client, submitted.run_id)
+    assert (run.state, run.reason, run.assignments) == ("MISSED", "START_DEADLINE", 0)
+    assert run.finished_at is not None
+    assert run.due_at is not None
+    assert 2 <= (run.finished_at - run.due_at).total_seconds() < 5
+    assert "longer for a worker" in calm_client.runs.why(run.run_id).answer
+
+
+@pytest.mark.parametrize(
+    ("program", "attempts"), [("sleep 60", {1}), ("exit 1", set(range(3, 12)))]
+)
+def test_a_run_ends_when_its_time_for_all_attempts_is_over(
+    calm_client: SyncClient, program: str, attempts: set[int]
+) -> None:
+    submitted = calm_client.submit(
+        shell={"argv": ["/bin/sh", "-c", program]},
+        retry={"max_attempts": 100, "backoff": "0.2s", "factor": 1.5},
+        run_timeout="3s",
+    )
+    run = ended_run(calm_client, submitted.run_id)
+    assert run.state == "FAILED"
+    assert run.attempt in attempts
+    assert run.finished_at is not None
+    assert run.due_at is not None
+    assert (run.finished_at - run.due_at).total_seconds() < 5
+    if program == "sleep 60":
+        assert run.reason == "RUN_TIMEOUT"

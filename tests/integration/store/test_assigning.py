@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from schedd.core.deadlines import Ending
 from schedd.core.ids import IncarnationId, ShardId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import LiveRun, Overlap, Priority, Trigger
@@ -443,6 +445,12 @@ async def test_what_goes_back_after_a_cancel_or_a_delete_is_cancelled(world: Wor
     assert await world.sql("SELECT count(*) FROM live") == [(0,)]
 
 
+def over(run: LiveRun, **changes: Any) -> Ending:
+    """It has waited too long for its first start."""
+    end = Ending(run.key, run.job_id, run.shard, State.MISSED, Reason.START_DEADLINE)
+    return replace(end, **changes)
+
+
 async def test_waiting_runs_end_as_told_if_they_still_wait(world: World) -> None:
     me = await world.member()
     job = await world.job()
@@ -455,16 +463,37 @@ async def test_waiting_runs_end_as_told_if_they_still_wait(world: World) -> None
     ended = await me.store.owner.end_waiting(
         me.claim(0),
         [
-            (missed.key, State.MISSED, Reason.START_DEADLINE),
-            (running.key, State.MISSED, Reason.START_DEADLINE),
-            (retried.key, State.FAILED, Reason.RUN_TIMEOUT),
+            over(missed),
+            over(running),
+            over(retried, state=State.FAILED, reason=Reason.RUN_TIMEOUT, fingerprint="f" * 16),
         ],
     )
 
     assert set(ended) == {missed.key, retried.key}
     row = await world.run_row(missed.key.run_id)
     assert (row["state"], row["reason"]) == ("MISSED", "START_DEADLINE")
+    assert row["fired_by"] == me.tenure
     assert await world.sql("SELECT count(*) FROM live") == [(1,)]
+    assert await world.sql("SELECT run_id FROM dead_letters") == [(retried.key.run_id,)]
+
+
+async def test_what_waited_too_long_gives_its_turn_back_and_failures_are_counted(
+    world: World,
+) -> None:
+    me = await world.member()
+    job = await world.job()
+    [run] = (
+        await me.fire(firing(job, runs=(new_run(job, START),), counted=1, next_due_at=None))
+    ).runs
+    assert await world.sql("SELECT fired, due_at IS NULL FROM timers") == [(1, True)]
+    await me.store.owner.end_waiting(me.claim(0), [over(run, counted=True)])
+    assert await world.sql("SELECT fired, due_at IS NULL FROM timers") == [(0, False)]
+
+    other = await world.job()
+    [waits] = await fired(me, other)
+    failed = over(waits, state=State.FAILED, reason=Reason.RUN_TIMEOUT, pause_after=3)
+    await me.store.owner.end_waiting(me.claim(0), [failed])
+    assert await world.sql("SELECT failures, most FROM failing") == [(1, 3)]
 
 
 async def test_waiting_runs_of_a_lost_shard_dont_end(world: World) -> None:
@@ -473,9 +502,7 @@ async def test_waiting_runs_of_a_lost_shard_dont_end(world: World) -> None:
     claim = me.claim(0)
     await me.store.membership.release(claim)
 
-    ended = await me.store.owner.end_waiting(
-        claim, [(run.key, State.MISSED, Reason.START_DEADLINE)]
-    )
+    ended = await me.store.owner.end_waiting(claim, [over(run)])
 
     assert ended == []
 

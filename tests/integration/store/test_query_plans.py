@@ -12,6 +12,7 @@ from uuid import uuid4
 from sqlalchemy import Connection, event
 
 from schedd.core.backfill import Rerun, Wish
+from schedd.core.deadlines import Ending
 from schedd.core.ids import BackfillId, IncarnationId, ShardId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Crowd, LiveRun, Loss, Overlap, Priority
@@ -113,7 +114,10 @@ async def test_hot_statements_never_scan_a_big_table(world: World) -> None:
     await me.store.owner.rescue(me.claim(*{run.shard for run in lost}), list(map(loss, lost)))
     await me.store.owner.end_waiting(
         me.claim(*{run.shard for run in back}),
-        [(run.key, State.MISSED, Reason.START_DEADLINE) for run in back],
+        [
+            Ending(run.key, run.job_id, run.shard, State.MISSED, Reason.START_DEADLINE)
+            for run in back
+        ],
     )
     await me.store.results.accept([report(run) for run in done])
 

@@ -181,3 +181,19 @@ def test_a_lost_run_waits_only_while_its_worker_may_still_be_killing_it():
     assert reissue_after(JOB) == timedelta(0)
     killed = replace(JOB, kills_on_lease_lost=True, kill_after=timedelta(seconds=30))
     assert reissue_after(killed) > timedelta(seconds=30)
+
+
+def test_past_the_runs_own_time_nothing_is_tried_again():
+    hurried = replace(JOB, run_timeout=timedelta(seconds=60), retry=RetryPolicy(jitter=0))
+    failure = Failure(Reason.TIMEOUT)
+    over = after_attempt(Outcome.FAILED, failure, running(), hurried, NOW + timedelta(seconds=60))
+    assert (over.state, over.reason, over.dead) == (State.FAILED, Reason.RUN_TIMEOUT, True)
+
+    soon = after_attempt(Outcome.FAILED, failure, running(), hurried, NOW + timedelta(seconds=49))
+    assert soon.state is State.RETRYING
+    vain = after_attempt(Outcome.FAILED, failure, running(), hurried, NOW + timedelta(seconds=50))
+    assert (vain.state, vain.reason, vain.dead) == (State.FAILED, Reason.TIMEOUT, True)
+    well = after_attempt(
+        Outcome.SUCCEEDED, Failure(None), running(), hurried, NOW + timedelta(seconds=70)
+    )
+    assert well.state is State.SUCCEEDED

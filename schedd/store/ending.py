@@ -1,0 +1,73 @@
+"""Runs that wait and whose time is over: MISSED before their first start, FAILED after a while.
+
+    lock the runs' rows in order ─→ one statement: those that still wait end ─→ turns, failures
+
+Called under the locks of their shards; a result or a cancel may come in between, and what doesn't
+wait any more stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import Connection
+
+from schedd.core.deadlines import Ending
+from schedd.core.ids import ShardId, TenureId
+from schedd.core.lifecycle import State
+from schedd.core.model import RunKey
+from schedd.store import arrays, standing, turns
+from schedd.store.keys import key_arguments, lock_runs
+
+END_WAITING = """
+WITH b AS MATERIALIZED (
+    SELECT *, CASE state WHEN 'FAILED' THEN '{PENDING,RETRYING}' ELSE '{PENDING}' END::text[]
+        AS allowed
+    FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(states)s::text[],
+        %(reasons)s::text[], %(fingerprints)s::text[])
+      b(scheduled_at, run_id, state, reason, fingerprint)
+), ended AS (
+    UPDATE runs r SET state = b.state, reason = b.reason, finished_at = statement_timestamp(),
+        fired_by = CASE b.state WHEN 'MISSED' THEN %(tenure)s ELSE r.fired_by END
+    FROM b WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+      AND r.shard = ANY (%(shards)s::int[]) AND r.state = ANY (b.allowed)
+    RETURNING r.scheduled_at, r.run_id, r.job_id, r.shard, b.fingerprint
+), gone AS (
+    DELETE FROM live l USING ended e
+    WHERE l.shard = e.shard AND l.job_id = e.job_id AND l.run_id = e.run_id
+), buried AS (
+    INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint)
+    SELECT run_id, scheduled_at, job_id, fingerprint FROM ended WHERE fingerprint <> ''
+    ON CONFLICT DO NOTHING
+)
+SELECT scheduled_at, run_id FROM ended
+"""
+
+
+def end_waiting(
+    connection: Connection,
+    tenure: TenureId,
+    ends: Sequence[Ending],
+    shards: Collection[ShardId],
+) -> list[RunKey]:
+    """End those that still wait and may end so; gives them."""
+    keys = key_arguments([end.key for end in ends])
+    lock_runs(connection, keys)
+    arguments = keys | {
+        "shards": arrays.numbers(shards),
+        "states": arrays.texts(end.state.value for end in ends),
+        "reasons": arrays.texts(end.reason.value for end in ends),
+        "fingerprints": arrays.texts(end.fingerprint for end in ends),
+        "tenure": tenure,
+    }
+    rows = connection.exec_driver_sql(END_WAITING, arguments)
+    ended = {RunKey(*row) for row in rows}
+    done = [end for end in ends if end.key in ended]
+    turns.give_back(
+        connection, [end.key for end in done if end.counted and end.state is State.MISSED]
+    )
+    standing.count(
+        connection,
+        ((end.job_id, end.shard, False, end.pause_after) for end in done if end.pause_after),
+    )
+    return [end.key for end in done]

@@ -1,0 +1,66 @@
+"""By when a run has to have started, and to have ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from schedd.core.deadlines import ends_by, hurried, overdue, starts_by, time_left
+from schedd.core.ids import JobId
+from schedd.core.lifecycle import Reason, State
+from schedd.core.model import Definition, LiveRun
+from support.runs import NOW, run
+
+PLAIN = Definition(JobId(run(1).job_id), 1, "default", "j")
+HURRIED = replace(PLAIN, start_deadline=timedelta(seconds=30), run_timeout=timedelta(seconds=100))
+
+
+def second(number: float) -> timedelta:
+    return timedelta(seconds=number)
+
+
+def due(ago: float, **changes: object) -> LiveRun:
+    return replace(run(1), due_at=NOW - second(ago), **changes)  # type: ignore[arg-type]
+
+
+def test_a_job_without_either_lets_its_runs_wait() -> None:
+    assert not hurried(PLAIN)
+    assert hurried(HURRIED)
+    assert (starts_by(due(1e6), PLAIN), ends_by(due(1e6), PLAIN)) == (None, None)
+    assert overdue(due(1e6), PLAIN, NOW) is None
+    assert time_left(due(1e6), PLAIN, NOW) == PLAIN.timeout
+
+
+@pytest.mark.parametrize(
+    ("state", "ago", "reason"),
+    [
+        (State.PENDING, 29.9, None),
+        (State.PENDING, 30, Reason.START_DEADLINE),
+        (State.PENDING, 200, Reason.START_DEADLINE),
+        (State.RETRYING, 30, None),
+        (State.RETRYING, 99.9, None),
+        (State.RETRYING, 100, Reason.RUN_TIMEOUT),
+    ],
+)
+def test_what_waits_too_long_is_missed_and_what_was_tried_has_timed_out(
+    state: State, ago: float, reason: Reason | None
+) -> None:
+    assert overdue(due(ago, state=state), HURRIED, NOW) is reason
+    no_deadline = replace(HURRIED, start_deadline=None)
+    expected = Reason.RUN_TIMEOUT if ago >= 100 else None
+    assert overdue(due(ago, state=state), no_deadline, NOW) is expected
+
+
+def test_what_was_made_late_is_counted_from_then() -> None:
+    made = due(600, created_at=NOW - second(10))
+    assert starts_by(made, HURRIED) == NOW + second(20)
+    early = replace(run(1), due_at=NOW + second(5), created_at=NOW)
+    assert starts_by(early, HURRIED) == NOW + second(35)
+
+
+def test_an_attempt_has_the_rest_of_the_runs_time_and_no_more_than_its_own() -> None:
+    assert time_left(due(40), HURRIED, NOW) == second(60)
+    assert time_left(due(40), replace(HURRIED, timeout=second(7)), NOW) == second(7)
+    assert timedelta(0) < time_left(due(400), HURRIED, NOW) < second(0.01)

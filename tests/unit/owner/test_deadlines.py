@@ -1,0 +1,134 @@
+"""What waits too long ends, wherever it waits on the board."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import cast
+
+from schedd.core.deadlines import Ending
+from schedd.core.lifecycle import Reason, State
+from schedd.core.model import Claim, LiveRun, RunKey
+from schedd.core.pauses import Pause, Pauses
+from schedd.owner.board import Board
+from schedd.owner.brake import Brake
+from schedd.owner.deadlines import LOOK_EVERY, Deadlines
+from schedd.owner.transact import Transactor
+from schedd.ports import OwnerStore, PauseStore
+from support.dispatching import SHELL, Definitions
+from support.dispatching import World as Dispatching
+from support.runs import NOW, SetClock, owning, run, worker
+
+HURRIED = replace(SHELL, start_deadline=timedelta(seconds=30), run_timeout=timedelta(seconds=100))
+
+
+@dataclass
+class Rows:
+    """Ends what it is told to, but for `goes_on`."""
+
+    ended: list[Ending] = field(default_factory=list)
+    goes_on: set[RunKey] = field(default_factory=set)
+
+    async def end_waiting(self, claim: Claim, ends: Sequence[Ending]) -> list[RunKey]:
+        self.ended += [end for end in ends if end.key not in self.goes_on]
+        return [end.key for end in ends if end.key not in self.goes_on]
+
+
+@dataclass
+class Told:
+    runs: list[object] = field(default_factory=list)
+    jobs: list[object] = field(default_factory=list)
+
+    def runs_changed(self, runs: Sequence[object]) -> None:
+        self.runs += runs
+
+    def jobs_changed(self, changed: Sequence[object]) -> None:
+        self.jobs += changed
+
+    def runs_ready(self, shards: object) -> None: ...
+
+
+class World:
+    def __init__(self) -> None:
+        self.rows, self.told = Rows(), Told()
+        self.definitions = Definitions(HURRIED)
+        self.board = Board(owning(0))
+        self.brake = Brake(cast("PauseStore", None), lambda _event: None)
+        transactor = Transactor(self.board.ownership, lambda: True, lambda _event: None)
+        self.deadlines = Deadlines(
+            self.board,
+            self.definitions,
+            cast("OwnerStore", self.rows),
+            transactor,
+            SetClock(),
+            self.brake,
+            self.told,  # type: ignore[arg-type]  # of the nudges those that it gives
+        )
+
+
+def waits(number: int, ago: float, **changes: object) -> LiveRun:
+    due = NOW - timedelta(seconds=ago)
+    return replace(run(number), due_at=due, ready_at=due, **changes)  # type: ignore[arg-type]
+
+
+async def test_wherever_it_waits_a_run_ends_when_its_time_is_over() -> None:
+    world = World()
+    fresh, ready, held = waits(1, 29), waits(2, 31), waits(3, 31)
+    later = replace(waits(4, 101), state=State.RETRYING, ready_at=NOW + timedelta(seconds=9))
+    tried = replace(waits(5, 99), state=State.RETRYING)
+    world.board.put_runs([fresh, ready, later, tried], NOW)
+    world.board.hold(held)
+
+    assert await world.deadlines.step() == LOOK_EVERY
+
+    assert {(end.key, end.state, end.reason) for end in world.rows.ended} == {
+        (ready.key, State.MISSED, Reason.START_DEADLINE),
+        (held.key, State.MISSED, Reason.START_DEADLINE),
+        (later.key, State.FAILED, Reason.RUN_TIMEOUT),
+    }
+    assert {bool(end.fingerprint) for end in world.rows.ended if end.state is State.FAILED} == {
+        True
+    }
+    assert {one.key for one in world.board.waits()} == {fresh.key, tried.key}
+    assert len(world.told.runs) == 3
+
+
+async def test_what_goes_on_meanwhile_stays() -> None:
+    world = World()
+    assigned = waits(1, 31)
+    world.rows.goes_on = {assigned.key}
+    world.board.put_runs([assigned], NOW)
+    await world.deadlines.step()
+    assert [one.key for one in world.board.waits()] == [assigned.key]
+    assert not world.told.runs
+
+
+async def test_a_turn_of_a_schedule_that_ends_is_told_of() -> None:
+    world = World()
+    world.definitions.default = replace(HURRIED, max_runs=3)
+    world.board.put_runs([waits(1, 31)], NOW)
+    await world.deadlines.step()
+    assert world.rows.ended[0].counted
+    assert world.told.jobs == [(run(1).job_id, run(1).shard)]
+
+
+async def test_while_the_cluster_is_paused_nothing_is_judged() -> None:
+    world = World()
+    world.brake.pauses = Pauses(1, (Pause(NOW, "ops"),))
+    world.board.put_runs([waits(1, 31)], NOW)
+    await world.deadlines.step()
+    assert not world.rows.ended
+
+
+async def test_dispatch_hands_out_nothing_whose_time_is_over() -> None:
+    world = Dispatching()
+    world.attach(worker(slots=4), grant=4)
+    passed: list[LiveRun] = []
+    world.dispatch._passed = passed.append
+    world.definitions.default = HURRIED
+    world.board.put_runs([waits(1, 31), waits(2, 1)], NOW)
+    await world.settle()
+    assert world.handed() == {2}
+    assert [one.key.run_id.int for one in passed] == [1]
+    assert [one.key.run_id.int for one in world.board.waits()] == []
