@@ -253,7 +253,7 @@ class LiveRun:
     """What its trigger said; None: as its job says."""
     paced: bool = False
     """It is late, and a bounded number of such goes in a second. Who fired it knows; rows don't."""
-    created_at: datetime | None = None
+    created_at: datetime | None = field(default=None, compare=False)
     """When it was made; None: just now."""
 
     @property

@@ -95,12 +95,13 @@ WITH b AS MATERIALIZED (
         started_at = NULL, finished_at = NULL, exit_code = NULL, reason = NULL, error = '',
         digest = NULL
     FROM d WHERE d.goes AND r.scheduled_at = d.scheduled_at AND r.run_id = d.run_id
-    RETURNING d.n, r.priority, r.due_at, r.ready_at, r.attempt, r.losses, r.start_by,
+    RETURNING d.n, r.priority, r.due_at, r.ready_at, r.attempt, r.losses, r.start_by, r.created_at,
         r.payload IS NOT NULL AS paid
 )
-SELECT n, true, priority, due_at, ready_at, attempt, losses, start_by, paid FROM assigned
+SELECT n, true, priority, due_at, ready_at, attempt, losses, start_by, created_at, paid
+FROM assigned
 UNION ALL
-SELECT n, CASE WHEN policy = 'SKIP' THEN false END, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT n, CASE WHEN policy = 'SKIP' THEN false END, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM d WHERE NOT goes AND judged AND state = 'PENDING'
 ORDER BY n
 """
@@ -209,7 +210,7 @@ def _arguments(drafts: Sequence[Draft], tokens: Sequence[Token]) -> dict[str, ob
 
 
 def _assigned(draft: Draft, token: Token, columns: Sequence[Any]) -> LiveRun:
-    priority, due_at, ready_at, attempt, losses, start_by, _ = columns
+    priority, due_at, ready_at, attempt, losses, start_by, created_at, _ = columns
     return LiveRun(
         draft.key,
         draft.job_id,
@@ -225,4 +226,5 @@ def _assigned(draft: Draft, token: Token, columns: Sequence[Any]) -> LiveRun:
         draft.incarnation,
         start_by,
         generation=draft.generation,
+        created_at=created_at,
     )
