@@ -224,7 +224,8 @@ class Job(google.protobuf.message.Message):
     """With overlap ALLOW: at most so many at once; 0: no limit."""
     cron_dialect: builtins.int
     """The least version of definitions that a member must know to own the job; 0 is 1. 2: max_runs,
-    pause_after_failures; 3: exclude. Set by the cluster.
+    pause_after_failures; 3: exclude; 4: retry_on, fail_on, require, prefer, placement,
+    start_deadline, run_timeout. Set by the cluster.
     """
     priority: schedproto.v1.common_pb2.Priority.ValueType
     """-- Where and in which order --"""
@@ -296,11 +297,11 @@ class Job(google.protobuf.message.Message):
 
     @property
     def start_deadline(self) -> google.protobuf.duration_pb2.Duration:
-        """Waiting longer than this after dueAt is MISSED."""
+        """What isn't handed out so long after it was due, or made, is MISSED."""
 
     @property
     def run_timeout(self) -> google.protobuf.duration_pb2.Duration:
-        """Over all attempts."""
+        """Over all attempts and what lies between, from when it was due, or made."""
 
     @property
     def heartbeat_timeout(self) -> google.protobuf.duration_pb2.Duration: ...
