@@ -101,11 +101,6 @@ class Catalogue:
         definition = self.definition_of(job)
         return 1 if definition is None else definition.slots
 
-    def definition_of(self, job: JobId) -> Definition | None:
-        """The one at hand."""
-        known = self._known.get(job)
-        return None if known is None else known.definition
-
     def clear(self) -> None:
         """Read all of them anew: generations of a database that lost its tail may come again."""
         self._known.clear()

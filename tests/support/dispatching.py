@@ -115,12 +115,6 @@ class Definitions(Catalogue):
     async def of_runs(self, runs: Iterable[LiveRun]) -> dict[JobId, Known]:
         return await self.newest({run.job_id for run in runs})
 
-    def knows(self, job: JobId) -> bool:
-        return True
-
-    def definition_of(self, job: JobId) -> Definition:
-        return self._one(job).definition
-
     def forget(self, jobs: Iterable[JobId]) -> None:
         for job in jobs:
             self.stale.pop(job, None)
