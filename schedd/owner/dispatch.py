@@ -24,7 +24,6 @@ replaces is ended (`crowds`); else the scan brings it back.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Final
 
 from schedd.core.batch_size import BatchSize
