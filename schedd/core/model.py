@@ -251,10 +251,10 @@ class LiveRun:
     """Its worker is to kill it, without the time that `kill_after` gives."""
     overlap: Overlap | None = None
     """What its trigger said; None: as its job says."""
-    paced: bool = False
-    """It is late, and a bounded number of such goes in a second. Who fired it knows; rows don't."""
     created_at: datetime | None = field(default=None, compare=False)
     """When it was made; None: just now."""
+    paced: bool = False
+    """It is late, and a bounded number of such goes in a second. Who fired it knows; rows don't."""
 
     @property
     def late(self) -> bool:
