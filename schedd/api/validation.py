@@ -35,6 +35,8 @@ MOST_VALUES = 100
 """Of labels that a job asks of its worker, and of what each of them may be."""
 MOST_COUNTED = 1_000_000_000
 """Of what is counted in a row of the database."""
+NEVER_ZERO = frozenset({"timeout", "start_deadline", "run_timeout"})
+"""Durations of which none at all would let nothing run."""
 _NO_ID = UUID(int=0)
 
 LATE_AT = timedelta(seconds=60)
@@ -338,5 +340,5 @@ def _number_violations(job: job_pb2.Job) -> Iterator[Violation]:
     for owner, prefix, field in durations:
         if owner.HasField(field):
             length = seconds(getattr(owner, field))
-            if length < timedelta(0) or (field == "timeout" and not length):
+            if length < timedelta(0) or (field in NEVER_ZERO and not length):
                 yield Violation(prefix + field, "must be a positive duration")
