@@ -1,0 +1,88 @@
+"""The same idempotency key, sent a thousand times at once to three members: one of it is made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schedclient import AlreadyExists, Client, SyncClient
+from support.cluster import DevCluster
+from support.probe import Probe
+
+AT_ONCE = 1_000
+IN_FLIGHT = 100
+"""Calls under way at a time: as many as a hundred callers that each try ten times."""
+
+
+async def all_at_once(calls: list[Callable[[], Awaitable[Any]]]) -> list[Any]:
+    doors = asyncio.Semaphore(IN_FLIGHT)
+
+    async def through(call: Callable[[], Awaitable[Any]]) -> Any:
+        async with doors:
+            return await call()
+
+    return await asyncio.gather(*(through(call) for call in calls))
+
+
+async def thousandfold(cluster: DevCluster, call: Callable[[Client], Awaitable[Any]]) -> list[Any]:
+    """The answers, asked of each member in turn first."""
+    members = [*cluster.endpoints]
+    async with AsyncExitStack() as open_ones:
+        clients = [
+            await open_ones.enter_async_context(Client(members[at:] + members[:at], timeout=60))
+            for at in range(len(members))
+        ]
+        return await all_at_once([partial(call, one) for one in islice(cycle(clients), AT_ONCE)])
+
+
+def test_a_submit_runs_once(calm: DevCluster, calm_client: SyncClient, tmp_path: Path) -> None:
+    probe = Probe(tmp_path / "probe")
+
+    async def submitted(client: Client) -> str:
+        run = await client.submit(shell=probe.shell("true"), idempotency_key="order-42")
+        return run.run_id
+
+    ids = set(asyncio.run(thousandfold(calm, submitted)))
+    [run_id] = ids
+    assert calm_client.runs.wait(run_id, timeout=20).succeeded
+    assert [start.run_id for start in probe.starts()] == [run_id]
+    with pytest.raises(AlreadyExists):
+        calm_client.submit(shell={"argv": ["false"]}, idempotency_key="order-42")
+
+
+def test_a_trigger_runs_once(calm: DevCluster, calm_client: SyncClient, tmp_path: Path) -> None:
+    probe = Probe(tmp_path / "probe")
+    calm_client.jobs.create(name="billing", on_demand=True, shell=probe.shell("true"))
+    try:
+
+        async def triggered(client: Client) -> str:
+            run = await client.jobs.trigger("billing", idempotency_key="june")
+            return run.run_id
+
+        [run_id] = set(asyncio.run(thousandfold(calm, triggered)))
+        assert calm_client.runs.wait(run_id, timeout=20).succeeded
+        assert [run.run_id for run in calm_client.runs.list(job="billing")] == [run_id]
+        assert [start.run_id for start in probe.starts()] == [run_id]
+    finally:
+        calm_client.jobs.delete("billing")
+
+
+def test_a_job_is_created_once(calm: DevCluster, calm_client: SyncClient) -> None:
+    async def created(client: Client) -> str:
+        job = await client.jobs.create(
+            name="monthly", on_demand=True, shell={"argv": ["true"]}, idempotency_key="make"
+        )
+        return job.job_id
+
+    try:
+        [job_id] = set(asyncio.run(thousandfold(calm, created)))
+        assert calm_client.jobs.get("monthly").job_id == job_id
+    finally:
+        calm_client.jobs.delete("monthly")
