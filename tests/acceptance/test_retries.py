@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
+
 import pytest
 
-from schedclient import Run, SyncClient
+from schedclient import Attempt, Run, SyncClient
+from schedd.core.ids import JobId, RunId
+from schedd.core.model import RetryPolicy
+from schedd.core.partition import shard_of
+from schedd.core.retry import wait
+from support.cluster import DevCluster
+from support.probe import Probe
 from support.wait import PATIENCE, wait_until
 
 ONCE_MORE = {"max_attempts": 2, "backoff": "0.1s"}
@@ -77,3 +87,62 @@ def test_a_run_ends_when_its_time_for_all_attempts_is_over(
     assert (run.finished_at - run.due_at).total_seconds() < 5
     if program == "sleep 60":
         assert run.reason == "RUN_TIMEOUT"
+
+
+# -- Back-off is a row --
+
+POLICY = RetryPolicy(
+    max_attempts=4,
+    backoff=timedelta(seconds=4),
+    factor=1.2,
+    maximum=timedelta(minutes=1),
+    jitter=0.25,
+)
+SECOND = timedelta(seconds=1)
+
+
+def test_each_next_attempt_comes_when_the_formula_says_though_its_owner_is_killed_each_time(
+    rough: DevCluster, client: SyncClient, tmp_path: Path
+) -> None:
+    """`max_attempts: 4` means four. What is told as `retry_at` is the end of the attempt, once it
+    was stored, and the formula's wait; the next attempt starts within a second of that.
+    """
+    probe = Probe(tmp_path / "starts")
+    retry = {"max_attempts": 4, "backoff": "4s", "factor": 1.2, "max": "1m", "jitter": 0.25}
+    client.jobs.create(name="failing", on_demand=True, shell=probe.shell("exit 1"), retry=retry)
+    try:
+        run = client.jobs.trigger("failing")
+        shard = shard_of(JobId(UUID(client.jobs.get("failing").job_id)))
+        told = []
+        for attempt in (1, 2, 3):
+            told.append(backing_off(client, run.run_id, attempt))
+            owner = next(one.owner for one in client.cluster.shards() if one.shard == shard)
+            rough.kill(str(owner))
+            rough.up()
+        dead = ended_run(client, run.run_id)
+        assert (dead.state, dead.attempt, len(probe.starts())) == ("FAILED", 4, 4)
+        tried = client.runs.attempts(run.run_id)
+        assert [one.attempt for one in tried] == [1, 2, 3, 4]
+        for number, waiting in enumerate(told, 1):
+            comes_after(run, number, waiting, tried[number - 1], tried[number])
+    finally:
+        client.jobs.delete("failing")
+
+
+def backing_off(client: SyncClient, run_id: str, attempt: int) -> Run:
+    """The run as it waits after this attempt."""
+
+    def waits() -> Run | None:
+        run = client.runs.get(run_id)
+        return run if (run.state, run.attempt) == ("RETRYING", attempt) else None
+
+    return wait_until(waits, 2 * PATIENCE, f"attempt {attempt} to have failed")
+
+
+def comes_after(run: Run, number: int, waiting: Run, before: Attempt, after: Attempt) -> None:
+    assert before.finished_at is not None
+    assert after.started_at is not None
+    assert waiting.retry_at is not None
+    stored_at = waiting.retry_at - wait(POLICY, RunId(UUID(run.run_id)), number)
+    assert timedelta(0) <= stored_at - before.finished_at < SECOND / 2
+    assert timedelta(0) <= after.started_at - waiting.retry_at < SECOND
