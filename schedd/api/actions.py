@@ -14,6 +14,10 @@ from schedproto.v1 import job_pb2
 _METHOD: Final = re.compile(r"[A-Za-z]{1,20}")
 _VARIABLE: Final = re.compile(r"[^\s=]+")
 _LAST_CODE: Final = 255
+_LAST_UMASK: Final = 0o777
+_USER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,31}\$?", re.ASCII)
+MOST_FILES: Final = 20
+"""Of variables, that a shell job may name."""
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
@@ -49,6 +53,17 @@ def _shell(shell: job_pb2.ShellAction) -> Iterator[Violation]:
             signal = ", and an end by a signal is a failure" if code < 0 else ""
             problem = f"{code} isn't an exit code: 0 to {_LAST_CODE}{signal}"
             yield Violation("shell.success_codes", problem)
+    if shell.umask > _LAST_UMASK:
+        yield Violation("shell.umask", f"{shell.umask} isn't a umask: 0 to {_LAST_UMASK} (0o777)")
+    if shell.user and not _USER.fullmatch(shell.user):
+        yield Violation("shell.user", f"{shell.user[:60]!r} isn't the name of a user")
+    if len(shell.env_from) > MOST_FILES:
+        yield Violation(
+            "shell.env_from", f"names {len(shell.env_from)} files, at most {MOST_FILES}"
+        )
+    for path in shell.env_from[:MOST_FILES]:
+        if not path.startswith("/"):
+            yield Violation("shell.env_from", f"{path[:140]!r} isn't an absolute path")
     for name in shell.env:
         if not _VARIABLE.fullmatch(name) or not name.isprintable():
             yield Violation("shell.env", f"{name!r} isn't the name of a variable")

@@ -22,7 +22,7 @@ FIELDS: dict[str, frozenset[str]] = {
             "retention",
         }
     ),
-    "schedd.v1.ShellAction": frozenset({"user", "env_from", "limits", "umask"}),
+    "schedd.v1.ShellAction": frozenset({"limits"}),
     "schedd.v1.HttpAction": frozenset({"signing_key"}),
     "schedd.v1.ReadLogsRequest": frozenset({"follow"}),
     "schedd.v1.WatchRunsRequest": frozenset({"namespace", "job"}),

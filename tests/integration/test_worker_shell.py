@@ -233,6 +233,71 @@ async def test_a_field_that_is_not_built_yet_is_refused_and_not_ignored(tmp_path
         assert (await stream.refusal_of(grpc)).why == pb.Refusal.WHY_UNABLE
 
 
+async def test_variables_come_from_files_that_the_worker_allows(tmp_path: Path) -> None:
+    """Their values stand in no definition, no row and no message."""
+    secrets = tmp_path / "env"
+    secrets.mkdir()
+    (secrets / "db").write_text("# of the database\nPASSWORD='s3 cret'\n\nUSER_OF_DB=ann\nX=file\n")
+    async with cluster(tmp_path, config=f'env_files = ["{secrets}"]') as (member, _):
+        stream = await member.attached()
+        shell = job_pb2.ShellAction(
+            argv=["sh", "-c", 'echo "$PASSWORD|$USER_OF_DB|$X"'],
+            env={"X": "job"},
+            env_from=[str(secrets / "db")],
+        )
+        result = await stream.result_of(await stream.assign(shell=shell))
+        assert text(result) == "s3 cret|ann|job\n"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ("/etc/passwd", "/etc/passwd isn't below"),
+        ("{env}/../outside", "isn't below"),
+        ("{env}/link", "isn't below"),
+        ("{env}/missing", "No such file or directory"),
+        ("{env}/wrong", "wrong:2: not NAME=value"),
+        ("{env}/long", "has more than 64 KiB"),
+        ("{env}/binary", "isn't UTF-8"),
+    ],
+)
+async def test_no_other_file_of_a_worker_is_read_by_them(
+    tmp_path: Path, wanted: str, told: str
+) -> None:
+    secrets = tmp_path / "env"
+    secrets.mkdir()
+    (tmp_path / "outside").write_text("A=hidden\n")
+    (secrets / "link").symlink_to(tmp_path / "outside")
+    (secrets / "wrong").write_text("A=1\nhidden value\n")
+    (secrets / "long").write_text("#" * (65 * KIB))
+    (secrets / "binary").write_bytes(b"A=\xff\n")
+    async with cluster(tmp_path, config=f'env_files = ["{secrets}"]') as (member, _):
+        stream = await member.attached()
+        shell = job_pb2.ShellAction(argv=["true"], env_from=[wanted.format(env=secrets)])
+        result = await stream.result_of(await stream.assign(shell=shell))
+        assert result.outcome == pb.Result.OUTCOME_FAILED
+        assert result.exit_code in {126, 127}
+        assert told in result.error
+        assert "hidden" not in result.error
+
+
+async def test_a_worker_that_names_no_directory_reads_no_such_file(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        shell = job_pb2.ShellAction(argv=["true"], env_from=["/etc/hostname"])
+        result = await stream.result_of(await stream.assign(shell=shell))
+        assert "this worker's env_files names no directory" in result.error
+
+
+async def test_a_job_makes_its_files_by_its_own_umask(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        shell = job_pb2.ShellAction(argv=["sh", "-c", f"umask; touch {tmp_path}/made"], umask=0o27)
+        result = await stream.result_of(await stream.assign(shell=shell))
+        assert text(result) == "0027\n"
+        assert (tmp_path / "made").stat().st_mode & 0o777 == 0o640
+
+
 def resident(pid: int) -> int:
     """KiB in memory."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()

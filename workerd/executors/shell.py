@@ -1,7 +1,7 @@
 """A program, or a script for a named interpreter, in a session of its own.
 
     argv | interpreter + script        stdin: the payload, a text, or nothing
-    clean environment + the job's own + what a job is told (SCHEDD_…, TRACEPARENT)
+    clean environment + files of variables + the job's own + what a job is told (SCHEDD_…)
 
 Invariants
 - Nothing of the worker's environment reaches a job.
@@ -16,7 +16,7 @@ import contextlib
 import os
 import pwd
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,6 +27,7 @@ from workerd.core.outcome import Outcome, Reason, Verdict, exited, stopped
 from workerd.executors.base import Attempt, Stop
 from workerd.executors.process import Child
 from workerd.executors.scratch import Scratch
+from workerd.executors.variables import from_files
 from workerd.limits import at_limit, need_descriptor
 from workerd.programs import Begun, Program
 from workerd.sessions import Sessions
@@ -42,9 +43,11 @@ AFTER_START = failpoints.awaited("worker.after_start", None)
 class Shell:
     """The executor of `shell`."""
 
-    def __init__(self, sessions: Sessions, scratch: Path) -> None:
+    def __init__(self, sessions: Sessions, scratch: Path, env_files: Sequence[Path] = ()) -> None:
+        """`env_files`: directories below which jobs may name files of variables."""
         self._sessions = sessions
         self._scratch = scratch
+        self._env_files = env_files
         self._account = _own_account()
 
     def objection(self, assignment: pb.Assignment) -> str:
@@ -52,8 +55,7 @@ class Shell:
         action = assignment.shell
         if not action.argv and not action.script:
             return "shell has neither argv nor script"
-        unbuilt = [name for name in ("env_from", "limits") if _given(action, name)]
-        return f"not built yet: shell.{', shell.'.join(unbuilt)}" if unbuilt else ""
+        return "not built yet: shell.limits" if action.HasField("limits") else ""
 
     async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
         """Start it, and stay with it until nothing of it is left."""
@@ -66,8 +68,9 @@ class Shell:
         action = attempt.assignment.shell
         try:
             user = _user(action.user) if action.user else None
+            variables = from_files(action.env_from, self._env_files)
             scratch = until_end.enter_context(Scratch(self._scratch, attempt.key, user))
-            with _program(attempt, user, user or self._account, scratch) as program:
+            with _program(attempt, user, user or self._account, variables, scratch) as program:
                 return Child(program, attempt.key, self._sessions)
         except FileNotFoundError as error:
             return _not_started(f"{error.strerror}: {error.filename}", NOT_FOUND)
@@ -118,6 +121,7 @@ def _program(
     attempt: Attempt,
     user: pwd.struct_passwd | None,
     account: pwd.struct_passwd,
+    variables: Mapping[str, str],
     scratch: Scratch,
 ) -> Iterator[Program]:
     action = attempt.assignment.shell
@@ -129,7 +133,7 @@ def _program(
     with _stdin(action, payload, scratch) as stdin:
         yield Program(
             argv=argv,
-            env=_environment(attempt, account, payload),
+            env=_environment(attempt, account, variables, payload),
             cwd=Path(action.cwd) if action.cwd else _home(account),
             stdin=stdin,
             user=user,
@@ -152,7 +156,9 @@ def _stdin(
         yield file
 
 
-def _environment(attempt: Attempt, account: pwd.struct_passwd, payload: Path) -> dict[str, str]:
+def _environment(
+    attempt: Attempt, account: pwd.struct_passwd, variables: Mapping[str, str], payload: Path
+) -> dict[str, str]:
     told = {f"SCHEDD_{name.upper()}": value for name, value in attempt.facts().items()}
     return {
         "PATH": SEARCH_PATH,
@@ -160,6 +166,7 @@ def _environment(attempt: Attempt, account: pwd.struct_passwd, payload: Path) ->
         "HOME": account.pw_dir,
         "USER": account.pw_name,
         "LOGNAME": account.pw_name,
+        **variables,
         **attempt.assignment.shell.env,
         **told,
         "SCHEDD_PAYLOAD_FILE": str(payload),
@@ -188,11 +195,6 @@ def _own_account() -> pwd.struct_passwd:
 def _home(account: pwd.struct_passwd) -> Path:
     home = Path(account.pw_dir)
     return home if home.is_dir() else Path("/")
-
-
-def _given(action: job_pb2.ShellAction, name: str) -> bool:
-    field = action.DESCRIPTOR.fields_by_name[name]
-    return any(each is field for each, _ in action.ListFields())
 
 
 def _not_started(error: str, code: int) -> Outcome:

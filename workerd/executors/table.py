@@ -45,7 +45,7 @@ def executors(config: Config, sessions: Sessions, scratch: Path) -> Table:
         Misconfigured: a module of handlers can't be imported.
     """
     return Table(
-        Shell(sessions, scratch),
+        Shell(sessions, scratch, [*map(Path, config.env_files)]),
         Http(allow_loopback=config.allow_loopback),
         Python.of_modules(config.handlers),
     )

@@ -105,6 +105,7 @@ def test_a_field_that_is_accepted_is_read_somewhere(field):
 
 
 def test_a_deep_field_is_refused_with_its_path():
-    job = job_pb2.Job(shell=job_pb2.ShellAction(user="nobody"))
-    with pytest.raises(Unbuilt, match=r"shell\.user"):
+    limits = job_pb2.ShellAction.Limits(files=10)
+    job = job_pb2.Job(shell=job_pb2.ShellAction(limits=limits))
+    with pytest.raises(Unbuilt, match=r"shell\.limits"):
         unbuilt.refuse_unbuilt(job)

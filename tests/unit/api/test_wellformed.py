@@ -141,6 +141,22 @@ def test_what_no_program_can_exit_with_is_a_violation(code):
     assert set(violations(job(shell=shell))) == {"shell.success_codes"}
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("umask", 0o1000),
+        ("user", "0"),
+        ("user", "../root"),
+        ("user", "a" * 40),
+        ("env_from", ["db.env"]),
+        ("env_from", ["/etc/db"] * 21),
+    ],
+)
+def test_what_no_worker_can_take_for_a_user_a_umask_or_a_file_is_a_violation(field, value):
+    shell = job_pb2.ShellAction(argv=["true"], **{field: value})
+    assert set(violations(job(shell=shell))) == {f"shell.{field}"}
+
+
 @pytest.mark.parametrize("name", ["", "A=B", "A B", "A\n", "\x1b"])
 def test_what_is_no_variables_name_is_a_violation(name):
     shell = job_pb2.ShellAction(argv=["true"], env={name: "x"})
