@@ -38,8 +38,8 @@ class Config:
     slots: int = 16
     cgroups: bool = True
     """Whether each attempt of a program gets a cgroup of its own, where one can be made."""
-    env_files: tuple[str, ...] = ()
-    """Directories below which shell jobs may name files of variables (`env_from`)."""
+    secrets: tuple[str, ...] = ()
+    """Directories below which jobs may name files: variables (`env_from`), keys (`signing_key`)."""
     handlers: tuple[str, ...] = ()
     """Modules that register Python handlers."""
     labels: dict[str, str] = field(default_factory=dict)
@@ -69,8 +69,8 @@ class Config:
             check_plaintext(self.listen.http, self.insecure)
         except Misconfigured as error:
             raise ValueError(str(error)) from error
-        for folder in self.env_files:
+        for folder in self.secrets:
             if not Path(folder).is_absolute():
-                raise ValueError(f"env_files: {folder} isn't an absolute path")
+                raise ValueError(f"secrets: {folder} isn't an absolute path")
         if self.spool.exists() and not os.access(self.spool, os.W_OK):
             raise ValueError(f"spool {self.spool} can't be written")

@@ -12,7 +12,11 @@ OURS: Final = "schedd-"
 """By these the receiver knows the run, so no job may write others' facts there."""
 
 
-def reserved(name: str) -> bool:
+SIGNED: Final = frozenset({"webhook-id", "webhook-timestamp", "webhook-signature"})
+"""A signed request has its own."""
+
+
+def reserved(name: str, *, signed: bool = False) -> bool:
     """Whether a job may not set this header, in whatever case it is written."""
     lower = name.lower()
-    return lower in FRAMING or lower.startswith(OURS)
+    return lower in FRAMING or lower.startswith(OURS) or (signed and lower in SIGNED)

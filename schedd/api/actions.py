@@ -79,8 +79,11 @@ def _http(http: job_pb2.HttpAction) -> Iterator[Violation]:
             yield Violation("http.headers", f"{name[:60]!r} isn't the name of a header")
         if any(sign in value for sign in "\r\n"):
             yield Violation("http.headers", f"the value of {name!r} holds a line break")
-        if headers.reserved(name):
+        if headers.reserved(name, signed=bool(http.signing_key)):
             yield Violation("http.headers", f"{name!r} is set by schedd itself")
+    if http.signing_key and not http.signing_key.startswith("/"):
+        problem = f"{http.signing_key[:140]!r} isn't the absolute path of a file on the worker"
+        yield Violation("http.signing_key", problem)
     names = Counter(name.lower() for name in http.headers)
     for name in (name for name, count in names.items() if count > 1):
         yield Violation("http.headers", f"{name[:60]!r} is given twice")

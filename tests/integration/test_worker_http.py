@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hmac
 import json
+import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ class Target:
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, Mapping[str, str], bytes]] = []
         self.port = 0
+        self.elsewhere = ""
 
     def url(self, path: str = "/ok") -> str:
         return f"http://127.0.0.1:{self.port}{path}"
@@ -44,6 +48,8 @@ class Target:
                 return web.Response(body=b"x" * 200_000)
             case "/away":
                 return web.Response(status=307, headers={"Location": "/ok"})
+            case "/elsewhere":
+                return web.Response(status=307, headers={"Location": self.elsewhere})
             case "/inside":
                 return web.Response(status=302, headers={"Location": "http://169.254.169.254/"})
             case _:
@@ -128,6 +134,45 @@ async def test_a_status_other_than_2xx_fails_and_says_so(tmp_path: Path) -> None
         assert busy.retry_after.seconds == 42
         listed = await request(stream, url=server.url("/broken"), success_statuses=[500])
         assert listed.outcome == pb.Result.OUTCOME_SUCCEEDED
+
+
+async def test_a_signed_request_is_one_that_its_receiver_can_verify(tmp_path: Path) -> None:
+    key = b"k" * 32
+    (tmp_path / "hook").write_text(f"whsec_{base64.b64encode(key).decode()}\n")
+    config = f'{ALLOWED}secrets = ["{tmp_path}"]\n'
+    async with target() as server, cluster(tmp_path, config=config) as (member, _):
+        stream = await member.attached()
+        action = {"signing_key": str(tmp_path / "hook"), "follow_redirects": True}
+        for path in ("/ok", "/away"):
+            result = await request(stream, '{"a":1}', url=server.url(path), **action)
+            assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
+            _, _, headers, body = server.requests[-1]
+            assert headers["webhook-id"] == result.key.run_id
+            assert abs(time.time() - int(headers["webhook-timestamp"])) < 10
+            signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+            wanted = base64.b64encode(hmac.digest(key, signed, "sha256")).decode()
+            assert headers["webhook-signature"] == f"v1,{wanted}"
+
+
+async def test_nothing_is_signed_for_another_origin_and_nothing_sent_without_its_key(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "hook").write_text(f"whsec_{base64.b64encode(b'k' * 32).decode()}\n")
+    config = f'{ALLOWED}secrets = ["{tmp_path}"]\n'
+    async with (
+        target() as first,
+        target() as other,
+        cluster(tmp_path, config=config) as (member, _),
+    ):
+        first.elsewhere = other.url()
+        stream = await member.attached()
+        signed = {"signing_key": str(tmp_path / "hook"), "follow_redirects": True}
+        await request(stream, url=first.url("/elsewhere"), **signed)
+        assert "webhook-signature" in first.requests[0][2]
+        assert "webhook-signature" not in other.requests[0][2]
+        unsigned = await request(stream, url=first.url(), signing_key="/etc/hostname")
+        assert "isn't below" in unsigned.error
+        assert len(first.requests) == 1
 
 
 async def test_a_pattern_must_be_found_in_the_body(tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ async def test_variables_come_from_files_that_the_worker_allows(tmp_path: Path) 
     secrets = tmp_path / "env"
     secrets.mkdir()
     (secrets / "db").write_text("# of the database\nPASSWORD='s3 cret'\n\nUSER_OF_DB=ann\nX=file\n")
-    async with cluster(tmp_path, config=f'env_files = ["{secrets}"]') as (member, _):
+    async with cluster(tmp_path, config=f'secrets = ["{secrets}"]') as (member, _):
         stream = await member.attached()
         shell = job_pb2.ShellAction(
             argv=["sh", "-c", 'echo "$PASSWORD|$USER_OF_DB|$X"'],
@@ -271,7 +271,7 @@ async def test_no_other_file_of_a_worker_is_read_by_them(
     (secrets / "wrong").write_text("A=1\nhidden value\n")
     (secrets / "long").write_text("#" * (65 * KIB))
     (secrets / "binary").write_bytes(b"A=\xff\n")
-    async with cluster(tmp_path, config=f'env_files = ["{secrets}"]') as (member, _):
+    async with cluster(tmp_path, config=f'secrets = ["{secrets}"]') as (member, _):
         stream = await member.attached()
         shell = job_pb2.ShellAction(argv=["true"], env_from=[wanted.format(env=secrets)])
         result = await stream.result_of(await stream.assign(shell=shell))
@@ -286,7 +286,7 @@ async def test_a_worker_that_names_no_directory_reads_no_such_file(tmp_path: Pat
         stream = await member.attached()
         shell = job_pb2.ShellAction(argv=["true"], env_from=["/etc/hostname"])
         result = await stream.result_of(await stream.assign(shell=shell))
-        assert "this worker's env_files names no directory" in result.error
+        assert "this worker's `secrets` names no directory" in result.error
 
 
 async def test_a_job_makes_its_files_by_its_own_umask(tmp_path: Path) -> None:

@@ -5,14 +5,17 @@ Invariants
 - At most 64 KiB of the answer are read and kept, as they came: nothing is decompressed.
 - Redirects are followed only when the job asks, at most `MAX_HOPS`, and never from https to http.
 - Nothing of the worker's surroundings is used: no proxy variables, no netrc, no cookies.
+- What is signed is signed for the first origin alone, and anew for each sending.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 
 import aiohttp
 from yarl import URL
@@ -25,6 +28,8 @@ from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.capture import KEEP, Piece
 from workerd.core.outcome import MAX_ERROR, Content, Outcome, Reason, Verdict, stopped
 from workerd.executors.base import Attempt, Stop, payload_bytes, until_stopped
+from workerd.executors.secrets import keys
+from workerd.executors.signing import signature
 from workerd.executors.targets import ForbiddenTarget, Targets
 from workerd.limits import at_limit
 
@@ -37,13 +42,16 @@ _CREDENTIALS = frozenset({"authorization", "cookie", "proxy-authorization"})
 class Http:
     """The executor of `http`."""
 
-    def __init__(self, *, allow_loopback: bool) -> None:
+    def __init__(self, *, allow_loopback: bool, secrets: Sequence[Path] = ()) -> None:
+        """`secrets`: directories below which jobs may name files of keys."""
+        self._secrets = secrets
         self._targets = Targets(allow_loopback=allow_loopback)
         self._session: aiohttp.ClientSession | None = None
 
     def objection(self, assignment: pb.Assignment) -> str:
-        """A field that this worker doesn't know yet is refused, not ignored."""
-        return "not built yet: http.signing_key" if assignment.http.signing_key else ""
+        """It can do all there is."""
+        del assignment
+        return ""
 
     async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
         """Send it, and judge the answer."""
@@ -64,9 +72,13 @@ class Http:
             pattern = Pattern(action.success_pattern)
         except ValueError as error:
             return _failed(error, Reason.DONT_RETRY)
+        try:
+            signing = keys(action.signing_key, self._secrets) if action.signing_key else ()
+        except (ValueError, OSError) as error:
+            return _failed(error, Reason.EXCEPTION)
         answered: list[URL] = []
         try:
-            return await self._follow(action, attempt, pattern, answered)
+            return await self._follow(action, attempt, pattern, signing, answered)
         except (aiohttp.InvalidURL, ForbiddenTarget) as error:
             return _failed(error, Reason.DONT_RETRY)
         except aiohttp.ClientConnectorError as error:
@@ -86,6 +98,7 @@ class Http:
         action: job_pb2.HttpAction,
         attempt: Attempt,
         pattern: Pattern,
+        signing: Sequence[bytes],
         answered: list[URL],
     ) -> Outcome:
         """`answered` is told each address that has."""
@@ -94,8 +107,13 @@ class Http:
         headers = _headers(action, attempt)
         for _ in range(MAX_HOPS):
             self._check(url)
+            signed = (
+                signature(signing, attempt.key.run, int(time.time()), body or b"")
+                if signing
+                else {}
+            )
             async with self._open().request(
-                method, url, headers=headers, data=body, allow_redirects=False
+                method, url, headers=headers | signed, data=body, allow_redirects=False
             ) as answer:
                 answered.append(url)
                 onward = answer.headers.get("Location")
@@ -104,6 +122,7 @@ class Http:
             target = url.join(URL(onward))
             if target.origin() != url.origin():
                 headers = {k: v for k, v in headers.items() if k.lower() not in _CREDENTIALS}
+                signing = ()
             if url.scheme == "https" and target.scheme != "https":
                 raise ForbiddenTarget(f"a redirect from https to {target.scheme} is not followed")
             if answer.status == 303 or (answer.status in (301, 302) and method == "POST"):

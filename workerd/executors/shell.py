@@ -27,7 +27,7 @@ from workerd.core.outcome import Outcome, Reason, Verdict, exited, stopped
 from workerd.executors.base import Attempt, Stop
 from workerd.executors.process import Child
 from workerd.executors.scratch import Scratch
-from workerd.executors.variables import from_files
+from workerd.executors.secrets import variables as variables_of
 from workerd.limits import at_limit, need_descriptor
 from workerd.programs import Begun, Program
 from workerd.sessions import Sessions
@@ -43,11 +43,11 @@ AFTER_START = failpoints.awaited("worker.after_start", None)
 class Shell:
     """The executor of `shell`."""
 
-    def __init__(self, sessions: Sessions, scratch: Path, env_files: Sequence[Path] = ()) -> None:
-        """`env_files`: directories below which jobs may name files of variables."""
+    def __init__(self, sessions: Sessions, scratch: Path, secrets: Sequence[Path] = ()) -> None:
+        """`secrets`: directories below which jobs may name files of variables."""
         self._sessions = sessions
         self._scratch = scratch
-        self._env_files = env_files
+        self._secrets = secrets
         self._account = _own_account()
 
     def objection(self, assignment: pb.Assignment) -> str:
@@ -68,7 +68,7 @@ class Shell:
         action = attempt.assignment.shell
         try:
             user = _user(action.user) if action.user else None
-            variables = from_files(action.env_from, self._env_files)
+            variables = variables_of(action.env_from, self._secrets)
             scratch = until_end.enter_context(Scratch(self._scratch, attempt.key, user))
             with _program(attempt, user, user or self._account, variables, scratch) as program:
                 return Child(program, attempt.key, self._sessions)

@@ -44,8 +44,9 @@ def executors(config: Config, sessions: Sessions, scratch: Path) -> Table:
     Raises:
         Misconfigured: a module of handlers can't be imported.
     """
+    secrets = [*map(Path, config.secrets)]
     return Table(
-        Shell(sessions, scratch, [*map(Path, config.env_files)]),
-        Http(allow_loopback=config.allow_loopback),
+        Shell(sessions, scratch, secrets),
+        Http(allow_loopback=config.allow_loopback, secrets=secrets),
         Python.of_modules(config.handlers),
     )

@@ -135,6 +135,13 @@ def test_what_is_no_header_is_a_violation(headers):
     assert set(violations(job(http=http))) == {"http.headers"}
 
 
+def test_a_job_that_signs_has_no_signature_of_its_own_and_names_a_file():
+    http = job_pb2.HttpAction(url="http://example.org", headers={"Webhook-Id": "mine"})
+    validation.check(job(http=http), NOW)
+    http.signing_key = "hook.key"
+    assert set(violations(job(http=http))) == {"http.headers", "http.signing_key"}
+
+
 @pytest.mark.parametrize("code", [-1, 256])
 def test_what_no_program_can_exit_with_is_a_violation(code):
     shell = job_pb2.ShellAction(argv=["true"], success_codes=[0, 255, code])

@@ -1,0 +1,91 @@
+"""What stands in files on the worker, never in a definition: variables, and keys that sign.
+
+    env_from       NAME=value a line; blank lines and those that begin with # say nothing; one pair
+                   of quotes around a value, either kind, is left out
+    signing_key    whsec_… a line, as Standard Webhooks writes keys: the first signs, and each other
+                   beside it, while a receiver goes over from one to the next
+
+Invariants
+- Only files below a directory that the worker's own configuration names are read, wherever links
+  lead: whoever writes jobs reads nothing else of a worker by them.
+- No message holds a value, or a line that can't be read.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+LONGEST: Final = 64 * 1024
+"""Bytes of a file."""
+KEY: Final = "whsec_"
+_KEY_BYTES: Final = range(24, 65)
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_QUOTES: Final = "\"'"
+
+
+def variables(names: Iterable[str], allowed: Sequence[Path]) -> Mapping[str, str]:
+    """What these files say; of one name the last.
+
+    Raises:
+        ValueError: a file isn't allowed, too long, or says what can't be meant.
+        OSError: it can't be read.
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        for where, said in _lines("env_from", name, allowed):
+            key, equals, value = (part.strip() for part in said.partition("="))
+            if not equals or not _NAME.fullmatch(key) or "\0" in value:
+                raise ValueError(f"{where}: not NAME=value")
+            if len(value) > 1 and value[0] in _QUOTES and value[-1] == value[0]:
+                value = value[1:-1]
+            found[key] = value
+    return found
+
+
+def keys(name: str, allowed: Sequence[Path]) -> Sequence[bytes]:
+    """The keys of this file, at least one. Raises as `variables`."""
+    found = [_key(where, said) for where, said in _lines("signing_key", name, allowed)]
+    if not found:
+        raise ValueError(f"signing_key: {name} holds no key")
+    return found
+
+
+def _key(where: str, said: str) -> bytes:
+    try:
+        key = base64.b64decode(said.removeprefix(KEY), validate=True)
+    except binascii.Error:
+        key = b""
+    if not said.startswith(KEY) or len(key) not in _KEY_BYTES:
+        least, most = _KEY_BYTES[0], _KEY_BYTES[-1]
+        raise ValueError(f"{where}: not {KEY} and base64 of {least} to {most} bytes")
+    return key
+
+
+def _lines(field: str, name: str, allowed: Sequence[Path]) -> Iterable[tuple[str, str]]:
+    """The lines that say something, each with where it stands."""
+    text = _read(field, name, allowed)
+    for number, line in enumerate(text.splitlines(), 1):
+        said = line.strip()
+        if said and not said.startswith("#"):
+            yield f"{field}: {name}:{number}", said
+
+
+def _read(field: str, name: str, allowed: Sequence[Path]) -> str:
+    if not allowed:
+        raise ValueError(f"{field}: {name}: this worker's `secrets` names no directory")
+    path = Path(name).resolve(strict=True)
+    if not any(path.is_relative_to(folder.resolve()) for folder in allowed):
+        raise ValueError(f"{field}: {name} isn't below {' or '.join(map(str, allowed))}")
+    with path.open("rb") as file:
+        data = file.read(LONGEST + 1)
+    if len(data) > LONGEST:
+        raise ValueError(f"{field}: {name} has more than {LONGEST // 1024} KiB")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"{field}: {name} isn't UTF-8") from None
