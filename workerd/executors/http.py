@@ -11,7 +11,6 @@ Invariants
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -108,7 +107,7 @@ class Http:
         for _ in range(MAX_HOPS):
             self._check(url)
             signed = (
-                signature(signing, attempt.key.run, int(time.time()), body or b"")
+                signature(signing, attempt.key.run, int(utcnow().timestamp()), body or b"")
                 if signing
                 else {}
             )
