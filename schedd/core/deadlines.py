@@ -34,6 +34,8 @@ class Ending:
     """It has taken a turn of a schedule with `max_runs`, and gives it back."""
     pause_after: int = 0
     """How many failures in a row pause its job; 0: nobody counts."""
+    generation: int = 1
+    """Of the definition by which it ends: by another one it doesn't."""
 
 
 def hurried(definition: Definition) -> bool:
@@ -42,8 +44,10 @@ def hurried(definition: Definition) -> bool:
 
 
 def starts_by(run: LiveRun, definition: Definition) -> datetime | None:
-    """After this it isn't handed out for the first time; None: whenever it likes."""
-    return _after(run, definition.start_deadline)
+    """After this it isn't handed out for the first time; None: whenever it likes. What had begun
+    and came back has started in time.
+    """
+    return None if run.losses else _after(run, definition.start_deadline)
 
 
 def ends_by(run: LiveRun, definition: Definition) -> datetime | None:

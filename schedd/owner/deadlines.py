@@ -64,15 +64,18 @@ class Deadlines:
         """One look; seconds until the next."""
         if self._brake.on:
             return LOOK_EVERY
-        told, self._told = self._told, {}
+        told = dict(self._told)  # more may come meanwhile
         waiting = {run.key.run_id: run for run in self._board.waits()} | told
         ends = await self._over(waiting.values())
+        ended = set(await self._transactor.rows(ends, self._store.end_waiting)) if ends else set()
+        for run_id in told if len(ends) < BATCH else [end.key.run_id for end in ends]:
+            self._told.pop(run_id, None)
         if not ends:
             return LOOK_EVERY
-        ended = set(await self._transactor.rows(ends, self._store.end_waiting))
         for end in ends:
             if end.key in ended:
                 self._board.forget(end.key.run_id, end.job_id)
+        self._catalogue.forget(end.job_id for end in ends if end.key not in ended)
         self._nudges.runs_changed([key.run_id for key in ended])
         if turns := [(end.job_id, end.shard) for end in ends if end.counted]:
             self._nudges.jobs_changed(turns)
@@ -105,4 +108,5 @@ def _ending(run: LiveRun, definition: Definition, reason: Reason) -> Ending:
         fingerprint="" if missed else fingerprint(reason, None, ""),
         counted=definition.max_runs > 0,
         pause_after=0 if missed else definition.pause_after_failures,
+        generation=definition.generation,
     )

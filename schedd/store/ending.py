@@ -3,7 +3,8 @@
     lock the runs' rows in order ─→ one statement: those that still wait end ─→ turns, failures
 
 Called under the locks of their shards; a result or a cancel may come in between, and what doesn't
-wait any more stays as it is.
+wait any more stays as it is. So does what was judged by another definition than that of now, or
+whose job is paused, and all while the cluster is: edits and pauses hold the shard's row, too.
 """
 
 from __future__ import annotations
@@ -24,13 +25,17 @@ WITH b AS MATERIALIZED (
     SELECT *, CASE state WHEN 'FAILED' THEN '{PENDING,RETRYING}' ELSE '{PENDING}' END::text[]
         AS allowed
     FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(states)s::text[],
-        %(reasons)s::text[], %(fingerprints)s::text[])
-      b(scheduled_at, run_id, state, reason, fingerprint)
+        %(reasons)s::text[], %(fingerprints)s::text[], %(generations)s::int[])
+      b(scheduled_at, run_id, state, reason, fingerprint, generation)
+    WHERE NOT (SELECT paused FROM cluster WHERE one)
 ), ended AS (
     UPDATE runs r SET state = b.state, reason = b.reason, finished_at = statement_timestamp(),
         fired_by = CASE b.state WHEN 'MISSED' THEN %(tenure)s ELSE r.fired_by END
-    FROM b WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+    FROM b CROSS JOIN timers t WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
       AND r.shard = ANY (%(shards)s::int[]) AND r.state = ANY (b.allowed)
+      AND t.job_id = r.job_id AND t.generation = b.generation
+      AND (NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
+      AND (b.state <> 'MISSED' OR r.losses = 0)
     RETURNING r.scheduled_at, r.run_id, r.job_id, r.shard, b.fingerprint
 ), gone AS (
     DELETE FROM live l USING ended e
@@ -58,6 +63,7 @@ def end_waiting(
         "states": arrays.texts(end.state.value for end in ends),
         "reasons": arrays.texts(end.reason.value for end in ends),
         "fingerprints": arrays.texts(end.fingerprint for end in ends),
+        "generations": arrays.numbers(end.generation for end in ends),
         "tenure": tenure,
     }
     rows = connection.exec_driver_sql(END_WAITING, arguments)

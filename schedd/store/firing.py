@@ -133,6 +133,7 @@ def fire(
             new.due_at,
             new.ready_at or new.due_at,
             generation=firing.generation,
+            created_at=new.ready_at or new.due_at,
             paced=new.paced,
         )
         for firing in firings

@@ -14,7 +14,7 @@ from schedd.core.deadlines import Ending
 from schedd.core.ids import IncarnationId, ShardId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import LiveRun, Overlap, Priority, Trigger
-from schedd.core.records import JobRecord, TimerEdit, Unstarted
+from schedd.core.records import JobRecord, RunRecord, TimerEdit, Unstarted
 from support.store import (
     INCARNATION,
     MINUTE,
@@ -494,6 +494,43 @@ async def test_what_waited_too_long_gives_its_turn_back_and_failures_are_counted
     failed = over(waits, state=State.FAILED, reason=Reason.RUN_TIMEOUT, pause_after=3)
     await me.store.owner.end_waiting(me.claim(0), [failed])
     assert await world.sql("SELECT failures, most FROM failing") == [(1, 3)]
+
+
+async def test_by_a_definition_that_was_edited_meanwhile_nothing_ends(world: World) -> None:
+    """P3.5, of ends: the new one may give it more time."""
+    me = await world.member()
+    job = await world.job()
+    [run] = await fired(me, job)
+    users = me.store.users
+    await users.update_job(job.definition.job_id, 1, job.definition, TimerEdit(), ok("edit"))
+    assert await me.store.owner.end_waiting(me.claim(0), [over(run)]) == []
+    ended = await me.store.owner.end_waiting(me.claim(0), [over(run, generation=2)])
+    assert ended == [run.key]
+
+
+async def test_in_a_pause_nothing_ends_that_the_pause_holds(world: World) -> None:
+    me = await world.member()
+    job = await world.job()
+    [run] = await fired(me, job)
+    users, id_ = me.store.users, job.definition.job_id
+    asked = await users.insert_run(
+        id_, manual_run(), Trigger.MANUAL, Priority.MEDIUM, None, None, ok("trigger")
+    )
+    assert isinstance(asked, RunRecord)
+    await users.pause_job(id_, "", "ann", ok("pause"))
+    both = [over(run, generation=2), over(asked.run, generation=2)]
+    await me.store.pauses.pause("ann", "", lambda _before, _after: ok("pause", "cluster"))
+    assert await me.store.owner.end_waiting(me.claim(0), both) == []
+    await me.store.pauses.resume(False, None, lambda _before, _after: ok("resume", "cluster"))
+    ended = await me.store.owner.end_waiting(me.claim(0), both)
+    assert ended == [asked.run.key], "what a person asks for goes on in a pause of the job"
+
+
+async def test_what_had_begun_and_came_back_isnt_missed(world: World) -> None:
+    me = await world.member()
+    [run] = await fired(me, await world.job())
+    await world.sql("UPDATE runs SET losses = 1 RETURNING 1")
+    assert await me.store.owner.end_waiting(me.claim(0), [over(run)]) == []
 
 
 async def test_waiting_runs_of_a_lost_shard_dont_end(world: World) -> None:

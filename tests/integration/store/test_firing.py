@@ -259,3 +259,14 @@ async def test_a_transaction_holds_shards_of_one_lane_only(world: World) -> None
     except AssertionError as error:
         raised = error
     assert "one lane" in str(raised)
+
+
+async def test_a_run_that_is_made_late_is_of_when_it_was_made(world: World) -> None:
+    """By that its deadlines are counted: else it were over them as soon as it is there."""
+    me = await world.member()
+    job = await world.job()
+    late = new_run(job, START, ready_at=START + 9 * MINUTE)
+    [made] = (await me.fire(firing(job, runs=(late,)))).runs
+    assert made.created_at == START + 9 * MINUTE
+    [on_time] = (await me.fire(firing(await world.job()))).runs
+    assert on_time.created_at == on_time.due_at

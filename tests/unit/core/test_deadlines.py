@@ -60,6 +60,13 @@ def test_what_was_made_late_is_counted_from_then() -> None:
     assert starts_by(early, HURRIED) == NOW + second(35)
 
 
+def test_what_had_begun_and_came_back_started_in_time() -> None:
+    back = replace(due(31), losses=1)
+    assert starts_by(back, HURRIED) is None
+    assert overdue(back, HURRIED, NOW) is None
+    assert ends_by(back, HURRIED) is not None
+
+
 def test_an_attempt_has_the_rest_of_the_runs_time_and_no_more_than_its_own() -> None:
     assert time_left(due(40), HURRIED, NOW) == second(60)
     assert time_left(due(40), replace(HURRIED, timeout=second(7)), NOW) == second(7)

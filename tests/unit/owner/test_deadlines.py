@@ -7,15 +7,18 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import cast
 
+import pytest
+
 from schedd.core.deadlines import Ending
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Claim, LiveRun, RunKey
 from schedd.core.pauses import Pause, Pauses
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
-from schedd.owner.deadlines import LOOK_EVERY, Deadlines
+from schedd.owner.deadlines import BATCH, LOOK_EVERY, Deadlines
 from schedd.owner.transact import Transactor
 from schedd.ports import OwnerStore, PauseStore
+from schedkit.errors import Unavailable
 from support.dispatching import SHELL, Definitions
 from support.dispatching import World as Dispatching
 from support.runs import NOW, SetClock, owning, run, worker
@@ -29,8 +32,11 @@ class Rows:
 
     ended: list[Ending] = field(default_factory=list)
     goes_on: set[RunKey] = field(default_factory=set)
+    away: bool = False
 
     async def end_waiting(self, claim: Claim, ends: Sequence[Ending]) -> list[RunKey]:
+        if self.away:
+            raise Unavailable("no database")
         self.ended += [end for end in ends if end.key not in self.goes_on]
         return [end.key for end in ends if end.key not in self.goes_on]
 
@@ -102,6 +108,38 @@ async def test_what_goes_on_meanwhile_stays() -> None:
     await world.deadlines.step()
     assert [one.key for one in world.board.waits()] == [assigned.key]
     assert not world.told.runs
+
+
+async def test_what_was_told_of_and_not_ended_for_want_of_room_is_ended_at_the_next_look() -> None:
+    world = World()
+    for number in range(BATCH + 3):
+        world.deadlines.passed(waits(number + 1, 31))
+    assert await world.deadlines.step() == 0.0
+    assert await world.deadlines.step() == LOOK_EVERY
+    assert len({end.key for end in world.rows.ended}) == BATCH + 3
+    await world.deadlines.step()
+    assert len(world.rows.ended) == BATCH + 3
+
+
+async def test_what_was_told_of_while_the_database_is_away_is_ended_later() -> None:
+    world = World()
+    world.deadlines.passed(waits(1, 31))
+    world.rows.away = True
+    with pytest.raises(Unavailable):
+        await world.deadlines.step()
+    world.rows.away = False
+    await world.deadlines.step()
+    assert [end.key for end in world.rows.ended] == [run(1).key]
+
+
+async def test_what_doesnt_end_has_its_definition_read_anew() -> None:
+    world = World()
+    assigned = waits(1, 31)
+    world.rows.goes_on = {assigned.key}
+    world.definitions.stale[assigned.job_id] = HURRIED
+    world.board.put_runs([assigned], NOW)
+    await world.deadlines.step()
+    assert world.definitions.stale == {}
 
 
 async def test_a_turn_of_a_schedule_that_ends_is_told_of() -> None:
