@@ -25,7 +25,7 @@ from workerd import wire
 from workerd.core.admission import Admission, Known, NotYet, Refused, Started, State, Taken, Why
 from workerd.core.cluster_time import ClusterTime, JudgingClock
 from workerd.core.ids import Address, Incarnation, Key
-from workerd.core.outcome import Cause, Verdict, stopped
+from workerd.core.outcome import Cause, Outcome, Reason, Verdict, stopped
 from workerd.core.trust import Trust
 from workerd.courier import Courier
 from workerd.executors.base import Attempt, Executor, Stop, dies_with_lease, timeout_of
@@ -224,6 +224,10 @@ class Work:
         await BEFORE_EXEC()
         try:
             outcome = await self._executors[action].run(attempt, item.stop)
+        except Exception as error:
+            log.exception("a bug in the executor of %s ends run %s alone", action, key.run)
+            told = f"a bug in the worker's executor of {action}: {type(error).__name__}"
+            outcome = Outcome(Verdict.FAILED, Reason.EXCEPTION, told)
         finally:
             timer.cancel()
         self._judge(item)

@@ -253,6 +253,12 @@ async def test_variables_come_from_files_that_the_worker_allows(tmp_path: Path) 
     ("wanted", "told"),
     [
         ("/etc/passwd", "/etc/passwd isn't below"),
+        ("/etc/no-such-file", "/etc/no-such-file isn't below"),
+        ("/etc/passwd/x", "/etc/passwd/x isn't below"),
+        ("{env}/loop", "Too many levels of symbolic links"),
+        ("{env}/chain-0", "leads nowhere"),
+        ("{env}/pipe", "pipe is no file"),
+        ("{env}", "is no file"),
         ("{env}/../outside", "isn't below"),
         ("{env}/link", "isn't below"),
         ("{env}/missing", "No such file or directory"),
@@ -271,6 +277,10 @@ async def test_no_other_file_of_a_worker_is_read_by_them(
     (secrets / "wrong").write_text("A=1\nhidden value\n")
     (secrets / "long").write_text("#" * (65 * KIB))
     (secrets / "binary").write_bytes(b"A=\xff\n")
+    (secrets / "loop").symlink_to(secrets / "loop")
+    os.mkfifo(secrets / "pipe")
+    for number in range(1_500):
+        (secrets / f"chain-{number}").symlink_to(secrets / f"chain-{number + 1}")
     async with cluster(tmp_path, config=f'secrets = ["{secrets}"]') as (member, _):
         stream = await member.attached()
         shell = job_pb2.ShellAction(argv=["true"], env_from=[wanted.format(env=secrets)])

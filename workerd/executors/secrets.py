@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 import re
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -26,6 +28,8 @@ KEY: Final = "whsec_"
 _KEY_BYTES: Final = range(24, 65)
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _QUOTES: Final = "\"'"
+_OPEN: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+"""Of a pipe that nobody writes to an open would wait for ever."""
 
 
 def variables(names: Iterable[str], allowed: Sequence[Path]) -> Mapping[str, str]:
@@ -77,16 +81,34 @@ def _lines(field: str, name: str, allowed: Sequence[Path]) -> Iterable[tuple[str
 
 
 def _read(field: str, name: str, allowed: Sequence[Path]) -> str:
+    """What isn't below an allowed directory is told alike, whether it is there or not."""
     if not allowed:
         raise ValueError(f"{field}: {name}: this worker's `secrets` names no directory")
-    path = Path(name).resolve(strict=True)
-    if not any(path.is_relative_to(folder.resolve()) for folder in allowed):
+    folders = [os.path.realpath(folder) for folder in allowed]
+    try:
+        path = os.path.realpath(name)
+    except RecursionError:  # links without end; the kernel follows forty
+        raise ValueError(f"{field}: {name} leads nowhere") from None
+    if not _below(path, folders):
         raise ValueError(f"{field}: {name} isn't below {' or '.join(map(str, allowed))}")
-    with path.open("rb") as file:
-        data = file.read(LONGEST + 1)
+    fd = os.open(path, _OPEN)
+    try:
+        # What was looked up by name may be another file by now.
+        if not _below(str(Path(f"/proc/self/fd/{fd}").readlink()), folders):
+            raise ValueError(f"{field}: {name} isn't below {' or '.join(map(str, allowed))}")
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ValueError(f"{field}: {name} is no file")
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            data = file.read(LONGEST + 1)
+    finally:
+        os.close(fd)
     if len(data) > LONGEST:
         raise ValueError(f"{field}: {name} has more than {LONGEST // 1024} KiB")
     try:
         return data.decode()
     except UnicodeDecodeError:
         raise ValueError(f"{field}: {name} isn't UTF-8") from None
+
+
+def _below(path: str, folders: Sequence[str]) -> bool:
+    return any(os.path.commonpath([path, folder]) == folder for folder in folders)

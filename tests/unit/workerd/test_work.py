@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from workerd.core.ids import Address, Incarnation
 from workerd.core.outcome import Outcome, exited
 from workerd.core.trust import Trust
 from workerd.courier import Courier
-from workerd.executors.base import Attempt, Stop
+from workerd.executors.base import Attempt, Executor, Stop
 from workerd.metrics import Metrics
 from workerd.spool import Spool
 from workerd.work import Work
@@ -68,19 +69,44 @@ async def test_what_a_keeper_killed_is_lost_though_nobody_here_saw_trust_end(
     reason: common_pb2.Reason,
 ) -> None:
     monkeypatch.setattr(module, "_TRUST_LOOK", NEVER)
-    spool, trust, clock = Spool(tmp_path), Trust(60.0, boottime()), JudgingClock()
+    trust = Trust(60.0, boottime())
+    result = await ended(tmp_path, trust, Killed(trust, lost=lost), on_lease_lost=rule)
+    assert (result.outcome, result.reason) == (outcome, reason)
+
+
+class Broken:
+    """An executor with a bug."""
+
+    def objection(self, _assignment: pb.Assignment) -> str:
+        return ""
+
+    async def run(self, _attempt: Attempt, _stop: Stop) -> Outcome:
+        raise RuntimeError("symlink loop from '/secret'")
+
+
+async def test_a_bug_in_an_executor_ends_its_run_alone(tmp_path: Path) -> None:
+    """Else it would end the worker, with all that runs; and again wherever it is handed out next."""
+    result = await ended(tmp_path, Trust(60.0, boottime()), Broken())
+    assert (result.outcome, result.reason) == (
+        pb.Result.OUTCOME_FAILED,
+        common_pb2.REASON_EXCEPTION,
+    )
+    assert result.error == "a bug in the worker's executor of shell: RuntimeError"
+
+
+async def ended(home: Path, trust: Trust, executor: Executor, **how: Any) -> pb.Result:
+    """What becomes of one run."""
+    spool, clock = Spool(home), JudgingClock()
     clock.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
     courier = Courier(spool, lambda _key, _verdict: None)
-    executor = Killed(trust, lost=lost)
     admission = Admission(1, Incarnation("i"))
     work = Work("w1", admission, trust, clock, {"shell": executor}, courier, Metrics())
     running = asyncio.create_task(work.run(), name="work")
     try:
         await asyncio.sleep(0)  # it is the home of what comes
-        assignment = FakeMember().assignment(incarnation="i", argv=["true"], on_lease_lost=rule)
+        assignment = FakeMember().assignment(incarnation="i", argv=["true"], **how)
         work.assign([assignment], ClusterTime(), Origin())
-        result = (await wait_until_async(lambda: [*courier.results()], 5, "its result"))[0]
-        assert (result.outcome, result.reason) == (outcome, reason)
+        return (await wait_until_async(lambda: [*courier.results()], 5, "its result"))[0]
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
