@@ -352,3 +352,17 @@ async def test_a_job_runs_as_the_user_it_names_and_in_no_other_group(tmp_path: P
         nobody = pwd.getpwnam("nobody")
         result = await stream.result_of(await stream.assign(shell=shell))
         assert text(result).splitlines() == ["nobody", str(nobody.pw_gid), nobody.pw_dir]
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may run jobs as another user")
+async def test_a_jobs_files_are_its_users_alone_and_none_was_there_before(tmp_path: Path) -> None:
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == 0 and folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o011)
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        script = 'cat; stat -c "%U %a" "$SCHEDD_PAYLOAD_FILE" "$(dirname "$SCHEDD_PAYLOAD_FILE")"'
+        shell = job_pb2.ShellAction(script=script, user="nobody")
+        result = await stream.result_of(await stream.assign(shell=shell, payload='"hello"'))
+        assert text(result) == '"hello"nobody 600\nnobody 700\n', result.error

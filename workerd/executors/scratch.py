@@ -2,6 +2,8 @@
 
 Invariants
 - They are readable by the job's user alone, and gone when the attempt has ended.
+- The directory is the worker's until `hand_over`: a job's user, who may have processes already,
+  finds nothing in it that the worker is still to write or to open by name.
 - What an earlier worker process left is removed at start, under the spool's lock.
 """
 
@@ -16,6 +18,8 @@ from typing import Self
 
 from workerd.core.ids import Key
 
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
 
 class Scratch:
     """`with Scratch(root, key, user) as scratch: scratch.write("payload", data)`."""
@@ -26,12 +30,7 @@ class Scratch:
         self._written: list[Path] = []
 
     def __enter__(self) -> Self:
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            self._give(self.path)
-        except OSError:
-            self.path.rmdir()
-            raise
+        self.path.mkdir(mode=0o700, parents=True)
         return self
 
     def __exit__(
@@ -50,15 +49,24 @@ class Scratch:
     def write(self, name: str, data: bytes) -> Path:
         """Put a file there; its path."""
         path = self.path / name
+        fd = os.open(path, _NEW, mode=0o600)
         self._written.append(path)
-        path.touch(mode=0o600)
-        path.write_bytes(data)
-        self._give(path)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            self._give(file.fileno())
         return path
 
-    def _give(self, path: Path) -> None:
+    def hand_over(self) -> None:
+        """All is written, and open what has to be: it is the job's user's now."""
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            self._give(fd)
+        finally:
+            os.close(fd)
+
+    def _give(self, fd: int) -> None:
         if self._user is not None:
-            os.chown(path, self._user.pw_uid, self._user.pw_gid)
+            os.fchown(fd, self._user.pw_uid, self._user.pw_gid)
 
 
 def clear(root: Path) -> None:

@@ -131,6 +131,7 @@ def _program(
         script = scratch.write("script", action.script.encode())
         argv = [*(action.interpreter or ["/bin/sh"]), str(script), *action.argv]
     with _stdin(action, payload, scratch) as stdin:
+        scratch.hand_over()
         yield Program(
             argv=argv,
             env=_environment(attempt, account, variables, payload),

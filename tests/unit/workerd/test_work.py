@@ -85,7 +85,7 @@ class Broken:
 
 
 async def test_a_bug_in_an_executor_ends_its_run_alone(tmp_path: Path) -> None:
-    """Else it would end the worker, with all that runs; and again wherever it is handed out next."""
+    """Else it would end the worker, with all that runs, and the next one that has it then."""
     result = await ended(tmp_path, Trust(60.0, boottime()), Broken())
     assert (result.outcome, result.reason) == (
         pb.Result.OUTCOME_FAILED,
