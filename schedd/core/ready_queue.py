@@ -13,8 +13,8 @@ oldest due first. Runs stand in lines, one for each priority and need, each a he
 Invariants
 - A line is of late runs or of others, and of paced ones or not: what there is no room for holds
   nobody up.
-- `pop` gives the smallest rank among the lines whose oldest may go. A line that no worker fits
-  holds nobody up, however long it is, and costs nothing.
+- `take` gives the smallest ranks among the lines whose oldest may go. A line that no worker fits
+  holds nobody up, however long it is, and costs one look a round.
 - Adding a run that stands there already costs nothing and leaves its place: a scan adds all runs
   each second.
 """
@@ -199,25 +199,48 @@ class ReadyQueue:
         least: int = 0,
         knows: Callable[[JobId], bool] = _knows_none,
     ) -> LiveRun | None:
-        """Take out the run that goes next among those that may; None when no such run waits. What
-        is late goes as far as there is room, and takes it; None: as much as likes. `least`: of this
+        """Take out the run that goes next among those that may; None when no such run waits."""
+        return next(iter(self.take(1, goes, room, least, knows)), None)
+
+    def take(
+        self,
+        count: int,
+        goes: Goes = _any,
+        room: Room | None = None,
+        least: int = 0,
+        knows: Callable[[JobId], bool] = _knows_none,
+    ) -> list[LiveRun]:
+        """Take out the runs that go next among those that may, in order, at most `count`. What is
+        late goes as far as there is room, and takes it; None: as much as likes. `least`: of this
         class and those above (`class_of`). `knows`: whether what a job needs can be told at once.
+
+        What doesn't go, or has no room, asks the rest of its line nothing: what comes after it goes
+        no sooner. So each line is asked once in vain, however many are taken.
         """
         room = Room() if room is None else room
         lines = [line for line in self._lines.values() if line.priority - line.late >= least]
-        oldest = [(place, line) for line in lines if (place := line.oldest()) is not None]
-        oldest.sort(key=_place_of)
-        for place, line in oldest:
+        heads = [(place, at) for at, line in enumerate(lines) if (place := line.oldest())]
+        heapq.heapify(heads)
+        taken: list[LiveRun] = []
+        while heads and len(taken) < count:
+            place, at = heads[0]
+            line = lines[at]
             known = not line.late or line.need is not None or knows(line.runs[place.run].job_id)
-            if line.late and not room.fits(line.width, paced=line.paced, known=known):
+            fits = not line.late or room.fits(line.width, paced=line.paced, known=known)
+            if not fits or not goes(line.need, place.rank):
+                heapq.heappop(heads)
                 continue
-            if goes(line.need, place.rank):
-                if line.late:
-                    room.take(line.width, paced=line.paced, known=known)
-                run = self.discard(place.run)
-                assert run is not None, "it stood in its line"
-                return replace(run, paced=line.paced) if run.paced != line.paced else run
-        return None
+            if line.late:
+                room.take(line.width, paced=line.paced, known=known)
+            run = self.discard(place.run)
+            assert run is not None, "it stood in its line"
+            taken.append(replace(run, paced=line.paced) if run.paced != line.paced else run)
+            following = line.oldest()
+            if following is None:
+                heapq.heappop(heads)
+            else:
+                heapq.heapreplace(heads, (following, at))
+        return taken
 
     def count(self, fits: Fits) -> int:
         """How many wait in the lines that fit, but for paced ones."""
@@ -292,7 +315,3 @@ def rank_of(run: LiveRun) -> float:
 def _place(run: LiveRun) -> _Place:
     order = run.due_at.timestamp() if run.late else 0.0
     return _Place(rank_of(run), order, run.key.run_id.int, run.key.run_id, run.ready_at)
-
-
-def _place_of(at: tuple[_Place, _Line]) -> _Place:
-    return at[0]

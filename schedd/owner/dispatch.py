@@ -222,10 +222,10 @@ class Dispatch:
         ready, knows = self._board.ready, self._catalogue.knows
         least = class_of(first) if first and apart else 0
         left = replace(late)  # of what they need not all is known here
-        while len(batch) < count and (run := ready.pop(goes, left, least, knows)) is not None:
-            batch.append(run)
-            if apart:
-                least = class_of(first or batch[0])
+        if apart and first is None:
+            batch = ready.take(min(1, count), goes, left, least, knows)
+            least = class_of(batch[0]) if batch else 0
+        batch += ready.take(count - len(batch), goes, left, least, knows)
         late.lookups = left.lookups
         return batch
 

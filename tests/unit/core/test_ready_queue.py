@@ -223,3 +223,39 @@ def test_a_run_that_was_handed_out_before_it_came_back_isnt_late():
     assert replace(back, state=State.RUNNING, attempt=1).late
     assert not replace(back, state=State.RUNNING, attempt=2).late
     assert not replace(back, state=State.RETRYING, attempt=1).late
+
+
+def test_a_line_that_nobody_can_do_is_asked_once_however_many_are_taken() -> None:
+    """Of a thousand jobs that want a host that is gone, each is a line; dispatch holds the loop."""
+    queue, asked = ReadyQueue(), list[Need]()
+    for number in range(1, 101):
+        queue.add([run(number, Priority.HIGH)], Need(f"gone {number}"))
+    queue.add([run(200 + number, Priority.LOW) for number in range(50)], Need("shell"))
+
+    def goes(need: Need | None, _rank: float) -> bool:
+        assert need is not None
+        asked.append(need)
+        return need.action == "shell"
+
+    assert len(queue.take(40, goes)) == 40
+    assert len([need for need in asked if need.action != "shell"]) == 100
+
+
+def test_what_is_taken_at_once_is_what_one_by_one_gives() -> None:
+    def filled() -> ReadyQueue:
+        queue = ReadyQueue()
+        for number in range(1, 60):
+            priority = [Priority.LOW, Priority.MEDIUM, Priority.HIGH][number % 3]
+            waited = number * 37 % 101
+            queue.add([run(number, priority, waited)], Need(f"action {number % 7}"))
+        return queue
+
+    def goes(need: Need | None, _rank: float) -> bool:
+        return need is not None and need.action not in {"action 2", "action 5"}
+
+    one_by_one, queue = [], filled()
+    while (popped := queue.pop(goes)) is not None:
+        one_by_one.append(popped)
+    queue = filled()
+    assert queue.take(20, goes) + queue.take(1_000, goes) == one_by_one
+    assert len(one_by_one) + len(queue) == 59
