@@ -35,11 +35,13 @@ from schedd.core.redrive import (
     RedriveRecord,
     Wish,
     again,
-    in_line,
+    line_of,
 )
 from schedproto.v1 import run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 
+TRIES: Final = 5
+"""Of a retry whose job is edited again and again meanwhile."""
 MOST_NAMED: Final = 1_000
 """Runs that one call may name."""
 
@@ -126,18 +128,20 @@ async def retry_run(
             f"there is no run {run_id}", reason="NO_SUCH_RUN", remedy="see `schedctl run list`"
         )
     _check_again(found)
-    stored = await services.store.definition(found.run.job_id)
-    if stored is None or stored.deleted:
-        raise _deleted(found)
-    made = await services.dead_letters.once_more(
-        run_id,
-        payload,
-        in_line(stored_definition(stored)),
-        caller.actor,
-        caller.audit("retry", f"run/{run_id}", request.request_id),
-    )
+    entry = caller.audit("retry", f"run/{run_id}", request.request_id)
+    made: RunRecord | Conflict | None = None
+    for _ in range(TRIES):
+        stored = await services.store.definition(found.run.job_id)
+        if stored is None or stored.deleted:
+            raise _deleted(found)
+        line = line_of(stored_definition(stored))
+        made = await services.dead_letters.once_more(run_id, payload, line, caller.actor, entry)
+        if not isinstance(made, Conflict) or made.what != "etag":
+            break
     if made is None:
         raise _deleted(found)
+    if isinstance(made, Conflict):
+        raise _crowded(found) if made.what == "line" else stored_jobs.edited_meanwhile(found.job)
     services.nudges.runs_ready([made.run.shard])
     return views.run_message(made)
 
@@ -280,6 +284,14 @@ def _deleted(found: RunRecord) -> FailedPrecondition:
         f"the job of run {found.run.key.run_id} is deleted: {found.job!r}",
         reason="JOB_DELETED",
         remedy="create it anew and trigger it",
+    )
+
+
+def _crowded(found: RunRecord) -> FailedPrecondition:
+    return FailedPrecondition(
+        f"too many runs of {found.job!r} wait in line already",
+        reason="LINE_FULL",
+        remedy="wait until some have ended, or redrive them at a rate: `schedctl dlq redrive`",
     )
 
 

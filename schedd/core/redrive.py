@@ -18,6 +18,7 @@ from typing import Final
 from schedd.core.ids import JobId, RedriveId, RunId, ShardId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Definition, Overlap
+from schedd.core.overlap import REPLACES
 
 LEAST_RATE: Final = 0.01
 MOST_RATE: Final = 1_000.0
@@ -25,8 +26,8 @@ USUAL_RATE: Final = 10.0
 """Runs a second."""
 
 MOST_IN_LINE: Final = 100
-"""Runs of a job that are under way or wait, past which a redrive makes no more of one that does
-nothing at once: they wait in line, and a line is bounded.
+"""Runs of a job that buffers all, under way or waiting, past which a redrive makes no more: they
+wait in line, and a line is bounded.
 """
 
 _BURST: Final = timedelta(seconds=1)
@@ -98,6 +99,22 @@ class OpenRedrive:
     jobs: tuple[JobId, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """How runs that do others again stand beside the others of their job.
+
+    Of a job that does one at a time one is made when nothing of it is there: it is skipped for
+    nothing, and what the schedule makes next waits its turn, or replaces it, as the job says.
+    """
+
+    generation: int
+    """Of the definition that says so: at another one none is made."""
+    overlap: Overlap | None
+    """By what they go; None: as their job says."""
+    most: int | None
+    """How many of the job may be there, with the next one; None: any number."""
+
+
 def again(state: State, reason: str | None) -> bool:
     """Whether a run that ended so may be done again: what ran and failed, was cancelled, or waited
     past its start deadline. What its schedule never made is a backfill's.
@@ -107,11 +124,16 @@ def again(state: State, reason: str | None) -> bool:
     return state in {State.FAILED, State.CANCELLED}
 
 
-def in_line(definition: Definition) -> Overlap | None:
-    """By what a run that does another again goes, where its job's own policy would skip it or end
-    others: it waits its turn. None: by the job's own.
-    """
-    return None if definition.overlap is Overlap.ALLOW else Overlap.BUFFER_ALL
+def line_of(definition: Definition) -> Line:
+    """How the runs that do a job's dead ones again stand beside its others."""
+    policy = definition.overlap
+    if policy is Overlap.ALLOW:
+        return Line(definition.generation, None, None)
+    if policy is Overlap.BUFFER_ALL:
+        return Line(definition.generation, None, MOST_IN_LINE)
+    if policy in REPLACES:
+        return Line(definition.generation, None, 1)
+    return Line(definition.generation, Overlap.BUFFER_ALL, 1)
 
 
 def allowance(
@@ -123,5 +145,6 @@ def allowance(
     """
     each = timedelta(seconds=1 / rate)
     start = now - each if fed_until is None else max(fed_until, now - max(_BURST, each))
+    start = min(start, now)  # the database's clock may have gone back
     count = min(most, int((now - start) / each + 1e-6))
     return count, start + count * each

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from schedd.core.redrive import in_line
+from schedd.core.redrive import line_of
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue
 from schedd.owner.transact import Transactor
@@ -48,11 +48,14 @@ class Redrives:
         wanted = await self._store.redrives(shards) if shards else []
         if not wanted:
             return LOOK_EVERY
-        known = await self._catalogue.newest({job for one in wanted for job in one.jobs})
-        policies = {job: in_line(entry.definition) for job, entry in known.items()}
+        jobs = {job for one in wanted for job in one.jobs}
+        self._catalogue.forget(jobs)  # of other members' jobs nobody tells it when they change
+        known = await self._catalogue.newest(jobs)
+        lines = {job: line_of(entry.definition) for job, entry in known.items()}
         made = await self._transactor.rows(
-            wanted, lambda claim, mine: self._store.redrive(claim, mine, policies)
+            wanted, lambda claim, mine: self._store.redrive(claim, mine, lines)
         )
-        if made:
-            self._nudges.runs_ready(sorted({run.shard for run in made}))
+        if not made:
+            return LOOK_EVERY
+        self._nudges.runs_ready(sorted({run.shard for run in made}))
         return WHILE_FED

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Protocol
 
 from schedd.core.ids import RedriveId, RunId
-from schedd.core.model import AuditEntry, Overlap
+from schedd.core.model import AuditEntry
 from schedd.core.records import (
     Conflict,
     DeadLetterGroup,
@@ -15,7 +15,7 @@ from schedd.core.records import (
     Idempotency,
     RunRecord,
 )
-from schedd.core.redrive import Choice, RedriveRecord, Wish
+from schedd.core.redrive import Choice, Line, RedriveRecord, Wish
 
 
 class DeadLetterStore(Protocol):
@@ -50,12 +50,13 @@ class DeadLetterStore(Protocol):
         self,
         run_id: RunId,
         payload: bytes | None,
-        overlap: Overlap | None,
+        line: Line,
         by: str,
         audit: AuditEntry,
-    ) -> RunRecord | None:
+    ) -> RunRecord | Conflict | None:
         """Do one run again, which must have ended so that it may be; the run that does, however
-        often it is asked for. None: its job is deleted.
+        often it is asked for. None: its job is deleted. A `Conflict`: it isn't at the line's
+        generation, or too many wait in line.
         """
         ...
 

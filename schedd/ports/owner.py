@@ -18,7 +18,6 @@ from schedd.core.model import (
     Firing,
     LiveRun,
     Loss,
-    Overlap,
     RunKey,
     Timer,
 )
@@ -33,7 +32,7 @@ from schedd.core.records import (
     StoredDefinition,
     Unstarted,
 )
-from schedd.core.redrive import OpenRedrive
+from schedd.core.redrive import Line, OpenRedrive
 
 
 class OwnerStore(Protocol):
@@ -96,10 +95,10 @@ class OwnerStore(Protocol):
         self,
         claim: Claim,
         wanted: Sequence[OpenRedrive],
-        policies: Mapping[JobId, Overlap | None],
+        lines: Mapping[JobId, Line],
     ) -> list[LiveRun]:
         """Make the next runs of these redrives, as many as their rates allow; they are of any
-        shard. `policies`: by what a run of each job goes; letters of other jobs wait.
+        shard. `lines`: of each job, by the definition known of it; letters of other jobs wait.
         """
         ...
 

@@ -42,6 +42,10 @@ WHERE r.trigger = 'SCHEDULE' OR r.backfill IS NOT NULL OR r.redrive_of IS NOT NU
 
 PROMISED = """
 SELECT unnest(instants[made + 1:]) FROM backfills WHERE job_id = %(job)s AND open
+UNION ALL
+SELECT l.scheduled_at FROM dead_letters l JOIN redrives d ON d.redrive_id = l.redrive
+WHERE l.job_id = %(job)s AND l.scheduled_at >= %(first)s AND l.scheduled_at <= %(last)s
+  AND l.settled IS NULL AND d.open
 """
 
 CANCELLED = f"""

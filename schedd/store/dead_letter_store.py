@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from schedd.core.ids import RedriveId, RunId
-from schedd.core.model import AuditEntry, Overlap
+from schedd.core.model import AuditEntry
 from schedd.core.records import (
     Conflict,
     DeadLetterGroup,
@@ -14,7 +14,7 @@ from schedd.core.records import (
     Idempotency,
     RunRecord,
 )
-from schedd.core.redrive import Choice, RedriveRecord, Wish
+from schedd.core.redrive import Choice, Line, RedriveRecord, Wish
 from schedd.store import dead_letters, redrives, redriving
 from schedd.store.database import Database
 
@@ -55,13 +55,13 @@ class PostgresDeadLetterStore:
         self,
         run_id: RunId,
         payload: bytes | None,
-        overlap: Overlap | None,
+        line: Line,
         by: str,
         audit: AuditEntry,
-    ) -> RunRecord | None:
+    ) -> RunRecord | Conflict | None:
         """Do one run again."""
         return await self.database.call(
-            lambda c: redriving.once_more(c, run_id, payload, overlap, by, audit)
+            lambda c: redriving.once_more(c, run_id, payload, line, by, audit)
         )
 
     async def planned(self, choice: Choice) -> int:

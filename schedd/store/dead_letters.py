@@ -22,6 +22,8 @@ from schedd.store.run_records import newest_first, of_job, record, records
 from schedd.store.schema import dead_letters, jobs, redrives, runs
 
 MOST_GROUPS = 1_000
+MOST_AT_ONCE = 50_000
+"""Letters that one redrive promises, or one call discards."""
 
 
 def listed(
@@ -63,7 +65,7 @@ def groups(connection: Connection, choice: Choice) -> list[DeadLetterGroup]:
         select(
             dead_letters.c.fingerprint,
             func.count().label("how_many"),
-            func.count(dead_letters.c.redrive).label("promised"),
+            func.count().filter(dead_letters.c.redrive.in_(_under_way())).label("promised"),
             func.min(dead_letters.c.died_at).label("first"),
             func.max(dead_letters.c.died_at).label("last"),
             func.array_agg(aggregate_order_by(dead_letters.c.run_id, *newest))[1].label("newest"),
@@ -90,6 +92,7 @@ def discard(
     connection: Connection, choice: Choice, by: str, note: str, entry: AuditEntry
 ) -> list[RunId]:
     """Settle those that wait, but for what a redrive that isn't stopped is to do again; which."""
+    alone(connection)
     changed = connection.execute(
         dead_letters.update()
         .where(dead_letters.c.run_id.in_(locked(choice)))
@@ -124,20 +127,31 @@ def free(choice: Choice) -> ColumnElement[bool]:
     there = select(dead_letters.c.run_id.label("it")).select_from(
         dead_letters.join(jobs, jobs.c.job_id == dead_letters.c.job_id)
     )
-    under_way = select(redrives.c.redrive_id).where(redrives.c.open)
     return and_(
         dead_letters.c.run_id.in_(there.where(chosen(choice))),
         dead_letters.c.settled.is_(None),
-        or_(dead_letters.c.redrive.is_(None), dead_letters.c.redrive.not_in(under_way)),
+        or_(dead_letters.c.redrive.is_(None), dead_letters.c.redrive.not_in(_under_way())),
     )
 
 
+def alone(connection: Connection) -> None:
+    """Nobody else promises letters, or discards them, until this transaction ends: each sees what
+    the one before has written.
+    """
+    connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext('schedd redrives'))")
+
+
+def _under_way() -> Select[Any]:
+    return select(redrives.c.redrive_id).where(redrives.c.open)
+
+
 def locked(choice: Choice) -> Select[Any]:
-    """Those that are `free`, locked in one order."""
+    """Those that are `free`, locked in one order: the oldest, so many that a statement does it."""
     return (
         select(dead_letters.c.run_id)
         .where(free(choice))
-        .order_by(dead_letters.c.run_id)
+        .order_by(dead_letters.c.scheduled_at, dead_letters.c.run_id)
+        .limit(MOST_AT_ONCE)
         .with_for_update()
     )
 

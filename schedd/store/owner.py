@@ -23,7 +23,6 @@ from schedd.core.model import (
     Firing,
     LiveRun,
     Loss,
-    Overlap,
     RunKey,
     Timer,
 )
@@ -38,7 +37,7 @@ from schedd.core.records import (
     StoredDefinition,
     Unstarted,
 )
-from schedd.core.redrive import OpenRedrive
+from schedd.core.redrive import Line, OpenRedrive
 from schedd.store import (
     assigning,
     dispatch,
@@ -202,12 +201,12 @@ class PostgresOwnerStore:
         self,
         claim: Claim,
         wanted: Sequence[OpenRedrive],
-        policies: Mapping[JobId, Overlap | None],
+        lines: Mapping[JobId, Line],
     ) -> list[LiveRun]:
         """Make the next runs of these, as many as their rates allow."""
 
         def body(connection: Connection, mine: Sequence[OpenRedrive]) -> list[LiveRun]:
-            return redriving.feed(connection, claim.tenure, mine, policies)
+            return redriving.feed(connection, claim.tenure, mine, lines)
 
         return await self._rows(claim, wanted, body)
 

@@ -10,24 +10,40 @@ Invariants
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, select, tuple_
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import Connection, Row, Select, case, func, select, tuple_
 
 from schedd.core.ids import RedriveId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import AuditEntry
 from schedd.core.records import Idempotency
-from schedd.core.redrive import Choice, RedriveRecord, Settled, Wish
+from schedd.core.redrive import Choice, RedriveRecord, Wish
 from schedd.store import audit, idempotency
 from schedd.store.arrays import clean
 from schedd.store.database import Refused
-from schedd.store.dead_letters import free, locked
-from schedd.store.schema import dead_letters, redrives, runs
+from schedd.store.dead_letters import alone, free, locked
+from schedd.store.fence import BY_INDEX
+from schedd.store.schema import dead_letters, redrives
 
-ALONE = "SELECT pg_advisory_xact_lock(hashtext('schedd redrives'))"
+MOST_TOLD = 20_000
+"""Runs of a redrive whose states are counted; of a greater one those that were due first."""
+
+STATES = """
+SELECT r.state, count(*) FROM (
+    SELECT l.scheduled_at, l.became FROM dead_letters l
+    WHERE l.redrive = %(redrive)s AND l.became IS NOT NULL
+    ORDER BY l.scheduled_at, l.run_id LIMIT %(limit)s) l
+CROSS JOIN LATERAL (
+    SELECT state FROM runs r WHERE r.scheduled_at = l.scheduled_at AND r.run_id = l.became OFFSET 0
+) r GROUP BY r.state
+"""
+
+WAITING = """
+SELECT count(*) FROM dead_letters l WHERE l.redrive = %(redrive)s AND l.settled IS NULL
+"""
 
 
 def planned(connection: Connection, choice: Choice) -> int:
@@ -45,7 +61,7 @@ def create(
     earlier = idempotency.claim(connection, wanted, wish.redrive_id)
     if earlier is not None:
         return get(connection, RedriveId(earlier))
-    connection.exec_driver_sql(ALONE)
+    alone(connection)
     promised = connection.execute(
         dead_letters.update()
         .where(dead_letters.c.run_id.in_(locked(wish.choice)))
@@ -63,6 +79,7 @@ def create(
             rate=wish.rate,
             payload=wish.payload,
             total=promised,
+            made=0,
             open=True,
             created_at=func.clock_timestamp(),
             created_by=clean(wish.by),
@@ -74,7 +91,18 @@ def create(
 
 
 def get(connection: Connection, redrive_id: RedriveId) -> RedriveRecord | None:
-    """One, with how its runs stand."""
+    """One, with how its runs stand, and how many letters wait, counted one by one."""
+    record = _bare(connection, redrive_id)
+    if record is None:
+        return None
+    connection.exec_driver_sql(f"SELECT {BY_INDEX}")
+    mine = {"redrive": redrive_id, "limit": MOST_TOLD}
+    states = {State(state): count for state, count in connection.exec_driver_sql(STATES, mine)}
+    waiting = connection.exec_driver_sql(WAITING, mine).scalar_one()
+    return replace(record, states=states, waiting=waiting)
+
+
+def _bare(connection: Connection, redrive_id: RedriveId) -> RedriveRecord | None:
     row = connection.execute(_records().where(redrives.c.redrive_id == redrive_id)).first()
     return None if row is None else _record(row)
 
@@ -85,7 +113,7 @@ def newest(
     after: tuple[datetime, RedriveId] | None,
     limit: int,
 ) -> list[RedriveRecord]:
-    """Newest first, past `after` (created_at, id)."""
+    """Newest first, past `after` (created_at, id), without how their runs stand."""
     query = _records().where(redrives.c.namespace == clean(namespace))
     if after is not None:
         query = query.where(tuple_(redrives.c.created_at, redrives.c.redrive_id) < after)
@@ -97,7 +125,7 @@ def switch(
     connection: Connection, redrive_id: RedriveId, by: str, entry: AuditEntry, *, on: bool
 ) -> RedriveRecord | None:
     """Stop it, or have it go on; one that is done, or so already, stays as it is. None: there is
-    none. Its rate begins anew.
+    none. Its rate begins anew. Told without how its runs stand: to stop it takes no more than that.
     """
     mine = redrives.c.redrive_id == redrive_id
     row = connection.execute(select(redrives).where(mine).with_for_update(key_share=True)).first()
@@ -109,44 +137,16 @@ def switch(
             stopped = {"stopped_at": func.clock_timestamp(), "stopped_by": clean(by)}
         connection.execute(redrives.update().where(mine).values(open=on, fed_until=None, **stopped))
         audit.write_all(connection, [entry])
-    return get(connection, redrive_id)
+    return _bare(connection, redrive_id)
 
 
 def _records() -> Select[Any]:
-    mine = dead_letters.c.redrive == redrives.c.redrive_id
-    redriven = dead_letters.c.settled == Settled.REDRIVEN.value
-    each = (
-        select(runs.c.state, func.count().label("how_many"))
-        .select_from(
-            dead_letters.join(
-                runs,
-                (runs.c.scheduled_at == dead_letters.c.scheduled_at)
-                & (runs.c.run_id == dead_letters.c.became),
-            )
-        )
-        .where(mine)
-        .group_by(runs.c.state)
-        .correlate(redrives)
-        .subquery("each")
-        .lateral()
-    )
-    states = (
-        select(func.jsonb_object_agg(each.c.state, each.c.how_many, type_=JSONB))
-        .select_from(each)
-        .correlate(redrives)
-        .scalar_subquery()
-    )
-
-    def count(which: Any) -> Any:
-        counted = select(func.count()).select_from(dead_letters).where(mine, which)
-        return counted.correlate(redrives).scalar_subquery()
-
+    """What stands in their own rows: `waiting` is at most so many."""
+    finished = redrives.c.finished_at.is_not(None)
     return select(
         *(column for column in redrives.c if column.name != "payload"),
         redrives.c.payload.is_not(None).label("edited"),
-        count(dead_letters.c.settled.is_(None)).label("waiting"),
-        count(redriven).label("made"),
-        states.label("states"),
+        case((finished, 0), else_=redrives.c.total - redrives.c.made).label("waiting"),
     )
 
 
@@ -163,7 +163,7 @@ def _record(row: Row[Any]) -> RedriveRecord:
         row.waiting,
         row.made,
         row.open,
-        {State(state): count for state, count in (row.states or {}).items()},
+        {},
         row.created_at,
         row.created_by,
         row.stopped_at,

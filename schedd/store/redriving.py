@@ -20,16 +20,20 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, func, select
 
 from schedd.core.ids import JobId, RunId, ShardId, TenureId, redriven_run_id
-from schedd.core.model import AuditEntry, LiveRun, NewRun, Overlap, Priority, RunKey, Trigger
-from schedd.core.records import RunRecord
-from schedd.core.redrive import MOST_IN_LINE, OpenRedrive, Settled, allowance
+from schedd.core.model import AuditEntry, LiveRun, NewRun, Priority, RunKey, Trigger
+from schedd.core.records import Conflict, RunRecord
+from schedd.core.redrive import MOST_IN_LINE, Line, OpenRedrive, Settled, allowance
 from schedd.store import arrays, audit
 from schedd.store.arrays import clean
 from schedd.store.inserting import insert_run_row
 from schedd.store.rows import RUN_COLUMNS, live_run
 from schedd.store.run_records import record, records
-from schedd.store.schema import dead_letters, runs, timers
+from schedd.store.schema import dead_letters, live, runs, timers
 
+MOST_WAITING: Final = 900
+"""Runs of a job that waits in line, past which none is done again by itself: past a thousand they'd
+be skipped.
+"""
 AT_ONCE: Final = 200
 """Runs that one transaction makes of a redrive."""
 
@@ -41,14 +45,17 @@ SELECT d.redrive_id, d.shard, ARRAY(
         ORDER BY l.scheduled_at, l.run_id LIMIT {AT_ONCE}) first)
 FROM redrives d WHERE d.open AND d.shard = ANY (%(shards)s::int[])
   AND NOT (SELECT paused FROM cluster WHERE one)
-ORDER BY d.created_at LIMIT 20
+  AND (d.fed_until IS NULL OR d.fed_until + interval '1 s' / d.rate <= clock_timestamp())
+ORDER BY d.looked_at NULLS FIRST, d.created_at LIMIT 20
 """
+"""Whoever was looked at longest ago comes first: none waits for those that can make nothing."""
 
 LOCK = """
 SELECT d.redrive_id, d.rate, d.fed_until, d.payload, clock_timestamp() FROM redrives d
 WHERE d.redrive_id = %(redrive)s AND d.open AND NOT (SELECT paused FROM cluster WHERE one)
-FOR NO KEY UPDATE
+FOR NO KEY UPDATE SKIP LOCKED
 """
+"""Who stops or resumes it holds it: it comes next time, for whole shards wait meanwhile."""
 
 LETTERS = """
 SELECT l.run_id, l.scheduled_at, l.job_id FROM dead_letters l
@@ -94,7 +101,8 @@ SELECT * FROM inserted
 """
 
 FED = """
-UPDATE redrives d SET fed_until = %(until)s, open = more.there,
+UPDATE redrives d SET fed_until = %(until)s, looked_at = clock_timestamp(), open = more.there,
+    made = d.made + %(made)s,
     finished_at = CASE WHEN more.there THEN NULL ELSE clock_timestamp() END
 FROM (SELECT EXISTS (SELECT FROM dead_letters l
     WHERE l.redrive = %(redrive)s AND l.settled IS NULL) AS there) more
@@ -113,17 +121,18 @@ def feed(
     connection: Connection,
     tenure: TenureId,
     wanted: Sequence[OpenRedrive],
-    policies: Mapping[JobId, Overlap | None],
+    lines: Mapping[JobId, Line],
 ) -> list[LiveRun]:
     """Make the next runs of these, as many as their rates allow. Under the locks of their shards.
 
-    `policies`: by what a run of each job goes; letters of other jobs wait.
+    `lines`: of each job, by the definition that is known of it; letters of other jobs wait, and of
+    those whose definition is another by now.
     """
     made: list[LiveRun] = []
     for one in sorted(wanted, key=lambda one: one.redrive_id):
         row = connection.exec_driver_sql(LOCK, {"redrive": one.redrive_id}).first()
         if row is not None:
-            made += _fed(connection, tenure, one, row, policies)
+            made += _fed(connection, tenure, one, row, lines)
     return made
 
 
@@ -132,13 +141,13 @@ def _fed(
     tenure: TenureId,
     one: OpenRedrive,
     row: Row[Any],
-    policies: Mapping[JobId, Overlap | None],
+    lines: Mapping[JobId, Line],
 ) -> list[LiveRun]:
     redrive, rate, fed_until, payload, now = tuple(row)
     most, _ = allowance(rate, fed_until, now, AT_ONCE)
     if one.jobs and not most:
         return []
-    places = _places(connection, one.jobs, policies)
+    places = _places(connection, one.jobs, lines)
     waits = {job for job, (_, _, room) in places.items() if room <= 0}
     jobs = arrays.ids(job for job in one.jobs if job not in waits)
     letters = connection.exec_driver_sql(
@@ -151,7 +160,7 @@ def _fed(
             continue
         shard, generation, room = place
         places[job] = (shard, generation, room - 1)
-        overlap = policies[job]
+        overlap = lines[job].overlap
         run_id = redriven_run_id(letter)
         rows.append((letter, scheduled_at, job, shard, generation, overlap, run_id))
     connection.exec_driver_sql(
@@ -159,25 +168,28 @@ def _fed(
     )
     made = _made(connection, tenure, redrive, payload, rows) if rows else []
     _, until = allowance(rate, fed_until, now, len(rows))
-    connection.exec_driver_sql(FED, {"redrive": redrive, "until": until if rows else fed_until})
+    until = until if rows else fed_until
+    connection.exec_driver_sql(FED, {"redrive": redrive, "until": until, "made": len(made)})
     return made
 
 
 def _places(
-    connection: Connection, jobs: Collection[JobId], policies: Mapping[JobId, Overlap | None]
+    connection: Connection, jobs: Collection[JobId], lines: Mapping[JobId, Line]
 ) -> dict[JobId, tuple[ShardId, int, int]]:
     """Of jobs that are there: shard, generation, and how many more runs may be made now: as many as
-    may wait in line, none where the definition can't be read.
+    may wait in line, none where the definition can't be read, or is another by now.
     """
     found = connection.exec_driver_sql(TIMERS, {"jobs": arrays.ids(jobs), "most": MOST_IN_LINE})
     return {
-        job: (shard, generation, _room(policies[job], waiting) if job in policies else 0)
+        job: (shard, generation, _room(lines.get(job), generation, waiting))
         for job, shard, generation, waiting in found
     }
 
 
-def _room(policy: Overlap | None, waiting: int) -> int:
-    return AT_ONCE if policy is None else MOST_IN_LINE - waiting
+def _room(line: Line | None, generation: int, waiting: int) -> int:
+    if line is None or line.generation != generation:
+        return 0
+    return AT_ONCE if line.most is None else line.most - waiting
 
 
 def _made(
@@ -210,11 +222,12 @@ def once_more(
     connection: Connection,
     run_id: RunId,
     payload: bytes | None,
-    overlap: Overlap | None,
+    line: Line,
     by: str,
     entry: AuditEntry,
-) -> RunRecord | None:
-    """Do one run again; the run that does. None: its job is deleted.
+) -> RunRecord | Conflict | None:
+    """Do one run again; the run that does. None: its job is deleted. A `Conflict`: its definition
+    is another than that of the line by now, or too many wait in line.
 
     The run must have ended so that it may be (`core.redrive.again`): ended runs never change.
     """
@@ -234,6 +247,16 @@ def once_more(
     ).first()
     if timer is None:
         return None
+    if timer.generation != line.generation:
+        return Conflict("etag", JobId(dead.job_id))
+    waiting = select(live.c.run_id).where(live.c.shard == timer.shard, live.c.job_id == dead.job_id)
+    crowded = connection.execute(waiting.limit(MOST_WAITING)).all()
+    if (
+        line.most is not None
+        and len(crowded) == MOST_WAITING
+        and made not in {row.run_id for row in crowded}
+    ):
+        return Conflict("line", JobId(dead.job_id))
     new = NewRun(
         RunKey(dead.scheduled_at, made),
         connection.execute(select(func.clock_timestamp())).scalar_one(),
@@ -247,7 +270,7 @@ def once_more(
         Trigger.MANUAL,
         Priority(dead.priority),
         dead.payload if payload is None else payload,
-        overlap,
+        line.overlap,
         redrive_of=run_id,
     )
     if inserted:

@@ -19,7 +19,7 @@ from schedd.api.errors import AlreadyExists, FailedPrecondition, InvalidArgument
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import LiveRun, Overlap
-from schedd.core.redrive import MOST_IN_LINE
+from schedd.core.redrive import MOST_IN_LINE, Line
 from schedkit.clock import boottime
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import job_service_pb2 as jobs
@@ -37,6 +37,7 @@ DONE, OPEN, STOPPED = (
 REDRIVEN = run_pb2.DeadLetter.SETTLED_REDRIVEN
 DISCARDED = run_pb2.DeadLetter.SETTLED_DISCARDED
 ALLOW = job_pb2.OVERLAP_ALLOW
+FREE, BUFFERS = Line(1, None, None), Line(1, None, MOST_IN_LINE)
 
 
 @dataclass
@@ -107,15 +108,17 @@ class Dead:
         return found
 
     async def fed(
-        self, policies: Mapping[JobId, Overlap | None] | None = None, me: Member | None = None
+        self, lines: Mapping[JobId, Line] | None = None, me: Member | None = None
     ) -> list[LiveRun]:
         """What the owner makes in one step; by default each job allows overlap."""
         me = me or self.me
         wanted = await me.store.owner.redrives([*me.epochs])
-        if policies is None:
-            policies = {job: None for one in wanted for job in one.jobs}
-        claim = me.claim(*{one.shard for one in wanted})
-        return await me.store.owner.redrive(claim, wanted, policies) if wanted else []
+        if lines is None:
+            lines = {job: FREE for one in wanted for job in one.jobs}
+        made: list[LiveRun] = []
+        for one in wanted:
+            made += await me.store.owner.redrive(me.claim(one.shard), [one], lines)
+        return made
 
     async def fed_all(self, **how: Any) -> list[LiveRun]:
         """Step by step until there is nothing to make."""
@@ -375,8 +378,8 @@ async def test_what_an_owner_that_was_replaced_asks_for_isnt_made(dead: Dead) ->
     second = await dead.api.world.member(take=False)
     await dead.me.store.membership.fence_own(dead.me.tenure)
     await second.take()
-    policies = {job: None for one in wanted for job in one.jobs}
-    assert await dead.me.store.owner.redrive(stale, wanted, policies) == []
+    lines = {job: FREE for one in wanted for job in one.jobs}
+    assert await dead.me.store.owner.redrive(stale, wanted, lines) == []
 
 
 async def test_a_redrive_is_stopped_and_resumed(dead: Dead) -> None:
@@ -470,9 +473,9 @@ async def test_a_job_that_does_one_at_a_time_has_no_endless_line(dead: Dead) -> 
     await dead.many(MOST_IN_LINE + 50)
     await dead.redrive(all=True, rate=1000)
     wanted = await dead.me.store.owner.redrives([*dead.me.epochs])
-    policies = {job: Overlap.BUFFER_ALL for one in wanted for job in one.jobs}
+    lines = {job: BUFFERS for one in wanted for job in one.jobs}
     for _ in range(20):
-        await dead.fed(policies)
+        await dead.fed(lines)
         await asyncio.sleep(0.02)
     assert len(await dead._live()) == MOST_IN_LINE
     [(waiting,)] = await dead.api.world.sql(
@@ -492,11 +495,11 @@ async def test_a_full_line_doesnt_hold_up_letters_of_other_jobs(dead: Dead) -> N
     await dead.many(5, "free")
     await dead.api.world.sql("UPDATE dead_letters SET redrive = %s RETURNING 1", one.redrive_id)
     ids = dict(await dead.api.world.sql("SELECT name, job_id FROM jobs"))
-    policies = {ids["full"]: Overlap.BUFFER_ALL, ids["free"]: None}
+    lines = {ids["full"]: BUFFERS, ids["free"]: FREE}
 
     made: list[LiveRun] = []
     for _ in range(20):
-        made += await dead.fed(policies)
+        made += await dead.fed(lines)
         await asyncio.sleep(0.02)
 
     of_job = Counter(run.job_id for run in made)
@@ -546,3 +549,91 @@ async def test_a_wrong_redrive_is_refused(dead: Dead, asked: dict[str, Any], pro
         await dead.redrive(**asked)
     with pytest.raises(NotFound):
         await dead.now(run_pb2.Redrive(redrive_id=str(uuid4())))
+
+
+# -- What a reviewer found --
+
+
+async def test_by_a_definition_that_was_edited_meanwhile_nothing_is_made(dead: Dead) -> None:
+    """Else runs of a job that allowed overlap, and skips now, would be skipped for good."""
+    await dead.job(overlap=ALLOW)
+    await dead.many(3)
+    await dead.redrive(all=True, rate=1000)
+    edit = jobs.UpdateJobRequest(job=job_pb2.Job(name="j", overlap=job_pb2.OVERLAP_SKIP))
+    edit.update_mask.paths.append("overlap")
+    await dead.api("UpdateJob", edit)
+    assert await dead.fed() == [], "of generation 1"
+    [one] = await dead.me.store.owner.redrives([*dead.me.epochs])
+    assert len(await dead.fed({one.jobs[0]: Line(2, Overlap.BUFFER_ALL, 1)})) == 1
+
+
+async def test_a_job_that_does_one_at_a_time_has_one_made_when_nothing_of_it_is_there(
+    dead: Dead,
+) -> None:
+    """The schedule's own runs have their turns between."""
+    await dead.job()
+    await dead.many(3)
+    await dead.redrive(all=True, rate=1000)
+    wanted = await dead.me.store.owner.redrives([*dead.me.epochs])
+    lines = {job: Line(1, Overlap.BUFFER_ALL, 1) for one in wanted for job in one.jobs}
+    [first] = await dead.fed(lines)
+    await asyncio.sleep(0.05)
+    assert await dead.fed(lines) == []
+    [handed] = await dead.me.assigned(draft(first, overlap=Overlap.ALLOW))
+    await dead.me.store.results.accept([report(handed)])
+    assert len(await dead.fed(lines)) == 1
+
+
+async def test_none_waits_behind_twenty_that_can_make_nothing(dead: Dead) -> None:
+    for number in range(25):
+        await dead.job(f"j{number}", overlap=ALLOW)
+        await dead.many(3, f"j{number}")
+        await dead.redrive(job=f"j{number}", rate=0.01 if number < 22 else 100)
+    seen: set[JobId] = set()
+    for _ in range(4):
+        wanted = await dead.me.store.owner.redrives([*dead.me.epochs])
+        seen |= {job for one in wanted for job in one.jobs}
+        await dead.fed()
+        await asyncio.sleep(0.02)
+    assert len(seen) == 25
+
+
+async def test_what_was_promised_while_a_discard_waited_stays(dead: Dead) -> None:
+    await dead.job(overlap=ALLOW)
+    await dead.many(5)
+    redrive, discarded = await asyncio.gather(
+        dead.redrive(all=True),
+        dead.api("DiscardDeadLetters", wire.DiscardDeadLettersRequest(all=True)),
+        return_exceptions=True,
+    )
+    if isinstance(redrive, run_pb2.Redrive):
+        assert discarded.discarded == 0
+        assert (await dead.now(redrive)).left_out == 0
+    else:
+        assert discarded.discarded == 5
+
+
+async def test_a_stopped_redrive_promises_nothing(dead: Dead) -> None:
+    await dead.job()
+    await dead.many(4)
+    one = await dead.redrive(all=True)
+    groups = wire.ListDeadLetterGroupsRequest()
+    assert [g.promised for g in (await dead.api("ListDeadLetterGroups", groups)).groups] == [4]
+    await dead.api("StopRedrive", wire.StopRedriveRequest(redrive_id=one.redrive_id))
+    assert [g.promised for g in (await dead.api("ListDeadLetterGroups", groups)).groups] == [0]
+
+
+async def test_a_retry_waits_for_no_line_that_is_full(dead: Dead) -> None:
+    """Past a thousand it would be skipped, and its letter settled."""
+    await dead.job(overlap=job_pb2.OVERLAP_BUFFER_ALL)
+    old = await dead.died()
+    await dead.api.world.sql(
+        "WITH made AS (INSERT INTO runs (scheduled_at, run_id, job_id, due_at, shard, priority,"
+        " trigger, state, ready_at, generation) SELECT now(), gen_random_uuid(), job_id, now(),"
+        " shard, 1, 'MANUAL', 'PENDING', now(), 1 FROM jobs, generate_series(1, 900)"
+        " RETURNING shard, job_id, run_id, scheduled_at)"
+        " INSERT INTO live (shard, job_id, run_id, scheduled_at) SELECT * FROM made RETURNING 1"
+    )
+    with pytest.raises(FailedPrecondition, match="wait in line already"):
+        await dead.retried(old)
+    assert await dead.letters() == [old]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -9,7 +10,9 @@ import pytest
 
 from schedd.core.ids import RunId, redriven_run_id
 from schedd.core.lifecycle import Reason, State
-from schedd.core.redrive import again, allowance
+from schedd.core.model import Overlap
+from schedd.core.redrive import MOST_IN_LINE, again, allowance, line_of
+from support.dispatching import SHELL
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -51,3 +54,27 @@ def test_the_id_of_a_run_that_does_another_again_is_always_the_same() -> None:
     dead = RunId(UUID(int=7))
     assert redriven_run_id(dead) == redriven_run_id(dead) != dead
     assert redriven_run_id(redriven_run_id(dead)) != redriven_run_id(dead)
+
+
+def test_a_clock_that_goes_back_gives_nothing_and_takes_nothing() -> None:
+    count, until = allowance(0.01, NOW + 250 * SECOND, NOW, 200)
+    assert count == 0
+    assert until == NOW
+
+
+@pytest.mark.parametrize(
+    ("policy", "line"),
+    [
+        (Overlap.ALLOW, (None, None)),
+        (Overlap.BUFFER_ALL, (None, MOST_IN_LINE)),
+        (Overlap.SKIP, (Overlap.BUFFER_ALL, 1)),
+        (Overlap.BUFFER_ONE, (Overlap.BUFFER_ALL, 1)),
+        (Overlap.CANCEL_OTHER, (None, 1)),
+        (Overlap.TERMINATE_OTHER, (None, 1)),
+    ],
+)
+def test_what_a_jobs_overlap_would_skip_or_end_is_made_one_at_a_time(
+    policy: Overlap, line: tuple[Overlap | None, int | None]
+) -> None:
+    found = line_of(replace(SHELL, overlap=policy, generation=4))
+    assert (found.overlap, found.most, found.generation) == (*line, 4)

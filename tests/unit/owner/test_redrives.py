@@ -11,7 +11,7 @@ import pytest
 
 from schedd.core.ids import JobId, RedriveId, ShardId
 from schedd.core.model import Claim, LiveRun, Overlap
-from schedd.core.redrive import OpenRedrive
+from schedd.core.redrive import Line, OpenRedrive
 from schedd.owner.board import Board
 from schedd.owner.redrives import LOOK_EVERY, WHILE_FED, Redrives
 from schedd.owner.transact import Transactor
@@ -33,7 +33,7 @@ class Rows:
     makes: list[LiveRun] = field(default_factory=list)
     looks: list[Sequence[ShardId]] = field(default_factory=list)
     fed: list[OpenRedrive] = field(default_factory=list)
-    policies: Mapping[JobId, Overlap | None] = field(default_factory=dict)
+    lines: Mapping[JobId, Overlap | None] = field(default_factory=dict)
     claim: Claim | None = None
     away: bool = False
 
@@ -45,12 +45,12 @@ class Rows:
         self,
         claim: Claim,
         wanted: Sequence[OpenRedrive],
-        policies: Mapping[JobId, Overlap | None],
+        lines: Mapping[JobId, Overlap | None],
     ) -> list[LiveRun]:
         if self.away:
             raise Unavailable("the database is away")
         self.fed += wanted
-        self.policies, self.claim = policies, claim
+        self.lines, self.claim = lines, claim
         return self.makes
 
 
@@ -105,7 +105,7 @@ async def test_runs_wait_in_line_but_of_jobs_that_allow_overlap(world: World) ->
     world.rows.open = [OPEN]
     await world.loop.step()
 
-    assert world.rows.policies == {ETL: Overlap.BUFFER_ALL, PING: None}
+    assert world.rows.lines == {ETL: Line(1, Overlap.BUFFER_ALL, 1), PING: Line(1, None, None)}
 
 
 async def test_another_members_redrive_is_left_to_it(world: World) -> None:
@@ -127,8 +127,20 @@ async def test_it_is_looked_at_often_while_there_is_one_and_now_and_then_else(
 ) -> None:
     assert await world.loop.step() == LOOK_EVERY
     world.rows.open = [OPEN]
-    assert await world.loop.step() == WHILE_FED
+    assert await world.loop.step() == LOOK_EVERY
     assert world.told.shards == [], "nothing was made, nobody is told"
+    world.rows.makes = [run(1, shard=7)]
+    assert await world.loop.step() == WHILE_FED
+
+
+async def test_definitions_are_read_anew_for_each_step(world: World) -> None:
+    """Of other members' jobs nobody tells this one when they change."""
+    world.definitions.stale[ETL] = replace(SHELL, overlap=Overlap.ALLOW)
+    world.definitions.jobs[ETL] = replace(SHELL, overlap=Overlap.CANCEL_OTHER)
+    world.rows.open = [OPEN]
+    await world.loop.step()
+
+    assert world.rows.lines[ETL] == Line(1, None, 1)
 
 
 async def test_a_database_that_is_away_is_told_to_the_loop_which_tries_again(world: World) -> None:

@@ -24,8 +24,10 @@ CREATE TABLE redrives (
     rate float8 NOT NULL,                  -- runs a second
     payload bytea,                         -- instead of that of each run
     total int NOT NULL,                    -- letters that were chosen
+    made int NOT NULL DEFAULT 0,           -- runs that it made
     open bool NOT NULL,                    -- runs are to be made now
     fed_until timestamptz,                 -- its rate is used up until then
+    looked_at timestamptz,                 -- by who makes its runs
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     created_by text NOT NULL,
     stopped_at timestamptz,
