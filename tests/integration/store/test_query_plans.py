@@ -17,6 +17,7 @@ from schedd.core.ids import BackfillId, IncarnationId, ShardId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Crowd, LiveRun, Loss, Overlap, Priority
 from schedd.core.records import Unstarted
+from schedd.core.redrive import Line
 from support.store import World, draft, firing, job_record, ok, report
 
 BATCH = 500
@@ -156,7 +157,8 @@ async def test_a_redrive_of_very_many_looks_at_what_is_left_of_it_alone(world: W
     found = explain(world)
 
     [one] = await me.store.owner.redrives([*me.epochs])
-    assert await me.store.owner.redrive(me.claim(0), [one], dict.fromkeys(one.jobs))
+    lines = dict.fromkeys(one.jobs, Line(1, None, None))
+    assert await me.store.owner.redrive(me.claim(0), [one], lines)
 
     all_ = [scan for plans in found.values() for plan in plans for scan in scans(plan)]
     of_letters = [scan for scan in all_ if scan["Relation Name"] == "dead_letters"]
