@@ -12,7 +12,8 @@ the cradle's cgroup, one fork serves many attempts, one after the other.
 Run as `python -m workerd.launcher`, with a socket as standard input.
 
 Invariants
-- One thread, no more: what a fork copies is whole.
+- One thread, no more: what a fork copies is whole. (A cradle, which never forks but for a program,
+  has another for a moment: `privileges`.)
 - A cradle is a child of the worker (CLONE_PARENT), and has one program at a time.
 - A program's group is killed, and its worker has heard of its end, before it is reaped: until
   then its number can't be given to others.
@@ -35,6 +36,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import NoReturn
+
+from workerd.privileges import started
 
 HEAD = struct.Struct("!I")
 """Length of the order that follows; the files come with it."""
@@ -154,19 +157,13 @@ def _serve(worker: socket.socket) -> bool:
 
 
 def _started(order: Order, files: Sequence[int]) -> subprocess.Popen[bytes]:
-    user = order.user
-    return subprocess.Popen(
+    return started(
         [_bytes(each) for each in order.argv],
-        env={_bytes(name): _bytes(value) for name, value in order.env.items()},
-        cwd=_bytes(order.cwd),
-        stdin=files[0],
-        stdout=files[1],
-        stderr=files[2],
-        start_new_session=True,
+        {_bytes(name): _bytes(value) for name, value in order.env.items()},
+        _bytes(order.cwd),
+        files,
         umask=order.umask,
-        user=None if user is None else user[0],
-        group=None if user is None else user[1],
-        extra_groups=None if user is None else (),
+        user=order.user,
     )
 
 

@@ -12,13 +12,13 @@ import contextlib
 import os
 import pwd
 import signal
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from workerd import procs
+from workerd.privileges import started
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +67,13 @@ class Plain:
             ValueError: an argument or a variable can't be passed on, such as one with a zero byte.
         """
         user = program.user
-        self._process = subprocess.Popen(
+        self._process = started(
             program.argv,
-            env={**program.env, procs.MARK: mark},
-            cwd=program.cwd,
-            stdin=program.stdin,
-            stdout=out,
-            stderr=err,
-            start_new_session=True,
+            {**program.env, procs.MARK: mark},
+            program.cwd,
+            (program.stdin, out, err),
             umask=-1 if program.umask is None else program.umask,
-            user=None if user is None else user.pw_uid,
-            group=None if user is None else user.pw_gid,
-            extra_groups=None if user is None else (),
+            user=None if user is None else (user.pw_uid, user.pw_gid),
         )
         self.pid = self._process.pid
         try:

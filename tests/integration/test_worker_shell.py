@@ -356,6 +356,23 @@ async def test_a_job_runs_as_the_user_it_names_and_in_no_other_group(tmp_path: P
 
 @pytest.mark.root
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may run jobs as another user")
+@pytest.mark.parametrize("config", ["", "cgroups = false"], ids=["in a cgroup", "without"])
+async def test_a_job_of_another_user_gets_no_privileges_that_the_user_lacks(
+    tmp_path: Path, config: str
+) -> None:
+    async with cluster(tmp_path, config=config) as (member, _):
+        stream = await member.attached()
+        argv = ["grep", "NoNewPrivs", "/proc/self/status"]
+        theirs = await stream.assign(shell=job_pb2.ShellAction(argv=argv, user="nobody"))
+        assert text(await stream.result_of(theirs)).split() == ["NoNewPrivs:", "1"]
+        missing = await stream.assign(shell=job_pb2.ShellAction(argv=["no-such"], user="nobody"))
+        assert (await stream.result_of(missing)).exit_code == 127
+        own = await stream.assign(shell=job_pb2.ShellAction(argv=argv))
+        assert text(await stream.result_of(own)).split() == ["NoNewPrivs:", "0"]
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may run jobs as another user")
 async def test_a_jobs_files_are_its_users_alone_and_none_was_there_before(tmp_path: Path) -> None:
     for folder in (tmp_path, *tmp_path.parents):
         if folder.stat().st_uid == 0 and folder != Path("/"):
