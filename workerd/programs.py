@@ -12,7 +12,7 @@ import contextlib
 import os
 import pwd
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -31,6 +31,8 @@ class Program:
     stdin: BinaryIO | int
     user: pwd.struct_passwd | None = None
     umask: int | None = None
+    secrets: Collection[bytes] = ()
+    """That are masked in its output."""
     lost_kill_after: float | None = None
     """Seconds from the loss of the worker's lease to its killing; None: it may finish."""
 

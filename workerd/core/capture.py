@@ -1,5 +1,7 @@
 """The first and last 64 KiB of a stream of any length, in memory that doesn't grow with it.
 
+Secrets are masked before anything is kept: offsets and counts are those of the masked stream.
+
 Invariants
 - `head` and `tail` never overlap; what lies between them is counted, never guessed.
 - At most `3 * KEEP` bytes are held, however much flows through.
@@ -10,12 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from workerd.core.masking import Mask
+
 KEEP = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes of one stream as the job wrote them."""
+    """Bytes of one stream as the job wrote them, but for secrets."""
 
     stderr: bool
     data: bytes
@@ -32,6 +36,7 @@ class Capture:
     """One stream, being read."""
 
     stderr: bool
+    mask: Mask = field(default_factory=Mask)
     total: int = 0
     _head: bytearray = field(default_factory=bytearray)
     _tail: bytearray = field(default_factory=bytearray)
@@ -40,6 +45,25 @@ class Capture:
 
     def feed(self, data: bytes, at: datetime) -> None:
         """Take in what was read at `at`."""
+        self._keep(self.mask.feed(data), at)
+
+    def end(self, at: datetime) -> None:
+        """Nothing more of it is wanted."""
+        self._keep(self.mask.end(), at)
+
+    def pieces(self) -> list[Piece]:
+        """What is kept: nothing, the head, or the head and the tail."""
+        if self._began is None:
+            return []
+        kept = [Piece(self.stderr, bytes(self._head), 0, self._began)]
+        if self._tailed is not None:
+            tail = bytes(self._tail[-KEEP:])
+            offset = self.total - len(tail)
+            omitted = offset - len(self._head)
+            kept.append(Piece(self.stderr, tail, offset, self._tailed, omitted))
+        return kept
+
+    def _keep(self, data: bytes, at: datetime) -> None:
         if not data:
             return
         if self._began is None:
@@ -54,15 +78,3 @@ class Capture:
             self._tail += data
             if len(self._tail) > 2 * KEEP:
                 del self._tail[:-KEEP]
-
-    def pieces(self) -> list[Piece]:
-        """What is kept: nothing, the head, or the head and the tail."""
-        if self._began is None:
-            return []
-        kept = [Piece(self.stderr, bytes(self._head), 0, self._began)]
-        if self._tailed is not None:
-            tail = bytes(self._tail[-KEEP:])
-            offset = self.total - len(tail)
-            omitted = offset - len(self._head)
-            kept.append(Piece(self.stderr, tail, offset, self._tailed, omitted))
-        return kept

@@ -16,10 +16,12 @@ import contextlib
 import logging
 import os
 import signal
+from collections.abc import Collection
 
 from schedkit.clock import utcnow
 from workerd.core.capture import Capture, Piece
 from workerd.core.ids import Key
+from workerd.core.masking import Mask
 from workerd.programs import Begun, Program
 from workerd.sessions import Sessions
 
@@ -52,7 +54,7 @@ class Child:
         self._streams: list[_Stream] = []
         try:
             with contextlib.ExitStack() as ours:
-                out, err = self._pipe(ours, stderr=False), self._pipe(ours, stderr=True)
+                out, err = (self._pipe(ours, stderr, program.secrets) for stderr in (False, True))
                 self._process = sessions.start(program, key, out, err)
             self.pid = self._process.pid
             self._begin(program.lost_kill_after)
@@ -61,12 +63,13 @@ class Child:
                 stream.close()
             raise
 
-    def _pipe(self, ours: contextlib.ExitStack, *, stderr: bool) -> int:
+    def _pipe(self, ours: contextlib.ExitStack, stderr: bool, secrets: Collection[bytes]) -> int:
         """One more stream; the end for the program, to be closed with `ours`."""
         reading, writing = os.pipe()
         ours.callback(os.close, writing)
         try:
-            self._streams.append(_Stream(self._loop, reading, Capture(stderr=stderr)))
+            capture = Capture(stderr, Mask(secrets))
+            self._streams.append(_Stream(self._loop, reading, capture))
         except OSError:
             os.close(reading)
             raise
@@ -112,6 +115,8 @@ class Child:
         if waiting:
             self._sessions.kill(self.pid, self._key)
             await asyncio.wait(closed, timeout=GRACE)
+        for stream in self._streams:
+            stream.capture.end(utcnow())
         return tuple(piece for stream in self._streams for piece in stream.capture.pieces())
 
     async def emptied(self, within: float) -> None:

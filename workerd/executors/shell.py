@@ -139,6 +139,7 @@ def _program(
             stdin=stdin,
             user=user,
             umask=action.umask or None,
+            secrets=[value.encode() for value in variables.values()],
             lost_kill_after=attempt.kill_after if attempt.dies_with_lease else None,
         )
 

@@ -1,0 +1,50 @@
+"""No secret shows in output, however the pipe cut it."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workerd.core.masking import LEAST, MASK, Mask
+
+few = st.sampled_from([bytes([byte]) for byte in b"ab"])
+texts = st.lists(few, max_size=60).map(b"".join)
+secrets = st.lists(st.lists(few, min_size=LEAST, max_size=9).map(b"".join), max_size=3)
+
+
+def shown(secrets: list[bytes], pieces: list[bytes]) -> bytes:
+    mask = Mask(secrets)
+    return b"".join([*map(mask.feed, pieces), mask.end()])
+
+
+def as_defined(secrets: list[bytes], data: bytes) -> bytes:
+    """Byte by byte: each heap of secrets that overlap is one mask."""
+    found = sorted(
+        (start, start + len(secret))
+        for secret in secrets
+        for start in range(len(data))
+        if data.startswith(secret, start)
+    )
+    out, at = b"", 0
+    for start, stop in found:
+        if start >= at:
+            out += data[at:start] + MASK
+        at = max(at, stop)
+    return out + data[at:]
+
+
+@given(secrets, st.lists(texts, max_size=6))
+def test_a_secret_is_masked_wherever_a_stream_is_cut(
+    secrets: list[bytes], cut: list[bytes]
+) -> None:
+    assert shown(secrets, cut) == as_defined(secrets, b"".join(cut))
+
+
+def test_what_could_begin_a_secret_is_held_back_until_it_is_known() -> None:
+    mask = Mask([b"hunter42"])
+    assert mask.feed(b"it is hunt") == b"it "
+    assert mask.feed(b"er42, or ") == b"is ***"
+    assert mask.end() == b", or "
+
+
+def test_what_is_short_is_shown_and_nothing_is_held_back_without_secrets() -> None:
+    assert Mask([b"true", b""]).feed(b"true") == b"true"
+    assert Mask().feed(b"abc") == b"abc"
