@@ -165,11 +165,13 @@ class Board:
         return list(self._held)
 
     def forget(self, run_id: RunId, job: JobId) -> int:
-        """The run has ended, or is somebody else's. One that was held may take its place, at once
-        or when others of its job have been judged: gives how many became ready.
+        """The run has ended, or is somebody else's, wherever it stands: as `gone`."""
+        return self.gone(job) if self._take_off(run_id, job) else 0
+
+    def gone(self, job: JobId) -> int:
+        """A run of this job is no more. One that was held may take its place, at once or when
+        others of its job have been judged: gives how many became ready.
         """
-        if not self._take_off(run_id, job):
-            return 0
         if job in self._judged:
             self._judged[job] += 1
             return 0

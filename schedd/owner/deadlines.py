@@ -1,20 +1,22 @@
 """Deadlines: runs that wait too long end, whether or not a worker is there.
 
-    all that waits on the board, each second ──→ whose time is over (`core/deadlines`)
-    what dispatch came upon ─────────────────╯        └──one transaction a lane──→ MISSED, FAILED
+    all that waits on the board, now and then ─→ whose time is over (`core/deadlines`)
+    what dispatch came upon ───────────────────╯        └─one transaction a lane─→ MISSED, FAILED
 
-The definitions of what waits may not be at hand, for a new owner's say: so many are read in a look.
-What goes on meanwhile (it is handed out, cancelled) stays as it is: the statement ends what waits.
+How often all of it is looked at goes by how long that takes: dispatch hands out nothing late, so an
+end that is written some seconds after its time does no harm. The definitions of what waits may not
+be at hand, for a new owner's say: so many are read in a look, of all jobs in turn. What goes on
+meanwhile (it is handed out, cancelled) stays as it is: the statement ends what waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 from typing import Final
 
 from schedd.core.deadlines import Ending, hurried, overdue
-from schedd.core.ids import RunId
+from schedd.core.ids import JobId, RunId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Definition, LiveRun
 from schedd.core.retry import fingerprint
@@ -23,12 +25,17 @@ from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue
 from schedd.owner.transact import Transactor
 from schedd.ports import ClusterClock, Nudges, OwnerStore
+from schedkit.clock import boottime
 from schedkit.tasks import Loop, in_turns
 
 LOOK_EVERY: Final = 1.0
+SHARE: Final = 20
+"""At least so many times as long as a look took is waited until the next."""
 READ_AT_ONCE: Final = 500
 """Definitions that one look reads."""
-BATCH: Final = 500
+AT_ONCE: Final = 500
+"""Runs that one round of transactions ends."""
+BATCH: Final = 5_000
 """Runs that one look ends."""
 
 
@@ -52,8 +59,17 @@ class Deadlines:
         self._clock = clock
         self._brake = brake
         self._nudges = nudges
+        self._ready: Callable[[], None] = lambda: None
         self._told: dict[RunId, LiveRun] = {}
+        self._look_at = 0.0
+        """When all that waits is looked at again, in seconds of CLOCK_BOOTTIME."""
+        self._asked: set[JobId] = set()
+        """Jobs whose definitions were asked for, those that can't be read among them."""
         self.loop = Loop("deadlines", self.step, interval=LOOK_EVERY)
+
+    def on_ready(self, told: Callable[[], None]) -> None:
+        """Have `told()` called when runs became ready."""
+        self._ready = told
 
     def passed(self, run: LiveRun) -> None:
         """Its time is over, and it is off the queue: end it now."""
@@ -64,27 +80,46 @@ class Deadlines:
         """One look; seconds until the next."""
         if self._brake.on:
             return LOOK_EVERY
+        began = boottime()
         told = dict(self._told)  # more may come meanwhile
-        waiting = {run.key.run_id: run for run in self._board.waits()} | told
+        waiting, whole = told, began >= self._look_at
+        if whole:
+            waiting = {run.key.run_id: run for run in self._board.waits()} | told
         ends = await self._over(waiting.values())
-        ended = set(await self._transactor.rows(ends, self._store.end_waiting)) if ends else set()
-        for run_id in told if len(ends) < BATCH else [end.key.run_id for end in ends]:
-            self._told.pop(run_id, None)
-        if not ends:
-            return LOOK_EVERY
+        if len(ends) < BATCH:
+            over = {end.key.run_id for end in ends}
+            self._drop(run_id for run_id in told if run_id not in over)
+        if whole and len(ends) < BATCH:
+            now = boottime()
+            self._look_at = now + max(LOOK_EVERY, SHARE * (now - began))
+        for at in range(0, len(ends), AT_ONCE):
+            if not self._brake.on:
+                await self._end(ends[at : at + AT_ONCE])
+        return 0.0 if len(ends) == BATCH else max(0.0, self._look_at - boottime())
+
+    async def _end(self, ends: Sequence[Ending]) -> None:
+        ended = set(await self._transactor.rows(ends, self._store.end_waiting))
+        ready = 0
         for end in ends:
             if end.key in ended:
-                self._board.forget(end.key.run_id, end.job_id)
+                run_id, job = end.key.run_id, end.job_id
+                apart = run_id in self._told  # dispatch took it off the board
+                ready += self._board.gone(job) if apart else self._board.forget(run_id, job)
+        self._drop(end.key.run_id for end in ends)
         self._catalogue.forget(end.job_id for end in ends if end.key not in ended)
         self._nudges.runs_changed([key.run_id for key in ended])
         if turns := [(end.job_id, end.shard) for end in ends if end.counted]:
             self._nudges.jobs_changed(turns)
-        return 0.0 if len(ends) == BATCH else LOOK_EVERY
+        if ready:
+            self._ready()
+
+    def _drop(self, told: Iterable[RunId]) -> None:
+        for run_id in told:
+            self._told.pop(run_id, None)
 
     async def _over(self, waiting: Collection[LiveRun]) -> list[Ending]:
         """How those end whose time is over, some at a time."""
-        unknown = {run.job_id for run in waiting if not self._catalogue.knows(run.job_id)}
-        await self._catalogue.newest([*islice(unknown, READ_AT_ONCE)])
+        await self._read({run.job_id for run in waiting if not self._catalogue.knows(run.job_id)})
         now = self._clock.now()
         ends: list[Ending] = []
         async for run in in_turns(waiting, every=1_000):
@@ -95,6 +130,15 @@ class Deadlines:
             if reason is not None and len(ends) < BATCH:
                 ends.append(_ending(run, definition, reason))
         return ends
+
+    async def _read(self, unknown: set[JobId]) -> None:
+        """Some of those; each of them once before any of them again."""
+        self._asked &= unknown
+        if not (left := unknown - self._asked):
+            self._asked, left = set(), unknown
+        asked = [*islice(left, READ_AT_ONCE)]
+        self._asked.update(asked)
+        await self._catalogue.newest(asked)
 
 
 def _ending(run: LiveRun, definition: Definition, reason: Reason) -> Ending:

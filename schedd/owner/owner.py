@@ -114,7 +114,7 @@ class Owner:
         self._catalogue.clear()
         board = Board(live.ownership, self._catalogue.priority_of)
         loops = self._loops = self._made(board, live, nudges)
-        for source in (loops.fire, loops.rescue, loops.backfills, self._collect):
+        for source in (loops.fire, loops.rescue, loops.backfills, loops.deadlines, self._collect):
             source.on_ready(loops.dispatch.wake)
         self._collect.board = board
 

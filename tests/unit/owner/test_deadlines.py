@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import cast
@@ -10,12 +10,15 @@ from typing import cast
 import pytest
 
 from schedd.core.deadlines import Ending
+from schedd.core.ids import JobId
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Claim, LiveRun, RunKey
+from schedd.core.model import Claim, Definition, LiveRun, RunKey
 from schedd.core.pauses import Pause, Pauses
+from schedd.owner import deadlines
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
-from schedd.owner.deadlines import BATCH, LOOK_EVERY, Deadlines
+from schedd.owner.catalogue import Known
+from schedd.owner.deadlines import BATCH, LOOK_EVERY, READ_AT_ONCE, SHARE, Deadlines
 from schedd.owner.transact import Transactor
 from schedd.ports import OwnerStore, PauseStore
 from schedkit.errors import Unavailable
@@ -55,10 +58,22 @@ class Told:
     def runs_ready(self, shards: object) -> None: ...
 
 
+class Some(Definitions):
+    """`unreadable` ones stay unread, however often somebody asks."""
+
+    unreadable: frozenset[JobId] | set[JobId] = frozenset()
+
+    async def newest(self, jobs: Collection[JobId]) -> dict[JobId, Known]:
+        return await super().newest([job for job in jobs if job not in self.unreadable])
+
+    def definition_of(self, job: JobId) -> Definition | None:  # type: ignore[override]
+        return super().definition_of(job) if self.knows(job) else None
+
+
 class World:
     def __init__(self) -> None:
         self.rows, self.told = Rows(), Told()
-        self.definitions = Definitions(HURRIED)
+        self.definitions = Some(HURRIED)
         self.board = Board(owning(0))
         self.brake = Brake(cast("PauseStore", None), lambda _event: None)
         transactor = Transactor(self.board.ownership, lambda: True, lambda _event: None)
@@ -86,7 +101,7 @@ async def test_wherever_it_waits_a_run_ends_when_its_time_is_over() -> None:
     world.board.put_runs([fresh, ready, later, tried], NOW)
     world.board.hold(held)
 
-    assert await world.deadlines.step() == LOOK_EVERY
+    assert await world.deadlines.step() == pytest.approx(LOOK_EVERY, abs=0.5)
 
     assert {(end.key, end.state, end.reason) for end in world.rows.ended} == {
         (ready.key, State.MISSED, Reason.START_DEADLINE),
@@ -115,7 +130,7 @@ async def test_what_was_told_of_and_not_ended_for_want_of_room_is_ended_at_the_n
     for number in range(BATCH + 3):
         world.deadlines.passed(waits(number + 1, 31))
     assert await world.deadlines.step() == 0.0
-    assert await world.deadlines.step() == LOOK_EVERY
+    assert await world.deadlines.step() == pytest.approx(LOOK_EVERY, abs=0.5)
     assert len({end.key for end in world.rows.ended}) == BATCH + 3
     await world.deadlines.step()
     assert len(world.rows.ended) == BATCH + 3
@@ -140,6 +155,49 @@ async def test_what_doesnt_end_has_its_definition_read_anew() -> None:
     world.board.put_runs([assigned], NOW)
     await world.deadlines.step()
     assert world.definitions.stale == {}
+
+
+async def test_one_that_was_held_takes_the_place_of_one_that_dispatch_took_off_the_board() -> None:
+    world = World()
+    ready: list[int] = []
+    world.deadlines.on_ready(lambda: ready.append(1))
+    passed, held = waits(1, 31), waits(2, 1, job_id=waits(1, 31).job_id)
+    world.board.hold(held)
+    world.deadlines.passed(passed)
+    await world.deadlines.step()
+    assert held.key.run_id in world.board.ready
+    assert ready == [1]
+
+
+async def test_what_waits_is_looked_at_the_less_often_the_longer_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    seconds = [100.0]
+    monkeypatch.setattr(deadlines, "boottime", lambda: seconds[0])
+
+    def walk() -> Iterator[LiveRun]:
+        seconds[0] += 0.3
+        yield from ()
+
+    monkeypatch.setattr(world.board, "waits", walk)
+    assert await world.deadlines.step() == pytest.approx(0.3 * SHARE)
+    seconds[0] += 1.0
+    world.deadlines.passed(waits(1, 31))
+    assert await world.deadlines.step() == pytest.approx(0.3 * SHARE - 1.0)
+    assert [end.key for end in world.rows.ended] == [run(1).key], "and not the whole board for it"
+
+
+async def test_definitions_that_cant_be_read_keep_no_others_from_being_read() -> None:
+    world = World()
+    world.definitions.unread = {run(number + 1).job_id for number in range(READ_AT_ONCE + 1)}
+    world.definitions.unreadable = {run(number + 1).job_id for number in range(READ_AT_ONCE)}
+    hurried = waits(READ_AT_ONCE + 1, 31)
+    world.board.put_runs([*(waits(n + 1, 31) for n in range(READ_AT_ONCE)), hurried], NOW)
+    for _ in range(2):
+        world.deadlines._look_at = 0.0
+        await world.deadlines.step()
+    assert [end.key for end in world.rows.ended] == [hurried.key]
 
 
 async def test_a_turn_of_a_schedule_that_ends_is_told_of() -> None:
