@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
+from typing import TypeAlias
 
 from schedd.core.ids import IncarnationId, JobId
 from schedd.core.labels import Match
@@ -28,8 +29,6 @@ class Need:
     handler: str = ""
     slots: int = 1
     require: tuple[Match, ...] = ()
-    prefer: tuple[Match, ...] = ()
-    placement: Placement = Placement.SPREAD
 
 
 def need_of(definition: Definition) -> Need:
@@ -39,8 +38,6 @@ def need_of(definition: Definition) -> Need:
         definition.handler,
         definition.slots,
         definition.require,
-        definition.prefer,
-        definition.placement,
     )
 
 
@@ -61,6 +58,15 @@ class Offer:
         return self.incarnation.id
 
 
+Skill: TypeAlias = tuple[int, tuple[str, ...], tuple[str, ...], tuple[tuple[str, str], ...]]
+
+
+def skill_of(worker: Incarnation) -> Skill:
+    """All that `able` looks at: workers that have it alike can do the same runs."""
+    labels = tuple(sorted(worker.labels.items()))
+    return worker.slots, tuple(worker.actions), tuple(worker.handlers), labels
+
+
 def able(worker: Incarnation, need: Need) -> bool:
     """Whether the worker has the executor, the handler, the labels and, if all of them are free,
     the slots.
@@ -77,14 +83,15 @@ def free(need: Need, rank: float, offers: Iterable[Offer]) -> bool:
     return any(_fits(need, rank, offer) for offer in offers)
 
 
-def choose(need: Need, rank: float, offers: Iterable[Offer], job: JobId) -> Offer | None:
+def choose(definition: Definition, rank: float, offers: Iterable[Offer]) -> Offer | None:
     """The one for a run of this job, by the rules above; ties go by the incarnation's id."""
+    need, prefer, job = need_of(definition), definition.prefer, definition.job_id
     fit = [offer for offer in offers if _fits(need, rank, offer)]
-    if need.prefer and fit:
-        suits = [sum(one.fits(offer.incarnation.labels) for one in need.prefer) for offer in fit]
+    if prefer and fit:
+        suits = [sum(one.fits(offer.incarnation.labels) for one in prefer) for offer in fit]
         best = max(suits)
         fit = [offer for offer, suit in zip(fit, suits, strict=True) if suit == best]
-    match need.placement:
+    match definition.placement:
         case Placement.PACK:
             return min(fit, key=lambda offer: (offer.slots, offer.id.int), default=None)
         case Placement.STICKY:

@@ -82,6 +82,12 @@ class Attached:
             self.serial = serial
             self._tell_reach()
 
+    def tell_demand(self, heads: Sequence[Head]) -> None:
+        """What waits here for it, if that is news."""
+        if self.demanded != (told := tuple(heads)):
+            self.demanded = told
+            self.line.demand(told)
+
     def let_go(self, slots: int) -> None:
         """So much of what was under way isn't any more: it was pushed, or it never will be."""
         self.under_way -= slots

@@ -189,7 +189,7 @@ class Dispatch:
                     continue
                 need, paced = need_of(entry.definition), run.paced_by(entry.definition)
                 fits = not run.late or late.fits(need.slots, paced=paced)
-                offer = choose(need, rank_of(run), offers, run.job_id) if fits else None
+                offer = choose(entry.definition, rank_of(run), offers) if fits else None
                 if offer is None:
                     self._board.ready.add([run], need, paced=paced)
                 else:

@@ -25,7 +25,7 @@ from typing import Final, TypeAlias
 from schedd.core.events import Emit, WorkerCame, WorkerWent
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.model import Assigned, Incarnation, LiveRun
-from schedd.core.placement import Offer
+from schedd.core.placement import Offer, Skill, skill_of
 from schedd.core.ready_queue import Head
 from schedd.core.records import WorkerView
 from schedd.owner.attached import Attached, Choice, Line
@@ -98,7 +98,7 @@ class Workers:
         self._attached[incarnation.id] = attached
         self.look()
         self._emit(WorkerCame(incarnation.worker, incarnation.id))
-        self._tell_demand(attached)
+        attached.tell_demand(self._demand(incarnation))
         return attached
 
     def detach(self, attached: Attached) -> bool:
@@ -196,11 +196,16 @@ class Workers:
 
     def demand(self, demand: Demand) -> None:
         """Tell each worker what waits here for it, if that has changed. What it can't do it isn't
-        told: slots granted for that would be idle, and missing elsewhere.
+        told: slots granted for that would be idle, and missing elsewhere. Those that can do the
+        same are told the same.
         """
         self._demand = demand
+        alike: dict[Skill, Sequence[Head]] = {}
         for attached in self._attached.values():
-            self._tell_demand(attached)
+            skill = skill_of(attached.incarnation)
+            if skill not in alike:
+                alike[skill] = demand(attached.incarnation)
+            attached.tell_demand(alike[skill])
 
     # -- what calls ask --
 
@@ -297,12 +302,6 @@ class Workers:
 
     def _speaks(self, attached: Attached) -> bool:
         return attached.spoke_at >= self._boot() - self._silent_after
-
-    def _tell_demand(self, attached: Attached) -> None:
-        heads = tuple(self._demand(attached.incarnation))
-        if attached.demanded != heads:
-            attached.demanded = heads
-            attached.line.demand(heads)
 
     def _of(self, run: LiveRun) -> Attached | None:
         return None if run.incarnation is None else self._attached.get(run.incarnation)

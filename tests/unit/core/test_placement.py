@@ -9,11 +9,12 @@ import pytest
 from schedd.core.ids import IncarnationId, JobId
 from schedd.core.labels import Match, told
 from schedd.core.model import Definition, Incarnation, Placement
-from schedd.core.placement import Need, Offer, able, choose, free, need_of
+from schedd.core.placement import Offer, able, choose, free, need_of
 from support.runs import worker
 
 JOB = JobId(UUID(int=1))
-SHELL = Need("shell")
+PROBE = Definition(JOB, 1, "default", "j", action="shell")
+SHELL = need_of(PROBE)
 GPU = Match("gpu", ("a100", "h100"))
 NEAR = Match("region", ("eu",))
 
@@ -31,8 +32,8 @@ def offers(*workers: tuple[Mapping[str, str], int]) -> list[Offer]:
     ]
 
 
-def chosen(need: Need, of: list[Offer], job: JobId = JOB) -> int | None:
-    offer = choose(need, 0.0, of, job)
+def chosen(definition: Definition, of: list[Offer]) -> int | None:
+    offer = choose(definition, 0.0, of)
     return None if offer is None else offer.id.int
 
 
@@ -45,36 +46,36 @@ def test_a_worker_is_able_if_it_has_a_value_of_each_label_that_is_required() -> 
 
 
 def test_what_is_preferred_is_chosen_but_not_waited_for() -> None:
-    need = replace(SHELL, prefer=(GPU, NEAR))
+    job = replace(PROBE, prefer=(GPU, NEAR))
     both, one, none = {"gpu": "a100", "region": "eu"}, {"gpu": "a100"}, {"region": "us"}
-    assert chosen(need, offers((none, 8), (one, 4), (both, 1))) == 3
-    assert chosen(need, offers((none, 8), (one, 4), (both, 0))) == 2
-    assert chosen(need, offers((none, 8), (both, 0))) == 1
-    assert chosen(need, offers((both, 0))) is None
+    assert chosen(job, offers((none, 8), (one, 4), (both, 1))) == 3
+    assert chosen(job, offers((none, 8), (one, 4), (both, 0))) == 2
+    assert chosen(job, offers((none, 8), (both, 0))) == 1
+    assert chosen(job, offers((both, 0))) is None
 
 
 @pytest.mark.parametrize(("placement", "first"), [(Placement.SPREAD, 2), (Placement.PACK, 3)])
 def test_spread_takes_the_one_with_the_most_slots_and_pack_the_one_with_the_fewest(
     placement: Placement, first: int
 ) -> None:
-    need = replace(SHELL, placement=placement, slots=2)
+    job = replace(PROBE, placement=placement, slots=2)
     of = offers(({}, 4), ({}, 7), ({}, 2), ({}, 1))
-    assert chosen(need, of) == first
+    assert chosen(job, of) == first
 
 
 def test_a_sticky_job_goes_to_the_same_worker_until_that_is_full_or_gone() -> None:
-    need = replace(SHELL, placement=Placement.STICKY)
-    jobs = [JobId(UUID(int=number)) for number in range(1, 201)]
+    sticky = replace(PROBE, placement=Placement.STICKY)
+    jobs = [replace(sticky, job_id=JobId(UUID(int=number))) for number in range(1, 201)]
     four = [({}, 2)] * 4
-    at_home = {job: chosen(need, offers(*four), job) for job in jobs}
+    at_home = {job: chosen(job, offers(*four)) for job in jobs}
     assert {list(at_home.values()).count(number) > 20 for number in (1, 2, 3, 4)} == {True}
 
-    without = {job: chosen(need, offers(*four[:3]), job) for job in jobs}
+    without = {job: chosen(job, offers(*four[:3])) for job in jobs}
     moved = {job for job in jobs if without[job] != at_home[job]}
     assert moved == {job for job in jobs if at_home[job] == 4}
 
     full = offers(({}, 0), *four[1:])
-    assert all(chosen(need, full, job) in {2, 3, 4} for job in jobs)
+    assert all(chosen(job, full) in {2, 3, 4} for job in jobs)
 
 
 def test_only_who_has_the_slots_for_such_a_rank_is_asked() -> None:
@@ -87,7 +88,7 @@ def test_only_who_has_the_slots_for_such_a_rank_is_asked() -> None:
 
 
 def test_runs_of_equal_needs_stand_in_one_line() -> None:
-    definition = Definition(JOB, 1, "default", "j", require=(GPU,), placement=Placement.PACK)
-    other = replace(definition, job_id=JobId(UUID(int=2)), name="k")
+    definition = replace(PROBE, require=(GPU,), prefer=(NEAR,), placement=Placement.PACK)
+    other = replace(PROBE, job_id=JobId(UUID(int=2)), name="k", require=(GPU,))
     assert need_of(definition) == need_of(other)
     assert need_of(definition) != need_of(replace(other, require=()))

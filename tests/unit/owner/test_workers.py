@@ -171,10 +171,19 @@ def test_demand_is_told_when_it_changes_and_to_whoever_comes_later(workers: Work
 def test_a_worker_is_told_only_what_waits_for_it(workers: Workers):
     first, second = RecordingLine(), RecordingLine()
     workers.attach(worker(1), first)
-    workers.attach(worker(2), second)
+    workers.attach(replace(worker(2), labels={"gpu": "a100"}), second)
     head = Head(Priority.HIGH, NOW, 3)
-    workers.demand(lambda one: [head] if one.worker == "w2" else [])
+    workers.demand(lambda one: [head] if one.labels else [])
     assert (first.demanded, second.demanded) == ([], [[head]])
+
+
+def test_what_waits_is_looked_up_once_for_workers_that_can_do_the_same(workers: Workers):
+    for number in range(1, 6):
+        workers.attach(worker(number), RecordingLine())
+    workers.attach(worker(6, slots=9), RecordingLine())
+    asked: list[str] = []
+    workers.demand(lambda one: [asked.append(one.worker)][:0])
+    assert asked == ["w1", "w6"]
 
 
 def test_nothing_is_offered_of_a_worker_that_was_silent_for_a_while():
