@@ -7,12 +7,13 @@
                         STICKY  the same one for the same job, as long as it is there and has a slot
 
 What is preferred is never waited for: whoever can do it and has a slot now goes before whoever
-would suit better later.
+would suit better later. Who has said that it can't do this job (an older version, say) is asked
+again only where there is nobody else.
 """
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from math import inf
 from typing import TypeAlias
 
@@ -51,6 +52,8 @@ class Offer:
     """The greatest rank (`ready_queue`) of a run that they are for: what goes after it leaves them
     to another member.
     """
+    unable: Mapping[JobId, int] = field(default_factory=dict)
+    """Jobs that it has refused for want of something, each in this generation."""
 
     @property
     def id(self) -> IncarnationId:
@@ -87,6 +90,8 @@ def choose(definition: Definition, rank: float, offers: Iterable[Offer]) -> Offe
     """The one for a run of this job, by the rules above; ties go by the incarnation's id."""
     need, prefer, job = need_of(definition), definition.prefer, definition.job_id
     fit = [offer for offer in offers if _fits(need, rank, offer)]
+    able_so_far = [one for one in fit if one.unable.get(job) != definition.generation]
+    fit = able_so_far or fit
     if prefer and fit:
         suits = [sum(one.fits(offer.incarnation.labels) for one in prefer) for offer in fit]
         best = max(suits)

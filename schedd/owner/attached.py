@@ -11,17 +11,20 @@ Invariants
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
-from schedd.core.ids import IncarnationId, Token
+from schedd.core.ids import IncarnationId, JobId, Token
 from schedd.core.model import Assigned, Incarnation, RunKey
 from schedd.core.placement import Offer
 from schedd.core.ready_queue import Head
 from schedd.owner.catalogue import Known
 from schedd.owner.elsewhere import Heard
+
+MOST_UNABLE: Final = 1_000
+"""Jobs of a worker that are remembered so."""
 
 
 class Line(Protocol):
@@ -62,6 +65,8 @@ class Attached:
     """Why it asks for no new work though it isn't draining, in words."""
     heard: Heard | None = None
     """Its last heartbeat."""
+    unable: dict[JobId, int] = field(default_factory=dict)
+    """Jobs that it has refused for want of something, each in this generation."""
     demanded: tuple[Head, ...] = ()
     lost: bool = False
     """Its incarnation was written off."""
@@ -81,6 +86,12 @@ class Attached:
         if serial and serial != self.serial:
             self.serial = serial
             self._tell_reach()
+
+    def cant_do(self, job: JobId, generation: int) -> None:
+        """It refused a run of it: others are asked first from now on."""
+        self.unable[job] = generation
+        if len(self.unable) > MOST_UNABLE:
+            del self.unable[next(iter(self.unable))]
 
     def tell_demand(self, heads: Sequence[Head]) -> None:
         """What waits here for it, if that is news."""

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Final, TypeAlias
 
 from schedd.core.events import Emit, Ended, GreaterTokenSeen, Refused, StaleResult
-from schedd.core.ids import NO_TOKEN, IncarnationId, RunId, ShardId, Token, epoch_of
+from schedd.core.ids import NO_TOKEN, IncarnationId, JobId, RunId, ShardId, Token, epoch_of
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import LiveRun, Report, RunKey, Verdict
 from schedd.core.records import Unstarted
@@ -80,6 +80,7 @@ class Collect:
         self.board: Board | None = None
         """The board of this member's tenure, while it has one."""
         self._ready: Callable[[], None] = lambda: None
+        self._unable: Callable[[IncarnationId, JobId, int], None] = lambda *_: None
         self._results: dict[_At, tuple[Reported, Line]] = {}
         self._refusals: dict[tuple[RunId, Token], Refusal] = {}
         self._starts: dict[tuple[RunId, Token], tuple[RunKey, Token, datetime]] = {}
@@ -88,6 +89,10 @@ class Collect:
     def on_ready(self, told: Callable[[], None]) -> None:
         """Have `told()` called when runs of this member became ready."""
         self._ready = told
+
+    def on_unable(self, told: Callable[[IncarnationId, JobId, int], None]) -> None:
+        """Have `told()` called of who can't do a job of this generation."""
+        self._unable = told
 
     def reported(self, reported: Reported, line: Line) -> None:
         """A result came; it is acknowledged once it is stored, over the `line` by which it came
@@ -103,6 +108,10 @@ class Collect:
     def refused(self, refusal: Refusal) -> None:
         """A worker didn't take an assignment, or gave it up before its start."""
         self._emit(Refused(refusal.why, refusal.worker))
+        run = self.board.running.get(refusal.key.run_id) if self.board else None
+        theirs = run and (run.token, run.incarnation) == (refusal.token, refusal.sender)
+        if run and theirs and refusal.why == "UNABLE":
+            self._unable(refusal.sender, run.job_id, run.generation)
         at = (refusal.key.run_id, refusal.token)
         if at in self._refusals or len(self._refusals) < QUEUE:
             self._refusals[at] = refusal

@@ -106,6 +106,7 @@ class Owner:
         self._emit = emit
         self._loops: _Loops | None = None
         workers.on_slots_freed(self._slots_freed)
+        collect.on_unable(workers.unable)
         brake.on_change(self._braked)
         self._cluster_changed: Callable[[], None] = lambda: None
 

@@ -23,7 +23,7 @@ from math import inf
 from typing import Final, TypeAlias
 
 from schedd.core.events import Emit, WorkerCame, WorkerWent
-from schedd.core.ids import IncarnationId, RunId, Token
+from schedd.core.ids import IncarnationId, JobId, RunId, Token
 from schedd.core.model import Assigned, Incarnation, LiveRun
 from schedd.core.placement import Offer, Skill, skill_of
 from schedd.core.ready_queue import Head
@@ -155,6 +155,11 @@ class Workers:
         """The worker gave the assignment up, or says that it has started."""
         self._revocations.answered((run, token))
 
+    def unable(self, incarnation: IncarnationId, job: JobId, generation: int) -> None:
+        """It refused a run of this job for want of something."""
+        if (attached := self._attached.get(incarnation)) is not None:
+            attached.cant_do(job, generation)
+
     # -- what the dispatcher asks --
 
     def on_slots_freed(self, told: Callable[[], None]) -> None:
@@ -164,7 +169,7 @@ class Workers:
     def offers(self) -> list[Offer]:
         """The slots that may be used now."""
         return [
-            Offer(attached.incarnation, attached.available, attached.last)
+            Offer(attached.incarnation, attached.available, attached.last, attached.unable)
             for attached in self._attached.values()
             if attached.available > 0 and self._speaks(attached)
         ]

@@ -78,6 +78,20 @@ def test_a_sticky_job_goes_to_the_same_worker_until_that_is_full_or_gone() -> No
     assert all(chosen(job, full) in {2, 3, 4} for job in jobs)
 
 
+def test_who_refused_a_job_is_asked_again_only_where_nobody_else_is() -> None:
+    for placement in Placement:
+        job = replace(PROBE, placement=placement, generation=3)
+        old, new = offers(({}, 8), ({}, 1))
+        for offer, other in ((old, new), (new, old)):
+            offer.unable = {JOB: 3}
+            assert chosen(job, [old, new]) == other.id.int
+            assert chosen(job, [offer]) == offer.id.int
+            assert chosen(replace(job, generation=4), [offer]) == offer.id.int
+            offer.unable = {}
+    old.unable = {JOB: 3}
+    assert chosen(replace(PROBE, generation=4), [old, new]) == 1, "it was edited since"
+
+
 def test_only_who_has_the_slots_for_such_a_rank_is_asked() -> None:
     [offer] = offers(({}, 2))
     held = replace(offer, last=5.0)

@@ -273,6 +273,22 @@ async def test_a_refusal_names_who_refused() -> None:
     assert [one.sender for one in world.rows.refused] == [sender]
 
 
+async def test_who_cant_do_a_job_is_told_of_but_not_by_a_stranger_or_late() -> None:
+    """Others are asked first then: during an upgrade, say, those of the new version."""
+    world = World()
+    told: list[tuple[object, ...]] = []
+    world.collect.on_unable(lambda *one: told.append(one))
+    board = world.collect.board = Board(owning(0))
+    board.put_runs([replace(world.run, generation=4)], NOW)
+    unable = replace(refusal(world.run, greatest=Token(0)), why="UNABLE")
+    world.collect.refused(replace(unable, sender=IncarnationId(uuid4())))
+    world.collect.refused(replace(unable, token=Token(world.run.token - 1)))
+    world.collect.refused(replace(unable, why="NO_SLOT"))
+    assert told == []
+    world.collect.refused(unable)
+    assert told == [(world.run.incarnation, world.run.job_id, 4)]
+
+
 async def test_refusals_are_gathered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the database is away; the scan brings back what was dropped, for it never started."""
     monkeypatch.setattr("schedd.owner.collect.QUEUE", 2)

@@ -50,6 +50,18 @@ async def test_runs_that_no_worker_can_do_hold_nobody_up_and_ask_for_no_slots():
     assert len(world.board.ready) == 3_000
 
 
+async def test_a_run_goes_to_who_hasnt_refused_its_job_though_another_has_more_slots():
+    world = World()
+    old, new = world.attach(worker(1), grant=3), world.attach(worker(2), grant=1)
+    world.workers.unable(worker(1).id, run(1).job_id, 1)
+    world.board.put_runs([of(1, 1)], NOW)
+    await world.settle()
+    assert (len(old.assigned), len(new.assigned)) == (0, 1)
+    world.board.put_runs([of(1, 2)], NOW)
+    await world.settle()
+    assert len(old.assigned) == 1, "there is nobody else"
+
+
 async def test_while_the_cluster_is_paused_nobody_is_asked_for_slots_and_nothing_is_drafted():
     world = World()
     line = world.attach(worker(), grant=2)
