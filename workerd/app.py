@@ -131,7 +131,7 @@ class App:
 
     async def _drain(self, daemon: Daemon) -> None:
         daemon.status("draining")
-        self._work.drain(on=True)
+        self._work.leave()
         self._attach.announce()
         patience = self._config.drain_timeout.total_seconds()
         if not await _within(patience, self._work.idle()):

@@ -232,7 +232,7 @@ class Attach:
         if frame.acknowledgements:
             self._courier.acknowledge(frame.acknowledgements)
         if frame.HasField("drain"):
-            self._work.drain(not frame.drain.undrain)
+            self._work.drain(on=not frame.drain.undrain)
             self.announce()
         if frame.HasField("members"):
             self._learn(frame.members)

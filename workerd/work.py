@@ -86,6 +86,7 @@ class Work:
         self._metrics = metrics
         self._items: dict[Key, _Item] = {}
         self._group: asyncio.TaskGroup | None = None
+        self._leaving = False
         self._idle = asyncio.Event()
         self._idle.set()
         self.on_change: Callable[[], object] = lambda: None
@@ -157,10 +158,17 @@ class Work:
         """A new registration: what waits was meant for the earlier one."""
         self._withdraw(self._admission.renew(incarnation))
 
-    def drain(self, on: bool) -> None:
-        """Take and start nothing more; what waits is given back. Or take work again."""
-        self._admission.draining = on
-        if on:
+    def leave(self) -> None:
+        """Take and start nothing more, whatever anybody says; what waits is given back."""
+        self._leaving = True
+        self.drain(on=True)
+
+    def drain(self, *, on: bool) -> None:
+        """Take and start nothing more; what waits is given back. Or take work again, unless this
+        worker is leaving.
+        """
+        self._admission.draining = on or self._leaving
+        if self._admission.draining:
             self._withdraw(self._admission.withdraw_all(Why.DRAINING))
         self.on_change()
 

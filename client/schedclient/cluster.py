@@ -114,6 +114,22 @@ class Workers:
         request = wire.GetWorkerRequest(worker=worker)
         return value_of(Worker, await self._call(methods.GET_WORKER, request, deadline))
 
+    async def drain(
+        self, worker: str, *, reason: str = "", deadline: float | None = None
+    ) -> Worker:
+        """Give it no new work until it is undrained; what it runs it finishes. It has heard of it
+        when its `state` is DRAINING.
+        """
+        request = wire.DrainWorkerRequest(worker=worker, reason=reason)
+        return value_of(Worker, await self._call(methods.DRAIN_WORKER, request, deadline))
+
+    async def undrain(
+        self, worker: str, *, reason: str = "", deadline: float | None = None
+    ) -> Worker:
+        """Give it work again."""
+        request = wire.UndrainWorkerRequest(worker=worker, reason=reason)
+        return value_of(Worker, await self._call(methods.UNDRAIN_WORKER, request, deadline))
+
 
 class Audit:
     """`client.audit`."""

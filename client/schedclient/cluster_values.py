@@ -117,8 +117,9 @@ class Shard(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker(Value):
-    """One workerd. `state` LIVE, DRAINING or LOST; `refuses`: why it takes no new work though it is
-    live, in words.
+    """One workerd. `state` LIVE, DRAINING (it says so itself) or LOST; `refuses`: why it takes no
+    new work though it is live, in words; `drained_at`, `drained_by`, `drain_reason`: who wants it
+    to take none until it is undrained.
     """
 
     name: str
@@ -134,6 +135,9 @@ class Worker(Value):
     started_at: datetime | None
     lease_age: timedelta | None
     refuses: str | None
+    drained_at: datetime | None
+    drained_by: str | None
+    drain_reason: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -193,6 +193,12 @@ LIST_WORKERS: Final = Method[cluster.ListWorkersRequest, cluster.ListWorkersResp
 GET_WORKER: Final = Method[cluster.GetWorkerRequest, cluster.Worker](
     CLUSTER + "GetWorker", cluster.Worker.FromString
 )
+DRAIN_WORKER: Final = Method[cluster.DrainWorkerRequest, cluster.Worker](
+    CLUSTER + "DrainWorker", cluster.Worker.FromString, Again.ALWAYS
+)
+UNDRAIN_WORKER: Final = Method[cluster.UndrainWorkerRequest, cluster.Worker](
+    CLUSTER + "UndrainWorker", cluster.Worker.FromString, Again.ALWAYS
+)
 LIST_AUDIT: Final = Method[cluster.ListAuditRequest, cluster.ListAuditResponse](
     CLUSTER + "ListAudit", cluster.ListAuditResponse.FromString
 )

@@ -30,7 +30,7 @@ COMMANDS: Final = {
     "run": "schedctl.commands.run:run",
     "submit": "schedctl.commands.submit:submit",
     "version": "schedctl.commands.version:version",
-    "worker": "schedctl.commands.cluster:worker",
+    "worker": "schedctl.commands.worker:worker",
 }
 
 PROGRAM: Final = "schedctl"

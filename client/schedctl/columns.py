@@ -200,6 +200,9 @@ WORKERS: Final[Sequence[Column[Worker]]] = (
     Column("VERSION", lambda one: one.version, wide=True),
     Column("INCARNATION", lambda one: one.incarnation, wide=True),
     Column("REFUSES", lambda one: one.refuses, wide=True),
+    Column("DRAINED", lambda one: one.drained_at, wide=True),
+    Column("BY", lambda one: one.drained_by, wide=True),
+    Column("REASON", lambda one: one.drain_reason, wide=True),
 )
 AUDIT: Final[Sequence[Column[AuditEntry]]] = (
     Column("AT", lambda one: one.at),

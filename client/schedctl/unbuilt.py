@@ -22,8 +22,6 @@ COMMANDS: Final[frozenset[tuple[str, ...]]] = frozenset(
     pool set
     pool pause
     pool resume
-    worker drain
-    worker undrain
     cluster bundle
     diff
     import crontab

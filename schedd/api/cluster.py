@@ -117,11 +117,16 @@ async def get_worker(
 ) -> wire.Worker:
     """One worker, by name."""
     del caller
+    return await worker_named(services, request.worker)
+
+
+async def worker_named(services: Services, name: str) -> wire.Worker:
+    """One that lives, or is drained. Raises NotFound."""
     for worker in await _workers(services):
-        if worker.name == request.worker:
+        if worker.name == name:
             return worker
     raise NotFound(
-        f"there is no live worker {cut(request.worker)!r}",
+        f"there is no live worker {cut(name)!r}",
         reason="NO_SUCH_WORKER",
         remedy="see `schedctl worker list`",
     )
@@ -148,7 +153,9 @@ async def list_audit(
 
 
 async def _workers(services: Services) -> list[wire.Worker]:
-    """Live by etcd, with what this member hears from those attached to it."""
+    """Live by etcd, with what this member hears from those attached to it; and those that are
+    drained and not there.
+    """
     here = {view.incarnation.id: view for view in services.lines.workers()}
     stored = await services.worker_store.incarnations(
         sorted(services.cluster.view().workers | set(here))
@@ -158,6 +165,14 @@ async def _workers(services: Services) -> list[wire.Worker]:
         for one in stored
         if one.lost_at is None
     ]
+    drains = {one.worker: one for one in await services.worker_store.drains()}
+    there = {worker.name for worker in workers}
+    lost = wire.Worker.STATE_LOST
+    workers += [wire.Worker(name=name, state=lost) for name in drains if name not in there]
+    for worker in workers:
+        if (drain := drains.get(worker.name)) is not None:
+            worker.drained_at.FromDatetime(drain.at)
+            worker.drained_by, worker.drain_reason = drain.by, drain.reason
     return sorted(workers, key=lambda worker: worker.name)
 
 

@@ -29,12 +29,7 @@ FIELDS: dict[str, frozenset[str]] = {
 }
 """Message → fields that must not be set."""
 
-CALLS: frozenset[str] = frozenset(
-    {
-        "schedd.v1.ClusterService.DrainWorker",
-        "schedd.v1.ClusterService.UndrainWorker",
-    }
-)
+CALLS: frozenset[str] = frozenset()
 """Calls that answer UNIMPLEMENTED."""
 
 

@@ -1,6 +1,6 @@
 """Why does a run wait, or why did it end so: looked at in the order in which things can stop it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -12,7 +12,7 @@ from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import CatchUpPolicy, Definition, LiveRun, Overlap
 from schedd.core.overlap import BUFFERS, limit_of, policy_of
 from schedd.core.placement import able, need_of
-from schedd.core.records import RunRecord
+from schedd.core.records import RunRecord, WorkerView
 from schedproto.v1 import run_service_pb2
 
 Check = run_service_pb2.ExplainRunResponse.Check
@@ -160,11 +160,20 @@ def _needs(services: Services, definition: Definition) -> list[Check]:
         checks.append(
             Check(
                 question="Has one of them a slot?",
-                answer=f"no, all slots of {len(fit)} workers are taken",
+                answer=_taken(fit),
                 remedy="schedctl worker list",
             )
         )
     return checks
+
+
+def _taken(fit: Sequence[WorkerView]) -> str:
+    """Of workers none of which has a slot for it."""
+    leaving = sorted(one.incarnation.worker for one in fit if one.draining)
+    if len(leaving) == len(fit):
+        return f"no, those that can are draining: {', '.join(leaving)}"
+    told = f" ({', '.join(leaving)} draining)" if leaving else ""
+    return f"no, all slots of {len(fit)} workers are taken{told}"
 
 
 def _late(services: Services, run: LiveRun, definition: Definition) -> list[Check]:

@@ -390,6 +390,16 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
+class Drain:
+    """A worker that is to take no new work until it is undrained."""
+
+    worker: str
+    at: datetime
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerView:
     """A worker as a member sees it."""
 

@@ -36,6 +36,7 @@ class Line(Protocol):
     def demand(self, heads: Sequence[Head]) -> None: ...
     def acknowledge(self, key: RunKey, token: Token, *, stale: bool) -> None: ...
     def reach(self, serial: int, slots: int) -> None: ...
+    def drain(self, *, on: bool) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +62,8 @@ class Attached:
     since_refresh: float = 0.0
     disk: tuple[int, int] = (0, 0)
     """Bytes that its spool takes, and that are free on its disk; 0: it didn't say."""
+    drained: bool | None = None
+    """Whether somebody has drained it, as it was told on this stream; None: it wasn't told."""
     refuses: str = ""
     """Why it asks for no new work though it isn't draining, in words."""
     heard: Heard | None = None
@@ -76,7 +79,7 @@ class Attached:
     @property
     def available(self) -> int:
         """Slots that may be used now, if it is there."""
-        if self.draining or self.lost:
+        if self.draining or self.drained or self.lost:
             return 0
         return max(0, self._limit - self._reach)
 
@@ -92,6 +95,14 @@ class Attached:
         self.unable[job] = generation
         if len(self.unable) > MOST_UNABLE:
             del self.unable[next(iter(self.unable))]
+
+    def drain(self, on: bool) -> None:
+        """Somebody has drained it, or nobody any more. It may have been told otherwise on a stream
+        before this one, and does what it hears last.
+        """
+        if on != self.drained and (on or self.drained or self.draining):
+            self.line.drain(on=on)
+        self.drained = on
 
     def tell_demand(self, heads: Sequence[Head]) -> None:
         """What waits here for it, if that is news."""

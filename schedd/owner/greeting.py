@@ -207,6 +207,7 @@ class Greeting:
     async def _look_after(self) -> None:
         """See who is silent, who was lost, and end what waited for a spool."""
         self._workers.look()
+        self._workers.drained({one.worker for one in await self._store.drains()})
         attached = [view.incarnation for view in self._workers.workers()]
         stored = await self._store.incarnations([one.id for one in attached])
         living = {one.id for one in stored if one.lost_at is None}

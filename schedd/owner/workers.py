@@ -143,6 +143,11 @@ class Workers:
         attached.since_refresh = since_refresh
         attached.draining = draining
 
+    def drained(self, names: Collection[str]) -> None:
+        """The workers of these names are drained, and no others."""
+        for attached in self._attached.values():
+            attached.drain(attached.incarnation.worker in names)
+
     def lost(self, incarnations: Iterable[IncarnationId]) -> None:
         """These are written off: nothing more for them, even while their streams stand."""
         self._mark(incarnations, lost=True)

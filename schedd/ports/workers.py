@@ -1,8 +1,8 @@
 """What any member writes down of workers and for them; tokens alone protect it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from schedd.core.ids import (
     Epoch,
@@ -11,15 +11,16 @@ from schedd.core.ids import (
     Token,
 )
 from schedd.core.model import (
+    AuditEntry,
     Incarnation,
     LiveRun,
     Report,
     RunKey,
     Verdict,
 )
-from schedd.core.records import (
-    Unstarted,
-)
+from schedd.core.records import Drain, Unstarted
+
+DrainAudit: TypeAlias = Callable[[Drain | None, Drain | None], AuditEntry]
 
 
 class ResultStore(Protocol):
@@ -60,6 +61,20 @@ class WorkerStore(Protocol):
     async def incarnations(self, ids: Sequence[IncarnationId]) -> list[Incarnation]: ...
     async def of_worker(self, worker: str) -> list[Incarnation]:
         """Those of this worker that aren't lost, newest first."""
+        ...
+
+    async def drains(self) -> list[Drain]:
+        """The workers that are drained, by name."""
+        ...
+
+    async def drain(self, worker: str, by: str, reason: str, entry: DrainAudit) -> Drain:
+        """Have it take nothing more, until it is undrained; `entry` makes the audit's line of what
+        was and what is, if that differs.
+        """
+        ...
+
+    async def undrain(self, worker: str, entry: DrainAudit) -> bool:
+        """Have it take work again; whether it was drained."""
         ...
 
     async def mark_lost(self, incarnation: IncarnationId) -> None:

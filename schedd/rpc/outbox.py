@@ -106,6 +106,10 @@ class Outbox:
         """Tell how far this member goes under grants before the one of this serial."""
         self.put(wire.MemberFrame(reach=wire.Reach(serial=serial, slots=slots)))
 
+    def drain(self, *, on: bool) -> None:
+        """Have it take nothing more, or work again."""
+        self.put(wire.MemberFrame(drain=wire.Drain(undrain=not on)))
+
     def acknowledge(self, key: RunKey, token: Token, *, stale: bool) -> None:
         """Say what became of a result."""
         verdict = (

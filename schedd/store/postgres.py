@@ -20,10 +20,11 @@ from schedd.core.model import (
     Tenure,
     Verdict,
 )
-from schedd.core.records import Probe, Unstarted
+from schedd.core.records import Drain, Probe, Unstarted
 from schedd.store import (
     checkup,
     dispatch,
+    drains,
     idempotency,
     lineage,
     membership,
@@ -37,6 +38,7 @@ from schedd.store.backfill_store import PostgresBackfillStore
 from schedd.store.calendars import PostgresCalendarStore
 from schedd.store.database import Database
 from schedd.store.dead_letter_store import PostgresDeadLetterStore
+from schedd.store.drains import AuditOf as DrainAudit
 from schedd.store.fence import application_name, ending_blockers
 from schedd.store.halving import halved
 from schedd.store.owner import HORIZON, PostgresOwnerStore
@@ -198,6 +200,18 @@ class PostgresWorkerStore:
     async def of_worker(self, worker: str) -> list[Incarnation]:
         """Those of this worker that aren't lost, newest first."""
         return await self.database.call(lambda c: workers.of_worker(c, worker))
+
+    async def drains(self) -> list[Drain]:
+        """Those that are drained, by name."""
+        return await self.database.call(drains.drains)
+
+    async def drain(self, worker: str, by: str, reason: str, entry: DrainAudit) -> Drain:
+        """It takes nothing more."""
+        return await self.database.call(lambda c: drains.begin(c, worker, by, reason, entry))
+
+    async def undrain(self, worker: str, entry: DrainAudit) -> bool:
+        """It takes work again; whether it was drained."""
+        return await self.database.call(lambda c: drains.end(c, worker, entry))
 
     async def mark_lost(self, incarnation: IncarnationId) -> None:
         """For good; the first mark stays."""

@@ -87,6 +87,7 @@ class RecordingLine:
         """Those of the cancelled that are to be killed."""
         self.demanded: list[list[Head]] = []
         self.acknowledged: list[tuple[RunId, Token, bool]] = []
+        self.drained: list[bool] = []
         self.reached: list[tuple[int, int]] = []
         """Serials, and how far this member goes."""
 
@@ -106,6 +107,9 @@ class RecordingLine:
 
     def acknowledge(self, key: RunKey, token: Token, *, stale: bool) -> None:
         self.acknowledged.append((key.run_id, token, stale))
+
+    def drain(self, *, on: bool) -> None:
+        self.drained.append(on)
 
     def reach(self, serial: int, slots: int) -> None:
         self.reached.append((serial, slots))

@@ -1,4 +1,4 @@
-"""`schedctl cluster`, `worker`, `audit`: who is there, and what was done."""
+"""`schedctl cluster`, `audit`: who is there, and what was done."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import click
 
-from schedclient import ApiError, Client, Cluster, Worker
-from schedctl.columns import AUDIT, MEMBERS, SHARD_MOVES, SHARDS, WORKERS, facts
+from schedclient import ApiError, Client, Cluster
+from schedctl.columns import AUDIT, MEMBERS, SHARD_MOVES, SHARDS
 from schedctl.commands.doctor import doctor
 from schedctl.flags import Group, pass_session
 from schedctl.output import instant, length, message, show_facts, show_list, show_listing, show_one
@@ -149,7 +149,7 @@ def resume(session: Session, catch_up: bool | None, catch_up_since: datetime | N
 @pass_session
 def members(session: Session) -> None:
     """Every schedd process."""
-    found = _seen(session, lambda client: client.cluster.members())
+    found = seen(session, lambda client: client.cluster.members())
     show_list(session, found, MEMBERS, lambda one: one.name)
 
 
@@ -157,11 +157,11 @@ def members(session: Session) -> None:
 @pass_session
 def shards(session: Session) -> None:
     """Every partition of the jobs, and who owns it."""
-    found = _seen(session, lambda client: client.cluster.shards())
+    found = seen(session, lambda client: client.cluster.shards())
     show_list(session, found, SHARDS, lambda one: str(one.shard))
 
 
-def _seen(session: Session, read: Callable[[Client], Awaitable[T]]) -> T:
+def seen(session: Session, read: Callable[[Client], Awaitable[T]]) -> T:
     """What a member sees of the cluster; a person is told what is wrong with it, which may be that
     the member sees it as it was.
     """
@@ -182,39 +182,6 @@ def _seen(session: Session, read: Callable[[Client], Awaitable[T]]) -> T:
 
 
 cluster.add_command(doctor)
-
-
-@click.group(cls=Group)
-def worker() -> None:
-    """Workers: the workerd processes that run the work."""
-
-
-@worker.command("list")
-@click.option("--limit", type=click.IntRange(min=1), help="[default: 50 for tables, else all]")
-@pass_session
-def list_workers(session: Session, limit: int | None) -> None:
-    """Every worker."""
-    most = session.limit(limit)
-
-    async def listed(client: Client) -> list[Worker]:
-        return [one async for one in client.workers.list()]
-
-    found = _seen(session, listed)
-    show_list(session, found[:most], WORKERS, lambda one: one.name)
-    if limit is None and most is not None and len(found) > most:
-        message(f"these are the first {most}: --limit N shows more, -o json all")
-
-
-@worker.command()
-@click.argument("name")
-@pass_session
-def describe(session: Session, name: str) -> None:
-    """One worker."""
-    found = session.run(lambda client: client.workers.get(name))
-    if session.tabular:
-        show_facts(session, facts(WORKERS, found))
-    else:
-        show_one(session, found, WORKERS, lambda one: one.name)
 
 
 @click.group(cls=Group)

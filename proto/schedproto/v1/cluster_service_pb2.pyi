@@ -607,6 +607,9 @@ class Worker(google.protobuf.message.Message):
     STARTED_AT_FIELD_NUMBER: builtins.int
     LEASE_AGE_FIELD_NUMBER: builtins.int
     REFUSES_FIELD_NUMBER: builtins.int
+    DRAINED_AT_FIELD_NUMBER: builtins.int
+    DRAINED_BY_FIELD_NUMBER: builtins.int
+    DRAIN_REASON_FIELD_NUMBER: builtins.int
     name: builtins.str
     incarnation: builtins.str
     state: global___Worker.State.ValueType
@@ -617,6 +620,8 @@ class Worker(google.protobuf.message.Message):
     host: builtins.str
     refuses: builtins.str
     """Why it takes no new work though it isn't draining, in words."""
+    drained_by: builtins.str
+    drain_reason: builtins.str
     @property
     def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
     @property
@@ -626,6 +631,12 @@ class Worker(google.protobuf.message.Message):
     @property
     def lease_age(self) -> google.protobuf.duration_pb2.Duration:
         """Since the last refresh of its lease in etcd."""
+
+    @property
+    def drained_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Since when, by whom and why it is to take no new work until it is undrained. DRAINING is what it
+        says itself: a moment later, or because it is about to end. LOST with these: it isn't there.
+        """
 
     def __init__(
         self,
@@ -643,9 +654,12 @@ class Worker(google.protobuf.message.Message):
         started_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         lease_age: google.protobuf.duration_pb2.Duration | None = ...,
         refuses: builtins.str = ...,
+        drained_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        drained_by: builtins.str = ...,
+        drain_reason: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["lease_age", b"lease_age", "started_at", b"started_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["free", b"free", "handlers", b"handlers", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "lease_age", b"lease_age", "name", b"name", "refuses", b"refuses", "running", b"running", "slots", b"slots", "started_at", b"started_at", "state", b"state", "version", b"version"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["drained_at", b"drained_at", "lease_age", b"lease_age", "started_at", b"started_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["drain_reason", b"drain_reason", "drained_at", b"drained_at", "drained_by", b"drained_by", "free", b"free", "handlers", b"handlers", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "lease_age", b"lease_age", "name", b"name", "refuses", b"refuses", "running", b"running", "slots", b"slots", "started_at", b"started_at", "state", b"state", "version", b"version"]) -> None: ...
 
 global___Worker = Worker
 

@@ -512,7 +512,7 @@ class Redrive(google.protobuf.message.Message):
     """It gives each run another payload than it had."""
     @property
     def runs(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
-        """Of the runs that were made, how many are in which state."""
+        """Of the runs that were made, how many are in which state; of one that is asked for by its id."""
 
     @property
     def created_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...

@@ -12,7 +12,8 @@ import pytest
 
 from schedd.core.absence import Departures
 from schedd.core.ids import IncarnationId
-from schedd.core.model import Incarnation
+from schedd.core.model import AuditEntry, Incarnation
+from schedd.core.records import Drain
 from schedd.etcd.access import Access
 from schedd.etcd.client import EtcdClient, connect
 from schedd.owner.greeting import Greeting, Turned
@@ -109,6 +110,28 @@ async def test_a_second_member_finds_the_lease_and_makes_no_other(place: Place):
     before = await place.etcd.get(f"workers/w/{one.id}")
     await place.greeting.greet(one, [])
     assert await place.etcd.get(f"workers/w/{one.id}") == before
+
+
+async def test_a_drain_is_of_the_name_so_the_next_incarnation_is_told_too(place: Place):
+    def entry(before: Drain | None, after: Drain | None) -> AuditEntry:
+        return AuditEntry("ops", "drain", "worker/w", "ok")
+
+    first, line = someone(), RecordingLine()
+    await place.greeting.greet(first, [])
+    attached = place.workers.attach(first, line)
+    await place.world.store.workers.drain("w", "ops", "", entry)
+    await place.greeting._look_after()
+    assert line.drained == [True]
+    place.workers.detach(attached)
+
+    second, line = newcomer(first), RecordingLine()
+    await place.greeting.greet(second, [])
+    place.workers.attach(second, line)
+    await place.greeting._look_after()
+    assert line.drained == [True]
+    await place.world.store.workers.undrain("w", entry)
+    await place.greeting._look_after()
+    assert line.drained == [True, False]
 
 
 async def test_a_newcomer_from_the_same_spool_ends_the_earlier_incarnation_at_once(place: Place):

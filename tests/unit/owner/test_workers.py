@@ -177,6 +177,28 @@ def test_a_worker_is_told_only_what_waits_for_it(workers: Workers):
     assert (first.demanded, second.demanded) == ([], [[head]])
 
 
+def test_nothing_is_offered_of_a_worker_that_is_drained_and_it_is_told_once(workers: Workers):
+    line, other = RecordingLine(), RecordingLine()
+    workers.granted(workers.attach(worker(1), line), slots=2, received=0)
+    workers.granted(workers.attach(worker(2), other), slots=2, received=0)
+    for names in ({"w1"}, {"w1", "nobody"}):
+        workers.drained(names)
+        assert [offer.incarnation.worker for offer in workers.offers()] == ["w2"]
+    workers.drained(())
+    assert len(workers.offers()) == 2
+    assert (line.drained, other.drained) == ([True, False], [])
+
+
+def test_a_worker_that_was_told_of_a_drain_on_another_stream_is_told_when_it_is_over(
+    workers: Workers,
+):
+    line = RecordingLine()
+    workers.attach(worker(1), line).draining = True
+    workers.drained(())
+    workers.drained(())
+    assert line.drained == [False]
+
+
 def test_what_waits_is_looked_up_once_for_workers_that_can_do_the_same(workers: Workers):
     for number in range(1, 6):
         workers.attach(worker(number), RecordingLine())

@@ -139,6 +139,41 @@ async def test_a_pause_is_told_by_whom_since_when_and_why(ctl, member):
     assert "PAUSED" not in (await ctl("cluster", "resume", "--catch-up")).out
 
 
+def drained(**facts: object) -> wire.Worker:
+    worker = wire.Worker(name="w1", drained_by="ops", drain_reason="disks", **facts)
+    worker.drained_at.FromDatetime(NOW)
+    return worker
+
+
+async def test_a_drain_is_waited_for_until_the_worker_says_so_and_runs_nothing(ctl, member):
+    live, draining = wire.Worker.STATE_LIVE, wire.Worker.STATE_DRAINING
+    member.say("DrainWorker", drained(state=live))
+    member.say("GetWorker", drained(state=draining, running=2), drained(state=draining))
+    ended = await ctl("worker", "drain", "w1", "--reason", "disks", "--wait")
+    assert (ended.code, ended.out) == (0, "")
+    assert ended.err.splitlines() == [
+        "nothing runs on it",
+        "2 still running",
+        "nothing runs on it",
+        "drained w1: nothing runs on it; schedctl worker undrain w1",
+    ]
+    [asked] = member.heard("DrainWorker")
+    assert asked.reason == "disks"
+
+
+async def test_who_was_drained_by_whom_stands_in_its_description(ctl, member):
+    member.say("DrainWorker", drained(state=wire.Worker.STATE_LIVE, running=1))
+    member.say("GetWorker", drained(state=wire.Worker.STATE_DRAINING))
+    assert "draining w1: 1 still running" in (await ctl("worker", "drain", "w1")).err
+    out = (await ctl("worker", "describe", "w1")).out
+    assert "DRAINING" in out
+    assert "ops" in out
+    member.say("UndrainWorker", wire.Worker(name="w1", state=wire.Worker.STATE_LIVE))
+    assert "undrained w1" in (await ctl("worker", "undrain", "w1")).err
+    member.say("GetWorker", wire.Worker(name="w1", state=wire.Worker.STATE_LIVE))
+    assert "w1 wasn't drained" in (await ctl("worker", "undrain", "w1")).err
+
+
 async def test_a_recovery_is_told_as_such(ctl, member):
     held = wire.Cluster(paused=True, recovering=True, paused_by="schedd", pause_note="it went back")
     held.paused_at.FromDatetime(NOW)

@@ -94,6 +94,20 @@ async def test_a_bug_in_an_executor_ends_its_run_alone(tmp_path: Path) -> None:
     assert result.error == "a bug in the worker's executor of shell: RuntimeError"
 
 
+def test_who_leaves_takes_no_work_again_whoever_undrains_it(tmp_path: Path) -> None:
+    spool, admission = Spool(tmp_path), Admission(1, Incarnation("i"))
+    courier = Courier(spool, lambda _key, _verdict: None)
+    trust = Trust(60.0, boottime())
+    work = Work("w1", admission, trust, JudgingClock(), {}, courier, Metrics())
+    work.drain(on=True)
+    work.drain(on=False)
+    assert not admission.draining
+    work.leave()
+    work.drain(on=False)
+    assert admission.draining
+    spool.close()
+
+
 async def ended(home: Path, trust: Trust, executor: Executor, **how: Any) -> pb.Result:
     """What becomes of one run."""
     spool, clock = Spool(home), JudgingClock()

@@ -1,0 +1,104 @@
+"""`schedctl worker`: who runs the work, and who is to take no more of it."""
+
+from __future__ import annotations
+
+import click
+
+from schedclient import Client, Worker
+from schedctl.columns import WORKERS, facts
+from schedctl.commands.cluster import seen
+from schedctl.flags import Group, pass_session
+from schedctl.following import to_its_end
+from schedctl.output import message, show_facts, show_list, show_one
+from schedctl.session import Session
+
+
+@click.group(cls=Group)
+def worker() -> None:
+    """Workers: the workerd processes that run the work."""
+
+
+@worker.command("list")
+@click.option("--limit", type=click.IntRange(min=1), help="[default: 50 for tables, else all]")
+@pass_session
+def list_workers(session: Session, limit: int | None) -> None:
+    """Every worker."""
+    most = session.limit(limit)
+
+    async def listed(client: Client) -> list[Worker]:
+        return [one async for one in client.workers.list()]
+
+    found = seen(session, listed)
+    show_list(session, found[:most], WORKERS, lambda one: one.name)
+    if limit is None and most is not None and len(found) > most:
+        message(f"these are the first {most}: --limit N shows more, -o json all")
+
+
+@worker.command()
+@click.argument("name")
+@pass_session
+def describe(session: Session, name: str) -> None:
+    """One worker."""
+    found = session.run(lambda client: client.workers.get(name))
+    if session.tabular:
+        show_facts(session, facts(WORKERS, found))
+    else:
+        show_one(session, found, WORKERS, lambda one: one.name)
+
+
+@worker.command()
+@click.argument("name")
+@click.option("--reason", default="", help="Why; everybody sees it.")
+@click.option("--wait", is_flag=True, help="Stay until nothing runs on it; tell how far it is.")
+@pass_session
+def drain(session: Session, name: str, reason: str, wait: bool) -> None:
+    """Give it no new work, also after its next start, until it is undrained.
+
+    What it runs it finishes.
+    """
+
+    async def work(client: Client) -> Worker:
+        drained = await client.workers.drain(name, reason=reason)
+        if not wait:
+            return drained
+        return await to_its_end(
+            session,
+            drained,
+            lambda: client.workers.get(name),
+            _left,
+            lambda one: one.state == "LOST" or (one.state == "DRAINING" and not one.running),
+            name="drain",
+            remedy=f"see `schedctl worker describe {name}`, or `schedctl worker undrain {name}`",
+        )
+
+    found = session.run(work)
+    if not session.tabular:
+        show_one(session, found, WORKERS, lambda one: one.name)
+    if wait:
+        message(f"drained {name}: nothing runs on it; schedctl worker undrain {name}")
+    else:
+        message(f"draining {name}: {_left(found)}; schedctl worker undrain {name}")
+
+
+@worker.command()
+@click.argument("name")
+@click.option("--reason", default="", help="Why; it stands in the audit.")
+@pass_session
+def undrain(session: Session, name: str, reason: str) -> None:
+    """Give it work again."""
+
+    async def both(client: Client) -> tuple[Worker, Worker]:
+        before = await client.workers.get(name)
+        return before, await client.workers.undrain(name, reason=reason)
+
+    before, after = session.run(both)
+    if not session.tabular:
+        show_one(session, after, WORKERS, lambda one: one.name)
+    message(f"undrained {name}" if before.drained_at else f"{name} wasn't drained")
+
+
+def _left(found: Worker) -> str:
+    """What a drain still waits for."""
+    if found.state == "LOST":
+        return "it isn't there"
+    return f"{found.running} still running" if found.running else "nothing runs on it"

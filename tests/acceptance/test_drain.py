@@ -1,0 +1,68 @@
+"""A worker drained and undrained on a real cluster, also through its own restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from schedclient import SyncClient
+from support.cluster import DevCluster
+from support.probe import Probe
+from support.wait import PATIENCE, wait_until
+
+RUNS = 12
+
+
+def test_a_drained_worker_finishes_what_it_has_and_gets_nothing_until_it_is_undrained(
+    rough: DevCluster, client: SyncClient, tmp_path: Path
+) -> None:
+    finish = tmp_path / "finish"
+    held = Probe(tmp_path / "held")
+    wait = f"while [ ! -e {finish} ]; do sleep 0.1; done"
+    running = client.submit(name="held", shell=held.shell(wait))
+    wait_until(held.starts, PATIENCE, "it has started")
+    drained = held.starts()[0].worker
+
+    rough.schedctl("worker", "drain", drained, "--reason", "new kernel")
+    wait_until(
+        lambda: client.workers.get(drained).state == "DRAINING", PATIENCE, "it has heard of it"
+    )
+    assert client.workers.get(drained).running == 1, "what it runs goes on"
+    assert drained not in workers_of(client, tmp_path / "while-drained")
+    finish.touch()
+    assert client.runs.wait(running, timeout=20).succeeded
+    rough.schedctl("worker", "drain", drained, "--wait")
+
+    rough.terminate(drained)
+    rough.up()
+    wait_until(
+        lambda: client.workers.get(drained).state == "DRAINING", PATIENCE, "its next start knows"
+    )
+    assert client.workers.get(drained).drain_reason == "new kernel"
+    assert drained not in workers_of(client, tmp_path / "restarted")
+
+    others = [one.name for one in client.workers.list() if one.name != drained]
+    for name in others:
+        client.workers.drain(name)
+    client.workers.undrain(drained)
+    try:
+        wait_until(
+            lambda: client.workers.get(drained).state == "LIVE", PATIENCE, "it has heard of that"
+        )
+        wait_until(
+            lambda: {client.workers.get(one).state for one in others} == {"DRAINING"},
+            PATIENCE,
+            "so have the others",
+        )
+        assert set(workers_of(client, tmp_path / "undrained")) == {drained}
+    finally:
+        for name in others:
+            client.workers.undrain(name)
+
+
+def workers_of(client: SyncClient, file: Path) -> list[str]:
+    """Who runs so many runs that are submitted now."""
+    probe = Probe(file)
+    runs = [client.submit(name=f"{file.name}-{n}", shell=probe.shell()) for n in range(RUNS)]
+    for run in runs:
+        assert client.runs.wait(run, timeout=20).succeeded
+    return [start.worker for start in probe.starts()]

@@ -1,0 +1,89 @@
+"""Draining a worker as a person sees it, on a real database."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from schedd.api.errors import InvalidArgument, NotFound
+from schedd.core.records import WorkerView
+from schedproto.v1 import cluster_service_pb2 as wire
+from support.store import incarnation
+
+
+@pytest.fixture
+async def there(api):
+    """`w1`, attached here."""
+    one = incarnation(worker="w1")
+    await api.world.store.workers.register(one)
+    api.lines.attached = [WorkerView(one, True, False, free=2, running=2, lease_age=0.0)]
+    return api
+
+
+async def test_a_drain_says_since_when_by_whom_and_why_until_it_ends(there):
+    asked = wire.DrainWorkerRequest(worker="w1", reason="new kernel", request_id="r1")
+    drained = await there("DrainWorker", asked)
+    assert (drained.drained_by, drained.drain_reason, drained.running) == (
+        "tester",
+        "new kernel",
+        2,
+    )
+    assert drained.state == wire.Worker.STATE_LIVE, "it hasn't heard of it yet"
+    assert (await there("GetWorker", wire.GetWorkerRequest(worker="w1"))) == drained
+
+    free = await there("UndrainWorker", wire.UndrainWorkerRequest(worker="w1", reason="done"))
+    assert (free.drained_by, free.HasField("drained_at")) == ("", False)
+
+    second, first = (await there("ListAudit", wire.ListAuditRequest(object="worker/w1"))).entries
+    assert (first.actor, first.action, first.source) == ("tester", "drain", "test request:r1")
+    assert json.loads(first.before) == {"drained": False}
+    told = {"drained": True, "by": "tester", "reason": "new kernel"}
+    assert json.loads(first.after) == json.loads(second.before) == told
+    assert second.action == "undrain"
+    assert json.loads(second.after) == {"drained": False, "reason": "done"}
+
+
+async def test_draining_again_changes_the_reason_and_nothing_else(there):
+    first = await there("DrainWorker", wire.DrainWorkerRequest(worker="w1", reason="one"))
+    again = await there("DrainWorker", wire.DrainWorkerRequest(worker="w1"))
+    assert again == first
+    other = await there("DrainWorker", wire.DrainWorkerRequest(worker="w1", reason="two"))
+    assert (other.drained_at, other.drain_reason) == (first.drained_at, "two")
+    entries = (await there("ListAudit", wire.ListAuditRequest(object="worker/w1"))).entries
+    assert len(entries) == 2, "what changed nothing isn't told"
+
+
+async def test_a_drained_worker_that_is_gone_is_still_listed_and_may_be_undrained(there):
+    await there("DrainWorker", wire.DrainWorkerRequest(worker="w1", reason="new disk"))
+    there.lines.attached = []
+    [gone] = (await there("ListWorkers", wire.ListWorkersRequest())).workers
+    assert (gone.name, gone.state, gone.drain_reason) == (
+        "w1",
+        wire.Worker.STATE_LOST,
+        "new disk",
+    )
+    free = await there("UndrainWorker", wire.UndrainWorkerRequest(worker="w1"))
+    assert (free.state, free.drained_by) == (wire.Worker.STATE_LOST, "")
+    assert not (await there("ListWorkers", wire.ListWorkersRequest())).workers
+
+
+async def test_one_that_isnt_drained_stays_as_it_is(there):
+    before = await there("GetWorker", wire.GetWorkerRequest(worker="w1"))
+    assert (await there("UndrainWorker", wire.UndrainWorkerRequest(worker="w1"))) == before
+    assert not (await there("ListAudit", wire.ListAuditRequest(object="worker/w1"))).entries
+
+
+@pytest.mark.parametrize("name", ["", "nobody"])
+async def test_nobody_of_an_unknown_name_is_drained(there, name):
+    for call, request in (
+        ("DrainWorker", wire.DrainWorkerRequest(worker=name)),
+        ("UndrainWorker", wire.UndrainWorkerRequest(worker=name)),
+    ):
+        with pytest.raises(NotFound, match="no live worker"):
+            await there(call, request)
+
+
+async def test_a_reason_is_one_line(there):
+    with pytest.raises(InvalidArgument, match="reason"):
+        await there("DrainWorker", wire.DrainWorkerRequest(worker="w1", reason="a\nb"))
