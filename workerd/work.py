@@ -28,8 +28,16 @@ from workerd.core.ids import Address, Incarnation, Key
 from workerd.core.outcome import Cause, Outcome, Reason, Verdict, stopped
 from workerd.core.trust import Trust
 from workerd.courier import Courier
-from workerd.executors.base import Attempt, Executor, Stop, dies_with_lease, timeout_of
+from workerd.executors.base import (
+    Attempt,
+    Executor,
+    Stop,
+    dies_with_lease,
+    heartbeat_timeout_of,
+    timeout_of,
+)
 from workerd.metrics import Metrics
+from workerd.pulse import Pulse
 
 log = logging.getLogger(__name__)
 
@@ -228,7 +236,9 @@ class Work:
             timeout.total_seconds(), self._time_over, item
         )
         self._metrics.started(action).inc()
-        attempt = Attempt(assignment, self._worker, utcnow() + timeout)  # by the job's own clock
+        pulse = Pulse(heartbeat_timeout_of(assignment), lambda: self._silent(item))
+        # By the job's own clock.
+        attempt = Attempt(assignment, self._worker, utcnow() + timeout, pulse.beat)
         await BEFORE_EXEC()
         try:
             outcome = await self._executors[action].run(attempt, item.stop)
@@ -238,6 +248,7 @@ class Work:
             outcome = Outcome(Verdict.FAILED, Reason.EXCEPTION, told)
         finally:
             timer.cancel()
+            pulse.close()
         self._judge(item)
         if item.stop.cause is Cause.LEASE_LOST and outcome.verdict is Verdict.FAILED:
             # The keeper may have killed it; this process has stood still.
@@ -270,6 +281,10 @@ class Work:
     def _time_over(self, item: _Item) -> None:
         self._judge(item)
         item.stop.ask(Cause.TIMEOUT)
+
+    def _silent(self, item: _Item) -> None:
+        self._judge(item)
+        item.stop.ask(Cause.SILENCE)
 
     async def _forget(self) -> NoReturn:
         while True:

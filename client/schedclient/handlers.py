@@ -58,6 +58,13 @@ class Context:
     worker: str
     cancel: threading.Event = field(default_factory=threading.Event)
     """Set when the attempt should end: a cancel, its timeout, a shutdown. Threads must look."""
+    on_heartbeat: Callable[[], object] = field(default=lambda: None, repr=False, compare=False)
+
+    def heartbeat(self) -> None:
+        """It goes on. To be said at least once in each `heartbeat_timeout` of the job, if it has
+        one; from any thread.
+        """
+        self.on_heartbeat()
 
     @property
     def idempotency_key(self) -> str:

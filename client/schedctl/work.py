@@ -22,6 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 PLAIN: Final = {
     "priority": "priority",
     "timeout": "timeout",
+    "heartbeat_timeout": "heartbeat_timeout",
     "kill_after": "kill_after",
     "run_timeout": "run_timeout",
     "start_deadline": "start_deadline",
@@ -83,6 +84,9 @@ def work_options(command: F) -> F:
             click.option("--max-attempts", metavar="N", help="Tries in all.  [default: 4]"),
             click.option("--backoff", metavar="10s", help="Wait before the second try."),
             click.option("--timeout", metavar="1h", help="Of one attempt.  [default: 1h]"),
+            click.option(
+                "--heartbeat-timeout", metavar="1m", help="Of a handler: how long it may be silent."
+            ),
             click.option("--kill-after", metavar="10s", help="From terminate to kill."),
             click.option("--run-timeout", metavar="DURATION", help="Over all attempts."),
             click.option("--start-deadline", metavar="DURATION", help="Missed if it waits longer."),

@@ -66,7 +66,7 @@ SINCE_LEVEL_2 = ("max_runs", "pause_after_failures")
 SINCE_LEVEL_3 = ("exclude",)
 SINCE_LEVEL_4 = (
     *("retry.retry_on", "retry.fail_on", "require", "prefer", "placement"),
-    *("start_deadline", "run_timeout"),
+    *("start_deadline", "run_timeout", "heartbeat_timeout"),
 )
 """What an owner of the level before would pass over in silence."""
 
@@ -193,6 +193,7 @@ def definition_of(
         timeout=_given(spec, "timeout", timedelta(hours=1)),
         start_deadline=_asked(spec, "start_deadline"),
         run_timeout=_asked(spec, "run_timeout"),
+        heartbeat_timeout=_asked(spec, "heartbeat_timeout"),
         kill_after=_given(spec, "kill_after", timedelta(seconds=10)),
         kills_on_lease_lost=spec.on_lease_lost == job_pb2.ON_LEASE_LOST_KILL,
         slots=spec.slots or 1,

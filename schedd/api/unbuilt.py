@@ -12,7 +12,6 @@ FIELDS: dict[str, frozenset[str]] = {
     "schedd.v1.Job": frozenset(
         {
             "pool",
-            "heartbeat_timeout",
             "after",
             "grpc",
             "on_failure",

@@ -35,7 +35,7 @@ MOST_VALUES = 100
 """Of labels that a job asks of its worker, and of what each of them may be."""
 MOST_COUNTED = 1_000_000_000
 """Of what is counted in a row of the database."""
-NEVER_ZERO = frozenset({"timeout", "start_deadline", "run_timeout"})
+NEVER_ZERO = frozenset({"timeout", "start_deadline", "run_timeout", "heartbeat_timeout"})
 """Durations of which none at all would let nothing run."""
 _NO_ID = UUID(int=0)
 
@@ -328,12 +328,15 @@ def _number_violations(job: job_pb2.Job) -> Iterator[Violation]:
     if job.overlap_limit < 0 or (job.overlap_limit and job.overlap != job_pb2.OVERLAP_ALLOW):
         problem = "the N of overlap: allow: N must be positive, and goes with allow alone"
         yield Violation("overlap_limit", problem)
+    if job.HasField("heartbeat_timeout") and job.WhichOneof("action") != "python":
+        yield Violation("heartbeat_timeout", "goes with python alone: only handlers beat")
     durations: tuple[tuple[Message, str, str], ...] = (
         (retry, "retry.", "backoff"),
         (retry, "retry.", "max"),
         (job, "", "timeout"),
         (job, "", "start_deadline"),
         (job, "", "run_timeout"),
+        (job, "", "heartbeat_timeout"),
         (job, "", "kill_after"),
         (job.catch_up, "catch_up.", "window"),
     )

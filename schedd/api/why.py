@@ -35,6 +35,7 @@ ENDS: Final = {
     "HTTP_STATUS": "the answer's status doesn't mean success",
     "EXCEPTION": "its handler raised",
     "TIMEOUT": "an attempt took longer than its timeout",
+    "HEARTBEAT_TIMEOUT": "its handler was silent for longer than the job's heartbeat_timeout",
     "WORKER_LOST": "its worker was lost, and the job says delivery: at_most_once",
     "TOO_MANY_LOSSES": "it lost its worker too often",
     "DONT_RETRY": "it said itself that trying again is no use",

@@ -24,6 +24,7 @@ KINDS: Final = frozenset(
         Reason.HTTP_STATUS,
         Reason.EXCEPTION,
         Reason.TIMEOUT,
+        Reason.HEARTBEAT_TIMEOUT,
     }
 )
 """Reasons that an attempt's failure may have and that can be named."""

@@ -130,6 +130,8 @@ class Definition:
     """For how long a run may wait for its first start."""
     run_timeout: timedelta | None = None
     """Over all attempts, and what lies between."""
+    heartbeat_timeout: timedelta | None = None
+    """After so long without a heartbeat of its handler an attempt has failed."""
     kill_after: timedelta = timedelta(seconds=10)
     kills_on_lease_lost: bool = False
     slots: int = 1

@@ -122,6 +122,8 @@ def assignment(assigned: Assigned, known: Known) -> worker_service_pb2.Assignmen
         else job_pb2.ON_LEASE_LOST_FINISH,
         traceparent=traceparent(run.key.run_id, run.token),
     )
+    if definition.heartbeat_timeout is not None:
+        message.heartbeat_timeout.CopyFrom(span(definition.heartbeat_timeout))
     match known.spec.WhichOneof("action"):
         case "shell":
             message.shell.CopyFrom(known.spec.shell)

@@ -63,6 +63,7 @@ WRONG: Final[Mapping[str, Mapping[str, Any]]] = {
     "timeout": {**DAILY, "timeout": "0s"},
     "start_deadline": {**DAILY, "start_deadline": "0s"},
     "run_timeout": {**DAILY, "run_timeout": "-1s"},
+    "heartbeat_timeout": {**DAILY, "heartbeat_timeout": "1m"},
     "kill_after": {**DAILY, "kill_after": "-1s"},
     "pause_after_failures": {**DAILY, "pause_after_failures": -1},
     "shell": {**DAILY, "shell": {"argv": []}},

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import signal
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -93,6 +96,20 @@ async def forever(payload, ctx):
 
 @handler
 def patient(payload, ctx):
+    ctx.cancel.wait(300)
+
+@handler
+async def lively(payload, ctx):
+    for _ in range(10):
+        await asyncio.sleep(0.1)
+        ctx.heartbeat()
+    await asyncio.sleep(300)
+
+@handler
+def lively_thread(payload, ctx):
+    for _ in range(10):
+        time.sleep(0.1)
+        ctx.heartbeat()
     ctx.cancel.wait(300)
 
 @handler
@@ -193,6 +210,33 @@ async def test_a_timeout_cancels_a_coroutine_which_may_clean_up(tmp_path: Path) 
         result = await call(stream, "forever", str(mark), timeout=0.3)
         assert result.reason == common_pb2.REASON_TIMEOUT
         assert mark.read_text() == "cleaned up"
+
+
+@pytest.mark.parametrize("handler", ["lively", "lively_thread"])
+async def test_a_handler_is_ended_when_it_is_silent_for_too_long_and_not_before(
+    tmp_path: Path, handler: str
+) -> None:
+    async with shop(tmp_path) as (_, _, stream):
+        result = await call(stream, handler, heartbeat_timeout=0.5)
+        assert result.outcome == pb.Result.OUTCOME_FAILED
+        assert result.reason == common_pb2.REASON_HEARTBEAT_TIMEOUT
+        took = result.finished_at.ToDatetime() - result.started_at.ToDatetime()
+        assert timedelta(seconds=1.5) <= took < timedelta(seconds=10)
+
+
+async def test_a_worker_that_stood_still_gives_its_handlers_another_while(tmp_path: Path) -> None:
+    """It hears nothing meanwhile, and they can say nothing."""
+    async with shop(tmp_path) as (_, worker, stream):
+        action = job_pb2.PythonAction(handler="lively")
+        key = await stream.assign(python=action, payload="null", heartbeat_timeout=1.0)
+        await stream.holds(key, pb.Holding.STATE_RUNNING)
+        worker.signal(signal.SIGSTOP)
+        await asyncio.sleep(2.5)
+        worker.signal(signal.SIGCONT)
+        result = await stream.result_of(key)
+        assert result.reason == common_pb2.REASON_HEARTBEAT_TIMEOUT
+        took = result.finished_at.ToDatetime() - result.started_at.ToDatetime()
+        assert took >= timedelta(seconds=2.5 + 1.0)
 
 
 async def test_a_thread_is_asked_to_end_and_left_behind_when_it_does_not(tmp_path: Path) -> None:

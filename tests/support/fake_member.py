@@ -219,6 +219,7 @@ class FakeMember(WorkerServiceServicer):
         start_in: float | None = None,
         start_within: float = PATIENCE,
         timeout: float | None = None,
+        heartbeat_timeout: float | None = None,
         kill_after: float | None = None,
         payload: str | bytes | None = None,
         **fields: Any,
@@ -235,6 +236,8 @@ class FakeMember(WorkerServiceServicer):
         message.start_by.FromDatetime(begin + timedelta(seconds=start_within))
         if argv is not None:
             message.shell.CopyFrom(job_pb2.ShellAction(argv=argv))
+        if heartbeat_timeout is not None:
+            message.heartbeat_timeout.FromTimedelta(timedelta(seconds=heartbeat_timeout))
         if timeout is not None:
             message.timeout.FromTimedelta(timedelta(seconds=timeout))
         if kill_after is not None:

@@ -47,6 +47,7 @@ class Reason(Enum):
     HTTP_STATUS = 22
     EXCEPTION = 24
     TIMEOUT = 25
+    HEARTBEAT_TIMEOUT = 26
     WORKER_LOST = 28
     DONT_RETRY = 30
     BY_USER = 40
@@ -56,6 +57,7 @@ class Cause(Enum):
     """Why this worker stops an attempt."""
 
     TIMEOUT = auto()
+    SILENCE = auto()
     CANCEL = auto()
     DRAIN = auto()
     LEASE_LOST = auto()
@@ -88,6 +90,7 @@ def stopped(cause: Cause, detail: str = "", output: tuple[Piece, ...] = ()) -> O
     """The outcome of an attempt that ended because we ended it."""
     verdict, reason, error = {
         Cause.TIMEOUT: (Verdict.FAILED, Reason.TIMEOUT, "its time was over"),
+        Cause.SILENCE: (Verdict.FAILED, Reason.HEARTBEAT_TIMEOUT, "no heartbeat came in time"),
         Cause.CANCEL: (Verdict.CANCELLED, Reason.BY_USER, "cancelled"),
         Cause.DRAIN: (Verdict.RETURNED, Reason.NONE, "handed back: the worker shuts down"),
         Cause.LEASE_LOST: (Verdict.RETURNED, Reason.WORKER_LOST, "killed: the lease was lost"),

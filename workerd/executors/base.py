@@ -35,6 +35,8 @@ class Attempt:
     worker: str
     deadline: datetime
     """When its timeout ends it."""
+    beat: Callable[[], object] = lambda: None
+    """To be called, from any thread, when what it runs says that it goes on."""
 
     @property
     def key(self) -> Key:
@@ -152,6 +154,11 @@ def dies_with_lease(assignment: pb.Assignment) -> bool:
 def payload_bytes(payload: common_pb2.Payload) -> bytes:
     """JSON as its text in UTF-8, raw bytes as they are."""
     return payload.raw if payload.WhichOneof("kind") == "raw" else payload.json.encode()
+
+
+def heartbeat_timeout_of(assignment: pb.Assignment) -> float:
+    """Seconds of silence that end the attempt; 0: it may be silent."""
+    return assignment.heartbeat_timeout.ToTimedelta().total_seconds()
 
 
 def rfc3339(instant: datetime) -> str:

@@ -39,7 +39,7 @@ from workerd.executors.threads import Threads
 
 log = logging.getLogger(__name__)
 
-_FINAL = (Cause.TIMEOUT, Cause.CANCEL)
+_FINAL = (Cause.TIMEOUT, Cause.SILENCE, Cause.CANCEL)
 """After these no other worker begins where this thread may still be."""
 
 _NEVER_OUT = (
@@ -190,6 +190,7 @@ def _context(attempt: Attempt) -> sdk.Context:
         fencing_token=given.key.fencing_token,
         traceparent=given.traceparent,
         worker=attempt.worker,
+        on_heartbeat=attempt.beat,
     )
 
 
