@@ -168,6 +168,8 @@ class SyncWorkers(_Face[Workers]):
 
     list = _iterating(Workers.list)
     get = _blocking(Workers.get)
+    drain = _blocking(Workers.drain)
+    undrain = _blocking(Workers.undrain)
 
 
 class SyncAudit(_Face[Audit]):

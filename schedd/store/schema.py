@@ -298,6 +298,15 @@ incarnations = Table(
     Column("lost_at", INSTANT),
 )
 
+drains = Table(
+    "drains",
+    metadata,
+    Column("worker", Text, primary_key=True),
+    Column("drained_at", INSTANT, nullable=False),
+    Column("drained_by", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+)
+
 audit = Table(
     "audit",
     metadata,

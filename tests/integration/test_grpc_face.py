@@ -14,8 +14,6 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 from schedproto.v1 import (
-    cluster_service_pb2,
-    cluster_service_pb2_grpc,
     job_pb2,
     job_service_pb2,
     job_service_pb2_grpc,
@@ -86,11 +84,13 @@ def test_a_refusal_says_what_why_and_what_to_do(channels: list[grpc.Channel]):
 
 
 def test_what_isnt_built_is_refused_by_name(channels: list[grpc.Channel]):
-    cluster = cluster_service_pb2_grpc.ClusterServiceStub(channels[0])
+    jobs = job_service_pb2_grpc.JobServiceStub(channels[0])
+    shell = job_pb2.ShellAction(argv=["true"])
+    pooled = job_pb2.Job(name="j", on_demand=True, shell=shell, pool="reports")
     with pytest.raises(grpc.RpcError) as refused:
-        cluster.DrainWorker(cluster_service_pb2.DrainWorkerRequest(worker="x"), timeout=DEADLINE)
+        jobs.CreateJob(job_service_pb2.CreateJobRequest(job=pooled), timeout=DEADLINE)
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    assert "DrainWorker" in refused.value.details()
+    assert "pool" in refused.value.details()
     assert details(refused.value)[0].reason == "NOT_BUILT"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from schedd.core.ids import IncarnationId
 from schedd.core.model import Incarnation
+from schedd.core.records import Drain
 from schedd.owner.greeting import Greeting
 from schedd.owner.workers import Workers
 from support.runs import NOW, RecordingLine, SetClock, worker
@@ -24,6 +25,9 @@ class Rows:
     async def incarnations(self, ids: Sequence[IncarnationId]) -> list[Incarnation]:
         self.meanwhile()
         return [replace(one, lost_at=NOW) for one in self.stored if one.id in ids]
+
+    async def drains(self) -> list[Drain]:
+        return []
 
     async def end(self, worker: str, incarnation: IncarnationId) -> None:
         self.ended.append(incarnation)
