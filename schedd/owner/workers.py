@@ -70,6 +70,8 @@ class Workers:
         self._silent_after = silent_after
         self._boot = boot
         self._attached: dict[IncarnationId, Attached] = {}
+        self._drained: frozenset[str] | None = None
+        """Names of workers that are drained, as they were last read."""
         self._revocations = Revocations()
         self.elsewhere: Elsewhere = Nowhere()
         self._slots_freed: list[Callable[[], None]] = []
@@ -92,9 +94,11 @@ class Workers:
 
     # -- what the streams tell --
 
-    def attach(self, incarnation: Incarnation, line: Line) -> Attached:
+    def attach(self, incarnation: Incarnation, line: Line, *, draining: bool = False) -> Attached:
         """A stream was opened; it takes the place of an older one of the same incarnation."""
-        attached = Attached(incarnation, line, spoke_at=self._boot())
+        attached = Attached(incarnation, line, spoke_at=self._boot(), draining=draining)
+        if self._drained is not None:
+            attached.drain(incarnation.worker in self._drained)
         self._attached[incarnation.id] = attached
         self.look()
         self._emit(WorkerCame(incarnation.worker, incarnation.id))
@@ -145,8 +149,9 @@ class Workers:
 
     def drained(self, names: Collection[str]) -> None:
         """The workers of these names are drained, and no others."""
+        self._drained = frozenset(names)
         for attached in self._attached.values():
-            attached.drain(attached.incarnation.worker in names)
+            attached.drain(attached.incarnation.worker in self._drained)
 
     def lost(self, incarnations: Iterable[IncarnationId]) -> None:
         """These are written off: nothing more for them, even while their streams stand."""

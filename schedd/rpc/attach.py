@@ -101,8 +101,7 @@ class WorkerService:
         if isinstance(turned, Turned):
             await abort(context, turned.status, turned.message, reason=turned.reason)
         await context.write(wire.MemberFrame(welcome=self._welcome()))
-        attached = self._workers.attach(incarnation, outbox)
-        attached.draining = hello.draining
+        attached = self._workers.attach(incarnation, outbox, draining=hello.draining)
         self._outboxes.add(outbox)
         try:
             await self._talk(context, attached, outbox)

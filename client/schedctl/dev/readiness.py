@@ -2,6 +2,7 @@
 
 Ready means: every daemon says so itself (`/readyz`); every member, asked for `/api/v1/cluster`,
 names a leader and every shard owned; every worker is attached to every member, as its metrics tell.
+One that is drained is as ready as it was left.
 A count of workers by their leases would not do: one that was just killed still counts.
 """
 
@@ -10,10 +11,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from schedctl.dev.http import fetch
 from schedctl.dev.records import Kind, State
+
+DRAINING: Final = "draining"
+"""What a drained worker says of itself."""
 
 
 def lacking(state: State) -> str | None:
@@ -31,7 +35,7 @@ def lacking_among(members: Mapping[str, str], workers: Mapping[str, str]) -> str
         answer = fetch(f"http://{http}/readyz")
         if answer is None:
             return f"{name} does not answer at {http}"
-        if answer.status != 200:
+        if answer.status != 200 and not (name in workers and _line(answer.body) == DRAINING):
             return f"{name} is not ready: {_line(answer.body)}"
     for name, http in members.items():
         if (view := cluster_view(http)) is None:

@@ -28,6 +28,9 @@ TIMINGS = Timings(first_quiet=3.0, second_quiet=3.0, settle=15.0, least=20.0)
 HELD_UP = 8.0
 """Seconds that a worker is held up before its starts: past its trust and every `start_by`."""
 
+HANDED_WITHIN = 1.2
+"""Seconds in which an instant of each-second jobs comes, and their runs are handed out."""
+
 LONG = Probe("long", cron=EVERY_TWO, lasts=8.0, overlap="allow")
 WHILE = Probe("while", lasts=1.5, overlap="allow")
 MOST = Probe("most-while", cron=EVERY_TWO, lasts=1.5, overlap="allow", at_most_once=True)
@@ -124,12 +127,15 @@ def _loop_hung(run: Run, world: World) -> None:
 
 
 def _held_up(run: Run, world: World) -> None:
-    """Jobs are paused while a worker that has runs of theirs stands just before their start."""
+    """Jobs are paused while a worker that has runs of theirs stands just before their start: it is
+    held up at whatever it starts next, and handed those of a second meanwhile.
+    """
     each_second = [probe for probe in run.mix if probe.cron == "* * * * * *"]
     with run.journal.fault("held up before its starts", "w1") as fault:
         ticket = world.tickets / "worker.before_start"
         ticket.touch()
         fault.effect_of(lambda: not ticket.exists(), 10, "w1 to be held up")
+        run.ride(HANDED_WITHIN)
         run.crew.change_all("pause", each_second)
         run.ride(HELD_UP)
         run.crew.change_all("resume", each_second)

@@ -189,6 +189,20 @@ def test_nothing_is_offered_of_a_worker_that_is_drained_and_it_is_told_once(work
     assert (line.drained, other.drained) == ([True, False], [])
 
 
+def test_a_drained_worker_that_comes_again_is_offered_nothing_from_its_first_moment(
+    workers: Workers,
+):
+    workers.drained({"w1"})
+    line = RecordingLine()
+    workers.granted(workers.attach(worker(1), line), slots=8, received=0)
+    assert workers.offers() == []
+    assert line.drained == [True]
+    again = RecordingLine()
+    workers.drained(())
+    workers.attach(worker(1), again, draining=True)
+    assert again.drained == [False], "it had heard of the drain, and not of its end"
+
+
 def test_a_worker_that_was_told_of_a_drain_on_another_stream_is_told_when_it_is_over(
     workers: Workers,
 ):
