@@ -7,6 +7,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from schedclient import Client, Run, SyncClient
 from support.cluster import DevCluster
 from support.ledger import covered
 from support.probe import Probe
-from support.ticking import delete_and_reckon
+from support.ticking import QUIET, delete_and_reckon
 from support.wait import PATIENCE, wait_until, wait_until_async
 
 OUTAGE = 20.0
@@ -64,6 +65,9 @@ def test_an_outage_of_etcd_stops_firing_lets_jobs_end_and_leaves_no_instant_unac
 
     for policy, probe in probes.items():
         assert not [s for s in probe.starts() if stopped + TTL < s.at < healed], "fired untrusted"
+        wait_until(
+            lambda job=policy: not late(client, job, healed), QUIET, "all to be caught up with"
+        )
         rows = delete_and_reckon(client, policy, probe)
         expected = {"latest": ("COALESCED", None), "none": ("MISSED", "CATCH_UP_NONE")}
         others = {(row.state, row.reason) for row in rows} - {("SUCCEEDED", None)}
@@ -84,6 +88,12 @@ def test_an_outage_of_etcd_stops_firing_lets_jobs_end_and_leaves_no_instant_unac
 
 
 MEMBERS = ("m1", "m2", "m3")
+
+
+def late(client: SyncClient, job: str, healed: float) -> list[Run]:
+    """What fell due before that, and still waits for its release."""
+    until = datetime.fromtimestamp(healed, UTC)
+    return [*client.runs.list(job=job, states=["pending"], before=until)]
 
 
 def fires_again_after(healed: float, probes: Collection[Probe]) -> float:
