@@ -146,8 +146,6 @@ class Courier:
             if stale:
                 log.warning("result of run %s, token %d, was refused as stale", *key)
             self._on_settled(key, "stale" if stale else "accepted")
-        if not self._parcels:
-            self._all_settled.set()
         self._spool_work.set()
 
     def attached(self, stream: Stream) -> None:
@@ -166,7 +164,7 @@ class Courier:
                 self._send(parcel)
 
     async def settled(self) -> None:
-        """Return when nothing waits any more."""
+        """Return when nothing waits any more, and the spool is empty of results."""
         await self._all_settled.wait()
 
     async def keep_sending(self) -> NoReturn:
@@ -208,6 +206,8 @@ class Courier:
         settled, self._settled = self._settled, []
         if settled or self._full:  # else nothing was left undone
             await asyncio.to_thread(self._spool.acknowledged, settled)
+        if not self._parcels and not self._settled:
+            self._all_settled.set()
 
     def _send(self, parcel: _Parcel, other_than: Stream | None = None) -> None:
         stream = self._choose(parcel.issuer, other_than)

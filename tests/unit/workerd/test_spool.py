@@ -134,8 +134,10 @@ async def test_a_file_that_couldnt_be_removed_is_removed_later_and_fills_the_spo
         for run in ("a", "b")
     ]
     courier.acknowledge(answers)
+    async with asyncio.timeout(PATIENCE):
+        await courier.settled()
+    assert (spool.size, spool.load(), fails) == (0, [], []), "then its worker may end"
     await wait_until_async(lambda: not courier.refuses, PATIENCE, "it to be empty")
-    assert (spool.size, spool.load(), fails) == (0, [], [])
     spooling.cancel()
 
 
