@@ -240,23 +240,9 @@ def once_more(
     connection.execute(
         select(dead_letters.c.run_id).where(dead_letters.c.run_id == run_id).with_for_update()
     )
-    timer = connection.execute(
-        select(timers.c.shard, timers.c.generation)
-        .where(timers.c.job_id == dead.job_id)
-        .with_for_update(read=True)
-    ).first()
-    if timer is None:
-        return None
-    if timer.generation != line.generation:
-        return Conflict("etag", JobId(dead.job_id))
-    waiting = select(live.c.run_id).where(live.c.shard == timer.shard, live.c.job_id == dead.job_id)
-    crowded = connection.execute(waiting.limit(MOST_WAITING)).all()
-    if (
-        line.most is not None
-        and len(crowded) == MOST_WAITING
-        and made not in {row.run_id for row in crowded}
-    ):
-        return Conflict("line", JobId(dead.job_id))
+    shard = _room(connection, JobId(dead.job_id), made, line)
+    if not isinstance(shard, int):
+        return shard
     new = NewRun(
         RunKey(dead.scheduled_at, made),
         connection.execute(select(func.clock_timestamp())).scalar_one(),
@@ -264,8 +250,8 @@ def once_more(
     inserted = insert_run_row(
         connection,
         JobId(dead.job_id),
-        ShardId(timer.shard),
-        timer.generation,
+        shard,
+        line.generation,
         new,
         Trigger.MANUAL,
         Priority(dead.priority),
@@ -274,16 +260,39 @@ def once_more(
         redrive_of=run_id,
     )
     if inserted:
-        connection.execute(
-            dead_letters.update()
-            .where(dead_letters.c.run_id == run_id, dead_letters.c.settled.is_(None))
-            .values(
-                settled=Settled.REDRIVEN.value,
-                settled_at=func.clock_timestamp(),
-                settled_by=clean(by),
-                became=made,
-            )
-        )
+        _settle(connection, run_id, by, made)
         audit.write_all(connection, [entry])
     row = connection.execute(records().where(runs.c.run_id == made)).first()
     return None if row is None else record(row)
+
+
+def _room(connection: Connection, job: JobId, made: RunId, line: Line) -> ShardId | Conflict | None:
+    """Where the job's runs live, whose definition stays until the end of the transaction."""
+    timer = connection.execute(
+        select(timers.c.shard, timers.c.generation)
+        .where(timers.c.job_id == job)
+        .with_for_update(read=True)
+    ).first()
+    if timer is None:
+        return None
+    if timer.generation != line.generation:
+        return Conflict("etag", job)
+    waiting = select(live.c.run_id).where(live.c.shard == timer.shard, live.c.job_id == job)
+    crowded = connection.execute(waiting.limit(MOST_WAITING)).all()
+    full = line.most is not None and len(crowded) == MOST_WAITING
+    if full and made not in {row.run_id for row in crowded}:
+        return Conflict("line", job)
+    return ShardId(timer.shard)
+
+
+def _settle(connection: Connection, run_id: RunId, by: str, made: RunId) -> None:
+    connection.execute(
+        dead_letters.update()
+        .where(dead_letters.c.run_id == run_id, dead_letters.c.settled.is_(None))
+        .values(
+            settled=Settled.REDRIVEN.value,
+            settled_at=func.clock_timestamp(),
+            settled_by=clean(by),
+            became=made,
+        )
+    )
