@@ -26,7 +26,7 @@ from schedd.api.masks import masked
 from schedd.api.services import Caller, Services
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.core import because
-from schedd.core.cron import ScheduleError
+from schedd.core.cron import EPOCH, ScheduleError
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import Reason
 from schedd.core.model import NewRun
@@ -205,9 +205,9 @@ async def list_next_instants(
             violations=[Violation("count", f"must be from 1 to {MOST_NEXT}")],
         )
     record = await stored_jobs.find(services, request.namespace, request.job)
-    after = (
-        definitions.instant(request.after) if request.HasField("after") else services.clock.now()
-    )
+    after = services.clock.now()
+    if request.HasField("after"):
+        after = max(definitions.instant(request.after), EPOCH)  # a schedule has no earlier past
     return job_service_pb2.ListNextInstantsResponse(
         instants=[
             job_service_pb2.ListNextInstantsResponse.Instant(

@@ -113,7 +113,7 @@ class Closed:
             if place < len(edges):
                 second = min(segment.end, day * DAY + edges[place] - segment.offset)
                 continue
-            following = self._next_day(day + 1)
+            following = self.next_day(day + 1)
             if following is None:
                 return None
             # Clocks are set by less than two days: so long before its midnight the day isn't there.
@@ -159,7 +159,7 @@ class Closed:
             edges = self._unions[matching] = _union([self._patterns[n][1] for n in matching])
         return edges
 
-    def _next_day(self, day: int) -> int | None:
+    def next_day(self, day: int) -> int | None:
         """The first local day not before `day` on which anything is excluded."""
         rules = self._rules
         found = (

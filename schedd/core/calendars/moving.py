@@ -33,6 +33,8 @@ MOST_DAYS: Final = 31
 """How far an instant is moved; what finds no open day so near doesn't run."""
 MOST_TIMES: Final = 100
 """Times a day; an expression with more isn't moved, as one that begins with `*` isn't."""
+_AROUND: Final = MOST_DAYS + 2
+"""The same by the days of another zone's clock."""
 _KEPT: Final = 256
 
 
@@ -69,14 +71,21 @@ class MovedCron:
         first, last = second_of(after) + 1, second_of(until)
         day, end = (first - DAY) // DAY, (last + DAY) // DAY
         while day <= end:
-            source = self._masks.next_day(day - MOST_DAYS)
-            if source is None:
+            source, rolled = self._masks.next_day(day - MOST_DAYS), self._rolled(day - _AROUND)
+            if source is None or rolled is None:
                 return
-            day = max(day, source - MOST_DAYS)  # nothing comes from so far away
+            # Nothing comes from so far away.
+            day = max(day, source - MOST_DAYS, rolled - _AROUND)
             for second in self._on(day) if day <= end else ():
                 if first <= second <= last:
                     yield instant_of(second)
             day += 1
+
+    def _rolled(self, day: int) -> int | None:
+        """The first local day not before `day` on which anything is excluded, and rolls."""
+        rolling = (one.time for one in self._exclusion.closures if one.roll is not Roll.NONE)
+        found = (time.next_day(day) for time in rolling)
+        return min((one for one in found if one is not None), default=None)
 
     def _on(self, day: int) -> tuple[int, ...]:
         """What is moved onto a local day: seconds since 1970 UTC."""

@@ -398,3 +398,22 @@ def test_catching_up_where_two_calendars_take_turns_takes_a_moment() -> None:
     assert first.folds
     assert first.next is not None
     assert first.next.nominal > timer.nominal
+
+
+def test_a_calendar_that_seldom_rolls_is_looked_at_where_it_does_alone() -> None:
+    """What could be moved onto a day is worked out time by time, which takes long."""
+    seldom = rules(dates=["02-29"], roll=Roll.NEXT)
+    first, tenth = Rules(cron=("* * 1 * *",)), rules(ranges=[("2026-10-15", "2030-10-15")])
+    many = tuple(f"{','.join(map(str, range(n, 60, 12)))} 0-19 1 * *" for n in range(12))
+    of = compiled(CronSchedule((*many, "0 0 15 10 *"), "UTC"), seldom, first, tenth)
+    began = process_time()
+    found = of.next_after(at("2026-10-16T00:00"))
+    assert process_time() - began < 2.0
+    assert found is not None
+    assert found.nominal == at("2031-10-15T00:00")
+
+
+def test_what_rolls_from_far_away_is_found_whatever_the_zone_of_its_calendar() -> None:
+    away = rules(ranges=[("2026-05-04", "2026-06-02")], zone="Pacific/Kiritimati", roll=Roll.NEXT)
+    of = compiled("0 3 4 5 *", away, zone="Pacific/Midway")
+    assert nexts(of, "2026-05-01T00:00", 1) == ["06-02 14:00"]
