@@ -63,13 +63,13 @@ def started(
 def _without_new_ones(start: Callable[[], Process]) -> Process:
     """What `start` gives, or raises, called where children get no new privileges."""
     told: list[Process] = []
-    failed: list[OSError | ValueError] = []
+    failed: list[Exception] = []
 
     def marked() -> None:
         try:
             _mark_this_thread()
             told.append(start())
-        except (OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - raised where it was called
             failed.append(error)
 
     thread = threading.Thread(target=marked, name="starts a program")

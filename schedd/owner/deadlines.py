@@ -30,7 +30,8 @@ from schedkit.tasks import Loop, in_turns
 
 LOOK_EVERY: Final = 1.0
 SHARE: Final = 20
-"""At least so many times as long as a look took is waited until the next."""
+"""So many times as long as a look took is waited until the next, within these bounds."""
+LOOK_AT_LEAST_EVERY: Final = 10.0
 READ_AT_ONCE: Final = 500
 """Definitions that one look reads."""
 AT_ONCE: Final = 500
@@ -91,7 +92,8 @@ class Deadlines:
             self._drop(run_id for run_id in told if run_id not in over)
         if whole and len(ends) < BATCH:
             now = boottime()
-            self._look_at = now + max(LOOK_EVERY, SHARE * (now - began))
+            wait = max(LOOK_EVERY, SHARE * (now - began))
+            self._look_at = now + min(wait, LOOK_AT_LEAST_EVERY)
         for at in range(0, len(ends), AT_ONCE):
             if not self._brake.on:
                 await self._end(ends[at : at + AT_ONCE])

@@ -23,7 +23,6 @@ class Mask:
 
     def __init__(self, secrets: Iterable[bytes] = ()) -> None:
         self._secrets = sorted({secret for secret in secrets if len(secret) >= LEAST})
-        self._back = max(map(len, self._secrets), default=1) - 1
         self._held = b""
         self._covered = 0
         """So many bytes of what is held back stand in a secret that was masked."""
@@ -33,7 +32,7 @@ class Mask:
         if not self._secrets:
             return data
         data = self._held + data
-        return self._given(data, max(0, len(data) - self._back))
+        return self._given(data, self._begun(data))
 
     def end(self) -> bytes:
         """The stream is over: the rest."""
@@ -51,6 +50,16 @@ class Mask:
         shown.append(data[at : max(at, until)])
         self._held, self._covered = data[until:], max(0, at - until)
         return b"".join(shown)
+
+    def _begun(self, data: bytes) -> int:
+        """Where the first begins that may be a secret when more has come; the end: none does."""
+        first = len(data)
+        for secret in self._secrets:
+            at = data.find(secret[:1], max(0, len(data) - len(secret) + 1), first)
+            while at >= 0 and not secret.startswith(data[at:]):
+                at = data.find(secret[:1], at + 1, first)
+            first = at if at >= 0 else first
+        return first
 
     def _found(self, data: bytes) -> list[tuple[int, int]]:
         """Where secrets stand, by where they begin."""
