@@ -197,6 +197,7 @@ class Attach:
         """A stream is over."""
         del self._links[link.address]
         self._courier.detached(link)
+        self._work.gone(link)
         if not self._links:
             self._revision = 0
         self._waker.wake()
@@ -231,6 +232,8 @@ class Attach:
             self._work.assign(frame.assignments, link.time, link)
         if frame.acknowledgements:
             self._courier.acknowledge(frame.acknowledgements)
+        for follow in frame.follows:
+            self._work.follow(follow, link)
         if frame.HasField("drain"):
             self._work.drain(on=not frame.drain.undrain)
             self.announce()

@@ -124,6 +124,10 @@ class Link:
         """Queue a refusal."""
         self._outbox.refuse(refusal)
 
+    def send_log(self, chunk: pb.LogChunk) -> None:
+        """Queue a piece of output, if there is room."""
+        self._outbox.log(chunk)
+
     def answer_revoke(self, answer: pb.RevokeAnswer) -> None:
         """Queue an answer."""
         self._outbox.answer(answer)

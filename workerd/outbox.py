@@ -4,6 +4,7 @@ Invariants
 - An idle stream sends at once; while a frame is being written, what comes in waits and goes
   together in the next. So frames grow with load, and their number doesn't.
 - A frame holds at most `MAX_ITEMS` items and about `MAX_BYTES` bytes.
+- Output that is read along goes last, and what there is no room for is left out: offsets tell.
 - Of grants and heartbeats only the newest is kept; a heartbeat is made when its frame is, for the
   time and the holdings in it must be those of the sending.
 """
@@ -26,6 +27,8 @@ class Outbox:
         self._results: deque[pb.Result] = deque()
         self._refusals: deque[pb.Refusal] = deque()
         self._answers: deque[pb.RevokeAnswer] = deque()
+        self._logs: deque[pb.LogChunk] = deque()
+        self._log_bytes = 0
         self._granted: pb.Granted | None = None
         self._last: pb.WorkerFrame | None = None
         self.heartbeat_due = False
@@ -45,6 +48,14 @@ class Outbox:
         """Answer a revoke."""
         self._answers.append(answer)
         self._something.set()
+
+    def log(self, chunk: pb.LogChunk) -> None:
+        """Tell somebody who reads along what an attempt writes, as far as there is room."""
+        size = len(chunk.piece.data)
+        if self._log_bytes + size <= MAX_BYTES:
+            self._logs.append(chunk)
+            self._log_bytes += size
+            self._something.set()
 
     def grant(self, granted: pb.Granted) -> None:
         """Tell how many slots the member may use; replaces what wasn't sent yet."""
@@ -85,10 +96,16 @@ class Outbox:
             frame.results.append(result)
             weight += result.ByteSize()
             room -= 1
+        while self._logs and room and weight < MAX_BYTES:
+            chunk = self._logs.popleft()
+            frame.log_chunks.append(chunk)
+            weight += len(chunk.piece.data)
+            self._log_bytes -= len(chunk.piece.data)
+            room -= 1
         if self._granted is not None:
             frame.granted.CopyFrom(self._granted)
             self._granted = None
-        if not (self._refusals or self._answers or self._results):
+        if not (self._refusals or self._answers or self._results or self._logs):
             if self._last is not None:
                 frame.MergeFrom(self._last)
             self._something.clear()

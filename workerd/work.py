@@ -38,6 +38,7 @@ from workerd.executors.base import (
 )
 from workerd.metrics import Metrics
 from workerd.pulse import Pulse
+from workerd.tail import Tail
 
 log = logging.getLogger(__name__)
 
@@ -62,12 +63,17 @@ class Origin(Protocol):
         """Queue it; dropped when the stream is gone, as the member then finds out by itself."""
         ...
 
+    def send_log(self, chunk: pb.LogChunk) -> None:
+        """Queue it, if there is room."""
+        ...
+
 
 @dataclass(slots=True)
 class _Item:
     assignment: pb.Assignment
     origin: Origin
     stop: Stop = field(default_factory=Stop)
+    tail: Tail = field(default_factory=Tail)
     timer: asyncio.TimerHandle | None = None
     started_at: datetime | None = None
 
@@ -160,6 +166,23 @@ class Work:
         else:
             self._courier.again(key)
 
+    def follow(self, follow: pb.Follow, origin: Origin) -> None:
+        """Somebody at that member reads along what an attempt writes, or nobody any more."""
+        item = self._items.get(wire.key_of(follow.key))
+        if item is not None and follow.stop:
+            item.tail.unfollow(origin)
+        elif item is not None:
+            key = item.assignment.key
+            item.tail.follow(
+                origin,
+                lambda piece: origin.send_log(pb.LogChunk(key=key, piece=wire.piece(piece))),
+            )
+
+    def gone(self, origin: Origin) -> None:
+        """That stream is over: nobody reads along by it."""
+        for item in self._items.values():
+            item.tail.unfollow(origin)
+
     # -- What the worker's own life asks --
 
     def renew(self, incarnation: Incarnation) -> None:
@@ -238,7 +261,8 @@ class Work:
         self._metrics.started(action).inc()
         pulse = Pulse(heartbeat_timeout_of(assignment), lambda: self._silent(item))
         # By the job's own clock.
-        attempt = Attempt(assignment, self._worker, utcnow() + timeout, pulse.beat)
+        deadline = utcnow() + timeout
+        attempt = Attempt(assignment, self._worker, deadline, pulse.beat, item.tail)
         await BEFORE_EXEC()
         try:
             outcome = await self._executors[action].run(attempt, item.stop)

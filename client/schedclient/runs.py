@@ -139,22 +139,26 @@ class Runs:
         follow: bool = False,
         deadline: float | None = None,
     ) -> AsyncIterator[LogPiece]:
-        """Yield the output of the latest attempt, or of the one with this token.
+        """Yield the output of the latest attempt, or of the one with this token; with `follow` as
+        it comes, attempt after attempt, until the run has ended (or this attempt of it).
 
         A broken stream is taken up again where it broke.
         """
         request = wire.ReadLogsRequest(run_id=run_id, fencing_token=fencing_token, follow=follow)
-        reached: dict[int, int] = {}
+        reached: dict[tuple[int, int], int] = {}
         backoff = Backoff(0.1, 2.0)
         limit = self._transport.settings.timeout if deadline is None and not follow else deadline
         while True:
             try:
                 async for piece in self._transport.stream(methods.READ_LOGS, request, limit):
                     backoff.reset()
-                    end = piece.offset + len(piece.data)
-                    if piece.data and end <= reached.get(piece.stream, 0):
+                    stream = piece.fencing_token, piece.stream
+                    seen, end = reached.get(stream, 0), piece.offset + len(piece.data)
+                    if piece.data and end <= seen:
                         continue
-                    reached[piece.stream] = end
+                    reached[stream] = end
+                    if piece.offset < seen:
+                        piece.data, piece.offset = piece.data[seen - piece.offset :], seen
                     yield value_of(LogPiece, piece)
             except ClusterUnavailable as failure:
                 if failure.reason == "NO_ENDPOINT":

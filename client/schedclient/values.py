@@ -155,6 +155,9 @@ class LogPiece(Value):
     offset: int
     at: datetime | None
     omitted: int
+    """Bytes left out just before it."""
+    fencing_token: int
+    """Of the attempt that wrote it, where the run is followed; else 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

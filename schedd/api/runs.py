@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID, uuid4
 
-from schedd.api import backfilling, definitions, paging, validation, views
+from schedd.api import backfilling, definitions, logs, paging, validation, views
 from schedd.api.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -189,15 +189,16 @@ async def get_run_result(
 async def read_logs(
     services: Services, caller: Caller, request: run_service_pb2.ReadLogsRequest
 ) -> AsyncIterator[run_pb2.LogPiece]:
-    """The kept output of an attempt that has ended."""
+    """What an attempt has written; followed, what its run writes until it has ended."""
     del caller
-    refuse_unbuilt(request)
     record = await _find(services, request.run_id)
-    token = Token(request.fencing_token) if request.fencing_token != NO_TOKEN else None
-    stored = await services.store.output(record.run.key.run_id, token)
-    if stored is not None:
-        for piece in run_pb2.Output.FromString(stored).pieces:
+    run_id, token = record.run.key.run_id, Token(request.fencing_token)
+    if request.follow:
+        async for piece in logs.followed(services, run_id, token):
             yield piece
+        return
+    for piece in await logs.kept(services, run_id, token if token != NO_TOKEN else None):
+        yield piece
 
 
 async def explain_run(

@@ -19,6 +19,7 @@ from schedd.ports import (
     Nudges,
     PauseStore,
     Succession,
+    Tails,
     UserStore,
     WorkerLines,
     WorkerStore,
@@ -42,6 +43,7 @@ class Services:
     nudges: Nudges
     lines: WorkerLines
     changes: Changes
+    tails: Tails
     cluster: Cluster
     succession: Succession
     checkup: Checkup

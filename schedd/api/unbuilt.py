@@ -22,7 +22,6 @@ FIELDS: dict[str, frozenset[str]] = {
         }
     ),
     "schedd.v1.ShellAction": frozenset({"limits"}),
-    "schedd.v1.ReadLogsRequest": frozenset({"follow"}),
     "schedd.v1.WatchRunsRequest": frozenset({"namespace", "job"}),
     "schedd.v1.ListJobsRequest": frozenset({"filter"}),
 }

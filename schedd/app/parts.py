@@ -23,6 +23,7 @@ from schedd.owner.catalogue import Catalogue
 from schedd.owner.collect import Collect
 from schedd.owner.greeting import Greeting
 from schedd.owner.owner import Owner
+from schedd.owner.tails import Tails
 from schedd.owner.watchers import Watchers
 from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
@@ -65,6 +66,7 @@ class Parts:
     owner: Owner
     brake: Brake
     checkup: Checkup
+    tails: Tails
     services: Services
     telemetry: Telemetry
 
@@ -98,6 +100,7 @@ def build(ground: Ground) -> Parts:
     workers.on_attachment(member.attached)
     owner.on_cluster_changed(member.look)
     checkup = Checkup(store, ground.etcd, clock, member, workers, peers, ground.config.tls.files())
+    tails = Tails(workers)
     return Parts(
         clock=clock,
         member=member,
@@ -110,7 +113,8 @@ def build(ground: Ground) -> Parts:
         owner=owner,
         brake=brake,
         checkup=checkup,
-        services=_services(ground, member, nudges, workers, watchers, checkup),
+        tails=tails,
+        services=_services(ground, member, nudges, workers, watchers, tails, checkup),
         telemetry=telemetry,
     )
 
@@ -156,6 +160,7 @@ def _services(
     nudges: Nudger,
     workers: Workers,
     watchers: Watchers,
+    tails: Tails,
     checkup: Checkup,
 ) -> Services:
     return Services(
@@ -170,6 +175,7 @@ def _services(
         nudges=nudges,
         lines=workers,
         changes=watchers,
+        tails=tails,
         cluster=member.cluster,
         succession=Succession(ground.etcd, member.cluster.until, lambda: member.cluster.lease),
         checkup=checkup,

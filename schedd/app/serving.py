@@ -24,7 +24,7 @@ async def serve(server: grpc.aio.Server, parts: Parts, terms: Terms, *, reflecti
 def _attach(parts: Parts, terms: Terms) -> WorkerService:
     cluster = parts.member.cluster
     attach = WorkerService(
-        terms, parts.greeting, parts.workers, parts.collect, cluster, parts.clock
+        terms, parts.greeting, parts.workers, parts.collect, cluster, parts.clock, parts.tails
     )
     cluster.listen(
         lambda known, view: parts.peers.members_changed() if known.members != view.members else None

@@ -17,6 +17,10 @@ class Watch:
     def __init__(self) -> None:
         self.event = asyncio.Event()
 
+    def wake(self) -> None:
+        """There is something else to see."""
+        self.event.set()
+
     async def wait(self, timeout: float) -> None:
         """Return when one of its runs may have changed since the last time, at the latest after
         `timeout` seconds.

@@ -254,6 +254,11 @@ class Workers:
         if attached is None or not self._speaks(attached):
             self.elsewhere.cancel(run, kill=kill)
 
+    def follow(self, run: LiveRun, *, on: bool) -> None:
+        """Have its worker tell what it writes, or no more, if it is attached here."""
+        if (attached := self._of(run)) is not None:
+            attached.line.follow(run.key, run.token, on=on)
+
     def workers(self) -> list[WorkerView]:
         """Those attached here."""
         return [

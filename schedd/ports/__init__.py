@@ -12,7 +12,7 @@ from schedd.ports.calendars import CalendarStore
 from schedd.ports.cluster import Checkup, Cluster, ClusterClock, ClusterView, MemberView, Succession
 from schedd.ports.coordination import Coordination, KeepLease, LeaseKeeper
 from schedd.ports.dead_letters import DeadLetterStore
-from schedd.ports.lines import Changes, Nudges, WorkerLines
+from schedd.ports.lines import Changes, Nudges, Reader, Tails, Watching, WorkerLines
 from schedd.ports.membership import MembershipStore
 from schedd.ports.owner import OwnerStore
 from schedd.ports.recovery import RecoveryStore
@@ -36,10 +36,13 @@ __all__ = [
     "Nudges",
     "OwnerStore",
     "PauseStore",
+    "Reader",
     "RecoveryStore",
     "ResultStore",
     "Succession",
+    "Tails",
     "UserStore",
+    "Watching",
     "WorkerLines",
     "WorkerStore",
 ]

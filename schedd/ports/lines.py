@@ -1,6 +1,6 @@
 """Between members and workers: hints, revokes, and waiting for changes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from schedd.core.model import (
 from schedd.core.records import (
     WorkerView,
 )
+from schedproto.v1 import run_pb2
 
 
 class Nudges(Protocol):
@@ -53,6 +54,10 @@ class WorkerLines(Protocol):
 class Watching(Protocol):
     """One who waits for runs to change."""
 
+    def wake(self) -> None:
+        """Have `wait` return: there is something else to see."""
+        ...
+
     async def wait(self, timeout: float) -> None:
         """Return when one of them may have changed since the last time, at the latest after
         `timeout` seconds.
@@ -65,4 +70,22 @@ class Changes(Protocol):
 
     def watching(self, runs: Sequence[RunId]) -> AbstractContextManager[Watching]:
         """For this block somebody waits for changes of these, again and again."""
+        ...
+
+
+class Reader(Protocol):
+    """One who reads along what an attempt writes."""
+
+    def take(self) -> Sequence[run_pb2.LogPiece]:
+        """What came since the last time; at first all that is kept of it comes."""
+        ...
+
+
+class Tails(Protocol):
+    """Reading along what runs write, at this member."""
+
+    def following(self, run: LiveRun, wake: Callable[[], None]) -> AbstractContextManager[Reader]:
+        """For this block somebody reads along the attempt that runs now; `wake` is called when
+        there is something to take.
+        """
         ...

@@ -20,6 +20,7 @@ import grpc
 from schedd.owner.attached import Attached
 from schedd.owner.collect import Collect, Refusal
 from schedd.owner.greeting import Greeting, Turned
+from schedd.owner.tails import Tails
 from schedd.owner.workers import Workers
 from schedd.ports import Cluster, ClusterClock
 from schedd.rpc import frames
@@ -68,7 +69,9 @@ class WorkerService:
         collect: Collect,
         cluster: Cluster,
         clock: ClusterClock,
+        tails: Tails,
     ) -> None:
+        self._tails = tails
         self._terms = terms
         self._greeting = greeting
         self._workers = workers
@@ -102,6 +105,7 @@ class WorkerService:
             await abort(context, turned.status, turned.message, reason=turned.reason)
         await context.write(wire.MemberFrame(welcome=self._welcome()))
         attached = self._workers.attach(incarnation, outbox, draining=hello.draining)
+        self._tails.attached(incarnation.id)
         self._outboxes.add(outbox)
         try:
             await self._talk(context, attached, outbox)
@@ -181,6 +185,9 @@ class WorkerService:
             self._workers.revoke_answered(key.run_id, token)
             if answer.outcome == wire.RevokeAnswer.OUTCOME_REVOKED:
                 self._collect.refused(Refusal(key, token, who.worker, who.id, "REVOKED"))
+        for chunk in frame.log_chunks:
+            key, token = frames.key_of(chunk.key)
+            self._tails.came(who.id, key.run_id, token, chunk.piece)
         if frame.HasField("granted"):
             granted = frame.granted
             last = frames.last_rank(granted)

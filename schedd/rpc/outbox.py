@@ -50,6 +50,7 @@ class Outbox:
         self._assignments: deque[wire.Assignment] = deque()
         self._cancels: dict[_Attempt, wire.Cancel] = {}
         self._revokes: dict[_Attempt, wire.Revoke] = {}
+        self._follows: dict[_Attempt, wire.Follow] = {}
         self._acknowledgements: dict[_Attempt, wire.Acknowledgement] = {}
         self._waiting = asyncio.Event()
 
@@ -70,7 +71,9 @@ class Outbox:
         frame.cancels.extend(_first(self._cancels))
         frame.revokes.extend(_first(self._revokes))
         frame.acknowledgements.extend(_first(self._acknowledgements))
-        if self._assignments or self._cancels or self._revokes or self._acknowledgements:
+        frame.follows.extend(_first(self._follows))
+        named = (self._cancels, self._revokes, self._acknowledgements, self._follows)
+        if self._assignments or any(named):
             self._waiting.set()
         return frame
 
@@ -105,6 +108,12 @@ class Outbox:
     def reach(self, serial: int, slots: int) -> None:
         """Tell how far this member goes under grants before the one of this serial."""
         self.put(wire.MemberFrame(reach=wire.Reach(serial=serial, slots=slots)))
+
+    def follow(self, key: RunKey, token: Token, *, on: bool) -> None:
+        """Have it tell what an attempt writes, or no more."""
+        follow = wire.Follow(key=frames.key_message(key, token), stop=not on)
+        self._follows[_attempt(follow.key)] = follow
+        self._waiting.set()
 
     def drain(self, *, on: bool) -> None:
         """Have it take nothing more, or work again."""

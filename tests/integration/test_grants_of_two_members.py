@@ -25,6 +25,7 @@ from schedd.owner.attached import Line
 from schedd.owner.catalogue import Known
 from schedd.owner.collect import Refusal
 from schedd.owner.reports import Reported
+from schedd.owner.tails import Tails
 from schedd.rpc.attach import Terms, WorkerService
 from schedkit.channel import SERVER_OPTIONS, listen
 from schedproto.v1 import job_pb2
@@ -89,7 +90,13 @@ class Member:
         cluster = SimpleNamespace(tenure=None, view=lambda: EMPTY_VIEW)
         desk = cast("Any", self.desk)
         self.service = WorkerService(
-            terms, desk, self.world.workers, desk, cast("Any", cluster), self.clock
+            terms,
+            desk,
+            self.world.workers,
+            desk,
+            cast("Any", cluster),
+            self.clock,
+            Tails(self.world.workers),
         )
         self.address = ""
         self.writing = False

@@ -145,6 +145,36 @@ async def test_the_first_and_last_64_kib_are_kept_and_the_rest_is_counted(tmp_pa
         assert resident(worker.pid) - before < 32 * KIB, "memory must stay flat"
 
 
+async def test_what_a_job_writes_is_told_as_it_comes_to_who_follows_it(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        more, done = tmp_path / "more", tmp_path / "done"
+        script = (
+            f"echo before; while [ ! -e {more} ]; do sleep 0.02; done; echo during >&2;"
+            f"while [ ! -e {done} ]; do sleep 0.02; done; echo after"
+        )
+        key = await stream.assign(argv=["sh", "-c", script])
+        await stream.holds(key, pb.Holding.STATE_RUNNING)
+        assert stream.chunks == [], "nobody follows it"
+
+        def heard() -> list[bytes]:
+            assert all(chunk.key == key for chunk in stream.chunks)
+            return [chunk.piece.data for chunk in stream.chunks]
+
+        await stream.send(follows=[pb.Follow(key=key)])
+        await stream.until(lambda: heard() == [b"before\n"], "what was written before")
+        more.touch()
+        await stream.until(lambda: heard() == [b"before\n", b"during\n"], "what is written now")
+        await stream.send(follows=[pb.Follow(key=key)])
+        both = [b"before\n", b"during\n"]
+        await stream.until(lambda: heard() == [*both, *both], "all again, for one more reader")
+        await stream.send(follows=[pb.Follow(key=key, stop=True)])
+        done.touch()
+        result = await stream.result_of(key)
+        assert text(result) == "before\nafter\n"
+        assert heard() == [*both, *both]
+
+
 async def test_output_that_is_not_text_is_kept_as_it_is(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (member, _):
         stream = await member.attached()

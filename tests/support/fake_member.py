@@ -45,6 +45,7 @@ class Stream:
     results: list[pb.Result] = field(default_factory=list)
     refusals: list[pb.Refusal] = field(default_factory=list)
     answers: list[pb.RevokeAnswer] = field(default_factory=list)
+    chunks: list[pb.LogChunk] = field(default_factory=list)
     heartbeats: list[pb.Heartbeat] = field(default_factory=list)
     granted: pb.Granted = field(default_factory=pb.Granted)
     goodbye: bool = False
@@ -117,6 +118,7 @@ class Stream:
         self.results.extend(frame.results)
         self.refusals.extend(frame.refusals)
         self.answers.extend(frame.revoke_answers)
+        self.chunks.extend(frame.log_chunks)
         if frame.HasField("granted"):
             self.granted = frame.granted
         if frame.HasField("goodbye"):

@@ -88,6 +88,7 @@ class RecordingLine:
         self.demanded: list[list[Head]] = []
         self.acknowledged: list[tuple[RunId, Token, bool]] = []
         self.drained: list[bool] = []
+        self.followed: list[tuple[RunId, Token, bool]] = []
         self.reached: list[tuple[int, int]] = []
         """Serials, and how far this member goes."""
 
@@ -107,6 +108,9 @@ class RecordingLine:
 
     def acknowledge(self, key: RunKey, token: Token, *, stale: bool) -> None:
         self.acknowledged.append((key.run_id, token, stale))
+
+    def follow(self, key: RunKey, token: Token, *, on: bool) -> None:
+        self.followed.append((key.run_id, token, on))
 
     def drain(self, *, on: bool) -> None:
         self.drained.append(on)

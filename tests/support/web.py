@@ -25,6 +25,7 @@ from schedd.cluster_clock import DatabaseClock
 from schedd.core.checkup.facts import EtcdFacts, Facts
 from schedd.core.ids import SHARDS, Epoch, ShardId, TenureId, Term
 from schedd.core.membership import EMPTY_VIEW, ClusterView, MemberView
+from schedd.owner.tails import Tails
 from schedd.owner.watchers import Watchers
 from schedd.owner.workers import Workers
 from schedd.rpc.nudges import Nudger
@@ -173,6 +174,7 @@ async def served(dsn: str) -> AsyncIterator[Web]:
     cluster, telemetry, reasons = ToldCluster(), Telemetry(), []
     clock = DatabaseClock(store.membership.probe)
     await clock.step()
+    lines = Workers(clock, telemetry.emit)
     services = Services(
         store=store.users,
         calendars=store.calendars,
@@ -183,8 +185,9 @@ async def served(dsn: str) -> AsyncIterator[Web]:
         worker_store=store.workers,
         clock=clock,
         nudges=Nudger(cluster, Peers(cluster, None)),
-        lines=Workers(clock, telemetry.emit),
+        lines=lines,
         changes=Watchers(),
+        tails=Tails(lines),
         cluster=cluster,
         succession=NoSuccession(),
         checkup=NoCheckup(),

@@ -9,6 +9,7 @@ Invariants
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -37,6 +38,8 @@ class Capture:
 
     stderr: bool
     mask: Mask = field(default_factory=Mask)
+    tell: Callable[[Piece], object] | None = None
+    """Told of each piece that comes."""
     total: int = 0
     _head: bytearray = field(default_factory=bytearray)
     _tail: bytearray = field(default_factory=bytearray)
@@ -68,6 +71,8 @@ class Capture:
             return
         if self._began is None:
             self._began = at
+        if self.tell is not None:
+            self.tell(Piece(self.stderr, data, self.total, at))
         self.total += len(data)
         room = KEEP - len(self._head)
         if room > 0:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeVar
 
@@ -20,6 +20,7 @@ from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.ids import Key, RunId, Token
 from workerd.core.outcome import Cause, Outcome
+from workerd.tail import Tail
 
 T = TypeVar("T")
 
@@ -37,6 +38,8 @@ class Attempt:
     """When its timeout ends it."""
     beat: Callable[[], object] = lambda: None
     """To be called, from any thread, when what it runs says that it goes on."""
+    tail: Tail = field(default_factory=Tail)
+    """To be told what it writes, by who can."""
 
     @property
     def key(self) -> Key:

@@ -16,7 +16,6 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Collection
 
 from schedkit.clock import utcnow
 from workerd.core.capture import Capture, Piece
@@ -24,6 +23,7 @@ from workerd.core.ids import Key
 from workerd.core.masking import Mask
 from workerd.programs import Begun, Program
 from workerd.sessions import Sessions
+from workerd.tail import Tail
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +40,8 @@ _CHUNK = 64 * 1024
 class Child:
     """A running program. Belongs to the event loop that spawned it."""
 
-    def __init__(self, program: Program, key: Key, sessions: Sessions) -> None:
-        """Start it.
+    def __init__(self, program: Program, key: Key, sessions: Sessions, tail: Tail) -> None:
+        """Start it; `tail` is told what it writes.
 
         Raises:
             OSError: it can't be started; nothing runs then, nor ever ran unless it is a `Begun`.
@@ -54,21 +54,24 @@ class Child:
         self._streams: list[_Stream] = []
         try:
             with contextlib.ExitStack() as ours:
-                out, err = (self._pipe(ours, stderr, program.secrets) for stderr in (False, True))
+                out, err = (
+                    self._pipe(ours, Capture(stderr, Mask(program.secrets), tail.came))
+                    for stderr in (False, True)
+                )
                 self._process = sessions.start(program, key, out, err)
             self.pid = self._process.pid
+            tail.begins(self._kept)
             self._begin(program.lost_kill_after)
         except (OSError, ValueError):
             for stream in self._streams:
                 stream.close()
             raise
 
-    def _pipe(self, ours: contextlib.ExitStack, stderr: bool, secrets: Collection[bytes]) -> int:
+    def _pipe(self, ours: contextlib.ExitStack, capture: Capture) -> int:
         """One more stream; the end for the program, to be closed with `ours`."""
         reading, writing = os.pipe()
         ours.callback(os.close, writing)
         try:
-            capture = Capture(stderr, Mask(secrets))
             self._streams.append(_Stream(self._loop, reading, capture))
         except OSError:
             os.close(reading)
@@ -117,7 +120,7 @@ class Child:
             await asyncio.wait(closed, timeout=GRACE)
         for stream in self._streams:
             stream.capture.end(utcnow())
-        return tuple(piece for stream in self._streams for piece in stream.capture.pieces())
+        return self._kept()
 
     async def emptied(self, within: float) -> None:
         """After its end: return when nothing that came from it lives any more.
@@ -131,6 +134,9 @@ class Child:
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LAST_LOOK)
+
+    def _kept(self) -> tuple[Piece, ...]:
+        return tuple(piece for stream in self._streams for piece in stream.capture.pieces())
 
     def close(self) -> None:
         """Let go of everything; whatever still runs is killed. May be called again."""

@@ -71,7 +71,7 @@ class Shell:
             variables = variables_of(action.env_from, self._secrets)
             scratch = until_end.enter_context(Scratch(self._scratch, attempt.key, user))
             with _program(attempt, user, user or self._account, variables, scratch) as program:
-                return Child(program, attempt.key, self._sessions)
+                return Child(program, attempt.key, self._sessions, attempt.tail)
         except FileNotFoundError as error:
             return _not_started(f"{error.strerror}: {error.filename}", NOT_FOUND)
         except ValueError as error:

@@ -250,6 +250,7 @@ class LogPiece(google.protobuf.message.Message):
     OFFSET_FIELD_NUMBER: builtins.int
     AT_FIELD_NUMBER: builtins.int
     OMITTED_FIELD_NUMBER: builtins.int
+    FENCING_TOKEN_FIELD_NUMBER: builtins.int
     stream: global___LogPiece.Stream.ValueType
     data: builtins.bytes
     """Bytes as the job wrote them, whatever they are."""
@@ -257,6 +258,8 @@ class LogPiece(google.protobuf.message.Message):
     """Where `data` begins in its stream."""
     omitted: builtins.int
     """Bytes left out just before this piece (kept are the first and last 64 KiB)."""
+    fencing_token: builtins.int
+    """Of the attempt that wrote it, where a run is followed."""
     @property
     def at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     def __init__(
@@ -267,9 +270,10 @@ class LogPiece(google.protobuf.message.Message):
         offset: builtins.int = ...,
         at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         omitted: builtins.int = ...,
+        fencing_token: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["at", b"at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["at", b"at", "data", b"data", "offset", b"offset", "omitted", b"omitted", "stream", b"stream"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["at", b"at", "data", b"data", "fencing_token", b"fencing_token", "offset", b"offset", "omitted", b"omitted", "stream", b"stream"]) -> None: ...
 
 global___LogPiece = LogPiece
 

@@ -96,6 +96,7 @@ class MemberFrame(google.protobuf.message.Message):
     DEMAND_FIELD_NUMBER: builtins.int
     MEMBERS_FIELD_NUMBER: builtins.int
     REACH_FIELD_NUMBER: builtins.int
+    FOLLOWS_FIELD_NUMBER: builtins.int
     @property
     def welcome(self) -> global___Welcome: ...
     @property
@@ -122,6 +123,8 @@ class MemberFrame(google.protobuf.message.Message):
     def reach(self) -> global___Reach:
         """The answer to a grant that promises less; see Reach."""
 
+    @property
+    def follows(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Follow]: ...
     def __init__(
         self,
         *,
@@ -135,9 +138,10 @@ class MemberFrame(google.protobuf.message.Message):
         demand: global___Demand | None = ...,
         members: global___Members | None = ...,
         reach: global___Reach | None = ...,
+        follows: collections.abc.Iterable[global___Follow] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["demand", b"demand", "drain", b"drain", "heartbeat_answer", b"heartbeat_answer", "members", b"members", "reach", b"reach", "welcome", b"welcome"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["acknowledgements", b"acknowledgements", "assignments", b"assignments", "cancels", b"cancels", "demand", b"demand", "drain", b"drain", "heartbeat_answer", b"heartbeat_answer", "members", b"members", "reach", b"reach", "revokes", b"revokes", "welcome", b"welcome"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["acknowledgements", b"acknowledgements", "assignments", b"assignments", "cancels", b"cancels", "demand", b"demand", "drain", b"drain", "follows", b"follows", "heartbeat_answer", b"heartbeat_answer", "members", b"members", "reach", b"reach", "revokes", b"revokes", "welcome", b"welcome"]) -> None: ...
 
 global___MemberFrame = MemberFrame
 
@@ -952,6 +956,31 @@ class Reach(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["serial", b"serial", "slots", b"slots"]) -> None: ...
 
 global___Reach = Reach
+
+@typing.final
+class Follow(google.protobuf.message.Message):
+    """Somebody reads along what this attempt writes: the worker sends what is kept of it, and each piece
+    as it comes, as LogChunks on this stream.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: builtins.int
+    STOP_FIELD_NUMBER: builtins.int
+    stop: builtins.bool
+    """Nobody does any more."""
+    @property
+    def key(self) -> global___AssignmentKey: ...
+    def __init__(
+        self,
+        *,
+        key: global___AssignmentKey | None = ...,
+        stop: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["key", b"key"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["key", b"key", "stop", b"stop"]) -> None: ...
+
+global___Follow = Follow
 
 @typing.final
 class Drain(google.protobuf.message.Message):

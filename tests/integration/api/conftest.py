@@ -17,7 +17,9 @@ from schedd.core.ids import Epoch, JobId, RunId, ShardId, TenureId, Term
 from schedd.core.membership import EMPTY_VIEW, ClusterView
 from schedd.core.model import LiveRun
 from schedd.core.records import WorkerView
+from schedd.owner.tails import Tails
 from schedd.owner.watchers import Watchers
+from schedd.owner.workers import Workers
 from schedkit.clock import utcnow
 from support.store import World
 
@@ -151,6 +153,7 @@ async def api(dsn: str) -> AsyncIterator[Api]:
             nudges=nudged,
             lines=lines,
             changes=Watchers(),
+            tails=Tails(Workers(clock, lambda _event: None)),
             cluster=cluster,
             succession=cluster,
             checkup=cluster,

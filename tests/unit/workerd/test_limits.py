@@ -29,6 +29,7 @@ from workerd.executors.process import Child
 from workerd.executors.python import Python
 from workerd.programs import Begun, Plain, Program
 from workerd.sessions import Sessions
+from workerd.tail import Tail
 
 KEY = Key(RunId("run"), Token(1))
 SLEEP = Program(["sleep", "86398"], {"PATH": "/usr/bin:/bin"}, Path("/"), subprocess.DEVNULL)
@@ -89,7 +90,7 @@ async def test_a_child_that_the_loop_cant_watch_is_ended_and_struck_out(
 
     monkeypatch.setattr(loop, "add_reader", full)
     with pytest.raises(Begun, match="No space"):
-        Child(SLEEP, KEY, cast("Sessions", sessions))
+        Child(SLEEP, KEY, cast("Sessions", sessions), Tail())
     assert sessions.told == ["began", "ended"]
     assert children() == before
     assert open_files() == files
@@ -99,7 +100,7 @@ async def test_a_child_that_the_loop_cant_watch_is_ended_and_struck_out(
 async def test_a_child_without_its_pipes_leaks_none(left: int) -> None:
     files, before = open_files(), children()
     with only(left), pytest.raises(OSError, match="Too many open files"):
-        Child(SLEEP, KEY, cast("Sessions", Journaled()))
+        Child(SLEEP, KEY, cast("Sessions", Journaled()), Tail())
     assert open_files() == files
     assert children() == before
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from schedproto.v1 import run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.outbox import MAX_BYTES, MAX_ITEMS, Outbox
 
@@ -27,6 +28,20 @@ async def test_large_results_are_spread_over_frames() -> None:
         outbox.result(result(MAX_BYTES // 2))
     assert len(outbox.take().results) == 2
     assert len(outbox.take().results) == 2
+
+
+async def test_output_that_is_read_along_goes_last_and_is_left_out_where_there_is_no_room() -> None:
+    outbox = Outbox()
+    piece = run_pb2.LogPiece(data=bytes(MAX_BYTES // 4))
+    for _ in range(10):
+        outbox.log(pb.LogChunk(piece=piece))
+    for _ in range(2):
+        outbox.result(result(MAX_BYTES // 2))
+    first = outbox.take()
+    assert (len(first.results), len(first.log_chunks)) == (2, 0)
+    assert len(outbox.take().log_chunks) == 4
+    outbox.log(pb.LogChunk(piece=piece))
+    assert len(outbox.take().log_chunks) == 1
 
 
 async def test_only_the_newest_grant_is_sent() -> None:

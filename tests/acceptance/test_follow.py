@@ -1,0 +1,83 @@
+"""Reading along what a run writes, through each member."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from schedclient import SyncClient
+from support.cluster import DevCluster
+from support.wait import PATIENCE, wait_until
+
+SOON = 0.3
+"""Seconds from a write to its reader."""
+LINES = 20
+TICKS = f"for n in $(seq {LINES}); do date +%s.%N; sleep 0.1; done"
+
+
+def test_what_a_run_writes_is_read_at_once_through_any_member(
+    calm: DevCluster, figure: Callable[[str], None]
+) -> None:
+    for endpoint in calm.endpoints:
+        with SyncClient([endpoint]) as client:
+            run = client.submit(shell={"argv": ["sh", "-c", f"{TICKS}; echo end >&2"]})
+            lags, ends = [], []
+            for piece in client.runs.logs(run.run_id, follow=True):
+                now = time.time()
+                if piece.stream == "STDERR":
+                    ends.append(piece.data)
+                else:
+                    lags += [now - float(line) for line in piece.data.split()]
+            assert client.runs.get(run.run_id).succeeded, "the stream ends when the run has"
+        assert len(lags) == LINES
+        assert ends == [b"end\n"]
+        figure(f"run logs -f at {endpoint}: {median(lags) * 1e3:.0f} ms, {max(lags) * 1e3:.0f} max")
+        assert median(lags) < SOON
+        assert max(lags) < 1.0, "two cores bear all of the cluster"
+
+
+def test_a_run_is_followed_from_before_its_start_through_its_attempts(
+    calm: DevCluster, calm_client: SyncClient, tmp_path: Path
+) -> None:
+    tried = tmp_path / "tried"
+    script = f"echo attempt $SCHEDD_ATTEMPT; [ -e {tried} ] || {{ touch {tried}; exit 1; }}"
+    run = calm_client.submit(
+        shell={"argv": ["sh", "-c", script]}, retry={"backoff": "1s", "max_attempts": 2}, delay="1s"
+    )
+    pieces = [*calm_client.runs.logs(run.run_id, follow=True)]
+    assert b"".join(piece.data for piece in pieces) == b"attempt 1\nattempt 2\n"
+    assert pieces[0].fencing_token < pieces[-1].fencing_token
+    only = [*calm_client.runs.logs(run.run_id, fencing_token=pieces[0].fencing_token, follow=True)]
+    assert b"".join(piece.data for piece in only) == b"attempt 1\n"
+
+
+def test_the_command_follows_until_the_end_and_leaves_the_run_alone_at_ctrl_c(
+    calm: DevCluster, calm_client: SyncClient
+) -> None:
+    run = calm_client.submit(shell={"argv": ["sh", "-c", "echo begin; sleep 3; echo end"]})
+    command = [sys.executable, "-m", "schedctl", "run", "logs", "-f", run.run_id]
+    env = {**calm.env, "SCHEDCTL_ENDPOINTS": ",".join(calm.endpoints)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=env, text=True) as left:
+        assert left.stdout is not None
+        assert left.stdout.readline() == "begin\n"
+        left.send_signal(2)
+        assert left.wait(PATIENCE) == 130
+    followed = subprocess.run(command, capture_output=True, env=env, text=True, check=True)
+    assert followed.stdout == "begin\nend\n"
+    assert calm_client.runs.get(run.run_id).succeeded
+
+
+@pytest.mark.slow
+def test_ten_readers_of_a_flood_hold_nobody_up(calm_client: SyncClient) -> None:
+    flood = "import sys\nfor _ in range(512): sys.stdout.write('x' * 65536)"
+    run = calm_client.submit(shell={"argv": [sys.executable, "-c", flood]})
+    first = [*calm_client.runs.logs(run.run_id, follow=True)]
+    assert calm_client.runs.wait(run, timeout=60).succeeded
+    assert sum(len(piece.data) + piece.omitted for piece in first) == 512 * 65536
+    wait_until(lambda: calm_client.submit(shell={"argv": ["true"]}), PATIENCE, "it goes on")

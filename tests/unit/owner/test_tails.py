@@ -1,0 +1,87 @@
+"""Reading along what runs write: who is told, of what, and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from schedd.core.ids import IncarnationId, Token
+from schedd.owner.tails import MOST_WAITING, Tails
+from schedd.owner.workers import Workers
+from schedproto.v1 import run_pb2
+from support.runs import RecordingLine, SetClock, running, worker
+
+ONE = worker()
+RUN = running(1, ONE)
+
+
+class World:
+    def __init__(self) -> None:
+        self.workers, self.line = Workers(SetClock(), lambda _event: None), RecordingLine()
+        self.workers.attach(ONE, self.line)
+        self.tails = Tails(self.workers)
+        self.woken = 0
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def came(
+        self, text: bytes, *, sender: IncarnationId = ONE.id, token: Token = RUN.token
+    ) -> None:
+        self.tails.came(sender, RUN.key.run_id, token, run_pb2.LogPiece(data=text))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def told(on: bool) -> tuple[object, ...]:
+    return (RUN.key.run_id, RUN.token, on)
+
+
+def test_a_worker_is_told_of_the_first_reader_and_of_the_last_that_leaves(world: World) -> None:
+    with world.tails.following(RUN, world.wake) as reader:
+        assert world.line.followed == [told(True)]
+        with world.tails.following(RUN, world.wake) as second:
+            world.came(b"x")
+            assert [piece.data for piece in (*reader.take(), *second.take())] == [b"x", b"x"]
+            assert world.woken == 2
+        assert told(False) not in world.line.followed
+    assert world.line.followed[-1] == told(False)
+    world.came(b"nobody reads this")
+
+
+def test_what_comes_from_another_attempt_or_worker_is_passed_on_to_nobody(world: World) -> None:
+    with world.tails.following(RUN, world.wake) as reader:
+        world.came(b"x", sender=IncarnationId(UUID(int=77)))
+        world.came(b"x", token=Token(RUN.token + 1))
+        assert reader.take() == []
+
+
+def test_a_worker_that_is_attached_anew_is_told_again(world: World) -> None:
+    with world.tails.following(RUN, world.wake):
+        line = RecordingLine()
+        world.workers.attach(ONE, line)
+        world.tails.attached(ONE.id)
+        world.tails.attached(IncarnationId(UUID(int=77)))
+        assert line.followed == [told(True)]
+
+
+def test_of_a_worker_that_isnt_attached_here_nothing_comes(world: World) -> None:
+    elsewhere = replace(RUN, incarnation=IncarnationId(UUID(int=77)))
+    with world.tails.following(elsewhere, world.wake) as reader:
+        assert reader.take() == []
+    assert world.line.followed == []
+
+
+def test_what_a_slow_reader_has_no_room_for_is_left_out(world: World) -> None:
+    with world.tails.following(RUN, world.wake) as reader:
+        half = bytes(MOST_WAITING // 2)
+        for _ in range(5):
+            world.came(half)
+        assert len(reader.take()) == 2
+        world.came(half)
+        assert len(reader.take()) == 1

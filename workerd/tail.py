@@ -1,0 +1,42 @@
+"""What one attempt writes while it runs, for those who follow it: what is kept by now, then each
+piece as it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from workerd.core.capture import Piece
+
+Hear = Callable[[Piece], object]
+
+
+def _nothing() -> Sequence[Piece]:
+    return ()
+
+
+class Tail:
+    """Of an attempt; belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self._kept: Callable[[], Sequence[Piece]] = _nothing
+        self._followers: dict[object, Hear] = {}
+
+    def begins(self, kept: Callable[[], Sequence[Piece]]) -> None:
+        """It has output; `kept` gives what is kept of it so far."""
+        self._kept = kept
+
+    def came(self, piece: Piece) -> None:
+        """It wrote this."""
+        for hear in self._followers.values():
+            hear(piece)
+
+    def follow(self, who: object, hear: Hear) -> None:
+        """Tell `who` all that is kept, and what comes. Asked again, all of it again."""
+        self._followers[who] = hear
+        for piece in self._kept():
+            hear(piece)
+
+    def unfollow(self, who: object) -> None:
+        """Nothing more for `who`."""
+        self._followers.pop(who, None)
