@@ -225,7 +225,7 @@ class Job(google.protobuf.message.Message):
     cron_dialect: builtins.int
     """The least version of definitions that a member must know to own the job; 0 is 1. 2: max_runs,
     pause_after_failures; 3: exclude; 4: retry_on, fail_on, require, prefer, placement,
-    start_deadline, run_timeout. Set by the cluster.
+    start_deadline, run_timeout; 5: grpc, and its statuses in retry_on, fail_on. Set by the cluster.
     """
     priority: schedproto.v1.common_pb2.Priority.ValueType
     """-- Where and in which order --"""
@@ -805,6 +805,8 @@ global___HttpAction = HttpAction
 
 @typing.final
 class GrpcAction(google.protobuf.message.Message):
+    """One unary call; status OK is success."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     @typing.final
@@ -827,10 +829,15 @@ class GrpcAction(google.protobuf.message.Message):
     METHOD_FIELD_NUMBER: builtins.int
     METADATA_FIELD_NUMBER: builtins.int
     endpoint: builtins.str
+    """`host:port` in the clear, `grpcs://host:port` with TLS by the roots of the worker's system."""
     method: builtins.str
-    """JobHandler.Run if empty; else package.Service/Method, found by reflection."""
+    """JobHandler.Run (job_handler.proto) if empty; else package.Service/Method, found by reflection
+    and given the payload, which is then the request in JSON.
+    """
     @property
-    def metadata(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
+    def metadata(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Text alone: no name ends with -bin."""
+
     def __init__(
         self,
         *,
