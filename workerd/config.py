@@ -46,7 +46,7 @@ class Config:
     listen: Listen = field(default_factory=Listen)
     drain_timeout: timedelta = timedelta(seconds=30)
     allow_loopback: bool = False
-    """Whether HTTP jobs may call this very host."""
+    """Whether HTTP and gRPC jobs may call this very host."""
     insecure: bool = False
     """Speak in the clear with members on other hosts."""
     tls: TLS | None = None

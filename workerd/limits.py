@@ -21,9 +21,15 @@ def at_limit(error: OSError) -> bool:
     return error.errno in _LIMITS
 
 
+def limit_in(text: str) -> str:
+    """The limit that a library tells of in words alone, passing no `errno` on; empty if none."""
+    return next((told for told in map(os.strerror, _LIMITS) if told in text), "")
+
+
 def need_descriptor() -> None:
     """Raise OSError when no file can be opened now.
 
-    For what says "there is none" of an entry that it has had no descriptor to look up with.
+    For what says "there is none" of an entry that it has had no descriptor to look up with, and
+    for libraries that fare badly without one.
     """
     os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))

@@ -7,6 +7,7 @@
     tasks     eternal loops, sleeps that can be woken
     logs      standard logging as text or JSON lines
     config    file, environment and flags into frozen dataclasses, all errors at once
+    endpoints what a gRPC job calls, as its definition writes it
     channel   gRPC channels and listeners, TLS, the loopback rule
     failpoints  places where a test breaks a daemon; nothing unless armed
     service   a daemon's life under a service manager (notify: what it tells it)

@@ -1,4 +1,4 @@
-"""Headers that a job may not set on the requests it makes."""
+"""Headers, and metadata, that a job may not set on the requests it makes."""
 
 from __future__ import annotations
 
@@ -20,3 +20,13 @@ def reserved(name: str, *, signed: bool = False) -> bool:
     """Whether a job may not set this header, in whatever case it is written."""
     lower = name.lower()
     return lower in FRAMING or lower.startswith(OURS) or (signed and lower in SIGNED)
+
+
+RPC: Final = frozenset({"content-type", "host", "user-agent"})
+"""Of a gRPC call, beside what begins with `grpc-`."""
+
+
+def reserved_metadata(name: str) -> bool:
+    """Whether a job may not set this metadata, in whatever case it is written."""
+    lower = name.lower()
+    return reserved(name) or lower in RPC or lower.startswith("grpc-")

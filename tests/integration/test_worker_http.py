@@ -15,6 +15,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
+from support.addresses import NO_PUBLIC_HOST, THIS_HOST
 from support.fake_member import Stream
 from support.worker_process import cluster
 
@@ -215,24 +216,6 @@ async def test_redirects_are_followed_only_when_asked_and_checked_on_the_way(
         inside = await request(stream, url=server.url("/inside"), follow_redirects=True)
         assert inside.reason == common_pb2.REASON_DONT_RETRY
         assert "169.254.169.254" in inside.error
-
-
-THIS_HOST = (
-    *("127.0.0.1", "127.1", "127.255.255.254", "2130706433", "0x7f000001", "0x7f.0.0.1"),
-    *("0177.0.0.1", "017700000001", "0.0.0.0", "0", "localhost", "LOCALHOST", "localhost."),
-    *("127.0.0.1.", "①②⑦.⓪.⓪.①", "127。0。0。1", "１２７.0.0.1"),
-    *("[::1]", "[::]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[0:0:0:0:0:ffff:7f00:0001]"),
-    *("[::127.0.0.1]", "[64:ff9b::127.0.0.1]", "[64:ff9b::7f00:1]", "[64:ff9b:1::7f00:1]"),
-    *("[2002:7f00:1::]", "[2001:0:7f00:1::80ff:fffe]", "[fe80::1%25lo]", "[fec0::1]", "[fc00::1]"),
-    *("example.com@127.0.0.1", "example.com:80@127.0.0.1", "127.0.0.1#@example.com"),
-)
-"""Ways to write this host, or to have it seem another one."""
-NO_PUBLIC_HOST = (
-    *("10.0.0.1", "172.16.0.1", "192.168.0.1", "100.64.0.1", "198.18.0.1", "192.0.0.8"),
-    *("192.88.99.1", "[3fff::1]", "[5f00::1]"),
-    *("169.254.169.254", "0xa9fea9fe", "2852039166", "[::ffff:a9fe:a9fe]", "[fd00:ec2::254]"),
-    *("224.0.0.1", "255.255.255.255", "240.0.0.1", "[ff02::1]", "[2001:db8::1]", "[100::1]"),
-)
 
 
 async def test_no_way_to_write_an_address_reaches_what_isnt_public(tmp_path: Path) -> None:

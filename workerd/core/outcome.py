@@ -45,6 +45,7 @@ class Reason(Enum):
     EXIT_CODE = 20
     SIGNAL = 21
     HTTP_STATUS = 22
+    GRPC_STATUS = 23
     EXCEPTION = 24
     TIMEOUT = 25
     HEARTBEAT_TIMEOUT = 26

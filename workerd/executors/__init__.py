@@ -2,5 +2,6 @@
 
 shell    a program in a session of its own (process, scratch)
 http     one request, to a checked address (targets)
+grpc     one unary call, to a checked address (targets), of any method (reflection)
 python   a registered handler, on the event loop or in a thread
 """

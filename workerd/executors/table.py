@@ -1,7 +1,4 @@
-"""The executors that this worker has, by the name of their action on the wire.
-
-`grpc` is not built yet: its assignments are refused as UNABLE.
-"""
+"""The executors that this worker has, by the name of their action on the wire."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from typing import Self
 
 from workerd.config import Config
 from workerd.executors.base import Executor
+from workerd.executors.grpc import Grpc
 from workerd.executors.http import Http
 from workerd.executors.python import Python
 from workerd.executors.shell import Shell
@@ -21,10 +19,15 @@ from workerd.sessions import Sessions
 class Table:
     """Use as a context: what executors hold open is closed at its end."""
 
-    def __init__(self, shell: Shell, http: Http, python: Python) -> None:
-        self.by_action: Mapping[str, Executor] = {"shell": shell, "http": http, "python": python}
+    def __init__(self, shell: Shell, http: Http, grpc: Grpc, python: Python) -> None:
+        self.by_action: Mapping[str, Executor] = {
+            "shell": shell,
+            "http": http,
+            "grpc": grpc,
+            "python": python,
+        }
         self.handlers: Sequence[str] = python.names
-        self._http = http
+        self._http, self._grpc = http, grpc
 
     async def __aenter__(self) -> Self:
         return self
@@ -36,6 +39,7 @@ class Table:
         traceback: TracebackType | None,
     ) -> None:
         await self._http.close()
+        await self._grpc.close()
 
 
 def executors(config: Config, sessions: Sessions, scratch: Path) -> Table:
@@ -48,5 +52,6 @@ def executors(config: Config, sessions: Sessions, scratch: Path) -> Table:
     return Table(
         Shell(sessions, scratch, secrets),
         Http(allow_loopback=config.allow_loopback, secrets=secrets),
+        Grpc(allow_loopback=config.allow_loopback),
         Python.of_modules(config.handlers),
     )

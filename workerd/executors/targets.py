@@ -1,4 +1,4 @@
-"""Which addresses an HTTP job may call: public ones; this host only where the worker allows it.
+"""Which addresses HTTP and gRPC jobs may call: public ones, and this host where a worker allows it.
 
 Invariants
 - The address that was checked is the address that is connected to: the check sits in the resolver,
@@ -48,6 +48,21 @@ class Targets(AbstractResolver):
         for each in found:
             self.check(each["host"])
         return found
+
+    async def addresses(self, host: str, port: int) -> list[str]:
+        """All addresses of a host, which may be one itself.
+
+        Raises:
+            ForbiddenTarget: one of them isn't allowed.
+            OSError: the name isn't known.
+        """
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            found = await self.resolve(host, port, socket.AF_UNSPEC)
+            return [each["host"] for each in found]
+        self.check(host)
+        return [host]
 
     def check_literal(self, host: str) -> None:
         """Check a host that is an address; a name is left to `resolve`.

@@ -22,8 +22,10 @@ from support.descriptors import only, open_files
 from workerd import procs
 from workerd.core.ids import Key, RunId, Token
 from workerd.core.outcome import Verdict
+from workerd.executors import grpc as executors_grpc
 from workerd.executors import process, shell
 from workerd.executors.base import Attempt, Stop
+from workerd.executors.grpc import Grpc
 from workerd.executors.http import Http
 from workerd.executors.process import Child
 from workerd.executors.python import Python
@@ -139,6 +141,26 @@ async def test_a_request_that_finds_no_descriptor_is_given_back() -> None:
         await executor.close()
     assert outcome.verdict is Verdict.RETURNED
     assert "Too many open files" in outcome.error
+    assert not outcome.began
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_a_call_that_finds_no_descriptor_is_given_back(
+    told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it connects; or while it does, where only gRPC's core can tell."""
+    executor = Grpc(allow_loopback=True)
+    call = attempt(grpc=job_pb2.GrpcAction(endpoint="127.0.0.1:9"))
+    try:
+        assert (await executor.run(call, Stop())).verdict is Verdict.FAILED
+        if not told:
+            monkeypatch.setattr(executors_grpc, "need_descriptor", lambda: None)
+        with only(0):
+            outcome = await executor.run(call, Stop())
+    finally:
+        await executor.close()
+    assert outcome.verdict is Verdict.RETURNED
+    assert outcome.error == "this worker can't start it: Too many open files"
     assert not outcome.began
 
 

@@ -48,3 +48,17 @@ async def test_what_was_checked_is_what_is_given_and_it_is_asked_once() -> None:
 async def test_a_name_with_one_address_that_isnt_public_is_refused(answer: tuple[str, ...]) -> None:
     with pytest.raises(ForbiddenTarget, match="no public address"):
         await targets(answer).resolve("mixed.example")
+
+
+@pytest.mark.parametrize("host", [INSIDE, "::1", "169.254.169.254", "::ffff:10.0.0.1"])
+async def test_addresses_of_an_address_are_itself_if_it_may_be_called(host: str) -> None:
+    assert await targets().addresses(PUBLIC, 1) == [PUBLIC]
+    with pytest.raises(ForbiddenTarget, match="no public address"):
+        await targets().addresses(host, 1)
+
+
+async def test_addresses_of_a_name_are_all_checked() -> None:
+    fickle = targets((PUBLIC, "2600::1"), (PUBLIC, INSIDE))
+    assert await fickle.addresses("two.example", 1) == [PUBLIC, "2600::1"]
+    with pytest.raises(ForbiddenTarget, match="no public address"):
+        await fickle.addresses("two.example", 1)

@@ -1,0 +1,429 @@
+"""gRPC jobs against real servers on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.any_pb2 import Any as Packed
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message_factory import GetMessageClass
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from schedproto.v1 import common_pb2, job_handler_pb2, job_handler_pb2_grpc, job_pb2
+from schedproto.v1 import worker_service_pb2 as pb
+from support.addresses import NO_PUBLIC_HOST, THIS_HOST
+from support.certs import Authority
+from support.fake_member import Stream
+from support.wait import wait_until_async
+from support.worker_process import cluster
+
+ALLOWED = "allow_loopback = true\n"
+HEALTH = "grpc.health.v1.Health"
+SHOP = "shop.v1.Shop"
+
+
+class Service(job_handler_pb2_grpc.JobHandlerServicer):
+    """A handler that does what its payload says, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.requests: list[job_handler_pb2.RunRequest] = []
+        self.metadata: list[Mapping[str, str | bytes]] = []
+        self.remaining: list[float] = []
+        self.given_up = asyncio.Event()
+        self.port = 0
+
+    @property
+    def endpoint(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def Run(  # noqa: N802 - the name on the wire
+        self, request: job_handler_pb2.RunRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> job_handler_pb2.RunResponse:
+        self.requests.append(request)
+        self.metadata.append(dict(context.invocation_metadata() or ()))
+        self.remaining.append(context.time_remaining())
+        answer = job_handler_pb2.RunResponse()
+        match json.loads(request.payload.json or "null"):
+            case "refused":
+                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no stock")
+            case "busy":
+                context.set_trailing_metadata([("grpc-status-details-bin", _in_a_while(42))])
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "busy")
+            case "own deadline":
+                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "of my database")
+            case "error":
+                answer.error = "NoStock: sold out"
+                answer.retry_after.FromSeconds(30)
+            case "hopeless":
+                answer.error, answer.dont_retry = "no such article", True
+            case "for ever":
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    self.given_up.set()
+            case {"letters": int(count)}:
+                answer.result.json = json.dumps("x" * count)
+            case "no json":
+                answer.result.json = "{"
+            case "raw":
+                answer.result.raw = b"\xff\x00"
+            case {"name": name}:
+                answer.result.json = json.dumps({"hello": name})
+        return answer
+
+
+class Health(health_pb2_grpc.HealthServicer):
+    """Real messages of a service that others have made."""
+
+    async def Check(  # noqa: N802 - the name on the wire
+        self,
+        request: health_pb2.HealthCheckRequest,
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> health_pb2.HealthCheckResponse:
+        if request.service:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no {request.service}")
+        return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
+
+
+def _in_a_while(seconds: int) -> bytes:
+    packed = Packed()
+    packed.Pack(RetryInfo(retry_delay=Duration(seconds=seconds)))
+    return Status(code=14, message="busy", details=[packed]).SerializeToString()
+
+
+def shop() -> DescriptorPool:
+    """A service in a file that stands on another one."""
+    kinds = FileDescriptorProto(name="shop/kinds.proto", package="shop.v1", syntax="proto3")
+    article = kinds.message_type.add(name="Article")
+    article.field.add(name="article_name", number=1, type=9, label=1)
+    article.field.add(name="amount", number=2, type=5, label=1)
+    calls = FileDescriptorProto(
+        name="shop/calls.proto",
+        package="shop.v1",
+        syntax="proto3",
+        dependency=["shop/kinds.proto"],
+    )
+    service = calls.service.add(name="Shop")
+    for name, sends, answers in (
+        ("Price", False, False),
+        ("Watch", False, True),
+        ("Fill", True, False),
+    ):
+        service.method.add(
+            name=name,
+            input_type=".shop.v1.Article",
+            output_type=".shop.v1.Article",
+            client_streaming=sends,
+            server_streaming=answers,
+        )
+    pool = DescriptorPool()
+    pool.AddSerializedFile(kinds.SerializeToString())
+    pool.AddSerializedFile(calls.SerializeToString())
+    return pool
+
+
+def _sell(server: grpc.aio.Server, pool: DescriptorPool) -> None:
+    article = GetMessageClass(pool.FindMessageTypeByName("shop.v1.Article"))
+
+    async def price(request: Any, _: object) -> Any:
+        return article(article_name=request.article_name * (request.amount or 1), amount=7)
+
+    handler = grpc.unary_unary_rpc_method_handler(
+        price, article.FromString, article.SerializeToString
+    )
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(SHOP, {"Price": handler}),)
+    )
+
+
+@contextlib.asynccontextmanager
+async def served(
+    *,
+    reflects: bool = True,
+    credentials: grpc.ServerCredentials | None = None,
+    compression: grpc.Compression | None = None,
+) -> AsyncIterator[Service]:
+    service, pool = Service(), shop()
+    server = grpc.aio.server(
+        compression=compression, options=[("grpc.max_send_message_length", -1)]
+    )
+    job_handler_pb2_grpc.add_JobHandlerServicer_to_server(service, server)
+    health_pb2_grpc.add_HealthServicer_to_server(Health(), server)
+    _sell(server, pool)
+    if reflects:
+        reflection.enable_server_reflection([HEALTH], server)
+    address = "127.0.0.1:0"
+    service.port = (
+        server.add_secure_port(address, credentials)
+        if credentials
+        else server.add_insecure_port(address)
+    )
+    await server.start()
+    try:
+        yield service
+    finally:
+        await server.stop(None)
+
+
+@contextlib.asynccontextmanager
+async def a_shop() -> AsyncIterator[str]:
+    """The endpoint of a server that reflects types of its own alone."""
+    server, pool = grpc.aio.server(), shop()
+    _sell(server, pool)
+    reflection.enable_server_reflection([SHOP], server, pool)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
+async def call(
+    stream: Stream, payload: str | bytes | None = None, *, timeout: float = 20, **action: Any
+) -> pb.Result:
+    given = job_pb2.GrpcAction(**action)
+    key = await stream.assign(grpc=given, payload=payload, timeout=timeout)
+    return await stream.result_of(key)
+
+
+async def test_a_job_handler_is_told_of_its_attempt_and_its_answer_is_the_result(
+    tmp_path: Path,
+) -> None:
+    async with (
+        served() as server,
+        cluster(tmp_path, config=ALLOWED) as (member, _),
+    ):
+        stream = await member.attached()
+        given = job_pb2.GrpcAction(
+            endpoint=server.endpoint, metadata={"X-Own": "yes", "authorization": "Bearer t"}
+        )
+        trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        key = await stream.assign(
+            grpc=given, payload='{"name":"Ada"}', timeout=20, traceparent=trace
+        )
+        result = await stream.result_of(key)
+        assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
+        assert json.loads(result.result.json) == {"hello": "Ada"}
+        (request,), (metadata,) = server.requests, server.metadata
+        assert (request.job, request.attempt, request.worker) == ("probe", 1, "w1")
+        assert (request.namespace, request.traceparent) == ("default", trace)
+        assert (request.run_id, request.fencing_token) == (key.run_id, key.fencing_token)
+        assert request.idempotency_key == key.run_id
+        assert request.scheduled_at == key.scheduled_at
+        left = request.deadline.ToDatetime(UTC) - datetime.now(UTC)
+        assert timedelta(0) < left <= timedelta(seconds=20)
+        assert metadata["schedd-run-id"] == key.run_id
+        assert metadata["schedd-fencing-token"] == str(key.fencing_token)
+        assert metadata["traceparent"] == trace
+        assert (metadata["x-own"], metadata["authorization"]) == ("yes", "Bearer t")
+
+
+async def test_a_job_of_before_sets_no_metadata_that_is_schedds_own(tmp_path: Path) -> None:
+    """Members refuse such a job; one may have been stored by another version."""
+    wrong = {"Schedd-Run-Id": "fake", "content-type": "text/plain", "grpc-timeout": "1n"}
+    async with served() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+        stream = await member.attached()
+        own = {**wrong, "traceparent": "mine"}
+        result = await call(stream, endpoint=server.endpoint, metadata=own)
+        assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
+        assert not result.HasField("result")
+        (metadata,) = server.metadata
+        assert metadata["schedd-run-id"] == result.key.run_id
+        assert metadata["traceparent"] == "mine"
+
+
+async def test_what_a_job_handler_says_of_its_failure_decides_on_the_next_attempt(
+    tmp_path: Path,
+) -> None:
+    async with served() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+        stream = await member.attached()
+        failed = await call(stream, '"error"', endpoint=server.endpoint)
+        assert failed.reason == common_pb2.REASON_EXCEPTION
+        assert (failed.error, failed.retry_after.seconds) == ("NoStock: sold out", 30)
+        hopeless = await call(stream, '"hopeless"', endpoint=server.endpoint)
+        assert hopeless.reason == common_pb2.REASON_DONT_RETRY
+        assert hopeless.error == "no such article"
+
+
+async def test_a_status_other_than_ok_fails_and_says_so(tmp_path: Path) -> None:
+    async with served() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+        stream = await member.attached()
+        refused = await call(stream, '"refused"', endpoint=server.endpoint)
+        assert refused.outcome == pb.Result.OUTCOME_FAILED
+        assert refused.reason == common_pb2.REASON_GRPC_STATUS
+        assert (refused.error, refused.exit_code) == ("FAILED_PRECONDITION: no stock", 9)
+        assert not refused.HasField("retry_after")
+        busy = await call(stream, '"busy"', endpoint=server.endpoint)
+        assert (busy.error, busy.retry_after.seconds) == ("UNAVAILABLE: busy", 42)
+        away = await call(stream, endpoint="127.0.0.1:1")
+        assert away.reason == common_pb2.REASON_GRPC_STATUS
+        assert away.error.startswith("UNAVAILABLE: failed to connect")
+        unknown = await call(stream, endpoint="no-such-host.invalid:1")
+        assert unknown.reason == common_pb2.REASON_EXCEPTION
+
+
+async def test_the_timeout_of_an_attempt_is_the_deadline_of_its_call(tmp_path: Path) -> None:
+    async with served() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+        stream = await member.attached()
+        late = await call(stream, '"for ever"', endpoint=server.endpoint, timeout=1)
+        assert late.reason == common_pb2.REASON_TIMEOUT
+        assert 0 < server.remaining[0] <= 1
+        await asyncio.wait_for(server.given_up.wait(), 10)
+        own = await call(stream, '"own deadline"', endpoint=server.endpoint)
+        assert own.reason == common_pb2.REASON_GRPC_STATUS
+        assert own.error == "DEADLINE_EXCEEDED: of my database"
+
+
+async def test_a_cancelled_run_cancels_its_call(tmp_path: Path) -> None:
+    async with served() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+        stream = await member.attached()
+        given = job_pb2.GrpcAction(endpoint=server.endpoint)
+        key = await stream.assign(grpc=given, payload='"for ever"', timeout=60)
+        await wait_until_async(lambda: server.requests, 20, "the call")
+        await stream.send(cancels=[pb.Cancel(key=key)])
+        result = await stream.result_of(key)
+        assert result.outcome == pb.Result.OUTCOME_CANCELLED
+        await asyncio.wait_for(server.given_up.wait(), 10)
+
+
+async def test_64_kib_of_a_large_answer_are_kept_and_4_mib_are_too_much(tmp_path: Path) -> None:
+    async with served() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+        stream = await member.attached()
+        large = await call(stream, '{"letters":100000}', endpoint=server.endpoint)
+        assert large.outcome == pb.Result.OUTCOME_SUCCEEDED
+        assert not large.HasField("result")
+        assert len(large.output[0].data) == 64 * 1024
+        too_large = await call(stream, '{"letters":5000000}', endpoint=server.endpoint)
+        assert too_large.reason == common_pb2.REASON_GRPC_STATUS
+        assert "Received message larger than max" in too_large.error
+
+
+async def test_a_result_that_only_says_it_is_json_is_kept_as_bytes(tmp_path: Path) -> None:
+    async with served() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+        stream = await member.attached()
+        assert (await call(stream, '"no json"', endpoint=server.endpoint)).result.raw == b"{"
+        assert (await call(stream, '"raw"', endpoint=server.endpoint)).result.raw == b"\xff\x00"
+
+
+async def test_nothing_is_unpacked(tmp_path: Path) -> None:
+    """A few bytes may hold gigabytes. Not each core of gRPC's bounds them."""
+    async with (
+        served(compression=grpc.Compression.Gzip) as server,
+        cluster(tmp_path, config=ALLOWED) as (member, _),
+    ):
+        stream = await member.attached()
+        result = await call(stream, '{"letters":100000}', endpoint=server.endpoint)
+        assert result.outcome == pb.Result.OUTCOME_FAILED
+        assert "compress" in result.error.lower()
+
+
+async def test_any_unary_method_is_found_by_reflection_and_spoken_to_in_json(
+    tmp_path: Path,
+) -> None:
+    async with (
+        served() as server,
+        a_shop() as bought,
+        cluster(tmp_path, config=ALLOWED) as (member, _),
+    ):
+        stream = await member.attached()
+        health = await call(stream, endpoint=server.endpoint, method=f"{HEALTH}/Check")
+        assert json.loads(health.result.json) == {"status": "SERVING"}
+        unknown = await call(
+            stream, '{"service":"x"}', endpoint=server.endpoint, method=f"{HEALTH}/Check"
+        )
+        assert unknown.error == "NOT_FOUND: no x"
+        for article in ('{"articleName":"tea","amount":2}', '{"article_name":"tea","amount":2}'):
+            price = await call(stream, article, endpoint=bought, method=f"{SHOP}/Price")
+            assert json.loads(price.result.json) == {"articleName": "teatea", "amount": 7}
+        wide = '{"articleName":"' + "x" * 1000 + '","amount":100}'
+        large = await call(stream, wide, endpoint=bought, method=f"{SHOP}/Price")
+        assert large.outcome == pb.Result.OUTCOME_SUCCEEDED
+        assert not large.HasField("result")
+        assert b"it isn't kept" in large.output[0].data
+
+
+async def test_what_no_attempt_can_call_isnt_tried_again(tmp_path: Path) -> None:
+    wrong: Sequence[tuple[str, str | bytes | None, str]] = (
+        ("Price", '{"articel":"tea"}', 'no field named "articel"'),
+        ("Price", '{"amount":"many"}', "amount"),
+        ("Price", "[1]", "the payload is no shop.v1.Article"),
+        ("Price", b"\x00", "the payload isn't JSON"),
+        ("Watch", None, "streams; only unary methods"),
+        ("Fill", None, "streams; only unary methods"),
+    )
+    async with a_shop() as endpoint, cluster(tmp_path, config=ALLOWED) as (member, _):
+        stream = await member.attached()
+        for method, payload, told in wrong:
+            result = await call(stream, payload, endpoint=endpoint, method=f"{SHOP}/{method}")
+            assert result.reason == common_pb2.REASON_DONT_RETRY, told
+            assert told in result.error
+            assert "\n" not in result.error
+
+
+async def test_a_method_that_isnt_there_is_unimplemented(tmp_path: Path) -> None:
+    """Its service may be of a version to come: that is for the job's retries to say."""
+    async with (
+        served() as server,
+        served(reflects=False) as silent,
+        cluster(tmp_path, config=ALLOWED) as (member, _),
+    ):
+        stream = await member.attached()
+        for endpoint, method, told in (
+            (server.endpoint, f"{HEALTH}/Chekc", f"{HEALTH} has no method Chekc"),
+            (server.endpoint, "no.such.Service/Run", "knows no no.such.Service"),
+            (silent.endpoint, f"{HEALTH}/Check", "no reflection"),
+        ):
+            result = await call(stream, endpoint=endpoint, method=method)
+            assert result.reason == common_pb2.REASON_GRPC_STATUS
+            assert result.error.startswith("UNIMPLEMENTED: ")
+            assert told in result.error
+
+
+async def test_tls_is_by_the_systems_roots_and_by_name(tmp_path: Path) -> None:
+    files = Authority.create(tmp_path / "ca").issue("shop", san="DNS:localhost")
+    credentials = grpc.ssl_server_credentials([(files.key.read_bytes(), files.cert.read_bytes())])
+    environ = {"SSL_CERT_FILE": str(files.ca)}
+    async with (
+        served(credentials=credentials) as server,
+        cluster(tmp_path / "w", config=ALLOWED, environ=environ) as (member, _),
+    ):
+        stream = await member.attached()
+        known = await call(stream, endpoint=f"grpcs://localhost:{server.port}")
+        assert known.outcome == pb.Result.OUTCOME_SUCCEEDED, known.error
+        other = await call(stream, endpoint=f"grpcs://127.0.0.1:{server.port}")
+        assert other.reason == common_pb2.REASON_GRPC_STATUS
+        in_the_clear = await call(stream, endpoint=server.endpoint)
+        assert in_the_clear.reason == common_pb2.REASON_GRPC_STATUS
+        assert len(server.requests) == 1
+
+
+REFUSED = ("may not call", "is neither host:port", "Name or service not known")
+"""What says that the address was told apart, and not by chance out of reach."""
+
+
+async def test_no_way_to_write_an_address_reaches_what_isnt_public(tmp_path: Path) -> None:
+    async with served() as server, cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        odd = {}
+        for host in (*THIS_HOST, *NO_PUBLIC_HOST):
+            for endpoint in (f"{host}:{server.port}", f"grpcs://{host}:{server.port}"):
+                result = await call(stream, endpoint=endpoint)
+                assert result.outcome == pb.Result.OUTCOME_FAILED, endpoint
+                if not any(told in result.error for told in REFUSED):
+                    odd[endpoint] = result.error
+        assert server.requests == []
+        assert odd == {}

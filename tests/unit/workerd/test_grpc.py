@@ -1,0 +1,305 @@
+"""gRPC calls as far as no worker is needed for them: whom they reach, and hostile servers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from grpc_reflection.v1alpha import reflection_pb2
+
+from schedkit.clock import utcnow
+from schedproto.v1 import common_pb2, job_handler_pb2, job_pb2
+from schedproto.v1 import worker_service_pb2 as pb
+from support.descriptors import open_files
+from support.wait import wait_until_async
+from workerd.core.outcome import Cause, Outcome, Reason, Verdict
+from workerd.executors import grpc as executors_grpc
+from workerd.executors import reflection
+from workerd.executors.base import Attempt, Stop
+from workerd.executors.grpc import Grpc, judged, metadata_of, run_request, target_of
+from workerd.executors.targets import Targets
+
+Answers = Callable[[Any], Sequence[FileDescriptorProto]]
+
+
+def attempt(namespace: str = "default", timeout: float = 20, **action: Any) -> Attempt:
+    assignment = pb.Assignment(
+        key=pb.AssignmentKey(run_id="run", fencing_token=7),
+        namespace=namespace,
+        job="probe",
+        attempt=2,
+        traceparent="00-trace",
+        grpc=job_pb2.GrpcAction(**action),
+        payload=common_pb2.Payload(json="{}"),
+    )
+    return Attempt(assignment, "w1", utcnow() + timedelta(seconds=timeout))
+
+
+async def ran(endpoint: str, method: str = "", timeout: float = 20) -> Outcome:
+    call = attempt(timeout=timeout, endpoint=endpoint, method=method)
+    return await Grpc(allow_loopback=True).run(call, Stop())
+
+
+@contextlib.asynccontextmanager
+async def serving(*handlers: grpc.GenericRpcHandler) -> AsyncIterator[int]:
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers(handlers)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield port
+    finally:
+        await server.stop(None)
+
+
+def handler(run: Callable[[bytes, Any], Any]) -> grpc.GenericRpcHandler:
+    return grpc.method_handlers_generic_handler(
+        "schedd.v1.JobHandler", {"Run": grpc.unary_unary_rpc_method_handler(run)}
+    )
+
+
+async def _fine(_request: bytes, _context: object) -> bytes:
+    return b""
+
+
+def reflecting(version: str, answers: Answers) -> grpc.GenericRpcHandler:
+    """A server that says of itself what `answers` gives for each request."""
+
+    async def reflect(requests: AsyncIterator[Any], _: object) -> AsyncIterator[Any]:
+        async for request in requests:
+            answer = reflection_pb2.ServerReflectionResponse()
+            files = [file.SerializeToString() for file in answers(request)]
+            answer.file_descriptor_response.file_descriptor_proto.extend(files)
+            yield answer
+
+    rpc = grpc.stream_stream_rpc_method_handler(
+        reflect,
+        reflection_pb2.ServerReflectionRequest.FromString,
+        reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    service = f"grpc.reflection.{version}.ServerReflection"
+    return grpc.method_handlers_generic_handler(service, {"ServerReflectionInfo": rpc})
+
+
+def shop(*imports: str) -> FileDescriptorProto:
+    file = FileDescriptorProto(name="shop.proto", package="shop", dependency=imports)
+    file.message_type.add(name="Nothing")
+    service = file.service.add(name="Shop")
+    service.method.add(name="Open", input_type=".shop.Nothing", output_type=".shop.Nothing")
+    return file
+
+
+def test_a_channel_is_given_checked_addresses_alone_in_one_family() -> None:
+    assert target_of(["192.0.2.1", "192.0.2.2"], 1) == "ipv4:192.0.2.1:1,192.0.2.2:1"
+    assert target_of(["2001:db8::1"], 1) == "ipv6:[2001:db8::1]:1"
+    mixed = target_of(["192.0.2.1", "2001:db8::1"], 1)
+    assert mixed == "ipv6:[::ffff:192.0.2.1]:1,[2001:db8::1]:1"
+
+
+async def test_a_name_is_asked_for_once_and_what_was_checked_is_connected_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    async def resolve(_: Targets, host: str, *_more: object) -> list[dict[str, str]]:
+        asked.append(host)
+        return [{"host": "127.0.0.1"}]
+
+    monkeypatch.setattr(Targets, "resolve", resolve)
+    async with serving(handler(_fine)) as port:
+        outcome = await ran(f"rebinding.example:{port}")
+    assert outcome.verdict is Verdict.SUCCEEDED
+    assert asked == ["rebinding.example"]
+
+
+async def test_no_proxy_of_the_environment_stands_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("grpc_proxy", "https_proxy", "http_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.setenv("GRPC_ADDRESS_HTTP_PROXY", "127.0.0.1:1")
+    monkeypatch.setenv("GRPC_ADDRESS_HTTP_PROXY_ENABLED_ADDRESSES", "0.0.0.0/0")
+    async with serving(handler(_fine)) as port:
+        outcome = await ran(f"127.0.0.1:{port}")
+    assert outcome.verdict is Verdict.SUCCEEDED, outcome.error
+
+
+async def test_a_job_handler_is_told_all_facts_and_the_metadata_says_the_same() -> None:
+    told = attempt()
+    request = run_request(told)
+    said = {field.name for field, _ in request.ListFields()}
+    assert said == {*told.facts(), "traceparent", "payload"}
+    metadata = dict(metadata_of(told))
+    named = {f"schedd-{name.replace('_', '-')}" for name in told.facts()}
+    assert metadata.keys() == {*named, "traceparent"}
+
+
+def test_metadata_is_ascii_whatever_a_namespace_is_called() -> None:
+    assert dict(metadata_of(attempt("bücher 100%")))["schedd-namespace"] == "b%C3%BCcher 100%25"
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict", "reason"),
+    [
+        ({}, Verdict.SUCCEEDED, Reason.NONE),
+        ({"retry_after": {"seconds": 5}}, Verdict.SUCCEEDED, Reason.NONE),
+        ({"error": "ValueError: x"}, Verdict.FAILED, Reason.EXCEPTION),
+        ({"dont_retry": True}, Verdict.FAILED, Reason.DONT_RETRY),
+        ({"result": {"json": "1"}, "error": "x"}, Verdict.FAILED, Reason.EXCEPTION),
+    ],
+)
+def test_an_answer_with_an_error_is_a_failure(
+    answer: dict[str, Any], verdict: Verdict, reason: Reason
+) -> None:
+    outcome = judged(job_handler_pb2.RunResponse(**answer))
+    assert (outcome.verdict, outcome.reason) == (verdict, reason)
+
+
+def test_nobody_asks_to_be_left_alone_for_longer_than_a_day() -> None:
+    for seconds, hours in ((10**11, 24), (-5, 0)):
+        answer = job_handler_pb2.RunResponse(error="x", retry_after={"seconds": seconds})
+        assert judged(answer).retry_after == timedelta(hours=hours)
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+async def test_reflection_of_either_version_is_understood(version: str) -> None:
+    def answers(request: Any) -> list[FileDescriptorProto]:
+        kinds = FileDescriptorProto(name="kinds.proto")
+        return [kinds] if request.file_by_filename == "kinds.proto" else [shop("kinds.proto")]
+
+    shut = grpc.method_handlers_generic_handler(
+        "shop.Shop", {"Open": grpc.unary_unary_rpc_method_handler(_fine)}
+    )
+    async with serving(reflecting(version, answers), shut) as port:
+        outcome = await ran(f"127.0.0.1:{port}", "shop.Shop/Open")
+    assert outcome.verdict is Verdict.SUCCEEDED, outcome.error
+    assert outcome.result is not None
+    assert outcome.result.data == b"{}"
+
+
+def _more_and_more(request: Any) -> list[FileDescriptorProto]:
+    asked = request.file_by_filename or "0"
+    return [FileDescriptorProto(name=asked, dependency=[str(int(asked) + 1)])]
+
+
+def _wide(_: Any) -> list[FileDescriptorProto]:
+    return [FileDescriptorProto(name=f"{n}" + "x" * 3_000_000) for n in range(2)]
+
+
+HOSTILE: dict[str, tuple[Answers, str]] = {
+    "files without end": (_more_and_more, "sends too much"),
+    "files in a circle": (lambda _: [shop("shop.proto")], "can't be read"),
+    "another file": (lambda _: [shop("nowhere.proto")], "another file for 'nowhere.proto'"),
+    "another service": (lambda _: [FileDescriptorProto(name="a")], "there is no service"),
+    "nothing": (lambda _: [], "there is no service"),
+    "types that aren't there": (
+        lambda _: [FileDescriptorProto(name="a", service=shop().service)],
+        "can't be read",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+async def test_a_server_that_reflects_nonsense_fails_its_call_and_no_more(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reflection, "MAX_FILES", 20)
+    answers, told = HOSTILE[kind]
+    async with serving(reflecting("v1", answers)) as port:
+        outcome = await ran(f"127.0.0.1:{port}", "shop.Shop/Open")
+    assert outcome.verdict is Verdict.FAILED
+    assert told in outcome.error
+
+
+async def test_a_server_that_reflects_too_much_at_once_fails_its_call() -> None:
+    async with serving(reflecting("v1", _wide)) as port:
+        outcome = await ran(f"127.0.0.1:{port}", "shop.Shop/Open")
+    assert outcome.error.startswith("RESOURCE_EXHAUSTED")
+
+
+async def test_reflection_that_ends_without_an_answer_fails_its_call() -> None:
+    async def silent(requests: AsyncIterator[bytes], _: object) -> None:
+        await anext(aiter(requests))
+
+    rpc = grpc.stream_stream_rpc_method_handler(silent)
+    service = grpc.method_handlers_generic_handler(
+        "grpc.reflection.v1.ServerReflection", {"ServerReflectionInfo": rpc}
+    )
+    async with serving(service) as port:
+        outcome = await ran(f"127.0.0.1:{port}", "shop.Shop/Open")
+    assert outcome.error == "UNIMPLEMENTED: there is no service shop.Shop"
+
+
+async def test_a_service_that_ends_without_an_answer_fails_its_call() -> None:
+    async def silent(requests: AsyncIterator[bytes], _: object) -> None:
+        await anext(aiter(requests))
+
+    run = grpc.stream_stream_rpc_method_handler(silent)
+    service = grpc.method_handlers_generic_handler("schedd.v1.JobHandler", {"Run": run})
+    async with serving(service) as port:
+        outcome = await ran(f"127.0.0.1:{port}")
+    assert (outcome.reason, outcome.error) == (Reason.EXCEPTION, "it says OK, and answers nothing")
+
+
+async def test_a_service_that_streams_is_waited_for_until_the_calls_deadline() -> None:
+    async def chatty(requests: AsyncIterator[bytes], _: object) -> AsyncIterator[bytes]:
+        async for _request in requests:
+            yield b""
+            yield b""
+
+    run = grpc.stream_stream_rpc_method_handler(chatty)
+    service = grpc.method_handlers_generic_handler("schedd.v1.JobHandler", {"Run": run})
+    async with serving(service) as port:
+        outcome = await ran(f"127.0.0.1:{port}", timeout=1)
+    assert outcome.reason is Reason.TIMEOUT
+
+
+async def test_an_answer_that_is_no_message_is_an_exception() -> None:
+    async def noise(_request: bytes, _context: object) -> bytes:
+        return b"\xff"
+
+    async with serving(handler(noise)) as port:
+        outcome = await ran(f"127.0.0.1:{port}")
+    assert (outcome.reason, outcome.error) == (Reason.EXCEPTION, "its answer is no RunResponse")
+
+
+async def test_who_takes_a_connection_and_says_nothing_is_waited_for_a_bounded_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bounds = dict(executors_grpc._OPTIONS)
+    assert bounds["grpc.min_reconnect_backoff_ms"] == 10_000
+    soon = bounds | {"grpc.min_reconnect_backoff_ms": 300}
+    monkeypatch.setattr(executors_grpc, "_OPTIONS", tuple(soon.items()))
+    silent = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    async with silent, asyncio.timeout(10):
+        outcome = await ran(f"127.0.0.1:{port}")
+    assert outcome.error.startswith("UNAVAILABLE: failed to connect")
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_stop_ends_the_call_and_leaves_nothing_open(killed: bool) -> None:
+    begun = asyncio.Event()
+
+    async def forever(_request: bytes, _context: object) -> bytes:
+        begun.set()
+        await asyncio.Event().wait()
+        return b""
+
+    async with serving(handler(forever)) as port:
+        assert (await ran("127.0.0.1:1")).verdict is Verdict.FAILED  # what gRPC opens once is open
+        before, stop = open_files(), Stop()
+        run = asyncio.create_task(
+            Grpc(allow_loopback=True).run(attempt(endpoint=f"127.0.0.1:{port}"), stop)
+        )
+        await begun.wait()
+        assert open_files() != before
+        stop.ask(Cause.CANCEL)
+        stop.ask(Cause.CANCEL, kill=killed)
+        assert (await run).verdict is Verdict.CANCELLED
+        await wait_until_async(lambda: open_files() == before, 10, "closed connections")

@@ -1,0 +1,316 @@
+"""One unary gRPC call; its status says whether the job succeeded.
+
+    endpoint ──targets──▶ checked addresses ──▶ a channel of this attempt
+    no method:  JobHandler.Run            RunRequest ──▶ RunResponse
+    a method:   reflection ──▶ Method     payload, JSON ──▶ answer, JSON
+
+Invariants
+- Only allowed addresses are connected to (targets): the name is asked for once, here; the channel
+  is given addresses alone, and the name only as whom it speaks to.
+- A channel lives as long as its attempt, and shares no connection with another.
+- Nothing of the worker's surroundings is used: no proxy variables, no service config of any DNS.
+- Nothing is sent twice, nothing is decompressed, no message of more than 4 MiB is taken.
+- What the connection fails by, before anything is sent, is told from what the service says: a
+  limit of this worker's own gives the run back.
+- Of the answer up to 64 KiB are kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+from urllib.parse import quote
+
+import grpc
+import grpc.aio
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
+
+from schedkit.channel import MAX_MESSAGE
+from schedkit.clock import utcnow
+from schedkit.endpoints import Endpoint, endpoint_of, method_of
+from schedkit.headers import reserved_metadata
+from schedkit.jsonform import standard
+from schedproto.v1 import job_handler_pb2
+from schedproto.v1 import worker_service_pb2 as pb
+from workerd.core.capture import KEEP, Piece
+from workerd.core.outcome import MAX_ERROR, Cause, Content, Outcome, Reason, Verdict, stopped
+from workerd.executors import reflection
+from workerd.executors.base import Attempt, Stop, payload_bytes, until_stopped
+from workerd.executors.reflection import Metadata, NotThere, Unfit
+from workerd.executors.roots import system_roots
+from workerd.executors.targets import ForbiddenTarget, Targets
+from workerd.limits import at_limit, limit_in, need_descriptor
+
+CONNECT_WITHIN: Final = 10.0
+LONGEST_WISH: Final = 86_400.0
+"""Seconds that a target may ask to be left alone."""
+
+_ALMOST: Final = timedelta(milliseconds=100)
+"""So near its end a call that says its time is over means that: clocks don't agree to less."""
+_RUN: Final = "/schedd.v1.JobHandler/Run"
+_DETAILS: Final = "grpc-status-details-bin"
+_GZIP: Final = b"\x1f\x8b"
+"""No message begins with it. Some servers compress whatever their caller says that it takes."""
+_PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE),
+    ("grpc.max_send_message_length", MAX_MESSAGE),
+    ("grpc.min_reconnect_backoff_ms", int(CONNECT_WITHIN * 1000)),  # bounds one connecting
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.address_http_proxy_enabled_addresses", ""),  # the other kind of proxy
+    ("grpc.service_config_disable_resolution", 1),
+    ("grpc.enable_retries", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    # Nothing is asked for compressed, nor unpacked: cores of before 1.85 do that without a bound.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+    ("grpc.per_message_decompression", 0),
+)
+
+
+class NoAnswer(Exception):
+    """A status of OK, and no message: what a server that streams may do, and no unary one."""
+
+
+class Grpc:
+    """The executor of `grpc`."""
+
+    def __init__(self, *, allow_loopback: bool) -> None:
+        self._targets = Targets(allow_loopback=allow_loopback)
+        self._credentials: grpc.ChannelCredentials | None = None
+        self._idle: grpc.aio.Channel | None = None
+        """Connected to nothing. gRPC's core goes when no channel is left, and ends the process
+        when it is to come up without descriptors: with this one it stays.
+        """
+
+    def objection(self, assignment: pb.Assignment) -> str:
+        """It can do all there is."""
+        del assignment
+        return ""
+
+    async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
+        """Make the call, and judge its answer."""
+        outcome = await until_stopped(self._call(attempt), stop)
+        if outcome is None:
+            assert stop.cause is not None, "nothing else ends it"
+            return stopped(stop.cause)
+        return outcome
+
+    async def close(self) -> None:
+        """Close what is open."""
+        if self._idle is not None:
+            await self._idle.close()
+
+    async def _call(self, attempt: Attempt) -> Outcome:
+        action = attempt.assignment.grpc
+        try:
+            need_descriptor()  # gRPC's core wouldn't say so in a way that can be told apart
+            endpoint = endpoint_of(action.endpoint)
+            addresses = await self._targets.addresses(endpoint.host, endpoint.port)
+            channel = await self._open(endpoint, addresses)
+        except (ForbiddenTarget, ValueError) as error:
+            return _failed(f"{type(error).__name__}: {error}", Reason.DONT_RETRY)
+        except OSError as error:
+            if at_limit(error):
+                return _given_back(error.strerror or str(error))
+            return _failed(f"{type(error).__name__}: {error}", Reason.EXCEPTION)
+        async with channel:
+            try:
+                if action.method:
+                    return await _any_method(channel, attempt, *method_of(action.method))
+                return await _job_handler(channel, attempt)
+            except NoAnswer as error:
+                return _failed(str(error), Reason.EXCEPTION)
+            except NotThere as error:
+                return _status(grpc.StatusCode.UNIMPLEMENTED, str(error))
+            except (Unfit, ValueError) as error:
+                return _failed(str(error), Reason.DONT_RETRY)
+            except grpc.aio.AioRpcError as error:
+                return _ended(error, channel.get_state(), attempt.deadline)
+
+    async def _open(self, endpoint: Endpoint, addresses: Sequence[str]) -> grpc.aio.Channel:
+        self._idle = self._idle or grpc.aio.insecure_channel("ipv4:127.0.0.1:1")
+        target = target_of(addresses, endpoint.port)
+        options = [*_OPTIONS, ("grpc.default_authority", endpoint.authority)]
+        if not endpoint.tls:
+            return grpc.aio.insecure_channel(target, options=options)
+        if self._credentials is None:
+            roots = await asyncio.to_thread(system_roots)
+            self._credentials = grpc.ssl_channel_credentials(roots)
+        return grpc.aio.secure_channel(target, self._credentials, options=options)
+
+
+def target_of(addresses: Sequence[str], port: int) -> str:
+    """Addresses as a channel takes them, to be tried in this order. It takes one family alone, so
+    those of IPv4 among IPv6 are written as that family has them.
+    """
+    read = [ipaddress.ip_address(each) for each in addresses]
+    if all(each.version == 4 for each in read):
+        return "ipv4:" + ",".join(f"{each}:{port}" for each in read)
+    as_v6 = (f"::ffff:{each}" if each.version == 4 else str(each) for each in read)
+    return "ipv6:" + ",".join(f"[{each}]:{port}" for each in as_v6)
+
+
+async def _job_handler(channel: grpc.aio.Channel, attempt: Attempt) -> Outcome:
+    data = await _unary(channel, _RUN, run_request(attempt).SerializeToString(), attempt)
+    answer = job_handler_pb2.RunResponse()
+    try:
+        answer.ParseFromString(data)
+    except DecodeError:
+        return _failed("its answer is no RunResponse", Reason.EXCEPTION)
+    return judged(answer)
+
+
+def run_request(attempt: Attempt) -> job_handler_pb2.RunRequest:
+    """What `JobHandler.Run` is told."""
+    given = attempt.assignment
+    request = job_handler_pb2.RunRequest(
+        namespace=given.namespace,
+        job=given.job,
+        run_id=given.key.run_id,
+        attempt=given.attempt,
+        fencing_token=given.key.fencing_token,
+        scheduled_at=given.key.scheduled_at,
+        idempotency_key=given.key.run_id,
+        worker=attempt.worker,
+        traceparent=given.traceparent,
+        payload=given.payload if given.HasField("payload") else None,
+    )
+    request.deadline.FromDatetime(attempt.deadline)
+    return request
+
+
+def judged(answer: job_handler_pb2.RunResponse) -> Outcome:
+    """What `JobHandler.Run` says of its work."""
+    if answer.dont_retry:
+        error = answer.error or "it said that another attempt is of no use"
+        return Outcome(Verdict.FAILED, Reason.DONT_RETRY, error[:MAX_ERROR])
+    if answer.error:
+        wait = _wish(answer.retry_after) if answer.HasField("retry_after") else None
+        error = answer.error[:MAX_ERROR]
+        return Outcome(Verdict.FAILED, Reason.EXCEPTION, error, retry_after=wait)
+    if answer.result.WhichOneof("kind") is None:
+        return Outcome(Verdict.SUCCEEDED)
+    said = answer.result.WhichOneof("kind") == "json"
+    return _succeeded(payload_bytes(answer.result), json=said)
+
+
+async def _any_method(
+    channel: grpc.aio.Channel, attempt: Attempt, service: str, name: str
+) -> Outcome:
+    given = attempt.assignment.payload
+    if given.WhichOneof("kind") == "raw":
+        raise Unfit("the payload isn't JSON")
+    metadata = metadata_of(attempt)
+    method = await reflection.find(channel, service, name, metadata, _left(attempt))
+    data = await _unary(channel, method.path, await method.request(given.json), attempt)
+    if len(data) > KEEP:
+        told = f"its answer has {len(data):,} bytes, more than {KEEP:,}: it isn't kept\n"
+        return Outcome(Verdict.SUCCEEDED, output=(_piece(told.encode(), stderr=True),))
+    text = await method.answer(data)
+    if text is None:
+        return _succeeded(data, json=False)
+    return _succeeded(text.encode(), json=True)
+
+
+async def _unary(channel: grpc.aio.Channel, path: str, request: bytes, attempt: Attempt) -> bytes:
+    call: Any = channel.unary_unary(path)
+    answer: bytes | None = await call(
+        request, metadata=metadata_of(attempt), timeout=_left(attempt)
+    )
+    if answer is None:
+        raise NoAnswer("it says OK, and answers nothing")
+    if answer.startswith(_GZIP):
+        raise Unfit("its answer is compressed, which nobody has asked for")
+    return answer
+
+
+def metadata_of(attempt: Attempt) -> Metadata:
+    """What is told of the attempt, in ASCII (the rest percent-encoded), and what the job adds."""
+    told = {
+        f"schedd-{name.replace('_', '-')}": quote(value, safe=_PLAIN)
+        for name, value in attempt.facts().items()
+        if value
+    }
+    if attempt.assignment.traceparent:
+        told["traceparent"] = attempt.assignment.traceparent
+    theirs = attempt.assignment.grpc.metadata.items()
+    told |= {name.lower(): value for name, value in theirs if not reserved_metadata(name)}
+    return tuple(told.items())
+
+
+def _left(attempt: Attempt) -> float:
+    return max((attempt.deadline - utcnow()).total_seconds(), 0.001)
+
+
+def _ended(
+    error: grpc.aio.AioRpcError, state: grpc.ChannelConnectivity, deadline: datetime
+) -> Outcome:
+    code, details = error.code(), error.details() or ""
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED and utcnow() >= deadline - _ALMOST:
+        return stopped(Cause.TIMEOUT)
+    unreached = state is grpc.ChannelConnectivity.TRANSIENT_FAILURE
+    if code is grpc.StatusCode.UNAVAILABLE and unreached and (limit := limit_in(details)):
+        return _given_back(limit)
+    return _status(code, details, _retry_after(error))
+
+
+def _status(code: grpc.StatusCode, details: str, retry_after: timedelta | None = None) -> Outcome:
+    return Outcome(
+        Verdict.FAILED,
+        Reason.GRPC_STATUS,
+        f"{code.name}: {details}".removesuffix(": ")[:MAX_ERROR],
+        exit_code=code.value[0],
+        retry_after=retry_after,
+    )
+
+
+def _retry_after(error: grpc.aio.AioRpcError) -> timedelta | None:
+    """What the target wishes: `google.rpc.RetryInfo` in its status. Nonsense counts as no wish."""
+    for name, value in error.trailing_metadata() or ():
+        if name != _DETAILS or not isinstance(value, bytes):
+            continue
+        info = RetryInfo()
+        try:
+            if any(detail.Unpack(info) for detail in Status.FromString(value).details):
+                return _wish(info.retry_delay)
+        except DecodeError:
+            return None
+    return None
+
+
+def _wish(duration: Duration) -> timedelta:
+    seconds = duration.seconds + duration.nanos / 1e9
+    return timedelta(seconds=min(max(seconds, 0.0), LONGEST_WISH))
+
+
+def _succeeded(data: bytes, *, json: bool) -> Outcome:
+    if len(data) > KEEP:
+        return Outcome(Verdict.SUCCEEDED, output=(_piece(data[:KEEP]),))
+    return Outcome(Verdict.SUCCEEDED, result=Content(data, json=json and _is_json(data)))
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        standard.loads(data)
+    except ValueError:
+        return False  # it only said so: kept as bytes
+    return True
+
+
+def _piece(data: bytes, *, stderr: bool = False) -> Piece:
+    return Piece(stderr=stderr, data=data, offset=0, at=utcnow())
+
+
+def _given_back(limit: str) -> Outcome:
+    told = f"this worker can't start it: {limit}"
+    return Outcome(Verdict.RETURNED, error=told, began=False)
+
+
+def _failed(error: str, reason: Reason) -> Outcome:
+    return Outcome(Verdict.FAILED, reason, error[:MAX_ERROR])

@@ -1,0 +1,189 @@
+"""A method that nobody here has a proto of: found by asking its server, and spoken to in JSON.
+
+    symbol ──▶ its file ──▶ what that imports, one after the other ──▶ a pool ──▶ Method
+                                                 JSON ──request──▶ bytes ──answer──▶ JSON
+
+Invariants
+- Each call has a pool of its own: no server's types are known to another's, or outlive the call.
+- At most MAX_FILES files of MAX_BYTES together are taken, whatever a server says.
+- What takes long for what others sent (pools, JSON) is reckoned in a thread, not on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import graphlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from google.protobuf import json_format
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+from grpc_reflection.v1alpha import reflection_pb2
+
+from schedkit.channel import MAX_MESSAGE
+
+MAX_FILES: Final = 1_000
+MAX_BYTES: Final = MAX_MESSAGE
+_PATHS: Final = tuple(
+    f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
+    for version in ("v1", "v1alpha")
+)
+"""The same messages under two names: newer servers know only the first, older ones the second."""
+
+_DEEPEST: Final = 100
+"""Levels of a message; those that protobuf reads, too."""
+
+Metadata = Sequence[tuple[str, str]]
+
+
+class NotThere(Exception):
+    """The server is there, and hasn't got that: no such service or method, or no reflection."""
+
+
+class Unfit(Exception):
+    """This method can't be called so, now or another time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One unary method, and what it takes and gives."""
+
+    path: str
+    pool: DescriptorPool
+    descriptor: MethodDescriptor
+
+    async def request(self, text: str) -> bytes:
+        """The message that this JSON is; none is an empty one.
+
+        Raises:
+            Unfit: it isn't one, and why.
+        """
+        return await asyncio.to_thread(self._request, text)
+
+    async def answer(self, data: bytes) -> str | None:
+        """The JSON of an answer; None if it has none."""
+        return await asyncio.to_thread(self._answer, data)
+
+    def _request(self, text: str) -> bytes:
+        message: Any = GetMessageClass(self.descriptor.input_type)()
+        try:
+            json_format.Parse(
+                text or "{}", message, descriptor_pool=self.pool, max_recursion_depth=_DEEPEST
+            )
+            return bytes(message.SerializeToString())
+        except (json_format.ParseError, ValueError, TypeError, RecursionError) as wrong:
+            kind = self.descriptor.input_type.full_name
+            raise Unfit(f"the payload is no {kind}: {' '.join(str(wrong).split())}") from None
+
+    def _answer(self, data: bytes) -> str | None:
+        message: Any = GetMessageClass(self.descriptor.output_type)()
+        try:
+            message.ParseFromString(data)
+            return json_format.MessageToJson(message, indent=None, descriptor_pool=self.pool)
+        except (DecodeError, json_format.Error, ValueError, TypeError, RecursionError):
+            return None
+
+
+async def find(
+    channel: grpc.aio.Channel, service: str, method: str, metadata: Metadata, timeout: float
+) -> Method:
+    """Ask the server for a method. `timeout` in seconds.
+
+    Raises:
+        NotThere: it hasn't got it.
+        Unfit: it streams; or what is said of it is nonsense, or too much.
+        AioRpcError: the call failed.
+    """
+    files = await _files(channel, service, metadata, timeout)
+    pool = await asyncio.to_thread(_pool, files)
+    try:
+        found = pool.FindServiceByName(service).methods_by_name.get(method)
+    except KeyError:
+        raise NotThere(f"there is no service {service}") from None
+    if found is None:
+        raise NotThere(f"{service} has no method {method}")
+    if found.client_streaming or found.server_streaming:
+        raise Unfit(f"{service}/{method} streams; only unary methods can be called")
+    return Method(f"/{service}/{method}", pool, found)
+
+
+async def _files(
+    channel: grpc.aio.Channel, symbol: str, metadata: Metadata, timeout: float
+) -> Mapping[str, FileDescriptorProto]:
+    for path in _PATHS:
+        try:
+            return await _Asking(channel.unary_unary(path), metadata, timeout).files(symbol)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                raise
+    raise NotThere("the server has no reflection, by which alone a method is found")
+
+
+class _Asking:
+    """One server, asked for files.
+
+    Reflection is a stream of questions and answers; here each question has a stream of its own,
+    which is on the wire what a unary call is, and ends with the status that the server gave.
+    """
+
+    def __init__(self, call: Any, metadata: Metadata, timeout: float) -> None:
+        self._call, self._metadata, self._timeout = call, metadata, timeout
+        self._bytes = 0
+        self._found: dict[str, FileDescriptorProto] = {}
+
+    async def files(self, symbol: str) -> Mapping[str, FileDescriptorProto]:
+        """The file of a symbol, and all that it stands on, by name."""
+        await self._ask(file_containing_symbol=symbol)
+        while missing := self._missing():
+            await self._ask(file_by_filename=missing)
+            if missing not in self._found:
+                raise Unfit(f"the server's reflection has another file for {missing[:200]!r}")
+        return self._found
+
+    def _missing(self) -> str | None:
+        wanted = (name for file in self._found.values() for name in file.dependency)
+        return next((name for name in wanted if name not in self._found), None)
+
+    async def _ask(self, **what: str) -> None:
+        request = reflection_pb2.ServerReflectionRequest(**what).SerializeToString()
+        data = await self._call(request, metadata=self._metadata, timeout=self._timeout)
+        answer = reflection_pb2.ServerReflectionResponse()
+        try:
+            answer.ParseFromString(data or b"")
+        except DecodeError:
+            raise Unfit("the server's reflection sends what is no answer") from None
+        if answer.HasField("error_response"):
+            (asked,) = what.values()
+            told = answer.error_response.error_message
+            raise NotThere(f"the server's reflection knows no {asked[:200]}: {told}")
+        self._take(answer.file_descriptor_response.file_descriptor_proto)
+
+    def _take(self, files: Sequence[bytes]) -> None:
+        for data in files:
+            try:
+                file = FileDescriptorProto.FromString(data)
+            except DecodeError:
+                raise Unfit("the server's reflection sends what is no proto") from None
+            self._bytes += len(data)
+            self._found.setdefault(file.name, file)
+            if self._bytes > MAX_BYTES or len(self._found) > MAX_FILES:
+                most = f"{MAX_FILES:,} files, {MAX_BYTES:,} bytes"
+                raise Unfit(f"the server's reflection sends too much: at most {most}")
+
+
+def _pool(files: Mapping[str, FileDescriptorProto]) -> DescriptorPool:
+    pool = DescriptorPool()
+    stands_on = {name: list(file.dependency) for name, file in files.items()}
+    try:
+        for name in graphlib.TopologicalSorter(stands_on).static_order():
+            pool.AddSerializedFile(files[name].SerializeToString())
+    except (TypeError, ValueError, KeyError, RecursionError) as wrong:
+        raise Unfit(f"the server's reflection can't be read: {wrong}") from None
+    return pool
