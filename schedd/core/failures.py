@@ -2,6 +2,7 @@
 
     75 · 64-78 · SIGKILL       a program's exit code, by itself, in a range, or of a signal
     503 · 500-504 · 5xx        an answer's HTTP status
+    UNAVAILABLE · NOT_FOUND    a call's gRPC status, in capitals
     TIMEOUT · EXCEPTION · …    why an attempt failed, whatever the rest
     ValueError                 the class of what a Python handler raised, by its name alone
 
@@ -22,6 +23,7 @@ KINDS: Final = frozenset(
         Reason.EXIT_CODE,
         Reason.SIGNAL,
         Reason.HTTP_STATUS,
+        Reason.GRPC_STATUS,
         Reason.EXCEPTION,
         Reason.TIMEOUT,
         Reason.HEARTBEAT_TIMEOUT,
@@ -30,7 +32,29 @@ KINDS: Final = frozenset(
 """Reasons that an attempt's failure may have and that can be named."""
 
 CODED: Final = frozenset({Reason.EXIT_CODE, Reason.SIGNAL, Reason.HTTP_STATUS})
-"""Reasons that come with a number."""
+"""Reasons whose number is what a bare one means. That of a gRPC status isn't: it would be taken
+for an exit code.
+"""
+
+GRPC_STATUSES: Final = {
+    "CANCELLED": 1,
+    "UNKNOWN": 2,
+    "INVALID_ARGUMENT": 3,
+    "DEADLINE_EXCEEDED": 4,
+    "NOT_FOUND": 5,
+    "ALREADY_EXISTS": 6,
+    "PERMISSION_DENIED": 7,
+    "RESOURCE_EXHAUSTED": 8,
+    "FAILED_PRECONDITION": 9,
+    "ABORTED": 10,
+    "OUT_OF_RANGE": 11,
+    "UNIMPLEMENTED": 12,
+    "INTERNAL": 13,
+    "UNAVAILABLE": 14,
+    "DATA_LOSS": 15,
+    "UNAUTHENTICATED": 16,
+}
+"""Those of a call that failed, and their numbers."""
 
 MOST: Final = 999
 _BY_SIGNAL: Final = 128
@@ -54,7 +78,7 @@ class Failure:
 
     reason: Reason | None
     code: int | None = None
-    """Exit code or HTTP status."""
+    """Exit code, HTTP or gRPC status."""
     error: str = ""
 
 
@@ -78,8 +102,8 @@ class Kind:
         if self.codes is None:
             return True
         first, last = self.codes
-        coded = failure.reason in CODED and failure.code is not None
-        return coded and first <= (failure.code or 0) <= last
+        coded = self.reason is not None or failure.reason in CODED
+        return coded and failure.code is not None and first <= failure.code <= last
 
 
 def kind(text: str) -> Kind:
@@ -95,6 +119,9 @@ def kind(text: str) -> Kind:
     word = text.upper().replace("-", "_")
     if word in KINDS:
         return Kind(Reason(word))
+    if is_grpc_status(text):
+        status = GRPC_STATUSES[text.replace("-", "_")]
+        return Kind(Reason.GRPC_STATUS, (status, status))
     if number := signal.Signals.__members__.get(text):
         return Kind(codes=(_BY_SIGNAL + number, _BY_SIGNAL + number))
     if _CLASS.fullmatch(text) and not text.startswith("SIG"):
@@ -102,11 +129,19 @@ def kind(text: str) -> Kind:
     raise WrongKind(f"{text[:60]!r} is no kind of failure", _hint(text))
 
 
+def is_grpc_status(text: str) -> bool:
+    """Whether the word names a gRPC status; in capitals alone, else it is a class."""
+    return text.replace("-", "_") in GRPC_STATUSES
+
+
 def _hint(text: str) -> str:
     if "." in text:
         return f"a class by its name alone: {text.rpartition('.')[2][:60]}"
     names = ", ".join(sorted(KINDS))
-    return f"an exit code or HTTP status (75, 64-78, 5xx), a signal (SIGKILL), {names}, or a class"
+    return (
+        "an exit code or HTTP status (75, 64-78, 5xx), a gRPC status (UNAVAILABLE), a signal"
+        f" (SIGKILL), {names}, or a class"
+    )
 
 
 def tries_again(retry_on: Sequence[Kind], fail_on: Sequence[Kind], failure: Failure) -> bool:

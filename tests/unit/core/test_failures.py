@@ -1,16 +1,18 @@
 """Kinds of failure: what each word covers, and which failures are tried again."""
 
+import grpc
 import pytest
 
-from schedd.core.failures import Failure, WrongKind, kind, tries_again
+from schedd.core.failures import GRPC_STATUSES, Failure, WrongKind, kind, tries_again
 from schedd.core.lifecycle import Reason
 
 EXIT_75 = Failure(Reason.EXIT_CODE, 75, "exit code 75")
 KILLED = Failure(Reason.SIGNAL, 137, "ended by SIGKILL")
 ANSWERED_503 = Failure(Reason.HTTP_STATUS, 503, "HTTP 503 Service Unavailable")
 RAISED = Failure(Reason.EXCEPTION, None, "ValueError: no such row: 75")
+UNAVAILABLE = Failure(Reason.GRPC_STATUS, 14, "UNAVAILABLE: connection refused")
 TIME_OVER = Failure(Reason.TIMEOUT, None, "its time was over")
-ALL = (EXIT_75, KILLED, ANSWERED_503, RAISED, TIME_OVER)
+ALL = (EXIT_75, KILLED, ANSWERED_503, RAISED, UNAVAILABLE, TIME_OVER)
 
 
 @pytest.mark.parametrize(
@@ -26,6 +28,13 @@ ALL = (EXIT_75, KILLED, ANSWERED_503, RAISED, TIME_OVER)
         ("500-504", {ANSWERED_503}),
         ("5xx", {ANSWERED_503}),
         ("4XX", set()),
+        ("14", set()),
+        ("UNAVAILABLE", {UNAVAILABLE}),
+        ("NOT_FOUND", set()),
+        ("NOT-FOUND", set()),
+        ("Unavailable", set()),
+        ("grpc_status", {UNAVAILABLE}),
+        ("OK", None),
         ("EXIT_CODE", {EXIT_75}),
         ("exit-code", {EXIT_75}),
         ("signal", {KILLED}),
@@ -86,3 +95,8 @@ def test_what_fail_on_names_is_final_and_with_retry_on_all_that_it_doesnt(
 ) -> None:
     kinds = ([kind(word) for word in words] for words in (retry_on, fail_on))
     assert tries_again(*kinds, failure) is again
+
+
+def test_the_numbers_of_grpcs_statuses_are_its_own() -> None:
+    theirs = {one.name: one.value[0] for one in grpc.StatusCode if one is not grpc.StatusCode.OK}
+    assert theirs == GRPC_STATUSES
