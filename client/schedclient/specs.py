@@ -63,12 +63,20 @@ class Http(TypedDict, total=False):
     signing_key: str
 
 
+class Grpc(TypedDict, total=False):
+    """A gRPC call: `JobHandler.Run`, or `method` (`package.Service/Method`) by reflection."""
+
+    endpoint: str
+    method: str
+    metadata: Mapping[str, str]
+
+
 class Work(TypedDict, total=False):
     """What to run, how often, how long, where. Exactly one of shell, http, grpc, python."""
 
     shell: Shell
     http: Http
-    grpc: Form
+    grpc: Grpc
     python: Form
     payload: Any
     priority: str
@@ -172,6 +180,7 @@ def enum_number(field: str, value: str | None) -> int:
 
 __all__ = [
     "Form",
+    "Grpc",
     "Http",
     "InvalidArgument",
     "JobSpec",

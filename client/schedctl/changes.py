@@ -83,6 +83,9 @@ def merged(before: Job, spec: job_pb2.Job, named: Sequence[str]) -> job_pb2.Job:
     if "http" in named and old.HasField("http"):
         full.http.CopyFrom(old.http)
         full.http.MergeFrom(spec.http)
+    if "grpc" in named and old.HasField("grpc"):
+        full.grpc.CopyFrom(old.grpc)
+        full.grpc.MergeFrom(spec.grpc)
     return full
 
 

@@ -44,10 +44,9 @@ COMMANDS: Final[frozenset[tuple[str, ...]]] = frozenset(
 """Whole commands."""
 
 FLAGS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
-    ("job", "create"): ("--grpc",),
     ("job", "list"): ("--watch",),
     ("job", "trigger"): ("--follow",),
-    ("submit",): ("--follow", "--grpc"),
+    ("submit",): ("--follow",),
     ("run", "list"): ("--watch",),
     ("run", "logs"): ("--failed",),
     ("run", "watch"): ("--job",),
@@ -57,7 +56,7 @@ FLAGS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
 }
 """Flags of built commands."""
 
-WITH_VALUE: Final = frozenset({"--grpc", "--check-version", "--job"})
+WITH_VALUE: Final = frozenset({"--check-version", "--job"})
 
 
 def is_command(path: tuple[str, ...]) -> bool:

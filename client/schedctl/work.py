@@ -57,6 +57,8 @@ FLAG_OF: Final = {field: f"--{flag.replace('_', '-')}" for flag, field in PLAIN.
     "shell.argv": "-- ARGV",
     "http.url": "--http",
     "http.method": "--method",
+    "grpc.endpoint": "--grpc",
+    "grpc.method": "--method",
     "python.handler": "--python",
     "retry": "--retry",
     "require": "--require",
@@ -71,8 +73,17 @@ def work_options(command: F) -> F:
     for option in reversed(
         [
             click.option("--http", metavar="URL", help="Call this URL."),
-            click.option("--method", help="HTTP method.  [default: POST]"),
+            click.option(
+                "--grpc", metavar="HOST:PORT", help="Call this service; grpcs://… by TLS."
+            ),
+            click.option(
+                "--method",
+                help="HTTP: POST if not given. gRPC: package.Service/Method; else JobHandler.Run.",
+            ),
             click.option("--header", multiple=True, metavar="'NAME: VALUE'", help="HTTP header."),
+            click.option(
+                "--metadata", multiple=True, metavar="'NAME: VALUE'", help="Of the gRPC call."
+            ),
             click.option("--body", help="HTTP body; the payload if not given."),
             click.option("--python", metavar="HANDLER", help="Run a worker's Python handler."),
             click.option("--env", multiple=True, metavar="KEY=VALUE", help="For the command."),
@@ -180,7 +191,7 @@ def need_action(job: job_pb2.Job) -> None:
         raise Failure(
             "nothing to run",
             reason="NO_ACTION",
-            remedy="give one of: -- COMMAND ARG…, --http URL, --python HANDLER",
+            remedy="give one of: -- COMMAND ARG…, --http URL, --grpc HOST:PORT, --python HANDLER",
         )
 
 
@@ -253,6 +264,7 @@ def _form(flags: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:
             ("prefer", _matches("--prefer", flags.get("prefer"))),
             ("shell", _shell(flags, argv)),
             ("http", _http(flags)),
+            ("grpc", _grpc(flags)),
             ("python", {"handler": flags["python"]} if flags.get("python") is not None else None),
         )
         if value
@@ -273,11 +285,27 @@ def _shell(flags: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:
 def _http(flags: Mapping[str, Any]) -> dict[str, Any]:
     own = {
         "url": flags.get("http"),
-        "method": flags.get("method"),
+        "method": None if _is_grpcs(flags) else flags.get("method"),
         "headers": _pairs("--header", flags.get("header"), ":"),
         "body": flags.get("body"),
     }
     return {key: value for key, value in own.items() if value is not None and value != {}}
+
+
+def _grpc(flags: Mapping[str, Any]) -> dict[str, Any]:
+    own = {
+        "endpoint": flags.get("grpc"),
+        "method": flags.get("method") if _is_grpcs(flags) else None,
+        "metadata": _pairs("--metadata", flags.get("metadata"), ":"),
+    }
+    return {key: value for key, value in own.items() if value is not None and value != {}}
+
+
+def _is_grpcs(flags: Mapping[str, Any]) -> bool:
+    """Whose method `--method` names; in an edit neither --http nor --grpc need stand beside it."""
+    if flags.get("grpc") is not None or flags.get("http") is not None:
+        return flags.get("grpc") is not None
+    return "/" in (flags.get("method") or "")
 
 
 def _retry(flags: Mapping[str, Any]) -> dict[str, Any]:

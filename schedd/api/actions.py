@@ -2,12 +2,13 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
 from schedd.api.errors import Violation
 from schedkit import headers
+from schedkit.endpoints import endpoint_of, method_of
 from schedkit.patterns import Pattern
 from schedproto.v1 import job_pb2
 
@@ -19,17 +20,21 @@ _USER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,31}\$?", re.ASCII)
 MOST_FILES: Final = 20
 """Of variables, that a shell job may name."""
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_METADATA: Final = re.compile(r"[0-9A-Za-z_.-]+")
+_TEXT: Final = re.compile(r"[ -~]*")
 
 
 def violations(job: job_pb2.Job) -> Iterator[Violation]:
     """What no worker could run."""
     match job.WhichOneof("action"):
         case None:
-            yield Violation("action", "give one of shell, http, python")
+            yield Violation("action", "give one of shell, http, grpc, python")
         case "shell":
             yield from _shell(job.shell)
         case "http":
             yield from _http(job.http)
+        case "grpc":
+            yield from _grpc(job.grpc)
         case "python" if not job.python.handler:
             yield Violation("python.handler", "is missing")
 
@@ -84,9 +89,7 @@ def _http(http: job_pb2.HttpAction) -> Iterator[Violation]:
     if http.signing_key and not http.signing_key.startswith("/"):
         problem = f"{http.signing_key[:140]!r} isn't the absolute path of a file on the worker"
         yield Violation("http.signing_key", problem)
-    names = Counter(name.lower() for name in http.headers)
-    for name in (name for name, count in names.items() if count > 1):
-        yield Violation("http.headers", f"{name[:60]!r} is given twice")
+    yield from _twice("http.headers", http.headers)
     if http.HasField("json") and http.body:
         yield Violation("http.body", "give either json or body")
     for status in http.success_statuses:
@@ -97,6 +100,34 @@ def _http(http: job_pb2.HttpAction) -> Iterator[Violation]:
             Pattern(http.success_pattern)
         except ValueError as wrong:
             yield Violation("http.success_pattern", f"can't be read as RE2 syntax: {wrong}")
+
+
+def _grpc(call: job_pb2.GrpcAction) -> Iterator[Violation]:
+    for field, read, text in (
+        ("endpoint", endpoint_of, call.endpoint),
+        ("method", method_of, call.method),
+    ):
+        try:
+            if text or field == "endpoint":
+                read(text)
+        except ValueError as wrong:
+            yield Violation(f"grpc.{field}", str(wrong))
+    for name, value in call.metadata.items():
+        if not _METADATA.fullmatch(name):
+            yield Violation("grpc.metadata", f"{name[:60]!r} isn't the name of metadata")
+        if name.lower().endswith("-bin"):
+            yield Violation("grpc.metadata", f"{name[:60]!r} would be binary; text alone is sent")
+        if not _TEXT.fullmatch(value):
+            yield Violation("grpc.metadata", f"the value of {name[:60]!r} isn't printable ASCII")
+        if headers.reserved_metadata(name):
+            yield Violation("grpc.metadata", f"{name[:60]!r} is set by schedd itself")
+    yield from _twice("grpc.metadata", call.metadata)
+
+
+def _twice(field: str, names: Iterable[str]) -> Iterator[Violation]:
+    counted = Counter(name.lower() for name in names)
+    for name in (name for name, count in counted.items() if count > 1):
+        yield Violation(field, f"{name[:60]!r} is given twice")
 
 
 def _is_url(text: str) -> bool:

@@ -16,7 +16,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from schedd.core import schedule
 from schedd.core.calendars import Calendar, Exclude, Roll, Rules, rules
 from schedd.core.cron import DIALECT, CronError, Dst, Gap, Pass, ScheduleError
-from schedd.core.failures import kind
+from schedd.core.failures import is_grpc_status, kind
 from schedd.core.ids import JobId
 from schedd.core.labels import Match
 from schedd.core.model import (
@@ -59,7 +59,7 @@ SET_BY_CLUSTER = (
 OF_INSTANTS = ("start", "end", "jitter", "catch_up", "exclude")
 """Fields that say something of a schedule's instants; `on_demand` has none."""
 
-LEVEL = 4
+LEVEL = 5
 """Of definitions. Members that know less leave a job alone whose definition needs it."""
 
 SINCE_LEVEL_2 = ("max_runs", "pause_after_failures")
@@ -68,6 +68,7 @@ SINCE_LEVEL_4 = (
     *("retry.retry_on", "retry.fail_on", "require", "prefer", "placement"),
     *("start_deadline", "run_timeout", "heartbeat_timeout"),
 )
+SINCE_LEVEL_5 = ("grpc",)
 """What an owner of the level before would pass over in silence."""
 
 STANDING = ("paused", "pause_note", "paused_until")
@@ -110,6 +111,9 @@ def spec_of(job: job_pb2.Job) -> job_pb2.Job:
 def _level(spec: job_pb2.Job) -> int:
     """The least version of definitions that knows all that this one says."""
     plain: Message = spec
+    words = (*spec.retry.retry_on, *spec.retry.fail_on)
+    if any(_says(plain, path) for path in SINCE_LEVEL_5) or any(map(is_grpc_status, words)):
+        return 5
     if any(_says(plain, path) for path in SINCE_LEVEL_4):
         return 4
     if any(plain.HasField(field) for field in SINCE_LEVEL_3):

@@ -13,7 +13,6 @@ FIELDS: dict[str, frozenset[str]] = {
         {
             "pool",
             "after",
-            "grpc",
             "on_failure",
             "on_recovery",
             "on_dead_letter",

@@ -33,6 +33,7 @@ ENDS: Final = {
     "EXIT_CODE": "its program ended with an exit code that means failure",
     "SIGNAL": "its program was ended by a signal",
     "HTTP_STATUS": "the answer's status doesn't mean success",
+    "GRPC_STATUS": "the call's status wasn't OK",
     "EXCEPTION": "its handler raised",
     "TIMEOUT": "an attempt took longer than its timeout",
     "HEARTBEAT_TIMEOUT": "its handler was silent for longer than the job's heartbeat_timeout",

@@ -129,6 +129,8 @@ def assignment(assigned: Assigned, known: Known) -> worker_service_pb2.Assignmen
             message.shell.CopyFrom(known.spec.shell)
         case "http":
             message.http.CopyFrom(known.spec.http)
+        case "grpc":
+            message.grpc.CopyFrom(known.spec.grpc)
         case "python":
             message.python.CopyFrom(known.spec.python)
     if assigned.payload is not None:

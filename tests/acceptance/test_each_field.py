@@ -68,6 +68,7 @@ WRONG: Final[Mapping[str, Mapping[str, Any]]] = {
     "pause_after_failures": {**DAILY, "pause_after_failures": -1},
     "shell": {**DAILY, "shell": {"argv": []}},
     "http": {**DAILY, "shell": None, "http": {"url": "gopher://example.org"}},
+    "grpc": {**DAILY, "shell": None, "grpc": {"endpoint": "http://example.org"}},
     "python": {**DAILY, "shell": None, "python": {"handler": ""}},
     "payload": {**DAILY, "payload": "x" * 300_000},
     "paused": {**DAILY, "paused": "perhaps"},

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
+import socket
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,6 +30,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from support.addresses import NO_PUBLIC_HOST, THIS_HOST
 from support.certs import Authority
 from support.fake_member import Stream
+from support.repository import ROOT
 from support.wait import wait_until_async
 from support.worker_process import cluster
 
@@ -409,6 +413,37 @@ async def test_tls_is_by_the_systems_roots_and_by_name(tmp_path: Path) -> None:
         in_the_clear = await call(stream, endpoint=server.endpoint)
         assert in_the_clear.reason == common_pb2.REASON_GRPC_STATUS
         assert len(server.requests) == 1
+
+
+async def test_the_service_of_the_docs_does_its_job(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "semantics.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?JobHandlerServicer.*?)```", page, re.DOTALL)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    assert code.count("127.0.0.1:50051") == 1
+    code = code.replace("127.0.0.1:50051", endpoint)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
+    try:
+        async with cluster(tmp_path, config=ALLOWED) as (member, _):
+            stream = await member.attached()
+
+            async def answer(payload: str) -> pb.Result:
+                result = await call(stream, payload, endpoint=endpoint)
+                while result.reason == common_pb2.REASON_GRPC_STATUS and process.returncode is None:
+                    result = await call(stream, payload, endpoint=endpoint)  # it isn't up yet
+                return result
+
+            done = await answer('{"month":"2026-10"}')
+            assert json.loads(done.result.json) == {"month": "2026-10", "attempt": 1}
+            hopeless = await answer("{}")
+            assert (hopeless.reason, hopeless.error) == (
+                common_pb2.REASON_DONT_RETRY,
+                "which month?",
+            )
+    finally:
+        process.kill()
+        await process.wait()
 
 
 REFUSED = ("may not call", "is neither host:port", "Name or service not known")

@@ -121,6 +121,10 @@ def test_what_an_older_owner_would_pass_over_is_of_a_level_that_it_leaves_alone(
     policy = job_pb2.RetryPolicy(fail_on=["75"])
     assert spec_of(job_pb2.Job(on_demand=True, retry=policy)).cron_dialect == 4
     assert not spec_of(job_pb2.Job(on_demand=True, retry=job_pb2.RetryPolicy())).cron_dialect
+    call = job_pb2.GrpcAction(endpoint="shop:1")
+    assert spec_of(job_pb2.Job(on_demand=True, grpc=call)).cron_dialect == 5
+    policy = job_pb2.RetryPolicy(retry_on=["75", "UNAVAILABLE"])
+    assert spec_of(job_pb2.Job(on_demand=True, retry=policy)).cron_dialect == 5
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,46 @@ def test_what_is_no_header_is_a_violation(headers):
     assert set(violations(job(http=http))) == {"http.headers"}
 
 
+@pytest.mark.parametrize("endpoint", ["", "shop", "http://shop:1", "grpcs://shop", "shop:0"])
+def test_what_is_no_endpoint_is_a_violation(endpoint):
+    assert set(violations(job(grpc=job_pb2.GrpcAction(endpoint=endpoint)))) == {"grpc.endpoint"}
+
+
+def test_what_is_no_method_of_grpc_is_a_violation():
+    grpc = job_pb2.GrpcAction(endpoint="shop:1", method="shop.Shop.Price")
+    assert "package.Service/Method" in violations(job(grpc=grpc))["grpc.method"]
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"x": "a\r\nb"},
+        {"x": "é"},
+        {"x y": "a"},
+        {"": "a"},
+        {":path": "/"},
+        {"token-bin": "AA=="},
+        {"Content-Type": "text/plain"},
+        {"grpc-timeout": "1S"},
+        {"Schedd-Run-Id": "fake"},
+        {"te": "trailers"},
+        {"Accept": "a", "accept": "b"},
+    ],
+)
+def test_what_is_no_metadata_is_a_violation(metadata):
+    grpc = job_pb2.GrpcAction(endpoint="shop:1", metadata=metadata)
+    assert set(violations(job(grpc=grpc))) == {"grpc.metadata"}
+
+
+def test_a_grpc_job_may_say_who_it_is():
+    grpc = job_pb2.GrpcAction(
+        endpoint="grpcs://shop.example:443",
+        method="shop.v1.Shop/Price",
+        metadata={"Authorization": "Bearer token", "traceparent": "00-0-0-00"},
+    )
+    validation.check(job(grpc=grpc), NOW)
+
+
 def test_a_job_that_signs_has_no_signature_of_its_own_and_names_a_file():
     http = job_pb2.HttpAction(url="http://example.org", headers={"Webhook-Id": "mine"})
     validation.check(job(http=http), NOW)

@@ -85,6 +85,8 @@ async def test_a_job_is_created_from_flags(ctl, member):
     ("flags", "action"),
     [
         (["--http", "http://x/", "--method", "PUT", "--header", "A: b: c"], "http"),
+        (["--grpc", "shop:1"], "grpc"),
+        (["--grpc", "shop:1", "--method", "a.B/C", "--metadata", "A: b: c"], "grpc"),
         (["--python", "greet"], "python"),
     ],
 )
@@ -96,6 +98,9 @@ async def test_other_actions_are_flags(ctl, member, flags, action):
     assert sent.WhichOneof("action") == action
     if action == "http":
         assert dict(sent.http.headers) == {"A": "b: c"}
+    if action == "grpc":
+        assert (sent.grpc.endpoint, sent.grpc.method) in {("shop:1", ""), ("shop:1", "a.B/C")}
+        assert dict(sent.grpc.metadata) in ({}, {"A": "b: c"})
 
 
 async def test_at_may_be_counted_from_now(ctl, member):
@@ -224,6 +229,31 @@ async def test_a_patched_back_off_keeps_the_other_retry_settings(ctl, member):
     await ctl("job", "patch", "etl", "--backoff", "5s")
     sent = member.heard("UpdateJob")[-1].job
     assert (sent.retry.max_attempts, sent.retry.backoff.seconds) == (7, 5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "call"),
+    [
+        (["--method", "shop.Shop/Open"], ("shop:1", "shop.Shop/Open", {"a": "b"})),
+        (["--grpc", "shop:2"], ("shop:2", "shop.Shop/Price", {"a": "b"})),
+        (["--metadata", "a: c"], ("shop:1", "shop.Shop/Price", {"a": "c"})),
+    ],
+)
+async def test_a_patched_call_keeps_what_isnt_named(ctl, member, flags, call):
+    before = job_pb2.GrpcAction(endpoint="shop:1", method="shop.Shop/Price", metadata={"a": "b"})
+    member.say("GetJob", job_pb2.Job(name="open", grpc=before))
+    member.say("UpdateJob", lambda request: request.job)
+    ended = await ctl("job", "patch", "open", *flags)
+    assert ended.code == 0, ended.err
+    sent = member.heard("UpdateJob")[-1].job.grpc
+    assert (sent.endpoint, sent.method, dict(sent.metadata)) == call
+
+
+async def test_two_actions_beside_each_other_are_refused(ctl, member):
+    ended = await ctl("job", "create", "x", "--on-demand", "--grpc", "shop:1", "--http", "http://x")
+    assert ended.code == 2
+    assert "give one of them" in ended.err
+    assert member.heard("CreateJob") == []
 
 
 async def test_of_what_holds_others_a_patch_changes_what_it_names_and_zero_is_a_length(ctl, member):

@@ -1,0 +1,90 @@
+"""gRPC jobs: a real service at the other end, which knows nothing of schedd but one proto."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from schedclient import Run, SyncClient
+from schedproto.v1 import job_handler_pb2, job_handler_pb2_grpc
+from support.cluster import DevCluster
+from support.wait import PATIENCE
+
+HEALTH = "grpc.health.v1.Health"
+
+
+class Greeter(job_handler_pb2_grpc.JobHandlerServicer):
+    """Greets from the second attempt on."""
+
+    def __init__(self) -> None:
+        self.calls: list[job_handler_pb2.RunRequest] = []
+
+    def Run(  # noqa: N802 - the name on the wire
+        self, request: job_handler_pb2.RunRequest, context: grpc.ServicerContext
+    ) -> job_handler_pb2.RunResponse:
+        self.calls.append(request)
+        if request.attempt == 1:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "still asleep")
+        return job_handler_pb2.RunResponse(result=request.payload)
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[tuple[Greeter, str]]:
+    greeter, server = Greeter(), grpc.server(ThreadPoolExecutor(4))
+    job_handler_pb2_grpc.add_JobHandlerServicer_to_server(greeter, server)
+    health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
+    reflection.enable_server_reflection([HEALTH], server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield greeter, f"127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+def ended(client: SyncClient, **work: Any) -> Run:
+    run = client.submit(
+        retry={"max_attempts": 3, "backoff": "0.1s"} | work.pop("retry", {}), **work
+    )
+    return client.runs.wait(run, timeout=PATIENCE)
+
+
+def test_a_service_of_the_users_does_a_job_and_a_status_that_passes_is_tried_again(
+    calm_client: SyncClient, service: tuple[Greeter, str]
+) -> None:
+    greeter, endpoint = service
+    run = ended(calm_client, grpc={"endpoint": endpoint}, payload={"hello": "Ada"})
+    assert (run.state, run.attempt) == ("SUCCEEDED", 2)
+    assert calm_client.runs.result(run.run_id).value == {"hello": "Ada"}
+    first, second = (call for call in greeter.calls if call.run_id == run.run_id)
+    assert (first.attempt, second.attempt) == (1, 2)
+    assert first.fencing_token < second.fencing_token
+    told = [one.error for one in calm_client.runs.attempts(run.run_id)]
+    assert told[0] == "UNAVAILABLE: still asleep"
+
+
+def test_a_status_that_a_job_names_is_final(
+    calm_client: SyncClient, service: tuple[Greeter, str]
+) -> None:
+    _, endpoint = service
+    run = ended(calm_client, grpc={"endpoint": endpoint}, retry={"fail_on": ["UNAVAILABLE"]})
+    assert (run.state, run.reason, run.attempt) == ("FAILED", "GRPC_STATUS", 1)
+
+
+def test_any_unary_method_is_called_with_json_from_the_command_line(
+    calm: DevCluster, service: tuple[Greeter, str]
+) -> None:
+    _, endpoint = service
+    call = ["--grpc", endpoint, "--method", f"{HEALTH}/Check"]
+    fine = calm.schedctl("submit", "--wait", *call, "--payload", '{"service":""}')
+    assert fine.returncode == 0, fine.stderr
+    wrong = calm.schedctl("submit", "--wait", *call, "--payload", '{"servise":""}')
+    assert wrong.returncode != 0
+    assert 'no field named "servise"' in wrong.stdout + wrong.stderr
+    unfit = calm.schedctl("submit", "--grpc", f"http://{endpoint}")
+    assert unfit.returncode == 2
+    assert "is neither host:port (in the clear) nor grpcs://host:port" in unfit.stderr
