@@ -30,7 +30,7 @@ async def test_the_hello_says_who_and_what(tmp_path: Path) -> None:
     async with cluster(tmp_path, config='[labels]\ndisk = "ssd"\n', slots="3") as (member, worker):
         hello = (await member.attached()).hello
         assert (hello.worker, hello.slots, dict(hello.labels)) == ("w1", 3, {"disk": "ssd"})
-        assert sorted(hello.actions) == ["http", "python", "shell"]
+        assert sorted(hello.actions) == ["grpc", "http", "python", "shell"]
         assert hello.spool_id == (worker.spool / "spool_id").read_text()
         assert len(hello.incarnation) == 36
 

@@ -67,7 +67,7 @@ _OPTIONS: Final = (
     ("grpc.service_config_disable_resolution", 1),
     ("grpc.enable_retries", 0),
     ("grpc.use_local_subchannel_pool", 1),
-    # Nothing is asked for compressed, nor unpacked: cores of before 1.85 do that without a bound.
+    # Nothing is asked for compressed, nor unpacked: 1.76 does that without a bound, 1.85 within it.
     ("grpc.compression_enabled_algorithms_bitset", 1),
     ("grpc.per_message_decompression", 0),
 )
@@ -109,7 +109,7 @@ class Grpc:
     async def _call(self, attempt: Attempt) -> Outcome:
         action = attempt.assignment.grpc
         try:
-            need_descriptor()  # gRPC's core wouldn't say so in a way that can be told apart
+            need_descriptor()  # before gRPC's core finds none
             endpoint = endpoint_of(action.endpoint)
             addresses = await self._targets.addresses(endpoint.host, endpoint.port)
             channel = await self._open(endpoint, addresses)

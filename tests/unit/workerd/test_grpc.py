@@ -187,12 +187,13 @@ def _more_and_more(request: Any) -> list[FileDescriptorProto]:
     return [FileDescriptorProto(name=asked, dependency=[str(int(asked) + 1)])]
 
 
-def _wide(_: Any) -> list[FileDescriptorProto]:
-    return [FileDescriptorProto(name=f"{n}" + "x" * 3_000_000) for n in range(2)]
+def _wide(letters: int) -> list[FileDescriptorProto]:
+    return [FileDescriptorProto(name=f"{n}" + "x" * letters) for n in range(2)]
 
 
 HOSTILE: dict[str, tuple[Answers, str]] = {
     "files without end": (_more_and_more, "sends too much"),
+    "long files": (lambda _: _wide(600_000), "sends too much"),
     "files in a circle": (lambda _: [shop("shop.proto")], "can't be read"),
     "another file": (lambda _: [shop("nowhere.proto")], "another file for 'nowhere.proto'"),
     "another service": (lambda _: [FileDescriptorProto(name="a")], "there is no service"),
@@ -217,7 +218,7 @@ async def test_a_server_that_reflects_nonsense_fails_its_call_and_no_more(
 
 
 async def test_a_server_that_reflects_too_much_at_once_fails_its_call() -> None:
-    async with serving(reflecting("v1", _wide)) as port:
+    async with serving(reflecting("v1", lambda _: _wide(3_000_000))) as port:
         outcome = await ran(f"127.0.0.1:{port}", "shop.Shop/Open")
     assert outcome.error.startswith("RESOURCE_EXHAUSTED")
 
@@ -233,6 +234,16 @@ async def test_reflection_that_ends_without_an_answer_fails_its_call() -> None:
     async with serving(service) as port:
         outcome = await ran(f"127.0.0.1:{port}", "shop.Shop/Open")
     assert outcome.error == "UNIMPLEMENTED: there is no service shop.Shop"
+
+
+async def test_a_service_at_its_own_limits_has_failed_and_this_worker_gives_nothing_back() -> None:
+    async def full(_request: bytes, context: Any) -> bytes:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "Too many open files")
+        return b""
+
+    async with serving(handler(full)) as port:
+        outcome = await ran(f"127.0.0.1:{port}")
+    assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, Reason.GRPC_STATUS)
 
 
 async def test_a_service_that_ends_without_an_answer_fails_its_call() -> None:
