@@ -45,7 +45,9 @@ def _unbuilt() -> str:
             sorted(f"{' '.join(w)} {flag}" for w, fs in commands.FLAGS.items() for flag in fs),
         ),
     ]
-    lines = [f"| {what} | {', '.join(f'`{name}`' for name in names)} |" for what, names in rows if names]
+    lines = [
+        f"| {what} | {', '.join(f'`{name}`' for name in names)} |" for what, names in rows if names
+    ]
     return "\n".join(("| of | not built |", "|---|---|", *lines))
 
 
