@@ -32,6 +32,24 @@ async def wait(session: Session, client: Client, run: Run) -> Run:
         raise
 
 
+async def stay(session: Session, client: Client, run: Run, *, follow: bool) -> Run:
+    """As `wait`; a person is shown its output: afterwards, or with `follow` as it comes."""
+    if not session.tabular:
+        return await wait(session, client, run)
+    if not follow:
+        run = await wait(session, client, run)
+        await print_output(client, run)
+        return run
+    printing = asyncio.create_task(print_logs(client, run.run_id, follow=True), name="logs")
+    try:
+        run = await wait(session, client, run)
+        await printing
+    finally:
+        printing.cancel()
+    await print_returned(client, run)
+    return run
+
+
 async def to_its_end(
     session: Session,
     made: T,
@@ -82,6 +100,11 @@ async def print_logs(client: Client, run_id: str, *, token: int = 0, follow: boo
 async def print_output(client: Client, run: Run) -> None:
     """What an ended run wrote, and what it returned (a handler's value, an answer's body)."""
     await print_logs(client, run.run_id)
+    await print_returned(client, run)
+
+
+async def print_returned(client: Client, run: Run) -> None:
+    """What an ended run returned, if it is of a kind that does."""
     if run.succeeded and run.exit_code is None:
         print_result(await client.runs.result(run.run_id))
 

@@ -45,8 +45,6 @@ COMMANDS: Final[frozenset[tuple[str, ...]]] = frozenset(
 
 FLAGS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("job", "list"): ("--watch",),
-    ("job", "trigger"): ("--follow",),
-    ("submit",): ("--follow",),
     ("run", "list"): ("--watch",),
     ("run", "logs"): ("--failed",),
     ("run", "watch"): ("--job",),

@@ -231,6 +231,7 @@ def _change(session: Session, name: str, call: Callable[[Client], Awaitable[Job]
     "--idempotency-key", type=Guard(), metavar="KEY", help="The same key starts nothing twice."
 )
 @click.option("--wait", is_flag=True, help="Stay until it has ended; print what it wrote.")
+@click.option("--follow", is_flag=True, help="As --wait, and print it as it comes.")
 @click.option("--exit-status", is_flag=True, help="Wait; leave with the job's own exit code.")
 @pass_session
 def trigger(
@@ -242,12 +243,13 @@ def trigger(
     delay: str | None,
     idempotency_key: str | None,
     wait: bool,
+    follow: bool,
     exit_status: bool,
 ) -> None:
     """Start a run now, whatever the schedule says; also while the job is paused."""
     session.asked_job = name
     given = read_payload(payload) if payload is not None else None
-    wait = wait or exit_status
+    wait = wait or follow or exit_status
 
     async def work(client: Client) -> Run:
         run = await client.jobs.trigger(
@@ -258,11 +260,7 @@ def trigger(
             delay=delay,
             idempotency_key=idempotency_key,
         )
-        if wait:
-            run = await following.wait(session, client, run)
-            if session.tabular:
-                await following.print_output(client, run)
-        return run
+        return await following.stay(session, client, run, follow=follow) if wait else run
 
     run = session.run(work)
     if wait and session.tabular:

@@ -17,6 +17,7 @@ from schedctl.work import job_of, need_action, work_options
 
 @click.command(cls=Command, context_settings={"allow_interspersed_args": False})
 @click.option("--wait", is_flag=True, help="Stay until it has ended; print what it wrote.")
+@click.option("--follow", is_flag=True, help="As --wait, and print it as it comes.")
 @click.option("--exit-status", is_flag=True, help="Leave with the command's own exit code.")
 @click.option("--name", default="", help="Shown as the run's job.")
 @click.option("--delay", metavar="5s", help="Not before this has passed.")
@@ -30,6 +31,7 @@ def submit(
     session: Session,
     /,
     wait: bool,
+    follow: bool,
     exit_status: bool,
     name: str,
     delay: str | None,
@@ -43,18 +45,14 @@ def submit(
     """
     job, _ = job_of(flags, argv)
     need_action(job)
+    stay = wait or follow or exit_status
 
     async def work(client: Client) -> Run:
         run = await client.submit(job, name=name, delay=delay, idempotency_key=idempotency_key)
-        if not wait and not exit_status:
-            return run
-        run = await following.wait(session, client, run)
-        if session.tabular:
-            await following.print_output(client, run)
-        return run
+        return await following.stay(session, client, run, follow=follow) if stay else run
 
     run = session.run(work)
-    if not (wait or exit_status):
+    if not stay:
         show_one(session, run, RUNS, lambda one: one.run_id)
         return
     if session.tabular:

@@ -366,6 +366,18 @@ async def test_submit_and_wait_prints_what_the_job_wrote(ctl, member):
     assert list(member.heard("SubmitRun")[0].spec.shell.argv) == ["sh", "-c", "echo hi"]
 
 
+@pytest.mark.parametrize("words", [["submit"], ["job", "trigger", "etl"]])
+async def test_what_is_followed_is_printed_once_as_it_comes(ctl, member, words):
+    member.say("SubmitRun", run_of(common_pb2.RUN_STATE_PENDING))
+    member.say("TriggerJob", run_of(common_pb2.RUN_STATE_PENDING))
+    member.say("WatchRuns", says_of(run_of(common_pb2.RUN_STATE_RUNNING), run_of(exit_code=0)))
+    member.say("ReadLogs", [piece(b"hi\n"), piece(b"hm\n", run_pb2.LogPiece.STREAM_STDERR)])
+    ended = await ctl(*words, "--follow", *(["--", "true"] if words == ["submit"] else []))
+    assert (ended.code, ended.out) == (0, "hi\n")
+    assert ended.err.startswith("hm\n✓ SUCCEEDED")
+    assert [asked.follow for asked in member.heard("ReadLogs")] == [True]
+
+
 async def test_submit_and_wait_prints_what_a_handler_returned(ctl, member):
     member.say("SubmitRun", run_of(common_pb2.RUN_STATE_PENDING))
     member.say("WatchRuns", says_of(run_of()))
