@@ -16,9 +16,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, TypeVar
 
 from schedkit.backoff import Backoff
 from schedkit.clock import boottime
@@ -28,6 +29,9 @@ from workerd.spool import Spool
 from workerd.wire import key_of
 
 log = logging.getLogger(__name__)
+
+A = TypeVar("A")
+T = TypeVar("T")
 
 PATIENCE = 2.0
 """Seconds after which an unanswered result is sent again, doubled each time up to the maximum."""
@@ -77,6 +81,7 @@ class Courier:
         self._settled: list[Path] = []
         self._streams: list[Stream] = []
         self._turn = 0
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spool")
         self._spool_work = asyncio.Event()
         self._all_settled = asyncio.Event()
         self._all_settled.set()
@@ -198,16 +203,20 @@ class Courier:
         while self._unspooled:
             batch = self._unspooled[:_MAX_BATCH]
             parcels = [self._parcels[key] for key in batch]
-            file = await asyncio.to_thread(self._spool.write, [each.result for each in parcels])
+            file = await self._in_thread(self._spool.write, [each.result for each in parcels])
             del self._unspooled[: len(batch)]
             for parcel in parcels:
                 parcel.file = file
                 self._send(parcel)
         settled, self._settled = self._settled, []
         if settled or self._full:  # else nothing was left undone
-            await asyncio.to_thread(self._spool.acknowledged, settled)
+            await self._in_thread(self._spool.acknowledged, settled)
         if not self._parcels and not self._settled:
             self._all_settled.set()
+
+    async def _in_thread(self, call: Callable[[A], T], argument: A) -> T:
+        """In a thread of its own: those of the loop may all wait for names to be resolved."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call, argument)
 
     def _send(self, parcel: _Parcel, other_than: Stream | None = None) -> None:
         stream = self._choose(parcel.issuer, other_than)

@@ -18,6 +18,8 @@ from schedproto.v1 import worker_service_pb2 as pb
 
 MAX_ITEMS = 500
 MAX_BYTES = 1024 * 1024
+CHUNK = 500
+"""Bytes that a piece of output takes besides what is in it."""
 
 
 class Outbox:
@@ -51,7 +53,7 @@ class Outbox:
 
     def log(self, chunk: pb.LogChunk) -> None:
         """Tell somebody who reads along what an attempt writes, as far as there is room."""
-        size = len(chunk.piece.data)
+        size = len(chunk.piece.data) + CHUNK
         if self._log_bytes + size <= MAX_BYTES:
             self._logs.append(chunk)
             self._log_bytes += size
@@ -100,7 +102,7 @@ class Outbox:
             chunk = self._logs.popleft()
             frame.log_chunks.append(chunk)
             weight += len(chunk.piece.data)
-            self._log_bytes -= len(chunk.piece.data)
+            self._log_bytes -= len(chunk.piece.data) + CHUNK
             room -= 1
         if self._granted is not None:
             frame.granted.CopyFrom(self._granted)

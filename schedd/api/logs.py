@@ -5,7 +5,7 @@ followed:  waits ─→ runs: pieces as they come ─→ ended: the stored rest 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Final
 
 from schedd.api.services import Services
@@ -16,6 +16,7 @@ from schedd.ports import Watching
 from schedkit.clock import boottime
 from schedproto.v1 import run_pb2
 
+_FROM_THE_FIRST: Final = Token(1)
 LOOK_EVERY: Final = 1.0
 """Seconds after which a run that is followed is read anew, whatever hint was lost."""
 
@@ -26,6 +27,14 @@ class Reached:
     def __init__(self, token: Token) -> None:
         self._token = token
         self._ends: dict[int, int] = {}
+
+    def next(self, piece: run_pb2.LogPiece) -> run_pb2.LogPiece | None:
+        """As `beyond`, of what comes while it runs: nothing of a stream before its beginning, which
+        a worker sends first to each new reader; until then what comes is meant for others.
+        """
+        if piece.offset and piece.stream not in self._ends:
+            return None
+        return self.beyond(piece)
 
     def beyond(self, piece: run_pb2.LogPiece) -> run_pb2.LogPiece | None:
         """What of a piece wasn't given out yet."""
@@ -56,23 +65,43 @@ async def followed(
 ) -> AsyncIterator[run_pb2.LogPiece]:
     """All that it writes until it has ended; `asked`: until this attempt of it has."""
     reached: dict[Token, Reached] = {}
-    told = {NO_TOKEN}  # whose stored output was given out
+    told: set[Token] = set()  # whose stored output was given out
+    first = asked
     with services.changes.watching([run_id]) as changes:
         while (record := await services.store.get_run(run_id)) is not None:
             run = record.run
-            token = asked if asked != NO_TOKEN else run.token
-            reach = reached.setdefault(token, Reached(token))
-            if run.state is State.RUNNING and run.token == token:
+            first = first or run.token or _FROM_THE_FIRST
+            running = run.token if run.state is State.RUNNING else NO_TOKEN
+            for token in await _handed_out(services, run, first, asked, told):
+                if token == running:
+                    continue
+                told.add(token)
+                reach = reached.setdefault(token, Reached(token))
+                for piece in await kept(services, run_id, token):
+                    if (rest := reach.beyond(piece)) is not None:
+                        yield rest
+            if run.state not in LIVE or (asked and asked in told):
+                return
+            if running and (not asked or running == asked):
+                reach = reached.setdefault(running, Reached(running))
                 async for piece in _as_it_comes(services, run, reach, changes):
                     yield piece
-                continue
-            for piece in await kept(services, run_id, token) if token not in told else ():
-                if (rest := reach.beyond(piece)) is not None:
-                    yield rest
-            told.add(token)
-            if run.state not in LIVE or (asked != NO_TOKEN and run.token >= asked):
-                return
-            await changes.wait(LOOK_EVERY)
+            else:
+                await changes.wait(LOOK_EVERY)
+
+
+async def _handed_out(
+    services: Services, run: LiveRun, first: Token, asked: Token, told: Collection[Token]
+) -> list[Token]:
+    """Attempts from the `first` on that weren't told of, oldest first; or the one that is asked
+    for.
+    """
+    if asked:
+        return [asked] if asked <= run.token and asked not in told else []
+    if run.token in (first, NO_TOKEN):
+        return [run.token] if run.token and run.token not in told else []
+    attempts = await services.store.attempts(run.key.run_id)
+    return [one.token for one in attempts if one.token >= first and one.token not in told]
 
 
 async def _as_it_comes(
@@ -80,16 +109,18 @@ async def _as_it_comes(
 ) -> AsyncIterator[run_pb2.LogPiece]:
     """Until this attempt has ended."""
     with services.tails.following(run, changes.wake) as reader:
-        looked = boottime()
+        looked, over = boottime(), False
         while True:
-            await changes.wait(LOOK_EVERY)
+            if not over:
+                await changes.wait(LOOK_EVERY)
             pieces = reader.take()
             for piece in pieces:
-                if (rest := reach.beyond(piece)) is not None:
+                if (rest := reach.next(piece)) is not None:
                     yield rest
+            if over:
+                return
             if pieces and boottime() - looked < LOOK_EVERY:
                 continue
             looked = boottime()
             record = await services.store.get_run(run.key.run_id)
-            if record is None or (record.run.state, record.run.token) != (run.state, run.token):
-                return
+            over = record is None or (record.run.state, record.run.token) != (run.state, run.token)

@@ -24,6 +24,8 @@ from schedproto.v1 import run_pb2
 
 MOST_WAITING: Final = 1024 * 1024
 """Bytes of pieces that wait for one reader; what comes beyond that is left out."""
+PIECE: Final = 500
+"""Bytes that a piece takes besides what is in it."""
 
 
 class Reader:
@@ -36,9 +38,10 @@ class Reader:
 
     def came(self, piece: run_pb2.LogPiece) -> None:
         """The attempt has written this."""
-        if self._bytes + len(piece.data) <= MOST_WAITING:
+        size = len(piece.data) + PIECE
+        if self._bytes + size <= MOST_WAITING:
             self._pieces.append(piece)
-            self._bytes += len(piece.data)
+            self._bytes += size
             self._wake()
 
     def take(self) -> list[run_pb2.LogPiece]:

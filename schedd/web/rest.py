@@ -33,6 +33,8 @@ from schedproto.v1 import job_pb2
 
 log = logging.getLogger(__name__)
 
+FIRST_WITHIN: Final = 1.0
+"""Seconds in which a stream's first answer, or what is wrong, is waited for before it begins."""
 DEADLINE: Final = 30.0
 """Seconds that a call may take; HTTP callers don't say."""
 
@@ -77,7 +79,7 @@ class Rest:
         message = await requests.read(request, found)
         if name in STREAMING:
             answers = STREAMING[name](self._services, _caller(request), message)
-            return EventStream(await _events(answers), self._closing)
+            return await _streamed(answers, self._closing)
         answer = await UNARY[name](self._services, _caller(request), message)
         return _response(answer, STATUSES.get(name, 200))
 
@@ -127,21 +129,34 @@ def _response(answer: Message, status: int) -> Response:
     return Response(_json(to_json(answer)), status, headers, "application/json")
 
 
-async def _events(answers: AsyncIterator[Message]) -> AsyncGenerator[Event, None]:
-    """The answers as events. What goes wrong before the first of them is raised, here and now."""
-    first = await anext(answers, None)
+async def _streamed(answers: AsyncIterator[Message], closing: asyncio.Event) -> EventStream:
+    """The answers as events. What goes wrong before the first of them, and soon, is raised here and
+    now; a first one that takes long is waited for by the response, which sees its reader leave.
+    """
+    first = asyncio.create_task(_first(answers), name="first answer of a stream")
+    try:
+        await asyncio.wait([first], timeout=FIRST_WITHIN)
+    except asyncio.CancelledError:
+        first.cancel()
+        raise
+    if first.done():
+        first.result()
 
     async def events() -> AsyncGenerator[Event, None]:
         try:
-            if first is not None:
-                yield Event(_json(to_json(first)))
+            if (answer := await first) is not None:
+                yield Event(_json(to_json(answer)))
             async for answer in answers:
                 yield Event(_json(to_json(answer)))
             yield Event("{}", name="end")
         except (CallError, Unavailable) as error:
             yield Event(_json(problems.of(error)), name="error")
 
-    return events()
+    return EventStream(events(), closing, first.cancel)
+
+
+async def _first(answers: AsyncIterator[Message]) -> Message | None:
+    return await anext(answers, None)
 
 
 def _problem(error: CallError, request: Request) -> dict[str, Any]:

@@ -42,13 +42,26 @@ class Event:
 class EventStream:
     """An ASGI response that sends the events of `events` until it ends."""
 
-    def __init__(self, events: AsyncGenerator[Event, None], closing: asyncio.Event) -> None:
+    def __init__(
+        self,
+        events: AsyncGenerator[Event, None],
+        closing: asyncio.Event,
+        over: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`over` is called at the end, also where nobody has asked for an event."""
+        self._over = over
         self._events = events
         self._closing = closing
         self._sending = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the first of: no more events, the reader has left, the server closes."""
+        try:
+            await self._respond(scope, receive, send)
+        finally:
+            self._over()
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send(
             {
                 "type": "http.response.start",

@@ -5,7 +5,8 @@
 
 Invariants
 - Each call has a pool of its own: no server's types are known to another's, or outlive the call.
-- At most MAX_FILES files of MAX_BYTES together are taken, whatever a server says.
+- At most MAX_FILES files of MAX_BYTES together are taken, whatever a server says, and no names that
+  make a small answer a huge text.
 - What takes long for what others sent (pools, JSON) is reckoned in a thread, not on the loop.
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import graphlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,6 +29,8 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha import reflection_pb2
 
 MAX_FILES: Final = 1_000
+MOST_ENTRIES: Final = 10_000
+"""Files in all its answers: some servers send with each file all that it stands on, again."""
 MAX_BYTES: Final = 1024 * 1024
 """Those of a whole API of thousands of messages. A pool is made in one go that nothing interrupts:
 of so much in a tenth of a second.
@@ -38,6 +41,10 @@ _PATHS: Final = tuple(
 )
 """The same messages under two names: newer servers know only the first, older ones the second."""
 
+LONGEST_NAME: Final = 200
+"""Characters of a field or value. An answer is written out with one for each two bytes: longer ones
+would make a huge text of it.
+"""
 _DEEPEST: Final = 100
 """Levels of a message; those that protobuf reads, too."""
 
@@ -136,7 +143,7 @@ class _Asking:
 
     def __init__(self, call: Any, metadata: Metadata, timeout: float) -> None:
         self._call, self._metadata, self._timeout = call, metadata, timeout
-        self._bytes = 0
+        self._bytes = self._entries = 0
         self._found: dict[str, FileDescriptorProto] = {}
 
     async def files(self, symbol: str) -> Mapping[str, FileDescriptorProto]:
@@ -167,16 +174,36 @@ class _Asking:
         self._take(answer.file_descriptor_response.file_descriptor_proto)
 
     def _take(self, files: Sequence[bytes]) -> None:
+        self._entries += len(files)
+        if self._entries > MOST_ENTRIES:
+            raise Unfit(f"the server's reflection sends too much: {self._entries:,} files in all")
         for data in files:
             try:
                 file = FileDescriptorProto.FromString(data)
             except DecodeError:
                 raise Unfit("the server's reflection sends what is no proto") from None
+            if not file.name:
+                raise Unfit("the server's reflection sends a file without a name")
+            if any(len(name) > LONGEST_NAME for name in _names(file)):
+                raise Unfit(f"{file.name[:200]} has names of more than {LONGEST_NAME} characters")
             self._bytes += len(data)
             self._found.setdefault(file.name, file)
             if self._bytes > MAX_BYTES or len(self._found) > MAX_FILES:
                 most = f"{MAX_FILES:,} files, {MAX_BYTES:,} bytes"
                 raise Unfit(f"the server's reflection sends too much: at most {most}")
+
+
+def _names(file: FileDescriptorProto) -> Iterator[str]:
+    """What stands in the JSON of its messages."""
+    enums, messages = [*file.enum_type], [*file.message_type]
+    while messages:
+        message = messages.pop()
+        messages += message.nested_type
+        enums += message.enum_type
+        for field in message.field:
+            yield from (field.name, field.json_name)
+    for enum in enums:
+        yield from (value.name for value in enum.value)
 
 
 def _pool(files: Mapping[str, FileDescriptorProto]) -> DescriptorPool:

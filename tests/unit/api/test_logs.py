@@ -1,14 +1,39 @@
 """How far an attempt's output was given out."""
 
+from contextlib import nullcontext
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from schedd.api import logs
 from schedd.api.logs import Reached
-from schedd.core.ids import Token
+from schedd.core.ids import RunId, Token
+from schedd.core.lifecycle import State
+from schedd.owner.watchers import Watchers
 from schedproto.v1 import run_pb2
+from support.runs import run
 
 OUT, ERR = run_pb2.LogPiece.STREAM_STDOUT, run_pb2.LogPiece.STREAM_STDERR
 
 
 def piece(data: bytes, offset: int, stream: run_pb2.LogPiece.Stream = OUT) -> run_pb2.LogPiece:
     return run_pb2.LogPiece(stream=stream, data=data, offset=offset)
+
+
+def test_a_stream_is_taken_up_from_its_beginning_whatever_comes_for_others_before() -> None:
+    """A second reader is among those who are told before the worker sends it all that is kept."""
+    reached = Reached(Token(7))
+    live, head, later = piece(b"live", 1_000), piece(b"x" * 1_000, 0), piece(b"more", 1_004)
+    assert reached.next(live) is None
+    given = [reached.next(one) for one in (head, live, piece(b"err", 5, ERR), later)]
+    assert [(one.offset, len(one.data), one.omitted) if one else None for one in given] == [
+        (0, 1_000, 0),
+        (1_000, 4, 0),
+        None,
+        (1_004, 4, 0),
+    ]
 
 
 def test_what_comes_twice_is_given_once_and_what_is_missing_is_counted() -> None:
@@ -33,3 +58,63 @@ def test_what_comes_twice_is_given_once_and_what_is_missing_is_counted() -> None
         None,
     ]
     assert {one.fencing_token for one in given if one} == {7}
+
+
+@dataclass
+class Rows:
+    """A run as it stands at each look, the last for ever, and what is stored of its attempts."""
+
+    looks: list[tuple[State, int]]
+    stored: dict[int, bytes]
+
+    async def get_run(self, _run_id: RunId) -> Any:
+        state, token = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        return SimpleNamespace(run=run(1, state=state, token=Token(token)))
+
+    async def attempts(self, _run_id: RunId) -> list[Any]:
+        return [SimpleNamespace(token=Token(token)) for token in sorted(self.stored)]
+
+    async def output(self, _run_id: RunId, token: Token) -> bytes | None:
+        data = self.stored.get(token)
+        pieces = [] if data is None else [piece(data, 0)]
+        return run_pb2.Output(pieces=pieces).SerializeToString()
+
+
+class Silent:
+    def take(self) -> list[run_pb2.LogPiece]:
+        return []
+
+
+async def followed(looks: list[tuple[State, int]], asked: int = 0) -> bytes:
+    services = SimpleNamespace(
+        store=Rows(looks, {1: b"one ", 2: b"two ", 3: b"three "}),
+        changes=Watchers(),
+        tails=SimpleNamespace(following=lambda _run, _wake: nullcontext(Silent())),
+    )
+    given = logs.followed(cast("Any", services), run(1).key.run_id, Token(asked))
+    return b"".join([one.data async for one in given])
+
+
+@pytest.mark.parametrize(
+    ("looks", "told"),
+    [
+        ([(State.PENDING, 0), (State.SUCCEEDED, 3)], b"one two three "),
+        ([(State.RUNNING, 1), (State.RUNNING, 3), (State.SUCCEEDED, 3)], b"one two three "),
+        ([(State.RETRYING, 2), (State.SUCCEEDED, 3)], b"two three "),
+        ([(State.FAILED, 3)], b"three "),
+        ([(State.CANCELLED, 0)], b""),
+    ],
+)
+async def test_no_attempt_is_left_out_however_soon_the_next_one_follows(
+    monkeypatch: pytest.MonkeyPatch, looks: list[tuple[State, int]], told: bytes
+) -> None:
+    monkeypatch.setattr(logs, "LOOK_EVERY", 0.01)
+    assert await followed(looks) == told
+
+
+async def test_one_attempt_alone_is_followed_to_its_own_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logs, "LOOK_EVERY", 0.01)
+    assert await followed([(State.RUNNING, 2), (State.RUNNING, 3)], asked=2) == b"two "
+    assert await followed([(State.RUNNING, 3)], asked=1) == b"one "

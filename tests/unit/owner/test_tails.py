@@ -79,9 +79,9 @@ def test_of_a_worker_that_isnt_attached_here_nothing_comes(world: World) -> None
 
 def test_what_a_slow_reader_has_no_room_for_is_left_out(world: World) -> None:
     with world.tails.following(RUN, world.wake) as reader:
-        half = bytes(MOST_WAITING // 2)
+        third = bytes(MOST_WAITING // 3)
         for _ in range(5):
-            world.came(half)
+            world.came(third)
         assert len(reader.take()) == 2
-        world.came(half)
+        world.came(third)
         assert len(reader.take()) == 1

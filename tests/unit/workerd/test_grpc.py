@@ -191,9 +191,17 @@ def _wide(letters: int) -> list[FileDescriptorProto]:
     return [FileDescriptorProto(name=f"{n}" + "x" * letters) for n in range(2)]
 
 
+def _of_enum(value: str) -> FileDescriptorProto:
+    file = shop()
+    file.enum_type.add(name="Kind").value.add(name=value, number=0)
+    return file
+
+
 HOSTILE: dict[str, tuple[Answers, str]] = {
     "files without end": (_more_and_more, "sends too much"),
     "long files": (lambda _: _wide(600_000), "sends too much"),
+    "long names": (lambda _: [_of_enum("E" * 201)], "names of more than 200 characters"),
+    "a file without a name": (lambda _: [FileDescriptorProto()] * 3, "without a name"),
     "files in a circle": (lambda _: [shop("shop.proto")], "can't be read"),
     "another file": (lambda _: [shop("nowhere.proto")], "another file for 'nowhere.proto'"),
     "another service": (lambda _: [FileDescriptorProto(name="a")], "there is no service"),

@@ -32,7 +32,7 @@ async def test_large_results_are_spread_over_frames() -> None:
 
 async def test_output_that_is_read_along_goes_last_and_is_left_out_where_there_is_no_room() -> None:
     outbox = Outbox()
-    piece = run_pb2.LogPiece(data=bytes(MAX_BYTES // 4))
+    piece = run_pb2.LogPiece(data=bytes(MAX_BYTES // 5))
     for _ in range(10):
         outbox.log(pb.LogChunk(piece=piece))
     for _ in range(2):

@@ -1,0 +1,59 @@
+"""A stream of which nothing comes for long: begun all the same, and gone with its reader."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+
+from schedd.api.errors import NotFound
+from schedd.web import rest
+from schedproto.v1 import run_pb2
+
+GONE = {"type": "http.disconnect"}
+
+
+class Answers:
+    """None comes; `left` when nobody asks for one any more."""
+
+    def __init__(self) -> None:
+        self.left = False
+
+    async def stream(self) -> AsyncIterator[Message]:
+        try:
+            await asyncio.Event().wait()
+            yield run_pb2.LogPiece()
+        finally:
+            self.left = True
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_a_reader_that_leaves_before_anything_came_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr(rest, "FIRST_WITHIN", 0.01)
+    answers, sent = Answers(), []
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    async def receive() -> Any:
+        return GONE
+
+    response = await rest._streamed(answers.stream(), asyncio.Event())
+    await asyncio.wait_for(response({"method": method}, receive, send), 5)
+    await asyncio.sleep(0)
+    assert sent[0] == "http.response.start"
+    assert answers.left
+
+
+async def test_what_is_wrong_at_once_is_raised_before_the_stream_begins() -> None:
+    async def none() -> AsyncIterator[Message]:
+        raise NotFound("no run", reason="NO_SUCH_RUN", remedy="look")
+        yield run_pb2.LogPiece()
+
+    with pytest.raises(NotFound):
+        await rest._streamed(none(), asyncio.Event())
