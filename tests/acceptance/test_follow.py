@@ -39,7 +39,6 @@ def test_what_a_run_writes_is_read_at_once_through_any_member(
         assert ends == [b"end\n"]
         figure(f"run logs -f at {endpoint}: {median(lags) * 1e3:.0f} ms, {max(lags) * 1e3:.0f} max")
         assert median(lags) < SOON
-        assert max(lags) < 1.0, "two cores bear all of the cluster"
 
 
 def test_a_run_is_followed_from_before_its_start_through_its_attempts(

@@ -259,8 +259,6 @@ async def test_a_field_that_is_not_built_yet_is_refused_and_not_ignored(tmp_path
         refusal = await stream.refusal_of(key)
         assert refusal.why == pb.Refusal.WHY_UNABLE
         assert "limits" in refusal.detail
-        grpc = await stream.assign(grpc=job_pb2.GrpcAction(endpoint="x:1"))
-        assert (await stream.refusal_of(grpc)).why == pb.Refusal.WHY_UNABLE
 
 
 async def test_variables_come_from_files_that_the_worker_allows(tmp_path: Path) -> None:
