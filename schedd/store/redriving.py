@@ -240,8 +240,8 @@ def once_more(
     connection.execute(
         select(dead_letters.c.run_id).where(dead_letters.c.run_id == run_id).with_for_update()
     )
-    shard = _room(connection, JobId(dead.job_id), made, line)
-    if not isinstance(shard, int):
+    shard = _place(connection, JobId(dead.job_id), made, line)
+    if shard is None or isinstance(shard, Conflict):
         return shard
     new = NewRun(
         RunKey(dead.scheduled_at, made),
@@ -266,7 +266,9 @@ def once_more(
     return None if row is None else record(row)
 
 
-def _room(connection: Connection, job: JobId, made: RunId, line: Line) -> ShardId | Conflict | None:
+def _place(
+    connection: Connection, job: JobId, made: RunId, line: Line
+) -> ShardId | Conflict | None:
     """Where the job's runs live, whose definition stays until the end of the transaction."""
     timer = connection.execute(
         select(timers.c.shard, timers.c.generation)
