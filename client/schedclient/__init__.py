@@ -5,7 +5,9 @@
     async with Client("host:7420,host2:7420") as c:
         await c.jobs.create("ping", every="30s", http={"url": "https://example.com/ping"})
 
-`SyncClient` is the same without an event loop. Everything public is listed in `__all__`.
+`SyncClient` is the same without an event loop. With `TableGuard` and `FileGuard` a table or a file
+refuses what an attempt writes that was replaced meanwhile (docs/fencing.md). Everything public is
+listed in `__all__`.
 """
 
 from schedclient.calendars import CalendarSpec
@@ -29,6 +31,8 @@ from schedclient.errors import (
     Conflict,
     DeadlineExceeded,
     FailedPrecondition,
+    GuardBusy,
+    GuardError,
     InternalError,
     InvalidArgument,
     NotBuilt,
@@ -36,12 +40,15 @@ from schedclient.errors import (
     Overloaded,
     PermissionDenied,
     RequestError,
+    StaleToken,
     Unauthenticated,
     Violation,
 )
+from schedclient.file_guard import FileGuard
 from schedclient.handlers import Context, DontRetry, RetryAfter, handler
 from schedclient.specs import Http, JobSpec, Retry, Shell, Work
 from schedclient.sync import SyncClient
+from schedclient.table_guard import TableGuard
 from schedclient.values import (
     Attempt,
     Backfill,
@@ -92,7 +99,10 @@ __all__ = [
     "DontRetry",
     "Explanation",
     "FailedPrecondition",
+    "FileGuard",
     "Finding",
+    "GuardBusy",
+    "GuardError",
     "Http",
     "Instant",
     "InstantExplanation",
@@ -121,7 +131,9 @@ __all__ = [
     "Shard",
     "ShardMove",
     "Shell",
+    "StaleToken",
     "SyncClient",
+    "TableGuard",
     "Unauthenticated",
     "Value",
     "Violation",

@@ -1,21 +1,24 @@
 """What a call can end in, sorted by who is at fault.
 
     ScheddError (schedkit.errors)
-    └── ApiError                  what, status, reason, remedy, violations
-        ├── RequestError          the caller: sending it again as it is won't help
-        │   ├── InvalidArgument       a field is wrong; `violations` says which
-        │   ├── NotBuilt              this version can't do it (UNIMPLEMENTED)
-        │   ├── NotFound
-        │   ├── AlreadyExists         the name, or the idempotency key with another body
-        │   ├── Conflict              somebody else changed it meanwhile (ABORTED)
-        │   ├── FailedPrecondition    it isn't in a state that allows this
-        │   ├── Unauthenticated
-        │   └── PermissionDenied
-        ├── ClusterError          the cluster: later, or elsewhere, it may work
-        │   ├── ClusterUnavailable    no endpoint answers, or the cluster can't act now
-        │   ├── Overloaded            RESOURCE_EXHAUSTED
-        │   └── InternalError         a bug of the cluster's
-        └── DeadlineExceeded      nobody: no answer in time; it may have happened
+    ├── ApiError                  what, status, reason, remedy, violations
+    │   ├── RequestError          the caller: sending it again as it is won't help
+    │   │   ├── InvalidArgument       a field is wrong; `violations` says which
+    │   │   ├── NotBuilt              this version can't do it (UNIMPLEMENTED)
+    │   │   ├── NotFound
+    │   │   ├── AlreadyExists         the name, or the idempotency key with another body
+    │   │   ├── Conflict              somebody else changed it meanwhile (ABORTED)
+    │   │   ├── FailedPrecondition    it isn't in a state that allows this
+    │   │   ├── Unauthenticated
+    │   │   └── PermissionDenied
+    │   ├── ClusterError          the cluster: later, or elsewhere, it may work
+    │   │   ├── ClusterUnavailable    no endpoint answers, or the cluster can't act now
+    │   │   ├── Overloaded            RESOURCE_EXHAUSTED
+    │   │   └── InternalError         a bug of the cluster's
+    │   └── DeadlineExceeded      nobody: no answer in time; it may have happened
+    └── GuardError                a guarded target (`TableGuard`, `FileGuard`): what, remedy
+        ├── StaleToken            a later attempt was here: resource, token, last_seen
+        └── GuardBusy             somebody holds the lock of a file for too long
 
 A wrong setting of the client itself (no endpoint, a token over a plain connection) is
 `schedkit.errors.Misconfigured`; a wrong spec is `InvalidArgument`, found before anything is sent.
@@ -156,6 +159,37 @@ class DeadlineExceeded(ApiError):
     """No answer in time: a change may have happened; of a read the remedy says that nothing did."""
 
     status = "DEADLINE_EXCEEDED"
+
+
+class GuardError(ScheddError):
+    """A guarded target that isn't written: `what` happened, `remedy` what to do about it."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(what, remedy)
+        self.what = what
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.remedy}"
+
+
+class StaleToken(GuardError):
+    """The target has seen a greater token: whoever asks was replaced meanwhile."""
+
+    def __init__(self, resource: str, token: int, last_seen: int) -> None:
+        super().__init__(
+            f"stale fencing token {token} for {resource!r}: {last_seen} was seen",
+            "a later attempt has taken over: roll back, write nothing more and end"
+            " (if there is none, other jobs use this resource: give each job its own)",
+        )
+        self.args = (resource, token, last_seen)  # what it is made of again behind a pickle
+        self.resource = resource
+        self.token = token
+        self.last_seen = last_seen
+
+
+class GuardBusy(GuardError):
+    """Somebody has held the lock for too long: most likely stopped in the midst of it."""
 
 
 _BY_STATUS: Final[dict[str, type[ApiError]]] = {

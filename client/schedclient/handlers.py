@@ -53,7 +53,9 @@ class Context:
     deadline: datetime
     """When the attempt's timeout ends it."""
     fencing_token: int
-    """Greater for each later assignment of this run: give it to whatever this handler changes."""
+    """Greater for each later assignment of this job's runs. Give it to what this handler changes
+    (`TableGuard`, `FileGuard`).
+    """
     traceparent: str
     worker: str
     cancel: threading.Event = field(default_factory=threading.Event)
