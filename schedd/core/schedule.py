@@ -175,10 +175,22 @@ class CompiledSchedule:
 
     def walk_after(self, after: datetime) -> Iterator[Occurrence]:
         """Every later occurrence, one after the other."""
+        if isinstance(self.instants, OpenInstants):
+            yield from self._walk_open(self.instants, after)
+            return
         found = self.next_after(after)
         while found is not None:
             yield found
             found = self.next_after(found.nominal)
+
+    def _walk_open(self, instants: OpenInstants, after: datetime) -> Iterator[Occurrence]:
+        start, end = self.bounds.start, self.bounds.end
+        if start is not None and after < start:
+            after = start - _TICK
+        for nominal in instants.walk_after(after):
+            if end is not None and nominal > end:
+                return
+            yield Occurrence(nominal, self.due(nominal))
 
     def instants_between(self, after: datetime, until: datetime, limit: int) -> list[Occurrence]:
         """The first `limit` occurrences with nominal in (after, until]."""

@@ -77,6 +77,8 @@ def asked_anywhere(case: Case, compiled: CompiledSchedule, random: Random, told:
             assert following.nominal > at(end), told
         newest = compiled.newest(at(second), at(end))
         assert (newest and seconds(newest)) == (runs[-1] if runs[place:] else None), told
+        some = compiled.instants_between(at(second), at(end), 7)
+        assert [seconds(one.nominal) for one in some] == runs[place : place + 7], told
         assert compiled.count(at(second), at(end), 10**6) == (len(runs) - place, at(end)), told
 
 

@@ -5,13 +5,13 @@ and what the schedule names of it are a number each. So it costs the same some m
 whether a calendar closes years or every other second, and none that there is isn't found.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from heapq import merge
 from typing import Final
 
 from schedd.core.calendars.exclusion import Exclusion, instant_of, second_of
-from schedd.core.calendars.groups import groups
 from schedd.core.calendars.moving import MOST_DAYS, Moved
 from schedd.core.cron.days import DAY
 from schedd.core.cron.masks import lowest
@@ -97,13 +97,34 @@ class OpenInstants:
     def on(self, day: int) -> int:
         return self.every.on(day) & self.exclusion.open_on(day)
 
+    def walk_after(self, instant: datetime) -> Iterator[datetime]:
+        """Every later one: a day's in one go, however often it is open and closed."""
+        first = self.next_after(instant)
+        while first is not None:
+            yield first
+            day, second = divmod(second_of(first), DAY)
+            rest = self.on(day) >> second + 1 << second + 1
+            while rest:
+                second = lowest(rest)
+                rest ^= 1 << second
+                found = self.every.next_after(instant_of(day * DAY + second) - _TICK)
+                assert found is not None, "it is one of its day"
+                yield found
+            first = self.next_after(instant_of((day + 1) * DAY) - _TICK)
+
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
-        first = self.every.next_after(after)
-        if first is None or first > until:
-            return 0, until
-        counted, reached = 0, after
-        for group in groups(self.every, self.exclusion, first, until, limit):
-            counted += group.count if group.decider is None else 0
-            reached = group.last
-        following = self.every.next_after(reached)
-        return counted, until if following is None or following > until else reached
+        """Day by day, `limit` of them at most."""
+        low, high = second_of(after), min(second_of(until), LAST)
+        counted = sum(self._holds(second, after, until) for second in {low, high})
+        at = low + 1
+        while at < high and (at - low) // DAY <= limit:
+            day, rest = divmod(at, DAY)
+            end = min(high, (day + 1) * DAY)
+            counted += (self.on(day) >> rest & (1 << end - at) - 1).bit_count()
+            at = end
+        return counted, until if at >= high else instant_of(at) - _TICK
+
+    def _holds(self, second: int, after: datetime, until: datetime) -> bool:
+        """Whether one of this second is in (after, until]."""
+        found = self.next_in(max(after, instant_of(second) - _TICK), until)
+        return found is not None and found <= until and second_of(found) == second

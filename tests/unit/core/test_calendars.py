@@ -124,7 +124,7 @@ def test_a_date_without_a_year_is_of_each_year_and_the_29th_of_february_of_some(
     assert nexts(of, "2027-12-24T10:00", 1) == ["12-26 09:00"]
     assert nexts(of, "2031-12-24T10:00", 1) == ["12-26 09:00"]
     # three 25ths of December, and one 29th of February
-    assert of.count(at("2026-01-01T00:00"), at("2029-01-01T00:00"), 999)[0] == 3 * 365 + 1 - 4
+    assert of.count(at("2026-01-01T00:00"), at("2029-01-01T00:00"), 9999)[0] == 3 * 365 + 1 - 4
 
 
 def test_days_are_those_of_the_calendars_zone_or_else_of_the_jobs():
@@ -417,3 +417,26 @@ def test_what_rolls_from_far_away_is_found_whatever_the_zone_of_its_calendar() -
     away = rules(ranges=[("2026-05-04", "2026-06-02")], zone="Pacific/Kiritimati", roll=Roll.NEXT)
     of = compiled("0 3 4 5 *", away, zone="Pacific/Midway")
     assert nexts(of, "2026-05-01T00:00", 1) == ["06-02 14:00"]
+
+
+def test_what_is_open_every_other_minute_is_walked_and_counted_in_a_moment() -> None:
+    """A range whose instants are asked for is open and closed thousands of times."""
+    of = compiled("* * * * *", cron=("*/2 * * * *",))
+    began = process_time()
+    first, last = at("2025-01-01T00:00"), at("2025-04-01T00:00")
+    found = of.instants_between(first, last, 10_001)
+    assert len(found) == 10_001
+    assert found[-1].nominal == first + timedelta(minutes=20_001)
+    assert of.count(first, last, 100_000) == (90 * 24 * 30, last)
+    assert process_time() - began < 1.0
+
+
+@pytest.mark.parametrize("cut", [timedelta(0), timedelta(milliseconds=250)])
+def test_instants_between_seconds_are_counted_on_the_side_that_they_stand(cut: timedelta) -> None:
+    every = EverySchedule(timedelta(seconds=1.5), timedelta(seconds=0.25))
+    of = compiled(every, cron=("*/10 * * * * *",))
+    start = at("2026-03-01T00:00")
+    for second in range(12):
+        after, until = start + timedelta(seconds=second) + cut, start + timedelta(seconds=20) + cut
+        there = of.instants_between(after, until, 100)
+        assert of.count(after, until, 100) == (len(there), until)
