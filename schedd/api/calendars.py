@@ -144,10 +144,10 @@ async def _renewed(
     now = services.clock.now()
     try:
         most = definitions.stored_definition(edited, spec).max_runs
-        first = stored_jobs.first_timer(stored_jobs.compiled(edited), now)
-        timer = TimerEdit(first, max_runs=most)
+        timer = TimerEdit(reckoning.timer_anew(job, edited, now), max_runs=most)
         by = because.edit(f"{caller.actor}: calendar {calendar.name} v{calendar.version}")
-        missed = partial(reckoning.never_fired, now=now, by=by)
+        anew = stored_jobs.compiled(edited)
+        missed = partial(reckoning.never_fired, now=now, by=by, edited=anew)
         stored_jobs.compiled(stored)  # what can't be read is told here, before the transaction
     except ScheduleError as wrong:
         log.warning("job %s can't go by calendar %s: %s", stored.name, calendar.name, wrong)

@@ -140,7 +140,12 @@ async def update_job(
     missed = (
         None
         if timer.reset is None
-        else partial(reckoning.never_fired, now=now, by=because.edit(caller.actor))
+        else partial(
+            reckoning.never_fired,
+            now=now,
+            by=because.edit(caller.actor),
+            edited=stored_jobs.compiled(edited),
+        )
     )
     if request.validate_only:
         due = reckoning.due_after(record, timer)

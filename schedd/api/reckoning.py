@@ -55,8 +55,7 @@ def edited_timer(
     """
     most = stored_jobs.definition(edited).max_runs
     if schedule_changed(old, new) or edited.calendars != record.definition.calendars:
-        reset = stored_jobs.first_timer(stored_jobs.compiled(edited), now)
-        return TimerEdit(reset, max_runs=most)
+        return TimerEdit(timer_anew(record, edited, now), max_runs=most)
     if new.max_runs == old.max_runs or record.nominal is None:
         return TimerEdit(max_runs=most)
     anew = stored_jobs.compiled(edited).following(now)
@@ -64,6 +63,30 @@ def edited_timer(
     if 0 < most <= record.fired:  # it ends with this edit, which accounts for what was due
         return TimerEdit(later, max_runs=most)
     return TimerEdit(restart=later, max_runs=most)
+
+
+def timer_anew(
+    record: JobRecord, edited: StoredDefinition, now: datetime
+) -> tuple[datetime | None, datetime | None]:
+    """When another schedule is due first, and the instant that stands for."""
+    compiled = stored_jobs.compiled(edited)
+    kept = _kept(record, compiled, now)
+    if kept is None:
+        return stored_jobs.first_timer(compiled, now)
+    return max(kept.due, now), kept.nominal
+
+
+def _kept(record: JobRecord, edited: CompiledSchedule, now: datetime) -> Occurrence | None:
+    """The instant that has passed and isn't due yet, for its jitter, if the schedule that takes the
+    place of the job's has it as well: an edit takes nothing from it.
+    """
+    if record.nominal is None or record.nominal > now or record.definition.paused:
+        return None
+    compiled = stored_jobs.compiled(record.definition)
+    newest = compiled.whole.newest(record.nominal - _TICK, now)
+    if newest is None or compiled.excludes(newest) or compiled.due(newest) <= now:
+        return None
+    return edited.following(newest - _TICK) if edited.whole.contains(newest) else None
 
 
 def left_after(
@@ -90,14 +113,20 @@ def due_after(record: JobRecord, edit: TimerEdit) -> datetime | None:
 
 
 def never_fired(
-    record: JobRecord, now: datetime, by: str, reason: Reason = Reason.EDITED
+    record: JobRecord,
+    now: datetime,
+    by: str,
+    reason: Reason = Reason.EDITED,
+    edited: CompiledSchedule | None = None,
 ) -> NewRun | None:
-    """The row that accounts for what was due by a schedule that is being replaced, or that ends
-    with its job (DELETED). `by`: what of whom, in words.
+    """The row that accounts for what was due by a schedule that is being replaced (by `edited`), or
+    that ends with its job (DELETED). `by`: what of whom, in words.
     """
     if record.definition.paused:
         return _settled(record, now, State.SKIPPED, Reason.PAUSED, _pause(record))[0]
-    return _settled(record, now, State.MISSED, reason, by)[0]
+    kept = None if edited is None else _kept(record, edited, now)
+    spares = None if kept is None else kept.nominal
+    return _settled(record, now, State.MISSED, reason, by, spares)[0]
 
 
 def _pause(record: JobRecord) -> str:

@@ -26,7 +26,7 @@ ENDS: Final = {
     "PAUSED": "its instant passed while the job, or the cluster, was paused",
     "WINDOW": "it was later than the job's catch-up window",
     "CATCH_UP_NONE": "it was late, and the job says catch_up: none",
-    "EDITED": "the job was edited, and its new schedule lacks this instant",
+    "EDITED": "the job was edited before it started, and a new schedule begins with the edit",
     "START_DEADLINE": "it waited longer for a worker, or for other runs of its job, than the job's"
     " start_deadline",
     "RUN_TIMEOUT": "it wasn't done within the job's run_timeout, all attempts and waits included",

@@ -292,7 +292,7 @@ async def test_an_edit_that_replaces_the_schedule_is_told(past):
     )
     told = await past.asked(START + MINUTE)
     assert told.answer.startswith("It was missed (EDITED): the job was edited")
-    assert "lacks this instant: an edit by tester. Whether" in told.answer
+    assert "a new schedule begins with the edit: an edit by tester. Whether" in told.answer
     assert "Whether this very moment was one of its instants then isn't kept." in told.answer
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -96,6 +97,36 @@ def test_an_edit_accounts_for_an_instant_that_isnt_due_yet_for_the_new_schedule_
     assert row is not None
     since = f"2026-01-10T{LATE}:03Z"
     assert row.excluded_by == (f"a pause by ann since {since}" if paused_at else "an edit by ann")
+
+
+@pytest.mark.parametrize("also", [{"cron": ["* * * * *", "0 0 1 1 *"]}, {"dst": {"gap": 2}}])
+def test_an_edit_leaves_an_instant_that_isnt_due_yet_to_a_schedule_that_has_it_as_well(
+    also: dict[str, Any],
+) -> None:
+    record, now = each_minute(LATE), at(f"{LATE}:05")
+    said = {"cron": ["* * * * *"]} | also
+    spec = job_pb2.Job(name="j", jitter=Duration(seconds=JITTER), **said)
+    edited = replace(record.definition, spec=spec.SerializeToString())
+    assert reckoning.timer_anew(record, edited, now) == (record.due_at, at(LATE))
+    anew = stored_jobs.compiled(edited)
+    assert reckoning.never_fired(record, now, "an edit by ann", edited=anew) is None
+
+
+def test_what_an_edit_leaves_and_is_due_earlier_now_is_due_now() -> None:
+    record, now = each_minute(LATE), at(f"{LATE}:05")
+    spec = job_pb2.Job(name="j", cron=["* * * * *"])
+    edited = replace(record.definition, spec=spec.SerializeToString())
+    assert reckoning.timer_anew(record, edited, now) == (now, at(LATE))
+
+
+def test_an_edit_to_a_schedule_without_the_instant_that_isnt_due_yet_accounts_for_it() -> None:
+    record, now = each_minute(LATE), at(f"{LATE}:05")
+    spec = job_pb2.Job(name="j", cron=["0 0 1 1 *"])
+    edited = replace(record.definition, spec=spec.SerializeToString())
+    assert reckoning.timer_anew(record, edited, now)[1] == datetime(2027, 1, 1, tzinfo=UTC)
+    anew = stored_jobs.compiled(edited)
+    row = reckoning.never_fired(record, now, "an edit by ann", edited=anew)
+    assert told(row) == (State.MISSED, Reason.EDITED, LATE, 1)
 
 
 def test_a_row_goes_to_the_end_of_a_pause_that_is_too_long_to_count(monkeypatch) -> None:
