@@ -182,6 +182,9 @@ def job_of(flags: Mapping[str, Any], argv: Sequence[str]) -> tuple[job_pb2.Job, 
     named = [*form, *(["payload"] if flags.get("payload") is not None else [])]
     if "overlap" in named:
         named.append("overlap_limit")
+    if "exclude" in named:  # what of it isn't named stays
+        named.remove("exclude")
+        named += [f"exclude.{kind}" for kind in form["exclude"]]
     return job, named
 
 
@@ -331,11 +334,9 @@ def _of(flags: Mapping[str, Any], **own: str) -> dict[str, Any]:
 
 
 def _exclude(flags: Mapping[str, Any]) -> dict[str, Any] | None:
-    """An empty name clears what is there."""
-    calendars, cron = flags.get("exclude_calendar") or (), flags.get("exclude_cron") or ()
-    if not calendars and not cron:
-        return None
-    return {"calendars": [name for name in calendars if name], "cron": list(cron)}
+    """An empty one clears what is there, of its own kind."""
+    given = {"calendars": flags.get("exclude_calendar"), "cron": flags.get("exclude_cron")}
+    return {kind: [*filter(None, said)] for kind, said in given.items() if said} or None
 
 
 def _overlap(text: str | None) -> Any:

@@ -137,8 +137,13 @@ async def test_a_job_is_made_and_patched_with_what_it_excludes(ctl, member):
     ended = await ctl("job", "patch", "etl", "--exclude-calendar", "")
     assert ended.code == 0, ended.err
     asked = member.heard("UpdateJob")[0]
-    assert list(asked.update_mask.paths) == ["exclude"]
+    assert list(asked.update_mask.paths) == ["exclude.calendars"]
     assert not asked.job.exclude.calendars
+    ended = await ctl("job", "patch", "etl", "--exclude-cron", "* 23 * * *")
+    assert ended.code == 0, ended.err
+    asked = member.heard("UpdateJob")[-1]
+    assert list(asked.update_mask.paths) == ["exclude.cron"]
+    assert list(asked.job.exclude.cron) == ["* 23 * * *"]
 
 
 async def test_the_excluded_instants_of_a_job_are_shown_when_asked_for(ctl, member):
