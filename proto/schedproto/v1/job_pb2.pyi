@@ -225,11 +225,13 @@ class Job(google.protobuf.message.Message):
     cron_dialect: builtins.int
     """The least version of definitions that a member must know to own the job; 0 is 1. 2: max_runs,
     pause_after_failures; 3: exclude; 4: retry_on, fail_on, require, prefer, placement,
-    start_deadline, run_timeout; 5: grpc, and its statuses in retry_on, fail_on. Set by the cluster.
+    start_deadline, run_timeout; 5: grpc, and its statuses in retry_on, fail_on;
+    6: pool. Set by the cluster.
     """
     priority: schedproto.v1.common_pb2.Priority.ValueType
     """-- Where and in which order --"""
     pool: builtins.str
+    """Of its namespace: its runs count in that pool's limit and rate. It is there already."""
     slots: builtins.int
     """Slots a run takes; 1 if 0."""
     placement: global___Placement.ValueType
