@@ -27,6 +27,7 @@ from schedd.api import (
     instants,
     jobs,
     pausing,
+    pools,
     runs,
     triggering,
 )
@@ -37,6 +38,7 @@ from schedproto.v1 import (
     calendar_service_pb2,
     cluster_service_pb2,
     job_service_pb2,
+    pool_service_pb2,
     run_service_pb2,
 )
 
@@ -100,6 +102,7 @@ SERVICES: Final[tuple[ServiceDescriptor, ...]] = (
     run_service_pb2.DESCRIPTOR.services_by_name["RunService"],
     cluster_service_pb2.DESCRIPTOR.services_by_name["ClusterService"],
     calendar_service_pb2.DESCRIPTOR.services_by_name["CalendarService"],
+    pool_service_pb2.DESCRIPTOR.services_by_name["PoolService"],
 )
 
 _UNARY: Final[dict[str, Unary]] = {
@@ -117,6 +120,12 @@ _UNARY: Final[dict[str, Unary]] = {
     "schedd.v1.JobService.CancelBackfill": backfilling.cancel_backfill,
     "schedd.v1.JobService.ListNextInstants": jobs.list_next_instants,
     "schedd.v1.JobService.ExplainInstant": instants.explain_instant,
+    "schedd.v1.PoolService.SetPool": pools.set_pool,
+    "schedd.v1.PoolService.GetPool": pools.get_pool,
+    "schedd.v1.PoolService.ListPools": pools.list_pools,
+    "schedd.v1.PoolService.DeletePool": pools.delete_pool,
+    "schedd.v1.PoolService.PausePool": pools.pause_pool,
+    "schedd.v1.PoolService.ResumePool": pools.resume_pool,
     "schedd.v1.RunService.SubmitRun": runs.submit_run,
     "schedd.v1.RunService.GetRun": runs.get_run,
     "schedd.v1.RunService.ListRuns": runs.list_runs,

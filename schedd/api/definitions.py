@@ -29,6 +29,7 @@ from schedd.core.model import (
     Priority,
     RetryPolicy,
 )
+from schedd.core.pools import pool_key
 from schedd.core.records import PinnedCalendar, StoredDefinition
 from schedd.core.schedule import (
     AtSchedule,
@@ -59,7 +60,7 @@ SET_BY_CLUSTER = (
 OF_INSTANTS = ("start", "end", "jitter", "catch_up", "exclude")
 """Fields that say something of a schedule's instants; `on_demand` has none."""
 
-LEVEL = 5
+LEVEL = 6
 """Of definitions. Members that know less leave a job alone whose definition needs it."""
 
 SINCE_LEVEL_2 = ("max_runs", "pause_after_failures")
@@ -69,6 +70,7 @@ SINCE_LEVEL_4 = (
     *("start_deadline", "run_timeout", "heartbeat_timeout"),
 )
 SINCE_LEVEL_5 = ("grpc",)
+SINCE_LEVEL_6 = ("pool",)
 """What an owner of the level before would pass over in silence."""
 
 STANDING = ("paused", "pause_note", "paused_until")
@@ -112,6 +114,8 @@ def _level(spec: job_pb2.Job) -> int:
     """The least version of definitions that knows all that this one says."""
     plain: Message = spec
     words = (*spec.retry.retry_on, *spec.retry.fail_on)
+    if any(_says(plain, path) for path in SINCE_LEVEL_6):
+        return 6
     if any(_says(plain, path) for path in SINCE_LEVEL_5) or any(map(is_grpc_status, words)):
         return 5
     if any(_says(plain, path) for path in SINCE_LEVEL_4):
@@ -206,6 +210,7 @@ def definition_of(
         require=_matches(spec.require),
         prefer=_matches(spec.prefer),
         placement=Placement(_word(job_pb2.Placement.Name(spec.placement), "PLACEMENT_", "SPREAD")),
+        pool=pool_key(namespace, spec.pool),
     )
 
 

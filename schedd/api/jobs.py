@@ -15,6 +15,7 @@ from schedd.api import (
     definitions,
     excluding,
     paging,
+    pools,
     reckoning,
     settling,
     stored_jobs,
@@ -49,6 +50,7 @@ async def create_job(
     namespace = stored_jobs.namespace_of(job.namespace)
     calendars = await excluding.calendars_of(services, namespace, job)
     validation.check(job, now, calendars=calendars)
+    await pools.check_there(services, namespace, job.pool)
     record = stored_jobs.new_record(
         caller, job, JobId(uuid4()), namespace, now, ephemeral=False, calendars=calendars
     )
@@ -65,6 +67,8 @@ async def create_job(
     )
     if isinstance(stored, Conflict) and stored.what == "calendar":
         raise excluding.changed_meanwhile(job.name)
+    if isinstance(stored, Conflict) and stored.what == "pool":
+        raise pools.missing(job.pool)
     if isinstance(stored, Conflict):
         raise stored_jobs.taken(stored, name=job.name, key=request.idempotency_key)
     services.nudges.jobs_changed([(stored.definition.job_id, stored.shard)])
@@ -122,6 +126,7 @@ async def update_job(
     new.namespace, new.name = stored.namespace, stored.name
     calendars = await excluding.calendars_of(services, stored.namespace, new)
     reckoning.check_edit(old, new, now, stored.calendars, calendars)
+    await pools.check_there(services, stored.namespace, new.pool)
     spec = definitions.spec_of(new)
     if spec.cron == old.cron:
         definitions.keep_dialect(old, spec)
@@ -135,6 +140,7 @@ async def update_job(
         generation=stored.generation + 1,
         spec=spec.SerializeToString(deterministic=True),
         calendars=calendars,
+        pool=spec.pool,
     )
     timer = reckoning.edited_timer(record, old, spec, edited, now)
     missed = (
@@ -157,6 +163,8 @@ async def update_job(
         )
         if isinstance(result, Conflict) and result.what == "calendar":
             raise excluding.changed_meanwhile(stored.name)
+        if isinstance(result, Conflict) and result.what == "pool":
+            raise pools.missing(spec.pool)
         if isinstance(result, Conflict):
             raise stored_jobs.edited_meanwhile(stored.name)
         if result is None:

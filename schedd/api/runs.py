@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID, uuid4
 
-from schedd.api import backfilling, definitions, logs, paging, validation, views
+from schedd.api import backfilling, definitions, logs, paging, pools, validation, views
 from schedd.api.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -40,6 +40,7 @@ async def submit_run(
     _refuse_standing(spec)
     spec.name, spec.namespace, spec.on_demand = request.name, namespace, True
     validation.check(spec, now, scheduled=False)
+    await pools.check_there(services, namespace, spec.pool)
     delay = request.delay.ToTimedelta()
     if delay.total_seconds() < 0:
         raise _wrong("delay", "must not be negative")
@@ -52,6 +53,8 @@ async def submit_run(
         caller.audit("submit", f"run/{run_id}", request.request_id),
         Priority(spec.priority or Priority.MEDIUM),
     )
+    if isinstance(stored, Conflict) and stored.what == "pool":
+        raise pools.missing(spec.pool)
     if isinstance(stored, Conflict):
         raise taken(stored, name=spec.name, key=request.idempotency_key)
     if stored is None:

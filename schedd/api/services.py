@@ -18,6 +18,7 @@ from schedd.ports import (
     MembershipStore,
     Nudges,
     PauseStore,
+    PoolStore,
     Succession,
     Tails,
     UserStore,
@@ -34,6 +35,7 @@ class Services:
 
     store: UserStore
     calendars: CalendarStore
+    pools: PoolStore
     pauses: PauseStore
     backfills: BackfillStore
     dead_letters: DeadLetterStore

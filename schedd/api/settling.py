@@ -75,10 +75,15 @@ async def settle(
     await revoke(services, caller, old, what)
 
 
-async def unstarted(services: Services, job_id: JobId | None, what: str) -> list[LiveRun]:
-    """Attempts of a job, or of all jobs, that may still start though `what` was changed."""
+async def unstarted(
+    services: Services, job_id: JobId | None, what: str, pool: tuple[str, str] | None = None
+) -> list[LiveRun]:
+    """Attempts of a job, of a pool (namespace and name), or of all jobs, that may still start
+    though `what` was changed.
+    """
+    now = services.clock.now() - CLOCKS_DIFFER
     try:
-        return await services.store.unstarted_attempts(job_id, services.clock.now() - CLOCKS_DIFFER)
+        return await services.store.unstarted_attempts(job_id, now, pool)
     except Unavailable as away:
         raise _attempts_out(what) from away
 

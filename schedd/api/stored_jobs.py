@@ -20,7 +20,7 @@ from schedd.api.errors import (
 from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
 from schedd.core.ids import JobId
 from schedd.core.model import Definition
-from schedd.core.partition import shard_of
+from schedd.core.partition import shard_of_job
 from schedd.core.records import Conflict, Idempotency, JobRecord, PinnedCalendar, StoredDefinition
 from schedd.core.schedule import CompiledSchedule
 from schedproto.v1 import job_pb2
@@ -63,11 +63,12 @@ def new_record(
         paused=job.paused,
         ephemeral=ephemeral,
         calendars=calendars,
+        pool=job.pool,
     )
     due_at, nominal = first_timer(compiled(stored), now)
     return JobRecord(
         definition=stored,
-        shard=shard_of(job_id),
+        shard=shard_of_job(job_id, namespace, job.pool),
         due_at=due_at,
         nominal=nominal,
         pause_note=job.pause_note,

@@ -27,8 +27,8 @@ ENDS: Final = {
     "WINDOW": "it was later than the job's catch-up window",
     "CATCH_UP_NONE": "it was late, and the job says catch_up: none",
     "EDITED": "the job was edited before it started, and a new schedule begins with the edit",
-    "START_DEADLINE": "it waited longer for a worker, or for other runs of its job, than the job's"
-    " start_deadline",
+    "START_DEADLINE": "it waited longer for a worker, for other runs of its job, or for its pool,"
+    " than the job's start_deadline",
     "RUN_TIMEOUT": "it wasn't done within the job's run_timeout, all attempts and waits included",
     "EXIT_CODE": "its program ended with an exit code that means failure",
     "SIGNAL": "its program was ended by a signal",
@@ -59,6 +59,7 @@ async def explain(services: Services, record: RunRecord) -> run_service_pb2.Expl
     definition = await _definition(services, run.job_id)
     if definition is not None:
         checks += [*await _overlap(services, record, definition), *_needs(services, definition)]
+        checks += await _pool(services, definition)
         checks += _late(services, record.run, definition)
     wrong = next((check for check in checks if check.remedy), None)
     if wrong is not None:
@@ -136,6 +137,29 @@ def _waits(services: Services, record: RunRecord) -> Iterator[Check]:
         answer=f"shard {run.shard} is {owner.name}'s" if owner else f"shard {run.shard} has none",
         remedy="" if owner else "schedctl cluster members",
     )
+
+
+async def _pool(services: Services, definition: Definition) -> list[Check]:
+    if not definition.pool:
+        return []
+    name = definition.pool.removeprefix(f"{definition.namespace}/")
+    standing = (await services.pools.standings([definition.pool])).get(definition.pool)
+    question = f"Has pool {name} room?"
+    if standing is None:
+        remedy = f"schedctl pool set {name}"
+        return [Check(question=question, answer=f"no, there is no pool {name}", remedy=remedy)]
+    if standing.room:
+        return [Check(question=question, answer="yes")]
+    wish = "resume" if standing.paused else "set"
+    return [
+        Check(
+            question=question,
+            answer=f"no, pool {name} is full: {standing.why_full}"
+            if not standing.paused
+            else f"no, pool {name} is paused",
+            remedy=f"wait, or schedctl pool {wish} {name}" + " --limit N" * (wish == "set"),
+        )
+    ]
 
 
 def _needs(services: Services, definition: Definition) -> list[Check]:

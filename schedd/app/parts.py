@@ -166,6 +166,7 @@ def _services(
     return Services(
         store=ground.store.users,
         calendars=ground.store.calendars,
+        pools=ground.store.pools,
         pauses=ground.store.pauses,
         backfills=ground.store.backfills,
         dead_letters=ground.store.dead_letters,

@@ -24,6 +24,7 @@ from schedd.core.ids import (
 )
 from schedd.core.labels import Match
 from schedd.core.lifecycle import Reason, State
+from schedd.core.pools import NO_POOL, PoolKey
 from schedd.core.schedule import Bounds, OnDemand, Schedule
 
 
@@ -144,6 +145,7 @@ class Definition:
     prefer: tuple[Match, ...] = ()
     """Labels that it would rather have."""
     placement: Placement = Placement.SPREAD
+    pool: PoolKey = NO_POOL
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +301,7 @@ class Draft:
     start_by_after: timedelta = timedelta(seconds=5)
     counted: bool = False
     """The schedule has `max_runs`: what is skipped gives its turn back."""
+    pool: PoolKey = NO_POOL
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,11 @@ def shard_of_pool(namespace: str, pool: str) -> ShardId:
     return ShardId(_number(b"pool", namespace.encode(), pool.encode()) % SHARDS)
 
 
+def shard_of_job(job: JobId, namespace: str, pool: str) -> ShardId:
+    """The shard of a job, in this pool if that isn't empty."""
+    return shard_of_pool(namespace, pool) if pool else shard_of(job)
+
+
 def owner_of(shard: ShardId, weights: Mapping[str, int]) -> str | None:
     """The name of the member that should own the shard; None if no weight is above 0."""
     able = ((_score(shard, name, weight), name) for name, weight in weights.items() if weight > 0)

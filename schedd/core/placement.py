@@ -20,16 +20,19 @@ from typing import TypeAlias
 from schedd.core.ids import IncarnationId, JobId
 from schedd.core.labels import Match
 from schedd.core.model import Definition, Incarnation, Placement
+from schedd.core.pools import NO_POOL, PoolKey
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a run asks of its worker. Runs of equal need wait in one line."""
+    """What a run waits for. Runs of equal need wait in one line."""
 
     action: str
     handler: str = ""
     slots: int = 1
     require: tuple[Match, ...] = ()
+    pool: PoolKey = NO_POOL
+    """Asked of no worker: it is for the line, and has to have room."""
 
 
 def need_of(definition: Definition) -> Need:
@@ -39,6 +42,7 @@ def need_of(definition: Definition) -> Need:
         definition.handler,
         definition.slots,
         definition.require,
+        definition.pool,
     )
 
 

@@ -29,6 +29,7 @@ from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.late import Room
 from schedd.core.model import LiveRun, Priority
 from schedd.core.placement import Need
+from schedd.core.pools import NO_POOL, PoolKey, Rooms
 
 CLASS_STEP = timedelta(seconds=60)
 
@@ -113,9 +114,16 @@ class _Line:
         """Slots of each; one where the need isn't known."""
         return self.of[1]
 
-    def asks(self, room: Room) -> int:
+    @property
+    def pool(self) -> PoolKey:
+        """That its runs go in; none where the need isn't known."""
+        return self.need.pool if self.need else NO_POOL
+
+    def asks(self, room: Room, pools: Rooms | None) -> int:
         """How many of its runs may go now."""
         count = len(self.runs)
+        if pools is not None:
+            count = pools.most(count, self.pool)
         return room.most(count, self.width, paced=self.paced) if self.late else count
 
     def add(self, run: LiveRun) -> None:
@@ -209,10 +217,12 @@ class ReadyQueue:
         room: Room | None = None,
         least: int = 0,
         knows: Callable[[JobId], bool] = _knows_none,
+        pools: Rooms | None = None,
     ) -> list[LiveRun]:
         """Take out the runs that go next among those that may, in order, at most `count`. What is
-        late goes as far as there is room, and takes it; None: as much as likes. `least`: of this
-        class and those above (`class_of`). `knows`: whether what a job needs can be told at once.
+        late goes as far as there is room, and takes it; None: as much as likes; so does what is in
+        a pool. `least`: of this class and those above (`class_of`). `knows`: whether what a job
+        needs can be told at once.
 
         What doesn't go, or has no room, asks the rest of its line nothing: what comes after it goes
         no sooner. So each line is asked once in vain, however many are taken.
@@ -227,11 +237,14 @@ class ReadyQueue:
             line = lines[at]
             known = not line.late or line.need is not None or knows(line.runs[place.run].job_id)
             fits = not line.late or room.fits(line.width, paced=line.paced, known=known)
+            fits = fits and (pools is None or pools.fits(line.pool))
             if not fits or not goes(line.need, place.rank):
                 heapq.heappop(heads)
                 continue
             if line.late:
                 room.take(line.width, paced=line.paced, known=known)
+            if pools is not None:
+                pools.take(line.pool)
             run = self.discard(place.run)
             assert run is not None, "it stood in its line"
             taken.append(replace(run, paced=line.paced) if run.paced != line.paced else run)
@@ -243,20 +256,30 @@ class ReadyQueue:
         return taken
 
     def count(self, fits: Fits) -> int:
-        """How many wait in the lines that fit, but for paced ones."""
-        lines = (line for line in self._lines.values() if not line.paced and fits(line.need))
-        return sum(len(line.runs) for line in lines)
+        """How many wait in the lines that fit, but for paced ones and those in pools."""
+        lines = (line for line in self._lines.values() if not line.paced and not line.pool)
+        return sum(len(line.runs) for line in lines if fits(line.need))
 
-    def heads(self, fits: Fits = _any, room: Room | None = None) -> list[Head]:
+    def pools(self) -> set[PoolKey]:
+        """Those that some of them wait for."""
+        return {line.pool for line in self._lines.values() if line.pool}
+
+    def heads(
+        self, fits: Fits = _any, room: Room | None = None, pools: Rooms | None = None
+    ) -> list[Head]:
         """What waits and fits, a head for each priority and width, HIGH first and then the widest.
         A run whose need isn't known yet counts for one slot. What is late has heads of its own, in
-        the place that it has here: as if it had waited less. They ask for what there is room for.
+        the place that it has here: as if it had waited less. They ask for what there is room for,
+        in their pools too.
         """
         left = Room() if room is None else replace(room)
+        places = None if pools is None else pools.copy()
         found: dict[tuple[int, int, bool], tuple[datetime, int]] = {}
         for line in self._lines.values():
             oldest = line.oldest()
-            if oldest is not None and (runs := line.asks(left)) and fits(line.need):
+            if oldest is not None and (runs := line.asks(left, places)) and fits(line.need):
+                if places is not None:
+                    places.take(line.pool, runs)
                 if line.late:
                     left.take_all(runs, line.width, paced=line.paced)
                 since, slots = found.get(line.of, (oldest.since, 0))

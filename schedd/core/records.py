@@ -87,6 +87,7 @@ class StoredDefinition:
     """Made by a submit: it has no name of its own and goes with its run."""
     calendars: tuple[PinnedCalendar, ...] = ()
     """Those that its `exclude` names, as its instants are computed with them."""
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,8 @@ class Assignments:
     """Set aside: the database refuses their data. Trying them again gives the same."""
     held: list[RunKey] = field(default_factory=list)
     """Not assigned, for other runs of their jobs are in the way."""
+    full: list[RunKey] = field(default_factory=list)
+    """Not assigned, for their pools have no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +166,11 @@ class Idempotency:
 @dataclass(frozen=True, slots=True)
 class Conflict:
     """A refusal: the name is taken, the key was used for another body, the etag is old, a calendar
-    has a newer version.
+    has a newer version, the pool isn't there.
     """
 
     what: str
-    """name, key, etag, calendar"""
+    """name, key, etag, calendar, pool"""
     job_id: JobId | None = None
 
 

@@ -43,6 +43,8 @@ class Board:
         """Runs that aren't ready yet: in their back-off, or due later."""
         self.ready = ReadyQueue()
         self.running: dict[RunId, LiveRun] = {}
+        self.ended = 0
+        """How many attempts are known to have ended here."""
         self.reported: dict[RunId, Token] = {}
         """Of the running: those whose result is here, and about to be stored. They take no slot."""
         self.read: set[ShardId] = set()
@@ -107,12 +109,12 @@ class Board:
                 self._take_off(run_id, run.job_id)
                 self.running[run_id] = run
             elif run.ready_at > now:
-                self.running.pop(run_id, None)
+                self._no_longer_runs(run_id)
                 self.ready.discard(run_id)
                 self._unhold(run_id, run.job_id)
                 self.waiting.put(run_id, run.ready_at, run)
             else:
-                self.running.pop(run_id, None)
+                self._no_longer_runs(run_id)
                 self.waiting.discard(run_id)
                 fresh += self._put_ready(run)
         return fresh
@@ -220,12 +222,17 @@ class Board:
 
     def _take_off(self, run_id: RunId, job: JobId) -> bool:
         """Whether it was there."""
-        running = self.running.pop(run_id, None)
+        running = self._no_longer_runs(run_id)
         self.reported.pop(run_id, None)
         waiting = self.waiting.discard(run_id)
         ready = self.ready.discard(run_id)
         held = self._unhold(run_id, job)
         return any(place is not None for place in (running, waiting, ready, held))
+
+    def _no_longer_runs(self, run_id: RunId) -> LiveRun | None:
+        running = self.running.pop(run_id, None)
+        self.ended += running is not None
+        return running
 
     def _unhold(self, run_id: RunId, job: JobId) -> LiveRun | None:
         held = self._held.get(job)

@@ -41,6 +41,7 @@ from schedd.core.model import (
 )
 from schedd.core.overlap import limit_of
 from schedd.core.placement import Need, Offer, able, choose, free, need_of
+from schedd.core.pools import Rooms
 from schedd.core.ready_queue import Head, class_of, rank_of
 from schedd.core.records import Assignments, Unstarted
 from schedd.owner.attached import Choice
@@ -49,6 +50,7 @@ from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.crowds import Crowds
 from schedd.owner.late_runs import LateRuns
+from schedd.owner.pools import Pools
 from schedd.owner.transact import Failed, Transactor
 from schedd.owner.workers import Workers, no_demand
 from schedd.ports import ClusterClock, Nudges, OwnerStore
@@ -86,6 +88,7 @@ class Dispatch:
         nudges: Nudges,
         crowds: Crowds,
         late: LateRuns,
+        pools: Pools,
         emit: Emit,
         passed: Callable[[LiveRun], None] = lambda _: None,
     ) -> None:
@@ -94,6 +97,9 @@ class Dispatch:
         self._board = board
         self._crowds = crowds
         self._late = late
+        self._pools = pools
+        self._rooms = Rooms()
+        """Of the pools, in this round."""
         self._brake = brake
         self._catalogue = catalogue
         self._workers = workers
@@ -133,7 +139,7 @@ class Dispatch:
             return 0.0
         ripe = self._board.next_ripe()
         ripens = 1.0 if ripe is None else max(0.0, (ripe - now).total_seconds())
-        return min(1.0, ripens, self._late.wait())
+        return min(1.0, ripens, self._late.wait(), self._pools.wait())
 
     def _look_again(self, now: float) -> None:
         """Whatever hint was lost, nothing waits for ever."""
@@ -159,6 +165,7 @@ class Dispatch:
         puts back while definitions are read is chosen once. An offer stands until the next wait.
         """
         await self._late.look()
+        self._rooms = rooms = await self._pools.look(self._board.ready.pools())
         late, unsorted = self._late.room(), self._board.ready.unsorted_late
         chosen: list[tuple[LiveRun, Known, Offer]] = []
         taken: set[RunId] = set()
@@ -172,7 +179,8 @@ class Dispatch:
             batch = self._pop(room, offers, late, first, apart=apart)
             if not batch:
                 self._left_room = apart and bool(chosen) and room > 0
-                return chosen, 0 < self._board.ready.unsorted_late < unsorted
+                more = 0 < self._board.ready.unsorted_late < unsorted
+                return chosen, more or not self._board.ready.pools() <= rooms.left.keys()
             seen += len(batch)
             try:
                 known = await self._catalogue.newest({run.job_id for run in batch})
@@ -189,12 +197,14 @@ class Dispatch:
                     continue
                 need, paced = need_of(entry.definition), run.paced_by(entry.definition)
                 fits = not run.late or late.fits(need.slots, paced=paced)
+                fits = fits and rooms.fits(need.pool)
                 offer = choose(entry.definition, rank_of(run), offers) if fits else None
                 if offer is None:
                     self._board.ready.add([run], need, paced=paced)
                 else:
                     if run.late:
                         late.take(need.slots, paced=paced)
+                    rooms.take(need.pool)
                     choice.take(offer, need.slots)
                     taken.add(run.key.run_id)
                     chosen.append((run, entry, offer))
@@ -221,11 +231,11 @@ class Dispatch:
         batch: list[LiveRun] = []
         ready, knows = self._board.ready, self._catalogue.knows
         least = class_of(first) if first and apart else 0
-        left = replace(late)  # of what they need not all is known here
+        left, pools = replace(late), self._rooms.copy()  # of what they need not all is known here
         if apart and first is None:
-            batch = ready.take(min(1, count), goes, left, least, knows)
+            batch = ready.take(min(1, count), goes, left, least, knows, pools)
             least = class_of(batch[0]) if batch else 0
-        batch += ready.take(count - len(batch), goes, left, least, knows)
+        batch += ready.take(count - len(batch), goes, left, least, knows, pools)
         late.lookups = left.lookups
         return batch
 
@@ -247,17 +257,20 @@ class Dispatch:
         answers = await self._transactor.by_lane(drafts, self._write)
         refused: list[tuple[LiveRun, Known]] = []
         held: list[LiveRun] = []
+        full: list[LiveRun] = []
         unpushed: list[Assigned] = []
         for answer in answers:
             if not isinstance(answer, Failed):
                 unpushed += self._push(answer, known, runs)
                 refused += [(runs[key.run_id], known[key.run_id]) for key in answer.waiting]
                 held += [runs[key.run_id] for key in answer.held]
+                full += [runs[key.run_id] for key in answer.full]
         choice.settle()
         for run in held:
             self._board.hold(run)
+        self._wait_for_pools(full, known)
         tried = self._board.judged()
-        back = {run.key for run in held} | {run.key for run, _ in refused}
+        back = {run.key for run in (*held, *full)} | {run.key for run, _ in refused}
         went = [each for each in chosen if each[0].key not in back]
         self._late.released(sum(run.paced_by(entry.definition) for run, entry, _ in went))
         failed = [answer for answer in answers if isinstance(answer, Failed)]
@@ -274,6 +287,15 @@ class Dispatch:
             again = await self._look_into(refused) or again
         entries = {run.job_id: entry for run, entry, _ in chosen}
         return (bool(held) and await self._crowds.part(held, entries)) or again
+
+    def _wait_for_pools(self, full: Sequence[LiveRun], known: dict[RunId, Known]) -> None:
+        """There was less room than was thought."""
+        definitions = {run.key.run_id: known[run.key.run_id].definition for run in full}
+        self._pools.forget({one.pool for one in definitions.values()})
+        for run in full:
+            definition = definitions[run.key.run_id]
+            need, paced = need_of(definition), run.paced_by(definition)
+            self._board.ready.add([run], need, paced=paced)
 
     async def _send_elsewhere(self, handed: Sequence[tuple[Assigned, Known]]) -> None:
         """Their streams broke meanwhile. Where they are attached nowhere, nobody was told of these
@@ -335,10 +357,10 @@ class Dispatch:
 
     def _tell_demand(self) -> None:
         ready, running, timers = self._board.ready, self._board.running, self._board.timers
-        late = self._late.room()
+        late, rooms = self._late.room(), self._rooms
 
         def heads(worker: Incarnation) -> list[Head]:
-            return ready.heads(lambda need: need is None or able(worker, need), late)
+            return ready.heads(lambda need: need is None or able(worker, need), late, rooms)
 
         self._workers.demand(heads)
         self._emit(Waiting(len(ready), len(running), len(timers), ready.late))
@@ -356,4 +378,5 @@ def _draft(run: LiveRun, definition: Definition, offer: Offer) -> Draft:
         overlap_limit=limit_of(definition),
         start_by_after=START_WITHIN,
         counted=definition.max_runs > 0,
+        pool=definition.pool,
     )

@@ -27,6 +27,7 @@ from schedd.owner.dispatch import Dispatch
 from schedd.owner.fire import Fire
 from schedd.owner.late_runs import LateRuns
 from schedd.owner.near_future import NearFuture
+from schedd.owner.pools import Pools
 from schedd.owner.redrives import Redrives
 from schedd.owner.rescue import Rescue
 from schedd.owner.standing import Standing
@@ -146,6 +147,7 @@ class Owner:
             nudges,
             crowds,
             LateRuns(self._limits, board, catalogue, workers),
+            Pools(store, lambda: board.ended),
             emit,
             deadlines.passed,
         )

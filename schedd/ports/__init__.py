@@ -15,6 +15,7 @@ from schedd.ports.dead_letters import DeadLetterStore
 from schedd.ports.lines import Changes, Nudges, Reader, Tails, Watching, WorkerLines
 from schedd.ports.membership import MembershipStore
 from schedd.ports.owner import OwnerStore
+from schedd.ports.pools import PoolStore
 from schedd.ports.recovery import RecoveryStore
 from schedd.ports.users import PauseStore, UserStore
 from schedd.ports.workers import ResultStore, WorkerStore
@@ -36,6 +37,7 @@ __all__ = [
     "Nudges",
     "OwnerStore",
     "PauseStore",
+    "PoolStore",
     "Reader",
     "RecoveryStore",
     "ResultStore",

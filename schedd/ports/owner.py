@@ -1,6 +1,6 @@
 """What a shard's owner reads and writes, one transaction a method, fenced by its shards' rows."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from schedd.core.model import (
     RunKey,
     Timer,
 )
+from schedd.core.pools import PoolKey, Standing
 from schedd.core.records import (
     Assignments,
     FailedTooOften,
@@ -69,6 +70,10 @@ class OwnerStore(Protocol):
         """`next_token` is called after the shard rows are locked, once a draft that is still its
         own shard's (PROTOCOL 1).
         """
+        ...
+
+    async def pools(self, pools: Collection[PoolKey]) -> dict[PoolKey, Standing]:
+        """How full these are; those that aren't there are left out. A hint."""
         ...
 
     async def part(self, claim: Claim, crowds: Sequence[Crowd]) -> Parted:

@@ -169,9 +169,11 @@ class UserStore(Protocol):
         ...
 
     async def attempts(self, run_id: RunId) -> list[AttemptRecord]: ...
-    async def unstarted_attempts(self, job_id: JobId | None, now: datetime) -> list[LiveRun]:
-        """Attempts of the job, or of all jobs, that may still start: what `ok` waits for. Those of
-        runs that were taken from their worker too.
+    async def unstarted_attempts(
+        self, job_id: JobId | None, now: datetime, pool: tuple[str, str] | None = None
+    ) -> list[LiveRun]:
+        """Attempts of the job, of the pool's jobs (namespace and name), or of all jobs, that may
+        still start: what `ok` waits for. Those of runs that were taken from their worker too.
         """
         ...
 

@@ -11,6 +11,7 @@ Invariants (PROTOCOL 1, 3)
   again.
 - Of a job's drafts only those of one policy are judged in a statement, so that none has to know
   what becomes of another that goes by its own; the rest wait for the next one.
+- Of a pool only as many are judged as it has places for (`pooling`).
 - `attempt` counts tries, the present one included; the one before moves to `attempts`.
 """
 
@@ -25,7 +26,8 @@ from sqlalchemy import Connection
 from schedd.core.ids import RunId, ShardId, TenureId, Token
 from schedd.core.lifecycle import State
 from schedd.core.model import Draft, LiveRun, Priority, RunKey
-from schedd.store import arrays, turns
+from schedd.core.pools import PoolKey
+from schedd.store import arrays, pooling, turns
 from schedd.store.keys import key_arguments, lock_runs
 from schedd.store.overlapping import APART, NEXT
 
@@ -148,6 +150,8 @@ class Outcome:
     held: list[RunKey] = field(default_factory=list)
     """Other runs of their jobs are in their way."""
     waiting: list[RunKey] = field(default_factory=list)
+    full: list[RunKey] = field(default_factory=list)
+    """Their pools have no room."""
 
 
 NOTHING = Outcome()
@@ -160,18 +164,25 @@ def assign(
     next_token: Callable[[ShardId], Token],
 ) -> Outcome:
     """Hand out what may be handed out, in the order of the drafts; a run stands there once."""
+    drafts, full = pooling.admitted(connection, drafts)
+    outcome = Outcome(full=[draft.key for draft in full])
+    if not drafts:
+        return outcome
     tokens = [next_token(draft.shard) for draft in drafts]
     keys = key_arguments([draft.key for draft in drafts])
     lock_runs(connection, keys)
-    outcome = Outcome()
+    handed: list[tuple[LiveRun, PoolKey]] = []
     told = set()
     for n, goes, *columns in connection.exec_driver_sql(ASSIGN, keys | _arguments(drafts, tokens)):
         draft = drafts[n - 1]
         told.add(draft.key)
         if goes:
-            outcome.assigned.append((_assigned(draft, tokens[n - 1], columns), columns[-1]))
+            run = _assigned(draft, tokens[n - 1], columns)
+            outcome.assigned.append((run, columns[-1]))
+            handed.append((run, draft.pool))
         else:
             (outcome.held if goes is None else outcome.ended).append(draft.key)
+    pooling.take(connection, handed)
     if outcome.ended:
         _skip(connection, tenure, drafts, outcome.ended)
         counted = {draft.key for draft in drafts if draft.counted}

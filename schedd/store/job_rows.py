@@ -26,19 +26,25 @@ from sqlalchemy import (
 from schedd.core.ids import JobId, ShardId, TenureId
 from schedd.core.model import NewRun, Priority, Trigger
 from schedd.core.records import JobRecord, StoredDefinition, TimerEdit
-from schedd.store import calendars
+from schedd.store import arrays, calendars
 from schedd.store.database import StartOver
 from schedd.store.inserting import insert_run_row
 from schedd.store.schema import jobs, resumptions, timers
 
+LOCK_SHARDS: Final = """
+SELECT 1 FROM shards WHERE id = ANY (%s::int[]) ORDER BY id FOR NO KEY UPDATE
+"""
 
-def lock_job(connection: Connection, job_id: JobId) -> int | None:
-    """Lock the job's shard, then the job, then its timer; its generation, None if deleted."""
+
+def lock_job(connection: Connection, job_id: JobId, *others: ShardId) -> int | None:
+    """Lock the job's shard, and these, then the job, then its timer; its generation, None if
+    deleted.
+    """
     where = select(timers.c.shard).where(timers.c.job_id == job_id)
     shard = connection.execute(where).scalar_one_or_none()
     if shard is None:
         return None
-    connection.exec_driver_sql("SELECT 1 FROM shards WHERE id = %s FOR NO KEY UPDATE", (shard,))
+    connection.exec_driver_sql(LOCK_SHARDS, (arrays.numbers({shard, *others}),))
     generation = connection.execute(
         select(jobs.c.generation)
         .where(jobs.c.job_id == job_id, jobs.c.deleted_at.is_(None))
@@ -152,6 +158,7 @@ def record_of(row: Row[Any]) -> JobRecord:
         deleted=row.deleted_at is not None,
         ephemeral=row.ephemeral,
         calendars=calendars.pinned(row.names, row.versions, row.specs),
+        pool=row.pool or "",
     )
     return JobRecord(
         definition,

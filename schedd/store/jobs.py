@@ -31,13 +31,15 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 
 from schedd.core import because
-from schedd.core.ids import JobId
+from schedd.core.ids import JobId, ShardId
 from schedd.core.model import AuditEntry, NewRun
+from schedd.core.partition import shard_of_job
 from schedd.core.records import Conflict, Idempotency, JobRecord, StoredDefinition, TimerEdit
-from schedd.store import audit, calendars, idempotency, standing
+from schedd.store import audit, calendars, idempotency, pools, standing
 from schedd.store.arrays import clean
-from schedd.store.database import Refused
+from schedd.store.database import Refused, StartOver
 from schedd.store.job_rows import account, change, lock_job, record_of, records, set_timer, stored
+from schedd.store.moving import move
 from schedd.store.schema import jobs, timers
 from schedd.store.waiting import cancel_waiting
 
@@ -102,22 +104,41 @@ def update_job(
     """Write a new generation, if the present one is the one seen. `missed` says of the job as it
     stood what accounts for what was due by the old schedule and never fired.
     """
-    generation = lock_job(connection, job_id)
+    there = _elsewhere(connection, definition)
+    generation = lock_job(connection, job_id, *there)
     if generation is None:
         return None
     if generation != seen_generation:
         return Conflict("etag", job_id)
+    if there != _elsewhere(connection, definition):
+        raise StartOver(f"the pool of job {job_id} was changed meanwhile")
     unfired = None if missed is None else missed(stored(connection, job_id))
     try:
-        change(connection, job_id, name=clean(definition.name), spec=definition.spec)
+        change(
+            connection,
+            job_id,
+            name=clean(definition.name),
+            spec=definition.spec,
+            pool=definition.pool or None,
+        )
     except IntegrityError as error:
         raise Refused(Conflict("name")) from error
+    for shard in there:
+        move(connection, job_id, shard)
     _pin(connection, definition)
     set_timer(connection, job_id, timer)
     if unfired is not None:
         account(connection, job_id, generation, unfired)
     audit.write_all(connection, [entry])
     return stored(connection, job_id)
+
+
+def _elsewhere(connection: Connection, edited: StoredDefinition) -> tuple[ShardId, ...]:
+    """The shard that an edit moves the job to, if its pool is another than it was."""
+    before = connection.execute(select(jobs.c.pool).where(jobs.c.job_id == edited.job_id)).scalar()
+    if (before or "") == edited.pool:
+        return ()
+    return (shard_of_job(edited.job_id, edited.namespace, edited.pool),)
 
 
 def delete_job(
@@ -146,12 +167,16 @@ def delete_job(
 
 
 def _pin(connection: Connection, definition: StoredDefinition) -> None:
-    """Have it be computed with its calendars; refused if one of them was changed meanwhile."""
+    """Have it be computed with its calendars, refused if one of them was changed meanwhile; its
+    pool stays until it is written.
+    """
     namespace, pinned = clean(definition.namespace), definition.calendars
     if not pinned:
         calendars.forget(connection, definition.job_id)
     elif not calendars.pin(connection, definition.job_id, namespace, pinned):
         raise Refused(Conflict("calendar", definition.job_id))
+    if definition.pool and not pools.hold(connection, namespace, definition.pool):
+        raise Refused(Conflict("pool", definition.job_id))
 
 
 # Made once: to put a statement together costs more than to run it.
@@ -183,6 +208,7 @@ def insert_job(connection: Connection, record: JobRecord) -> None:
         "pause_note": clean(record.pause_note),
         "paused_by": clean(record.paused_by),
         "is_paused": new.paused,
+        "pool": new.pool or None,
     }
     if connection.execute(_INSERT_JOB, values).first() is None:
         raise Refused(Conflict("name", _named(connection, new)))

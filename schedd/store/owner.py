@@ -5,7 +5,7 @@ lock shard rows, alone ─→ the items whose shards are still owned ─→ body
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
@@ -26,6 +26,7 @@ from schedd.core.model import (
     RunKey,
     Timer,
 )
+from schedd.core.pools import PoolKey, Standing
 from schedd.core.records import (
     Assignments,
     FailedTooOften,
@@ -46,6 +47,7 @@ from schedd.store import (
     firing,
     overlapping,
     own_changes,
+    pooling,
     redriving,
 )
 from schedd.store.database import Database
@@ -161,7 +163,12 @@ class PostgresOwnerStore:
             frozenset().union(*(lost for _, (lost, _) in answers)),
             [draft.key for draft in broken],
             [key for outcome in outcomes for key in outcome.held],
+            [key for outcome in outcomes for key in outcome.full],
         )
+
+    async def pools(self, pools: Collection[PoolKey]) -> dict[PoolKey, Standing]:
+        """How full these are."""
+        return await self.database.call(lambda c: pooling.standings(c, pools))
 
     async def part(self, claim: Claim, crowds: Sequence[Crowd]) -> Parted:
         """End what other runs of their jobs replace or leave no room for."""

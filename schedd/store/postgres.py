@@ -43,6 +43,7 @@ from schedd.store.fence import application_name, ending_blockers
 from schedd.store.halving import halved
 from schedd.store.owner import HORIZON, PostgresOwnerStore
 from schedd.store.pauses import PostgresPauseStore
+from schedd.store.pools import PostgresPoolStore
 from schedd.store.recovery import PostgresRecoveryStore
 from schedd.store.unstarted import forget_expired
 from schedd.store.users import PostgresUserStore
@@ -230,6 +231,7 @@ class PostgresStore:
     workers: PostgresWorkerStore = field(init=False)
     users: PostgresUserStore = field(init=False)
     calendars: PostgresCalendarStore = field(init=False)
+    pools: PostgresPoolStore = field(init=False)
     pauses: PostgresPauseStore = field(init=False)
     backfills: PostgresBackfillStore = field(init=False)
     dead_letters: PostgresDeadLetterStore = field(init=False)
@@ -243,6 +245,7 @@ class PostgresStore:
             "workers": PostgresWorkerStore(self.database),
             "users": PostgresUserStore(self.database),
             "calendars": PostgresCalendarStore(self.database),
+            "pools": PostgresPoolStore(self.database),
             "pauses": PostgresPauseStore(self.database),
             "backfills": PostgresBackfillStore(self.database),
             "dead_letters": PostgresDeadLetterStore(self.database),

@@ -17,9 +17,10 @@ from sqlalchemy import ColumnElement, Connection, and_, func, select, tuple_
 from schedd.core.ids import BackfillId, JobId, RunId, Token
 from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import AuditEntry, NewRun, Overlap, Priority, Trigger
-from schedd.core.records import AttemptRecord, Idempotency, JobRecord, RunRecord
-from schedd.store import audit, idempotency
+from schedd.core.records import AttemptRecord, Conflict, Idempotency, JobRecord, RunRecord
+from schedd.store import audit, idempotency, pools
 from schedd.store.arrays import clean
+from schedd.store.database import Refused
 from schedd.store.inserting import insert_run_row
 from schedd.store.jobs import insert_job
 from schedd.store.run_records import newest_first, of_job, record, records
@@ -65,6 +66,8 @@ def submit_run(
         return get_run(connection, RunId(earlier))
     insert_job(connection, record)
     new = record.definition
+    if new.pool and not pools.hold(connection, new.namespace, new.pool):
+        raise Refused(Conflict("pool", new.job_id))
     insert_run_row(
         connection, new.job_id, record.shard, new.generation, run, Trigger.SUBMIT, priority
     )

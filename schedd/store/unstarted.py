@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from sqlalchemy import Connection
+from sqlalchemy import ColumnElement, Connection, true
 from sqlalchemy.engine import Row
 
 from schedd.core.ids import JobId, Token
@@ -30,13 +30,17 @@ DELETE FROM lost_assignments WHERE (run_id, token) IN (
 
 
 def unstarted_attempts(
-    connection: Connection, job_id: JobId | None, now: datetime
+    connection: Connection,
+    job_id: JobId | None,
+    now: datetime,
+    pool: tuple[str, str] | None = None,
 ) -> list[LiveRun]:
-    """Those of a job, a deleted one too; None: of all.
+    """Those of a job, a deleted one too, or of a pool's jobs (namespace and name); None: of all.
 
     A run that is lost between the two statements is in both, never in neither.
     """
-    return [*_running(connection, job_id, now), *_lost(connection, job_id, now)]
+    mine = true() if pool is None else (jobs.c.namespace == pool[0]) & (jobs.c.pool == pool[1])
+    return [*_running(connection, job_id, now, mine), *_lost(connection, job_id, now, mine)]
 
 
 def forget_expired(connection: Connection) -> None:
@@ -44,7 +48,9 @@ def forget_expired(connection: Connection) -> None:
     connection.exec_driver_sql(FORGET)
 
 
-def _running(connection: Connection, job_id: JobId | None, now: datetime) -> list[LiveRun]:
+def _running(
+    connection: Connection, job_id: JobId | None, now: datetime, mine: ColumnElement[bool]
+) -> list[LiveRun]:
     query = (
         records()
         .join(live, (live.c.run_id == runs.c.run_id) & (live.c.scheduled_at == runs.c.scheduled_at))
@@ -52,6 +58,7 @@ def _running(connection: Connection, job_id: JobId | None, now: datetime) -> lis
             runs.c.state == State.RUNNING.value,
             runs.c.start_by > now,
             runs.c.started_at.is_(None),
+            mine,
         )
     )
     if job_id is not None:
@@ -61,7 +68,9 @@ def _running(connection: Connection, job_id: JobId | None, now: datetime) -> lis
     return [record(row).run for row in connection.execute(query)]
 
 
-def _lost(connection: Connection, job_id: JobId | None, now: datetime) -> list[LiveRun]:
+def _lost(
+    connection: Connection, job_id: JobId | None, now: datetime, mine: ColumnElement[bool]
+) -> list[LiveRun]:
     lost = lost_assignments.c
     query = (
         records()
@@ -76,7 +85,7 @@ def _lost(connection: Connection, job_id: JobId | None, now: datetime) -> list[L
             lost.generation.label("lost_generation"),
             lost.start_by.label("lost_start_by"),
         )
-        .where(lost.start_by > now)
+        .where(lost.start_by > now, mine)
     )
     if job_id is not None:
         query = query.where(lost.job_id == job_id)

@@ -175,9 +175,13 @@ class PostgresUserStore:
         """Every handing out, oldest first."""
         return await self.database.call(lambda c: runs.attempts_of(c, run_id))
 
-    async def unstarted_attempts(self, job_id: JobId | None, now: datetime) -> list[LiveRun]:
-        """Attempts of the job, or of all, that may still start."""
-        return await self.database.call(lambda c: unstarted.unstarted_attempts(c, job_id, now))
+    async def unstarted_attempts(
+        self, job_id: JobId | None, now: datetime, pool: tuple[str, str] | None = None
+    ) -> list[LiveRun]:
+        """Attempts of the job, of the pool, or of all, that may still start."""
+        return await self.database.call(
+            lambda c: unstarted.unstarted_attempts(c, job_id, now, pool)
+        )
 
     async def output(self, run_id: RunId, token: Token | None) -> bytes | None:
         """The log's pieces."""

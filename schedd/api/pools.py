@@ -1,0 +1,255 @@
+"""Calls on pools: set, read, paused, deleted; and whether the one that a job names is there."""
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Final
+
+from schedd.api import paging, settling, stored_jobs, validation
+from schedd.api.errors import (
+    Aborted,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    Violation,
+    cut,
+    refuse,
+)
+from schedd.api.services import Caller, Services
+from schedd.api.unbuilt import refuse_unbuilt
+from schedd.core.partition import shard_of_pool
+from schedd.core.pools import LEAST_PER, MOST_AT_ONCE, MOST_PER, PoolRecord, PoolUse, Rate
+from schedd.core.records import Conflict
+from schedproto.v1 import pool_service_pb2
+
+MOST_USERS: Final = 20
+"""Jobs that a refusal to delete names."""
+EMPTY: Final = PoolUse(0, 0, 0, 0)
+
+
+async def set_pool(
+    services: Services, caller: Caller, request: pool_service_pb2.SetPoolRequest
+) -> pool_service_pb2.Pool:
+    """Make it, or change what it allows; its jobs go by it from their next start on."""
+    refuse_unbuilt(request)
+    pool = request.pool
+    namespace = stored_jobs.namespace_of(pool.namespace)
+    refuse([*_violations(pool)], "INVALID_POOL")
+    limit = pool.limit or None
+    rate = Rate(pool.rate.count, _per(pool)) if pool.HasField("rate") else None
+    found = await services.pools.get(namespace, pool.name)
+    if request.validate_only:
+        return _as_it_would_be(services, caller, pool, namespace, limit, rate, found)
+    before = {} if found is None else _said(found[0].limit, found[0].rate)
+    audit = caller.changed(
+        "set", f"pool/{namespace}/{pool.name}", before, _said(limit, rate), request.request_id
+    )
+    stored = await services.pools.set(
+        namespace, pool.name, limit, rate, pool.version, caller.actor, audit
+    )
+    if isinstance(stored, Conflict):
+        raise _changed_meanwhile(pool.name)
+    services.nudges.runs_ready([shard_of_pool(namespace, pool.name)])
+    return await _told(services, namespace, pool.name)
+
+
+async def get_pool(
+    services: Services, caller: Caller, request: pool_service_pb2.GetPoolRequest
+) -> pool_service_pb2.Pool:
+    """One pool, and what is in it."""
+    del caller
+    return await _told(services, stored_jobs.namespace_of(request.namespace), request.pool)
+
+
+async def list_pools(
+    services: Services, caller: Caller, request: pool_service_pb2.ListPoolsRequest
+) -> pool_service_pb2.ListPoolsResponse:
+    """A page of pools, by name."""
+    del caller
+    size = paging.size(request.page_size)
+    after = paging.read_name_token("pools", request.page_token)
+    namespace = stored_jobs.namespace_of(request.namespace)
+    rows = await services.pools.list(namespace, after, size + 1)
+    token = paging.name_token("pools", rows[size - 1][0].name) if rows[size:] else ""
+    return pool_service_pb2.ListPoolsResponse(
+        pools=[_message(*row) for row in rows[:size]], next_page_token=token
+    )
+
+
+async def delete_pool(
+    services: Services, caller: Caller, request: pool_service_pb2.DeletePoolRequest
+) -> pool_service_pb2.DeletePoolResponse:
+    """Delete it, unless a job, or a submitted run that hasn't ended, uses it."""
+    namespace, name = stored_jobs.namespace_of(request.namespace), request.pool
+    audit = caller.audit("delete", f"pool/{namespace}/{name}", request.request_id)
+    answer = await services.pools.delete(namespace, name, audit, MOST_USERS + 1)
+    if isinstance(answer, list):
+        raise _in_use(name, answer)
+    if not answer:
+        raise _unknown(name)
+    return pool_service_pb2.DeletePoolResponse(deleted=True)
+
+
+async def pause_pool(
+    services: Services, caller: Caller, request: pool_service_pb2.PausePoolRequest
+) -> pool_service_pb2.Pool:
+    """Have nothing of it start: `ok` means that nothing that was handed out before can, either."""
+    validation.check_note(request.note, "note")
+    namespace, name = stored_jobs.namespace_of(request.namespace), request.pool
+    audit = caller.changed(
+        "pause",
+        f"pool/{namespace}/{name}",
+        {},
+        {"paused": True, "by": caller.actor, "note": request.note},
+        request.request_id,
+    )
+    what = f"pool {name}"
+    async with settling.kept(services, what):
+        paused = await services.pools.pause(
+            namespace, name, True, request.note, caller.actor, audit
+        )
+        if paused is None:
+            raise _unknown(name)
+        out = await settling.unstarted(services, None, what, pool=(namespace, name))
+        await settling.revoke(services, caller, out, what)
+    return await _told(services, namespace, name)
+
+
+async def resume_pool(
+    services: Services, caller: Caller, request: pool_service_pb2.ResumePoolRequest
+) -> pool_service_pb2.Pool:
+    """Let its runs start again."""
+    namespace, name = stored_jobs.namespace_of(request.namespace), request.pool
+    audit = caller.changed(
+        "resume", f"pool/{namespace}/{name}", {}, {"paused": False}, request.request_id
+    )
+    resumed = await services.pools.pause(namespace, name, False, "", caller.actor, audit)
+    if resumed is None:
+        raise _unknown(name)
+    services.nudges.runs_ready([shard_of_pool(namespace, name)])
+    return await _told(services, namespace, name)
+
+
+async def check_there(services: Services, namespace: str, name: str) -> None:
+    """Raises InvalidArgument for a job whose pool isn't there. It is judged again as it is stored
+    (`missing`).
+    """
+    if name and await services.pools.get(namespace, name) is None:
+        raise missing(name)
+
+
+def missing(name: str) -> InvalidArgument:
+    """The refusal for a job whose pool isn't there."""
+    problem = f"there is no pool {cut(name)!r}"
+    return InvalidArgument(
+        f"pool: {problem}",
+        reason="NO_SUCH_POOL",
+        remedy="make it first: schedctl pool set NAME --limit N",
+        violations=[Violation("pool", problem)],
+    )
+
+
+def _violations(pool: pool_service_pb2.Pool) -> Iterator[Violation]:
+    yield from validation.check_name(pool.name, "pool.name")
+    if not 0 <= pool.limit <= MOST_AT_ONCE:
+        problem = f"is {pool.limit:,}: from 1 to {MOST_AT_ONCE:,}, or 0 for no limit"
+        yield Violation("pool.limit", problem)
+    if not pool.HasField("rate"):
+        return
+    if not 1 <= pool.rate.count <= MOST_AT_ONCE:
+        yield Violation("pool.rate.count", f"is {pool.rate.count:,}: from 1 to {MOST_AT_ONCE:,}")
+    if not LEAST_PER <= _per(pool) <= MOST_PER:
+        yield Violation("pool.rate.per", "must be from a second to a day")
+
+
+def _per(pool: pool_service_pb2.Pool) -> timedelta:
+    return pool.rate.per.ToTimedelta()
+
+
+def _as_it_would_be(
+    services: Services,
+    caller: Caller,
+    pool: pool_service_pb2.Pool,
+    namespace: str,
+    limit: int | None,
+    rate: Rate | None,
+    found: tuple[PoolRecord, PoolUse] | None,
+) -> pool_service_pb2.Pool:
+    record, use = found or (None, EMPTY)
+    if pool.version and (record is None or record.version != pool.version):
+        raise _changed_meanwhile(pool.name)
+    if record is not None and (record.limit, record.rate) == (limit, rate):
+        return _message(record, use)
+    wished = PoolRecord(
+        namespace=namespace,
+        name=pool.name,
+        limit=limit,
+        rate=rate,
+        version=record.version + 1 if record else 1,
+        paused=record is not None and record.paused,
+        pause_note=record.pause_note if record else "",
+        paused_by=record.paused_by if record else "",
+        updated_at=services.clock.now(),
+        updated_by=caller.actor,
+    )
+    return _message(wished, use)
+
+
+def _said(limit: int | None, rate: Rate | None) -> dict[str, object]:
+    """What it allows, as the audit has it."""
+    told = None if rate is None else f"{rate.count}/{rate.per.total_seconds():g}s"
+    return {"limit": limit, "rate": told}
+
+
+async def _told(services: Services, namespace: str, name: str) -> pool_service_pb2.Pool:
+    found = await services.pools.get(namespace, name) if name else None
+    if found is None:
+        raise _unknown(name)
+    return _message(*found)
+
+
+def _message(record: PoolRecord, use: PoolUse) -> pool_service_pb2.Pool:
+    """A pool as people see it."""
+    message = pool_service_pb2.Pool(
+        namespace=record.namespace,
+        name=record.name,
+        limit=record.limit or 0,
+        version=record.version,
+        paused=record.paused,
+        pause_note=record.pause_note,
+        paused_by=record.paused_by,
+        jobs=use.jobs,
+        running=use.running,
+        waiting=use.waiting,
+        recent=use.recent,
+        updated_by=record.updated_by,
+    )
+    if record.rate is not None:
+        message.rate.count = record.rate.count
+        message.rate.per.FromTimedelta(record.rate.per)
+    message.updated_at.FromDatetime(record.updated_at)
+    return message
+
+
+def _unknown(name: str) -> NotFound:
+    return NotFound(
+        f"there is no pool {cut(name)!r}" if name else "no pool was named",
+        reason="NO_SUCH_POOL",
+        remedy="see `schedctl pool list`",
+    )
+
+
+def _in_use(name: str, users: Sequence[str]) -> FailedPrecondition:
+    told = ", ".join(users[:MOST_USERS]) + (" and more" if len(users) > MOST_USERS else "")
+    return FailedPrecondition(
+        f"pool {name!r} is used by {told}",
+        reason="POOL_IN_USE",
+        remedy="take the jobs out of it first: schedctl job patch JOB --no-pool",
+    )
+
+
+def _changed_meanwhile(name: str) -> Aborted:
+    return Aborted(
+        f"pool {name!r} was changed meanwhile",
+        reason="ETAG_MISMATCH",
+        remedy="read it again, and change what you then see",
+    )

@@ -1,0 +1,85 @@
+"""Pools at one owner: how many runs of each may go in a round. A hint: the statement that hands out
+judges them on rows, and another read is due when it had less room.
+
+    lines that wait for a pool ──look──→ standings ──→ rooms of a round
+                                   └─ again: a second later, when one of its runs may have ended,
+                                      when a start counts no more, or it was said to be full
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final
+
+from schedd.core.pools import PoolKey, Rooms, Standing
+from schedd.ports import OwnerStore
+from schedkit.clock import boottime
+
+LOOK_EVERY: Final = 1.0
+"""Seconds after which a standing is read again: its limit may have been changed."""
+
+
+NOWHERE: Final = Standing(limit=0, rate=None, paused=False, running=0, recent=0)
+"""Of a pool that isn't there, which no call leaves a job in."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    standing: Standing
+    at: float
+    ended: int
+    """How many attempts had ended here by then."""
+
+    @property
+    def free_at(self) -> float:
+        left = self.standing.until_free
+        return math.inf if left is None else self.at + left.total_seconds()
+
+
+class Pools:
+    """What is known of the pools whose runs wait here."""
+
+    def __init__(
+        self,
+        store: OwnerStore,
+        ended: Callable[[], int],
+        *,
+        boot: Callable[[], float] = boottime,
+    ) -> None:
+        """`ended`: how many attempts have ended here so far."""
+        self._store = store
+        self._ended = ended
+        self._boot = boot
+        self._seen: dict[PoolKey, _Seen] = {}
+
+    async def look(self, pools: Collection[PoolKey]) -> Rooms:
+        """How much room these have.
+
+        Raises:
+            Unavailable: it can't be read now.
+        """
+        now, ended = self._boot(), self._ended()
+        self._seen = {pool: seen for pool, seen in self._seen.items() if pool in pools}
+        stale = [pool for pool in pools if self._is_stale(pool, now, ended)]
+        if stale:
+            found = await self._store.pools(stale)
+            self._seen |= {pool: _Seen(found.get(pool, NOWHERE), now, ended) for pool in stale}
+        return Rooms.of({pool: seen.standing for pool, seen in self._seen.items()})
+
+    def forget(self, pools: Collection[PoolKey]) -> None:
+        """Read them anew: they aren't as they were."""
+        for pool in pools:
+            self._seen.pop(pool, None)
+
+    def wait(self) -> float:
+        """Seconds until one that is full may have room because time has passed; infinite: none."""
+        full = [seen.free_at for seen in self._seen.values() if not seen.standing.room]
+        return max(0.0, min(full, default=math.inf) - self._boot())
+
+    def _is_stale(self, pool: PoolKey, now: float, ended: int) -> bool:
+        seen = self._seen.get(pool)
+        if seen is None or now - seen.at >= LOOK_EVERY:
+            return True
+        return not seen.standing.room and (now >= seen.free_at or ended != seen.ended)

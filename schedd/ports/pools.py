@@ -1,0 +1,53 @@
+"""Pools, and what is in them."""
+
+import builtins
+from collections.abc import Collection
+from typing import Protocol
+
+from schedd.core.model import AuditEntry
+from schedd.core.pools import PoolKey, PoolRecord, PoolUse, Rate, Standing
+from schedd.core.records import Conflict
+
+
+class PoolStore(Protocol):
+    """What user calls read and write of pools. Jobs name theirs in their definitions
+    (`UserStore`); what is handed out is judged by them (`OwnerStore`).
+    """
+
+    async def set(
+        self,
+        namespace: str,
+        name: str,
+        limit: int | None,
+        rate: Rate | None,
+        seen_version: int,
+        actor: str,
+        audit: AuditEntry,
+    ) -> PoolRecord | Conflict:
+        """Make it, or write what it allows. `seen_version`: refused if it is another by now; 0:
+        whatever it is.
+        """
+        ...
+
+    async def pause(
+        self, namespace: str, name: str, paused: bool, note: str, actor: str, audit: AuditEntry
+    ) -> PoolRecord | None:
+        """Have nothing of it start, or start again; None: there is none."""
+        ...
+
+    async def standings(self, pools: Collection[PoolKey]) -> dict[PoolKey, Standing]:
+        """How full these are; those that aren't there are left out."""
+        ...
+
+    async def get(self, namespace: str, name: str) -> tuple[PoolRecord, PoolUse] | None: ...
+    async def list(
+        self, namespace: str, after: str, limit: int
+    ) -> builtins.list[tuple[PoolRecord, PoolUse]]:
+        """By name, past `after`."""
+        ...
+
+    async def delete(
+        self, namespace: str, name: str, audit: AuditEntry, most: int
+    ) -> bool | builtins.list[str]:
+        """False: there is none. Names, `most` of them: these jobs use it, and it stays."""
+        ...
