@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final
 
 import click
@@ -16,13 +15,9 @@ from schedctl.following import to_its_end
 from schedctl.output import message, show_data, show_facts, show_list, show_listing, show_one
 from schedctl.session import Guard, Session
 from schedctl.work import read_payload
-
-"""Seconds between two looks at one that is waited for; the last of them again and again."""
+from schedkit import rate as rates
 
 STOPPED: Final = 1
-
-_RATE: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(?:/(s|m|h))?")
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 
 
 class Rate(click.ParamType[float]):
@@ -34,13 +29,11 @@ class Rate(click.ParamType[float]):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """Runs a second, more than none."""
-        found = _RATE.fullmatch(str(value).strip())
-        if found is None:
-            self.fail(f"{value!r} is no rate: write 100/s, 6/m or 90/h", param, ctx)
-        rate = float(found[1]) / _SECONDS[found[2] or "s"]
-        if not rate:
-            self.fail("must be more than 0", param, ctx)
-        return rate
+        try:
+            count, per = rates.parse(str(value), bare="s")
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return float(count) / per.total_seconds()
 
 
 @click.command(cls=Command)

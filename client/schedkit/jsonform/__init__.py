@@ -14,7 +14,7 @@ Invariants
 
 from schedkit.jsonform.problems import FormErrors, Path, Problem
 from schedkit.jsonform.read import from_json, named_fields
-from schedkit.jsonform.scalars import Plain, duration_text, enum_word, instant_text
+from schedkit.jsonform.scalars import Plain, duration_text, enum_word, instant_text, rate_text
 from schedkit.jsonform.write import payload_value, to_json
 
 __all__ = [
@@ -28,5 +28,6 @@ __all__ = [
     "instant_text",
     "named_fields",
     "payload_value",
+    "rate_text",
     "to_json",
 ]

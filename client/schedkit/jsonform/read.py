@@ -23,6 +23,7 @@ from schedkit.jsonform.scalars import (
     read_duration,
     read_enum,
     read_instant,
+    read_rate,
     read_string,
     read_token,
     shown,
@@ -283,5 +284,6 @@ _SPECIAL: Final[dict[str, Callable[[Any, bool], Any]]] = {
     "google.protobuf.Timestamp": lambda value, _: read_instant(value),
     "google.protobuf.Duration": lambda value, _: read_duration(value),
     "schedd.v1.Payload": read_payload,
+    "schedd.v1.Rate": lambda value, _: read_rate(value),
 }
 """Messages that are read from a value of their own."""

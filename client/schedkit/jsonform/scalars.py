@@ -17,12 +17,15 @@ from google.protobuf.descriptor import EnumDescriptor, EnumValueDescriptor, Fiel
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedkit import duration
+from schedkit import duration, rate
 from schedkit.jsonform.problems import Unreadable, did_you_mean
+from schedproto.v1.pool_service_pb2 import Rate
 
 NANOS: Final = 1_000_000_000
 LONGEST: Final = 315_576_000_000
 """Seconds that google.protobuf.Duration may hold."""
+MOST: Final = (1 << 31) - 1
+"""What the wire's numbers hold, where they have 32 bits."""
 _SECONDS: Final = re.compile(r"(-?)([0-9]{1,12})(?:\.([0-9]{1,9}))?s")
 _INSTANT: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?"
@@ -56,6 +59,14 @@ def duration_text(length: Duration) -> str:
     whole, part = divmod(abs(nanos), NANOS)
     decimals = f".{part:09d}".rstrip("0") if part else ""
     return f"{'-' * (nanos < 0)}{whole}{decimals}s"
+
+
+def rate_text(of: Rate) -> str:
+    """`100/m`, `3/30s`; of no rate at all (a negative time) what it says."""
+    try:
+        return rate.render(of.count, of.per.ToTimedelta())
+    except (ValueError, OverflowError):
+        return f"{of.count}/{duration_text(of.per)}"
 
 
 def enum_prefix(enum: EnumDescriptor) -> str:
@@ -120,6 +131,18 @@ def read_duration(value: Any) -> Duration:
         length.nanos = direction * int((part or "").ljust(9, "0"))
         return length
     return _bounded(length, duration.parse(value), value)
+
+
+def read_rate(value: Any) -> Rate:
+    """`100/s`, `100/m`, `3/30s`: a whole number in a time."""
+    if not isinstance(value, str):
+        raise Unreadable(f"{shown(value)} is no rate; write it as text, such as 100/s or 100/m")
+    count, per = rate.parse(value)
+    if count.denominator != 1:
+        raise Unreadable(f"{shown(value)}: must be a whole number in a time; 2.5/s is 5/2s")
+    return Rate(
+        count=read_integer(int(count), False, 1, MOST), per=_bounded(Duration(), per, value)
+    )
 
 
 def _bounded(length: Duration, span: timedelta, value: Any) -> Duration:

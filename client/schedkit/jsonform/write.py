@@ -10,7 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from schedkit.jsonform import standard
-from schedkit.jsonform.scalars import duration_text, enum_word, instant_text
+from schedkit.jsonform.scalars import duration_text, enum_word, instant_text, rate_text
 
 BASE64: Final = "$base64"
 """The one key of an object that stands for raw bytes."""
@@ -99,5 +99,6 @@ WRITERS: Final[dict[str, Callable[[Any], Any]]] = {
     "google.protobuf.Duration": duration_text,
     "google.protobuf.FieldMask": lambda mask: list(mask.paths),
     "schedd.v1.Payload": payload_value,
+    "schedd.v1.Rate": rate_text,
 }
 """Messages that stand as a value of their own."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from schedkit.jsonform import FormErrors, Plain, from_json, named_fields, standard, to_json
 from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, job_service_pb2, run_pb2
+from schedproto.v1.pool_service_pb2 import Pool, Rate
 
 Job = job_pb2.Job
 
@@ -308,6 +309,13 @@ SPECIAL = {
     "schedd.v1.Payload": (st.binary(max_size=5) | JSON.filter(lambda v: v is not None)).map(
         payload
     ),
+    "schedd.v1.Rate": st.builds(
+        lambda count, ms: Rate(
+            count=count, per=Duration(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)
+        ),
+        st.integers(1, 10_000),
+        st.integers(1, 86_400_000),
+    ),
     "schedd.v1.LabelMatch": st.builds(
         lambda key, values: common_pb2.LabelMatch(key=key, any_of=values),
         st.uuids().map(str),
@@ -329,11 +337,26 @@ def single(field, depth):
 @pytest.mark.parametrize("snake", [False, True])
 @given(data=st.data())
 def test_every_message_survives_there_and_back(snake, data):
-    message_class = data.draw(st.sampled_from([Job, run_pb2.Run, cluster_service_pb2.Worker]))
+    message_class = data.draw(st.sampled_from([Job, run_pb2.Run, cluster_service_pb2.Worker, Pool]))
     message = data.draw(messages(message_class.DESCRIPTOR))
     told = json.loads(json.dumps(to_json(message, snake=snake)))
     assert from_json(told, message_class) == message
     assert len(told) == len(message_class.DESCRIPTOR.fields)
+
+
+def test_a_rate_is_a_text_and_whole():
+    pool = from_json({"name": "p", "rate": "100/m"}, Pool)
+    assert pool.rate == Rate(count=100, per=Duration(seconds=60))
+    assert to_json(pool)["rate"] == "100/m"
+    assert to_json(Pool())["rate"] is None
+    assert "such as 100/s" in problems({"rate": 100}, Pool)["rate"]
+    assert "2.5/s is 5/2s" in problems({"rate": "2.5/m"}, Pool)["rate"]
+    assert "must be from 1 to" in problems({"rate": "5000000000/m"}, Pool)["rate"]
+
+
+def test_what_is_no_rate_is_told_all_the_same():
+    backwards = Pool(rate=Rate(count=1, per=Duration(seconds=-5)))
+    assert to_json(backwards)["rate"] == "1/-5s"
 
 
 def test_a_root_that_is_no_object_is_a_problem():
