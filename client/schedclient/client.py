@@ -20,6 +20,7 @@ from schedclient.cluster import Audit, ClusterCalls, Workers
 from schedclient.dead_letters import DeadLetters, Redrives
 from schedclient.errors import ApiError
 from schedclient.jobs import Jobs
+from schedclient.pools import Pools
 from schedclient.reading import value_of
 from schedclient.runs import Runs
 from schedclient.specs import Form, Length, Work, job_message, length_message
@@ -64,6 +65,7 @@ class Client:
         self.jobs = Jobs(self._transport, namespace)
         self.runs = Runs(self._transport, namespace)
         self.calendars = Calendars(self._transport, namespace)
+        self.pools = Pools(self._transport, namespace)
         self.cluster = ClusterCalls(self._transport)
         self.workers = Workers(self._transport)
         self.audit = Audit(self._transport)

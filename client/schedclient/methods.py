@@ -13,6 +13,7 @@ from schedproto.v1 import calendar_service_pb2 as calendars
 from schedproto.v1 import cluster_service_pb2 as cluster
 from schedproto.v1 import job_pb2, run_pb2
 from schedproto.v1 import job_service_pb2 as jobs
+from schedproto.v1 import pool_service_pb2 as pools
 from schedproto.v1 import run_service_pb2 as runs
 
 Req_contra = TypeVar("Req_contra", bound=Message, contravariant=True)
@@ -53,6 +54,7 @@ JOBS: Final = "/schedd.v1.JobService/"
 RUNS: Final = "/schedd.v1.RunService/"
 CLUSTER: Final = "/schedd.v1.ClusterService/"
 CALENDARS: Final = "/schedd.v1.CalendarService/"
+POOLS: Final = "/schedd.v1.PoolService/"
 SETTLING: Final = 12.0
 """Patience for calls that wait until nothing of a job starts any more (a start_by is 5 s), or
 write many rows."""
@@ -214,6 +216,26 @@ LIST_CALENDARS: Final = Method[calendars.ListCalendarsRequest, calendars.ListCal
 )
 DELETE_CALENDAR: Final = Method[calendars.DeleteCalendarRequest, calendars.DeleteCalendarResponse](
     CALENDARS + "DeleteCalendar", calendars.DeleteCalendarResponse.FromString, Again.UNSENT
+)
+
+SET_POOL: Final = Method[pools.SetPoolRequest, pools.Pool](
+    POOLS + "SetPool",
+    pools.Pool.FromString,
+    Again.UNSENT,  # a second one would find the version that the first has made
+    SETTLING,
+)
+GET_POOL: Final = Method[pools.GetPoolRequest, pools.Pool](POOLS + "GetPool", pools.Pool.FromString)
+LIST_POOLS: Final = Method[pools.ListPoolsRequest, pools.ListPoolsResponse](
+    POOLS + "ListPools", pools.ListPoolsResponse.FromString
+)
+DELETE_POOL: Final = Method[pools.DeletePoolRequest, pools.DeletePoolResponse](
+    POOLS + "DeletePool", pools.DeletePoolResponse.FromString, Again.UNSENT
+)
+PAUSE_POOL: Final = Method[pools.PausePoolRequest, pools.Pool](
+    POOLS + "PausePool", pools.Pool.FromString, Again.ALWAYS, SETTLING
+)
+RESUME_POOL: Final = Method[pools.ResumePoolRequest, pools.Pool](
+    POOLS + "ResumePool", pools.Pool.FromString, Again.ALWAYS, SETTLING
 )
 
 ALL: Final[tuple[Method[Any, Any], ...]] = tuple(

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from schedclient.cluster_values import Finding
 from schedclient.values import Backfill, Check, DateRange, LeftOut, Redrive, Run, Value
-from schedkit.jsonform import enum_word
+from schedkit.jsonform import enum_word, rate_text
 
 V = TypeVar("V", bound=Value)
 
@@ -69,4 +69,6 @@ def _single(of: FieldDescriptor, value: Any) -> Any:
         return value.ToDatetime(tzinfo=UTC)
     if name == "google.protobuf.Duration":
         return value.ToTimedelta()
+    if name == "schedd.v1.Rate":
+        return rate_text(value)
     return value_of(_NESTED[name], value)

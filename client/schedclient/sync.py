@@ -19,6 +19,7 @@ from schedclient.client import Client
 from schedclient.cluster import Audit, ClusterCalls, Workers
 from schedclient.dead_letters import DeadLetters, Redrives
 from schedclient.jobs import Jobs
+from schedclient.pools import Pools
 from schedclient.runs import Runs
 from schedkit.channel import TLS
 from schedkit.errors import Misconfigured
@@ -150,6 +151,21 @@ class SyncCalendars(_Face[Calendars]):
         return SyncCalendars(self.loop, self.wrapped.in_namespace(namespace))
 
 
+class SyncPools(_Face[Pools]):
+    """`client.pools`, blocking."""
+
+    set = _blocking(Pools.set)
+    get = _blocking(Pools.get)
+    list = _iterating(Pools.list)
+    delete = _blocking(Pools.delete)
+    pause = _blocking(Pools.pause)
+    resume = _blocking(Pools.resume)
+
+    def in_namespace(self, namespace: str) -> SyncPools:
+        """The same calls, for pools of another namespace."""
+        return SyncPools(self.loop, self.wrapped.in_namespace(namespace))
+
+
 class SyncClusterCalls(_Face[ClusterCalls]):
     """`client.cluster`, blocking."""
 
@@ -227,6 +243,7 @@ class SyncClient(_Face[Client]):
         self.jobs = SyncJobs(loop, client.jobs)
         self.runs = SyncRuns(loop, client.runs)
         self.calendars = SyncCalendars(loop, client.calendars)
+        self.pools = SyncPools(loop, client.pools)
         self.cluster = SyncClusterCalls(loop, client.cluster)
         self.workers = SyncWorkers(loop, client.workers)
         self.audit = SyncAudit(loop, client.audit)

@@ -67,6 +67,7 @@ class Job(Value):
     on_demand: bool
     time_zone: str | None
     priority: str | None
+    pool: str | None
     timeout: timedelta | None
     paused: bool
     pause_note: str | None
@@ -313,6 +314,28 @@ class Calendar(Value):
     roll: str | None
     jobs: int
     behind: int
+    updated_at: datetime | None
+    updated_by: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool(Value):
+    """Jobs that share a `limit` of runs under way at once (however many if 0), a `rate` of starts
+    as `"100/m"` (however often if None), or both. `recent` started within the rate's last time.
+    """
+
+    namespace: str
+    name: str
+    limit: int
+    rate: str | None
+    version: int
+    paused: bool
+    pause_note: str | None
+    paused_by: str | None
+    jobs: int
+    running: int
+    waiting: int
+    recent: int
     updated_at: datetime | None
     updated_by: str | None
 

@@ -30,6 +30,7 @@ from schedproto.v1 import (
     calendar_service_pb2,
     cluster_service_pb2,
     job_service_pb2,
+    pool_service_pb2,
     run_service_pb2,
 )
 
@@ -40,6 +41,7 @@ SERVICES = tuple(
         run_service_pb2,
         cluster_service_pb2,
         calendar_service_pb2,
+        pool_service_pb2,
     )
     for service in module.DESCRIPTOR.services_by_name.values()
 )

@@ -12,6 +12,7 @@ from schedclient import sync as faces
 from schedclient.cluster import Audit, ClusterCalls, Workers
 from schedclient.dead_letters import DeadLetters, Redrives
 from schedclient.jobs import Jobs
+from schedclient.pools import Pools
 from schedclient.runs import Runs
 from schedproto.v1 import common_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as runs
@@ -45,6 +46,7 @@ def member() -> Iterator[Scripted]:
         (faces.SyncAudit, Audit),
         (faces.SyncDeadLetters, DeadLetters),
         (faces.SyncRedrives, Redrives),
+        (faces.SyncPools, Pools),
         (faces.SyncClient, Client),
     ],
 )
