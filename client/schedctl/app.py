@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "dev": "schedctl.dev.commands:group",
     "dlq": "schedctl.commands.dlq:dlq",
     "job": "schedctl.commands.job:job",
+    "pool": "schedctl.commands.pool:pool",
     "run": "schedctl.commands.run:run",
     "submit": "schedctl.commands.submit:submit",
     "version": "schedctl.commands.version:version",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from schedclient import ApiError, Calendar, Client, NotFound
 from schedclient.calendars import Calendars
-from schedctl.failure import Failure, untold
+from schedctl.failure import of_manifest
 from schedctl.manifests import CalendarManifest
 from schedproto.v1 import job_pb2
 
@@ -40,13 +40,7 @@ async def plan(client: Client, found: Sequence[CalendarManifest]) -> list[Calend
                 before = None
             after = await calendars.apply(name, manifest.calendar, validate_only=True)
         except ApiError as error:
-            raise Failure(
-                f"{manifest.where}: {name}: {error.what}",
-                status=error.status,
-                reason=error.reason,
-                details=untold(error),
-                remedy=error.remedy,
-            ) from error
+            raise of_manifest(error, manifest.where, name) from error
         steps.append(CalendarStep(manifest, before, after))
     return steps
 

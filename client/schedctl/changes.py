@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from google.protobuf.message import Message
 
-from schedclient import Job
+from schedclient import Job, Pool
 from schedctl.output import instant
 from schedctl.session import Session
 from schedproto.v1 import job_pb2
@@ -28,7 +28,7 @@ SET_BY_CLUSTER: Final = frozenset(
     }
 )
 IN_TABLE: Final = frozenset(
-    {"name", "cron", "every", "at", "on_demand", "time_zone", "priority", "labels"}
+    {"name", "cron", "every", "at", "on_demand", "time_zone", "priority", "pool", "labels"}
 )
 
 
@@ -44,6 +44,16 @@ def between(session: Session, before: Job, after: Job) -> list[str]:
         told = [instant(session, one.next_run_at) or "never" for one in (before, after)]
         lines.append(f"  next run: {told[0]} → {told[1]}")
     return lines
+
+
+def of_pool(before: Pool | None, after: Pool) -> list[str]:
+    """The same for a pool, which may be one that isn't there yet."""
+    told = [(before.limit, before.rate) if before else (0, None), (after.limit, after.rate)]
+    return [
+        f"  {field}: {old or 'none'} → {new or 'none'}"
+        for field, old, new in zip(("limit", "rate"), *told, strict=True)
+        if old != new
+    ]
 
 
 def _flat(job: Job) -> dict[str, Any]:

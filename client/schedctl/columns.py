@@ -17,6 +17,7 @@ from schedclient import (
     Instant,
     Job,
     Member,
+    Pool,
     Redrive,
     Run,
     Shard,
@@ -81,6 +82,7 @@ JOBS: Final[Sequence[Column[Job]]] = (
     Column("ZONE", lambda job: job.time_zone or "UTC", wide=True),
     Column("ACTION", lambda job: job.action),
     Column("PRIORITY", lambda job: job.priority or "MEDIUM"),
+    Column("POOL", lambda job: job.pool, wide=True),
     Column("STATE", state_of),
     Column("NEXT", lambda job: job.next_run_at),
     Column("GENERATION", lambda job: job.generation, wide=True),
@@ -244,6 +246,22 @@ CALENDARS: Final[Sequence[Column[Calendar]]] = (
     Column("JOBS", lambda one: one.jobs),
     Column("BEHIND", lambda one: one.behind, wide=True),
     Column("UPDATED", lambda one: one.updated_at),
+    Column("BY", lambda one: one.updated_by, wide=True),
+)
+
+POOLS: Final[Sequence[Column[Pool]]] = (
+    Column("NAME", lambda one: one.name),
+    Column("STATE", lambda one: "PAUSED" if one.paused else "active"),
+    Column("LIMIT", lambda one: one.limit or "none"),
+    Column("RUNNING", lambda one: one.running),
+    Column("RATE", lambda one: one.rate or "none"),
+    Column("RECENT", lambda one: one.recent if one.rate else ""),
+    Column("WAITING", lambda one: one.waiting),
+    Column("JOBS", lambda one: one.jobs),
+    Column("PAUSED BY", lambda one: one.paused_by, wide=True),
+    Column("NOTE", lambda one: one.pause_note, wide=True),
+    Column("VERSION", lambda one: one.version, wide=True),
+    Column("UPDATED", lambda one: one.updated_at, wide=True),
     Column("BY", lambda one: one.updated_by, wide=True),
 )
 

@@ -102,6 +102,17 @@ class Failure(Exception):
         self.trouble = Trouble(what, status, reason, tuple(details), remedy)
 
 
+def of_manifest(error: ApiError, where: str, name: str, remedy: str = "") -> Failure:
+    """The cluster's refusal of what a manifest says, with the place where it says so."""
+    return Failure(
+        f"{where}: {name}: {error.what}",
+        status=error.status,
+        reason=error.reason,
+        details=untold(error),
+        remedy=remedy or error.remedy,
+    )
+
+
 class NotBuilt(Failure):
     """Something that INTERFACE names and this version hasn't."""
 

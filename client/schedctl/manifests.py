@@ -1,4 +1,4 @@
-"""Manifests: YAML documents that become jobs, with every problem at its line.
+"""Manifests: YAML documents that become jobs, pools and calendars, with every problem at its line.
 
     text ──compose──▶ nodes with marks ──▶ plain values (all texts) ──One JSON──▶ Job
                                       ╰──▶ path → line, for what is wrong
@@ -9,7 +9,7 @@ No scalar is guessed at: types come from the model, so `on`, `010` and `22:30` s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,15 +19,15 @@ from schedctl.failure import Failure, standard_input
 from schedkit.jsonform import FormErrors, Plain, from_json
 from schedkit.jsonform import Path as FieldPath
 from schedkit.jsonform.problems import did_you_mean
-from schedproto.v1 import calendar_service_pb2, job_pb2
+from schedproto.v1 import calendar_service_pb2, job_pb2, pool_service_pb2
 
-KINDS: Final = ("job", "pool", "calendar")
-Described = job_pb2.Job | calendar_service_pb2.Calendar
+Described = job_pb2.Job | pool_service_pb2.Pool | calendar_service_pb2.Calendar
 MESSAGES: Final[dict[str, type[Described]]] = {
     "job": job_pb2.Job,
+    "pool": pool_service_pb2.Pool,
     "calendar": calendar_service_pb2.Calendar,
 }
-"""What a document of a kind is read as; the other kinds aren't built yet."""
+"""What a document of a kind is read as."""
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 DEEPEST: Final = 100
 """Levels in a document. A payload nested deeper is refused by the JSON readers after us anyway."""
@@ -47,7 +47,6 @@ class Fault:
     where: str
     problem: str
     hint: str = ""
-    unbuilt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +69,33 @@ class CalendarManifest:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolManifest:
+    """One document that describes a pool."""
+
+    where: str
+    pool: pool_service_pb2.Pool
+
+
+Read = Manifest | CalendarManifest | PoolManifest
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """All documents that could be read, and all that is wrong."""
 
     manifests: tuple[Manifest, ...]
     faults: tuple[Fault, ...]
     calendars: tuple[CalendarManifest, ...] = ()
+    pools: tuple[PoolManifest, ...] = ()
+
+    @property
+    def kinds(self) -> tuple[list[tuple[str, Described]], ...]:
+        """Of each kind all that is described, and where."""
+        return (
+            [(one.where, one.job) for one in self.manifests],
+            [(one.where, one.calendar) for one in self.calendars],
+            [(one.where, one.pool) for one in self.pools],
+        )
 
 
 class _Unfit(yaml.MarkedYAMLError):
@@ -106,20 +126,15 @@ def read(files: Sequence[str]) -> Reading:
     Raises:
         OSError: a file can't be read.
     """
-    manifests: list[Manifest] = []
-    calendars: list[CalendarManifest] = []
-    faults: list[Fault] = []
-    for name, content in _contents(files):
-        for one in parse(name, content):
-            if isinstance(one, Manifest):
-                manifests.append(one)
-            elif isinstance(one, CalendarManifest):
-                calendars.append(one)
-            else:
-                faults.append(one)
-    faults.extend(_doubles([(one.where, one.job) for one in manifests]))
-    faults.extend(_doubles([(one.where, one.calendar) for one in calendars]))
-    return Reading(tuple(manifests), tuple(faults), tuple(calendars))
+    found = [one for name, content in _contents(files) for one in parse(name, content)]
+    reading = Reading(
+        tuple(one for one in found if isinstance(one, Manifest)),
+        tuple(one for one in found if isinstance(one, Fault)),
+        tuple(one for one in found if isinstance(one, CalendarManifest)),
+        tuple(one for one in found if isinstance(one, PoolManifest)),
+    )
+    doubles = (fault for described in reading.kinds for fault in _doubles(described))
+    return replace(reading, faults=(*reading.faults, *doubles))
 
 
 def read_or_fail(files: Sequence[str]) -> Reading:
@@ -133,11 +148,9 @@ def read_or_fail(files: Sequence[str]) -> Reading:
     if not reading.faults:
         return reading
     first, *others = reading.faults
-    unbuilt = all(fault.unbuilt for fault in reading.faults)
     raise Failure(
         f"{first.where}: {first.problem}",
-        status="UNIMPLEMENTED" if unbuilt else "INVALID_ARGUMENT",
-        reason="NOT_BUILT" if unbuilt else "WRONG_MANIFEST",
+        reason="WRONG_MANIFEST",
         details=[
             f"{fault.where}: {fault.problem}" + (f" ({fault.hint})" if fault.hint else "")
             for fault in others
@@ -146,7 +159,7 @@ def read_or_fail(files: Sequence[str]) -> Reading:
     )
 
 
-def parse(name: str, content: bytes | str) -> Iterator[Manifest | CalendarManifest | Fault]:
+def parse(name: str, content: bytes | str) -> Iterator[Read | Fault]:
     """The documents of one text, `name` being where it is from."""
     try:
         text = content if isinstance(content, str) else content.decode()
@@ -168,7 +181,7 @@ def parse(name: str, content: bytes | str) -> Iterator[Manifest | CalendarManife
             yield from _document(name, node)
 
 
-def _document(name: str, node: yaml.Node) -> Iterator[Manifest | CalendarManifest | Fault]:
+def _document(name: str, node: yaml.Node) -> Iterator[Read | Fault]:
     start = f"{name}:{node.start_mark.line + 1}"
     lines: dict[FieldPath, int] = {}
     doubles: list[Fault] = []
@@ -184,10 +197,7 @@ def _document(name: str, node: yaml.Node) -> Iterator[Manifest | CalendarManifes
     kind = value.pop("kind", "job")
     if kind not in MESSAGES:
         where = f"{name}:{lines.get(('kind',), node.start_mark.line) + 1}"
-        if kind in KINDS:
-            yield Fault(where, f"kind: {kind} isn't built yet", "leave the document out", True)
-        else:
-            yield Fault(where, f"kind: {kind!r} is unknown", did_you_mean(str(kind), KINDS))
+        yield Fault(where, f"kind: {kind!r} is unknown", did_you_mean(str(kind), MESSAGES))
         return
     try:
         read_as = from_json(value, MESSAGES[kind], strings=True)
@@ -203,6 +213,8 @@ def _document(name: str, node: yaml.Node) -> Iterator[Manifest | CalendarManifes
         return
     elif isinstance(read_as, calendar_service_pb2.Calendar):
         yield CalendarManifest(start, read_as)
+    elif isinstance(read_as, pool_service_pb2.Pool):
+        yield PoolManifest(start, read_as)
     else:
         yield Manifest(start, read_as, _schedule_lines(lines, len(read_as.cron)))
 

@@ -17,11 +17,6 @@ COMMANDS: Final[frozenset[tuple[str, ...]]] = frozenset(
     job history
     job revert
     job stats
-    pool list
-    pool describe
-    pool set
-    pool pause
-    pool resume
     cluster bundle
     diff
     import crontab

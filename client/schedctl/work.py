@@ -104,7 +104,7 @@ def work_options(command: F) -> F:
             click.option("--delivery", metavar="at-least-once|at-most-once"),
             click.option("--on-lease-lost", metavar="finish|kill"),
             click.option("--slots", metavar="N", help="Slots a run takes.  [default: 1]"),
-            click.option("--pool", metavar="NAME", help="Whose limits it shares."),
+            click.option("--pool", metavar="NAME", help="Whose limits it shares; '' for none."),
             click.option(
                 "--require", multiple=True, metavar="KEY=VALUE,…", help="A label of its worker."
             ),

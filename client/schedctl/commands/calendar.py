@@ -116,10 +116,12 @@ def _range(text: str) -> dict[str, str]:
 
 def _of_files(files: tuple[str, ...]) -> list[tuple[str, Any]]:
     reading = manifests.read_or_fail(files)
-    if reading.manifests:
+    others = [("job", one.where) for one in reading.manifests]
+    others += [("pool", one.where) for one in reading.pools]
+    for kind, where in others:
         raise Failure(
-            f"{reading.manifests[0].where}: is a job, no calendar",
+            f"{where}: is a {kind}, no calendar",
             reason="WRONG_MANIFEST",
-            remedy="schedctl apply -f takes both",
+            remedy="schedctl apply -f takes all kinds",
         )
     return [(one.calendar.name, one.calendar) for one in reading.calendars]

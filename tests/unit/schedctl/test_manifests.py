@@ -129,7 +129,10 @@ def test_yaml_that_is_none_is_told_at_its_line():
         ("a\n", "an object with keys"),
         ("labels: {a: b}\n", "name is missing"),
         ("kind: jbo\nname: x\n", "'jbo' is unknown"),
-        ("kind: pool\nname: x\n", "kind: pool isn't built yet"),
+        ("kind: pool\nlimit: 3\n", "name is missing"),
+        ("kind: pool\nname: x\nrate: 100\n", "rate '100' needs a time, such as 100/s or 100/m"),
+        ("kind: pool\nname: x\nrate: 2.5/m\n", "must be a whole number in a time"),
+        ("kind: pool\nname: x\nlimits: 3\n", "limits"),
         ("kind: calendar\nweekdays: [sun]\n", "name is missing"),
         ("kind: calendar\nname: x\nweekday: [sun]\n", "weekday"),
         ("name: x\nname: y\n", "name is given twice"),
@@ -355,12 +358,6 @@ async def test_one_refused_document_and_nothing_is_stored(ctl, member, manifest)
     assert ended.code == 2
     assert "m.yaml:3: b: no zone" in ended.err
     assert all(one.validate_only for one in member.heard("CreateJob"))
-
-
-async def test_an_unbuilt_kind_is_unimplemented(ctl, member, manifest):
-    ended = await ctl("apply", "-f", manifest("kind: pool\nname: p\n"))
-    assert ended.code == 2
-    assert "UNIMPLEMENTED, NOT_BUILT" in ended.err
 
 
 async def test_the_same_name_twice_is_refused(ctl, member, manifest):
