@@ -85,6 +85,9 @@ class Metrics:
         self.late = gauge(
             "schedd_queue_late", "Of these: late ones, caught up with behind what is due now."
         )
+        self.pooled = gauge(
+            "schedd_queue_pooled", "Of these: those of pools, which wait for room there."
+        )
         self.running = gauge("schedd_queue_running", "Runs of this member's shards that run.")
         self.timers = gauge("schedd_timers_held", "Timers held in memory, due within the horizon.")
         self.pulse = Pulse()

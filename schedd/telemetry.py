@@ -181,6 +181,7 @@ def _shards_lost(metrics: Metrics, event: ShardsLost) -> None:
 def _waiting(metrics: Metrics, event: Waiting) -> None:
     metrics.ready.set(event.ready)
     metrics.late.set(event.late)
+    metrics.pooled.set(event.pooled)
     metrics.running.set(event.running)
     metrics.timers.set(event.timers)
 

@@ -243,7 +243,7 @@ def _in_use(name: str, users: Sequence[str]) -> FailedPrecondition:
     return FailedPrecondition(
         f"pool {name!r} is used by {told}",
         reason="POOL_IN_USE",
-        remedy="take the jobs out of it first: schedctl job patch JOB --no-pool",
+        remedy="take the jobs out of it first: schedctl job patch JOB --pool ''",
     )
 
 

@@ -117,6 +117,8 @@ class Waiting:
     timers: int
     late: int = 0
     """Of the ready: those that catch-up made, and that wait behind what is due now."""
+    pooled: int = 0
+    """Of the ready: those of pools, which wait for room there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ Invariants
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeAlias
@@ -187,6 +187,9 @@ class ReadyQueue:
         """
         for run in runs:
             line = self._where.get(run.key.run_id)
+            if line is not None and line.pool and line.runs[run.key.run_id].shard != run.shard:
+                self.discard(run.key.run_id)  # its job has moved, into another pool or out of it
+                line = None
             if (
                 line is None
                 or line.priority != run.priority
@@ -260,6 +263,11 @@ class ReadyQueue:
         lines = (line for line in self._lines.values() if not line.paced and not line.pool)
         return sum(len(line.runs) for line in lines if fits(line.need))
 
+    @property
+    def pooled(self) -> int:
+        """How many are known to be of pools."""
+        return sum(len(line.runs) for line in self._lines.values() if line.pool)
+
     def pools(self) -> set[PoolKey]:
         """Those that some of them wait for."""
         return {line.pool for line in self._lines.values() if line.pool}
@@ -304,6 +312,14 @@ class ReadyQueue:
             self.discard(run.key.run_id)
         self.add(runs)
         return {run.job_id for run in runs}
+
+    def unsort_pooled(self, jobs: Collection[JobId]) -> None:
+        """Forget what runs of these jobs need that wait in pools: they may be in others by now."""
+        lines = [line for line in self._lines.values() if line.pool]
+        runs = [run for line in lines for run in line.runs.values() if run.job_id in jobs]
+        for run in runs:
+            self.discard(run.key.run_id)
+        self.add(runs)
 
     def discard(self, run: RunId) -> LiveRun | None:
         """Take this run out wherever it stands."""

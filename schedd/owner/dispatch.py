@@ -22,7 +22,7 @@ once; if other runs of its job are in its way, it is held until one of them is g
 replaces is ended (`crowds`); else the scan brings it back.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -41,7 +41,6 @@ from schedd.core.model import (
 )
 from schedd.core.overlap import limit_of
 from schedd.core.placement import Need, Offer, able, choose, free, need_of
-from schedd.core.pools import Rooms
 from schedd.core.ready_queue import Head, class_of, rank_of
 from schedd.core.records import Assignments, Unstarted
 from schedd.owner.attached import Choice
@@ -98,8 +97,6 @@ class Dispatch:
         self._crowds = crowds
         self._late = late
         self._pools = pools
-        self._rooms = Rooms()
-        """Of the pools, in this round."""
         self._brake = brake
         self._catalogue = catalogue
         self._workers = workers
@@ -118,6 +115,11 @@ class Dispatch:
 
     def wake(self) -> None:
         """Runs became ready, or slots free."""
+        self.loop.wake()
+
+    def changed(self, jobs: Collection[JobId]) -> None:
+        """Their definitions were written: what of them waits for a pool may be in another."""
+        self._board.ready.unsort_pooled(jobs)
         self.loop.wake()
 
     async def step(self) -> float:
@@ -165,7 +167,7 @@ class Dispatch:
         puts back while definitions are read is chosen once. An offer stands until the next wait.
         """
         await self._late.look()
-        self._rooms = rooms = await self._pools.look(self._board.ready.pools())
+        rooms = await self._pools.look(self._board.ready.pools())
         late, unsorted = self._late.room(), self._board.ready.unsorted_late
         chosen: list[tuple[LiveRun, Known, Offer]] = []
         taken: set[RunId] = set()
@@ -231,7 +233,10 @@ class Dispatch:
         batch: list[LiveRun] = []
         ready, knows = self._board.ready, self._catalogue.knows
         least = class_of(first) if first and apart else 0
-        left, pools = replace(late), self._rooms.copy()  # of what they need not all is known here
+        left, pools = (
+            replace(late),
+            self._pools.rooms.copy(),
+        )  # of what they need not all is known here
         if apart and first is None:
             batch = ready.take(min(1, count), goes, left, least, knows, pools)
             least = class_of(batch[0]) if batch else 0
@@ -269,6 +274,8 @@ class Dispatch:
         for run in held:
             self._board.hold(run)
         self._wait_for_pools(full, known)
+        stays = {run.key.run_id for run in held} | {run.key.run_id for run, _ in refused}
+        self._pools.forget({known[run_id].definition.pool for run_id in stays})
         tried = self._board.judged()
         back = {run.key for run in (*held, *full)} | {run.key for run, _ in refused}
         went = [each for each in chosen if each[0].key not in back]
@@ -277,6 +284,7 @@ class Dispatch:
         for answer in failed:
             # It didn't happen, or is in doubt: either way the statement judges them again.
             self._board.ready.add(runs[draft.key.run_id] for draft in answer.items)
+            self._pools.forget({draft.pool for draft in answer.items})
         if unpushed:
             await self._send_elsewhere([(each, known[each.run.key.run_id]) for each in unpushed])
         if failed:
@@ -357,13 +365,14 @@ class Dispatch:
 
     def _tell_demand(self) -> None:
         ready, running, timers = self._board.ready, self._board.running, self._board.timers
-        late, rooms = self._late.room(), self._rooms
+        late, rooms = self._late.room(), self._pools.rooms
 
         def heads(worker: Incarnation) -> list[Head]:
             return ready.heads(lambda need: need is None or able(worker, need), late, rooms)
 
         self._workers.demand(heads)
-        self._emit(Waiting(len(ready), len(running), len(timers), ready.late))
+        counts = (len(ready), len(running), len(timers), ready.late, ready.pooled)
+        self._emit(Waiting(*counts))
 
 
 def _draft(run: LiveRun, definition: Definition, offer: Offer) -> Draft:

@@ -183,9 +183,10 @@ class Owner:
 
     def jobs_changed(self, jobs: Iterable[JobId]) -> None:
         """Timers of these jobs were written."""
-        changed = list(jobs)
+        changed = set(jobs)
         if self._loops is not None and changed:
             self._catalogue.forget(changed)
+            self._loops.dispatch.changed(changed)
             self._loops.fire.changed(changed)
             self._loops.standing.wake()
 

@@ -1,9 +1,9 @@
 """Pools at one owner: how many runs of each may go in a round. A hint: the statement that hands out
 judges them on rows, and another read is due when it had less room.
 
-    lines that wait for a pool ──look──→ standings ──→ rooms of a round
+    lines that wait for a pool ──look──→ standings ──→ rooms, less by what goes
                                    └─ again: a second later, when one of its runs may have ended,
-                                      when a start counts no more, or it was said to be full
+                                      when a start counts no more, or what was to go didn't
 """
 
 from __future__ import annotations
@@ -53,33 +53,38 @@ class Pools:
         self._ended = ended
         self._boot = boot
         self._seen: dict[PoolKey, _Seen] = {}
+        self.rooms = Rooms()
+        """How much room is left: who hands out takes it here."""
 
     async def look(self, pools: Collection[PoolKey]) -> Rooms:
-        """How much room these have.
+        """How much room these have, and no others.
 
         Raises:
             Unavailable: it can't be read now.
         """
         now, ended = self._boot(), self._ended()
-        self._seen = {pool: seen for pool, seen in self._seen.items() if pool in pools}
+        self.forget([pool for pool in self._seen if pool not in pools])
         stale = [pool for pool in pools if self._is_stale(pool, now, ended)]
         if stale:
             found = await self._store.pools(stale)
-            self._seen |= {pool: _Seen(found.get(pool, NOWHERE), now, ended) for pool in stale}
-        return Rooms.of({pool: seen.standing for pool, seen in self._seen.items()})
+            read = {pool: found.get(pool, NOWHERE) for pool in stale}
+            self._seen |= {pool: _Seen(one, now, ended) for pool, one in read.items()}
+            self.rooms.left |= Rooms.of(read).left
+        return self.rooms
 
     def forget(self, pools: Collection[PoolKey]) -> None:
         """Read them anew: they aren't as they were."""
         for pool in pools:
             self._seen.pop(pool, None)
+            self.rooms.left.pop(pool, None)
 
     def wait(self) -> float:
         """Seconds until one that is full may have room because time has passed; infinite: none."""
-        full = [seen.free_at for seen in self._seen.values() if not seen.standing.room]
+        full = [seen.free_at for pool, seen in self._seen.items() if not self.rooms.fits(pool)]
         return max(0.0, min(full, default=math.inf) - self._boot())
 
     def _is_stale(self, pool: PoolKey, now: float, ended: int) -> bool:
         seen = self._seen.get(pool)
         if seen is None or now - seen.at >= LOOK_EVERY:
             return True
-        return not seen.standing.room and (now >= seen.free_at or ended != seen.ended)
+        return not self.rooms.fits(pool) and (now >= seen.free_at or ended != seen.ended)

@@ -32,19 +32,20 @@ OPEN = """
     SELECT run_id, token, pool, runs, CASE
         WHEN started_at IS NOT NULL THEN GREATEST(assigned_at, started_at)
         WHEN runs THEN LEAST(start_by, statement_timestamp())
-        WHEN reason = 'WORKER_LOST' THEN start_by END AS counted_at
+        WHEN finished_at IS NOT NULL THEN start_by END AS counted_at
     FROM (
         SELECT t.run_id, t.token, t.pool, t.assigned_at, t.start_by,
             COALESCE(r.state = 'RUNNING' AND r.token = t.token, false) AS runs,
             CASE WHEN r.token = t.token THEN r.started_at ELSE a.started_at END AS started_at,
-            CASE WHEN r.token = t.token THEN r.reason ELSE a.reason END AS reason
+            CASE WHEN r.token = t.token THEN r.finished_at ELSE a.finished_at END AS finished_at
         FROM pool_turns t
         LEFT JOIN runs r ON r.scheduled_at = t.scheduled_at AND r.run_id = t.run_id
         LEFT JOIN attempts a ON a.run_id = t.run_id AND a.token = t.token
         WHERE t.pool = ANY (%(pools)s::text[]) AND NOT t.ended
     ) turn
 """
-"""The open turns of some pools as their runs stand, and when they started (NULL: never)."""
+"""The open turns of some pools as their runs stand, and when they started. NULL: never; one that
+was lost with its worker has `finished_at` alone, and may have started."""
 
 SETTLE = f"""
 WITH t AS MATERIALIZED ({OPEN}), never AS (

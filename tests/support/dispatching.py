@@ -30,6 +30,7 @@ from schedd.core.model import (
     Overlap,
     RunKey,
 )
+from schedd.core.pools import PoolKey, Standing
 from schedd.core.ready_queue import Head, last_rank
 from schedd.core.records import Assignments, Parted
 from schedd.owner.board import Board
@@ -38,6 +39,7 @@ from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.crowds import Crowds
 from schedd.owner.dispatch import Dispatch
 from schedd.owner.late_runs import LateRuns
+from schedd.owner.pools import Pools
 from schedd.owner.transact import Transactor
 from schedd.owner.workers import Workers
 from schedd.ports import OwnerStore, PauseStore
@@ -61,6 +63,10 @@ class Rows:
     """Of runs, if it isn't NOW."""
     crowds: list[JobId] = field(default_factory=list)
     """Jobs whose runs were judged."""
+    places: dict[PoolKey, int] = field(default_factory=dict)
+    """How many more of a pool may go."""
+    looks: list[set[PoolKey]] = field(default_factory=list)
+    """Which were asked for, each time."""
     parted: Parted = field(default_factory=lambda: Parted([], []))
     meanwhile: Callable[[], object] = lambda: None
     """Called before the statement ends."""
@@ -68,15 +74,20 @@ class Rows:
     async def assign(
         self, claim: Claim, drafts: Sequence[Draft], next_token: Callable[[ShardId], Token]
     ) -> Assignments:
-        assigned, waiting, held = [], [], []
+        assigned, waiting, held, no_room = [], [], [], []
         for draft in drafts:
             self.drafts.append(draft)
+            if draft.pool and self.places.get(draft.pool, 0) <= 0:
+                no_room.append(draft.key)
+                continue
             current = draft.generation == self.generations.get(draft.job_id, 1)
             full = self.admitted.get(draft.job_id, 0) >= self.limits.get(draft.job_id, 10_000)
             if full or not current or draft.key in self.given:
                 (held if full and current else waiting).append(draft.key)
                 continue
             self.given.append(draft.key)
+            if draft.pool:
+                self.places[draft.pool] -= 1
             self.admitted[draft.job_id] = self.admitted.get(draft.job_id, 0) + 1
             made = replace(
                 run(draft.key.run_id.int, shard=draft.shard, state=State.RUNNING),
@@ -91,7 +102,12 @@ class Rows:
         self.meanwhile()
         if self.fails:
             raise self.fails.pop()
-        return Assignments(assigned, [], waiting, frozenset(), held=held)
+        return Assignments(assigned, [], waiting, frozenset(), held=held, full=no_room)
+
+    async def pools(self, pools: Collection[PoolKey]) -> dict[PoolKey, Standing]:
+        self.looks.append({*pools})
+        there = {pool: self.places[pool] for pool in pools if pool in self.places}
+        return {pool: Standing(room, None, False, 0, 0) for pool, room in there.items()}
 
     async def part(self, claim: Claim, crowds: Sequence[Crowd]) -> Parted:
         self.crowds += [crowd.job_id for crowd in crowds]
@@ -182,6 +198,9 @@ class World:
             Nudges(),
             self.crowds,
             self.late,
+            Pools(
+                cast("OwnerStore", self.rows), lambda: self.board.ended, boot=lambda: self.seconds
+            ),
             lambda _event: None,
         )
         self.lines: dict[str, RecordingLine] = {}

@@ -198,6 +198,7 @@ def job_record(
     name: str | None = None,
     namespace: str = "default",
     ephemeral: bool = False,
+    pool: str = "",
 ) -> JobRecord:
     job_id = JobId(uuid4())
     now = datetime.now(UTC)
@@ -210,6 +211,7 @@ def job_record(
             b"spec",
             paused=False,
             ephemeral=ephemeral,
+            pool=pool,
         ),
         ShardId(shard),
         due,

@@ -178,6 +178,7 @@ async def served(dsn: str) -> AsyncIterator[Web]:
     services = Services(
         store=store.users,
         calendars=store.calendars,
+        pools=store.pools,
         pauses=store.pauses,
         backfills=store.backfills,
         dead_letters=store.dead_letters,

@@ -50,7 +50,7 @@ EVENTS: list[Event] = [
     WorkerCame("w1", INCARNATION),
     WorkerWent("w1", INCARNATION),
     ShardsLost(frozenset({ShardId(9)}), "fire"),
-    Waiting(5, 6, 7, late=2),
+    Waiting(5, 6, 7, late=2, pooled=1),
     Braked("ops", "new disks"),
 ]
 
@@ -86,6 +86,7 @@ def test_every_kind_of_event_is_counted() -> None:
         ("schedd_shards_lost_total", {"step": "fire"}, 1),
         ("schedd_queue_ready", {}, 5),
         ("schedd_queue_late", {}, 2),
+        ("schedd_queue_pooled", {}, 1),
         ("schedd_queue_running", {}, 6),
         ("schedd_timers_held", {}, 7),
         ("schedd_cluster_paused", {}, 1),

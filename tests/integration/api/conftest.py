@@ -144,6 +144,7 @@ async def api(dsn: str) -> AsyncIterator[Api]:
         services = Services(
             store=member.store.users,
             calendars=member.store.calendars,
+            pools=member.store.pools,
             pauses=member.store.pauses,
             backfills=member.store.backfills,
             dead_letters=member.store.dead_letters,

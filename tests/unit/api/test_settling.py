@@ -36,7 +36,10 @@ class Told:
             raise Unavailable("PostgreSQL: no answer")
         return Probe(NOW, Timeline(1), in_recovery=False)
 
-    async def unstarted_attempts(self, job: JobId, now: datetime) -> list[LiveRun]:
+    async def unstarted_attempts(
+        self, job: JobId, now: datetime, pool: tuple[str, str] | None = None
+    ) -> list[LiveRun]:
+        del pool
         if self.away:
             raise Unavailable("PostgreSQL: no answer")
         return [OUT] if OUT.start_by is not None and OUT.start_by > now else []

@@ -5,11 +5,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from schedd.core.ids import JobId, RunId, ShardId, Token
 from schedd.core.late import Room
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Priority, RunKey
 from schedd.core.placement import Need
+from schedd.core.pools import PoolKey, Rooms
 from schedd.core.ready_queue import CLASS_STEP, Head, ReadyQueue
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -259,3 +262,45 @@ def test_what_is_taken_at_once_is_what_one_by_one_gives() -> None:
     queue = filled()
     assert queue.take(20, goes) + queue.take(1_000, goes) == one_by_one
     assert len(one_by_one) + len(queue) == 59
+
+
+# -- Pools --
+
+
+def test_of_a_pool_so_many_go_as_it_has_room_for_and_the_rest_holds_nobody_up():
+    queue, pool = ReadyQueue(), PoolKey("default/p")
+    need = Need("shell", pool=pool)
+    queue.add([run(n, Priority.MEDIUM, waited=50 - n) for n in range(4)], need)
+    queue.add([run(9, Priority.HIGH, waited=1)], need)
+    queue.add([run(7, Priority.LOW, waited=1)], Need("shell"))
+    rooms = Rooms({pool: 2})
+    taken = queue.take(9, pools=rooms)
+    assert [int(one.key.run_id) for one in taken] == [9, 0, 7]
+    assert rooms.left == {pool: 0}
+    assert (len(queue), queue.pools()) == (3, {pool})
+
+
+def test_what_waits_for_a_pool_asks_workers_for_no_more_than_it_has_room_for():
+    queue, pool = ReadyQueue(), PoolKey("default/p")
+    need = Need("shell", slots=2, pool=pool)
+    queue.add([run(n, Priority.MEDIUM) for n in range(40)], need)
+    queue.add([run(n, Priority.LOW) for n in range(40, 80)], need)
+    [head] = queue.heads(pools=Rooms({pool: 3}))
+    assert (head.priority, head.slots, head.least) == (Priority.MEDIUM, 6, 2)
+    assert queue.heads(pools=Rooms({pool: 0})) == []
+    assert queue.count(lambda _: True) == 0
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_run_whose_job_left_a_full_pool_is_looked_up_anew(told: bool):
+    queue, pool = ReadyQueue(), PoolKey("default/p")
+    left, stays = run(1, Priority.MEDIUM), run(2, Priority.MEDIUM)
+    queue.add([left, stays], Need("shell", pool=pool))
+    rooms = Rooms({pool: 0})
+    assert queue.take(9, pools=rooms) == []
+    if told:
+        queue.unsort_pooled({left.job_id})
+    else:  # a scan finds it in the shard that it has moved to
+        queue.add([replace(left, shard=ShardId(7)), stays])
+    [found] = queue.take(9, pools=rooms)
+    assert found.key == left.key

@@ -23,6 +23,7 @@ from schedd.core.model import (
     Priority,
 )
 from schedd.core.pauses import NO_PAUSES, Pause, Pauses
+from schedd.core.pools import PoolKey
 from schedd.core.ready_queue import Head
 from schedd.core.records import Assignments, Unstarted
 from schedd.owner import late_runs
@@ -687,3 +688,57 @@ async def settled(world: World) -> float:
         if (wait := await world.dispatch.step()) > 0:
             return wait
     raise AssertionError("it never comes to rest")
+
+
+# -- Pools --
+
+POOL = PoolKey("default/p")
+
+
+async def test_a_full_pool_holds_nobody_up_and_asks_for_no_slots():
+    world = World()
+    line = world.attach(worker(), grant=50)
+    world.rows.places[POOL] = 2
+    pooled = replace(SHELL, pool=POOL)
+    world.definitions.jobs = {run(number).job_id: pooled for number in range(1, 3_001)}
+    world.board.put_runs([of(number, number, waited=60) for number in range(1, 3_001)], NOW)
+    world.board.put_runs([of(9_000, 9_000)], NOW)
+
+    await world.settle()
+
+    assert world.handed() == {1, 2, 9_000}
+    assert len(world.rows.drafts) == 3, "what has no place isn't tried"
+    assert not any(line.demanded[-1:])
+
+
+async def test_when_one_of_a_full_pool_has_ended_the_next_goes():
+    world = World()
+    world.attach(worker(), grant=50)
+    world.rows.places[POOL] = 1
+    world.definitions.default = replace(SHELL, pool=POOL)
+    world.board.put_runs([of(number, number) for number in (1, 2, 3)], NOW)
+    await world.settle()
+    assert world.handed() == {1}
+    world.rows.places[POOL] = 1
+    world.board.forget(run(1).key.run_id, run(1).job_id)
+    await world.settle()
+    assert world.handed() == {1, 2}
+
+
+async def test_less_room_than_was_thought_is_believed_until_it_is_looked_at_anew():
+    world = World()
+    world.attach(worker(), grant=50)
+    world.rows.places[POOL] = 3
+    world.definitions.default = replace(SHELL, pool=POOL)
+    world.board.put_runs([of(1, 1)], NOW)
+    await world.settle()
+    world.rows.places[POOL] = 0  # somebody lowered the limit
+    world.board.put_runs([of(2, 2)], NOW)
+    await world.settle()
+    assert world.handed() == {1}
+    assert len(world.board.ready) == 1
+    assert len(world.rows.drafts) <= 2
+    world.rows.places[POOL] = 1
+    world.seconds += 1
+    await world.settle()
+    assert world.handed() == {1, 2}

@@ -1,0 +1,272 @@
+"""Pools (PROTOCOL 3): a limit and a rate judged on rows as attempts are handed out."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from schedd.core.ids import ShardId
+from schedd.core.lifecycle import State
+from schedd.core.model import Draft, LiveRun, Loss, Overlap, Priority, Trigger
+from schedd.core.partition import shard_of, shard_of_pool
+from schedd.core.pools import NO_POOL, PoolKey, PoolRecord, Rate, pool_key
+from schedd.core.records import Conflict, JobRecord, TimerEdit, Unstarted
+from support.store import Member, World, draft, manual_run, ok, report
+
+NAME = "reports"
+POOL = pool_key("default", NAME)
+HERE = shard_of_pool("default", NAME)
+PER = timedelta(minutes=1)
+
+
+async def pool(
+    me: Member, limit: int | None = None, rate: Rate | None = None, name: str = NAME
+) -> PoolRecord:
+    made = await me.store.pools.set("default", name, limit, rate, 0, "ann", ok("set"))
+    assert isinstance(made, PoolRecord)
+    return made
+
+
+async def runs_of(me: Member, job: JobRecord, count: int) -> list[LiveRun]:
+    for _ in range(count):
+        await me.store.users.insert_run(
+            job.definition.job_id,
+            manual_run(),
+            Trigger.MANUAL,
+            Priority.MEDIUM,
+            None,
+            None,
+            ok("trigger"),
+        )
+    found = await me.store.owner.live_runs([job.shard], [State.PENDING])
+    return [run for run in found if run.job_id == job.definition.job_id]
+
+
+def wishes(runs: list[LiveRun], in_pool: PoolKey = POOL) -> list[Draft]:
+    return [draft(run, pool=in_pool, overlap=Overlap.ALLOW, overlap_limit=0) for run in runs]
+
+
+def lost(run: LiveRun) -> Loss:
+    assert run.incarnation is not None
+    return Loss(run.key, run.shard, run.token, run.incarnation, State.RETRYING, None)
+
+
+async def test_no_more_go_than_the_limit_leaves_whoever_asks(world: World) -> None:
+    """P3.21: the statement counts, not who drafts."""
+    me = await world.member()
+    await pool(me, limit=3)
+    first = await world.job(shard=HERE, due=None, pool=NAME)
+    second = await world.job(shard=HERE, due=None, pool=NAME)
+    runs = [*await runs_of(me, first, 2), *await runs_of(me, second, 3)]
+
+    answer = await me.assign(*wishes(runs))
+
+    assert [each.run.key for each in answer.assigned] == [run.key for run in runs[:3]]
+    assert answer.full == [run.key for run in runs[3:]]
+    assert (await me.assign(*wishes(runs[3:]))).assigned == []
+
+
+@pytest.mark.parametrize("ends", ["succeeded", "backs off", "lost", "given back"])
+async def test_a_place_is_free_again_however_an_attempt_ends(world: World, ends: str) -> None:
+    """P3.21: a turn that stayed open would take its place for ever."""
+    me = await world.member()
+    await pool(me, limit=1)
+    job = await world.job(shard=HERE, due=None, pool=NAME)
+    first, second = await runs_of(me, job, 2)
+    [given] = await me.assigned(*wishes([first]))
+    assert (await me.assign(*wishes([second]))).full == [second.key]
+    if ends == "given back":
+        claim = me.claim(HERE)
+        await me.store.owner.give_back(claim, [Unstarted(given.key, HERE, given.token)])
+    elif ends == "lost":
+        loss = lost(given)
+        assert await me.store.owner.rescue(me.claim(HERE), [loss]) == [given.key]
+    else:
+        state = State.SUCCEEDED if ends == "succeeded" else State.RETRYING
+        later = datetime.now(UTC) + PER
+        done = report(given, state=state, retry_at=later if state is State.RETRYING else None)
+        await me.store.results.accept([done])
+
+    await me.assigned(*wishes([second]))
+
+
+async def test_a_run_counts_where_it_was_handed_out_though_its_job_has_moved(world: World) -> None:
+    """P3.2: a move takes nothing from the pool that the run was handed out in."""
+    me = await world.member()
+    await pool(me, limit=1)
+    await pool(me, limit=1, name="other")
+    job = await world.job(shard=HERE, due=None, pool=NAME)
+    beside = await world.job(shard=HERE, due=None, pool=NAME)
+    [run] = await runs_of(me, job, 1)
+    [waits] = await runs_of(me, beside, 1)
+    [given] = await me.assigned(*wishes([run]))
+    moved = await edited(me, job, pool="other")
+    assert moved.shard == shard_of_pool("default", "other")
+
+    assert (await me.assign(*wishes([waits]))).full == [waits.key]
+    await me.store.results.accept([report(given)])
+    await me.assigned(*wishes([waits]))
+
+
+async def test_a_rate_counts_starts_in_any_window_and_not_what_never_started(world: World) -> None:
+    """P3.21: by times of handing out, a late start would make one too many in its minute."""
+    me = await world.member()
+    await pool(me, rate=Rate(2, PER))
+    job = await world.job(shard=HERE, due=None, pool=NAME)
+    runs = await runs_of(me, job, 5)
+    [back] = await me.assigned(*wishes(runs[:1]))
+    await me.store.owner.give_back(me.claim(HERE), [Unstarted(back.key, HERE, back.token)])
+    first, second = await me.assigned(*wishes(runs[1:3]))
+    await me.store.results.accept([report(first), report(second)])
+    assert (await me.assign(*wishes(runs[3:4]))).full == [runs[3].key]
+
+    now = datetime.now(UTC)
+    await world.sql(
+        "UPDATE pool_turns SET assigned_at = %s, start_by = %s, counted_at = %s WHERE run_id = %s",
+        *(now - PER - timedelta(seconds=3), now - PER + timedelta(seconds=2)),
+        *(now - PER + timedelta(seconds=1), first.key.run_id),
+    )
+    assert (await me.assign(*wishes(runs[3:4]))).full == [runs[3].key], "it started late"
+    standing = (await me.store.owner.pools([POOL]))[POOL]
+    assert standing.until_free is not None
+    assert timedelta(0) < standing.until_free < timedelta(seconds=1.1)
+    await world.sql(
+        "UPDATE pool_turns SET counted_at = %s WHERE run_id = %s",
+        *(now - PER - timedelta(milliseconds=50), first.key.run_id),
+    )
+    [_] = await me.assigned(*wishes(runs[3:4]))
+    assert (await me.assign(*wishes(runs[4:]))).full == [runs[4].key]
+
+
+async def test_nothing_of_a_paused_pool_goes_and_what_needs_none_does(world: World) -> None:
+    """P3.21: a pause is judged as a full pool is."""
+    me = await world.member()
+    await pool(me, limit=9)
+    await me.store.pools.pause("default", NAME, True, "moving", "ann", ok("pause"))
+    job = await world.job(shard=HERE, due=None, pool=NAME)
+    free = await world.job(shard=HERE, due=None)
+    [waits], [goes] = await runs_of(me, job, 1), await runs_of(me, free, 1)
+    answer = await me.assign(*wishes([waits]), *wishes([goes], NO_POOL))
+    assert [each.run.key for each in answer.assigned] == [goes.key]
+    assert answer.full == [waits.key]
+    await me.store.pools.pause("default", NAME, False, "", "ann", ok("resume"))
+    await me.assigned(*wishes([waits]))
+
+
+async def test_who_changes_a_pool_waits_for_what_is_being_handed_out_of_it(world: World) -> None:
+    """P3.21: else a lower limit is `ok` while a batch under the old one is about to commit."""
+    me, user = await world.member(), await world.member(take=False)
+    await pool(me, limit=9)
+    held, free = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def hold(connection):
+        connection.exec_driver_sql(f"SELECT 1 FROM shards WHERE id = {HERE} FOR NO KEY UPDATE")
+        loop.call_soon_threadsafe(held.set)
+        asyncio.run_coroutine_threadsafe(free.wait(), loop).result()
+
+    holding = asyncio.create_task(me.store.database.call(hold))
+    await held.wait()
+    changing = asyncio.create_task(pool(user, limit=1))
+    done, _ = await asyncio.wait([changing], timeout=0.2)
+    assert not done
+    free.set()
+    await holding
+    assert (await changing).limit == 1
+
+
+async def test_turns_are_forgotten_when_nothing_asks_for_them(world: World) -> None:
+    me = await world.member()
+    await pool(me, limit=2, rate=Rate(100, timedelta(seconds=1)))
+    job = await world.job(shard=HERE, due=None, pool=NAME)
+    for _ in range(3):
+        [run] = await runs_of(me, job, 1)
+        [given] = await me.assigned(*wishes([run]))
+        await me.store.results.accept([report(given)])
+        await world.sql(
+            "UPDATE pool_turns SET assigned_at = assigned_at - interval '1 min',"
+            " start_by = start_by - interval '1 min'"
+        )
+    assert await world.sql("SELECT count(*) FROM pool_turns") == [(1,)]
+
+
+# -- Moving --
+
+
+async def edited(me: Member, job: JobRecord, *, pool: str) -> JobRecord:
+    changed = replace(job.definition, generation=job.definition.generation + 1, pool=pool)
+    moved = await me.store.users.update_job(
+        job.definition.job_id, job.definition.generation, changed, TimerEdit(), ok("update")
+    )
+    assert isinstance(moved, JobRecord), moved
+    return moved
+
+
+async def test_a_job_moves_with_all_that_stands_by_its_shard(world: World) -> None:
+    """P3.2: a run of it goes on under a greater token."""
+    me = await world.member()
+    await pool(me, limit=3)
+    job = await world.job(shard=5)
+    waiting = await runs_of(me, job, 2)
+    [given] = await me.assigned(*wishes(waiting[:1], NO_POOL))
+    before = {row.id: row.epoch for row in await me.store.membership.read_shards()}
+
+    moved = await edited(me, job, pool=NAME)
+
+    assert moved.shard == HERE
+    for run in (given, waiting[1]):
+        row = await world.run_row(run.key.run_id)
+        assert row["shard"] == HERE
+    shards = {shard for [shard] in await world.sql("SELECT shard FROM live")}
+    assert shards == {HERE}
+    after = {row.id: row.epoch for row in await me.store.membership.read_shards()}
+    assert after[HERE] > max(before[HERE], before[ShardId(5)])
+    assert after[ShardId(5)] == before[ShardId(5)]
+    stale = await me.assign(*wishes(waiting[1:]))
+    assert stale.assigned == []
+    await me.take(HERE)
+    again = wishes([replace(waiting[1], shard=HERE, generation=2)])
+    [went] = await me.assigned(*again)
+    assert went.token > given.token
+
+
+async def test_a_job_taken_out_of_its_pool_goes_to_the_shard_of_its_id(world: World) -> None:
+    me = await world.member()
+    await pool(me, limit=3)
+    job = await world.job(shard=HERE, pool=NAME)
+    assert (await edited(me, job, pool="")).shard == shard_of(job.definition.job_id)
+
+
+# -- Whose pool it is --
+
+
+async def test_a_job_needs_a_pool_that_is_there(world: World) -> None:
+    """P3.21: else its runs would wait for a pool that nobody can look up."""
+    me = await world.member()
+    record = replace((await world.job()).definition, pool="none")
+    job = await world.job()
+    answer = await me.store.users.update_job(
+        job.definition.job_id,
+        1,
+        replace(record, job_id=job.definition.job_id, generation=2, name=job.definition.name),
+        TimerEdit(),
+        ok("update"),
+    )
+    assert isinstance(answer, Conflict)
+    assert answer.what == "pool"
+    assert (
+        await world.sql("SELECT generation FROM jobs WHERE job_id = %s", job.definition.job_id)
+    ) == [(1,)]
+
+
+async def test_a_pool_is_deleted_once_nothing_uses_it(world: World) -> None:
+    me = await world.member()
+    await pool(me, limit=3)
+    job = await world.job(shard=HERE, pool=NAME, name="etl")
+    assert await me.store.pools.delete("default", NAME, ok("delete"), 5) == ["etl"]
+    await edited(me, job, pool="")
+    assert await me.store.pools.delete("default", NAME, ok("delete"), 5) is True
+    assert await me.store.pools.delete("default", NAME, ok("delete"), 5) is False

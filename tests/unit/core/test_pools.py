@@ -1,0 +1,33 @@
+"""Pools: how much room is left, and who of the queue it is for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from schedd.core.pools import NO_POOL, PoolKey, Rooms, Standing, pool_key
+
+P = PoolKey("default/p")
+OPEN = Standing(limit=None, rate=None, paused=False, running=0, recent=0)
+
+
+@pytest.mark.parametrize(
+    ("standing", "room"),
+    [
+        (replace(OPEN, limit=3, running=1), 2),
+        (replace(OPEN, limit=3, running=5), 0),
+        (replace(OPEN, rate=100, recent=98), 2),
+        (replace(OPEN, limit=3, running=2, rate=100, recent=0), 1),
+        (replace(OPEN, limit=3, rate=100, recent=100), 0),
+        (replace(OPEN, limit=3, paused=True), 0),
+    ],
+)
+def test_the_room_is_what_both_limit_and_rate_leave(standing: Standing, room: int) -> None:
+    assert standing.room == room
+
+
+def test_a_pool_of_no_name_is_none_and_has_room() -> None:
+    assert pool_key("default", "") == NO_POOL
+    assert Rooms().fits(NO_POOL)
+    assert not Rooms().fits(P)

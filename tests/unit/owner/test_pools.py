@@ -1,0 +1,80 @@
+"""What an owner knows of its pools between two statements, and when it looks again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+from schedd.core.pools import PoolKey, Standing
+from schedd.owner.pools import Pools
+
+A, B = PoolKey("default/a"), PoolKey("default/b")
+FREE = Standing(limit=3, rate=None, paused=False, running=1, recent=0)
+FULL = replace(FREE, running=3)
+
+
+@dataclass
+class Rows:
+    """How full the pools are, and which were asked for."""
+
+    standings: dict[PoolKey, Standing]
+    asked: list[set[PoolKey]] = field(default_factory=list)
+    now: float = 100.0
+    ended: int = 0
+
+    async def pools(self, pools: Collection[PoolKey]) -> dict[PoolKey, Standing]:
+        self.asked.append({*pools})
+        return {pool: self.standings[pool] for pool in pools if pool in self.standings}
+
+    def known(self) -> Pools:
+        store: Any = self
+        return Pools(store, lambda: self.ended, boot=lambda: self.now)
+
+
+async def test_a_pool_is_looked_at_once_a_second_while_it_has_room() -> None:
+    rows = Rows({A: FREE, B: FREE})
+    pools = rows.known()
+    rooms = await pools.look({A})
+    rooms.take(A)
+    rows.ended += 1
+    assert (await pools.look({A, B})).left == {A: 1, B: 2}
+    rows.now += 1
+    await pools.look({A, B})
+    assert rows.asked == [{A}, {B}, {A, B}]
+
+
+async def test_a_full_one_is_looked_at_again_when_an_attempt_has_ended() -> None:
+    rows = Rows({A: FULL})
+    pools = rows.known()
+    assert not (await pools.look({A})).fits(A)
+    await pools.look({A})
+    rows.ended, rows.standings[A] = 1, FREE
+    assert (await pools.look({A})).fits(A)
+    assert len(rows.asked) == 2
+
+
+async def test_one_whose_rate_is_used_up_is_looked_at_when_a_start_counts_no_more() -> None:
+    used = Standing(None, 9, paused=False, running=0, recent=9, until_free=timedelta(seconds=0.3))
+    rows = Rows({A: used})
+    pools = rows.known()
+    await pools.look({A})
+    assert abs(pools.wait() - 0.3) < 1e-6
+    rows.now += 0.2
+    await pools.look({A})
+    rows.now += 0.1001
+    assert pools.wait() == 0.0
+    await pools.look({A})
+    assert len(rows.asked) == 2
+
+
+async def test_one_that_isnt_there_has_no_room_and_one_that_was_full_after_all_is_read_anew() -> (
+    None
+):
+    rows = Rows({B: FREE})
+    pools = rows.known()
+    assert (await pools.look({A, B})).left == {A: 0, B: 2}
+    pools.forget({B})
+    await pools.look({A, B})
+    assert rows.asked == [{A, B}, {B}]
