@@ -27,8 +27,10 @@ from typing import Final
 
 from schedkit.clock import boottime
 from workerd import cgroups
+from workerd.controllers import Controllers
 from workerd.cradle import PATIENCE, Cradle, received
 from workerd.launcher import BORN
+from workerd.programs import Program
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +78,8 @@ class Launcher:
         self._unborn: _Birth | None = None
         self._running: _Running | None = None
         self._held = cgroups.make(tree)
+        self.controllers = Controllers(tree)
+        """Of all that will be born."""
         try:
             self.give_back(self._newborn(PATIENCE_AT_START))
         except OSError:
@@ -95,6 +99,21 @@ class Launcher:
                 return cradle
             self._leave(cradle)
         return self._newborn(PATIENCE)
+
+    def take_bound(self, program: Program) -> Cradle:
+        """A new one, whose cgroup has this program's limits, and which isn't to be given back.
+
+        Raises:
+            OSError: none can be had now: EAGAIN.
+        """
+        cradle = self._newborn(PATIENCE)
+        try:
+            cradle.bound(self.controllers, program)
+        except OSError as error:
+            self._leave(cradle)
+            told = f"no limits for it: {error.strerror}"
+            raise OSError(errno.EAGAIN, told, error.filename) from error
+        return cradle
 
     def give_back(self, cradle: Cradle) -> None:
         """It is alone, and may be used again."""

@@ -16,6 +16,7 @@ Invariants
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -23,7 +24,7 @@ import signal
 import time
 from pathlib import Path
 
-_NAME = "workerd-{}"
+NAME = "workerd-{}"
 FORGOTTEN = 300.0
 """Seconds after which a tree that nobody holds, and that is empty, is removed by another worker."""
 _LOOK = 0.01
@@ -31,18 +32,23 @@ _NONE_BELOW = 2
 """Links of a folder that has no folder in it."""
 
 
-def place(mountinfo: str, cgroup: str) -> Path | None:
+def place(mountinfo: str, cgroup: str, controller: str = "") -> Path | None:
     """The folder of a process's own version 2 cgroup; None when it has none, or it isn't mounted.
 
     `mountinfo` and `cgroup` are the texts of these files of the process in /proc. Where version 1
-    is mounted beside it (hybrid), version 2 is the entry with number 0 and no controllers.
+    is mounted beside it (hybrid), version 2 is the entry with number 0 and no controllers; with
+    `controller` the one of version 1 that has it.
     """
-    own = next((line[3:] for line in cgroup.splitlines() if line.startswith("0::")), None)
+    entries = (line.split(":", 2) for line in cgroup.splitlines())
+    own = next((path for _, names, path in entries if controller in names.split(",")), None)
     if own is None:
         return None
     for line in mountinfo.splitlines():
         fields, _, described = line.partition(" - ")
-        if described.split(" ", 1)[0] != "cgroup2":
+        kind, _, options = described.split(" ", 2)
+        if kind != ("cgroup" if controller else "cgroup2"):
+            continue
+        if controller and controller not in options.split(","):
             continue
         root, mount = fields.split()[3:5]
         below = os.path.relpath(own, root)
@@ -51,14 +57,38 @@ def place(mountinfo: str, cgroup: str) -> Path | None:
     return None
 
 
-def tree_of(mark: str) -> Path | None:
-    """Where this process would keep the cgroups of its attempts; None without version 2."""
+def own(controller: str = "") -> Path | None:
+    """The folder of this process's own cgroup: of version 2, or the one with a controller of 1."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text()
-        own = place(mounts, Path("/proc/self/cgroup").read_text())
+        return place(mounts, Path("/proc/self/cgroup").read_text(), controller)
     except OSError:  # no /proc, or one that tells nothing
         return None
-    return None if own is None else own / _NAME.format(mark)
+
+
+def delegated(folder: Path) -> bool:
+    """Whether a cgroup is marked as delegated: by systemd, or by who set its attribute."""
+    for name in ("user.delegate", "trusted.delegate"):
+        with contextlib.suppress(OSError):
+            return os.getxattr(folder, name) == b"1"
+    return False
+
+
+def writable(folder: Path) -> bool:
+    """Whether this process may make cgroups there."""
+    return os.access(folder, os.W_OK)
+
+
+def tree_of(mark: str) -> Path | None:
+    """Where this process would keep the cgroups of its attempts; None without version 2.
+
+    In its own; or beside it, where it was started in a leaf of the one that is delegated to it.
+    """
+    here = own()
+    if here is None:
+        return None
+    home = here.parent if not delegated(here) and delegated(here.parent) else here
+    return home / NAME.format(mark)
 
 
 def make(tree: Path) -> int:
@@ -84,7 +114,7 @@ def remove_forgotten(parent: Path, age: float = FORGOTTEN) -> int:
 
     Returns how many were removed. What can't be looked at, or removed, is left.
     """
-    return sum(_removed_forgotten(path, age) for path in parent.glob(_NAME.format("*")))
+    return sum(_removed_forgotten(path, age) for path in parent.glob(NAME.format("*")))
 
 
 def _removed_forgotten(tree: Path, age: float) -> bool:
@@ -142,7 +172,7 @@ def clear(path: Path, mark: str, patience: float = 1.5) -> int:
 
     Gives up after `patience` seconds. Returns how many processes were killed.
     """
-    if path.name != _NAME.format(mark) or not path.is_dir():
+    if path.name != NAME.format(mark) or not path.is_dir():
         return 0
     killed = len(_members(path))
     deadline = time.monotonic() + patience
@@ -156,7 +186,7 @@ def clear(path: Path, mark: str, patience: float = 1.5) -> int:
 def end(tree: Path, mark: str, slot: str) -> bool:
     """SIGKILL all that stands in one cgroup of a worker's tree; whether nothing lives there."""
     path = tree / slot
-    if tree.name != _NAME.format(mark) or path.parent != tree:
+    if tree.name != NAME.format(mark) or path.parent != tree:
         return True
     _kill(path)
     try:

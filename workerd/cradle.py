@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from typing import BinaryIO, Final
 
 from workerd import cgroups, procs
+from workerd.controllers import Controllers, Hold
+from workerd.core.bounds import WITHIN, out_of_memory
 from workerd.launcher import BORN, ENDED, HEAD, Order
 from workerd.limits import at_limit
 from workerd.programs import Begun, Program
@@ -34,8 +36,17 @@ class Cradle:
         self._pid = pid
         self._socket = ours
         self._killed = False
+        self._hold: Hold | None = None
         self.pid = 0
         """Of the program."""
+        self.excess = WITHIN
+        """What that had wanted more of than it might have."""
+
+    def bound(self, controllers: Controllers, program: Program) -> None:
+        """Set its limits on the cgroup, once and for all. Raises OSError if that can't be done."""
+        helpers = 0 if program.user is None else 1  # `privileges`
+        self._hold = controllers.hold(self.slot, program.bounds, helpers)
+        self._hold.take(self._pid)
 
     def start(self, program: Program, mark: str, out: int, err: int) -> None:
         """Start it. Raises as `Plain` does, and a `Begun` when the cradle was lost meanwhile."""
@@ -47,11 +58,19 @@ class Cradle:
                 pid, number, about_cwd = BORN.unpack(received(self._socket, BORN.size))
             except OSError as error:
                 self.kill()
+                if self.overran():  # by its program, before that could begin
+                    raise ValueError(out_of_memory(program.bounds)) from error
                 raise Begun(errno.EAGAIN, "a cradle was lost", program.argv[0]) from error
         if not pid:
             about = str(program.cwd) if about_cwd else program.argv[0]
             raise OSError(number, os.strerror(number), about)
         self.pid = pid
+        if self._hold is not None:
+            self._hold.begun()
+
+    def overran(self) -> bool:
+        """Whether something in it was killed for want of memory; then all of it is to go."""
+        return self._hold is not None and self._hold.excess().memory
 
     @property
     def slot(self) -> str:
@@ -64,6 +83,12 @@ class Cradle:
 
     def wait(self) -> int:
         """What the cradle tells of its end; where it was killed, so was the program."""
+        code = self._told()
+        if self._hold is not None:
+            self.excess = self._hold.excess()
+        return code
+
+    def _told(self) -> int:
         try:
             self._socket.settimeout(None)
             (code,) = ENDED.unpack(received(self._socket, ENDED.size))
@@ -96,7 +121,7 @@ class Cradle:
 
     def remove(self) -> bool:
         """Away with its cgroup; False when something in it still lives."""
-        if not self._group.remove():
+        if not self._group.remove() or not (self._hold is None or self._hold.remove()):
             return False
         self._socket.close()
         return True
@@ -122,6 +147,7 @@ def _order(program: Program, mark: str) -> Order:
         cwd=_text(str(program.cwd)),
         umask=-1 if program.umask is None else program.umask,
         user=None if user is None else (user.pw_uid, user.pw_gid),
+        files=program.bounds.files,
     )
 
 

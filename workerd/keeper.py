@@ -33,7 +33,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from workerd import cgroups, journal, procs
+from workerd import cgroups, controllers, journal, procs
 from workerd.core.doom import SLACK, Doom, Mortal
 from workerd.lease import Lease
 
@@ -122,7 +122,10 @@ def _sweep(path: Path, picture: Mapping[int, int]) -> int:
     left = journal.read(path)
     if left is None:
         return 0
-    killed = cgroups.clear(left.tree, left.mark) if left.tree is not None else 0
+    killed = 0
+    if left.tree is not None:
+        killed = cgroups.clear(left.tree, left.mark)
+        controllers.forget(left.mark)
     return killed + procs.sweep(
         left.sessions, lambda environ: environ.get(procs.MARK) == left.mark, picture
     )

@@ -28,6 +28,7 @@ import ctypes
 import errno
 import json
 import os
+import resource
 import signal
 import socket
 import struct
@@ -63,6 +64,8 @@ class Order:
     """-1: as it is."""
     user: tuple[int, int] | None
     """uid and gid; it is in no other group then."""
+    files: int = 0
+    """Open at once, at most; 0: as many as this process may. A cradle has no order after such."""
 
     def encoded(self) -> bytes:
         """For the wire."""
@@ -157,6 +160,10 @@ def _serve(worker: socket.socket) -> bool:
 
 
 def _started(order: Order, files: Sequence[int]) -> subprocess.Popen[bytes]:
+    if order.files:
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        least = order.files if most == resource.RLIM_INFINITY else min(order.files, most)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (least, least))
     return started(
         [_bytes(each) for each in order.argv],
         {_bytes(name): _bytes(value) for name, value in order.env.items()},

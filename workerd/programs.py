@@ -13,11 +13,12 @@ import os
 import pwd
 import signal
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from workerd import procs
+from workerd.core.bounds import WITHIN, Bounds, Excess
 from workerd.privileges import started
 
 
@@ -35,6 +36,8 @@ class Program:
     """That are masked in its output."""
     lost_kill_after: float | None = None
     """Seconds from the loss of the worker's lease to its killing; None: it may finish."""
+    bounds: Bounds = field(default_factory=Bounds)
+    """What it may have at most. Kept in a cgroup alone."""
 
 
 class Begun(OSError):
@@ -57,9 +60,16 @@ class Process(Protocol):
         """Kill its process group and reap it: its exit code, or minus the signal that ended it."""
         ...
 
+    @property
+    def excess(self) -> Excess:
+        """What it had wanted more of than it might have, when `wait` has returned."""
+        ...
+
 
 class Plain:
     """A child of this process, in no cgroup of its own."""
+
+    excess = WITHIN
 
     def __init__(self, program: Program, mark: str, out: int, err: int) -> None:
         """Start it; `out` and `err` are open files.
@@ -68,6 +78,7 @@ class Plain:
             OSError: it can't be started; a `Begun`, when it was and is no more.
             ValueError: an argument or a variable can't be passed on, such as one with a zero byte.
         """
+        assert not program.bounds, "without a cgroup none is kept, and none is taken"
         user = program.user
         self._process = started(
             program.argv,

@@ -23,8 +23,9 @@ import uuid
 from pathlib import Path
 from typing import NoReturn
 
-from workerd import cgroups, procs
+from workerd import cgroups, controllers, procs
 from workerd.births import Launcher
+from workerd.core.bounds import Bounds
 from workerd.core.doom import Mortal
 from workerd.core.ids import Key
 from workerd.cradle import Cradle
@@ -54,6 +55,8 @@ class Sessions:
         self._handlers = handlers
         mark = str(uuid.uuid4())
         tree = cgroups.tree_of(mark) if wanted else None
+        if tree is not None:
+            _step_aside(tree.parent)
         self.journal = Journal(directory, mark, tree)
         self.lease = Lease()
         """What the keeper knows of it; to be told of each refresh."""
@@ -66,7 +69,7 @@ class Sessions:
         self._orphans = Orphans(mark, None if self._launcher is None else self._launcher.tree)
         self._cradles: dict[Key, Cradle] = {}
         """Those in use, or not known to be empty."""
-        self._mortal: set[Key] = set()
+        self._once: set[Key] = set()
         """Attempts whose cradles aren't used again."""
         self._over: set[Key] = set()
         self._leaders: dict[int, Key] = {}
@@ -78,6 +81,14 @@ class Sessions:
     def grouped(self) -> bool:
         """Whether each attempt has a cgroup."""
         return self._launcher is not None
+
+    def lacking(self, bounds: Bounds) -> str:
+        """Why an attempt can't be held to these bounds here; empty when it can."""
+        if not bounds:
+            return ""
+        if self._launcher is None:
+            return "no limits on this worker: its attempts have no cgroups (its log says why)"
+        return self._launcher.controllers.lacking(bounds)
 
     @property
     def _pictured(self) -> bool:
@@ -93,7 +104,12 @@ class Sessions:
         """
         if self._launcher is None:
             return Plain(program, self.journal.mark, out, err)
-        cradle = self._cradles[key] = self._launcher.take()
+        if program.bounds:
+            cradle = self._launcher.take_bound(program)
+            self._once.add(key)
+        else:
+            cradle = self._launcher.take()
+        self._cradles[key] = cradle
         try:
             cradle.start(program, self.journal.mark, out, err)
         except (OSError, ValueError):
@@ -126,7 +142,7 @@ class Sessions:
             self._keeper.watch_lease()
         slot = ""
         if key in self._cradles:
-            self._mortal.add(key)
+            self._once.add(key)
             slot = self._cradles[key].slot
         return Mortal(process.pid, process.start, kill_after, key.run, key.token, slot)
 
@@ -183,13 +199,13 @@ class Sessions:
         cradle = self._cradles.get(key)
         if cradle is None:
             return True
-        if key not in self._mortal and cradle.reusable():
+        if key not in self._once and cradle.reusable():
             self._launcher.give_back(cradle)
         elif not cradle.remove():
             cradle.kill()
             return False
         del self._cradles[key]
-        self._mortal.discard(key)
+        self._once.discard(key)
         self._over.discard(key)
         return True
 
@@ -208,6 +224,9 @@ class Sessions:
             log.warning("can't look for what attempts left: %s; trying again", error.strerror)
         for key, pid in [*self._unkilled.items()]:
             self.kill(pid, key)
+        for key, cradle in [*self._cradles.items()]:
+            if key not in self._over and cradle.overran():  # version 1 kills one process alone
+                cradle.kill()
         for key in [*self._over]:
             self.empty(key)
         if self._launcher is not None:
@@ -241,6 +260,13 @@ class Sessions:
         self.journal.close()
 
 
+def _step_aside(home: Path) -> None:
+    try:
+        controllers.step_aside(home)
+    except OSError as error:
+        log.warning("the cgroup %s can't be divided: %s", home, error.strerror)
+
+
 def _launcher(tree: Path | None, mark: str, *, wanted: bool) -> Launcher | None:
     why = "no version 2 hierarchy is mounted" if wanted else "cgroups = false"
     if tree is not None:
@@ -250,6 +276,7 @@ def _launcher(tree: Path | None, mark: str, *, wanted: bool) -> Launcher | None:
             why = f"{error.strerror}: {error.filename}"
         else:
             log.info("each attempt of a program has a cgroup of its own, under %s", tree)
+            log.info("controllers for limits of attempts: %s", launcher.controllers)
             if forgotten := cgroups.remove_forgotten(tree.parent):
                 log.info("removed %d empty trees of workers whose spools are gone", forgotten)
             return launcher

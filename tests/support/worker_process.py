@@ -39,6 +39,8 @@ class WorkerProcess:
         self.config = ""
         """TOML for what has no flag."""
         self.environ: dict[str, str] = {}
+        self.cgroup: Path | None = None
+        """Where it is started, if not where the test stands."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -54,12 +56,17 @@ class WorkerProcess:
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in self.flags.items()]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "workerd", f"--config={file}", *flags],
+                [*self._moved(), sys.executable, "-m", "workerd", f"--config={file}", *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self.environ},
             )
+
+    def _moved(self) -> list[str]:
+        if self.cgroup is None:
+            return []
+        return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self.cgroup / "cgroup.procs")]
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
@@ -126,11 +133,13 @@ async def cluster(
     environ: dict[str, str] | None = None,
     ahead: timedelta = timedelta(),
     ttl: float = 15.0,
+    cgroup: Path | None = None,
     **how: str,
 ) -> AsyncIterator[tuple[FakeMember, WorkerProcess]]:
     """A member that acknowledges results, and a worker that is attached and has slots granted.
 
     `ahead`: by how much the member's time is ahead of this host's. `ttl`: of the worker's lease.
+    `cgroup`: where the worker is started.
     """
     async with FakeMember(ttl=ttl) as member:
         member.acknowledge_results = True
@@ -138,6 +147,7 @@ async def cluster(
         worker = WorkerProcess(home, [member.address], **how)
         worker.config = config
         worker.environ = environ or {}
+        worker.cgroup = cgroup
         worker.start()
         try:
             await (await member.attached()).granted_at_least(1)

@@ -6,6 +6,8 @@
 Invariants
 - A stop that we asked for explains the end, whatever the exit code: a program that catches SIGTERM
   and exits 0 has not done its work.
+- What was killed for want of memory has failed, whatever its first process made of it. One that was
+  refused another process, and ended well all the same, has ended well.
 - The same outcome has the same digest in every process and version: the encoding is fixed here.
 """
 
@@ -14,10 +16,11 @@ from __future__ import annotations
 import hashlib
 import signal
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum, auto
 
+from workerd.core.bounds import Bounds, Excess, out_of_memory
 from workerd.core.capture import Piece
 from workerd.core.ids import Key
 
@@ -108,6 +111,17 @@ def exited(code: int, output: tuple[Piece, ...], success_codes: Collection[int] 
         return Outcome(Verdict.FAILED, Reason.SIGNAL, error, exit_code=128 - code, output=output)
     reason = Reason.DONT_RETRY if code == DONT_RETRY_CODE else Reason.EXIT_CODE
     return Outcome(Verdict.FAILED, reason, f"exit code {code}", exit_code=code, output=output)
+
+
+def judged(outcome: Outcome, bounds: Bounds, excess: Excess) -> Outcome:
+    """The outcome of a program that ended by itself, in view of its bounds."""
+    if excess.memory:
+        error, code = out_of_memory(bounds), 128 + signal.SIGKILL
+        return Outcome(Verdict.FAILED, Reason.SIGNAL, error, code, output=outcome.output)
+    if excess.processes and outcome.verdict is Verdict.FAILED:
+        told = f"{outcome.error}; it wanted more processes (limit {bounds.processes})"
+        return replace(outcome, error=told)
+    return outcome
 
 
 def digest(key: Key, outcome: Outcome) -> bytes:

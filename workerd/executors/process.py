@@ -18,6 +18,7 @@ import os
 import signal
 
 from schedkit.clock import utcnow
+from workerd.core.bounds import Excess
 from workerd.core.capture import Capture, Piece
 from workerd.core.ids import Key
 from workerd.core.masking import Mask
@@ -100,6 +101,11 @@ class Child:
     async def ended(self) -> int:
         """Its exit code, or minus the signal that ended it."""
         return await asyncio.shield(self._exited)
+
+    @property
+    def excess(self) -> Excess:
+        """What it had wanted more of than it might have, when it has ended."""
+        return self._process.excess
 
     def terminate(self) -> None:
         """Ask the whole group to end."""

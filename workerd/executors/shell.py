@@ -23,7 +23,8 @@ from typing import BinaryIO
 from schedkit import failpoints
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd.core.outcome import Outcome, Reason, Verdict, exited, stopped
+from workerd.core.bounds import Bounds
+from workerd.core.outcome import Outcome, Reason, Verdict, exited, judged, stopped
 from workerd.executors.base import Attempt, Stop
 from workerd.executors.process import Child
 from workerd.executors.scratch import Scratch
@@ -51,11 +52,11 @@ class Shell:
         self._account = _own_account()
 
     def objection(self, assignment: pb.Assignment) -> str:
-        """Fields that this worker doesn't know yet are refused, not ignored."""
+        """What it can't be held to here isn't run."""
         action = assignment.shell
         if not action.argv and not action.script:
             return "shell has neither argv nor script"
-        return "not built yet: shell.limits" if action.HasField("limits") else ""
+        return self._sessions.lacking(_bounds(action))
 
     async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
         """Start it, and stay with it until nothing of it is left."""
@@ -113,7 +114,8 @@ async def _stay(child: Child, attempt: Attempt, stop: Stop) -> Outcome:
         child.close()
     if stop.cause is not None:
         return stopped(stop.cause, output=output)
-    return exited(code, output, attempt.assignment.shell.success_codes)
+    action = attempt.assignment.shell
+    return judged(exited(code, output, action.success_codes), _bounds(action), child.excess)
 
 
 @contextlib.contextmanager
@@ -141,6 +143,7 @@ def _program(
             umask=action.umask or None,
             secrets=[value.encode() for value in variables.values()],
             lost_kill_after=attempt.kill_after if attempt.dies_with_lease else None,
+            bounds=_bounds(action),
         )
 
 
@@ -174,6 +177,11 @@ def _environment(
         "SCHEDD_PAYLOAD_FILE": str(payload),
         **({"TRACEPARENT": trace} if (trace := attempt.assignment.traceparent) else {}),
     }
+
+
+def _bounds(action: job_pb2.ShellAction) -> Bounds:
+    limits = action.limits
+    return Bounds(limits.memory_bytes, limits.processes, limits.files)
 
 
 def _user(name: str) -> pwd.struct_passwd:

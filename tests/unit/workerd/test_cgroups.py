@@ -15,6 +15,10 @@ HYBRID = """\
 40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd
 41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
 """
+BOTH = f"""\
+{HYBRID}\
+42 31 0:39 / /sys/fs/cgroup/cpu,memory rw,relatime - cgroup cgroup rw,cpu,memory
+"""
 OWN = "9:name=systemd:/elsewhere\n4:memory:/other\n0::/system.slice/workerd.service\n"
 
 
@@ -31,6 +35,14 @@ OWN = "9:name=systemd:/elsewhere\n4:memory:/other\n0::/system.slice/workerd.serv
 )
 def test_the_own_cgroup_is_found_below_its_mount(mounts: str, own: str, expected: str) -> None:
     assert cgroups.place(mounts, own) == Path(expected)
+
+
+def test_a_controller_that_version_1_has_is_found_in_its_own_hierarchy() -> None:
+    own = "7:cpu,memory:/a/b\n9:name=systemd:/elsewhere\n0::/c\n"
+    assert cgroups.place(BOTH, own, "memory") == Path("/sys/fs/cgroup/cpu,memory/a/b")
+    assert cgroups.place(BOTH, own) == Path("/sys/fs/cgroup/unified/c")
+    assert cgroups.place(BOTH, own, "pids") is None
+    assert cgroups.place(HYBRID, own, "memory") is None
 
 
 @pytest.mark.parametrize(

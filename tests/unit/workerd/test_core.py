@@ -8,11 +8,22 @@ from datetime import UTC, datetime
 
 import pytest
 
+from workerd.core.bounds import WITHIN, Bounds, Excess
 from workerd.core.capture import KEEP, Capture
 from workerd.core.cluster_time import ClusterTime, JudgingClock, RoundTrip
 from workerd.core.grants import Head, Share, deal
 from workerd.core.ids import Address, Key, RunId, Token
-from workerd.core.outcome import Cause, Content, Outcome, Reason, Verdict, digest, exited, stopped
+from workerd.core.outcome import (
+    Cause,
+    Content,
+    Outcome,
+    Reason,
+    Verdict,
+    digest,
+    exited,
+    judged,
+    stopped,
+)
 from workerd.core.trust import Trust
 
 A, B, C = Address("a:1"), Address("b:1"), Address("c:1")
@@ -309,3 +320,23 @@ def test_the_digest_is_the_same_for_ever() -> None:
     assert digest(Key(RunId("r"), Token(1)), outcome).hex() == (
         "ab69404c2ae8edff1530efc945e2306ee3d50bbd2cf3655766a6c359b297fb0c"
     )
+
+
+BOUNDS = Bounds(memory=3 << 19, processes=4)
+
+
+@pytest.mark.parametrize("code", [0, 1, -9])
+def test_what_was_killed_for_want_of_memory_has_failed_whatever_its_first_process_says(
+    code: int,
+) -> None:
+    outcome = judged(exited(code, ()), BOUNDS, Excess(memory=True, processes=True))
+    assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, Reason.SIGNAL)
+    assert (outcome.error, outcome.exit_code) == ("killed: out of memory (limit 1536 KiB)", 137)
+
+
+def test_who_fails_for_want_of_a_process_says_so_and_who_copes_says_nothing() -> None:
+    wanted = Excess(processes=True)
+    told = judged(exited(2, ()), BOUNDS, wanted).error
+    assert told == "exit code 2; it wanted more processes (limit 4)"
+    assert judged(exited(0, ()), BOUNDS, wanted) == exited(0, ())
+    assert judged(exited(2, ()), BOUNDS, WITHIN) == exited(2, ())

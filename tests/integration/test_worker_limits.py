@@ -1,0 +1,207 @@
+"""What a program may have at most: memory, processes, files; and what is said when it wants more.
+
+The limits are the kernel's own, in whichever version of cgroups has its controllers on this host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+
+from schedproto.v1 import common_pb2, job_pb2
+from schedproto.v1 import worker_service_pb2 as pb
+from support import controllers
+from support.fake_member import FakeMember
+from support.wait import PATIENCE, wait_until_async
+from support.worker_process import WorkerProcess, cluster
+from workerd import procs
+
+pytestmark = pytest.mark.skipif(
+    controllers.version() == 0, reason="no controllers of memory and processes that may be used"
+)
+MIB = 1 << 20
+Start = Callable[[Path], AbstractAsyncContextManager[tuple[FakeMember, WorkerProcess]]]
+
+
+@pytest.fixture
+def started() -> Start:
+    """A cluster whose worker may limit its attempts, and leaves no cgroup behind."""
+
+    @contextlib.asynccontextmanager
+    async def start(home: Path) -> AsyncIterator[tuple[FakeMember, WorkerProcess]]:
+        with controllers.delegated() as folder:
+            async with cluster(home, cgroup=folder) as (member, worker):
+                yield member, worker
+            mark = mark_of(worker)
+            assert controllers.left(mark) == []
+
+    return start
+
+
+def mark_of(worker: WorkerProcess) -> str:
+    found = re.search(r"of its own, under \S*/workerd-(\S+)", worker.log.read_text())
+    assert found is not None
+    return found[1]
+
+
+def shell(*argv: str, user: str = "", **limits: int) -> job_pb2.ShellAction:
+    return job_pb2.ShellAction(argv=argv, user=user, limits=job_pb2.ShellAction.Limits(**limits))
+
+
+def python(script: str, **limits: int) -> job_pb2.ShellAction:
+    return shell(sys.executable, "-c", script, **limits)
+
+
+def running(word: str) -> list[int]:
+    """Processes whose command line has this word."""
+    found = []
+    for process in procs.everyone():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if word.encode() in Path(f"/proc/{process.pid}/cmdline").read_bytes():
+                found.append(process.pid)
+    return found
+
+
+def text(result: pb.Result) -> str:
+    return b"".join(piece.data for piece in result.output).decode()
+
+
+EATER = """
+import os, time
+if os.fork():
+    time.sleep(300)
+eaten = [b"x" * (1 << 20) for _ in range(300)]
+time.sleep(300)
+"""
+
+
+async def test_a_program_that_eats_memory_past_its_limit_is_killed_whole_and_tells_why(
+    tmp_path: Path, started: Start
+) -> None:
+    async with started(tmp_path) as (member, _):
+        stream = await member.attached()
+        key = await stream.assign(shell=python(EATER, memory_bytes=64 * MIB))
+        result = await stream.result_of(key)
+        assert result.outcome == pb.Result.OUTCOME_FAILED
+        assert result.reason == common_pb2.REASON_SIGNAL
+        assert result.error == "killed: out of memory (limit 64 MiB)"
+        assert result.exit_code == 137
+        within = await stream.assign(shell=shell("echo", "fits", memory_bytes=64 * MIB))
+        assert text(await stream.result_of(within)) == "fits\n"
+
+
+BOMB = """
+import os, time
+while True:
+    try:
+        os.fork()
+    except BlockingIOError:
+        time.sleep(0.2)
+"""
+
+
+async def test_a_fork_bomb_has_its_processes_and_its_neighbours_start_and_end_on_time(
+    tmp_path: Path, started: Start
+) -> None:
+    async with started(tmp_path) as (member, _):
+        stream = await member.attached()
+        mark = f"bomb = '{tmp_path}'"
+        bomb = await stream.assign(shell=python(f"{mark}\n{BOMB}", processes=20), kill_after=0)
+        await wait_until_async(lambda: len(running(mark)) == 20, PATIENCE, "all it may have")
+        neighbour = await stream.assign(argv=["sh", "-c", "sh -c 'echo started'; echo ended"])
+        result = await stream.result_of(neighbour, timeout=5.0)
+        assert text(result) == "started\nended\n"
+        assert len(running(mark)) == 20
+        await stream.send(cancels=[pb.Cancel(key=bomb)])
+        assert (await stream.result_of(bomb)).reason == common_pb2.REASON_BY_USER
+        assert running(mark) == []
+
+
+async def test_a_program_that_fails_for_want_of_a_process_tells_so(
+    tmp_path: Path, started: Start
+) -> None:
+    async with started(tmp_path) as (member, _):
+        stream = await member.attached()
+        fails = await stream.assign(
+            shell=shell("sh", "-c", "sleep 1 & sleep 1 & wait", processes=2)
+        )
+        result = await stream.result_of(fails)
+        assert result.outcome == pb.Result.OUTCOME_FAILED
+        assert result.error.endswith("; it wanted more processes (limit 2)")
+        copes = await stream.assign(
+            shell=python("import os\ntry: os.fork()\nexcept OSError: print('copes')", processes=1)
+        )
+        result = await stream.result_of(copes)
+        assert (result.outcome, text(result)) == (pb.Result.OUTCOME_SUCCEEDED, "copes\n")
+
+
+OPENER = """
+import errno
+files = []
+try:
+    while True:
+        files.append(open("/dev/null"))
+except OSError as error:
+    print(errno.errorcode[error.errno], files[-1].fileno() + 1)
+"""
+
+
+async def test_a_program_that_opens_too_many_files_is_told_emfile(
+    tmp_path: Path, started: Start
+) -> None:
+    async with started(tmp_path) as (member, _):
+        stream = await member.attached()
+        result = await stream.result_of(await stream.assign(shell=python(OPENER, files=50)))
+        assert text(result) == "EMFILE 50\n", result.error
+        result = await stream.result_of(await stream.assign(shell=python("")))
+        assert result.outcome == pb.Result.OUTCOME_SUCCEEDED, "the next one has its own"
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may run jobs as another user")
+async def test_another_user_has_the_limits_too_and_cant_lift_them(
+    tmp_path: Path, started: Start
+) -> None:
+    async with started(tmp_path) as (member, _):
+        stream = await member.attached()
+        script = "ulimit -n; (ulimit -n 100) || ulimit -n"
+        limits = {"memory_bytes": 32 * MIB, "processes": 2, "files": 32}
+        key = await stream.assign(shell=shell("sh", "-c", script, user="nobody", **limits))
+        assert text(await stream.result_of(key)).startswith("32\n32\n")
+
+
+async def test_a_limit_so_low_that_nothing_begins_is_a_failure_and_not_tried_for_ever(
+    tmp_path: Path, started: Start
+) -> None:
+    async with started(tmp_path) as (member, _):
+        stream = await member.attached()
+        result = await stream.result_of(await stream.assign(shell=shell("true", memory_bytes=4096)))
+        assert result.outcome == pb.Result.OUTCOME_FAILED
+        assert "killed: out of memory (limit 4 KiB)" in result.error
+
+
+@pytest.mark.parametrize("limit", ["memory_bytes", "processes", "files"])
+async def test_what_cant_be_limited_isnt_run(tmp_path: Path, limit: str) -> None:
+    async with cluster(tmp_path, config="cgroups = false") as (member, _):
+        stream = await member.attached()
+        refusal = await stream.refusal_of(await stream.assign(shell=shell("true", **{limit: 64})))
+        assert refusal.why == pb.Refusal.WHY_UNABLE
+        assert "no limits on this worker" in refusal.detail
+
+
+async def test_a_killed_worker_leaves_no_limits_behind(tmp_path: Path, started: Start) -> None:
+    async with started(tmp_path) as (member, worker):
+        stream = await member.attached()
+        limits = {"memory_bytes": 64 * MIB, "processes": 8}
+        key = await stream.assign(shell=shell("sleep", "300", **limits))
+        await stream.holds(key, pb.Holding.STATE_RUNNING)
+        mark = mark_of(worker)
+        worker.kill()
+        await wait_until_async(lambda: not controllers.left(mark), PATIENCE, "no cgroup left")
