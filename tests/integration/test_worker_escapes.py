@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -145,6 +146,37 @@ async def test_a_worker_that_is_killed_as_it_starts_leaves_neither_cgroup_nor_pr
     await wait_until_async(lambda: not made[0].exists(), 5.0, "no cgroup left")
     for pid in launchers:
         await gone(pid, within=2.0)
+
+
+TWICE_DETACHED = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        with open(sys.argv[1], "w") as mark:
+            mark.write(str(os.getpid()))
+        os.execve("/bin/sleep", ["sleep", "984"], {})
+    os._exit(0)
+while True:
+    signal.pause()
+"""
+
+
+async def test_what_ignores_sigterm_forks_twice_and_detaches_is_gone_1_s_after_its_kill(
+    tmp_path: Path, started: Start
+) -> None:
+    async with started(tmp_path) as (member, _):
+        stream = await member.attached()
+        mark = tmp_path / "detached"
+        argv = [sys.executable, "-c", TWICE_DETACHED, str(mark)]
+        key = await stream.assign(argv=argv, kill_after=1.0)
+        pid = await pid_in(mark)
+        asked = boottime()
+        await stream.send(cancels=[pb.Cancel(key=key)])
+        await gone(pid, within=1.0 + 1.0)
+        assert boottime() - asked >= 1.0, "it ignores the asking"
+        assert (await stream.result_of(key)).reason == common_pb2.REASON_BY_USER
 
 
 def looks(keeper: int) -> int:
