@@ -32,6 +32,14 @@ class Retry(TypedDict, total=False):
     fail_on: Sequence[str]
 
 
+class Limits(TypedDict, total=False):
+    """What a program may have at most: see `docs/semantics.md`, "Limits"."""
+
+    memory_bytes: int
+    processes: int
+    files: int
+
+
 class Shell(TypedDict, total=False):
     """A program and its arguments, or a script with its interpreter."""
 
@@ -45,7 +53,7 @@ class Shell(TypedDict, total=False):
     stdin: str
     stdin_text: str
     success_codes: Sequence[int]
-    limits: Form
+    limits: Limits
     umask: int
 
 
@@ -185,6 +193,7 @@ __all__ = [
     "InvalidArgument",
     "JobSpec",
     "Length",
+    "Limits",
     "Retry",
     "Shell",
     "When",

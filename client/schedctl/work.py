@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from schedctl import bounds
 from schedctl.failure import Failure, standard_input
 from schedctl.session import INSTANT, Guard, When
 from schedkit.jsonform import FormErrors, Problem, from_json, standard
@@ -64,6 +65,7 @@ FLAG_OF: Final = {field: f"--{flag.replace('_', '-')}" for flag, field in PLAIN.
     "require": "--require",
     "prefer": "--prefer",
     "labels": "--label",
+    **bounds.FLAG_OF,
 }
 """Fields to the flags that set them."""
 
@@ -89,6 +91,7 @@ def work_options(command: F) -> F:
             click.option("--env", multiple=True, metavar="KEY=VALUE", help="For the command."),
             click.option("--cwd", metavar="DIR", help="Where the command runs."),
             click.option("--user", metavar="NAME", help="As whom the command runs."),
+            bounds.options,
             click.option("--payload", metavar="JSON|@FILE|-", help="What the work is given."),
             click.option("--priority", metavar="high|medium|low", help="[default: medium]"),
             click.option("--retry", metavar="KEY=VALUE,…", help="max_attempts=4,backoff=10s,…"),
@@ -280,6 +283,7 @@ def _shell(flags: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:
         "env": _pairs("--env", flags.get("env")),
         "cwd": flags.get("cwd"),
         "user": flags.get("user"),
+        "limits": bounds.form(flags),
     }
     shell = {key: value for key, value in own.items() if value}
     return {"argv": list(argv), **shell} if argv else shell

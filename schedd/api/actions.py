@@ -16,6 +16,8 @@ _METHOD: Final = re.compile(r"[A-Za-z]{1,20}")
 _VARIABLE: Final = re.compile(r"[^\s=]+")
 _LAST_CODE: Final = 255
 _LAST_UMASK: Final = 0o777
+_LEAST_MEMORY: Final = 1 << 20
+_LEAST_FILES: Final = 16
 _USER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,31}\$?", re.ASCII)
 MOST_FILES: Final = 20
 """Of variables, that a shell job may name."""
@@ -69,9 +71,21 @@ def _shell(shell: job_pb2.ShellAction) -> Iterator[Violation]:
     for path in shell.env_from[:MOST_FILES]:
         if not path.startswith("/"):
             yield Violation("shell.env_from", f"{path[:140]!r} isn't an absolute path")
+    yield from _limits(shell.limits)
     for name in shell.env:
         if not _VARIABLE.fullmatch(name) or not name.isprintable():
             yield Violation("shell.env", f"{name!r} isn't the name of a variable")
+
+
+def _limits(limits: job_pb2.ShellAction.Limits) -> Iterator[Violation]:
+    """0 is none. What is too little for any program is a slip, such as of the unit."""
+    for field, given, least, told in (
+        ("memory_bytes", limits.memory_bytes, _LEAST_MEMORY, f"{_LEAST_MEMORY} (1 MiB)"),
+        ("files", limits.files, _LEAST_FILES, f"{_LEAST_FILES}"),
+    ):
+        if 0 < given < least:
+            problem = f"{given} is too little for any program: at least {told}"
+            yield Violation(f"shell.limits.{field}", problem)
 
 
 def _http(http: job_pb2.HttpAction) -> Iterator[Violation]:

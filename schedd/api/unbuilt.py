@@ -19,7 +19,6 @@ FIELDS: dict[str, frozenset[str]] = {
             "retention",
         }
     ),
-    "schedd.v1.ShellAction": frozenset({"limits"}),
     "schedd.v1.WatchRunsRequest": frozenset({"namespace", "job"}),
     "schedd.v1.ListJobsRequest": frozenset({"filter"}),
 }

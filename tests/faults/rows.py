@@ -196,6 +196,7 @@ ROWS: Sequence[Row] = (
             "tests/integration/test_worker_shell.py",
             "tests/integration/test_worker_survival.py",
             "tests/integration/test_worker_escapes.py",
+            "tests/integration/test_worker_limits.py",
             "tests/unit/workerd/test_sessions.py",
         ),
     ),

@@ -10,7 +10,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from schedd.api import calls, unbuilt
 from schedd.api.errors import Unbuilt
-from schedproto.v1 import job_pb2, peer_service_pb2, worker_service_pb2
+from schedproto.v1 import job_pb2, job_service_pb2, peer_service_pb2, worker_service_pb2
 
 ROOT = Path(__file__).parents[3]
 SOURCES = "\n".join(
@@ -105,7 +105,6 @@ def test_a_field_that_is_accepted_is_read_somewhere(field):
 
 
 def test_a_deep_field_is_refused_with_its_path():
-    limits = job_pb2.ShellAction.Limits(files=10)
-    job = job_pb2.Job(shell=job_pb2.ShellAction(limits=limits))
-    with pytest.raises(Unbuilt, match=r"shell\.limits"):
-        unbuilt.refuse_unbuilt(job)
+    request = job_service_pb2.CreateJobRequest(job=job_pb2.Job(pool="db"))
+    with pytest.raises(Unbuilt, match=r"job\.pool"):
+        unbuilt.refuse_unbuilt(request)

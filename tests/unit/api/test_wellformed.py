@@ -204,6 +204,13 @@ def test_what_no_worker_can_take_for_a_user_a_umask_or_a_file_is_a_violation(fie
     assert set(violations(job(shell=shell))) == {f"shell.{field}"}
 
 
+@pytest.mark.parametrize(("field", "value"), [("memory_bytes", 64), ("files", 3)])
+def test_a_limit_that_leaves_no_program_anything_is_a_violation(field, value):
+    limits = job_pb2.ShellAction.Limits(**{field: value})
+    shell = job_pb2.ShellAction(argv=["true"], limits=limits)
+    assert set(violations(job(shell=shell))) == {f"shell.limits.{field}"}
+
+
 @pytest.mark.parametrize("name", ["", "A=B", "A B", "A\n", "\x1b"])
 def test_what_is_no_variables_name_is_a_violation(name):
     shell = job_pb2.ShellAction(argv=["true"], env={name: "x"})

@@ -103,6 +103,37 @@ async def test_other_actions_are_flags(ctl, member, flags, action):
         assert dict(sent.grpc.metadata) in ({}, {"A": "b: c"})
 
 
+async def test_limits_are_flags_and_a_patch_changes_what_it_names(ctl, member):
+    member.say("CreateJob", lambda request: request.job)
+    flags = ["--limit-memory", "64MiB", "--limit-processes", "20", "--limit-files", "256"]
+    ended = await ctl("job", "create", "x", "--on-demand", *flags, "--", "true")
+    assert ended.code == 0, ended.err
+    made = member.heard("CreateJob")[0].job
+    limits = made.shell.limits
+    assert (limits.memory_bytes, limits.processes, limits.files) == (64 << 20, 20, 256)
+    member.say("GetJob", made)
+    member.say("UpdateJob", lambda request: request.job)
+    ended = await ctl("job", "patch", "x", "--limit-memory", "1GiB")
+    assert ended.code == 0, ended.err
+    limits = member.heard("UpdateJob")[-1].job.shell.limits
+    assert (limits.memory_bytes, limits.processes, limits.files) == (1 << 30, 20, 256)
+
+
+@pytest.mark.parametrize(
+    ("flag", "told"),
+    [
+        ("--limit-memory=64MB", "'64MB' is no size"),
+        ("--limit-files=0", "--limit-files: 0 is no limit"),
+        ("--limit-processes=many", "--limit-processes"),
+    ],
+)
+async def test_a_limit_that_is_none_is_refused_by_its_flag(ctl, member, flag, told):
+    ended = await ctl("job", "create", "x", "--on-demand", flag, "--", "true")
+    assert ended.code == 2
+    assert told in ended.err
+    assert member.heard("CreateJob") == []
+
+
 async def test_at_may_be_counted_from_now(ctl, member):
     member.say("CreateJob", lambda request: request.job)
     before = datetime.now(UTC)
