@@ -1,0 +1,30 @@
+"""Limits of programs, through the cluster: as a person sets them, and as a person is told."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from schedclient import SyncClient
+from support import controllers
+from support.cluster import DevCluster
+from support.wait import PATIENCE
+
+
+@pytest.mark.skipif(
+    controllers.version() != 1, reason="a development cluster's workers have no cgroup delegated"
+)
+def test_a_job_that_is_out_of_memory_says_so_and_by_which_limit(
+    calm: DevCluster, calm_client: SyncClient
+) -> None:
+    eater = ["--", sys.executable, "-c", "x = b'x' * (300 << 20)"]
+    flags = ["--limit-memory", "64MiB", "--limit-processes", "10", "--max-attempts", "1"]
+    made = calm.schedctl("job", "create", "eater", "--on-demand", *flags, *eater)
+    assert made.returncode == 0, made.stderr
+    limits = calm_client.jobs.get("eater").to_json(snake=True)["shell"]["limits"]
+    assert limits == {"memory_bytes": 64 << 20, "processes": 10, "files": 0}
+    run = calm_client.runs.wait(calm_client.jobs.trigger("eater"), timeout=PATIENCE)
+    assert (run.state, run.reason) == ("FAILED", "SIGNAL")
+    (attempt,) = calm_client.runs.attempts(run.run_id)
+    assert attempt.error == "killed: out of memory (limit 64 MiB)"
