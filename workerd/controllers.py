@@ -169,7 +169,8 @@ class Controllers:
 
     def __str__(self) -> str:
         had = [*self._passed, *(f"{name} (version 1)" for name in self._beside)]
-        return ", ".join(had) or "none"
+        lacking = (self.lacking(Bounds(memory=1)), self.lacking(Bounds(processes=1)))
+        return "; ".join((", ".join(sorted(had)) or "none", *filter(None, lacking)))
 
     def lacking(self, bounds: Bounds) -> str:
         """Why these bounds can't be kept here; empty when they can."""
