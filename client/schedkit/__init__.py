@@ -12,9 +12,10 @@
     failpoints  places where a test breaks a daemon; nothing unless armed
     service   a daemon's life under a service manager (notify: what it tells it)
     jsonform  messages of the wire as JSON, one way everywhere
+    outward   calls of others' services: addresses that may be called, signatures, keys in files
 
 Invariants
 - Nothing here knows jobs, runs or shards; only the wire's package may be imported.
 - A module has two users or more; what has one belongs to that one.
-- No extra is needed: the standard library, grpcio and protobuf.
+- No extra is needed: the standard library, grpcio and protobuf. `outward` needs the daemons'.
 """

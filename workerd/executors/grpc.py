@@ -36,6 +36,7 @@ from schedkit.clock import utcnow
 from schedkit.endpoints import Endpoint, endpoint_of, method_of
 from schedkit.headers import reserved_metadata
 from schedkit.jsonform import standard
+from schedkit.outward.targets import ForbiddenTarget, Targets
 from schedproto.v1 import job_handler_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.capture import KEEP, Piece
@@ -44,7 +45,6 @@ from workerd.executors import reflection
 from workerd.executors.base import Attempt, Stop, payload_bytes, until_stopped
 from workerd.executors.reflection import Metadata, NotThere, Unfit
 from workerd.executors.roots import system_roots
-from workerd.executors.targets import ForbiddenTarget, Targets
 from workerd.limits import at_limit, limit_in, need_descriptor
 
 CONNECT_WITHIN: Final = 10.0

@@ -21,15 +21,15 @@ from yarl import URL
 
 from schedkit.clock import utcnow
 from schedkit.headers import reserved
+from schedkit.outward.secrets import keys
+from schedkit.outward.signing import signature
+from schedkit.outward.targets import ForbiddenTarget, Targets
 from schedkit.patterns import Pattern
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.capture import KEEP, Piece
 from workerd.core.outcome import MAX_ERROR, Content, Outcome, Reason, Verdict, stopped
 from workerd.executors.base import Attempt, Stop, payload_bytes, until_stopped
-from workerd.executors.secrets import keys
-from workerd.executors.signing import signature
-from workerd.executors.targets import ForbiddenTarget, Targets
 from workerd.limits import at_limit
 
 MAX_HOPS = 5

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from schedkit import failpoints
+from schedkit.outward.secrets import variables as variables_of
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.bounds import Bounds
@@ -28,7 +29,6 @@ from workerd.core.outcome import Outcome, Reason, Verdict, exited, judged, stopp
 from workerd.executors.base import Attempt, Stop
 from workerd.executors.process import Child
 from workerd.executors.scratch import Scratch
-from workerd.executors.secrets import variables as variables_of
 from workerd.limits import at_limit, need_descriptor
 from workerd.programs import Begun, Program
 from workerd.sessions import Sessions

@@ -15,6 +15,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_reflection.v1alpha import reflection_pb2
 
 from schedkit.clock import utcnow
+from schedkit.outward.targets import Targets
 from schedproto.v1 import common_pb2, job_handler_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.descriptors import open_files
@@ -24,7 +25,6 @@ from workerd.executors import grpc as executors_grpc
 from workerd.executors import reflection
 from workerd.executors.base import Attempt, Stop
 from workerd.executors.grpc import Grpc, judged, metadata_of, run_request, target_of
-from workerd.executors.targets import Targets
 
 Answers = Callable[[Any], Sequence[FileDescriptorProto]]
 

@@ -7,7 +7,7 @@ import socket
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from workerd.executors.targets import ForbiddenTarget, Targets
+from schedkit.outward.targets import ForbiddenTarget, Targets
 
 PUBLIC, INSIDE = "93.184.215.14", "10.0.0.1"
 

@@ -1,4 +1,4 @@
-"""What stands in files on the worker, never in a definition: variables, and keys that sign.
+"""What stands in files on a daemon's host, never in a definition: variables, and keys that sign.
 
     env_from       NAME=value a line; blank lines and those that begin with # say nothing; one pair
                    of quotes around a value, either kind, is left out
@@ -7,7 +7,7 @@
 
 Invariants
 - Only files below a directory that the worker's own configuration names are read, wherever links
-  lead: whoever writes jobs reads nothing else of a worker by them.
+  lead: whoever writes jobs reads nothing else of a host by them.
 - No message holds a value, or a line that can't be read.
 """
 

@@ -1,4 +1,4 @@
-"""Which addresses HTTP and gRPC jobs may call: public ones, and this host where a worker allows it.
+"""Which addresses jobs may have called: public ones, and this host where its daemon allows it.
 
 Invariants
 - The address that was checked is the address that is connected to: the check sits in the resolver,
