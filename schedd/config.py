@@ -1,5 +1,6 @@
 """The configuration of `schedd`: file, environment (`SCHEDD_…`) and flags into one value."""
 
+import re
 import socket
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -72,6 +73,50 @@ class CatchUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Notifications:
+    """What jobs may have people told by. The same in all members: any of them may be who tells."""
+
+    signing_key: Path | None = None
+    """A file of keys (`whsec_…` a line) that webhooks are signed with; without it they aren't."""
+    commands: tuple[str, ...] = ()
+    """Programs, by their absolute paths, that jobs may have members run."""
+    allow_loopback: bool = False
+    """Whether webhooks may call this very host."""
+
+    def __post_init__(self) -> None:
+        for program in self.commands:
+            if not Path(program).is_absolute():
+                raise ValueError(f"commands: {program!r} isn't an absolute path")
+
+
+@dataclass(frozen=True, slots=True)
+class Smtp:
+    """The mail server that notifications are given to."""
+
+    host: str = ""
+    """Empty: no job can have mail sent."""
+    port: int = 587
+    security: Literal["starttls", "tls", "none"] = "starttls"
+    user: str = ""
+    password: str = secret("")
+    mail_from: str = ""
+    """Whom mail is from."""
+    ca: Path | None = None
+    """PEM file of who may vouch for the server; the system's roots if not given."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.port < 65_536:
+            raise ValueError("port must be from 1 to 65535")
+        if self.host and not _ADDRESS.fullmatch(self.mail_from):
+            raise ValueError(f"mail_from {self.mail_from!r} isn't a mail address")
+        if self.user and self.security == "none":
+            raise ValueError("user and password go with starttls or tls alone")
+
+
+_ADDRESS: Final = re.compile(r"[^\s@<>,;:]+@[^\s@<>,;:]+")
+
+
+@dataclass(frozen=True, slots=True)
 class Tls:
     """PEM files for everything between members, workers and clients."""
 
@@ -108,6 +153,8 @@ class Config:
     etcd: Etcd = Etcd()
     postgres: Postgres = Postgres()
     catch_up: CatchUp = CatchUp()
+    notifications: Notifications = Notifications()
+    smtp: Smtp = Smtp()
     tls: Tls = Tls()
 
     def __post_init__(self) -> None:

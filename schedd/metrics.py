@@ -90,6 +90,19 @@ class Metrics:
         )
         self.running = gauge("schedd_queue_running", "Runs of this member's shards that run.")
         self.timers = gauge("schedd_timers_held", "Timers held in memory, due within the horizon.")
+        self.notified = counter(
+            "schedd_notifications_sent", "Notifications that were delivered.", "way"
+        )
+        self.notify_failed = counter(
+            "schedd_notification_tries_failed", "Tries to deliver one that failed.", "way"
+        )
+        self.notify_given_up = counter(
+            "schedd_notifications_given_up", "Notifications that nobody took in a day.", "way"
+        )
+        self.notifications_wait = gauge(
+            "schedd_notifications_waiting",
+            "Notifications of this member's shards that aren't delivered, up to 10,000.",
+        )
         self.pulse = Pulse()
         gauge(
             "schedd_event_loop_longest_block_seconds",

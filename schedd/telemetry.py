@@ -34,6 +34,8 @@ from schedd.core.events import (
     Fired,
     GreaterTokenSeen,
     NeverStarted,
+    NotificationsWait,
+    Notified,
     Refused,
     RunsRescued,
     ShardsLost,
@@ -194,6 +196,23 @@ def _braked(metrics: Metrics, event: Braked) -> None:
         log.warning("the cluster is paused by %s: %s", event.by, event.note or "no note")
 
 
+def _notified(metrics: Metrics, event: Notified) -> None:
+    way = event.way.value.lower()
+    if not event.error:
+        metrics.notified.labels(way).inc()
+        return
+    metrics.notify_failed.labels(way).inc()
+    if event.given_up:
+        metrics.notify_given_up.labels(way).inc()
+        log.error("a notification by %s is given up: %s", way, event.error)
+    else:
+        log.info("a notification by %s failed, and is tried again: %s", way, event.error)
+
+
+def _notifications_wait(metrics: Metrics, event: NotificationsWait) -> None:
+    metrics.notifications_wait.set(event.count)
+
+
 SEEN: Final[Mapping[type[Event], Callable[[Metrics, Any], None]]] = {
     Fired: _fired,
     AssignedRuns: _assigned,
@@ -208,6 +227,8 @@ SEEN: Final[Mapping[type[Event], Callable[[Metrics, Any], None]]] = {
     ShardsLost: _shards_lost,
     Waiting: _waiting,
     Braked: _braked,
+    Notified: _notified,
+    NotificationsWait: _notifications_wait,
 }
 """What is done with each kind of event."""
 

@@ -89,7 +89,7 @@ def _limits(limits: job_pb2.ShellAction.Limits) -> Iterator[Violation]:
 
 
 def _http(http: job_pb2.HttpAction) -> Iterator[Violation]:
-    if not _is_url(http.url):
+    if not is_url(http.url):
         yield Violation("http.url", f"{http.url!r} isn't an http or https URL")
     if http.method and not _METHOD.fullmatch(http.method):
         yield Violation("http.method", f"{http.method[:60]!r} isn't an HTTP method")
@@ -144,7 +144,8 @@ def _twice(field: str, names: Iterable[str]) -> Iterator[Violation]:
         yield Violation(field, f"{name[:60]!r} is given twice")
 
 
-def _is_url(text: str) -> bool:
+def is_url(text: str) -> bool:
+    """Whether it is an http or https address with a host."""
     if not re.match(r"https?://[^/\s]+", text):
         return False
     try:

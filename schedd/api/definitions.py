@@ -29,6 +29,7 @@ from schedd.core.model import (
     Priority,
     RetryPolicy,
 )
+from schedd.core.notifications import LATE_AFTER, Notice, Notices
 from schedd.core.pools import pool_key
 from schedd.core.records import PinnedCalendar, StoredDefinition
 from schedd.core.schedule import (
@@ -70,7 +71,7 @@ SINCE_LEVEL_4 = (
     *("start_deadline", "run_timeout", "heartbeat_timeout"),
 )
 SINCE_LEVEL_5 = ("grpc",)
-SINCE_LEVEL_6 = ("pool",)
+SINCE_LEVEL_6 = ("pool", "on_failure", "on_recovery", "on_dead_letter", "on_late")
 """What an owner of the level before would pass over in silence."""
 
 STANDING = ("paused", "pause_note", "paused_until")
@@ -113,9 +114,9 @@ def spec_of(job: job_pb2.Job) -> job_pb2.Job:
 def _level(spec: job_pb2.Job) -> int:
     """The least version of definitions that knows all that this one says."""
     plain: Message = spec
-    words = (*spec.retry.retry_on, *spec.retry.fail_on)
     if any(_says(plain, path) for path in SINCE_LEVEL_6):
         return 6
+    words = (*spec.retry.retry_on, *spec.retry.fail_on)
     if any(_says(plain, path) for path in SINCE_LEVEL_5) or any(map(is_grpc_status, words)):
         return 5
     if any(_says(plain, path) for path in SINCE_LEVEL_4):
@@ -211,6 +212,32 @@ def definition_of(
         prefer=_matches(spec.prefer),
         placement=Placement(_word(job_pb2.Placement.Name(spec.placement), "PLACEMENT_", "SPREAD")),
         pool=pool_key(namespace, spec.pool),
+        notices=_notices(spec),
+    )
+
+
+def _notices(spec: job_pb2.Job) -> Notices | None:
+    found = Notices(
+        failure=_notice(spec, "on_failure"),
+        recovery=_notice(spec, "on_recovery"),
+        dead_letter=_notice(spec, "on_dead_letter"),
+        late=_notice(spec, "on_late"),
+    )
+    return None if found == Notices() else found
+
+
+def _notice(spec: job_pb2.Job, field: str) -> Notice | None:
+    plain: Message = spec
+    if not plain.HasField(field):
+        return None
+    said: job_pb2.Notification = getattr(plain, field)
+    return Notice(
+        webhook=said.webhook,
+        command=tuple(said.command),
+        email=tuple(said.email),
+        threshold=said.threshold or 1,
+        silence=seconds(said.silence),
+        after=_given(said, "after", LATE_AFTER),
     )
 
 

@@ -14,6 +14,7 @@ from uuid import uuid4
 from schedd.api import (
     definitions,
     excluding,
+    notices,
     paging,
     pools,
     reckoning,
@@ -51,6 +52,7 @@ async def create_job(
     calendars = await excluding.calendars_of(services, namespace, job)
     validation.check(job, now, calendars=calendars)
     await pools.check_there(services, namespace, job.pool)
+    notices.check_means(services, job)
     record = stored_jobs.new_record(
         caller, job, JobId(uuid4()), namespace, now, ephemeral=False, calendars=calendars
     )
@@ -127,6 +129,7 @@ async def update_job(
     calendars = await excluding.calendars_of(services, stored.namespace, new)
     reckoning.check_edit(old, new, now, stored.calendars, calendars)
     await pools.check_there(services, stored.namespace, new.pool)
+    notices.check_means(services, new, old)
     spec = definitions.spec_of(new)
     if spec.cron == old.cron:
         definitions.keep_dialect(old, spec)

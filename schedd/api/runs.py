@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID, uuid4
 
-from schedd.api import backfilling, definitions, logs, paging, pools, validation, views
+from schedd.api import backfilling, definitions, logs, notices, paging, pools, validation, views
 from schedd.api.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -41,6 +41,7 @@ async def submit_run(
     spec.name, spec.namespace, spec.on_demand = request.name, namespace, True
     validation.check(spec, now, scheduled=False)
     await pools.check_there(services, namespace, spec.pool)
+    notices.check_means(services, spec)
     delay = request.delay.ToTimedelta()
     if delay.total_seconds() < 0:
         raise _wrong("delay", "must not be negative")

@@ -7,6 +7,7 @@ from typing import Final
 
 from schedd.core.late import DEFAULTS, LateLimits
 from schedd.core.model import AuditEntry
+from schedd.core.notifications import NO_MEANS, Means
 from schedd.ports import (
     BackfillStore,
     CalendarStore,
@@ -52,6 +53,8 @@ class Services:
     version: str
     cluster_id: str
     late: LateLimits = DEFAULTS
+    means: Means = NO_MEANS
+    """What jobs may have people told by."""
 
 
 @dataclass(frozen=True, slots=True)

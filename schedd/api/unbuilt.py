@@ -12,10 +12,6 @@ FIELDS: dict[str, frozenset[str]] = {
     "schedd.v1.Job": frozenset(
         {
             "after",
-            "on_failure",
-            "on_recovery",
-            "on_dead_letter",
-            "on_late",
             "retention",
         }
     ),

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from google.protobuf.message import Message
 
-from schedd.api import actions, excluding
+from schedd.api import actions, excluding, notices
 from schedd.api.definitions import OF_INSTANTS, compiled, definition_of, instant, seconds
 from schedd.api.errors import Unbuilt, Violation, refuse
 from schedd.api.unbuilt import refuse_unbuilt
@@ -150,6 +150,7 @@ def faults(
     yield from _match_violations("require", job.require)
     yield from _match_violations("prefer", job.prefer)
     yield from actions.violations(job)
+    yield from notices.violations(job)
     yield from note_violations(job.pause_note, "pause_note")
     if job.pause_note and not job.paused and scheduled:
         yield Violation("pause_note", "goes with paused: true alone")

@@ -100,6 +100,7 @@ class Daemon:
             identity = configured.identity(config, port, http.port)
             parts = build(Ground(config, identity, store, clock, etcd, access, cluster_id))
             stack.push_async_callback(parts.peers.close)
+            stack.push_async_callback(parts.sender.close)
             terms = Terms(config.name, cluster_id, configured.VERSION, config.worker_ttl)
             await serve(grpc_server, parts, terms, reflection=config.reflection)
             stack.push_async_callback(grpc_server.stop, GRACE)

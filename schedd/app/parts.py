@@ -11,6 +11,7 @@ from schedd.cluster_clock import DatabaseClock
 from schedd.config import Config
 from schedd.core.absence import Departures
 from schedd.core.ids import SHARDS, IncarnationId, ShardId
+from schedd.core.notifications import Means
 from schedd.core.partition import owner_of
 from schedd.etcd.access import Access
 from schedd.etcd.client import EtcdClient
@@ -30,6 +31,7 @@ from schedd.owner.workers import Workers
 from schedd.rpc.nudges import Nudger
 from schedd.rpc.peers import Peers
 from schedd.rpc.relay import Relay
+from schedd.senders import Senders
 from schedd.store.postgres import PostgresStore
 from schedd.telemetry import Telemetry
 from schedd.tenure import Loops
@@ -67,13 +69,14 @@ class Parts:
     brake: Brake
     checkup: Checkup
     tails: Tails
+    sender: Senders
     services: Services
     telemetry: Telemetry
 
 
 def build(ground: Ground) -> Parts:
     """Make the parts and tie them together; nothing runs yet."""
-    store, clock = ground.store, ground.clock
+    store, clock, config = ground.store, ground.clock, ground.config
     telemetry, watchers, catalogue = Telemetry(), Watchers(), Catalogue(store.owner)
     emit = telemetry.emit
     silent_after = ground.config.worker_ttl.total_seconds() / 2  # three heartbeats
@@ -84,8 +87,17 @@ def build(ground: Ground) -> Parts:
     relay = workers.elsewhere = Relay(peers)
     collect = Collect(catalogue, store.results, clock, nudges, emit)
     leases, brake = _worker_leases(ground, member), Brake(store.pauses, emit)
+    sender = Senders(
+        signing_key=config.notifications.signing_key,
+        allow_loopback=config.notifications.allow_loopback,
+        commands=config.notifications.commands,
+        smtp=config.smtp,
+        cluster_id=ground.cluster_id,
+    )
     owner = Owner(
         store=store.owner,
+        outbox=store.notifications,
+        sender=sender,
         catalogue=catalogue,
         workers=workers,
         leases=leases,
@@ -114,6 +126,7 @@ def build(ground: Ground) -> Parts:
         brake=brake,
         checkup=checkup,
         tails=tails,
+        sender=sender,
         services=_services(ground, member, nudges, workers, watchers, tails, checkup),
         telemetry=telemetry,
     )
@@ -183,6 +196,7 @@ def _services(
         version=VERSION,
         cluster_id=ground.cluster_id,
         late=ground.config.catch_up.limits(),
+        means=Means(ground.config.notifications.commands, bool(ground.config.smtp.host)),
     )
 
 

@@ -17,6 +17,7 @@ from typing import Final
 from schedd.core.ids import JobId, ShardId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Definition, LiveRun, RunKey
+from schedd.core.notifications import Notices
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Ending:
     """How many failures in a row pause its job; 0: nobody counts."""
     generation: int = 1
     """Of the definition by which it ends: by another one it doesn't."""
+    notices: Notices | None = None
+    """What its job wants told."""
 
 
 def hurried(definition: Definition) -> bool:

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from schedd.core.ids import IncarnationId, RunId, ShardId, Token
 from schedd.core.lifecycle import Reason, State
+from schedd.core.notifications import Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,23 @@ class Braked:
     note: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Notified:
+    """A notification was tried: delivered, or not."""
+
+    way: Way
+    error: str
+    """Empty: it was delivered."""
+    given_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationsWait:
+    """So many notifications of this member's shards aren't delivered."""
+
+    count: int
+
+
 Event = (
     Fired
     | AssignedRuns
@@ -143,6 +161,8 @@ Event = (
     | ShardsLost
     | Waiting
     | Braked
+    | Notified
+    | NotificationsWait
 )
 
 Emit = Callable[[Event], None]

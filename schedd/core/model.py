@@ -24,6 +24,7 @@ from schedd.core.ids import (
 )
 from schedd.core.labels import Match
 from schedd.core.lifecycle import Reason, State
+from schedd.core.notifications import Notices
 from schedd.core.pools import NO_POOL, PoolKey
 from schedd.core.schedule import Bounds, OnDemand, Schedule
 
@@ -146,6 +147,8 @@ class Definition:
     """Labels that it would rather have."""
     placement: Placement = Placement.SPREAD
     pool: PoolKey = NO_POOL
+    notices: Notices | None = None
+    """Who is told of what; None: nobody of anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +226,8 @@ class Firing:
     """What the timer counted when the step was reckoned; another count refuses it."""
     counted: int = 0
     """How many of the runs count against `max_runs`."""
+    notices: Notices | None = None
+    """What its job wants told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +361,10 @@ class Report:
     pause_after: int = 0
     """How many failures in a row pause its job; 0: nobody counts."""
     fingerprint: str = ""
+    notices: Notices | None = None
+    """What its job wants told."""
+    late: bool = False
+    """It started late, as its job's `on_late` has it."""
     at_most_once: bool = False
     """Its job runs at most once: it may not wait again if it may have been begun again already."""
     result: bytes | None = None
@@ -405,6 +414,8 @@ class Loss:
     pause_after: int = 0
     """How many failures in a row pause its job; 0: nobody counts."""
     fingerprint: str = ""
+    notices: Notices | None = None
+    """What its job wants told."""
     wait: timedelta = timedelta(0)
     """The lost worker may still be killing it: `on_lease_lost: kill`."""
 

@@ -155,4 +155,5 @@ def _ending(run: LiveRun, definition: Definition, reason: Reason) -> Ending:
         counted=definition.max_runs > 0,
         pause_after=0 if missed else definition.pause_after_failures,
         generation=definition.generation,
+        notices=definition.notices,
     )

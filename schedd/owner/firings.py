@@ -59,6 +59,7 @@ def firing_of(
         runs=folds + fires,
         fired=timer.fired,
         counted=len(fires) if left is not None else 0,
+        notices=definition.notices,
     )
 
 

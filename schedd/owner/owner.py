@@ -1,7 +1,7 @@
 """The owner's loops, made anew for each tenure, and what moves them from outside.
 
-    tenure begins → board, transactor, near future, fire, dispatch, rescue, backfills: in its
-                    TaskGroup
+    tenure begins → board, transactor, near future, fire, dispatch, rescue, backfills,
+                    notifications: in its TaskGroup
     tenure ends   → they are cancelled with it; catalogue, workers and collect live on
 
 Nudges from calls and peers come in here; without a tenure they are nothing, and the workers are
@@ -26,7 +26,9 @@ from schedd.owner.deadlines import Deadlines
 from schedd.owner.dispatch import Dispatch
 from schedd.owner.fire import Fire
 from schedd.owner.late_runs import LateRuns
+from schedd.owner.late_starts import LateStarts
 from schedd.owner.near_future import NearFuture
+from schedd.owner.notifications import Notifications
 from schedd.owner.pools import Pools
 from schedd.owner.redrives import Redrives
 from schedd.owner.rescue import Rescue
@@ -35,7 +37,7 @@ from schedd.owner.transact import Transactor
 from schedd.owner.watchers import Watchers
 from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers, no_demand
-from schedd.ports import ClusterClock, Nudges, OwnerStore
+from schedd.ports import ClusterClock, NotificationStore, Nudges, OwnerStore, Sender
 from schedd.tenure import LiveTenure, TenureLoop
 
 
@@ -49,6 +51,8 @@ class _Loops:
     backfills: Backfills
     redrives: Redrives
     deadlines: Deadlines
+    notifications: Notifications
+    late_starts: LateStarts
 
     def all(self) -> Sequence[TenureLoop]:
         return (
@@ -60,6 +64,8 @@ class _Loops:
             self.backfills.loop,
             self.redrives.loop,
             self.deadlines.loop,
+            self.notifications,
+            self.late_starts.loop,
         )
 
 
@@ -85,6 +91,8 @@ class Owner:
         self,
         *,
         store: OwnerStore,
+        outbox: NotificationStore,
+        sender: Sender,
         catalogue: Catalogue,
         workers: Workers,
         leases: WorkerLeases,
@@ -98,6 +106,8 @@ class Owner:
         self._brake = brake
         self._limits = limits
         self._store = store
+        self._outbox = outbox
+        self._sender = sender
         self._catalogue = catalogue
         self._workers = workers
         self._leases = leases
@@ -173,6 +183,10 @@ class Owner:
             backfills=Backfills(board, store, transactor, clock),
             redrives=Redrives(board, catalogue, store, transactor, nudges),
             deadlines=deadlines,
+            notifications=Notifications(
+                board, catalogue, self._outbox, transactor, clock, self._sender, emit
+            ),
+            late_starts=LateStarts(board, catalogue, self._outbox, transactor, clock, brake),
         )
 
     def on_cluster_changed(self, told: Callable[[], None]) -> None:

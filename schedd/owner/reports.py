@@ -15,6 +15,7 @@ from schedd.core.failures import Failure
 from schedd.core.ids import IncarnationId, JobId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Delivery, LiveRun, Report, RunKey
+from schedd.core.notifications import Notices
 from schedd.core.retry import Outcome, Sequel, after_attempt, fingerprint
 from schedd.owner.catalogue import Known
 
@@ -80,6 +81,8 @@ def report_of(
         else "",
         at_most_once=run is not None and _at_most_once(known.get(run.job_id)),
         pause_after=_pause_after(None if run is None else known.get(run.job_id)),
+        notices=(notices := _notices(None if run is None else known.get(run.job_id))),
+        late=run is not None and notices is not None and _late(run, reported, notices),
         result=reported.result,
         output=reported.output,
     )
@@ -91,6 +94,17 @@ def _at_most_once(known: Known | None) -> bool:
 
 def _pause_after(known: Known | None) -> int:
     return 0 if known is None else known.definition.pause_after_failures
+
+
+def _notices(known: Known | None) -> Notices | None:
+    return None if known is None else known.definition.notices
+
+
+def _late(run: LiveRun, reported: Reported, notices: Notices) -> bool:
+    """Whether its first start was late. What waits for too long is told of before it starts."""
+    if run.attempt > 1 or run.losses or reported.started_at is None:
+        return False
+    return notices.is_late(run.due_at, reported.started_at)
 
 
 def _as_told(reported: Reported) -> Sequel:

@@ -256,6 +256,7 @@ def _loss(run: LiveRun, known: Known) -> Loss:
         reason=sequel.reason,
         dead=sequel.dead,
         pause_after=known.definition.pause_after_failures,
+        notices=known.definition.notices,
         fingerprint=fingerprint(sequel.reason, None, "") if sequel.dead else "",
         wait=reissue_after(known.definition),
     )

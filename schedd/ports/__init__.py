@@ -14,6 +14,7 @@ from schedd.ports.coordination import Coordination, KeepLease, LeaseKeeper
 from schedd.ports.dead_letters import DeadLetterStore
 from schedd.ports.lines import Changes, Nudges, Reader, Tails, Watching, WorkerLines
 from schedd.ports.membership import MembershipStore
+from schedd.ports.notifications import NotificationStore, Sender
 from schedd.ports.owner import OwnerStore
 from schedd.ports.pools import PoolStore
 from schedd.ports.recovery import RecoveryStore
@@ -34,6 +35,7 @@ __all__ = [
     "LeaseKeeper",
     "MemberView",
     "MembershipStore",
+    "NotificationStore",
     "Nudges",
     "OwnerStore",
     "PauseStore",
@@ -41,6 +43,7 @@ __all__ = [
     "Reader",
     "RecoveryStore",
     "ResultStore",
+    "Sender",
     "Succession",
     "Tails",
     "UserStore",

@@ -24,8 +24,9 @@ from sqlalchemy import Connection
 from schedd.core.ids import JobId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Loss, RunKey
+from schedd.core.notifications import Happened
 from schedd.core.records import StoredDefinition, Unstarted
-from schedd.store import arrays, pauses, standing
+from schedd.store import arrays, noticing, pauses, standing
 from schedd.store.calendars import PINNED, pinned
 from schedd.store.fence import BY_INDEX
 from schedd.store.keys import key_arguments, lock_runs
@@ -212,6 +213,23 @@ def rescue(
             (job, shard, False, counted[key])
             for key, (*_, job, shard, state) in zip(moved, rows, strict=True)
             if state == "FAILED" and key in counted
+        ),
+    )
+    wanted = {loss.key: loss for loss in losses if loss.notices}
+    noticing.tell(
+        connection,
+        (
+            Happened(
+                key.scheduled_at,
+                key.run_id,
+                job,
+                shard,
+                loss.notices,
+                State.FAILED,
+                dead=loss.dead,
+            )
+            for key, (*_, job, shard, state) in zip(moved, rows, strict=True)
+            if state == "FAILED" and (loss := wanted.get(key)) and loss.notices
         ),
     )
     # Only those: of the others the caller thinks that they may be given work again.

@@ -9,7 +9,7 @@ whose job is paused, and all while the cluster is: edits and pauses hold the sha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from sqlalchemy import Connection
 
@@ -17,7 +17,8 @@ from schedd.core.deadlines import Ending
 from schedd.core.ids import ShardId, TenureId
 from schedd.core.lifecycle import State
 from schedd.core.model import RunKey
-from schedd.store import arrays, standing, turns
+from schedd.core.notifications import Happened
+from schedd.store import arrays, noticing, standing, turns
 from schedd.store.keys import key_arguments, lock_runs
 
 END_WAITING = """
@@ -76,4 +77,24 @@ def end_waiting(
         connection,
         ((end.job_id, end.shard, False, end.pause_after) for end in done if end.pause_after),
     )
+    noticing.tell(connection, _happened(connection, done))
     return [end.key for end in done]
+
+
+def _happened(connection: Connection, done: Sequence[Ending]) -> Iterable[Happened]:
+    """What is to be told of these: what failed; what was missed never started in time."""
+    missed = [end.key for end in done if end.notices and end.state is State.MISSED]
+    late = noticing.first_time_late(connection, missed)
+    for end in done:
+        told = end.state is State.FAILED or end.key.run_id in late
+        if end.notices is not None and told:
+            state = State.FAILED if end.state is State.FAILED else None
+            yield Happened(
+                end.key.scheduled_at,
+                end.key.run_id,
+                end.job_id,
+                end.shard,
+                end.notices,
+                state,
+                dead=bool(end.fingerprint),
+            )

@@ -20,7 +20,8 @@ from sqlalchemy import Connection
 from schedd.core.ids import JobId, RunId, ShardId, TenureId
 from schedd.core.lifecycle import State
 from schedd.core.model import Firing, LiveRun, NewRun, Timer
-from schedd.store import arrays, turns
+from schedd.core.notifications import Happened
+from schedd.store import arrays, noticing, turns
 from schedd.store.rows import TIMER_COLUMNS, timer
 
 DUE, LATEST = (
@@ -148,6 +149,18 @@ def fire(
             for firing in firings
             if firing.counted and firing.job_id in advanced and (kept := _kept(firing, inserted))
         },
+    )
+    noticing.tell(
+        connection,
+        (
+            Happened(
+                new.key.scheduled_at, new.key.run_id, firing.job_id, firing.shard, firing.notices
+            )
+            for firing in firings
+            if firing.notices is not None and firing.job_id in advanced
+            for new in firing.runs
+            if new.state is State.MISSED and new.key.run_id in inserted
+        ),
     )
     return live, [firing.job_id for firing in firings if firing.job_id not in advanced]
 

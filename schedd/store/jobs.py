@@ -35,7 +35,7 @@ from schedd.core.ids import JobId, ShardId
 from schedd.core.model import AuditEntry, NewRun
 from schedd.core.partition import shard_of_job
 from schedd.core.records import Conflict, Idempotency, JobRecord, StoredDefinition, TimerEdit
-from schedd.store import audit, calendars, idempotency, pools, standing
+from schedd.store import audit, calendars, idempotency, noticing, pools, standing
 from schedd.store.arrays import clean
 from schedd.store.database import Refused, StartOver
 from schedd.store.job_rows import account, change, lock_job, record_of, records, set_timer, stored
@@ -160,6 +160,7 @@ def delete_job(
     change(connection, job_id, deleted_at=now)
     connection.execute(timers.delete().where(timers.c.job_id == job_id))
     standing.forget(connection, job_id)
+    noticing.forget(connection, job_id)
     calendars.forget(connection, job_id)
     cancel_waiting(connection, job_id, because.deletion(entry.actor))
     audit.write_all(connection, [entry])

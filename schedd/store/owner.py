@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection
 
@@ -51,7 +50,7 @@ from schedd.store import (
     redriving,
 )
 from schedd.store.database import Database
-from schedd.store.fence import lock_shards
+from schedd.store.fenced import fenced, fenced_rows, shards_of
 from schedd.store.halving import halved
 from schedkit import failpoints
 
@@ -64,19 +63,6 @@ BEFORE_ASSIGN = failpoints.blocking("assign.before_commit")
 BEFORE_PART = failpoints.blocking("part.before_commit")
 BEFORE_RESCUE = failpoints.blocking("rescue.before_commit")
 BEFORE_GIVE_BACK = failpoints.blocking("give_back.before_commit")
-
-A = TypeVar("A")
-T = TypeVar("T")
-
-
-class OfShard(Protocol):
-    """Whatever belongs to a shard."""
-
-    @property
-    def shard(self) -> ShardId: ...
-
-
-S = TypeVar("S", bound=OfShard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +106,7 @@ class PostgresOwnerStore:
             return answer
 
         async def write(batch: Sequence[Firing]) -> Fired:
-            lost, answer = await self._fenced(claim, batch, body)
+            lost, answer = await fenced(self.database, claim, batch, body)
             return Fired(*(answer or ([], [])), lost)
 
         answers, broken = await halved(firings, write) if firings else ([], [])
@@ -147,7 +133,7 @@ class PostgresOwnerStore:
             return answer
 
         async def write(batch: Sequence[Draft]) -> tuple[frozenset[ShardId], assigning.Outcome]:
-            lost, answer = await self._fenced(claim, batch, body)
+            lost, answer = await fenced(self.database, claim, batch, body)
             return lost, answer or assigning.NOTHING
 
         distinct = list({draft.key: draft for draft in drafts}.values())
@@ -179,7 +165,7 @@ class PostgresOwnerStore:
             return parted
 
         async def write(batch: Sequence[Crowd]) -> Parted:
-            _, answer = await self._fenced(claim, batch, body)
+            _, answer = await fenced(self.database, claim, batch, body)
             return answer or Parted([], [])
 
         answers, _ = await halved(crowds, write) if crowds else ([], [])
@@ -196,9 +182,9 @@ class PostgresOwnerStore:
         """Make the next runs of these, as many as there is room for."""
 
         def body(connection: Connection, mine: Sequence[OpenBackfill]) -> list[LiveRun]:
-            return feeding.feed(connection, claim.tenure, mine, _shards(mine))
+            return feeding.feed(connection, claim.tenure, mine, shards_of(mine))
 
-        return await self._rows(claim, wanted, body)
+        return await fenced_rows(self.database, claim, wanted, body)
 
     async def redrives(self, shards: Sequence[ShardId]) -> list[OpenRedrive]:
         """Those that these shards' owner makes the runs of, oldest first."""
@@ -215,27 +201,27 @@ class PostgresOwnerStore:
         def body(connection: Connection, mine: Sequence[OpenRedrive]) -> list[LiveRun]:
             return redriving.feed(connection, claim.tenure, mine, lines)
 
-        return await self._rows(claim, wanted, body)
+        return await fenced_rows(self.database, claim, wanted, body)
 
     async def give_back(self, claim: Claim, unstarted: Sequence[Unstarted]) -> list[LiveRun]:
         """Assignments that never started go whence they came."""
 
         def body(connection: Connection, mine: Sequence[Unstarted]) -> list[LiveRun]:
-            back = dispatch.give_back(connection, mine, _shards(mine))
+            back = dispatch.give_back(connection, mine, shards_of(mine))
             BEFORE_GIVE_BACK()
             return back
 
-        return await self._rows(claim, unstarted, body)
+        return await fenced_rows(self.database, claim, unstarted, body)
 
     async def rescue(self, claim: Claim, losses: Sequence[Loss]) -> list[RunKey]:
         """Write the losses down and move the runs on."""
 
         def body(connection: Connection, mine: Sequence[Loss]) -> list[RunKey]:
-            rescued = dispatch.rescue(connection, mine, _shards(mine))
+            rescued = dispatch.rescue(connection, mine, shards_of(mine))
             BEFORE_RESCUE()
             return rescued
 
-        return await self._rows(claim, losses, body)
+        return await fenced_rows(self.database, claim, losses, body)
 
     async def unsettled(
         self, shards: Sequence[ShardId], now: datetime, limit: int
@@ -245,46 +231,18 @@ class PostgresOwnerStore:
 
     async def resume(self, claim: Claim, ended: Sequence[Resumption]) -> list[JobId]:
         """Resume these, if they are as they were."""
-        return await self._rows(
-            claim, ended, lambda c, mine: own_changes.resume(c, claim.tenure, mine)
+        return await fenced_rows(
+            self.database, claim, ended, lambda c, mine: own_changes.resume(c, claim.tenure, mine)
         )
 
     async def pause_failing(self, claim: Claim, failed: Sequence[FailedTooOften]) -> list[JobId]:
         """Pause these, if they are as they were."""
-        return await self._rows(claim, failed, own_changes.pause_failing)
+        return await fenced_rows(self.database, claim, failed, own_changes.pause_failing)
 
     async def end_waiting(self, claim: Claim, ends: Sequence[Ending]) -> list[RunKey]:
         """End waiting runs of the claim's shards whose time is over."""
 
         def body(connection: Connection, mine: Sequence[Ending]) -> list[RunKey]:
-            return ending.end_waiting(connection, claim.tenure, mine, _shards(mine))
+            return ending.end_waiting(connection, claim.tenure, mine, shards_of(mine))
 
-        return await self._rows(claim, ends, body)
-
-    async def _rows(
-        self, claim: Claim, items: Sequence[S], body: Callable[[Connection, Sequence[S]], list[A]]
-    ) -> list[A]:
-        """Fenced, for answers that are rows; what the database refuses is set aside."""
-
-        async def write(batch: Sequence[S]) -> list[A]:
-            _, answer = await self._fenced(claim, batch, body)
-            return answer or []
-
-        answers, _ = await halved(items, write) if items else ([], [])
-        return [row for _, rows in answers for row in rows]
-
-    async def _fenced(
-        self, claim: Claim, items: Sequence[S], body: Callable[[Connection, Sequence[S]], T]
-    ) -> tuple[frozenset[ShardId], T | None]:
-        """The shards found lost, and the body's answer for the items of the others (None: none)."""
-
-        def transaction(connection: Connection) -> tuple[frozenset[ShardId], T | None]:
-            owned = lock_shards(connection, claim)
-            mine = [item for item in items if item.shard in owned]
-            return frozenset(claim.epochs) - owned, body(connection, mine) if mine else None
-
-        return await self.database.on_lane(claim.epochs, transaction)
-
-
-def _shards(items: Sequence[OfShard]) -> set[ShardId]:
-    return {item.shard for item in items}
+        return await fenced_rows(self.database, claim, ends, body)

@@ -41,6 +41,7 @@ from schedd.store.dead_letter_store import PostgresDeadLetterStore
 from schedd.store.drains import AuditOf as DrainAudit
 from schedd.store.fence import application_name, ending_blockers
 from schedd.store.halving import halved
+from schedd.store.notification_store import PostgresNotificationStore
 from schedd.store.owner import HORIZON, PostgresOwnerStore
 from schedd.store.pauses import PostgresPauseStore
 from schedd.store.pools import PostgresPoolStore
@@ -235,6 +236,7 @@ class PostgresStore:
     pauses: PostgresPauseStore = field(init=False)
     backfills: PostgresBackfillStore = field(init=False)
     dead_letters: PostgresDeadLetterStore = field(init=False)
+    notifications: PostgresNotificationStore = field(init=False)
     recovery: PostgresRecoveryStore = field(init=False)
 
     def __post_init__(self) -> None:
@@ -249,6 +251,7 @@ class PostgresStore:
             "pauses": PostgresPauseStore(self.database),
             "backfills": PostgresBackfillStore(self.database),
             "dead_letters": PostgresDeadLetterStore(self.database),
+            "notifications": PostgresNotificationStore(self.database),
             "recovery": PostgresRecoveryStore(self.database),
         }
         for name, store in stores.items():

@@ -6,21 +6,25 @@
         anything else                         → STALE      the audit alone changes, once
 
 Invariants
-- State, attempt, retry time, output, result and dead letter are one transaction.
+- State, attempt, retry time, output, result, dead letter and what is to be told of it are one
+  transaction.
 - The UPDATE itself compares token and state; what was read before only decides what it writes.
 - Where a run really goes is judged under its lock (`settled`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection
 
+from schedd.core.ids import JobId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import AuditEntry, Report, RunKey, Verdict
-from schedd.store import arrays
+from schedd.core.notifications import Happened
+from schedd.store import arrays, noticing
 from schedd.store import standing as standing_of_jobs
 from schedd.store.audit import write_once
 from schedd.store.fence import BY_INDEX
@@ -185,7 +189,30 @@ def _write(
             and ((well := report.state is State.SUCCEEDED) or report.state is State.FAILED)
         ),
     )
+    noticed = [report for report in written if report.notices is not None]
+    if noticed:
+        noticing.tell(connection, _happened(connection, noticed, jobs, shards))
     return set(jobs)
+
+
+def _happened(
+    connection: Connection,
+    noticed: Sequence[Report],
+    jobs: Mapping[RunKey, JobId],
+    shards: Mapping[RunKey, ShardId],
+) -> Iterable[Happened]:
+    """What is to be told of: runs that ended, and those that started late, for the first time."""
+    late = noticing.first_time_late(connection, [one.key for one in noticed if one.late])
+    for report in noticed:
+        assert report.notices is not None, "these alone were chosen"
+        key = report.key
+        happened = Happened(
+            key.scheduled_at, key.run_id, jobs[key], shards[key], report.notices, report.state
+        )
+        if key.run_id in late:
+            yield replace(happened, state=None)
+        if report.state in (State.SUCCEEDED, State.FAILED):
+            yield replace(happened, dead=report.dead)
 
 
 def _among_attempts(connection: Connection, reports: Sequence[Report]) -> set[int]:

@@ -152,6 +152,7 @@ runs = Table(
     Column("excluded_by", Text),
     Column("backfill", Uuid),
     Column("redrive_of", Uuid),
+    Column("told_late", Boolean, nullable=False),
 )
 
 calendars = Table(
@@ -301,6 +302,38 @@ redrives = Table(
     Column("stopped_at", INSTANT),
     Column("stopped_by", Text, nullable=False),
     Column("finished_at", INSTANT),
+)
+
+notices = Table(
+    "notices",
+    metadata,
+    Column("job_id", Uuid, primary_key=True),
+    Column("failures", Integer, nullable=False),
+    Column("told", Boolean, nullable=False),
+    Column("failure_at", INSTANT),
+    Column("dead_letter_at", INSTANT),
+    Column("recovery_at", INSTANT),
+    Column("late_at", INSTANT),
+)
+
+notifications = Table(
+    "notifications",
+    metadata,
+    Column("notification_id", Uuid, primary_key=True),
+    Column("way", Text, primary_key=True),
+    Column("shard", Integer, nullable=False),
+    Column("job_id", Uuid, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("run_id", Uuid, nullable=False),
+    Column("scheduled_at", INSTANT, nullable=False),
+    Column("failures", Integer, nullable=False),
+    Column("held_back", Integer, nullable=False),
+    Column("occurred_at", INSTANT, nullable=False),
+    Column("ready_at", INSTANT, nullable=False),
+    Column("next_at", INSTANT, nullable=False),
+    Column("tries", Integer, nullable=False),
+    Column("tried_by", Uuid),
+    Column("error", Text, nullable=False),
 )
 
 idempotency_keys = Table(

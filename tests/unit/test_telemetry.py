@@ -21,6 +21,8 @@ from schedd.core.events import (
     Fired,
     GreaterTokenSeen,
     NeverStarted,
+    NotificationsWait,
+    Notified,
     Refused,
     RunsRescued,
     ShardsLost,
@@ -31,6 +33,7 @@ from schedd.core.events import (
 )
 from schedd.core.ids import IncarnationId, RunId, ShardId, Token
 from schedd.core.lifecycle import Reason, State
+from schedd.core.notifications import Way
 from schedd.telemetry import SEEN, Telemetry
 from support.web import ToldCluster
 
@@ -52,6 +55,9 @@ EVENTS: list[Event] = [
     ShardsLost(frozenset({ShardId(9)}), "fire"),
     Waiting(5, 6, 7, late=2, pooled=1),
     Braked("ops", "new disks"),
+    Notified(Way.EMAIL, ""),
+    Notified(Way.WEBHOOK, "HTTP 500", given_up=True),
+    NotificationsWait(3),
 ]
 
 
@@ -90,6 +96,10 @@ def test_every_kind_of_event_is_counted() -> None:
         ("schedd_queue_running", {}, 6),
         ("schedd_timers_held", {}, 7),
         ("schedd_cluster_paused", {}, 1),
+        ("schedd_notifications_sent_total", {"way": "email"}, 1),
+        ("schedd_notification_tries_failed_total", {"way": "webhook"}, 1),
+        ("schedd_notifications_given_up_total", {"way": "webhook"}, 1),
+        ("schedd_notifications_waiting", {}, 3),
     ):
         assert value(telemetry, name, **labels) == expected, name
 
@@ -157,7 +167,7 @@ def test_names_and_labels_keep_to_the_conventions() -> None:
         assert metric.documentation.endswith(".")
         assert not metric.name.endswith(("_ms", "_milliseconds", "_count"))
         labels = {label for sample in metric.samples for label in sample.labels}
-        assert labels <= {"state", "reason", "why", "step", "le", "version"}, metric.name
+        assert labels <= {"state", "reason", "why", "step", "way", "le", "version"}, metric.name
 
 
 def test_it_is_served_in_the_form_that_was_asked_for() -> None:

@@ -34,7 +34,12 @@ from schedkit.jsonform.write import BASE64, MATCHES, TOKENS, fields_of, is_map, 
 M = TypeVar("M", bound=Message)
 
 ONE_OR_MANY: Final = frozenset(
-    {"schedd.v1.Job.cron", "schedd.v1.Exclude.cron", "schedd.v1.Calendar.cron"}
+    {
+        "schedd.v1.Job.cron",
+        "schedd.v1.Exclude.cron",
+        "schedd.v1.Calendar.cron",
+        "schedd.v1.Notification.email",
+    }
 )
 """Lists that may be written as their only element."""
 

@@ -225,8 +225,8 @@ class Job(google.protobuf.message.Message):
     cron_dialect: builtins.int
     """The least version of definitions that a member must know to own the job; 0 is 1. 2: max_runs,
     pause_after_failures; 3: exclude; 4: retry_on, fail_on, require, prefer, placement,
-    start_deadline, run_timeout; 5: grpc, and its statuses in retry_on, fail_on;
-    6: pool. Set by the cluster.
+    start_deadline, run_timeout; 5: grpc, and its statuses in retry_on, fail_on; 6: pool, on_failure,
+    on_recovery, on_dead_letter, on_late. Set by the cluster.
     """
     priority: schedproto.v1.common_pb2.Priority.ValueType
     """-- Where and in which order --"""
@@ -327,14 +327,20 @@ class Job(google.protobuf.message.Message):
 
     @property
     def on_failure(self) -> global___Notification:
-        """-- Who is told --"""
+        """-- Who is told --
+        A run failed for good.
+        """
 
     @property
-    def on_recovery(self) -> global___Notification: ...
+    def on_recovery(self) -> global___Notification:
+        """The first that succeeds after a failure that was told."""
+
     @property
     def on_dead_letter(self) -> global___Notification: ...
     @property
-    def on_late(self) -> global___Notification: ...
+    def on_late(self) -> global___Notification:
+        """A run starts late, or not at all."""
+
     @property
     def retention(self) -> google.protobuf.duration_pb2.Duration: ...
     @property
@@ -869,6 +875,8 @@ global___PythonAction = PythonAction
 
 @typing.final
 class Notification(google.protobuf.message.Message):
+    """Who is told of something, and how often. At least one of webhook, command, email."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     WEBHOOK_FIELD_NUMBER: builtins.int
@@ -876,14 +884,27 @@ class Notification(google.protobuf.message.Message):
     EMAIL_FIELD_NUMBER: builtins.int
     THRESHOLD_FIELD_NUMBER: builtins.int
     SILENCE_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
     webhook: builtins.str
+    """An http or https URL; called by a member, signed by Standard Webhooks where it has a key."""
     threshold: builtins.int
+    """So many failures in a row before one is told; 1 if 0. Of on_failure and on_dead_letter alone."""
     @property
-    def command(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def command(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """A program and its arguments, run on a member; its configuration has to allow the program."""
+
     @property
-    def email(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def email(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Addresses; one mail to all of them."""
+
     @property
-    def silence(self) -> google.protobuf.duration_pb2.Duration: ...
+    def silence(self) -> google.protobuf.duration_pb2.Duration:
+        """After one was told no other of its kind for so long; then one that says how many were held back."""
+
+    @property
+    def after(self) -> google.protobuf.duration_pb2.Duration:
+        """Of on_late alone: what hasn't started so long after it was due is late; 1 m if not given."""
+
     def __init__(
         self,
         *,
@@ -892,8 +913,9 @@ class Notification(google.protobuf.message.Message):
         email: collections.abc.Iterable[builtins.str] | None = ...,
         threshold: builtins.int = ...,
         silence: google.protobuf.duration_pb2.Duration | None = ...,
+        after: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["silence", b"silence"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["command", b"command", "email", b"email", "silence", b"silence", "threshold", b"threshold", "webhook", b"webhook"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["after", b"after", "silence", b"silence"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "command", b"command", "email", b"email", "silence", b"silence", "threshold", b"threshold", "webhook", b"webhook"]) -> None: ...
 
 global___Notification = Notification

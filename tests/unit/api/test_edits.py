@@ -125,6 +125,8 @@ def test_what_an_older_owner_would_pass_over_is_of_a_level_that_it_leaves_alone(
     assert spec_of(job_pb2.Job(on_demand=True, grpc=call)).cron_dialect == 5
     policy = job_pb2.RetryPolicy(retry_on=["75", "UNAVAILABLE"])
     assert spec_of(job_pb2.Job(on_demand=True, retry=policy)).cron_dialect == 5
+    told = job_pb2.Notification(webhook="https://ops.example.com/hook")
+    assert spec_of(job_pb2.Job(on_demand=True, on_late=told)).cron_dialect == 6
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,82 @@
+"""Runs that wait for too long for their first start are told of (`on_late`), while they still wait.
+
+    all that waits on the board, now and then ─→ late by its definition at hand ─→ told, once a run
+
+What starts late between two looks is told of with its result (`reports`): the run's row says
+whether it was told. Definitions that aren't at hand the deadlines' loop reads.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from schedd.core.ids import RunId
+from schedd.core.lifecycle import State
+from schedd.core.notifications import Happened
+from schedd.owner.board import Board
+from schedd.owner.brake import Brake
+from schedd.owner.catalogue import Catalogue
+from schedd.owner.transact import Transactor
+from schedd.ports import ClusterClock, NotificationStore
+from schedkit.clock import boottime
+from schedkit.tasks import Loop, in_turns
+
+LOOK_EVERY: Final = 1.0
+SHARE: Final = 20
+"""So many times as long as a look took is waited until the next, within these bounds."""
+LOOK_AT_LEAST_EVERY: Final = 10.0
+BATCH: Final = 500
+"""Runs of one look."""
+
+
+class LateStarts:
+    """The loop that tells of late runs."""
+
+    def __init__(
+        self,
+        board: Board,
+        catalogue: Catalogue,
+        store: NotificationStore,
+        transactor: Transactor,
+        clock: ClusterClock,
+        brake: Brake,
+    ) -> None:
+        self._board = board
+        self._catalogue = catalogue
+        self._store = store
+        self._transactor = transactor
+        self._clock = clock
+        self._brake = brake
+        self._told: set[RunId] = set()
+        """Of those that wait."""
+        self.loop = Loop("late starts", self.step, interval=LOOK_EVERY)
+
+    async def step(self) -> float:
+        """One look; seconds until the next."""
+        if self._brake.on:
+            return LOOK_EVERY
+        began = boottime()
+        late = await self._late()
+        await self._transactor.rows(late, self._store.tell_late)
+        self._told |= {one.run_id for one in late}
+        if len(late) == BATCH:
+            return 0.0
+        return min(LOOK_AT_LEAST_EVERY, max(LOOK_EVERY, SHARE * (boottime() - began)))
+
+    async def _late(self) -> list[Happened]:
+        now = self._clock.now()
+        late: list[Happened] = []
+        still: set[RunId] = set()
+        async for run in in_turns(self._board.waits(), every=1_000):
+            if run.key.run_id in self._told:
+                still.add(run.key.run_id)
+                continue
+            definition = self._catalogue.definition_of(run.job_id)
+            notices = None if definition is None else definition.notices
+            if notices is None or run.state is not State.PENDING or run.losses:
+                continue
+            if len(late) < BATCH and notices.is_late(run.due_at, now):
+                key = run.key
+                late.append(Happened(key.scheduled_at, key.run_id, run.job_id, run.shard, notices))
+        self._told = still
+        return late

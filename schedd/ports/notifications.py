@@ -1,0 +1,59 @@
+"""The outbox of notifications, and who delivers them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from schedd.core.ids import JobId, RunId, ShardId, TenureId
+from schedd.core.model import Claim
+from schedd.core.notifications import (
+    Happened,
+    Notice,
+    Notification,
+    Settled,
+    Waits,
+    Way,
+)
+
+
+class NotificationStore(Protocol):
+    """What an owner reads and writes of the outbox."""
+
+    async def waiting(
+        self, tenure: TenureId, shards: Sequence[ShardId], busy: Collection[tuple[JobId, Way]]
+    ) -> list[Waits]:
+        """Those of these shards that may be tried now, but for the `busy` ones, longest waiting
+        first. Some of each job; a hint.
+        """
+        ...
+
+    async def counted(self, shards: Sequence[ShardId]) -> int:
+        """How many of these shards aren't delivered, up to some thousands."""
+        ...
+
+    async def claim(self, claim: Claim, wanted: Sequence[Waits]) -> list[Notification]:
+        """Those of these that are still free, each to be tried once now."""
+        ...
+
+    async def settle(self, claim: Claim, settled: Sequence[Settled]) -> list[Settled]:
+        """Write down what became of tries; gives those that were written."""
+        ...
+
+    async def tell_late(self, claim: Claim, late: Sequence[Happened]) -> list[RunId]:
+        """Tell of runs that wait for too long; gives those that weren't told before."""
+        ...
+
+
+class Sender(Protocol):
+    """Delivers notifications."""
+
+    async def send(self, notification: Notification, notice: Notice) -> str:
+        """Deliver it by its way. Empty: it was taken; else why it wasn't, in words. Takes a
+        bounded time, and raises nothing.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of what is open."""
+        ...

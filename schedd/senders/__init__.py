@@ -1,0 +1,66 @@
+"""How people are told: one module for each way, each a try of at most `LIMIT` seconds.
+
+    message   what is told, as JSON and as text
+    webhook   POST to a checked address, signed by Standard Webhooks
+    command   a program that the configuration allows, the JSON on its standard input
+    mail      SMTP to the configured server
+
+Invariants
+- A definition names whom to tell; what a member may do for that its own configuration says.
+- What goes wrong out there is an answer in words, never an exception.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from schedd.config import Smtp
+from schedd.core.notifications import Notice, Notification, Way
+from schedd.senders import command
+from schedd.senders.mail import Mail
+from schedd.senders.webhook import Webhook
+
+LIMIT = 30.0
+"""Seconds that one try may take, whatever it waits for."""
+LONGEST_ERROR = 500
+
+
+class Senders:
+    """`schedd.ports.Sender`: each notification by its way."""
+
+    def __init__(
+        self,
+        *,
+        signing_key: Path | None,
+        allow_loopback: bool,
+        commands: tuple[str, ...],
+        smtp: Smtp,
+        cluster_id: str,
+    ) -> None:
+        self._webhook = Webhook(signing_key, allow_loopback=allow_loopback)
+        self._commands = commands
+        self._mail = Mail(smtp, cluster_id)
+
+    async def send(self, notification: Notification, notice: Notice) -> str:
+        """Deliver it; empty, or why it wasn't."""
+        try:
+            async with asyncio.timeout(LIMIT):
+                error = await self._send(notification, notice)
+        except TimeoutError:
+            error = f"no answer within {LIMIT:.0f} s"
+        return error[:LONGEST_ERROR]
+
+    async def _send(self, notification: Notification, notice: Notice) -> str:
+        match notification.way:
+            case Way.WEBHOOK:
+                return await self._webhook.send(notification, notice.webhook)
+            case Way.COMMAND:
+                return await command.run(notification, notice.command, self._commands)
+            case Way.EMAIL:
+                return await self._mail.send(notification, notice.email)
+
+    async def close(self) -> None:
+        """Let go of what is open."""
+        await self._webhook.close()
+        self._mail.close()

@@ -1,0 +1,53 @@
+"""The outbox's store: what an owner reads and writes of it, one transaction a method, fenced."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from schedd.core.ids import JobId, RunId, ShardId, TenureId
+from schedd.core.model import Claim
+from schedd.core.notifications import Happened, Notification, Settled, Waits, Way
+from schedd.store import noticing, notifications
+from schedd.store.database import Database
+from schedd.store.fenced import fenced_rows, shards_of
+from schedkit import failpoints
+
+AFTER_CLAIM = failpoints.awaited("notify.after_claim")
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresNotificationStore:
+    """`schedd.ports.NotificationStore` over PostgreSQL."""
+
+    database: Database
+
+    async def waiting(
+        self, tenure: TenureId, shards: Sequence[ShardId], busy: Collection[tuple[JobId, Way]]
+    ) -> list[Waits]:
+        """Those that may be tried now, longest waiting first. A hint."""
+        return await self.database.call(lambda c: notifications.waiting(c, tenure, shards, busy))
+
+    async def counted(self, shards: Sequence[ShardId]) -> int:
+        """How many aren't delivered."""
+        return await self.database.call(lambda c: notifications.counted(c, shards))
+
+    async def claim(self, claim: Claim, wanted: Sequence[Waits]) -> list[Notification]:
+        """Those that are still free, each to be tried once now."""
+
+        def body(connection: Connection, mine: Sequence[Waits]) -> list[Notification]:
+            return notifications.claim(connection, claim.tenure, mine, shards_of(mine))
+
+        claimed = await fenced_rows(self.database, claim, wanted, body)
+        await AFTER_CLAIM()
+        return claimed
+
+    async def settle(self, claim: Claim, settled: Sequence[Settled]) -> list[Settled]:
+        """Write down what became of tries; gives those that were written."""
+        return await fenced_rows(self.database, claim, settled, notifications.settle)
+
+    async def tell_late(self, claim: Claim, late: Sequence[Happened]) -> list[RunId]:
+        """Tell of runs that wait for too long; gives those that weren't told before."""
+        return await fenced_rows(self.database, claim, late, noticing.tell_late)

@@ -1,0 +1,190 @@
+"""What is to be told is written with what it tells of, and delivered by who owns the shard."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from schedd.core.deadlines import Ending
+from schedd.core.ids import ShardId
+from schedd.core.lifecycle import Reason, State
+from schedd.core.model import LiveRun, Loss, Verdict
+from schedd.core.notifications import Happened, Kind, Notice, Notices, Settled, Way
+from schedd.core.records import JobRecord
+from schedd.store import noticing
+from support.store import Member, World, draft, firing, new_run, report
+
+HOOK = Notice(webhook="https://ops.example.com/hook", email=("a@ops.example.com",))
+ALL = Notices(failure=HOOK, recovery=HOOK, dead_letter=HOOK, late=HOOK)
+FAILED: dict[str, Any] = {"state": State.FAILED, "reason": Reason.EXIT_CODE, "dead": True}
+
+
+async def running(me: Member, job: JobRecord) -> LiveRun:
+    [run] = (await me.fire(firing(job))).runs
+    [assigned] = await me.assigned(draft(run))
+    return assigned
+
+
+async def told(world: World) -> list[tuple[Any, ...]]:
+    return await world.sql(
+        "SELECT kind, way, failures, held_back FROM notifications ORDER BY kind, way"
+    )
+
+
+async def test_a_failure_is_told_once_by_each_way_however_often_its_result_comes(
+    world: World,
+) -> None:
+    """P5.1: it is a row, written with the result."""
+    me = await world.member()
+    run = await running(me, await world.job())
+    result = report(run, notices=replace(ALL, late=None), **FAILED)
+    assert await me.store.results.accept([result]) == [Verdict.ACCEPTED]
+    assert await me.store.results.accept([result]) == [Verdict.REPEATED]
+    assert await told(world) == [
+        ("run.dead_lettered", "EMAIL", 1, 0),
+        ("run.dead_lettered", "WEBHOOK", 1, 0),
+        ("run.failed", "EMAIL", 1, 0),
+        ("run.failed", "WEBHOOK", 1, 0),
+    ]
+    identities = await world.sql("SELECT count(DISTINCT notification_id) FROM notifications")
+    assert identities == [(2,)]
+
+
+async def test_a_job_that_wants_nothing_told_leaves_no_row(world: World) -> None:
+    me = await world.member()
+    await me.store.results.accept([report(await running(me, await world.job()), **FAILED)])
+    assert await world.sql("SELECT count(*) FROM notices") == [(0,)]
+    assert await told(world) == []
+
+
+async def test_failures_are_counted_over_results_and_losses_and_end_with_a_success(
+    world: World,
+) -> None:
+    me = await world.member()
+    job = await world.job()
+    notices = Notices(failure=Notice(webhook=HOOK.webhook, threshold=2), recovery=HOOK)
+    run = await running(me, job)
+    await me.store.results.accept([report(run, notices=notices, **FAILED)])
+    assert await told(world) == []
+    lost = await again(world, me, job)
+    assert lost.incarnation is not None
+    loss = Loss(
+        lost.key, lost.shard, lost.token, lost.incarnation, State.FAILED, Reason.WORKER_LOST,
+        dead=True, fingerprint="x", notices=notices,
+    )  # fmt: skip
+    assert await me.store.owner.rescue(me.claim(0), [loss]) == [lost.key]
+    assert await told(world) == [("run.failed", "WEBHOOK", 2, 0)]
+    fine = await again(world, me, job)
+    await me.store.results.accept([report(fine, notices=notices)])
+    assert ("run.recovered", "WEBHOOK", 0, 0) in await told(world)
+    assert await world.sql("SELECT failures, told FROM notices") == [(0, False)]
+
+
+async def again(world: World, me: Member, job: JobRecord) -> LiveRun:
+    """Another run of the job, handed out."""
+    [timer] = await me.store.owner.timers([job.definition.job_id])
+    assert timer.due_at is not None
+    moved = replace(job, due_at=timer.due_at, nominal=timer.nominal)
+    return await running(me, moved)
+
+
+async def test_a_silence_gathers_what_comes_in_one_row_that_waits_for_its_end(
+    world: World,
+) -> None:
+    me = await world.member()
+    notices = Notices(failure=Notice(webhook=HOOK.webhook, silence=timedelta(hours=1)))
+    run = await running(me, await world.job())
+    key = run.key
+    failed = Happened(key.scheduled_at, key.run_id, run.job_id, run.shard, notices, State.FAILED)
+    for _ in range(4):
+        await me.store.database.call(lambda c: noticing.tell(c, [failed]))
+    rows = await world.sql(
+        "SELECT held_back, failures, ready_at - occurred_at < interval '1 h 1 s',"
+        " ready_at > clock_timestamp() FROM notifications ORDER BY ready_at"
+    )
+    assert rows == [(0, 1, True, False), (3, 4, True, True)]
+
+
+async def test_a_run_is_told_to_be_late_once_while_it_waits_or_by_its_result(
+    world: World,
+) -> None:
+    me = await world.member()
+    job = await world.job()
+    [run] = (await me.fire(firing(job))).runs
+    late = Happened(run.key.scheduled_at, run.key.run_id, run.job_id, run.shard, ALL)
+    outbox = me.store.notifications
+    assert await outbox.tell_late(me.claim(0), [late]) == [run.key.run_id]
+    assert await outbox.tell_late(me.claim(0), [late]) == []
+    [assigned] = await me.assigned(draft(run))
+    await me.store.results.accept([report(assigned, notices=ALL, late=True)])
+    assert await told(world) == [("run.late", "EMAIL", 0, 0), ("run.late", "WEBHOOK", 0, 0)]
+    other = await again(world, me, job)
+    await me.store.results.accept([report(other, notices=ALL, late=True)])
+    assert len(await told(world)) == 4
+
+
+async def test_what_was_missed_is_late_and_what_waited_too_long_has_failed(world: World) -> None:
+    me = await world.member()
+    for state, reason, kinds in (
+        (State.MISSED, Reason.START_DEADLINE, {"run.late"}),
+        (State.FAILED, Reason.RUN_TIMEOUT, {"run.failed", "run.dead_lettered"}),
+    ):
+        job = await world.job()
+        [run] = (await me.fire(firing(job))).runs
+        fingerprint = "x" if state is State.FAILED else ""
+        end = Ending(run.key, run.job_id, run.shard, state, reason, fingerprint, notices=ALL)
+        assert await me.store.owner.end_waiting(me.claim(0), [end]) == [run.key]
+        assert {kind for kind, *_ in await told(world)} == kinds
+        await world.sql("DELETE FROM notifications")
+
+
+async def test_only_the_owner_claims_and_what_another_tenure_tried_is_free_at_once(
+    world: World,
+) -> None:
+    me = await world.member()
+    await me.store.results.accept(
+        [report(await running(me, await world.job()), notices=Notices(failure=HOOK), **FAILED)]
+    )
+    outbox, shards = me.store.notifications, [ShardId(0)]
+    waiting = await outbox.waiting(me.tenure, shards, [])
+    assert {one.way for one in waiting} == {Way.EMAIL, Way.WEBHOOK}
+    claimed = await outbox.claim(me.claim(0), waiting)
+    assert {(one.kind, one.state, one.reason, one.tries) for one in claimed} == {
+        (Kind.FAILURE, "FAILED", "EXIT_CODE", 1)
+    }
+    assert await outbox.waiting(me.tenure, shards, []) == []
+    assert await outbox.claim(me.claim(0), waiting) == []
+
+    other = await world.member()
+    await me.store.membership.fence_own(me.tenure)
+    await other.take(0)
+    assert await outbox.claim(me.claim(0), waiting) == []
+    found = await outbox.waiting(other.tenure, shards, [(waiting[0].job_id, Way.EMAIL)])
+    assert [one.way for one in found] == [Way.WEBHOOK]
+    [taken] = await outbox.claim(other.claim(0), found)
+    assert taken.tries == 2
+    # Whoever lost the shard settles nothing any more.
+    old = next(one for one in claimed if one.way is Way.WEBHOOK)
+    assert await outbox.settle(me.claim(0), [Settled(old)]) == []
+    await outbox.settle(other.claim(0), [Settled(taken, "HTTP 500", timedelta(seconds=60))])
+    assert await outbox.waiting(other.tenure, shards, [(waiting[0].job_id, Way.EMAIL)]) == []
+    await outbox.settle(other.claim(0), [Settled(taken, "HTTP 500")])
+    assert await world.sql("SELECT way FROM notifications") == [("EMAIL",)]
+    audit = "SELECT action, object, outcome, reason FROM audit WHERE action = 'notify'"
+    [(_, name, outcome, reason)] = await world.sql(audit)
+    assert (name.startswith("job/default/"), outcome) == (True, "failed")
+    assert reason == "run.failed by webhook, 2 tries: HTTP 500"
+
+
+async def test_instants_that_catch_up_leaves_out_are_told_to_be_late(world: World) -> None:
+    me = await world.member()
+    job = await world.job()
+    assert job.due_at is not None
+    missed = new_run(job, job.due_at, state=State.MISSED, reason=Reason.CATCH_UP_NONE, count=7)
+    for _ in range(2):
+        await me.fire(firing(job, runs=(missed,), notices=ALL))
+    assert await told(world) == [("run.late", "EMAIL", 0, 0), ("run.late", "WEBHOOK", 0, 0)]
+    waiting = await me.store.notifications.waiting(me.tenure, [ShardId(0)], [])
+    claimed = await me.store.notifications.claim(me.claim(0), waiting)
+    assert {(one.state, one.instants) for one in claimed} == {("MISSED", 7)}

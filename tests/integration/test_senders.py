@@ -1,0 +1,277 @@
+"""Notifications reach a real web server, a real mail server and a real program."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import re
+import socket
+import stat
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from aiohttp import web
+from aiosmtpd.controller import Controller
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from schedd.config import Smtp
+from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.notifications import Kind, Notice, Notification, Way
+from schedd.senders import Senders
+from support.repository import ROOT
+from support.runs import NOW
+from support.wait import PATIENCE, wait_until_async
+
+SECRET = f"whsec_{base64.b64encode(bytes(range(32))).decode()}"
+
+
+def notification(way: Way, **changes: Any) -> Notification:
+    made = Notification(
+        uuid4(), way, JobId(uuid4()), ShardId(1), Kind.FAILURE, "default", "etl", RunId(uuid4()),
+        NOW, NOW, NOW, NOW, "FAILED", "EXIT_CODE", "sh: 1: oh né", 3, 4, 1, "w1", 5, 2, NOW, NOW, 1,
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+@contextlib.asynccontextmanager
+async def senders(tmp_path: Path, *, loopback: bool = True, **given: Any) -> AsyncIterator[Senders]:
+    key = tmp_path / "keys"
+    key.write_text(f"# ours\n{SECRET}\n")
+    more: dict[str, Any] = {"commands": (), "smtp": Smtp(), **given}
+    made = Senders(signing_key=key, allow_loopback=loopback, cluster_id="c1", **more)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+@contextlib.asynccontextmanager
+async def receiver(
+    status: int = 200,
+) -> AsyncIterator[tuple[str, list[tuple[dict[str, str], bytes]]]]:
+    came: list[tuple[dict[str, str], bytes]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        came.append((dict(request.headers), await request.read()))
+        return web.Response(status=status, headers={"Location": "/elsewhere"})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    try:
+        yield f"http://127.0.0.1:{port}/hook", came
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_webhook_is_signed_so_that_the_reference_library_verifies_it(
+    tmp_path: Path,
+) -> None:
+    one = notification(Way.WEBHOOK)
+    async with senders(tmp_path) as sender, receiver() as (url, came):
+        assert await sender.send(one, Notice(webhook=url)) == ""
+    [(headers, body)] = came
+    told = Webhook(SECRET).verify(body, headers)
+    assert (told["type"], headers["webhook-id"]) == ("run.failed", str(one.notification_id))
+    data = told["data"]
+    assert (data["job"], data["state"], data["exit_code"]) == ("etl", "FAILED", 3)
+    assert (data["error"], data["failures_in_a_row"], data["held_back"]) == ("sh: 1: oh né", 5, 2)
+    with pytest.raises(WebhookVerificationError):
+        Webhook(SECRET).verify(body.replace(b"etl", b"elt"), headers)
+
+
+@pytest.mark.parametrize("status", [302, 404, 500])
+async def test_what_isnt_taken_is_told_with_its_status_and_no_redirect_is_followed(
+    status: int, tmp_path: Path
+) -> None:
+    async with senders(tmp_path) as sender, receiver(status) as (url, came):
+        error = await sender.send(notification(Way.WEBHOOK), Notice(webhook=url))
+    assert (error, len(came)) == (f"HTTP {status}", 1)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://127.0.0.1:1/", "http://localhost:1/", "http://2130706433:1/", "http://[::1]:1/"),
+        *("http://169.254.169.254/", "http://10.0.0.1/", "http://[::ffff:127.0.0.1]:1/"),
+    ],
+)
+async def test_no_webhook_leads_to_an_address_that_isnt_public(url: str, tmp_path: Path) -> None:
+    async with senders(tmp_path, loopback=False) as sender:
+        error = await sender.send(notification(Way.WEBHOOK), Notice(webhook=url))
+    assert "no public address" in error or "not a canonical IPv4 address" in error
+
+
+async def test_without_its_key_a_webhook_isnt_sent_unsigned(tmp_path: Path) -> None:
+    async with senders(tmp_path) as sender, receiver() as (url, came):
+        (tmp_path / "keys").unlink()
+        assert "No such file" in await sender.send(notification(Way.WEBHOOK), Notice(webhook=url))
+        assert came == []
+
+
+class Kept:
+    """A mail server that keeps what it is given, and refuses who isn't there."""
+
+    def __init__(self) -> None:
+        self.mails: list[Any] = []
+
+    async def handle_RCPT(  # noqa: N802 - aiosmtpd's name
+        self, _server: Any, _session: Any, envelope: Any, address: str, _options: Any
+    ) -> str:
+        if address.startswith("gone@"):
+            return "550 nobody of that name"
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(self, _server: Any, _session: Any, envelope: Any) -> str:  # noqa: N802
+        self.mails.append(envelope)
+        return "250 OK"
+
+
+@pytest.fixture
+def mail() -> Iterator[tuple[Kept, Smtp]]:
+    kept = Kept()
+    port = free_port()
+    controller = Controller(kept, hostname="127.0.0.1", port=port)
+    controller.start()
+    try:
+        yield kept, Smtp("127.0.0.1", port, "none", mail_from="schedd@example.com")
+    finally:
+        controller.stop()
+
+
+async def test_a_mail_tells_everybody_in_words_and_whoever_is_gone_costs_nobody_theirs(
+    mail: tuple[Kept, Smtp], tmp_path: Path
+) -> None:
+    kept, smtp = mail
+    one = notification(Way.EMAIL, namespace="a\r\nBcc: all@example.com")
+    to = ("a@example.com", "gone@example.com", "b@example.com")
+    async with senders(tmp_path, smtp=smtp) as sender:
+        assert await sender.send(one, Notice(email=to)) == ""
+        assert "550" in await sender.send(one, Notice(email=("gone@example.com",)))
+    [envelope] = kept.mails
+    assert envelope.rcpt_tos == ["a@example.com", "b@example.com"]
+    text = envelope.content.decode()
+    head, _, said = text.partition("\r\n\r\n")
+    assert "Bcc" not in {line.partition(":")[0] for line in head.splitlines()}
+    assert "Subject: [schedd] a  Bcc: all@example.com/etl failed" in head.splitlines()
+    assert f"Message-ID: <{one.notification_id}@c1.schedd>\r\n" in text
+    assert "Failures in a row: 5" in said
+
+
+async def test_a_mail_server_that_isnt_there_or_isnt_named_is_told(tmp_path: Path) -> None:
+    away = Smtp("127.0.0.1", 1, "none", mail_from="schedd@example.com")
+    for smtp, why in ((Smtp(), "smtp.host"), (away, "refused")):
+        async with senders(tmp_path, smtp=smtp) as sender:
+            error = await sender.send(notification(Way.EMAIL), Notice(email=("a@example.com",)))
+        assert why in error
+
+
+def program(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "page"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+async def test_a_command_is_given_the_facts_and_nothing_of_the_daemons_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCHEDD_POSTGRES__DSN", "postgresql://secret")
+    path = program(
+        tmp_path, f'cat > {tmp_path}/told; echo "$1" > {tmp_path}/said; env > {tmp_path}/env'
+    )
+    async with senders(tmp_path, commands=(path,)) as sender:
+        one = notification(Way.COMMAND)
+        assert await sender.send(one, Notice(command=(path, "$(id); ops"))) == ""
+    assert json.loads((tmp_path / "told").read_text())["type"] == "run.failed"
+    assert (tmp_path / "said").read_text() == "$(id); ops\n"
+    env = (tmp_path / "env").read_text()
+    assert f"SCHEDD_RUN_ID={one.run_id}" in env
+    assert "secret" not in env
+
+
+async def test_a_command_that_isnt_allowed_isnt_run_and_one_that_fails_says_why(
+    tmp_path: Path,
+) -> None:
+    path = program(tmp_path, "echo no pager >&2; exit 3")
+    async with senders(tmp_path, commands=(path,)) as sender:
+        error = await sender.send(notification(Way.COMMAND), Notice(command=(path,)))
+        refused = await sender.send(
+            notification(Way.COMMAND), Notice(command=("/bin/sh", "-c", ""))
+        )
+        assert error == "exit code 3: no pager"
+        assert "notifications.commands" in refused
+
+
+async def test_a_command_that_stands_still_is_ended_with_all_that_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("schedd.senders.LIMIT", 0.5)
+    path = program(tmp_path, f"sleep 600 & echo $! > {tmp_path}/pid; wait")
+    async with senders(tmp_path, commands=(path,)) as sender:
+        error = await sender.send(notification(Way.COMMAND), Notice(command=(path,)))
+    assert error.startswith("no answer within")
+    child = int((tmp_path / "pid").read_text())
+
+    def gone() -> bool:
+        state = Path(f"/proc/{child}/stat")
+        return not state.exists() or state.read_text().split()[2] == "Z"
+
+    await wait_until_async(gone, 10, "the end of what it began")
+
+
+async def test_the_receiver_of_the_docs_prints_what_it_is_told_once(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "semantics.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?class Hook.*?)```", page, re.DOTALL)
+    port = free_port()
+    assert code.count("8080") == 1
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", code.replace("8080", str(port))),
+        env={**os.environ, "WEBHOOK_SECRET": SECRET},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    one = notification(Way.WEBHOOK)
+    try:
+        async with senders(tmp_path) as sender, asyncio.timeout(PATIENCE):
+            await wait_until_async(lambda: listens(port), PATIENCE, "the receiver")
+            for _ in range(2):
+                assert await sender.send(one, hook(port)) == ""
+            assert process.stdout is not None
+            assert (
+                await process.stdout.readline() == b"run.failed etl EXIT_CODE sh: 1: oh n\xc3\xa9\n"
+            )
+            other = notification(Way.WEBHOOK, kind=Kind.RECOVERY, reason="", error="")
+            assert await sender.send(other, hook(port)) == ""
+            assert await process.stdout.readline() == b"run.recovered etl None None\n"
+    finally:
+        process.kill()
+        await process.wait()
+
+
+def hook(port: int) -> Notice:
+    return Notice(webhook=f"http://127.0.0.1:{port}/hook")
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port

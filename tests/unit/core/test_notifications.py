@@ -1,0 +1,122 @@
+"""Who is told of what, and how often: what follows from runs that end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.lifecycle import State
+from schedd.core.notifications import (
+    GIVEN_UP_AFTER,
+    LONGEST_WAIT,
+    Happened,
+    Kind,
+    Memory,
+    Notice,
+    Notices,
+    Notification,
+    Told,
+    Way,
+    follow,
+    settled,
+    target,
+)
+from support.runs import NOW
+
+HOOK = Notice(webhook="https://ops.example.com/hook")
+JOB = JobId(uuid4())
+MINUTE = timedelta(minutes=1)
+
+
+def happened(state: State | None, notices: Notices, *, dead: bool = False) -> Happened:
+    return Happened(NOW, RunId(uuid4()), JOB, ShardId(1), notices, state, dead=dead)
+
+
+def told_of(states: str, notices: Notices) -> list[str]:
+    """`F` failed, `S` succeeded, a minute apart: what was told, each with the failures so far."""
+    memory, found = Memory(), []
+    for minute, letter in enumerate(states):
+        state = State.FAILED if letter == "F" else State.SUCCEEDED
+        memory, told = follow(memory, [happened(state, notices)], NOW + minute * MINUTE)
+        found += [f"{minute}:{one.kind.value}:{one.failures}" for one in told]
+    return found
+
+
+def test_so_many_failures_in_a_row_are_told_from_the_threshold_on() -> None:
+    notices = Notices(failure=replace(HOOK, threshold=3))
+    assert told_of("FFSFFF", notices) == ["5:run.failed:3"]
+    assert told_of("FFFF", notices) == ["2:run.failed:3", "3:run.failed:4"]
+
+
+def test_the_first_success_after_a_failure_that_was_told_is_a_recovery() -> None:
+    notices = Notices(failure=replace(HOOK, threshold=2), recovery=HOOK)
+    assert told_of("FSFFSS", notices) == ["3:run.failed:2", "4:run.recovered:0"]
+
+
+def test_what_comes_in_a_silence_waits_for_its_end_and_says_how_many_there_were() -> None:
+    notices = Notices(failure=replace(HOOK, silence=10 * MINUTE))
+    memory, first = follow(Memory(), [happened(State.FAILED, notices)] * 3, NOW)
+    assert [(one.ready_at, one.held_back, one.joins) for one in first] == [
+        (NOW, 0, False),
+        (NOW + 10 * MINUTE, 2, False),
+    ]
+    last = happened(State.FAILED, notices)
+    memory, [joining] = follow(memory, [last], NOW + MINUTE)
+    assert (joining.joins, joining.held_back, joining.of) == (True, 1, last)
+    # The silence is counted from when the one that waited was told.
+    memory, [again] = follow(memory, [last], NOW + 15 * MINUTE)
+    assert (again.joins, again.ready_at) == (False, NOW + 20 * MINUTE)
+    _, [late] = follow(memory, [last], NOW + 40 * MINUTE)
+    assert (late.ready_at, late.held_back) == (NOW + 40 * MINUTE, 0)
+
+
+def test_each_kind_has_its_own_silence_and_a_dead_letter_is_a_failure_too() -> None:
+    notices = Notices(failure=replace(HOOK, silence=MINUTE), dead_letter=HOOK, late=HOOK)
+    those = [happened(None, notices), happened(State.FAILED, notices, dead=True)]
+    _, told = follow(Memory(), those, NOW)
+    assert [one.kind for one in told] == [Kind.LATE, Kind.FAILURE, Kind.DEAD_LETTER]
+    assert {one.ready_at for one in told} == {NOW}
+
+
+def test_what_ends_otherwise_is_told_to_nobody_and_counts_for_nothing() -> None:
+    notices = Notices(failure=HOOK, recovery=HOOK)
+    memory, told = follow(Memory(), [happened(State.CANCELLED, notices)], NOW)
+    assert (memory, told) == (Memory(), [])
+
+
+@pytest.mark.parametrize(
+    ("tries", "age", "wait"),
+    [
+        (1, 0.0, timedelta(seconds=5)),
+        (3, 60.0, timedelta(seconds=20)),
+        (900, 80_000.0, LONGEST_WAIT),
+        (900, GIVEN_UP_AFTER.total_seconds(), None),
+    ],
+)
+def test_a_try_that_failed_is_followed_by_others_for_a_day(
+    tries: int, age: float, wait: timedelta | None
+) -> None:
+    one = notification(tries=tries)
+    assert settled(one, "HTTP 500", NOW + timedelta(seconds=age)).wait == wait
+    assert settled(one, "", NOW).wait is None
+
+
+def notification(tries: int = 1) -> Notification:
+    of = Told(happened(State.FAILED, Notices(failure=HOOK)), Kind.FAILURE, NOW).of
+    return Notification(
+        uuid4(), Way.WEBHOOK, JOB, of.shard, Kind.FAILURE, "default", "etl", of.run_id, NOW, NOW,
+        None, None, "FAILED", "EXIT_CODE", "", 1, 1, 1, "w1", 1, 0, NOW, NOW, tries,
+    )  # fmt: skip
+
+
+def test_slowness_is_shared_by_what_goes_to_one_host_or_program() -> None:
+    notice = Notice("https://ops.example.com:8443/a?b", ("/opt/page", "x"), ("a@b.example",))
+    assert [target(notice, way) for way in notice.ways] == [
+        "https://ops.example.com:8443",
+        "/opt/page",
+        "mail",
+    ]
