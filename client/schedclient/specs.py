@@ -79,6 +79,17 @@ class Grpc(TypedDict, total=False):
     metadata: Mapping[str, str]
 
 
+class Notification(TypedDict, total=False):
+    """Who is told of something, and how often: at least one of webhook, command, email."""
+
+    webhook: str
+    command: Sequence[str]
+    email: str | Sequence[str]
+    threshold: int
+    silence: Length
+    after: Length
+
+
 class Work(TypedDict, total=False):
     """What to run, how often, how long, where. Exactly one of shell, http, grpc, python."""
 
@@ -124,10 +135,10 @@ class JobSpec(Work, total=False):
     overlap_limit: int
     pause_after_failures: int
     after: Form
-    on_failure: Form
-    on_recovery: Form
-    on_dead_letter: Form
-    on_late: Form
+    on_failure: Notification
+    on_recovery: Notification
+    on_dead_letter: Notification
+    on_late: Notification
     retention: Length
     paused: bool
     pause_note: str
@@ -194,6 +205,7 @@ __all__ = [
     "JobSpec",
     "Length",
     "Limits",
+    "Notification",
     "Retry",
     "Shell",
     "When",

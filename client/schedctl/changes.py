@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 from google.protobuf.message import Message
 
 from schedclient import Job, Pool
+from schedctl import notices
 from schedctl.output import instant
 from schedctl.session import Session
 from schedproto.v1 import job_pb2
@@ -79,9 +80,10 @@ def merged(before: Job, spec: job_pb2.Job, named: Sequence[str]) -> job_pb2.Job:
     """
     full = job_pb2.Job()
     full.CopyFrom(spec)
+    plain: Message = spec
     old = cast("job_pb2.Job", before.message)
-    for field in ("retry", "catch_up", "dst"):
-        if field in named:
+    for field in ("retry", "catch_up", "dst", *notices.FLAGS):
+        if field in named and plain.HasField(field):
             _over(getattr(full, field), getattr(old, field), getattr(spec, field))
     if "shell" in named and old.HasField("shell"):
         full.shell.CopyFrom(old.shell)

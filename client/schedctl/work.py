@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from schedctl import bounds
+from schedctl import bounds, notices
 from schedctl.failure import Failure, standard_input
 from schedctl.session import INSTANT, Guard, When
 from schedkit.jsonform import FormErrors, Problem, from_json, standard
@@ -66,6 +66,7 @@ FLAG_OF: Final = {field: f"--{flag.replace('_', '-')}" for flag, field in PLAIN.
     "prefer": "--prefer",
     "labels": "--label",
     **bounds.FLAG_OF,
+    **{field: f"--{field.replace('_', '-')}" for field in notices.FLAGS},
 }
 """Fields to the flags that set them."""
 
@@ -183,6 +184,7 @@ def job_of(flags: Mapping[str, Any], argv: Sequence[str]) -> tuple[job_pb2.Job, 
     if flags.get("payload") is not None:
         job.payload.CopyFrom(read_payload(flags["payload"]))
     named = [*form, *(["payload"] if flags.get("payload") is not None else [])]
+    named += notices.cleared(flags)
     if "overlap" in named:
         named.append("overlap_limit")
     if "exclude" in named:  # what of it isn't named stays
@@ -275,7 +277,7 @@ def _form(flags: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:
         )
         if value
     }
-    return form
+    return form | notices.form(flags)
 
 
 def _shell(flags: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:

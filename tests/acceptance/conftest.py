@@ -6,6 +6,7 @@ the same time: two cores bear one of them.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 
 import pytest
@@ -24,12 +25,24 @@ CALM_SLOTS = 4
 _ROUGH = pytest.StashKey[DevCluster]()
 
 
+SECRET = f"whsec_{base64.b64encode(bytes(range(32))).decode()}"
+"""That webhooks are signed with."""
+
+
 @pytest.fixture(scope="session")
-def calm(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
+def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    key = tmp_path_factory.mktemp("keys") / "webhooks"
+    key.write_text(SECRET)
+    told = [f"signing_key={key}", "allow_loopback=true"]
+    return [*SHORT_LEASES, *(f"schedd.notifications.{one}" for one in told)]
+
+
+@pytest.fixture(scope="session")
+def calm(request: pytest.FixtureRequest, overrides: list[str]) -> Iterator[DevCluster]:
     """Three members and two workers of four slots; leave it as it was."""
     if (rough := request.config.stash.get(_ROUGH, None)) is not None:
         rough.down()  # its next test, if there is one, starts it again
-    options = {"members": 3, "workers": 2, "slots": CALM_SLOTS, "overrides": SHORT_LEASES}
+    options = {"members": 3, "workers": 2, "slots": CALM_SLOTS, "overrides": overrides}
     with dev_cluster(request.session, **options) as cluster:
         yield cluster
 
@@ -41,8 +54,8 @@ def calm_client(calm: DevCluster) -> Iterator[SyncClient]:
 
 
 @pytest.fixture(scope="session")
-def rough_cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
-    options = {"members": 3, "workers": 3, "slots": 16, "overrides": SHORT_LEASES}
+def rough_cluster(request: pytest.FixtureRequest, overrides: list[str]) -> Iterator[DevCluster]:
+    options = {"members": 3, "workers": 3, "slots": 16, "overrides": overrides}
     with dev_cluster(request.session, **options) as cluster:
         request.config.stash[_ROUGH] = cluster
         yield cluster

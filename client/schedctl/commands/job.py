@@ -14,6 +14,7 @@ from schedctl.columns import INSTANTS, JOBS, RUNS, WITH_EXCLUDED, facts
 from schedctl.commands.backfill import backfill, backfills, cancel_backfill
 from schedctl.failure import Failure
 from schedctl.flags import Group, pass_session
+from schedctl.notices import notice_options
 from schedctl.output import message, show_data, show_facts, show_list, show_listing, show_one
 from schedctl.session import INSTANT, TELL_WITHIN, Guard, Session, When, known
 from schedctl.work import (
@@ -48,6 +49,7 @@ def _name(one: Job) -> str:
 @schedule_options
 @paused_option
 @work_options
+@notice_options
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED)
 @pass_session
 def create(
@@ -126,6 +128,7 @@ def describe(session: Session, name: str) -> None:
 @click.option("--etag", type=Guard(), help="Only if the job is still the one with this etag.")
 @schedule_options
 @work_options
+@notice_options
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED)
 @pass_session
 def patch(

@@ -280,6 +280,41 @@ async def test_a_patched_call_keeps_what_isnt_named(ctl, member, flags, call):
     assert (sent.endpoint, sent.method, dict(sent.metadata)) == call
 
 
+HOOK = "https://ops.example.com/hook?a=b,c"
+
+
+async def test_who_is_told_is_written_as_flags(ctl, member):
+    member.say("CreateJob", lambda request: request.job)
+    ended = await ctl(
+        *("job", "create", "x", "--on-demand", "--on-failure", f"webhook={HOOK}"),
+        *("--on-failure", "threshold=3", "--on-failure", "silence=1h"),
+        *("--on-late", "email=a@b.example", "--on-late", "email=c@d.example"),
+        *("--on-late", "command=/opt/page 'the ops'", "--", "true"),
+    )
+    assert ended.code == 0, ended.err
+    sent = member.heard("CreateJob")[-1].job
+    told = sent.on_failure
+    assert (told.webhook, told.threshold, told.silence.seconds) == (HOOK, 3, 3600)
+    assert list(sent.on_late.email) == ["a@b.example", "c@d.example"]
+    assert list(sent.on_late.command) == ["/opt/page", "the ops"]
+    wrong = await ctl("job", "create", "x", "--on-demand", "--on-late", "webhok=x", "--", "true")
+    assert (wrong.code, "did you mean" in wrong.err) == (2, True), wrong.err
+
+
+async def test_a_patch_changes_what_it_names_of_who_is_told_and_an_empty_one_clears_it(ctl, member):
+    member.say("GetJob", job_pb2.Job(name="x", on_failure=job_pb2.Notification(webhook=HOOK)))
+    member.say("UpdateJob", lambda request: request.job)
+    ended = await ctl("job", "patch", "x", "--on-failure", "threshold=3")
+    assert ended.code == 0, ended.err
+    sent = member.heard("UpdateJob")[-1].job.on_failure
+    assert (sent.webhook, sent.threshold) == (HOOK, 3)
+    ended = await ctl("job", "patch", "x", "--on-failure", "")
+    assert ended.code == 0, ended.err
+    request = member.heard("UpdateJob")[-1]
+    assert list(request.update_mask.paths) == ["on_failure"]
+    assert not request.job.HasField("on_failure")
+
+
 async def test_two_actions_beside_each_other_are_refused(ctl, member):
     ended = await ctl("job", "create", "x", "--on-demand", "--grpc", "shop:1", "--http", "http://x")
     assert ended.code == 2

@@ -1,0 +1,171 @@
+"""Who wants to be told of a job is told: once, signed, and whatever is killed on the way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from uuid import UUID
+
+import pytest
+from standardwebhooks import Webhook
+
+from acceptance.conftest import SECRET
+from schedclient import InvalidArgument, SyncClient
+from schedd.core.ids import JobId
+from schedd.core.partition import shard_of
+from support.cluster import DevCluster
+from support.wait import PATIENCE, wait_until
+
+ONCE = {"max_attempts": 1}
+
+
+class Receiver:
+    """Verifies what comes and keeps it. `answers` are the statuses of the first ones; 200 then."""
+
+    def __init__(self) -> None:
+        self.came: list[dict[str, Any]] = []
+        self.answers: list[int | threading.Event] = []
+        kept = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                told = Webhook(SECRET).verify(body, dict(self.headers.items()))
+                answer = kept.answers.pop(0) if kept.answers else 200
+                kept.came.append(told)
+                if isinstance(answer, threading.Event):
+                    answer.wait(PATIENCE)
+                    answer = 500
+                self.send_response(answer)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/hook"
+
+    def kinds(self) -> list[str]:
+        return [told["type"] for told in self.came]
+
+    def wait_for(self, count: int) -> None:
+        wait_until(lambda: len(self.came) >= count, PATIENCE, f"{count} notifications")
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    thread = threading.Thread(target=made.server.serve_forever)
+    thread.start()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+    thread.join()
+
+
+def test_a_job_tells_of_its_failures_from_the_threshold_on_and_of_its_recovery(
+    calm: DevCluster, calm_client: SyncClient, receiver: Receiver, tmp_path: Any
+) -> None:
+    fine = tmp_path / "fine"
+    receiver.answers = [500]
+    hook = {"webhook": receiver.url}
+    made = calm_client.jobs.create(
+        "etl",
+        on_demand=True,
+        shell={"argv": ["/bin/sh", "-c", f"test -e {fine} || (echo no >&2; exit 3)"]},
+        retry=ONCE,
+        on_failure=hook | {"threshold": 2},
+        on_recovery=hook,
+    )
+    try:
+        runs = []
+        for step in range(4):
+            if step == 2:
+                receiver.wait_for(2)  # the first was answered by 500
+                fine.touch()
+            runs.append(calm_client.runs.wait(calm_client.jobs.trigger("etl"), timeout=PATIENCE))
+        receiver.wait_for(3)
+        assert receiver.kinds() == ["run.failed", "run.failed", "run.recovered"]
+        first, second, recovered = (told["data"] for told in receiver.came)
+        assert first == second, "it is the same one, and says so"
+        assert (first["run_id"], first["reason"], first["exit_code"], first["error"]) == (
+            (runs[1].run_id, "EXIT_CODE", 3, first["error"])
+        )
+        assert (first["failures_in_a_row"], first["namespace"], first["job"]) == (
+            2,
+            "default",
+            "etl",
+        )
+        assert (recovered["run_id"], recovered["state"]) == (runs[2].run_id, "SUCCEEDED")
+        told = calm.schedctl("job", "describe", "etl").stdout
+        assert receiver.url in told
+        left = "SELECT count(*) FROM notifications WHERE job_id = %s"
+        wait_until(lambda: calm.sql(left, made.job_id) == [(0,)], PATIENCE, "an empty outbox")
+    finally:
+        calm_client.jobs.delete("etl")
+
+
+def test_a_run_that_waits_is_told_to_be_late_once_and_its_end_as_well(
+    calm_client: SyncClient, receiver: Receiver
+) -> None:
+    hook = {"webhook": receiver.url}
+    submitted = calm_client.submit(
+        shell={"argv": ["true"]},
+        require={"gpu": "a100"},
+        run_timeout="4s",
+        on_late=hook | {"after": "1s"},
+        on_dead_letter=hook,
+    )
+    receiver.wait_for(2)
+    run = calm_client.runs.wait(submitted, timeout=PATIENCE)
+    assert (run.state, run.reason) == ("FAILED", "RUN_TIMEOUT")
+    assert receiver.kinds() == ["run.late", "run.dead_lettered"]
+    late = receiver.came[0]["data"]
+    assert (late["run_id"], late["state"], late["started_at"]) == (run.run_id, "PENDING", None)
+
+
+def test_programs_and_mail_that_no_configuration_allows_are_refused_when_a_job_is_made(
+    calm_client: SyncClient,
+) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        calm_client.jobs.create(
+            "etl",
+            on_demand=True,
+            shell={"argv": ["true"]},
+            on_failure={"command": ["/bin/sh", "-c", "id"], "email": "ops@example.com"},
+        )
+    fields = [one.field for one in refused.value.violations]
+    assert fields == ["on_failure.command", "on_failure.email"]
+
+
+def test_what_an_owner_was_about_to_tell_when_it_was_killed_is_told_by_the_next_one(
+    rough: DevCluster, client: SyncClient, receiver: Receiver
+) -> None:
+    held = threading.Event()
+    receiver.answers = [held]
+    made = client.jobs.create(
+        "nightly",
+        on_demand=True,
+        shell={"argv": ["false"]},
+        retry=ONCE,
+        on_failure={"webhook": receiver.url},
+    )
+    try:
+        run = client.runs.wait(client.jobs.trigger("nightly"), timeout=PATIENCE)
+        receiver.wait_for(1)
+        shard = shard_of(JobId(UUID(made.job_id)))
+        query = "SELECT t.member FROM shards s JOIN tenures t ON t.id = s.owner WHERE s.id = %s"
+        [(owner,)] = rough.sql(query, shard)
+        rough.kill(owner)
+        held.set()
+        receiver.wait_for(2)
+        first, second = (told["data"] for told in receiver.came)
+        assert first == second
+        assert first["run_id"] == run.run_id
+        left = "SELECT count(*) FROM notifications WHERE job_id = %s"
+        wait_until(lambda: rough.sql(left, made.job_id) == [(0,)], PATIENCE, "an empty outbox")
+    finally:
+        held.set()
+        client.jobs.delete("nightly")
