@@ -145,8 +145,10 @@ def _memories(
     }
     found: dict[JobId, Memory] = {}
     for statement, wanted in ((REMEMBER, jobs.keys() - well), (RECALL, well)):
+        if not wanted:
+            continue
         rows = connection.exec_driver_sql(statement, {"jobs": arrays.ids(sorted(wanted))})
-        for job, failures, told, *latest in rows if wanted else ():
+        for job, failures, told, *latest in rows:
             seen = zip(COLUMNS, latest, strict=True)
             found[job] = Memory(failures, told, {kind: at for kind, at in seen if at is not None})
     return found

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+
+from sqlalchemy import event
 
 from schedd.core.deadlines import Ending
 from schedd.core.ids import ShardId
@@ -51,11 +54,24 @@ async def test_a_failure_is_told_once_by_each_way_however_often_its_result_comes
     assert identities == [(2,)]
 
 
-async def test_a_job_that_wants_nothing_told_leaves_no_row(world: World) -> None:
+async def test_a_job_that_wants_nothing_told_costs_no_statement(world: World) -> None:
     me = await world.member()
-    await me.store.results.accept([report(await running(me, await world.job()), **FAILED)])
-    assert await world.sql("SELECT count(*) FROM notices") == [(0,)]
-    assert await told(world) == []
+    statements: list[str] = []
+    event.listen(
+        me.store.database._engine,
+        "before_cursor_execute",
+        lambda _connection, _cursor, statement, *_: statements.append(statement),
+    )
+    for job in (await world.job(), await world.job()):
+        run = await running(me, job)
+        await me.store.results.accept([report(run, **FAILED)])
+    assert statements
+    assert not [one for one in statements if re.search("notices|notifications|told_late", one)]
+    # Of one that wants its recovery told a success looks whether there was a failure, no more.
+    run = await running(me, await world.job())
+    statements.clear()
+    await me.store.results.accept([report(run, notices=replace(ALL, late=None))])
+    assert len([one for one in statements if "notices" in one]) == 1
 
 
 async def test_failures_are_counted_over_results_and_losses_and_end_with_a_success(

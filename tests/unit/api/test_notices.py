@@ -1,0 +1,89 @@
+"""Who may be told, how, and how often: what is refused when a job is made."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+import pytest
+
+from schedctl import manifests
+from schedd.api.errors import InvalidArgument
+from schedd.api.notices import check_means, violations
+from schedd.api.services import Services
+from schedd.core.notifications import Means
+from schedkit.jsonform import from_json
+from schedproto.v1 import job_pb2
+from support.repository import ROOT
+
+HOOK = {"webhook": "https://ops.example.com:8443/hook?team=etl"}
+
+
+def job(**fields: Any) -> job_pb2.Job:
+    return from_json(fields, job_pb2.Job)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"on_failure": HOOK | {"threshold": 3, "silence": "1h"}, "on_recovery": HOOK},
+        {"on_dead_letter": {"email": "ops+etl@example.com"}, "on_recovery": HOOK},
+        {"on_late": {"command": ["/opt/page", "the ops; $(id)"], "after": "366d"}},
+    ],
+)
+def test_what_can_be_told_is_taken(fields: dict[str, Any]) -> None:
+    assert [*violations(job(**fields))] == []
+
+
+@pytest.mark.parametrize(
+    ("field", "said", "named"),
+    [
+        ("on_failure", {"threshold": 2}, ""),
+        ("on_failure", {"webhook": "ftp://ops.example.com/"}, ".webhook"),
+        ("on_failure", {"webhook": "https://me:secret@ops.example.com/"}, ".webhook"),
+        ("on_failure", {"command": ["page", "x"]}, ".command"),
+        ("on_failure", {"command": ["/opt/page", "a\0b"]}, ".command"),
+        ("on_failure", {"email": "ops"}, ".email"),
+        ("on_failure", {"email": "a@example.com\r\nRCPT TO:<b@example.com>"}, ".email"),
+        ("on_failure", {"email": ["a@example.com"] * 21}, ".email"),
+        ("on_failure", HOOK | {"threshold": -1}, ".threshold"),
+        ("on_late", HOOK | {"threshold": 2}, ".threshold"),
+        ("on_failure", HOOK | {"silence": "-1s"}, ".silence"),
+        ("on_failure", HOOK | {"silence": "9000h"}, ".silence"),
+        ("on_failure", HOOK | {"after": "1m"}, ".after"),
+        ("on_late", HOOK | {"after": "0s"}, ".after"),
+        ("on_recovery", HOOK, ""),
+    ],
+)
+def test_what_nobody_could_be_told_by_is_refused_by_its_field(
+    field: str, said: dict[str, Any], named: str
+) -> None:
+    assert [each.field for each in violations(job(**{field: said}))] == [field + named]
+
+
+class Calls:
+    """As much of the services as is asked."""
+
+    def __init__(self, means: Means) -> None:
+        self.means = means
+
+
+def test_a_job_chooses_among_what_its_members_may_do_and_stays_editable_when_that_shrinks() -> None:
+    told = job(on_failure={"command": ["/opt/page", "x"], "email": "a@example.com"})
+    rich = cast("Services", Calls(Means(("/opt/page",), mail=True)))
+    check_means(rich, told)
+    poor = cast("Services", Calls(Means(("/opt/pager",))))
+    with pytest.raises(InvalidArgument) as refused:
+        check_means(poor, told)
+    fields = [one.field for one in refused.value.violations]
+    assert fields == ["on_failure.command", "on_failure.email"]
+    check_means(poor, told, told)
+
+
+def test_the_manifest_of_the_docs_is_taken() -> None:
+    page = (ROOT / "docs" / "semantics.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```yaml\n(name: etl\n.*?on_late.*?)```", page, re.DOTALL)
+    [read] = manifests.parse("semantics.md", text)
+    assert isinstance(read, manifests.Manifest)
+    assert [*violations(read.job)] == []
+    assert read.job.on_failure.threshold == 3
