@@ -6,7 +6,7 @@
       └ owner/                     fire, dispatch, collect, rescue: the owned shards
     api/      one function a user call     served by  rpc/ (gRPC)  and  web/ (HTTP)
     ports                          what loops and calls need of the world
-    store/  etcd/                  adapters that give it: PostgreSQL, etcd
+    store/  etcd/  senders/        adapters that give it: PostgreSQL, etcd, who is told
     core/                          pure: values and decisions, no I/O, no clock
 
 Leases give promptness; safety comes from the token or the epoch that is compared in the same

@@ -45,6 +45,9 @@ class Known:
 class Catalogue:
     """Job → newest known definition."""
 
+    any_late = False
+    """Whether a definition was read whose job wants its late runs told."""
+
     def __init__(self, store: OwnerStore, capacity: int = CAPACITY) -> None:
         self._store = store
         self._capacity = capacity
@@ -142,6 +145,8 @@ class Catalogue:
             return None
         self._known[job] = known
         self._known.move_to_end(job)
+        notices = known.definition.notices
+        self.any_late |= notices is not None and notices.late is not None
         return known
 
     def _set_aside(self, job: JobId, row: StoredDefinition, why: str) -> None:

@@ -53,7 +53,7 @@ class LateStarts:
 
     async def step(self) -> float:
         """One look; seconds until the next."""
-        if self._brake.on:
+        if self._brake.on or not self._catalogue.any_late:
             return LOOK_EVERY
         began = boottime()
         late = await self._late()

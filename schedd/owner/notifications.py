@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NoReturn
 from uuid import UUID
 
@@ -42,7 +42,7 @@ SOONEST: Final = 0.05
 """Seconds from one look to the next, however often somebody wakes it."""
 COUNT_EVERY: Final = 10.0
 OF_ONE_TARGET: Final = 4
-AT_ONCE: Final = 32
+AT_ONCE: Final = 256
 """Tries under way, of all targets together."""
 
 
@@ -95,16 +95,19 @@ class Notifications:
         if len(self._under_way) >= AT_ONCE:
             return LOOK_EVERY
         tenure = self._transactor.ownership.tenure
+        busy = len(self._busy)
         waiting = await self._store.waiting(tenure, shards, list(self._busy))
-        chosen = await self._chosen(waiting, load)
-        if chosen:
-            await self._begin(chosen)
-        await asyncio.sleep(SOONEST)  # a wake comes with each answer
-        return 0.0 if chosen else LOOK_EVERY
-
-    async def _chosen(self, waiting: Sequence[Waits], load: Counter[str]) -> list[Waits]:
-        """Those whose targets have room; the jobs of the others are busy."""
         known = await self._catalogue.newest({one.job_id for one in waiting})
+        chosen = self._chosen(waiting, known, load)
+        if chosen:
+            await self._begin(chosen, known)
+        await asyncio.sleep(SOONEST)  # a wake comes with each answer
+        return 0.0 if chosen or len(self._busy) > busy else LOOK_EVERY
+
+    def _chosen(
+        self, waiting: Sequence[Waits], known: Mapping[JobId, Known], load: Counter[str]
+    ) -> list[Waits]:
+        """Those whose targets have room; the others are busy."""
         chosen: list[Waits] = []
         for one in waiting:
             if (one.notification_id, one.way) in self._under_way:
@@ -117,10 +120,9 @@ class Notifications:
                 chosen.append(one)
         return chosen
 
-    async def _begin(self, chosen: Sequence[Waits]) -> None:
+    async def _begin(self, chosen: Sequence[Waits], known: Mapping[JobId, Known]) -> None:
         answers = await self._transactor.by_lane(chosen, self._store.claim)
         claimed = [one for each in answers if not isinstance(each, Failed) for one in each]
-        known = await self._catalogue.newest({one.job_id for one in claimed})
         assert self._group is not None, "it runs within its group"
         for one in claimed:
             entry = known.get(one.job_id)

@@ -1,6 +1,6 @@
 """What the loops and calls need of the world, as small protocols.
 
-Adapters give them (`store/` over PostgreSQL, `etcd/` over etcd, `rpc/` over gRPC), `app/` ties
+Adapters give them (`store/` over PostgreSQL, `etcd/`, `rpc/`, `senders/` to the world), `app/` ties
 them together, twins stand in for them in simulation. Each method is one round of work that either
 happened, or raised `schedkit.errors.Unavailable`; a refusal is a returned value. Methods of the
 owner are one transaction each, whose first statement locks the rows of the claim's shards where

@@ -160,9 +160,9 @@ def delete_job(
     change(connection, job_id, deleted_at=now)
     connection.execute(timers.delete().where(timers.c.job_id == job_id))
     standing.forget(connection, job_id)
-    noticing.forget(connection, job_id)
     calendars.forget(connection, job_id)
     cancel_waiting(connection, job_id, because.deletion(entry.actor))
+    noticing.forget(connection, job_id)
     audit.write_all(connection, [entry])
     return True
 

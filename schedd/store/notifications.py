@@ -26,7 +26,7 @@ from schedd.store import arrays, audit
 
 OF_EACH: Final = 4
 """Rows of one job and way that are looked at."""
-AT_ONCE: Final = 200
+AT_ONCE: Final = 500
 """Rows of one look."""
 LEASE: Final = 120.0
 """Seconds after which a try that was never settled is taken for failed: longer than any takes."""

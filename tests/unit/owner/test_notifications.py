@@ -207,6 +207,7 @@ async def test_a_run_that_waits_is_told_to_be_late_once_it_is_and_once() -> None
     waits: list[LiveRun] = [run(1), run(2, losses=1), run(3)]
     waits = [replace(one, job_id=job) for one in waits[:2]] + waits[2:]
     world.board.put_runs(waits, NOW)
+    world.definitions.any_late = True
     brake = Brake(cast("PauseStore", None), world.events.append)
     loop = LateStarts(
         world.board, world.definitions, world.outbox, world.transactor, world.clock, brake
