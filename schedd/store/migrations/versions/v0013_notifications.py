@@ -7,7 +7,7 @@ alone that want anything told, for their definitions are of a level that it does
 from alembic import op
 
 revision = "0013"
-down_revision = "0011"
+down_revision = "0012"
 branch_labels = None
 depends_on = None
 
