@@ -104,7 +104,10 @@ def test_a_field_that_is_accepted_is_read_somewhere(field):
     assert re.search(rf"\b{field.name}\b", SOURCES), f"{field.full_name} is accepted and ignored"
 
 
+AFTER = job_pb2.After(jobs=["db"])
+
+
 def test_a_deep_field_is_refused_with_its_path():
-    request = job_service_pb2.CreateJobRequest(job=job_pb2.Job(pool="db"))
-    with pytest.raises(Unbuilt, match=r"job\.pool"):
+    request = job_service_pb2.CreateJobRequest(job=job_pb2.Job(after=AFTER))
+    with pytest.raises(Unbuilt, match=r"job\.after"):
         unbuilt.refuse_unbuilt(request)
