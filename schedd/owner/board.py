@@ -45,6 +45,8 @@ class Board:
         self.running: dict[RunId, LiveRun] = {}
         self.ended = 0
         """How many attempts are known to have ended here."""
+        self.on_room: Callable[[], None] = lambda: None
+        """Called when one has ended while runs wait for pools: theirs may have room now."""
         self.reported: dict[RunId, Token] = {}
         """Of the running: those whose result is here, and about to be stored. They take no slot."""
         self.read: set[ShardId] = set()
@@ -203,6 +205,7 @@ class Board:
         self.timers, self.waiting = Agenda(), Agenda()
         self.ready, self.running, self._held, self._judged = ReadyQueue(), {}, {}, {}
         self.reported = {}
+        self.on_room = lambda: None
 
     def _put_late(self, timer: Timer, now: datetime) -> None:
         found = self.timers.get(timer.job_id)
@@ -231,7 +234,10 @@ class Board:
 
     def _no_longer_runs(self, run_id: RunId) -> LiveRun | None:
         running = self.running.pop(run_id, None)
-        self.ended += running is not None
+        if running is not None:
+            self.ended += 1
+            if self.ready.pools():
+                self.on_room()
         return running
 
     def _unhold(self, run_id: RunId, job: JobId) -> LiveRun | None:

@@ -128,6 +128,7 @@ class Owner:
         loops = self._loops = self._made(board, live, nudges)
         for source in (loops.fire, loops.rescue, loops.backfills, loops.deadlines, self._collect):
             source.on_ready(loops.dispatch.wake)
+        board.on_room = loops.dispatch.wake
         self._collect.board = board
 
         def ended() -> None:

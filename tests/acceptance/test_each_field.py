@@ -48,6 +48,7 @@ WRONG: Final[Mapping[str, Mapping[str, Any]]] = {
     "overlap_limit": {**DAILY, "overlap": "skip", "overlap_limit": 2},
     "priority": {**DAILY, "priority": "urgent"},
     "slots": {**DAILY, "slots": 1001},
+    "pool": {**DAILY, "pool": "no-such"},
     "retry.max_attempts": {**DAILY, "retry": {"max_attempts": -1}},
     "retry.backoff": {**DAILY, "retry": {"backoff": "-1s"}},
     "retry.factor": {**DAILY, "retry": {"factor": 0.5}},

@@ -73,6 +73,7 @@ def most_at_once(tried: Sequence[Attempt]) -> int:
     return most
 
 
+@pytest.mark.timeout(2 * SETTLED)
 def test_a_limit_is_never_passed_though_its_owner_is_killed_twice(
     rough: DevCluster, client: SyncClient, name: str, figure
 ) -> None:

@@ -26,6 +26,7 @@ from schedd.owner.fire import Fire
 from schedd.owner.late_runs import LateRuns
 from schedd.owner.near_future import NearFuture
 from schedd.owner.ownership import Ownership
+from schedd.owner.pools import Pools
 from schedd.owner.transact import Transactor
 from schedd.owner.workers import Workers
 from schedd.ports import Nudges, PauseStore
@@ -88,6 +89,7 @@ class Owner:
                 nudges,
                 crowds,
                 late,
+                Pools(store, lambda: board.ended),
             ),
             lambda _event: None,
         )

@@ -719,8 +719,11 @@ async def test_when_one_of_a_full_pool_has_ended_the_next_goes():
     world.board.put_runs([of(number, number) for number in (1, 2, 3)], NOW)
     await world.settle()
     assert world.handed() == {1}
+    woken: list[None] = []
+    world.board.on_room = lambda: woken.append(None)
     world.rows.places[POOL] = 1
     world.board.forget(run(1).key.run_id, run(1).job_id)
+    assert woken, "nobody grants slots for what has no room, so that nothing else wakes it"
     await world.settle()
     assert world.handed() == {1, 2}
 
