@@ -86,11 +86,12 @@ def test_a_refusal_says_what_why_and_what_to_do(channels: list[grpc.Channel]):
 def test_what_isnt_built_is_refused_by_name(channels: list[grpc.Channel]):
     jobs = job_service_pb2_grpc.JobServiceStub(channels[0])
     shell = job_pb2.ShellAction(argv=["true"])
-    pooled = job_pb2.Job(name="j", on_demand=True, shell=shell, pool="reports")
+    after = job_pb2.After(jobs=["parent"])
+    chained = job_pb2.Job(name="j", on_demand=True, shell=shell, after=after)
     with pytest.raises(grpc.RpcError) as refused:
-        jobs.CreateJob(job_service_pb2.CreateJobRequest(job=pooled), timeout=DEADLINE)
+        jobs.CreateJob(job_service_pb2.CreateJobRequest(job=chained), timeout=DEADLINE)
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    assert "pool" in refused.value.details()
+    assert "after" in refused.value.details()
     assert details(refused.value)[0].reason == "NOT_BUILT"
 
 
