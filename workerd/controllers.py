@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -260,5 +261,10 @@ def _count(path: Path, word: str) -> int:
 
 
 def _write(path: Path, text: str) -> None:
-    with path.open("w") as file:
-        file.write(text)
+    file = os.open(
+        path, os.O_WRONLY | os.O_CLOEXEC
+    )  # a file that isn't there can't be made, either
+    try:
+        os.write(file, text.encode())
+    finally:
+        os.close(file)

@@ -133,7 +133,7 @@ async def check_there(services: Services, namespace: str, name: str) -> None:
     """Raises InvalidArgument for a job whose pool isn't there. It is judged again as it is stored
     (`missing`).
     """
-    if name and await services.pools.get(namespace, name) is None:
+    if name and not await services.pools.there(namespace, name):
         raise missing(name)
 
 

@@ -264,6 +264,11 @@ class ReadyQueue:
         return sum(len(line.runs) for line in lines if fits(line.need))
 
     @property
+    def has_pooled(self) -> bool:
+        """Whether any is known to be of a pool."""
+        return any(line.pool for line in self._lines.values())
+
+    @property
     def pooled(self) -> int:
         """How many are known to be of pools."""
         return sum(len(line.runs) for line in self._lines.values() if line.pool)

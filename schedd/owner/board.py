@@ -236,7 +236,7 @@ class Board:
         running = self.running.pop(run_id, None)
         if running is not None:
             self.ended += 1
-            if self.ready.pools():
+            if self.ready.has_pooled:
                 self.on_room()
         return running
 

@@ -105,6 +105,7 @@ class Dispatch:
         self._clock = clock
         self._nudges = nudges
         self._emit = emit
+        self._changed: set[JobId] = set()
         self._try_held_at = 0.0
         self._unsort_at = 0.0
         self._held_turn = 0
@@ -119,11 +120,14 @@ class Dispatch:
 
     def changed(self, jobs: Collection[JobId]) -> None:
         """Their definitions were written: what of them waits for a pool may be in another."""
-        self._board.ready.unsort_pooled(jobs)
+        self._changed.update(jobs)
         self.loop.wake()
 
     async def step(self) -> float:
         """One round; gives the seconds until the next is needed."""
+        if self._changed and self._board.ready.has_pooled:
+            self._board.ready.unsort_pooled(self._changed)
+        self._changed.clear()
         if self._brake.on:
             self._workers.demand(no_demand)
             return 1.0

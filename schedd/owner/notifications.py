@@ -13,6 +13,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NoReturn
@@ -36,6 +37,8 @@ from schedd.owner.transact import Failed, Transactor
 from schedd.ports import ClusterClock, NotificationStore, Sender
 from schedkit.clock import boottime
 from schedkit.tasks import Loop
+
+log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 1.0
 SOONEST: Final = 0.05
@@ -137,11 +140,21 @@ class Notifications:
         if entry is not None:
             notice = _notice(entry, one.kind, one.way)
             # Who edits a job so that nobody is told any more means what waits, too.
-            error = "" if notice is None else await self._sender.send(one, notice)
+            error = "" if notice is None else await self._sent(one, notice)
         answer = settled(one, error, self._clock.now())
         self._answers.append(answer)
         self._emit(Notified(one.way, error, given_up=bool(error) and answer.wait is None))
         self._loop.wake()
+
+    async def _sent(self, one: Notification, notice: Notice) -> str:
+        """Why it wasn't delivered; empty: it was. What one of them breaks holds up no other, and no
+        owner: the next one would have the same before it.
+        """
+        try:
+            return await self._sender.send(one, notice)
+        except Exception as error:
+            log.exception("notification %s can't be delivered", one.notification_id)
+            return f"{type(error).__name__}: {error}"
 
     async def _settle(self) -> None:
         """Answers for shards that are another's now are dropped: it tells once more."""

@@ -48,7 +48,8 @@ def body(one: Notification) -> bytes:
 def subject(one: Notification) -> str:
     """A line of plain text, whatever a namespace is called."""
     line = f"{one.namespace}/{one.job} {WORDS[one.kind]}"
-    return "".join(sign if sign.isprintable() else " " for sign in line)
+    # "=?" begins an encoded word, in which a mail's header could hold anything.
+    return "".join(sign if sign.isprintable() else " " for sign in line).replace("=?", "= ?")
 
 
 def text(one: Notification) -> str:

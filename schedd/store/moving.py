@@ -1,7 +1,7 @@
 """A job moves to another shard, for its pool is another one (PROTOCOL 3).
 
     both shards' rows, in order ─→ the job's ─→ its timer's ─→ its live runs' ─→ the new shard's
-    epoch ─→ all that stands by shard: job, timer, resumption, failures, live runs
+    epoch ─→ all that stands by shard: job, timer, resumption, failures, live runs, notifications
 
 Invariants
 - The new shard's epoch grows past the old one's, and past the clock as a taking's does: so whatever
@@ -38,6 +38,7 @@ MOVE: Final = (
       AND r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id
     """,
     "UPDATE live SET shard = %(there)s WHERE shard = %(here)s AND job_id = %(job)s",
+    "UPDATE notifications SET shard = %(there)s WHERE job_id = %(job)s",
 )
 
 

@@ -22,6 +22,7 @@ from sqlalchemy import Connection
 from schedd.core.model import Draft, LiveRun
 from schedd.core.pools import PoolKey, Rooms, Standing
 from schedd.store import arrays
+from schedd.store.fence import BY_INDEX
 
 LATER: Final = "interval '2 s'"
 """By which a start may be told after the last moment at which it might have been."""
@@ -99,6 +100,7 @@ def standings(connection: Connection, pools: Collection[PoolKey]) -> dict[PoolKe
     shards: a hint.
     """
     keys = [pool.split("/", 1) for pool in pools]
+    connection.exec_driver_sql(f"SELECT {BY_INDEX}")
     rows = connection.exec_driver_sql(
         LOOK,
         {

@@ -4,8 +4,8 @@
 
 Invariants
 - Who changes a pool holds its shard's row, so that no batch of its runs is in flight beside it.
-- A job's definition that names a pool is written while the pool's row is held FOR SHARE (`hold`):
-  so no job is left in a pool that was deleted.
+- A job's definition that names a pool is written while the pool's row is held FOR KEY SHARE
+  (`hold`): so no job is left in a pool that was deleted, and who changes one waits for no job.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ LOCK_SHARD: Final = "SELECT 1 FROM shards WHERE id = %s FOR NO KEY UPDATE"
 
 def hold(connection: Connection, namespace: str, name: str) -> bool:
     """Have it stay until the end of the transaction; False: there is none."""
-    found = select(pools.c.name).where(_is(namespace, name)).with_for_update(read=True)
+    found = (
+        select(pools.c.name).where(_is(namespace, name)).with_for_update(read=True, key_share=True)
+    )
     return connection.execute(found).first() is not None
 
 
@@ -227,6 +229,10 @@ class PostgresPoolStore:
         """Pause it, or resume it."""
         wish = (namespace, name, paused, note, actor, audit)
         return await self.database.call(lambda c: pause_pool(c, *wish))
+
+    async def there(self, namespace: str, name: str) -> bool:
+        """Whether there is such a pool."""
+        return await self.database.call(lambda c: _found(c, namespace, name) is not None)
 
     async def standings(self, pools: Collection[PoolKey]) -> dict[PoolKey, Standing]:
         """How full these are."""

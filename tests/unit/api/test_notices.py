@@ -46,6 +46,7 @@ def test_what_can_be_told_is_taken(fields: dict[str, Any]) -> None:
         ("on_failure", {"email": "ops"}, ".email"),
         ("on_failure", {"email": "a@example.com\r\nRCPT TO:<b@example.com>"}, ".email"),
         ("on_failure", {"email": ["a@example.com"] * 21}, ".email"),
+        ("on_failure", {"email": "=?**?q??=@x"}, ".email"),
         ("on_failure", HOOK | {"threshold": -1}, ".threshold"),
         ("on_late", HOOK | {"threshold": 2}, ".threshold"),
         ("on_failure", HOOK | {"silence": "-1s"}, ".silence"),

@@ -36,6 +36,7 @@ from support.dispatching import SHELL, Definitions
 from support.runs import NOW, SetClock, owning, run
 from support.wait import PATIENCE, wait_until_async
 
+BREAKS = "https://breaks.example.com/"
 DEAD, FINE = "https://dead.example.com/hook", "https://fine.example.com/hook"
 
 
@@ -103,6 +104,8 @@ class Receivers:
         self.under_way[to] += 1
         self.most[to] = max(self.most[to], self.under_way[to])
         try:
+            if to == BREAKS:
+                raise IndexError("string index out of range")
             if to == DEAD:
                 await asyncio.Event().wait()
             return self.error
@@ -164,6 +167,17 @@ async def test_a_receiver_that_never_answers_holds_up_nobody_else() -> None:
     assert world.receivers.most[DEAD] == OF_ONE_TARGET
     assert world.receivers.most[FINE] <= OF_ONE_TARGET
     assert world.receivers.under_way[DEAD] == 0, "nothing is under way when the tenure has ended"
+
+
+async def test_one_that_breaks_whoever_sends_it_ends_no_owner() -> None:
+    """It stays in the outbox: the next owner would have it before it, too."""
+    world = World()
+    world.outbox.put(1, world.job(1, to(BREAKS)))
+    world.outbox.put(1, world.job(2, to(FINE)))
+    async with world.running():
+        await world.settled(2)
+    told = {one.notification.job_id.int: one.error for one in world.outbox.settled}
+    assert told == {1001: "IndexError: string index out of range", 1002: ""}
 
 
 async def test_answers_are_kept_while_the_database_is_away() -> None:
