@@ -173,6 +173,7 @@ async def test_what_a_job_writes_is_told_as_it_comes_to_who_follows_it(tmp_path:
         both = [b"before\n", b"during\n"]
         await stream.until(lambda: heard() == [*both, *both], "all again, for one more reader")
         await stream.send(follows=[pb.Follow(key=key, stop=True)])
+        await stream.result_of(await stream.assign(argv=["true"]))  # behind it on the stream
         done.touch()
         result = await stream.result_of(key)
         assert text(result) == "before\nafter\n"

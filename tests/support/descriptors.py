@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import resource
 from collections.abc import Iterator
@@ -25,7 +24,6 @@ def open_files() -> dict[int, str]:
 @contextlib.contextmanager
 def only(left: int) -> Iterator[None]:
     """This process can open so many files, and not one more."""
-    gc.collect()  # else what tests before have left is closed in here
     _, hard = before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(open_files()) + 1 + _MORE, hard))
     taken: list[int] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import pwd
 import subprocess
@@ -35,6 +36,12 @@ from workerd.tail import Tail
 
 KEY = Key(RunId("run"), Token(1))
 SLEEP = Program(["sleep", "86398"], {"PATH": "/usr/bin:/bin"}, Path("/"), subprocess.DEVNULL)
+
+
+@pytest.fixture(autouse=True)
+def nothing_old_is_open() -> None:
+    """What tests before have left is closed now, and not between two looks of these."""
+    gc.collect()
 
 
 def attempt(**action: object) -> Attempt:
