@@ -7,6 +7,7 @@ server that stands still holds up mail alone.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import smtplib
 import ssl
@@ -68,13 +69,19 @@ class Mail:
         """In a thread. Gives the addresses that were refused."""
         smtp = self._smtp
         tls = ssl.create_default_context(cafile=smtp.ca and str(smtp.ca))
-        with (
+        client = (
             smtplib.SMTP_SSL(smtp.host, smtp.port, timeout=PATIENCE, context=tls)
             if smtp.security == "tls"
             else smtplib.SMTP(smtp.host, smtp.port, timeout=PATIENCE)
-        ) as client:
+        )
+        try:
             if smtp.security == "starttls":
                 client.starttls(context=tls)
             if smtp.user:
                 client.login(smtp.user, smtp.password)
             return set(client.send_message(mail, smtp.mail_from, list(to)))
+        finally:
+            # What it took it has: a farewell that fails would have it sent again.
+            with contextlib.suppress(smtplib.SMTPException, OSError):
+                client.quit()
+            client.close()

@@ -3,17 +3,20 @@
 Invariants
 - The address that was checked is the address that is connected to: the check sits in the resolver,
   so a name that answers differently a moment later gains nothing.
-- An address written as such in the URL never passes a resolver; it is checked on its own.
+- An address written as such in the URL never passes a resolver; it is checked on its own. What a
+  system would take for an address though it isn't written as one (`127.1`, `0x7f.1`) is refused.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 
+_HEXADECIMAL = re.compile("0x[0-9a-f]*")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _UNICAST = ipaddress.IPv6Network("2000::/3")
 """All of IPv6 that is given out to anybody."""
@@ -68,11 +71,16 @@ class Targets(AbstractResolver):
         """Check a host that is an address; a name is left to `resolve`.
 
         Raises:
-            ForbiddenTarget: it is not allowed.
+            ForbiddenTarget: it is not allowed, or no address though it would be taken for one.
         """
         try:
             ipaddress.ip_address(host)
         except ValueError:
+            if _seems_an_address(host):
+                raise ForbiddenTarget(
+                    f"{host} is no public address as it is written; write an IPv4 address as four"
+                    " decimal numbers without leading zeros, as in 93.184.215.14"
+                ) from None
             return
         self.check(host)
 
@@ -91,6 +99,14 @@ class Targets(AbstractResolver):
     async def close(self) -> None:
         """Nothing is open."""
         await self._inner.close()
+
+
+def _seems_an_address(host: str) -> bool:
+    """Whether something on the way may read it as an address: C libraries take fewer than four
+    numbers, hexadecimal and octal ones, and a dot behind them. No name ends in a number.
+    """
+    last = host.rstrip(".").rpartition(".")[2].casefold()
+    return ":" in host or last.isnumeric() or _HEXADECIMAL.fullmatch(last) is not None
 
 
 def _is_public(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:

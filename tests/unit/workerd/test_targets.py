@@ -62,3 +62,27 @@ async def test_addresses_of_a_name_are_all_checked() -> None:
     assert await fickle.addresses("two.example", 1) == [PUBLIC, "2600::1"]
     with pytest.raises(ForbiddenTarget, match="no public address"):
         await fickle.addresses("two.example", 1)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("127.1", "127.0.1", "2130706433", "0", "0177.0.0.1", "127.0.0.01", "127.0.0.1."),
+        *("0x7f.1", "0X7F000001", "127.0.0.0x1", "0x", "1.2.3.4.5", "256.1.1.1", "93.184.215.014"),
+        *("10.1.", "example.127", "a.0x7f", "\u0661\u0662\u0667.1", "\u2460.1", "::1%", "1::2::3"),
+        *(INSIDE, "0.0.0.0", "::", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::"),
+    ],
+)
+async def test_what_may_be_taken_for_an_address_is_refused_unless_it_is_a_public_one(
+    host: str,
+) -> None:
+    """A literal passes no resolver, and C libraries read far more than four decimal numbers."""
+    with pytest.raises(ForbiddenTarget, match="no public address"):
+        targets().check_literal(host)
+
+
+@pytest.mark.parametrize(
+    "host", [PUBLIC, "2600::1", "example.com", "127.1.example", "1e100.net", "x7f.a0x1", "example."]
+)
+async def test_public_addresses_and_names_pass(host: str) -> None:
+    targets().check_literal(host)
