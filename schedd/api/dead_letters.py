@@ -12,9 +12,10 @@ import math
 from typing import Final
 from uuid import UUID, uuid4
 
-from schedd.api import paging, stored_jobs, validation, views
+from schedd.api import paging, pools, stored_jobs, validation, views
 from schedd.api.definitions import stored_definition
 from schedd.api.errors import (
+    CallError,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
@@ -141,7 +142,7 @@ async def retry_run(
     if made is None:
         raise _deleted(found)
     if isinstance(made, Conflict):
-        raise _crowded(found) if made.what == "line" else stored_jobs.edited_meanwhile(found.job)
+        raise _refused(found, made)
     services.nudges.runs_ready([made.run.shard])
     return views.run_message(made)
 
@@ -285,6 +286,14 @@ def _deleted(found: RunRecord) -> FailedPrecondition:
         reason="JOB_DELETED",
         remedy="create it anew and trigger it",
     )
+
+
+def _refused(found: RunRecord, why: Conflict) -> CallError:
+    if why.what == "line":
+        return _crowded(found)
+    if why.what == "pool":
+        return pools.deleted(f"the pool of run {found.run.key.run_id}")
+    return stored_jobs.edited_meanwhile(found.job)
 
 
 def _crowded(found: RunRecord) -> FailedPrecondition:

@@ -148,6 +148,17 @@ def missing(name: str) -> InvalidArgument:
     )
 
 
+def deleted(what: str) -> FailedPrecondition:
+    """The refusal to make a run of submitted work whose pool is there no more: nothing keeps the
+    pool once that has ended, and another run would wait for ever.
+    """
+    return FailedPrecondition(
+        f"{what} is deleted",
+        reason="NO_SUCH_POOL",
+        remedy="make it anew, `schedctl pool set NAME --limit N`, or submit the work without it",
+    )
+
+
 def _violations(pool: pool_service_pb2.Pool) -> Iterator[Violation]:
     yield from validation.check_name(pool.name, "pool.name")
     if not 0 <= pool.limit <= MOST_AT_ONCE:

@@ -2,7 +2,7 @@
 
 from uuid import uuid4
 
-from schedd.api import definitions, stored_jobs, validation, views
+from schedd.api import definitions, pools, stored_jobs, validation, views
 from schedd.api.errors import Violation, refuse
 from schedd.api.services import Caller, Services
 from schedd.api.unbuilt import refuse_unbuilt
@@ -32,6 +32,8 @@ async def trigger_job(
         caller.audit("trigger", f"job/{stored.namespace}/{stored.name}", request.request_id),
         definitions.overlap_of(request.overlap),
     )
+    if isinstance(inserted, Conflict) and inserted.what == "pool":
+        raise pools.deleted(f"pool {definition.pool.partition('/')[2]}")
     if isinstance(inserted, Conflict):
         raise stored_jobs.taken(inserted, name=request.job, key=request.idempotency_key)
     if inserted is None:

@@ -19,6 +19,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, func, select
 from sqlalchemy.dialects.postgresql import insert
 
+from schedd.core.ids import JobId
 from schedd.core.model import AuditEntry
 from schedd.core.partition import shard_of_pool
 from schedd.core.pools import PoolKey, PoolRecord, PoolUse, Rate, Standing, pool_key
@@ -37,6 +38,15 @@ def hold(connection: Connection, namespace: str, name: str) -> bool:
         select(pools.c.name).where(_is(namespace, name)).with_for_update(read=True, key_share=True)
     )
     return connection.execute(found).first() is not None
+
+
+def hold_of(connection: Connection, job_id: JobId) -> bool:
+    """Have the pool that this job names stay, as `hold`; with the job's timer locked. False: it is
+    gone, as it may be of a submitted run that has ended.
+    """
+    of = select(jobs.c.namespace, jobs.c.pool).where(jobs.c.job_id == job_id)
+    row = connection.execute(of).first()
+    return row is None or not row.pool or hold(connection, row.namespace, row.pool)
 
 
 def set_pool(

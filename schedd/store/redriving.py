@@ -6,6 +6,8 @@
 Invariants
 - The new run's id is reckoned from the dead one's, and it has the same nominal instant: there is
   one, whoever inserts it, however often.
+- A run is made in a pool that is held until it is there: one in a pool that was deleted would wait
+  for ever. Of a submitted run nothing else keeps its pool, once it has ended.
 - A letter is settled in the transaction that inserts the run; nothing waits for a lock of a letter
   or timer that somebody else has: that one comes next time.
 - Who makes runs of a redrive holds its row, so its rate holds over the cluster, whoever owns it,
@@ -23,7 +25,7 @@ from schedd.core.ids import JobId, RunId, ShardId, TenureId, redriven_run_id
 from schedd.core.model import AuditEntry, LiveRun, NewRun, Priority, RunKey, Trigger
 from schedd.core.records import Conflict, RunRecord
 from schedd.core.redrive import MOST_IN_LINE, Line, OpenRedrive, Settled, allowance
-from schedd.store import arrays, audit
+from schedd.store import arrays, audit, pools
 from schedd.store.arrays import clean
 from schedd.store.inserting import insert_run_row
 from schedd.store.rows import RUN_COLUMNS, live_run
@@ -70,11 +72,26 @@ SELECT t.job_id, t.shard, t.generation, (
 FROM timers t WHERE t.job_id = ANY (%(jobs)s::uuid[]) ORDER BY t.job_id FOR SHARE SKIP LOCKED
 """
 
+POOLS = """
+SELECT j.job_id, EXISTS (SELECT FROM pools p WHERE p.namespace = j.namespace AND p.name = j.pool)
+FROM jobs j WHERE j.job_id = ANY (%(jobs)s::uuid[]) AND j.pool IS NOT NULL
+"""
+
+HOLD_POOLS = """
+SELECT j.job_id FROM jobs j JOIN pools p ON p.namespace = j.namespace AND p.name = j.pool
+WHERE j.job_id = ANY (%(jobs)s::uuid[]) ORDER BY p.namespace, p.name
+FOR KEY SHARE OF p SKIP LOCKED
+"""
+
 GONE = """
 UPDATE dead_letters l SET redrive = NULL
 WHERE l.redrive = %(redrive)s AND l.settled IS NULL AND l.run_id = ANY (%(letters)s::uuid[])
-  AND NOT EXISTS (SELECT FROM timers t WHERE t.job_id = l.job_id)
+  AND (NOT EXISTS (SELECT FROM timers t WHERE t.job_id = l.job_id)
+       OR EXISTS (SELECT FROM jobs j WHERE j.job_id = l.job_id AND j.pool IS NOT NULL
+                  AND NOT EXISTS (SELECT FROM pools p
+                                  WHERE p.namespace = j.namespace AND p.name = j.pool)))
 """
+"""Of jobs that are deleted, or whose pool is: left out of the redrive, and they still wait."""
 
 MAKE = f"""
 WITH b AS MATERIALIZED (
@@ -177,13 +194,32 @@ def _places(
     connection: Connection, jobs: Collection[JobId], lines: Mapping[JobId, Line]
 ) -> dict[JobId, tuple[ShardId, int, int]]:
     """Of jobs that are there: shard, generation, and how many more runs may be made now: as many as
-    may wait in line, none where the definition can't be read, or is another by now.
+    may wait in line, none where the definition can't be read, or is another by now, nor while its
+    pool is being deleted. Jobs whose pool is gone are left out.
     """
     found = connection.exec_driver_sql(TIMERS, {"jobs": arrays.ids(jobs), "most": MOST_IN_LINE})
-    return {
+    places = {
         job: (shard, generation, _room(lines.get(job), generation, waiting))
         for job, shard, generation, waiting in found
     }
+    pooled = dict(_pooled(connection, places))
+    held: set[JobId] = set()
+    if any(pooled.values()):
+        found = connection.exec_driver_sql(HOLD_POOLS, {"jobs": arrays.ids(pooled)})
+        held = {job for (job,) in found}
+    for job, there in pooled.items():
+        shard, generation, _ = places[job]
+        if not there:
+            del places[job]
+        elif job not in held:
+            places[job] = (shard, generation, 0)
+    return places
+
+
+def _pooled(connection: Connection, jobs: Collection[JobId]) -> list[tuple[JobId, bool]]:
+    """Those of these that name a pool, each with whether it is there."""
+    found = connection.exec_driver_sql(POOLS, {"jobs": arrays.ids(jobs)})
+    return [(JobId(job), there) for job, there in found]
 
 
 def _room(line: Line | None, generation: int, waiting: int) -> int:
@@ -227,7 +263,7 @@ def once_more(
     entry: AuditEntry,
 ) -> RunRecord | Conflict | None:
     """Do one run again; the run that does. None: its job is deleted. A `Conflict`: its definition
-    is another than that of the line by now, or too many wait in line.
+    is another than that of the line by now, its pool is deleted, or too many wait in line.
 
     The run must have ended so that it may be (`core.redrive.again`): ended runs never change.
     """
@@ -241,6 +277,9 @@ def once_more(
         select(dead_letters.c.run_id).where(dead_letters.c.run_id == run_id).with_for_update()
     )
     shard = _place(connection, JobId(dead.job_id), made, line)
+    if isinstance(shard, Conflict) and shard.what == "pool":  # asked for twice, it is there
+        row = connection.execute(records().where(runs.c.run_id == made)).first()
+        return shard if row is None else record(row)
     if shard is None or isinstance(shard, Conflict):
         return shard
     new = NewRun(
@@ -279,6 +318,8 @@ def _place(
         return None
     if timer.generation != line.generation:
         return Conflict("etag", job)
+    if not pools.hold_of(connection, job):
+        return Conflict("pool", job)
     waiting = select(live.c.run_id).where(live.c.shard == timer.shard, live.c.job_id == job)
     crowded = connection.execute(waiting.limit(MOST_WAITING)).all()
     full = line.most is not None and len(crowded) == MOST_WAITING

@@ -86,17 +86,22 @@ def insert_run(
     entry: AuditEntry,
     overlap: Overlap | None = None,
 ) -> RunRecord | None:
-    """Insert a run of a job that isn't deleted; with a key used before, the run of then."""
+    """Insert a run of a job that isn't deleted; with a key used before, the run of then. A
+    `Conflict`: it is submitted work, and its pool is deleted.
+    """
     earlier = idempotency.claim(connection, wanted, run.key.run_id)
     if earlier is not None:
         return get_run(connection, RunId(earlier))
     timer = connection.execute(
-        select(timers.c.shard, timers.c.generation)
+        select(timers.c.shard, timers.c.generation, jobs.c.namespace, jobs.c.pool)
+        .join(jobs, jobs.c.job_id == timers.c.job_id)
         .where(timers.c.job_id == job_id)
-        .with_for_update(read=True)
+        .with_for_update(read=True, of=timers)
     ).first()
     if timer is None:
         return None
+    if timer.pool and not pools.hold(connection, timer.namespace, timer.pool):
+        raise Refused(Conflict("pool", job_id))
     insert_run_row(
         connection, job_id, timer.shard, timer.generation, run, trigger, priority, payload, overlap
     )

@@ -506,7 +506,9 @@ class Redrive(google.protobuf.message.Message):
     rate: builtins.float
     """Runs a second, over the whole cluster."""
     total: builtins.int
-    """Chosen, done again, and left out since their jobs are deleted."""
+    """Chosen, done again, and left out since their jobs, or the pools of
+    submitted ones, are deleted.
+    """
     made: builtins.int
     left_out: builtins.int
     state: global___Redrive.State.ValueType

@@ -7,6 +7,7 @@ a step at a time (`Dead.fed`).
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -23,9 +24,11 @@ from schedd.core.redrive import MOST_IN_LINE, Line
 from schedkit.clock import boottime
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import job_service_pb2 as jobs
+from schedproto.v1 import pool_service_pb2 as pools
 from schedproto.v1 import run_service_pb2 as wire
 from schedproto.v1.cluster_service_pb2 import PauseClusterRequest
 from support.store import Member, draft, report
+from support.wait import PATIENCE
 
 SHELL = job_pb2.ShellAction(argv=["true"])
 NEW = common_pb2.Payload(json='{"new": 1}')
@@ -454,6 +457,74 @@ async def test_letters_of_deleted_jobs_are_left_out_and_still_wait(dead: Dead) -
     over = await dead.now(one)
     assert (over.made, over.left_out, over.state) == (3, 2, DONE)
     assert sorted(await dead.letters()) == sorted(orphans)
+
+
+async def submitted_died(dead: Dead) -> str:
+    """Submitted work of a pool that failed for good, when its pool is deleted."""
+    await dead.api("SetPool", pools.SetPoolRequest(pool=pools.Pool(name="p", limit=1)))
+    spec = job_pb2.Job(shell=SHELL, pool="p")
+    made = await dead.api("SubmitRun", wire.SubmitRunRequest(spec=spec))
+    [run] = [one for one in await dead._live() if str(one.key.run_id) == made.run_id]
+    [handed] = await dead.me.assigned(draft(run, pool="default/p"))
+    failed = report(handed, state=State.FAILED, reason=Reason.EXIT_CODE, exit_code=3)
+    await dead.me.store.results.accept([_dead(failed, "f")])
+    await dead.api("DeletePool", pools.DeletePoolRequest(pool="p"))
+    return str(made.run_id)
+
+
+async def test_what_was_submitted_to_a_pool_that_is_gone_isnt_done_again(dead: Dead) -> None:
+    """P3.21: its run would wait for ever. Made anew, the pool stays while it waits."""
+    run_id = await submitted_died(dead)
+    with pytest.raises(FailedPrecondition, match="is deleted") as refused:
+        await dead.retried(run_id)
+    assert refused.value.reason == "NO_SUCH_POOL"
+    with pytest.raises(FailedPrecondition, match="pool p is deleted"):
+        await dead.api("TriggerJob", jobs.TriggerJobRequest(job=run_id))
+    assert await dead._live() == []
+    assert await dead.letters() == [run_id]
+    await dead.api("SetPool", pools.SetPoolRequest(pool=pools.Pool(name="p", limit=1)))
+    made = await dead.retried(run_id)
+    with pytest.raises(FailedPrecondition, match="used by"):
+        await dead.api("DeletePool", pools.DeletePoolRequest(pool="p"))
+    await dead.api("CancelRun", wire.CancelRunRequest(run_id=made.run_id))
+    await dead.api("DeletePool", pools.DeletePoolRequest(pool="p"))
+    assert (await dead.retried(run_id)).run_id == made.run_id
+
+
+async def test_letters_of_a_pool_that_is_gone_are_left_out_and_still_wait(dead: Dead) -> None:
+    """P3.21: as those of deleted jobs."""
+    orphan = await submitted_died(dead)
+    await dead.job(overlap=ALLOW)
+    await dead.many(3)
+    one = await dead.redrive(all=True, rate=1000)
+    await dead.fed_all()
+    over = await dead.now(one)
+    assert (over.made, over.left_out, over.state) == (3, 1, DONE)
+    assert await dead.letters() == [orphan]
+
+
+async def test_a_pool_that_is_being_deleted_holds_up_no_redrive(dead: Dead) -> None:
+    """P3.21: its letters come next time, and are left out then; or not, if it stays."""
+    orphan = await submitted_died(dead)
+    await dead.api("SetPool", pools.SetPoolRequest(pool=pools.Pool(name="p", limit=1)))
+    await dead.redrive(all=True, rate=1000)
+    deleting, done = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def delete(connection: Any) -> None:
+        connection.exec_driver_sql("SELECT 1 FROM pools FOR UPDATE")
+        loop.call_soon_threadsafe(deleting.set)
+        done.wait(PATIENCE)
+
+    held = asyncio.create_task(dead.me.store.database.call(delete), name="deleting")
+    await deleting.wait()
+    try:
+        assert await dead.fed() == []
+    finally:
+        done.set()
+        await held
+    assert await dead.letters() == [orphan]
+    assert len(await dead.fed_all()) == 1
 
 
 async def test_one_that_a_person_retries_meanwhile_isnt_made_twice(dead: Dead) -> None:
