@@ -34,6 +34,7 @@ from schedd.core.events import (
     Fired,
     GreaterTokenSeen,
     NeverStarted,
+    NotificationsExpired,
     NotificationsWait,
     Notified,
     Refused,
@@ -209,6 +210,17 @@ def _notified(metrics: Metrics, event: Notified) -> None:
         log.info("a notification by %s failed, and is tried again: %s", way, event.error)
 
 
+def _notifications_expired(metrics: Metrics, event: NotificationsExpired) -> None:
+    way = event.way.value.lower()
+    metrics.notify_given_up.labels(way).inc(event.count)
+    log.error(
+        "%d notifications by %s waited for a day without a try, and are given up: more come to"
+        " their receivers than these take",
+        event.count,
+        way,
+    )
+
+
 def _notifications_wait(metrics: Metrics, event: NotificationsWait) -> None:
     metrics.notifications_wait.set(event.count)
 
@@ -228,6 +240,7 @@ SEEN: Final[Mapping[type[Event], Callable[[Metrics, Any], None]]] = {
     Waiting: _waiting,
     Braked: _braked,
     Notified: _notified,
+    NotificationsExpired: _notifications_expired,
     NotificationsWait: _notifications_wait,
 }
 """What is done with each kind of event."""

@@ -212,11 +212,11 @@ def definition_of(
         prefer=_matches(spec.prefer),
         placement=Placement(_word(job_pb2.Placement.Name(spec.placement), "PLACEMENT_", "SPREAD")),
         pool=pool_key(namespace, spec.pool),
-        notices=_notices(spec),
+        notices=notices_of(spec),
     )
 
 
-def _notices(spec: job_pb2.Job) -> Notices | None:
+def notices_of(spec: job_pb2.Job) -> Notices | None:
     found = Notices(
         failure=_notice(spec, "on_failure"),
         recovery=_notice(spec, "on_recovery"),

@@ -32,7 +32,8 @@ from schedd.core.cron import EPOCH, ScheduleError
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import Reason
 from schedd.core.model import NewRun
-from schedd.core.records import Conflict, JobRecord
+from schedd.core.notifications import redirected
+from schedd.core.records import Conflict, JobRecord, PinnedCalendar, StoredDefinition
 from schedd.core.schedule import Occurrence
 from schedproto.v1 import job_pb2, job_service_pb2
 
@@ -112,27 +113,10 @@ async def update_job(
     """Write a new generation with the fields that the mask names."""
     now = services.clock.now()
     refuse_unbuilt(request)
-    record = await stored_jobs.find(
-        services, request.job.namespace, request.job.name or request.job.job_id
-    )
+    record = await _seen(services, request)
     stored = record.definition
-    if request.job.job_id and request.job.job_id.lower() != str(stored.job_id):
-        raise stored_jobs.another_job(stored.name, request.job.job_id)
-    seen = {request.etag, request.job.etag} - {""}
-    if seen - {views.etag(stored.job_id, stored.generation)}:
-        raise stored_jobs.edited_meanwhile(stored.name)
     old = job_pb2.Job.FromString(stored.spec)
-    new = masked(old, request)
-    if list(request.update_mask.paths) == ["*"]:
-        validation.check_standing(request.job)
-    new.namespace, new.name = stored.namespace, stored.name
-    calendars = await excluding.calendars_of(services, stored.namespace, new)
-    reckoning.check_edit(old, new, now, stored.calendars, calendars)
-    await pools.check_there(services, stored.namespace, new.pool)
-    notices.check_means(services, new, old)
-    spec = definitions.spec_of(new)
-    if spec.cron == old.cron:
-        definitions.keep_dialect(old, spec)
+    spec, calendars = await _edited_spec(services, request, stored, old, now)
     if spec == old:
         if not request.validate_only:  # an edit whose answer was "unknown" may be asked again
             async with settling.kept(services, stored.name):
@@ -161,19 +145,65 @@ async def update_job(
         return views.job_message(replace(record, definition=edited, due_at=due))
     audit = caller.audit("update", f"job/{stored.namespace}/{stored.name}", request.request_id)
     async with settling.kept(services, stored.name):
-        result = await services.store.update_job(
-            stored.job_id, stored.generation, edited, timer, audit, missed
+        told = redirected(definitions.notices_of(old), definitions.notices_of(spec))
+        result = _written(
+            await services.store.update_job(
+                stored.job_id, stored.generation, edited, timer, audit, missed, told
+            ),
+            stored.name,
+            spec.pool,
         )
-        if isinstance(result, Conflict) and result.what == "calendar":
-            raise excluding.changed_meanwhile(stored.name)
-        if isinstance(result, Conflict) and result.what == "pool":
-            raise pools.missing(spec.pool)
-        if isinstance(result, Conflict):
-            raise stored_jobs.edited_meanwhile(stored.name)
-        if result is None:
-            raise stored_jobs.unknown(stored.name)
         await settling.settle(services, caller, result, may_start=result.definition.generation)
     return views.job_message(result)
+
+
+async def _seen(services: Services, request: job_service_pb2.UpdateJobRequest) -> JobRecord:
+    """The job that is to be edited, if it is the one that was seen."""
+    record = await stored_jobs.find(
+        services, request.job.namespace, request.job.name or request.job.job_id
+    )
+    stored = record.definition
+    if request.job.job_id and request.job.job_id.lower() != str(stored.job_id):
+        raise stored_jobs.another_job(stored.name, request.job.job_id)
+    seen = {request.etag, request.job.etag} - {""}
+    if seen - {views.etag(stored.job_id, stored.generation)}:
+        raise stored_jobs.edited_meanwhile(stored.name)
+    return record
+
+
+async def _edited_spec(
+    services: Services,
+    request: job_service_pb2.UpdateJobRequest,
+    stored: StoredDefinition,
+    old: job_pb2.Job,
+    now: datetime,
+) -> tuple[job_pb2.Job, tuple[PinnedCalendar, ...]]:
+    """What would be stored, and the calendars that it goes by; checked."""
+    new = masked(old, request)
+    if list(request.update_mask.paths) == ["*"]:
+        validation.check_standing(request.job)
+    new.namespace, new.name = stored.namespace, stored.name
+    calendars = await excluding.calendars_of(services, stored.namespace, new)
+    reckoning.check_edit(old, new, now, stored.calendars, calendars)
+    await pools.check_there(services, stored.namespace, new.pool)
+    notices.check_means(services, new, old)
+    spec = definitions.spec_of(new)
+    if spec.cron == old.cron:
+        definitions.keep_dialect(old, spec)
+    return spec, calendars
+
+
+def _written(result: JobRecord | Conflict | None, name: str, pool: str) -> JobRecord:
+    """The job as it is after an edit that wasn't refused."""
+    if isinstance(result, Conflict) and result.what == "calendar":
+        raise excluding.changed_meanwhile(name)
+    if isinstance(result, Conflict) and result.what == "pool":
+        raise pools.missing(pool)
+    if isinstance(result, Conflict):
+        raise stored_jobs.edited_meanwhile(name)
+    if result is None:
+        raise stored_jobs.unknown(name)
+    return result
 
 
 async def delete_job(

@@ -141,6 +141,14 @@ class Notified:
 
 
 @dataclass(frozen=True, slots=True)
+class NotificationsExpired:
+    """So many notifications were ended that waited for a day without as much as a try."""
+
+    way: Way
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class NotificationsWait:
     """So many notifications of this member's shards aren't delivered."""
 
@@ -163,6 +171,7 @@ Event = (
     | Braked
     | Notified
     | NotificationsWait
+    | NotificationsExpired
 )
 
 Emit = Callable[[Event], None]

@@ -168,9 +168,9 @@ def _tell(memory: Memory, one: Happened, kind: Kind, now: datetime, told: list[T
     last = memory.latest.get(kind)
     new = Told(one, kind, now, failures=memory.failures)
     if last is not None and notice.silence and now < last + notice.silence:
-        joins = last > now
-        new = replace(new, ready_at=last if joins else last + notice.silence, held_back=1)
-        new = replace(new, joins=joins)
+        joins = last > now  # what waits does so for a silence that may have been longer then
+        ready_at = min(last, now + notice.silence) if joins else last + notice.silence
+        new = replace(new, ready_at=ready_at, held_back=1, joins=joins)
     for place, other in enumerate(told):
         if new.joins and other.kind is kind and other.ready_at == new.ready_at:
             told[place] = replace(new, held_back=other.held_back + 1, joins=other.joins)
@@ -182,6 +182,42 @@ def _tell(memory: Memory, one: Happened, kind: Kind, now: datetime, told: list[T
 
 
 @dataclass(frozen=True, slots=True)
+class Redirected:
+    """What an edit of whom to tell makes of what waits. Of kinds that nobody is told of any more
+    nothing is said: who delivers drops them.
+    """
+
+    left: tuple[tuple[Kind, Way], ...] = ()
+    """Ways that aren't gone any more."""
+    joined: tuple[tuple[Kind, Way], ...] = ()
+    """Ways that what waited for those goes by instead."""
+    silences: tuple[tuple[Kind, timedelta], ...] = ()
+    """That are shorter, by how much: what waits for their ends waits so much less."""
+
+    def __bool__(self) -> bool:
+        return bool(self.left or self.silences)
+
+
+NOT_REDIRECTED: Final = Redirected()
+
+
+def redirected(old: Notices | None, new: Notices | None) -> Redirected:
+    """What follows from an edit."""
+    left: list[tuple[Kind, Way]] = []
+    joined: list[tuple[Kind, Way]] = []
+    silences: list[tuple[Kind, timedelta]] = []
+    for kind in Kind:
+        before, now = ((one or Notices()).of(kind) for one in (old, new))
+        if before is None or now is None:
+            continue
+        left += [(kind, way) for way in before.ways if way not in now.ways]
+        joined += [(kind, way) for way in now.ways if way not in before.ways]
+        if now.silence < before.silence:
+            silences.append((kind, before.silence - now.silence))
+    return Redirected(tuple(left), tuple(joined), tuple(silences))
+
+
+@dataclass(frozen=True, slots=True)
 class Waits:
     """A row of the outbox that may be delivered now."""
 
@@ -190,6 +226,21 @@ class Waits:
     job_id: JobId
     shard: ShardId
     kind: Kind
+    generation: int = 0
+    """Of the definition that says whom to tell: it is tried if that is the newest; 0: whatever."""
+    instead: tuple[Way, ...] = ()
+    """Ways by which it goes, for that definition doesn't name its own: who wrote it knew an older
+    one.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """Some of this shard waited for a day, and nobody had time for them: more come to a receiver
+    than it takes.
+    """
+
+    shard: ShardId
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,9 @@
 
 Invariants
 - Of one target (a host, a program, the mail server) so many are tried at once, and no more: one
-  that is slow or dead keeps nobody else waiting, and nothing here is ever waited for by dispatch.
+  that is slow or dead keeps nobody else waiting, nor do hundreds of them (`core/receivers.py`); and
+  nothing here is ever waited for by dispatch.
+- Whom to tell is the newest definition's word: one that is older than the row's claim isn't tried.
 - An answer is kept until it is settled. What is under way when the tenure ends is tried again by
   whoever owns the shard then: told twice rather than never.
 """
@@ -14,12 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NoReturn
 from uuid import UUID
 
-from schedd.core.events import Emit, NotificationsWait, Notified
+from schedd.core.events import Emit, NotificationsExpired, NotificationsWait, Notified
 from schedd.core.ids import JobId
 from schedd.core.notifications import (
     Kind,
@@ -31,6 +33,7 @@ from schedd.core.notifications import (
     settled,
     target,
 )
+from schedd.core.receivers import AT_ONCE, Receivers
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.transact import Failed, Transactor
@@ -44,9 +47,6 @@ LOOK_EVERY: Final = 1.0
 SOONEST: Final = 0.05
 """Seconds from one look to the next, however often somebody wakes it."""
 COUNT_EVERY: Final = 10.0
-OF_ONE_TARGET: Final = 4
-AT_ONCE: Final = 256
-"""Tries under way, of all targets together."""
 
 
 class Notifications:
@@ -72,6 +72,7 @@ class Notifications:
         self._sender = sender
         self._emit = emit
         self._group: asyncio.TaskGroup | None = None
+        self._receivers = Receivers()
         self._under_way: dict[tuple[UUID, Way], str] = {}
         """Tries that aren't settled, with their targets."""
         self._busy: dict[tuple[JobId, Way], str] = {}
@@ -93,43 +94,46 @@ class Notifications:
         if not shards:
             return LOOK_EVERY
         await self._count()
-        load = Counter(self._under_way.values())
-        self._busy = {of: to for of, to in self._busy.items() if load[to] >= OF_ONE_TARGET}
-        if len(self._under_way) >= AT_ONCE:
+        self._busy = {of: to for of, to in self._busy.items() if not self._receivers.has_room(to)}
+        if self._receivers.under_way >= AT_ONCE:
             return LOOK_EVERY
         tenure = self._transactor.ownership.tenure
         busy = len(self._busy)
         waiting = await self._store.waiting(tenure, shards, list(self._busy))
         known = await self._catalogue.newest({one.job_id for one in waiting})
-        chosen = self._chosen(waiting, known, load)
+        chosen = self._chosen(waiting, known)
         if chosen:
             await self._begin(chosen, known)
         await asyncio.sleep(SOONEST)  # a wake comes with each answer
         return 0.0 if chosen or len(self._busy) > busy else LOOK_EVERY
 
-    def _chosen(
-        self, waiting: Sequence[Waits], known: Mapping[JobId, Known], load: Counter[str]
-    ) -> list[Waits]:
+    def _chosen(self, waiting: Sequence[Waits], known: Mapping[JobId, Known]) -> list[Waits]:
         """Those whose targets have room; the others are busy."""
         chosen: list[Waits] = []
+        receivers = self._receivers.copy()
         for one in waiting:
             if (one.notification_id, one.way) in self._under_way:
                 continue
-            to = _target_of(known.get(one.job_id), one)
-            if load[to] >= OF_ONE_TARGET:
+            entry = known.get(one.job_id)
+            to = _target_of(entry, one)
+            if receivers.has_room(to):
+                receivers.begin(to)
+                chosen.append(one if entry is None else _asked(one, entry))
+            elif receivers.under_way < AT_ONCE:
                 self._busy[one.job_id, one.way] = to
-            elif len(self._under_way) + len(chosen) < AT_ONCE:
-                load[to] += 1
-                chosen.append(one)
         return chosen
 
     async def _begin(self, chosen: Sequence[Waits], known: Mapping[JobId, Known]) -> None:
         answers = await self._transactor.by_lane(chosen, self._store.claim)
         claimed = [one for each in answers if not isinstance(each, Failed) for one in each]
         assert self._group is not None, "it runs within its group"
+        # What wasn't claimed may have been edited: it is looked at by the definition of then.
+        self._catalogue.forget({one.job_id for one in chosen} - {one.job_id for one in claimed})
         for one in claimed:
             entry = known.get(one.job_id)
-            self._under_way[one.notification_id, one.way] = _target_of(entry, one)
+            to = _target_of(entry, one)
+            self._under_way[one.notification_id, one.way] = to
+            self._receivers.begin(to)
             self._group.create_task(self._try(one, entry), name=f"notify {one.notification_id}")
         for each in answers:
             if isinstance(each, Failed):
@@ -140,7 +144,10 @@ class Notifications:
         if entry is not None:
             notice = _notice(entry, one.kind, one.way)
             # Who edits a job so that nobody is told any more means what waits, too.
+            began = boottime()
             error = "" if notice is None else await self._sent(one, notice)
+            if notice is not None:
+                self._receivers.answered(target(notice, one.way), boottime() - began)
         answer = settled(one, error, self._clock.now())
         self._answers.append(answer)
         self._emit(Notified(one.way, error, given_up=bool(error) and answer.wait is None))
@@ -163,13 +170,26 @@ class Notifications:
             del self._answers[: len(answers)]
             for one in answers:
                 told = one.notification
-                self._under_way.pop((told.notification_id, told.way), None)
+                to = self._under_way.pop((told.notification_id, told.way), None)
+                if to is not None:
+                    self._receivers.end(to)
 
     async def _count(self) -> None:
         if boottime() >= self._count_at:
             self._count_at = boottime() + COUNT_EVERY
             shards = sorted(self._board.ownership.epochs)
+            if overdue := await self._store.overdue(shards):
+                for way, count in await self._transactor.rows(overdue, self._store.expire):
+                    self._emit(NotificationsExpired(way, count))
             self._emit(NotificationsWait(await self._store.counted(shards)))
+
+
+def _asked(one: Waits, entry: Known) -> Waits:
+    """With what is known of whom to tell: by other ways than its own if that isn't named."""
+    notices = entry.definition.notices
+    notice = None if notices is None else notices.of(one.kind)
+    ways = () if notice is None or one.way in notice.ways else notice.ways
+    return replace(one, generation=entry.definition.generation, instead=ways)
 
 
 def _notice(entry: Known, kind: Kind, way: Way) -> Notice | None:

@@ -11,6 +11,7 @@ from schedd.core.notifications import (
     Happened,
     Notice,
     Notification,
+    Overdue,
     Settled,
     Waits,
     Way,
@@ -38,6 +39,14 @@ class NotificationStore(Protocol):
 
     async def settle(self, claim: Claim, settled: Sequence[Settled]) -> list[Settled]:
         """Write down what became of tries; gives those that were written."""
+        ...
+
+    async def overdue(self, shards: Sequence[ShardId]) -> list[Overdue]:
+        """Those of these in which some waited for a day without as much as a try. A hint."""
+        ...
+
+    async def expire(self, claim: Claim, wanted: Sequence[Overdue]) -> list[tuple[Way, int]]:
+        """End some of those; how many, by their ways."""
         ...
 
     async def tell_late(self, claim: Claim, late: Sequence[Happened]) -> list[RunId]:

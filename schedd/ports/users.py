@@ -19,6 +19,7 @@ from schedd.core.model import (
     Priority,
     Trigger,
 )
+from schedd.core.notifications import NOT_REDIRECTED, Redirected
 from schedd.core.pauses import NO_PAUSES, Pause, Pauses
 from schedd.core.records import (
     AttemptRecord,
@@ -71,10 +72,12 @@ class UserStore(Protocol):
         timer: TimerEdit,
         audit: AuditEntry,
         missed: Callable[[JobRecord], NewRun | None] | None = None,
+        told: Redirected = NOT_REDIRECTED,
     ) -> JobRecord | Conflict | None:
         """Write a new generation. `timer` is reset when the schedule changed;
         `missed` is asked under the job's locks, of the job as it stood, for the row that accounts
-        for what was due by the old one and never fired; it may be asked several times.
+        for what was due by the old one and never fired; it may be asked several times. `told`:
+        what becomes of what waits to be told of it.
         """
         ...
 

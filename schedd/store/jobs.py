@@ -33,9 +33,10 @@ from sqlalchemy.exc import IntegrityError
 from schedd.core import because
 from schedd.core.ids import JobId, ShardId
 from schedd.core.model import AuditEntry, NewRun
+from schedd.core.notifications import NOT_REDIRECTED, Redirected
 from schedd.core.partition import shard_of_job
 from schedd.core.records import Conflict, Idempotency, JobRecord, StoredDefinition, TimerEdit
-from schedd.store import audit, calendars, idempotency, noticing, pools, standing
+from schedd.store import audit, calendars, idempotency, noticing, pools, redirecting, standing
 from schedd.store.arrays import clean
 from schedd.store.database import Refused, StartOver
 from schedd.store.job_rows import account, change, lock_job, record_of, records, set_timer, stored
@@ -100,9 +101,11 @@ def update_job(
     timer: TimerEdit,
     entry: AuditEntry,
     missed: Callable[[JobRecord], NewRun | None] | None = None,
+    told: Redirected = NOT_REDIRECTED,
 ) -> JobRecord | Conflict | None:
     """Write a new generation, if the present one is the one seen. `missed` says of the job as it
-    stood what accounts for what was due by the old schedule and never fired.
+    stood what accounts for what was due by the old schedule and never fired; `told`, what becomes
+    of what waits to be told of it.
     """
     there = _elsewhere(connection, definition)
     generation = lock_job(connection, job_id, *there)
@@ -125,6 +128,7 @@ def update_job(
         raise Refused(Conflict("name")) from error
     for shard in there:
         move(connection, job_id, shard)
+    redirecting.edited(connection, job_id, told)
     _pin(connection, definition)
     set_timer(connection, job_id, timer)
     if unfired is not None:

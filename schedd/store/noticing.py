@@ -23,7 +23,7 @@ from sqlalchemy import Connection
 from schedd.core.ids import JobId, RunId
 from schedd.core.lifecycle import State
 from schedd.core.model import RunKey
-from schedd.core.notifications import Happened, Kind, Memory, Told, follow
+from schedd.core.notifications import Happened, Kind, Memory, Told, Way, follow
 from schedd.store import arrays
 from schedd.store.keys import key_arguments, lock_runs
 from schedd.store.schema import notices
@@ -36,16 +36,19 @@ COLUMNS = {
 }
 _ALL = ", ".join(f"n.{column}" for column in COLUMNS.values())
 
-REMEMBER = f"""
-INSERT INTO notices AS n (job_id)
-SELECT job_id FROM unnest(%(jobs)s::uuid[]) b(job_id) ORDER BY job_id
-ON CONFLICT (job_id) DO UPDATE SET failures = n.failures
-RETURNING n.job_id, n.failures, n.told, {_ALL}
+REMEMBER = """
+INSERT INTO notices (job_id)
+SELECT j.job_id FROM jobs j WHERE j.job_id = ANY (%(jobs)s::uuid[]) AND j.deleted_at IS NULL
+ORDER BY j.job_id ON CONFLICT DO NOTHING
+"""
+"""Of a deleted job nothing more is remembered: nobody would forget it. Locks what it makes alone,
+which nobody else sees yet; whatever was there is locked by `RECALL`, in one order.
 """
 
 RECALL = f"""
 SELECT n.job_id, n.failures, n.told, {_ALL} FROM notices n
-WHERE n.job_id = ANY (%(jobs)s::uuid[]) AND (n.failures > 0 OR n.told)
+WHERE n.job_id = ANY (%(jobs)s::uuid[])
+  AND (n.failures > 0 OR n.told OR n.job_id = ANY (%(unwell)s::uuid[]))
 ORDER BY n.job_id FOR UPDATE
 """
 
@@ -59,13 +62,25 @@ WHERE n.job_id = b.job_id
 """
 
 JOIN = """
-UPDATE notifications n SET run_id = b.run_id, scheduled_at = b.scheduled_at,
-    failures = b.failures, held_back = n.held_back + b.held_back, occurred_at = %(now)s
-FROM unnest(%(jobs)s::uuid[], %(kinds)s::text[], %(runs)s::uuid[], %(scheduled)s::timestamptz[],
-    %(failures)s::int[], %(held_back)s::int[])
-  b(job_id, kind, run_id, scheduled_at, failures, held_back)
-WHERE n.job_id = b.job_id AND n.kind = b.kind AND n.tries = 0 AND n.ready_at > %(now)s
-RETURNING n.job_id, n.kind
+WITH joined AS (
+    UPDATE notifications n SET run_id = b.run_id, scheduled_at = b.scheduled_at,
+        failures = b.failures, held_back = n.held_back + b.held_back, occurred_at = %(now)s,
+        ready_at = LEAST(n.ready_at, b.ready_at), next_at = LEAST(n.next_at, b.ready_at)
+    FROM unnest(%(jobs)s::uuid[], %(kinds)s::text[], %(runs)s::uuid[], %(scheduled)s::timestamptz[],
+        %(failures)s::int[], %(held_back)s::int[], %(ready)s::timestamptz[], %(ways)s::text[])
+      b(job_id, kind, run_id, scheduled_at, failures, held_back, ready_at, ways)
+    WHERE n.job_id = b.job_id AND n.kind = b.kind AND n.tries = 0 AND n.ready_at > %(now)s
+    RETURNING n.*, b.ways
+), more AS (  -- ways that it didn't name yet when the first of them came
+    INSERT INTO notifications (notification_id, way, shard, job_id, kind, run_id, scheduled_at,
+        failures, held_back, occurred_at, ready_at, next_at)
+    SELECT DISTINCT ON (j.notification_id, w.way) j.notification_id, w.way, j.shard, j.job_id,
+        j.kind, j.run_id, j.scheduled_at, j.failures, j.held_back, j.occurred_at, j.ready_at,
+        j.ready_at
+    FROM joined j CROSS JOIN LATERAL unnest(string_to_array(j.ways, ',')) w(way)
+    ON CONFLICT DO NOTHING
+)
+SELECT DISTINCT job_id, kind FROM joined
 """
 
 INSERT = """
@@ -144,14 +159,14 @@ def _memories(
         job for job, those in jobs.items() if all(one.state is State.SUCCEEDED for one in those)
     }
     found: dict[JobId, Memory] = {}
-    for statement, wanted in ((REMEMBER, jobs.keys() - well), (RECALL, well)):
-        if not wanted:
-            continue
-        rows = connection.exec_driver_sql(statement, {"jobs": arrays.ids(sorted(wanted))})
-        for job, failures, told, *latest in rows:
-            seen = zip(COLUMNS, latest, strict=True)
-            found[job] = Memory(failures, told, {kind: at for kind, at in seen if at is not None})
-    return found
+    unwell = arrays.ids(sorted(jobs.keys() - well))
+    if jobs.keys() - well:
+        connection.exec_driver_sql(REMEMBER, {"jobs": unwell})
+    rows = connection.exec_driver_sql(RECALL, {"jobs": arrays.ids(jobs), "unwell": unwell})
+    for job, failures, told, *latest in rows:
+        seen = zip(COLUMNS, latest, strict=True)
+        found[job] = Memory(failures, told, {kind: at for kind, at in seen if at is not None})
+    return {job: Memory() for job in jobs.keys() - well} | found
 
 
 def _keep(connection: Connection, memories: Mapping[JobId, Memory]) -> None:
@@ -175,7 +190,12 @@ def _write(connection: Connection, told: Sequence[Told], now: datetime) -> None:
     joining = [one for one in told if one.joins]
     joined: set[tuple[JobId, str]] = set()
     if joining:
-        found = connection.exec_driver_sql(JOIN, _columns(joining) | {"now": now})
+        more = {
+            "ready": arrays.instants(one.ready_at for one in joining),
+            "ways": arrays.texts(",".join(way.value for way in _ways(one)) for one in joining),
+            "now": now,
+        }
+        found = connection.exec_driver_sql(JOIN, _columns(joining) | more)
         joined = {(job, kind) for job, kind in found}
     # What one was to join may be on its way already: it was ready a moment before.
     rows = [
@@ -183,9 +203,7 @@ def _write(connection: Connection, told: Sequence[Told], now: datetime) -> None:
         for one in told
         if (one.of.job_id, one.kind.value) not in joined or not one.joins
         for identity in (uuid4(),)
-        for notice in (one.of.notices.of(one.kind),)
-        if notice is not None
-        for way in notice.ways
+        for way in _ways(one)
     ]
     if rows:
         connection.exec_driver_sql(
@@ -199,6 +217,11 @@ def _write(connection: Connection, told: Sequence[Told], now: datetime) -> None:
                 "now": now,
             },
         )
+
+
+def _ways(one: Told) -> tuple[Way, ...]:
+    notice = one.of.notices.of(one.kind)
+    return () if notice is None else notice.ways
 
 
 def _columns(told: Sequence[Told]) -> dict[str, object]:

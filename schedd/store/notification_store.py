@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, RunId, ShardId, TenureId
 from schedd.core.model import Claim
-from schedd.core.notifications import Happened, Notification, Settled, Waits, Way
+from schedd.core.notifications import Happened, Notification, Overdue, Settled, Waits, Way
 from schedd.store import noticing, notifications
 from schedd.store.database import Database
 from schedd.store.fenced import fenced_rows, shards_of
@@ -47,6 +47,18 @@ class PostgresNotificationStore:
     async def settle(self, claim: Claim, settled: Sequence[Settled]) -> list[Settled]:
         """Write down what became of tries; gives those that were written."""
         return await fenced_rows(self.database, claim, settled, notifications.settle)
+
+    async def overdue(self, shards: Sequence[ShardId]) -> list[Overdue]:
+        """Those of these in which some waited too long without a try. A hint."""
+        return await self.database.call(lambda c: notifications.overdue(c, shards))
+
+    async def expire(self, claim: Claim, wanted: Sequence[Overdue]) -> list[tuple[Way, int]]:
+        """End some of those; how many, by their ways."""
+
+        def body(connection: Connection, mine: Sequence[Overdue]) -> list[tuple[Way, int]]:
+            return notifications.expire(connection, shards_of(mine))
+
+        return await fenced_rows(self.database, claim, wanted, body)
 
     async def tell_late(self, claim: Claim, late: Sequence[Happened]) -> list[RunId]:
         """Tell of runs that wait for too long; gives those that weren't told before."""

@@ -14,15 +14,25 @@ Invariants
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from typing import Final
 
 from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, RunId, ShardId, TenureId
 from schedd.core.model import AuditEntry
-from schedd.core.notifications import Kind, Notification, Settled, Waits, Way
-from schedd.store import arrays, audit
+from schedd.core.notifications import (
+    GIVEN_UP_AFTER,
+    Kind,
+    Notification,
+    Overdue,
+    Settled,
+    Waits,
+    Way,
+)
+from schedd.store import arrays, audit, redirecting
 
 OF_EACH: Final = 4
 """Rows of one job and way that are looked at."""
@@ -31,6 +41,8 @@ AT_ONCE: Final = 500
 LEASE: Final = 120.0
 """Seconds after which a try that was never settled is taken for failed: longer than any takes."""
 MOST_COUNTED: Final = 10_000
+MOST_EXPIRED: Final = 1_000
+"""Rows that one transaction ends: it holds locks."""
 
 WAITING = f"""
 SELECT notification_id, way, job_id, shard, kind FROM (
@@ -53,9 +65,11 @@ CLAIM = f"""
 WITH claimed AS (
     UPDATE notifications n SET tries = n.tries + 1, tried_by = %(tenure)s,
         next_at = clock_timestamp() + {LEASE} * interval '1 s'
-    FROM unnest(%(ids)s::uuid[], %(ways)s::text[]) b(notification_id, way)
+    FROM unnest(%(ids)s::uuid[], %(ways)s::text[], %(generations)s::int[])
+      b(notification_id, way, generation), jobs j
     WHERE n.notification_id = b.notification_id AND n.way = b.way
       AND n.shard = ANY (%(shards)s::int[])
+      AND j.job_id = n.job_id AND (b.generation = 0 OR j.generation = b.generation)
       AND (n.next_at <= clock_timestamp() OR n.tried_by <> %(tenure)s)
     RETURNING n.*
 )
@@ -82,6 +96,26 @@ UPDATE notifications n SET tried_by = NULL, error = b.error,
 FROM unnest(%(ids)s::uuid[], %(ways)s::text[], %(tries)s::int[], %(errors)s::text[],
     %(waits)s::float8[]) b(notification_id, way, tries, error, wait)
 WHERE n.notification_id = b.notification_id AND n.way = b.way AND n.tries = b.tries
+"""
+
+OVERDUE = """
+SELECT s.shard FROM unnest(%(shards)s::int[]) s(shard) WHERE EXISTS (
+    SELECT FROM notifications n
+    WHERE n.shard = s.shard AND n.next_at < clock_timestamp() - %(after)s::interval)
+"""
+
+EXPIRE = """
+WITH old AS (
+    SELECT notification_id, way FROM notifications
+    WHERE shard = ANY (%(shards)s::int[]) AND next_at < clock_timestamp() - %(after)s::interval
+    ORDER BY shard, next_at LIMIT %(limit)s
+), gone AS (
+    DELETE FROM notifications n USING old o
+    WHERE n.notification_id = o.notification_id AND n.way = o.way
+    RETURNING n.job_id, n.kind, n.way, n.ready_at
+)
+SELECT j.namespace, j.name, g.kind, g.way, count(*), min(g.ready_at)
+FROM gone g JOIN jobs j USING (job_id) GROUP BY j.namespace, j.name, g.kind, g.way
 """
 
 COUNT = f"""
@@ -121,8 +155,15 @@ def counted(connection: Connection, shards: Collection[ShardId]) -> int:
 def claim(
     connection: Connection, tenure: TenureId, wanted: Sequence[Waits], shards: Collection[ShardId]
 ) -> list[Notification]:
-    """Those of these that are still free, each to be tried once now."""
+    """Those of these that are still free, each to be tried once now. Whom to tell is known from a
+    definition: where that isn't the newest any more, it isn't tried. Those that go by other ways
+    instead are tried as what they become.
+    """
+    if turned := [one for one in wanted if one.instead]:
+        redirecting.instead(connection, turned, shards)
+        wanted = [one for one in wanted if not one.instead]
     arguments = {
+        "generations": arrays.numbers(one.generation for one in wanted),
         "ids": arrays.ids(one.notification_id for one in wanted),
         "ways": arrays.texts(one.way.value for one in wanted),
         "shards": arrays.numbers(shards),
@@ -169,6 +210,40 @@ def settle(connection: Connection, settled: Sequence[Settled]) -> list[Settled]:
             ],
         )
     return list(settled)
+
+
+def overdue(connection: Connection, shards: Collection[ShardId]) -> list[Overdue]:
+    """Those of these in which some weren't as much as tried for as long as one is tried."""
+    arguments = {"shards": arrays.numbers(shards), "after": GIVEN_UP_AFTER}
+    return [Overdue(ShardId(row[0])) for row in connection.exec_driver_sql(OVERDUE, arguments)]
+
+
+def expire(connection: Connection, shards: Collection[ShardId]) -> list[tuple[Way, int]]:
+    """End some of those. How many by each way; told in a line of the audit for each job."""
+    arguments = {
+        "shards": arrays.numbers(shards),
+        "after": GIVEN_UP_AFTER,
+        "limit": MOST_EXPIRED,
+    }
+    ended: Counter[Way] = Counter()
+    entries: list[AuditEntry] = []
+    for namespace, name, kind, way, count, since in connection.exec_driver_sql(EXPIRE, arguments):
+        ended[Way(way)] += count
+        entries.append(_expired(namespace, name, f"{count} of {kind} by {way.lower()}", since))
+    audit.write_all(connection, entries)
+    return list(ended.items())
+
+
+def _expired(namespace: str, name: str, what: str, since: datetime) -> AuditEntry:
+    hours = GIVEN_UP_AFTER.total_seconds() / 3600
+    return AuditEntry(
+        actor="schedd",
+        action="notify",
+        object=f"job/{namespace}/{name}",
+        outcome="failed",
+        reason=f"{what}, from {since:%Y-%m-%d %H:%M} on: waited {hours:.0f} h for their receiver,"
+        " which takes fewer than come",
+    )
 
 
 def _keys(settled: Sequence[Settled]) -> dict[str, object]:

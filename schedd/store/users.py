@@ -9,6 +9,7 @@ from datetime import datetime
 from schedd.core.ids import BackfillId, JobId, RunId, Token
 from schedd.core.lifecycle import State
 from schedd.core.model import AuditEntry, LiveRun, NewRun, Overlap, Priority, Trigger
+from schedd.core.notifications import NOT_REDIRECTED, Redirected
 from schedd.core.records import (
     AttemptRecord,
     Conflict,
@@ -69,11 +70,11 @@ class PostgresUserStore:
         timer: TimerEdit,
         audit: AuditEntry,
         missed: Callable[[JobRecord], NewRun | None] | None = None,
+        told: Redirected = NOT_REDIRECTED,
     ) -> JobRecord | Conflict | None:
         """Write a new generation."""
-        return await self.database.call(
-            lambda c: jobs.update_job(c, job_id, seen_generation, definition, timer, audit, missed)
-        )
+        wish = (job_id, seen_generation, definition, timer, audit, missed, told)
+        return await self.database.call(lambda c: jobs.update_job(c, *wish))
 
     async def pause_job(
         self,

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import threading
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import event
+from sqlalchemy import Connection, event
 
 from schedd.core.deadlines import Ending
 from schedd.core.ids import ShardId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import LiveRun, Loss, Verdict
-from schedd.core.notifications import Happened, Kind, Notice, Notices, Settled, Way
-from schedd.core.records import JobRecord
+from schedd.core.notifications import (
+    Happened,
+    Kind,
+    Notice,
+    Notices,
+    Overdue,
+    Settled,
+    Way,
+    redirected,
+)
+from schedd.core.records import JobRecord, TimerEdit
 from schedd.store import noticing
-from support.store import Member, World, draft, firing, new_run, report
+from support.store import Member, World, draft, firing, new_run, ok, report
+from support.wait import PATIENCE, wait_until
 
 HOOK = Notice(webhook="https://ops.example.com/hook", email=("a@ops.example.com",))
 ALL = Notices(failure=HOOK, recovery=HOOK, dead_letter=HOOK, late=HOOK)
@@ -120,6 +132,187 @@ async def test_a_silence_gathers_what_comes_in_one_row_that_waits_for_its_end(
         " ready_at > clock_timestamp() FROM notifications ORDER BY ready_at"
     )
     assert rows == [(0, 1, True, False), (3, 4, True, True)]
+
+
+# -- What an edit makes of what waits --
+
+MAIL = Notice(email=("a@ops.example.com",))
+
+
+async def edited(me: Member, job: JobRecord, old: Notice, new: Notice) -> None:
+    generation = job.definition.generation
+    done = await me.store.users.update_job(
+        job.definition.job_id,
+        generation,
+        replace(job.definition, generation=generation + 1),
+        TimerEdit(),
+        ok("update"),
+        told=redirected(Notices(failure=old), Notices(failure=new)),
+    )
+    assert isinstance(done, JobRecord)
+
+
+async def rows(world: World) -> list[tuple[Any, ...]]:
+    return await world.sql(
+        "SELECT way, held_back, ready_at > clock_timestamp() + interval '1 min',"
+        " ready_at > clock_timestamp(), next_at = ready_at"
+        " FROM notifications ORDER BY ready_at, way"
+    )
+
+
+async def test_what_waits_goes_by_the_way_that_an_edit_names_instead(world: World) -> None:
+    me = await world.member()
+    job = await world.job()
+    hook, both = Notice(webhook=HOOK.webhook), replace(MAIL, webhook=HOOK.webhook)
+    run = await running(me, job)
+    await me.store.results.accept([report(run, notices=Notices(failure=hook), **FAILED)])
+    [(identity,)] = await world.sql("SELECT notification_id FROM notifications")
+    await edited(me, job, hook, MAIL)
+    assert await world.sql("SELECT notification_id, way, tries FROM notifications") == [
+        (identity, "EMAIL", 0)
+    ]
+    # What goes by two ways, one of which is left, isn't told again by the other.
+    other = await world.job(name="other")
+    run = await running(me, other)
+    await me.store.results.accept([report(run, notices=Notices(failure=both), **FAILED)])
+    await world.sql("DELETE FROM notifications WHERE way = 'EMAIL'")
+    await edited(me, other, both, MAIL)
+    assert await told(world) == []
+
+
+async def test_an_older_definitions_way_is_turned_into_those_of_the_newest(world: World) -> None:
+    """Whoever wrote it, or is to deliver it, may know the newest later than the rows do."""
+    me = await world.member()
+    job = await world.job()
+    run = await running(me, job)
+    hook = Notice(webhook=HOOK.webhook)
+    await edited(me, job, hook, MAIL)
+    await me.store.results.accept([report(run, notices=Notices(failure=hook), **FAILED)])
+    outbox = me.store.notifications
+    [waits] = await outbox.waiting(me.tenure, [ShardId(0)], [])
+    assert await outbox.claim(me.claim(0), [replace(waits, generation=1)]) == []
+    assert (
+        await outbox.claim(me.claim(0), [replace(waits, generation=1, instead=(Way.EMAIL,))]) == []
+    )
+    assert await told(world) == [("run.failed", "WEBHOOK", 1, 0)]
+    assert (
+        await outbox.claim(me.claim(0), [replace(waits, generation=2, instead=(Way.EMAIL,))]) == []
+    )
+    [turned] = await outbox.waiting(me.tenure, [ShardId(0)], [])
+    [claimed] = await outbox.claim(me.claim(0), [replace(turned, generation=2)])
+    assert (claimed.notification_id, claimed.way) == (waits.notification_id, Way.EMAIL)
+
+
+async def test_what_a_silence_holds_back_ends_with_the_silence_that_an_edit_gives(
+    world: World,
+) -> None:
+    me = await world.member()
+    job = await world.job()
+    run = await running(me, job)
+    key = run.key
+
+    async def fails(notice: Notice) -> None:
+        one = Happened(
+            key.scheduled_at, key.run_id, run.job_id, run.shard, Notices(failure=notice),
+            State.FAILED,
+        )  # fmt: skip
+        await me.store.database.call(lambda c: noticing.tell(c, [one]))
+
+    hour = Notice(webhook=HOOK.webhook, silence=timedelta(hours=1))
+    short = replace(hour, silence=timedelta(seconds=20))
+    for _ in range(2):
+        await fails(hour)
+    assert [row[:3] for row in await rows(world)] == [("WEBHOOK", 0, False), ("WEBHOOK", 1, True)]
+    await edited(me, job, hour, short)
+    assert await rows(world) == [
+        ("WEBHOOK", 0, False, False, True),
+        ("WEBHOOK", 1, False, True, True),
+    ]
+    # What joins it is told by the ways of now, too.
+    await fails(replace(short, email=MAIL.email))
+    assert [row[:2] for row in await rows(world)] == [("WEBHOOK", 0), ("EMAIL", 2), ("WEBHOOK", 2)]
+    await fails(replace(short, email=MAIL.email))
+    assert [row[:2] for row in await rows(world)] == [("WEBHOOK", 0), ("EMAIL", 3), ("WEBHOOK", 3)]
+
+
+async def test_of_a_deleted_job_nothing_is_remembered_and_its_last_run_is_told(
+    world: World,
+) -> None:
+    me = await world.member()
+    job = await world.job()
+    run = await running(me, job)
+    assert await me.store.users.delete_job(job.definition.job_id, ok("delete"))
+    await me.store.results.accept([report(run, notices=Notices(failure=MAIL), **FAILED)])
+    assert await told(world) == [("run.failed", "EMAIL", 1, 0)]
+    assert await world.sql("SELECT count(*) FROM notices") == [(0,)]
+
+
+async def test_two_members_that_end_runs_of_the_same_jobs_lock_them_in_one_order(
+    world: World,
+) -> None:
+    """P1.6: of one job a failure and of the other a success, and the other way round."""
+    me = await world.member()
+    runs = [await running(me, await world.job()) for _ in range(2)]
+    runs.sort(key=lambda run: run.job_id)
+
+    def ended(run: LiveRun, state: State) -> Happened:
+        key = run.key
+        return Happened(key.scheduled_at, key.run_id, run.job_id, run.shard, ALL, state)
+
+    await me.store.database.call(
+        lambda c: noticing.tell(c, [ended(run, State.FAILED) for run in runs])
+    )
+    first, second = runs
+    locked = threading.Event()
+
+    def one_by_one(connection: Connection) -> int:
+        done = {first.job_id: [ended(first, State.SUCCEEDED)]}
+        found = len(noticing._memories(connection, done))
+        locked.set()
+        waits = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"
+        wait_until(lambda: connection.exec_driver_sql(waits).scalar_one(), PATIENCE, "the other")
+        connection.exec_driver_sql("SET LOCAL lock_timeout = '500 ms'")
+        failed = {second.job_id: [ended(second, State.FAILED)]}
+        return found + len(noticing._memories(connection, failed))
+
+    def both(connection: Connection) -> int:
+        assert locked.wait(PATIENCE)
+        ends = {
+            first.job_id: [ended(first, State.SUCCEEDED)],
+            second.job_id: [ended(second, State.FAILED)],
+        }
+        return len(noticing._memories(connection, ends))
+
+    calls = (me.store.database.call(each) for each in (one_by_one, both))
+    assert await asyncio.gather(*calls) == [2, 2]
+
+
+async def test_what_waited_a_day_without_a_try_is_ended_in_bulk_with_a_line_for_each_job(
+    world: World,
+) -> None:
+    me = await world.member()
+    job = await world.job()
+    run = await running(me, job)
+    key = run.key
+    happened = Happened(
+        key.scheduled_at, key.run_id, run.job_id, run.shard, Notices(failure=MAIL), State.FAILED
+    )
+    for _ in range(5):
+        await me.store.database.call(lambda c: noticing.tell(c, [happened]))
+    outbox = me.store.notifications
+    assert await outbox.overdue([ShardId(0)]) == []
+    await world.sql(
+        "UPDATE notifications SET ready_at = now() - interval '25 h', next_at = ready_at"
+    )
+    await world.sql(
+        "UPDATE notifications SET next_at = now() - interval '25 h'"
+        " WHERE notification_id <> (SELECT min(notification_id::text)::uuid FROM notifications)"
+    )
+    assert await outbox.overdue([ShardId(0), ShardId(1)]) == [Overdue(ShardId(0))]
+    assert await outbox.expire(me.claim(0), [Overdue(ShardId(0))]) == [(Way.EMAIL, 4)]
+    assert len(await told(world)) == 1
+    [(reason,)] = await world.sql("SELECT reason FROM audit WHERE action = 'notify'")
+    assert reason.startswith("4 of run.failed by email, from ")
 
 
 async def test_a_run_is_told_to_be_late_once_while_it_waits_or_by_its_result(

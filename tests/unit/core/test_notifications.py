@@ -19,9 +19,11 @@ from schedd.core.notifications import (
     Notice,
     Notices,
     Notification,
+    Redirected,
     Told,
     Way,
     follow,
+    redirected,
     settled,
     target,
 )
@@ -72,6 +74,45 @@ def test_what_comes_in_a_silence_waits_for_its_end_and_says_how_many_there_were(
     assert (again.joins, again.ready_at) == (False, NOW + 20 * MINUTE)
     _, [late] = follow(memory, [last], NOW + 40 * MINUTE)
     assert (late.ready_at, late.held_back) == (NOW + 40 * MINUTE, 0)
+
+
+def test_what_joins_after_a_silence_was_made_shorter_waits_no_longer_than_that() -> None:
+    hour = Notices(failure=replace(HOOK, silence=60 * MINUTE))
+    memory, _ = follow(Memory(), [happened(State.FAILED, hour)] * 2, NOW)
+    short = Notices(failure=replace(HOOK, silence=5 * MINUTE))
+    memory, [joining] = follow(memory, [happened(State.FAILED, short)], NOW + MINUTE)
+    assert (joining.joins, joining.ready_at) == (True, NOW + 6 * MINUTE)
+    assert memory.latest[Kind.FAILURE] == NOW + 6 * MINUTE
+
+
+MAIL = Notice(email=("a@ops.example.com",))
+BOTH = replace(HOOK, email=MAIL.email)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "left", "joined"),
+    [
+        (HOOK, MAIL, (Way.WEBHOOK,), (Way.EMAIL,)),
+        (BOTH, MAIL, (Way.WEBHOOK,), ()),
+        (HOOK, BOTH, (), (Way.EMAIL,)),
+        (HOOK, replace(HOOK, webhook="https://other.example.com/"), (), ()),
+        (HOOK, None, (), ()),
+        (None, HOOK, (), ()),
+    ],
+)
+def test_what_waits_goes_by_the_ways_that_an_edit_names(
+    old: Notice | None, new: Notice | None, left: tuple[Way, ...], joined: tuple[Way, ...]
+) -> None:
+    what = redirected(Notices(late=old), Notices(late=new))
+    assert [way for _, way in what.left] == [*left]
+    assert [way for _, way in what.joined] == [*joined]
+    assert bool(what) is bool(left)
+
+
+def test_a_silence_that_an_edit_makes_shorter_ends_so_much_sooner() -> None:
+    old, new = (Notices(recovery=replace(HOOK, silence=n * MINUTE)) for n in (60, 5))
+    assert redirected(old, new).silences == ((Kind.RECOVERY, 55 * MINUTE),)
+    assert redirected(new, old) == redirected(None, new) == Redirected()
 
 
 def test_each_kind_has_its_own_silence_and_a_dead_letter_is_a_failure_too() -> None:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import cast
 from uuid import UUID
 
-from schedd.core.events import Event, Notified
+from schedd.core.events import Event, NotificationsExpired, Notified
 from schedd.core.ids import JobId, RunId, ShardId, TenureId
 from schedd.core.model import Claim, LiveRun, RunKey
 from schedd.core.notifications import (
@@ -21,14 +21,16 @@ from schedd.core.notifications import (
     Notice,
     Notices,
     Notification,
+    Overdue,
     Settled,
     Waits,
     Way,
 )
+from schedd.core.receivers import OF_ONE, OF_SLOW, SLOW
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.late_starts import LateStarts
-from schedd.owner.notifications import OF_ONE_TARGET, Notifications
+from schedd.owner.notifications import Notifications
 from schedd.owner.transact import Transactor
 from schedd.ports import PauseStore
 from schedkit.errors import Unavailable
@@ -48,6 +50,10 @@ class Outbox:
         self.settled: list[Settled] = []
         self.late: list[Happened] = []
         self.away = 0
+        self.old = 0
+        self.asked: list[Waits] = []
+        self.generation: int | None = None
+        """Of the newest definition, if claims compare it."""
 
     def put(self, count: int, job: JobId) -> None:
         for _ in range(count):
@@ -61,7 +67,7 @@ class Outbox:
         found = []
         for one in self.rows.values():
             shown[one.job_id] += (one.job_id, one.way) not in busy
-            if (one.job_id, one.way) not in busy and shown[one.job_id] <= OF_ONE_TARGET:
+            if (one.job_id, one.way) not in busy and shown[one.job_id] <= OF_ONE:
                 found.append(one)
         return found
 
@@ -69,6 +75,9 @@ class Outbox:
         return len(self.rows)
 
     async def claim(self, claim: Claim, wanted: Sequence[Waits]) -> list[Notification]:
+        self.asked += wanted
+        if self.generation is not None:
+            wanted = [one for one in wanted if one.generation == self.generation]
         mine = [one for one in wanted if self.rows.pop((one.notification_id, one.way), None)]
         return [
             Notification(
@@ -78,6 +87,13 @@ class Outbox:
             )
             for one in mine
         ]  # fmt: skip
+
+    async def overdue(self, shards: Sequence[ShardId]) -> list[Overdue]:
+        return [Overdue(shard) for shard in shards if self.old]
+
+    async def expire(self, claim: Claim, wanted: Sequence[Overdue]) -> list[tuple[Way, int]]:
+        ended, self.old = self.old, 0
+        return [(Way.WEBHOOK, ended)]
 
     async def settle(self, claim: Claim, settled: Sequence[Settled]) -> list[Settled]:
         if self.away:
@@ -106,7 +122,7 @@ class Receivers:
         try:
             if to == BREAKS:
                 raise IndexError("string index out of range")
-            if to == DEAD:
+            if to == DEAD or ".dead." in to:
                 await asyncio.Event().wait()
             return self.error
         finally:
@@ -164,8 +180,8 @@ async def test_a_receiver_that_never_answers_holds_up_nobody_else() -> None:
     async with world.running():
         await world.settled(40)
     assert {one.notification.job_id for one in world.outbox.settled} == {fine}
-    assert world.receivers.most[DEAD] == OF_ONE_TARGET
-    assert world.receivers.most[FINE] <= OF_ONE_TARGET
+    assert world.receivers.most[DEAD] == OF_ONE
+    assert world.receivers.most[FINE] <= OF_ONE
     assert world.receivers.under_way[DEAD] == 0, "nothing is under way when the tenure has ended"
 
 
@@ -178,6 +194,51 @@ async def test_one_that_breaks_whoever_sends_it_ends_no_owner() -> None:
         await world.settled(2)
     told = {one.notification.job_id.int: one.error for one in world.outbox.settled}
     assert told == {1001: "IndexError: string index out of range", 1002: ""}
+
+
+async def test_hundreds_of_receivers_that_never_answer_hold_up_nobody_else() -> None:
+    """Once they are known to: nobody knows it of a new one."""
+    world = World()
+    for number in range(300):
+        url = f"https://{number}.dead.example.com"
+        world.loop._receivers.answered(url, SLOW)
+        world.outbox.put(4, world.job(number, to(f"{url}/hook")))
+    fine = world.job(1000, to(FINE))
+    world.outbox.put(40, fine)
+    async with world.running():
+        await world.settled(40)
+        assert world.receivers.under_way.total() == OF_SLOW
+    assert {one.notification.job_id for one in world.outbox.settled} == {fine}
+
+
+async def test_whom_to_tell_is_read_anew_where_a_claim_knows_a_newer_definition() -> None:
+    world = World()
+    job = world.job(1, to(FINE))
+    world.definitions.stale[job] = replace(world.definitions.jobs[job], notices=to(BREAKS))
+    world.definitions.jobs[job] = replace(world.definitions.jobs[job], generation=2)
+    world.outbox.generation = 2
+    world.outbox.put(1, job)
+    async with world.running():
+        await world.settled(1)
+    assert [one.generation for one in world.outbox.asked] == [1, 2]
+    assert dict(world.receivers.most) == {FINE: 1}
+
+
+async def test_what_was_written_by_an_older_definition_goes_by_the_ways_of_the_newest() -> None:
+    world = World()
+    mail = Notices(failure=Notice(email=("a@ops.example.com",)))
+    world.outbox.put(1, world.job(1, mail))
+    async with world.running():
+        await wait_until_async(lambda: bool(world.outbox.asked), PATIENCE, "the claim")
+    assert world.outbox.asked[0].instead == (Way.EMAIL,)
+
+
+async def test_what_waited_for_a_day_without_a_try_is_ended_and_told() -> None:
+    world = World()
+    world.outbox.old = 812
+    async with world.running():
+        expired = NotificationsExpired(Way.WEBHOOK, 812)
+        await wait_until_async(lambda: expired in world.events, PATIENCE, "the end of them")
 
 
 async def test_answers_are_kept_while_the_database_is_away() -> None:

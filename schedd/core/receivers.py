@@ -1,0 +1,69 @@
+"""How many tries each receiver of notifications may have under way, so that none takes all. Pure.
+
+    receiver known to answer ─→ a few at once, of all places
+    known to be slow         ─→ one at once, and all such together a part of the places
+
+Slow is whoever kept its last try for long, whatever came of it: one that refuses at once takes no
+place from anybody. It is forgotten with its next answer that came in time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+OF_ONE: Final = 4
+AT_ONCE: Final = 256
+"""Tries under way, of all receivers together."""
+OF_SLOW: Final = AT_ONCE // 4
+"""Of them to those that are known to be slow."""
+SLOW: Final = 5.0
+"""Seconds of a try after which its receiver is."""
+REMEMBERED: Final = 10_000
+"""Slow ones that are known; past that whoever was found to be slow first is forgotten."""
+
+
+@dataclass(slots=True)
+class Receivers:
+    """What is under way to whom."""
+
+    load: Counter[str] = field(default_factory=Counter)
+    slow: dict[str, None] = field(default_factory=dict)
+    """In the order in which they were found to be."""
+
+    @property
+    def under_way(self) -> int:
+        """To all of them."""
+        return self.load.total()
+
+    def has_room(self, to: str) -> bool:
+        """Whether one more may go there now."""
+        if self.under_way >= AT_ONCE:
+            return False
+        if to not in self.slow:
+            return self.load[to] < OF_ONE
+        slow = sum(count for other, count in self.load.items() if other in self.slow)
+        return not self.load[to] and slow < OF_SLOW
+
+    def begin(self, to: str) -> None:
+        """One goes there."""
+        self.load[to] += 1
+
+    def end(self, to: str) -> None:
+        """It is settled."""
+        self.load[to] -= 1
+        if self.load[to] <= 0:
+            del self.load[to]
+
+    def answered(self, to: str, seconds: float) -> None:
+        """A try there took so long."""
+        self.slow.pop(to, None)
+        if seconds >= SLOW:
+            self.slow[to] = None
+            if len(self.slow) > REMEMBERED:
+                del self.slow[next(iter(self.slow))]
+
+    def copy(self) -> Receivers:
+        """To reckon with."""
+        return Receivers(Counter(self.load), self.slow)
