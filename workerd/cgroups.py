@@ -125,7 +125,7 @@ def _removed_forgotten(tree: Path, age: float) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         old = time.time() - os.fstat(fd).st_ctime > age
-        return old and "populated 0" in (tree / "cgroup.events").read_text() and _remove(tree)
+        return old and "populated 0" in (tree / "cgroup.events").read_text() and remove_tree(tree)
     except OSError:  # BlockingIOError among them: its worker lives
         return False
     finally:
@@ -164,7 +164,7 @@ class Group:
 
     def remove(self) -> bool:
         """Away with it; False when something in it still lives."""
-        return _remove(self.path)
+        return remove_tree(self.path)
 
 
 def clear(path: Path, mark: str, patience: float = 1.5) -> int:
@@ -177,7 +177,7 @@ def clear(path: Path, mark: str, patience: float = 1.5) -> int:
     killed = len(_members(path))
     deadline = time.monotonic() + patience
     _kill(path)
-    while not _remove(path) and time.monotonic() < deadline:
+    while not remove_tree(path) and time.monotonic() < deadline:
         time.sleep(_LOOK)  # the keeper has no event loop, nor has a worker at its start
         _kill(path)
     return killed
@@ -235,7 +235,7 @@ def _members(path: Path) -> list[int]:
     return pids
 
 
-def _remove(path: Path) -> bool:
+def remove_tree(path: Path) -> bool:
     """Bottom up: a job may have made cgroups of its own in its own."""
     try:
         path.rmdir()

@@ -10,7 +10,8 @@ a controller (hybrid), no process has to leave; an attempt's cradle is moved bef
 Invariants
 - No cgroup passes anything on by this but the worker's tree, and one that is marked as delegated.
 - A limit stands before the program begins. What can't be limited isn't run.
-- Of version 1 nothing is written but in folders that have this worker's mark in their names.
+- Of version 1 nothing is written but in folders that have this worker's mark in their names; what
+  a job that is root made below its own goes with it.
 - Standard library alone: the keeper stands on this.
 """
 
@@ -102,15 +103,7 @@ class _Limit:
         """Away with what was made for it; False while something stands there."""
         if not self.own:
             return True
-        try:
-            self.folder.rmdir()
-        except FileNotFoundError:
-            return True
-        except OSError as error:
-            if error.errno != errno.EBUSY:
-                raise
-            return False
-        return True
+        return cgroups.remove_tree(self.folder)
 
 
 class Hold:
@@ -231,7 +224,7 @@ def forget(mark: str) -> None:
         place = _place(name)
         for folder in [] if place is None else place.glob(f"{cgroups.NAME.format(mark)}-*"):
             with contextlib.suppress(OSError):
-                folder.rmdir()
+                cgroups.remove_tree(folder)
 
 
 def _values(bounds: Bounds, helpers: int) -> Iterator[tuple[str, int]]:

@@ -19,6 +19,7 @@ from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support import controllers
 from support.fake_member import FakeMember
+from support.repository import ROOT
 from support.wait import PATIENCE, wait_until_async
 from support.worker_process import WorkerProcess, cluster
 from workerd import procs
@@ -140,6 +141,30 @@ async def test_a_program_that_fails_for_want_of_a_process_tells_so(
         )
         result = await stream.result_of(copes)
         assert (result.outcome, text(result)) == (pb.Result.OUTCOME_SUCCEEDED, "copes\n")
+
+
+MAKER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from workerd import cgroups
+place = cgroups.own(sys.argv[2])
+(place / "its own" / "below").mkdir(parents=True)
+print("made")
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="a job that may make cgroups of its own is root's")
+async def test_cgroups_that_a_job_made_below_its_own_go_with_it(
+    tmp_path: Path, started: Start
+) -> None:
+    """Else each attempt would leave some for ever. `started` looks for them."""
+    controller = "memory" if controllers.version() == 1 else ""
+    async with started(tmp_path) as (member, _):
+        stream = await member.attached()
+        argv = (sys.executable, "-c", MAKER, str(ROOT), controller)
+        key = await stream.assign(shell=shell(*argv, memory_bytes=64 * MIB, processes=9))
+        result = await stream.result_of(key)
+        assert (text(result), result.outcome) == ("made\n", pb.Result.OUTCOME_SUCCEEDED)
 
 
 OPENER = """
