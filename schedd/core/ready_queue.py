@@ -283,14 +283,20 @@ class ReadyQueue:
         """What waits and fits, a head for each priority and width, HIGH first and then the widest.
         A run whose need isn't known yet counts for one slot. What is late has heads of its own, in
         the place that it has here: as if it had waited less. They ask for what there is room for,
-        in their pools too.
+        in their pools too; of lines that share a pool, or room for what is late, the one whose
+        oldest goes first has it first.
         """
         left = Room() if room is None else replace(room)
         places = None if pools is None else pools.copy()
         found: dict[tuple[int, int, bool], tuple[datetime, int]] = {}
-        for line in self._lines.values():
-            oldest = line.oldest()
-            if oldest is not None and (runs := line.asks(left, places)) and fits(line.need):
+        lines = [
+            (place, line)
+            for line in self._lines.values()
+            if (place := line.oldest()) is not None and fits(line.need)
+        ]
+        lines.sort(key=lambda each: each[0].rank)
+        for oldest, line in lines:
+            if runs := line.asks(left, places):
                 if places is not None:
                     places.take(line.pool, runs)
                 if line.late:

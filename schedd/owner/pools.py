@@ -19,6 +19,10 @@ from schedkit.clock import boottime
 
 LOOK_EVERY: Final = 1.0
 """Seconds after which a standing is read again: its limit may have been changed."""
+REST: Final = 3
+"""Times as long as a read took, until the next that is due for an end: so much time is left."""
+LONGEST_REST: Final = 0.1
+"""Seconds."""
 
 
 NOWHERE: Final = Standing(limit=0, rate=None, paused=False, running=0, recent=0)
@@ -53,6 +57,7 @@ class Pools:
         self._ended = ended
         self._boot = boot
         self._seen: dict[PoolKey, _Seen] = {}
+        self._rests_until = 0.0
         self.rooms = Rooms()
         """How much room is left: who hands out takes it here."""
 
@@ -67,6 +72,8 @@ class Pools:
         stale = [pool for pool in pools if self._is_stale(pool, now, ended)]
         if stale:
             found = await self._store.pools(stale)
+            took = self._boot() - now
+            self._rests_until = self._boot() + min(LONGEST_REST, REST * took)
             read = {pool: found.get(pool, NOWHERE) for pool in stale}
             self._seen |= {pool: _Seen(one, now, ended) for pool, one in read.items()}
             self.rooms.left |= Rooms.of(read).left
@@ -79,12 +86,20 @@ class Pools:
             self.rooms.left.pop(pool, None)
 
     def wait(self) -> float:
-        """Seconds until one that is full may have room because time has passed; infinite: none."""
-        full = [seen.free_at for pool, seen in self._seen.items() if not self.rooms.fits(pool)]
+        """Seconds until one that is full may have room because time has passed, or until one is
+        looked at of whose runs some have ended; infinite: none.
+        """
+        ended = self._ended()
+        full = [
+            min(seen.free_at, math.inf if seen.ended == ended else self._rests_until)
+            for pool, seen in self._seen.items()
+            if not self.rooms.fits(pool)
+        ]
         return max(0.0, min(full, default=math.inf) - self._boot())
 
     def _is_stale(self, pool: PoolKey, now: float, ended: int) -> bool:
         seen = self._seen.get(pool)
         if seen is None or now - seen.at >= LOOK_EVERY:
             return True
-        return not self.rooms.fits(pool) and (now >= seen.free_at or ended != seen.ended)
+        has_ended = ended != seen.ended and now >= self._rests_until
+        return not self.rooms.fits(pool) and (now >= seen.free_at or has_ended)

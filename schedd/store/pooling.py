@@ -8,7 +8,7 @@ Invariants (PROTOCOL 3)
   out: nothing else writes turns, so a place that is free then is free still at its COMMIT.
 - A turn is open until its run is seen to be in another state or under another token: who stores a
   result, a loss or a refusal needs to know nothing of pools.
-- A turn goes when neither a limit nor a rate can ask for it any more.
+- A turn goes when neither a limit nor a rate can ask for it any more, be it another than today's.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from typing import Final
 from sqlalchemy import Connection
 
 from schedd.core.model import Draft, LiveRun
-from schedd.core.pools import PoolKey, Rooms, Standing
+from schedd.core.pools import MOST_PER, PoolKey, Rooms, Standing
 from schedd.store import arrays
 from schedd.store.fence import BY_INDEX
 
 LATER: Final = "interval '2 s'"
 """By which a start may be told after the last moment at which it might have been."""
+LONGEST: Final = f"interval '{MOST_PER.total_seconds():.0f} s'"
 MARGIN: Final = "interval '20 ms'"
 """By which a worker's reading of the time may be behind: so much longer a start counts."""
 
@@ -58,10 +59,22 @@ WHERE p.run_id = t.run_id AND p.token = t.token AND NOT t.runs AND t.counted_at 
 """
 
 PRUNE = f"""
-DELETE FROM pool_turns t USING pools p
-WHERE t.pool = ANY (%(pools)s::text[]) AND t.ended AND t.pool = p.namespace || '/' || p.name
-  AND (p.rate_seconds IS NULL
-       OR t.start_by < statement_timestamp() - p.rate_seconds * interval '1 s' - 2 * {LATER})
+WITH p AS MATERIALIZED (
+    SELECT b.pool, rate_seconds * interval '1 s' + {LATER} AS per, (
+        SELECT t.assigned_at FROM pool_turns t WHERE t.pool = b.pool AND t.ended
+        ORDER BY t.start_by DESC OFFSET rate_count - 1 LIMIT 1) AS newest
+    FROM unnest(%(pools)s::text[]) b(pool)
+    JOIN pools ON namespace = split_part(b.pool, '/', 1) AND name = split_part(b.pool, '/', 2)
+)
+DELETE FROM pool_turns t USING p
+WHERE t.pool = p.pool AND t.ended
+  AND t.start_by < statement_timestamp() - COALESCE(p.per, interval '0') - {LATER}
+  AND (p.per IS NULL OR t.start_by < p.newest
+       OR t.start_by < statement_timestamp() - {LONGEST} - 2 * {LATER})
+"""
+"""As long as it may still start one is kept, so that a pause knows of it. Of a pool with a rate the
+newest are, too, as many as it counts: whoever makes its time longer, for no more starts than it
+allowed, has those counted that were before. `newest`: all of these started later than that.
 """
 
 LOOK = f"""
@@ -79,12 +92,27 @@ WITH p AS MATERIALIZED (
       AND t.start_by > statement_timestamp() - p.per - {LATER}
     WHERE t.counted_at > statement_timestamp() - p.per
 )
-SELECT p.pool, p.run_limit, p.rate_count, p.paused,
-    (SELECT count(*) FROM open o WHERE o.pool = p.pool AND o.runs),
-    (SELECT count(*) FROM starts s WHERE s.pool = p.pool),
-    (SELECT s.counted_at FROM starts s WHERE s.pool = p.pool
-     ORDER BY s.counted_at DESC OFFSET p.rate_count - 1 LIMIT 1) + p.per - statement_timestamp()
+SELECT p.pool, p.run_limit, p.rate_count, p.paused, COALESCE(o.running, 0), COALESCE(s.recent, 0),
+    s.fills + p.per - statement_timestamp()
 FROM p
+LEFT JOIN (SELECT pool, count(*) AS running FROM open WHERE runs GROUP BY pool) o USING (pool)
+LEFT JOIN (
+    SELECT pool, count(*) AS recent, max(counted_at) FILTER (WHERE place = rate_count) AS fills
+    FROM (
+        SELECT pool, p.rate_count, starts.counted_at,
+            row_number() OVER (PARTITION BY pool ORDER BY starts.counted_at DESC) AS place
+        FROM starts JOIN p USING (pool)
+    ) placed GROUP BY pool
+) s USING (pool)
+"""
+"""Each turn is looked at once, however many pools are asked for."""
+
+ORPHANS = """
+DELETE FROM pool_turns t
+WHERE NOT EXISTS (SELECT FROM pools p WHERE p.namespace || '/' || p.name = t.pool)
+  AND NOT EXISTS (
+    SELECT FROM runs r WHERE r.scheduled_at = t.scheduled_at AND r.run_id = t.run_id
+      AND r.state = 'RUNNING' AND r.token = t.token)
 """
 
 TAKE = """
@@ -132,6 +160,11 @@ def admitted(
         else:
             full.append(draft)
     return going, full
+
+
+def forget_orphans(connection: Connection) -> None:
+    """Turns of pools that are deleted, of runs that have ended since."""
+    connection.exec_driver_sql(ORPHANS)
 
 
 def take(connection: Connection, handed: Sequence[tuple[LiveRun, PoolKey]]) -> None:

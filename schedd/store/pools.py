@@ -24,7 +24,7 @@ from schedd.core.model import AuditEntry
 from schedd.core.partition import shard_of_pool
 from schedd.core.pools import PoolKey, PoolRecord, PoolUse, Rate, Standing, pool_key
 from schedd.core.records import Conflict
-from schedd.store import audit, pooling
+from schedd.store import arrays, audit, pooling
 from schedd.store.arrays import clean
 from schedd.store.database import Database
 from schedd.store.schema import jobs, live, pool_turns, pools
@@ -139,7 +139,10 @@ def delete_pool(
     )
     if names := [row.name or f"submitted run {row.job_id}" for row in users]:
         return names
-    connection.execute(pool_turns.delete().where(pool_turns.c.pool == pool_key(namespace, name)))
+    # What still runs, of jobs that have moved, counts again if a pool of that name is made anew.
+    connection.exec_driver_sql(pooling.SETTLE, {"pools": arrays.texts([pool_key(namespace, name)])})
+    mine = pool_turns.c.pool == pool_key(namespace, name)
+    connection.execute(pool_turns.delete().where(mine, pool_turns.c.ended))
     connection.execute(pools.delete().where(_is(namespace, name)))
     audit.write_all(connection, [entry])
     return True

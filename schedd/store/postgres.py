@@ -30,6 +30,7 @@ from schedd.store import (
     membership,
     migrate,
     partitions,
+    pooling,
     reported,
     results,
     workers,
@@ -279,6 +280,7 @@ class PostgresStore:
         """What the leader does now and then: coming partitions, and what is past its life away."""
         await self.ensure_partitions()
         await self.database.call(forget_expired)
+        await self.database.call(pooling.forget_orphans)
         while await self.database.call(idempotency.forget_old):
             pass
 

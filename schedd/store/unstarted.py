@@ -12,15 +12,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, true
+from sqlalchemy import ColumnElement, Connection, select, true
 from sqlalchemy.engine import Row
 
 from schedd.core.ids import JobId, Token
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun
+from schedd.core.pools import PoolKey, pool_key
 from schedd.store.run_records import record, records
-from schedd.store.schema import jobs, live, lost_assignments, runs
+from schedd.store.schema import jobs, live, lost_assignments, pool_turns, runs
 
 FORGET = """
 DELETE FROM lost_assignments WHERE (run_id, token) IN (
@@ -35,12 +37,13 @@ def unstarted_attempts(
     now: datetime,
     pool: tuple[str, str] | None = None,
 ) -> list[LiveRun]:
-    """Those of a job, a deleted one too, or of a pool's jobs (namespace and name); None: of all.
+    """Those of a job, a deleted one too, or those that were handed out in a pool (namespace and
+    name), wherever their jobs are now; None: of all.
 
     A run that is lost between the two statements is in both, never in neither.
     """
-    mine = true() if pool is None else (jobs.c.namespace == pool[0]) & (jobs.c.pool == pool[1])
-    return [*_running(connection, job_id, now, mine), *_lost(connection, job_id, now, mine)]
+    key = None if pool is None else pool_key(*pool)
+    return [*_running(connection, job_id, now, key), *_lost(connection, job_id, now, key)]
 
 
 def forget_expired(connection: Connection) -> None:
@@ -49,7 +52,7 @@ def forget_expired(connection: Connection) -> None:
 
 
 def _running(
-    connection: Connection, job_id: JobId | None, now: datetime, mine: ColumnElement[bool]
+    connection: Connection, job_id: JobId | None, now: datetime, key: PoolKey | None
 ) -> list[LiveRun]:
     query = (
         records()
@@ -58,7 +61,7 @@ def _running(
             runs.c.state == State.RUNNING.value,
             runs.c.start_by > now,
             runs.c.started_at.is_(None),
-            mine,
+            _in_pool(key, runs.c.run_id, runs.c.token),
         )
     )
     if job_id is not None:
@@ -69,7 +72,7 @@ def _running(
 
 
 def _lost(
-    connection: Connection, job_id: JobId | None, now: datetime, mine: ColumnElement[bool]
+    connection: Connection, job_id: JobId | None, now: datetime, key: PoolKey | None
 ) -> list[LiveRun]:
     lost = lost_assignments.c
     query = (
@@ -85,11 +88,17 @@ def _lost(
             lost.generation.label("lost_generation"),
             lost.start_by.label("lost_start_by"),
         )
-        .where(lost.start_by > now, mine)
+        .where(lost.start_by > now, _in_pool(key, lost.run_id, lost.token))
     )
     if job_id is not None:
         query = query.where(lost.job_id == job_id)
     return [_as_it_was(row) for row in connection.execute(query)]
+
+
+def _in_pool(key: PoolKey | None, run: Any, token: Any) -> ColumnElement[bool]:
+    turn = pool_turns.c
+    taken = select(turn.token).where(turn.run_id == run, turn.token == token, turn.pool == key)
+    return true() if key is None else taken.exists()
 
 
 def _as_it_was(row: Row[tuple[object, ...]]) -> LiveRun:

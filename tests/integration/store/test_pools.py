@@ -178,19 +178,108 @@ async def test_who_changes_a_pool_waits_for_what_is_being_handed_out_of_it(world
     assert (await changing).limit == 1
 
 
-async def test_turns_are_forgotten_when_nothing_asks_for_them(world: World) -> None:
+async def started(world: World, me: Member, job: JobRecord, *, ago: timedelta) -> None:
+    """A run of it that started, and ended, so long ago."""
+    [run] = await runs_of(me, job, 1)
+    [given] = await me.assigned(*wishes([run]))
+    await me.store.results.accept([report(given)])
+    await world.sql(
+        "UPDATE pool_turns SET assigned_at = assigned_at - %s, start_by = start_by - %s,"
+        " counted_at = assigned_at - %s, ended = true WHERE run_id = %s",
+        *(ago, ago, ago, run.key.run_id),
+    )
+
+
+@pytest.mark.parametrize(("rate", "stay"), [(Rate(1, timedelta(seconds=1)), 2), (None, 1)])
+async def test_turns_are_forgotten_when_nothing_asks_for_them(
+    world: World, rate: Rate | None, stay: int
+) -> None:
     me = await world.member()
-    await pool(me, limit=2, rate=Rate(100, timedelta(seconds=1)))
+    await pool(me, limit=2, rate=rate)
     job = await world.job(shard=HERE, due=None, pool=NAME)
-    for _ in range(3):
-        [run] = await runs_of(me, job, 1)
-        [given] = await me.assigned(*wishes([run]))
-        await me.store.results.accept([report(given)])
-        await world.sql(
-            "UPDATE pool_turns SET assigned_at = assigned_at - interval '1 min',"
-            " start_by = start_by - interval '1 min'"
-        )
-    assert await world.sql("SELECT count(*) FROM pool_turns") == [(1,)]
+    for minutes in (5, 4, 3, 2, 1):
+        await started(world, me, job, ago=timedelta(minutes=minutes))
+    [run] = await runs_of(me, job, 1)
+    await me.assigned(*wishes([run]))
+    assert await world.sql("SELECT count(*) FROM pool_turns") == [(stay,)]
+
+
+async def test_a_rate_of_a_longer_time_counts_what_started_under_the_shorter_one(
+    world: World,
+) -> None:
+    """P3.21: what the rate of before had forgotten would start once more."""
+    me = await world.member()
+    await pool(me, rate=Rate(2, timedelta(seconds=1)))
+    job = await world.job(shard=HERE, due=None, pool=NAME)
+    for minutes in (50, 40, 30):
+        await started(world, me, job, ago=timedelta(minutes=minutes))
+    await pool(me, rate=Rate(2, timedelta(minutes=45)))
+    [run] = await runs_of(me, job, 1)
+    assert (await me.assign(*wishes([run]))).full == [run.key]
+    await pool(me, rate=Rate(2, timedelta(minutes=35)))
+    await me.assigned(*wishes([run]))
+
+
+async def test_what_runs_counts_again_in_a_pool_that_was_made_anew(world: World) -> None:
+    """P3.21: the job moved out of it, so nothing kept it; its run goes on."""
+    me = await world.member()
+    await pool(me, limit=1)
+    job = await world.job(shard=HERE, due=None, pool=NAME)
+    ended, runs = await runs_of(me, job, 2)
+    [given] = await me.assigned(*wishes([ended]))
+    await me.store.results.accept([report(given)])
+    [given] = await me.assigned(*wishes([runs]))
+    await edited(me, job, pool="")
+    assert await me.store.pools.delete("default", NAME, ok("delete"), 5) is True
+    await me.store.keep_house()
+    assert await world.sql("SELECT token FROM pool_turns") == [(given.token,)]
+    await pool(me, limit=1)
+    other = await world.job(shard=HERE, due=None, pool=NAME)
+    await me.take(HERE)
+    [waits] = await runs_of(me, other, 1)
+    assert (await me.assign(*wishes([waits]))).full == [waits.key]
+    await me.store.results.accept([report(given)])
+    await me.assigned(*wishes([waits]))
+
+
+async def test_turns_of_a_deleted_pool_are_forgotten_once_their_runs_have_ended(
+    world: World,
+) -> None:
+    me = await world.member()
+    await pool(me, limit=1)
+    job = await world.job(shard=HERE, due=None, pool=NAME)
+    [run] = await runs_of(me, job, 1)
+    [given] = await me.assigned(*wishes([run]))
+    await edited(me, job, pool="")
+    assert await me.store.pools.delete("default", NAME, ok("delete"), 5) is True
+    await me.store.results.accept([report(given)])
+    await me.store.keep_house()
+    assert await world.sql("SELECT count(*) FROM pool_turns") == [(0,)]
+
+
+async def test_a_pause_asks_for_what_was_handed_out_in_the_pool_wherever_its_job_is_now(
+    world: World,
+) -> None:
+    """P3.21: and for nothing that was handed out elsewhere, and runs on in its old pool."""
+    me = await world.member()
+    await pool(me, limit=9)
+    await pool(me, limit=9, name="other")
+    there = shard_of_pool("default", "other")
+    leaves = await world.job(shard=HERE, due=None, pool=NAME)
+    comes = await world.job(shard=there, due=None, pool="other")
+    [left] = await me.assigned(*wishes(await runs_of(me, leaves, 1)))
+    [came] = await me.assigned(*wishes(await runs_of(me, comes, 1), pool_key("default", "other")))
+    lost_too = (await runs_of(me, leaves, 1))[0]
+    [gone] = await me.assigned(*wishes([lost_too]))
+    await me.store.owner.rescue(me.claim(HERE), [lost(gone)])
+    await me.assign(*wishes(await runs_of(me, leaves, 1)))  # whoever goes next settles the turns
+    await edited(me, leaves, pool="other")
+    await edited(me, comes, pool=NAME)
+    now = datetime.now(UTC)
+    asked = await me.store.users.unstarted_attempts(None, now, ("default", NAME))
+    ids = {(run.key.run_id, run.token) for run in asked}
+    assert {(left.key.run_id, left.token), (gone.key.run_id, gone.token)} <= ids
+    assert came.key.run_id not in {run_id for run_id, _ in ids}
 
 
 # -- Moving --

@@ -291,6 +291,23 @@ def test_what_waits_for_a_pool_asks_workers_for_no_more_than_it_has_room_for():
     assert queue.count(lambda _: True) == 0
 
 
+def test_the_room_of_a_pool_is_asked_for_in_the_order_in_which_runs_go():
+    """Of lines that some worker fits both of."""
+    pool = PoolKey("default/p")
+    a, b = (Need("shell", handler=name, pool=pool) for name in "ab")
+    for first, second in ((a, b), (b, a)):
+        queue = ReadyQueue()
+        queue.add([run(n, Priority.LOW, waited=60) for n in (1, 2, 3)], first)
+        queue.add([run(4, Priority.HIGH)], second)
+        [head] = queue.heads(pools=Rooms({pool: 1}))
+        assert (head.priority, head.slots) == (Priority.HIGH, 1)
+        found = queue.heads(pools=Rooms({pool: 3}))
+        assert [head.slots for head in found] == [1, 2]
+        queue.add([run(5, Priority.LOW, waited=121)], first)
+        [head] = queue.heads(pools=Rooms({pool: 1}))
+        assert head.priority is Priority.LOW, "it waited for longer than that"
+
+
 @pytest.mark.parametrize("told", [True, False])
 def test_a_run_whose_job_left_a_full_pool_is_looked_up_anew(told: bool):
     queue, pool = ReadyQueue(), PoolKey("default/p")

@@ -23,9 +23,11 @@ class Rows:
     asked: list[set[PoolKey]] = field(default_factory=list)
     now: float = 100.0
     ended: int = 0
+    takes: float = 0.0
 
     async def pools(self, pools: Collection[PoolKey]) -> dict[PoolKey, Standing]:
         self.asked.append({*pools})
+        self.now += self.takes
         return {pool: self.standings[pool] for pool in pools if pool in self.standings}
 
     def known(self) -> Pools:
@@ -53,6 +55,27 @@ async def test_a_full_one_is_looked_at_again_when_an_attempt_has_ended() -> None
     rows.ended, rows.standings[A] = 1, FREE
     assert (await pools.look({A})).fits(A)
     assert len(rows.asked) == 2
+
+
+async def test_between_two_looks_for_what_has_ended_is_as_much_time_as_they_take() -> None:
+    """A thousand full pools, of which some run ends each moment, would have nothing else done."""
+    rows = Rows({A: FULL}, takes=0.02)
+    pools = rows.known()
+    await pools.look({A})
+    rows.ended = 1
+    assert abs(pools.wait() - 0.06) < 1e-6
+    await pools.look({A})
+    assert len(rows.asked) == 1
+    rows.now += 0.0601
+    assert pools.wait() == 0.0
+    await pools.look({A})
+    assert len(rows.asked) == 2
+    rows.takes = 5.0
+    rows.now += 0.07
+    rows.ended = 2
+    await pools.look({A})
+    rows.ended = 3
+    assert abs(pools.wait() - 0.1) < 1e-6
 
 
 async def test_one_whose_rate_is_used_up_is_looked_at_when_a_start_counts_no_more() -> None:
