@@ -21,6 +21,7 @@ from schedd.core.events import (
     Fired,
     GreaterTokenSeen,
     NeverStarted,
+    NotificationsExpired,
     NotificationsWait,
     Notified,
     Refused,
@@ -57,6 +58,7 @@ EVENTS: list[Event] = [
     Braked("ops", "new disks"),
     Notified(Way.EMAIL, ""),
     Notified(Way.WEBHOOK, "HTTP 500", given_up=True),
+    NotificationsExpired(Way.COMMAND, 812),
     NotificationsWait(3),
 ]
 
@@ -99,6 +101,7 @@ def test_every_kind_of_event_is_counted() -> None:
         ("schedd_notifications_sent_total", {"way": "email"}, 1),
         ("schedd_notification_tries_failed_total", {"way": "webhook"}, 1),
         ("schedd_notifications_given_up_total", {"way": "webhook"}, 1),
+        ("schedd_notifications_given_up_total", {"way": "command"}, 812),
         ("schedd_notifications_waiting", {}, 3),
     ):
         assert value(telemetry, name, **labels) == expected, name
