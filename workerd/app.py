@@ -103,6 +103,7 @@ class App:
             self._courier,
         )
         self._work.on_change = self._attach.redeal
+        self._work.on_progress = self._attach.progress
         self._attach.on_trust = sessions.lease.tell
         self._listener = Listener(config.listen.http, self._metrics, self._collect, self._unready)
         self._table = table

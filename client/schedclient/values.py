@@ -87,6 +87,17 @@ class Job(Value):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunProgress(Value):
+    """How far a running attempt is, by its own word: `done` of `total`, said `at`."""
+
+    fraction: float
+    done: float
+    total: float
+    note: str | None
+    at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run(Value):
     """The record of one occurrence of a job, or of one-time work."""
 
@@ -118,6 +129,7 @@ class Run(Value):
     tenure: str | None
     excluded_by: str | None
     redrive_of: str | None
+    progress: RunProgress | None
 
     @property
     def ended(self) -> bool:

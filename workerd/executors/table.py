@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from workerd.config import Config
+from workerd.executors.apart import Apart
 from workerd.executors.base import Executor
 from workerd.executors.grpc import Grpc
 from workerd.executors.http import Http
@@ -53,5 +54,5 @@ def executors(config: Config, sessions: Sessions, scratch: Path) -> Table:
         Shell(sessions, scratch, secrets),
         Http(allow_loopback=config.allow_loopback, secrets=secrets),
         Grpc(allow_loopback=config.allow_loopback),
-        Python.of_modules(config.handlers),
+        Python.of_modules(config.handlers, Apart(sessions, config.handlers, secrets)),
     )
