@@ -30,6 +30,7 @@ from schedclient import handlers as sdk
 from workerd.core.outcome import Content, Outcome
 from workerd.executors import parley
 from workerd.executors.calling import Escaped, called, decoded, raised, returned, trace, unfit
+from workerd.executors.fitting import Misfit, fit_of
 
 _ENDED_BY_TERM = 128 + signal.SIGTERM
 
@@ -145,8 +146,11 @@ def _called(
     for module in told["modules"]:
         importlib.import_module(module)
     function = sdk.registered[told["handler"]].function
+    fit = fit_of(function)
     try:
-        value = decoded(payload)
+        value = fit(decoded(payload))
+    except Misfit as error:
+        return unfit(error)
     except (ValueError, RecursionError) as error:
         return unfit(ValueError(f"the payload isn't JSON: {error}"))
     context = _context(told["context"], cancel, mouth.beat, mouth.progress)

@@ -262,8 +262,7 @@ class Work:
 
     async def _attempt(self, key: Key, item: _Item, started_at: datetime) -> None:
         assignment = item.assignment
-        action = assignment.WhichOneof("action")
-        assert action is not None, "admission has seen an executor for it"
+        action = wire.action_of(assignment)
         timeout = timeout_of(assignment)
         timer = asyncio.get_running_loop().call_later(
             timeout.total_seconds(), self._time_over, item
@@ -334,8 +333,8 @@ class Work:
         return self._trust.holds(now) and self._clock.known
 
     def _objection(self, assignment: pb.Assignment) -> str:
-        action = assignment.WhichOneof("action")
-        executor = self._executors.get(action or "")
+        action = wire.action_of(assignment)
+        executor = self._executors.get(action)
         if executor is None:
             return f"this worker has no executor for {action or 'nothing'}"
         return executor.objection(assignment)

@@ -81,7 +81,7 @@ class Job(Value):
 
     @property
     def action(self) -> str | None:
-        """shell, http, grpc or python."""
+        """shell, http, grpc, python or plugin."""
         chosen: str | None = self.message.WhichOneof("action")
         return chosen
 

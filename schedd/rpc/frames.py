@@ -135,6 +135,8 @@ def assignment(assigned: Assigned, known: Known) -> worker_service_pb2.Assignmen
             message.grpc.CopyFrom(known.spec.grpc)
         case "python":
             message.python.CopyFrom(known.spec.python)
+        case "plugin":
+            message.plugin.CopyFrom(known.spec.plugin)
     if assigned.payload is not None:
         message.payload.MergeFromString(assigned.payload)
     elif known.spec.HasField("payload"):

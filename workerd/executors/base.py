@@ -72,9 +72,7 @@ class Attempt:
     @property
     def content(self) -> Content | None:
         """What the job is given; None when there is nothing."""
-        payload = self.assignment.payload
-        kind = payload.WhichOneof("kind")
-        return None if kind is None else Content(payload_bytes(payload), json=kind == "json")
+        return content_of(self.assignment.payload)
 
     @property
     def scheduled_at(self) -> datetime:
@@ -168,6 +166,12 @@ def dies_with_lease(assignment: pb.Assignment) -> bool:
 def payload_bytes(payload: common_pb2.Payload) -> bytes:
     """JSON as its text in UTF-8, raw bytes as they are."""
     return payload.raw if payload.WhichOneof("kind") == "raw" else payload.json.encode()
+
+
+def content_of(payload: common_pb2.Payload) -> Content | None:
+    """What it holds; None when that is nothing."""
+    kind = payload.WhichOneof("kind")
+    return None if kind is None else Content(payload_bytes(payload), json=kind == "json")
 
 
 def bounds_of(limits: job_pb2.ShellAction.Limits) -> Bounds:

@@ -27,6 +27,7 @@ from workerd.core.outcome import Cause, Outcome, Verdict, stopped
 from workerd.executors.apart import Apart
 from workerd.executors.base import Attempt, Stop, bounds_of, until_stopped
 from workerd.executors.calling import Escaped, called, decoded, raised, returned, trace, unfit
+from workerd.executors.fitting import Fit, Misfit, fit_of
 from workerd.executors.threads import Threads
 
 log = logging.getLogger(__name__)
@@ -35,16 +36,56 @@ _FINAL = (Cause.TIMEOUT, Cause.SILENCE, Cause.CANCEL)
 """After these no other worker begins where this thread may still be."""
 
 
+class Caller:
+    """Calls functions on the loop and in threads, and makes outcomes of what becomes of them."""
+
+    def __init__(self) -> None:
+        self._threads = Threads("handler")
+
+    async def call(
+        self, function: sdk.Handler, fit: Fit, attempt: Attempt, stop: Stop, *, loop: bool
+    ) -> Outcome:
+        """`loop`: it gives something to be awaited; else it has a thread."""
+        try:
+            payload = fit(decoded(attempt.content))
+        except Misfit as error:
+            return unfit(error)
+        except (ValueError, RecursionError) as error:
+            return unfit(ValueError(f"the payload isn't JSON: {error}"))
+        context = _context(attempt)
+        try:
+            if loop:
+                call = _awaited(function, payload, context, stop)
+                answer = await until_stopped(call, stop)
+            else:
+                thread = functools.partial(called, function, payload, context)
+                try:
+                    future = self._threads.submit(thread)
+                except OSError as error:
+                    told = f"this worker can't start it: {error.strerror}"
+                    return Outcome(Verdict.RETURNED, error=told, began=False)
+                answer = await _in_thread(future, context, attempt, stop)
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises is its outcome
+            return _raised(error) if stop.cause is None else stopped(stop.cause)
+        finally:
+            context.cancel.set()
+        return returned(answer) if stop.cause is None else stopped(stop.cause)
+
+
 class Python:
     """The executor of `python`."""
 
-    def __init__(self, handlers: Mapping[str, sdk.Registered], apart: Apart) -> None:
+    def __init__(
+        self, handlers: Mapping[str, sdk.Registered], apart: Apart, caller: Caller
+    ) -> None:
+        """Raises Misconfigured: what a handler takes can't be told from its annotation."""
         self._handlers = handlers
         self._apart = apart
-        self._threads = Threads("handler")
+        self._caller = caller
+        self._fits = {name: _fit(name, each) for name, each in handlers.items()}
 
     @classmethod
-    def of_modules(cls, modules: Sequence[str], apart: Apart) -> Python:
+    def of_modules(cls, modules: Sequence[str], apart: Apart, caller: Caller) -> Python:
         """All handlers that these modules register.
 
         Raises:
@@ -57,7 +98,7 @@ class Python:
                 raise Misconfigured(
                     f"handlers: can't import {name!r}: {type(error).__name__}: {error}"
                 ) from error
-        return cls(sdk.registered, apart)
+        return cls(sdk.registered, apart, caller)
 
     @property
     def names(self) -> Sequence[str]:
@@ -79,31 +120,20 @@ class Python:
 
     async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
         """Call it."""
-        handler = self._handlers[attempt.assignment.python.handler]
+        name = attempt.assignment.python.handler
+        handler = self._handlers[name]
         if handler.mode is Mode.PROCESS:
             return await self._apart.run(attempt, stop)
-        try:
-            payload = decoded(attempt.content)
-        except (ValueError, RecursionError) as error:
-            return unfit(ValueError(f"the payload isn't JSON: {error}"))
-        context = _context(attempt)
-        try:
-            if handler.mode is Mode.LOOP:
-                call = _awaited(handler.function, payload, context, stop)
-                answer = await until_stopped(call, stop)
-            else:
-                thread = functools.partial(called, handler.function, payload, context)
-                try:
-                    future = self._threads.submit(thread)
-                except OSError as error:
-                    told = f"this worker can't start it: {error.strerror}"
-                    return Outcome(Verdict.RETURNED, error=told, began=False)
-                answer = await _in_thread(future, context, attempt, stop)
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises is its outcome
-            return _raised(error) if stop.cause is None else stopped(stop.cause)
-        finally:
-            context.cancel.set()
-        return returned(answer) if stop.cause is None else stopped(stop.cause)
+        on_loop = handler.mode is Mode.LOOP
+        fit = self._fits[name]
+        return await self._caller.call(handler.function, fit, attempt, stop, loop=on_loop)
+
+
+def _fit(name: str, handler: sdk.Registered) -> Fit:
+    try:
+        return fit_of(handler.function)
+    except TypeError as error:
+        raise Misconfigured(f"handlers: the payload of {name!r}: {error}") from error
 
 
 async def _in_thread(

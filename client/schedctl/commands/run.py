@@ -19,8 +19,8 @@ from schedctl.output import (
     show_listing,
     show_one,
 )
+from schedctl.payloads import read_payload
 from schedctl.session import Session
-from schedctl.work import read_payload
 
 
 @click.group(cls=Group)
