@@ -14,6 +14,7 @@ import pytest
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember, Stream
+from support.processes import sleeping
 from support.wait import PATIENCE, wait_until_async
 from support.worker_process import WorkerProcess, cluster
 
@@ -159,19 +160,6 @@ def text(result: pb.Result, of: str) -> str:
     return b"".join(piece.data for piece in result.output if piece.stream == wanted).decode()
 
 
-def sleepers(seconds: str) -> list[int]:
-    """Processes that sleep exactly so long."""
-    found = []
-    for each in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if each.name.isdigit() and (each / "cmdline").read_bytes().split(b"\0")[:2] == [
-                b"sleep",
-                seconds.encode(),
-            ]:
-                found.append(int(each.name))
-    return found
-
-
 async def test_a_handler_has_a_process_of_its_own_its_payload_and_its_context(
     tmp_path: Path,
 ) -> None:
@@ -199,7 +187,8 @@ async def test_what_it_prints_is_the_runs_output_and_secrets_are_masked(tmp_path
     secrets = tmp_path / "secrets"
     secrets.mkdir()
     (secrets / "shop").write_text("PASSWORD=correct-horse\n")
-    async with shop(tmp_path, secrets=str(secrets)) as (_, _, stream):
+    config = f'secrets = ["{secrets}"]'
+    async with shop(tmp_path, config=config) as (_, _, stream):
         plain = await call(stream, "speaks")
         assert text(plain, "STDOUT") == "to the one\nno password\n"
         assert text(plain, "STDERR") == "to the other\n"
@@ -274,11 +263,11 @@ async def test_one_that_ignores_it_forked_twice_and_detached_leaves_nothing(
     seconds = f"{100_000 + time.time_ns() % 100_000}"
     async with shop(tmp_path, cgroups=cgroups) as (_, _, stream):
         key = await start(stream, "stubborn", seconds, kill_after=0.3)
-        await wait_until_async(lambda: len(sleepers(seconds)) == 4, PATIENCE, "its sleepers")
+        await wait_until_async(lambda: len(sleeping(seconds)) == 4, PATIENCE, "its sleepers")
         await stream.send(cancels=[pb.Cancel(key=key)])
         result = await stream.result_of(key)
         assert result.outcome == pb.Result.OUTCOME_CANCELLED
-        await wait_until_async(lambda: not sleepers(seconds), PATIENCE, "the end of them all")
+        await wait_until_async(lambda: not sleeping(seconds), PATIENCE, "the end of them all")
 
 
 async def test_one_that_is_silent_for_too_long_is_ended_and_not_before(tmp_path: Path) -> None:
@@ -293,9 +282,9 @@ async def test_the_worker_that_is_killed_takes_it_along(tmp_path: Path) -> None:
     seconds = f"{100_000 + time.time_ns() % 100_000}"
     async with shop(tmp_path) as (_, worker, stream):
         await start(stream, "stubborn", seconds)
-        await wait_until_async(lambda: len(sleepers(seconds)) == 4, PATIENCE, "its sleepers")
+        await wait_until_async(lambda: len(sleeping(seconds)) == 4, PATIENCE, "its sleepers")
         worker.signal(signal.SIGKILL)
-        await wait_until_async(lambda: not sleepers(seconds), PATIENCE, "the end of them all")
+        await wait_until_async(lambda: not sleeping(seconds), PATIENCE, "the end of them all")
 
 
 async def test_limits_and_variables_are_for_those_with_a_process_alone(tmp_path: Path) -> None:
