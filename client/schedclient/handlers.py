@@ -121,7 +121,8 @@ class Context:
         if not (math.isfinite(total) and total > 0 and 0 <= done <= total):
             raise ValueError(f"progress: {done:g} of {total:g} isn't from 0 to all of it")
         self.on_heartbeat()
-        self.on_progress(Progress(float(done), float(total), note[:MOST_NOTE]))
+        told = note[:MOST_NOTE].encode(errors="replace").decode()  # whole characters alone
+        self.on_progress(Progress(float(done), float(total), told))
 
     @property
     def idempotency_key(self) -> str:

@@ -84,6 +84,7 @@ def forks_and_returns_twice(payload, ctx):
 
 @handler(mode="process")
 def waits(payload, ctx):
+    open(payload + ".begun", "w").close()
     try:
         time.sleep(300)
     finally:
@@ -91,6 +92,7 @@ def waits(payload, ctx):
 
 @handler(mode="process")
 async def awaits(payload, ctx):
+    open(payload + ".begun", "w").close()
     try:
         await asyncio.sleep(300)
     except asyncio.CancelledError:
@@ -116,7 +118,7 @@ def stubborn(payload, ctx):
 
 @handler(mode="process")
 def lively(payload, ctx):
-    for _ in range(10):
+    for _ in range(60):
         time.sleep(0.1)
         ctx.heartbeat()
     time.sleep(300)
@@ -250,9 +252,12 @@ async def test_what_it_forks_and_lets_return_says_nothing(tmp_path: Path) -> Non
 @pytest.mark.parametrize("handler", ["waits", "awaits"])
 async def test_one_that_is_to_end_can_put_things_in_order(tmp_path: Path, handler: str) -> None:
     async with shop(tmp_path) as (_, _, stream):
-        mark = tmp_path / "mark"
-        result = await call(stream, handler, str(mark), timeout=3.0)
-        assert result.reason == common_pb2.REASON_TIMEOUT
+        mark, begun = tmp_path / "mark", tmp_path / "mark.begun"
+        key = await start(stream, handler, str(mark))
+        await wait_until_async(begun.exists, PATIENCE, "its beginning")
+        await stream.send(cancels=[pb.Cancel(key=key)])
+        result = await stream.result_of(key)
+        assert result.outcome == pb.Result.OUTCOME_CANCELLED
         assert mark.read_text() == "in order, True"
 
 
@@ -272,10 +277,10 @@ async def test_one_that_ignores_it_forked_twice_and_detached_leaves_nothing(
 
 async def test_one_that_is_silent_for_too_long_is_ended_and_not_before(tmp_path: Path) -> None:
     async with shop(tmp_path) as (_, _, stream):
-        result = await call(stream, "lively", heartbeat_timeout=2.0)
+        result = await call(stream, "lively", heartbeat_timeout=5.0)
         assert result.reason == common_pb2.REASON_HEARTBEAT_TIMEOUT
         took = result.finished_at.ToDatetime() - result.started_at.ToDatetime()
-        assert took.total_seconds() >= 3.0
+        assert took.total_seconds() >= 11.0
 
 
 async def test_the_worker_that_is_killed_takes_it_along(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def called(function: sdk.Handler, payload: object, context: sdk.Context) -> obje
 
 def unfit(error: Exception) -> Outcome:
     """The payload isn't what this handler takes: another attempt would find the same."""
-    return Outcome(Verdict.FAILED, Reason.DONT_RETRY, str(error)[:MAX_ERROR])
+    return Outcome(Verdict.FAILED, Reason.DONT_RETRY, _sayable(str(error)))
 
 
 def returned(answer: object) -> Outcome:
@@ -75,13 +75,26 @@ def returned(answer: object) -> Outcome:
 def raised(error: Exception) -> Outcome:
     """It raised this; the traceback is the caller's to show."""
     told = error.__cause__ if isinstance(error, Escaped) and error.__cause__ else error
-    text = f"{type(told).__name__}: {told}"[:MAX_ERROR]
+    text = _sayable(f"{type(told).__name__}: {told}")
     if isinstance(error, sdk.DontRetry):
         return Outcome(Verdict.FAILED, Reason.DONT_RETRY, text)
-    wait = timedelta(seconds=error.seconds) if isinstance(error, sdk.RetryAfter) else None
+    wait = _wait(error.seconds) if isinstance(error, sdk.RetryAfter) else None
     return Outcome(Verdict.FAILED, Reason.EXCEPTION, text, retry_after=wait)
 
 
 def trace(error: Exception) -> bytes:
     """Its traceback, as much as is kept of output."""
     return "".join(traceback.format_exception(error)).encode(errors="backslashreplace")[-KEEP:]
+
+
+def _sayable(text: str) -> str:
+    """A text of whole characters: a field of a message takes no others."""
+    return text[:MAX_ERROR].encode(errors="replace").decode()
+
+
+def _wait(seconds: float) -> timedelta | None:
+    """None for what is no time at all, such as a NaN: the job's own policy decides then."""
+    try:
+        return max(timedelta(seconds=seconds), timedelta())
+    except (TypeError, ValueError, OverflowError):
+        return None

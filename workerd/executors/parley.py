@@ -117,7 +117,9 @@ def end_in(said: Frame) -> Outcome:
             result=result,
             retry_after=None if wait is None else timedelta(seconds=wait),
         )
-    except (KeyError, TypeError, OverflowError, UnicodeDecodeError) as error:
+    except Garbled:
+        raise
+    except (KeyError, TypeError, OverflowError, ValueError) as error:
         raise Garbled(f"no end: {error!r}") from error
 
 

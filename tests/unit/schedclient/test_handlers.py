@@ -92,6 +92,8 @@ def test_progress_is_so_many_of_so_many_and_a_heartbeat():
     assert told == [Progress(0.25, 1.0, ""), Progress(30.0, 120.0, "x" * 200)]
     assert [each.fraction for each in told] == [0.25, 0.25]
     assert len(beats) == 2
+    ctx.progress(1, note="half of a \ud83d")
+    assert told[-1].note == "half of a ?"
     for wrong in ((2,), (-1, 3), (1, 0), (float("nan"),), (1, float("inf"))):
         with pytest.raises(ValueError, match="progress: "):
             ctx.progress(*wrong)
