@@ -123,13 +123,6 @@ def lively(payload, ctx):
         ctx.heartbeat()
     time.sleep(300)
 
-@handler(mode="process")
-def hungry(payload, ctx):
-    held = bytearray(payload)
-    for at in range(0, payload, 4096):
-        held[at] = 1
-    return "fed"
-
 @handler
 def in_thread(payload, ctx):
     ctx.cancel.wait(float(payload))
@@ -266,7 +259,7 @@ async def test_one_that_ignores_it_forked_twice_and_detached_leaves_nothing(
     tmp_path: Path, cgroups: str
 ) -> None:
     seconds = f"{100_000 + time.time_ns() % 100_000}"
-    async with shop(tmp_path, cgroups=cgroups) as (_, _, stream):
+    async with shop(tmp_path, config=f"cgroups = {cgroups}") as (_, _, stream):
         key = await start(stream, "stubborn", seconds, kill_after=0.3)
         await wait_until_async(lambda: len(sleeping(seconds)) == 4, PATIENCE, "its sleepers")
         await stream.send(cancels=[pb.Cancel(key=key)])

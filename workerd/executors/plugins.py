@@ -10,6 +10,7 @@ Invariants
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -17,7 +18,6 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 from schedclient.executors import GROUP, Executor
-from schedclient.handlers import is_async
 from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.outcome import Outcome
@@ -57,7 +57,7 @@ class Plugin:
         except Exception as error:  # noqa: BLE001 - a bug of its own is its run's outcome
             return raised(error)
         run = partial(self.executor.run, config)
-        loop = is_async(self.executor.run)
+        loop = inspect.iscoroutinefunction(self.executor.run)
         return await self._caller.call(run, self._payload, attempt, stop, loop=loop)
 
 
