@@ -16,6 +16,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import os
 import signal
@@ -91,7 +92,8 @@ def main() -> NoReturn:
     mouth = Mouth(worker)
     outcome = _carried_out(order, mouth)
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # the handler closed it
+            stream.flush()
     if os.getpid() == me:
         mouth.end(outcome)
     os._exit(0)

@@ -39,8 +39,8 @@ def started() -> Start:
         home: Path, environ: dict[str, str] | None = None, **flags: str
     ) -> AsyncIterator[tuple[FakeMember, WorkerProcess]]:
         with controllers.delegated() as folder:
-            worker_like = {"cgroup": folder, "environ": environ, **flags}
-            async with cluster(home, **worker_like) as (member, worker):
+            how = cluster(home, cgroup=folder, environ=environ, **flags)
+            async with how as (member, worker):
                 yield member, worker
             mark = mark_of(worker)
             assert controllers.left(mark) == []

@@ -147,6 +147,7 @@ async def _heard(
                 attempt.progress(parley.progress_in(said))
             elif said.kind == parley.END:
                 return parley.end_in(said)
+            await asyncio.sleep(0)  # reading what is there already lets nobody else run
     except parley.Garbled as error:
         child.kill()
         told_wrong = f"its process said what can't be meant: {error}"
