@@ -80,16 +80,19 @@ def stubborn(payload, ctx):
 @handler
 def counts_in_a_thread(payload, ctx):
     ctx.progress(30, 120, "pages")
+    open(payload, "w").close()
     ctx.cancel.wait(60)
 
 @handler
 async def counts_on_the_loop(payload, ctx):
     ctx.progress(30, 120, "pages")
+    open(payload, "w").close()
     await asyncio.sleep(60)
 
 @handler(mode="process")
 def counts_in_a_process(payload, ctx):
     ctx.progress(30, 120, "pages")
+    open(payload, "w").close()
     time.sleep(60)
 
 @handler(mode="process")
@@ -198,10 +201,12 @@ def test_a_process_that_ignores_its_end_and_forked_twice_leaves_nothing_when_it_
 
 @pytest.mark.parametrize("where", ["in_a_thread", "on_the_loop", "in_a_process"])
 def test_progress_is_seen_while_it_runs_through_each_member(
-    where: str, client: SyncClient, cluster: DevCluster
+    where: str, client: SyncClient, cluster: DevCluster, tmp_path: Path
 ) -> None:
-    run = started(client, f"counts_{where}")
+    said = tmp_path / "said"
+    run = started(client, f"counts_{where}", str(said))
     try:
+        wait_until(said.exists, PATIENCE, "its word")
         for member in cluster.record["members"]:
             with SyncClient([member["grpc"]]) as one:
                 wait_until(lambda one=one: one.runs.get(run.run_id).progress, 1.0, "its progress")
