@@ -15,8 +15,9 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from importlib import metadata
+from importlib.metadata import EntryPoint
 
 from schedkit.clock import boottime, utcnow
 from schedkit.service import Daemon
@@ -29,7 +30,7 @@ from workerd.core.ids import Address, Key
 from workerd.core.outcome import Cause
 from workerd.core.trust import Trust
 from workerd.courier import Courier
-from workerd.executors import scratch
+from workerd.executors import plugins, scratch
 from workerd.executors.table import executors
 from workerd.identity import Identity
 from workerd.keeper import sweep_leftovers
@@ -52,12 +53,18 @@ _REAP_WITHIN = 3.0
 class App:
     """One worker process."""
 
-    def __init__(self, config: Config, spool: Spool, sessions: Sessions) -> None:
+    def __init__(
+        self,
+        config: Config,
+        spool: Spool,
+        sessions: Sessions,
+        points: Mapping[str, EntryPoint],
+    ) -> None:
         """Prepare everything; blocks for a moment.
 
         Raises:
             Misconfigured: the address can't be bound, a TLS file can't be read, or a handler's
-                module can't be imported.
+                module or an executor of others can't be imported.
         """
         if config.tls is not None:
             config.tls.read()
@@ -65,7 +72,7 @@ class App:
         self._spool = spool
         self._sessions = sessions
         self._metrics = Metrics()
-        table = executors(config, self._sessions, spool.scratch)
+        table = executors(config, self._sessions, spool.scratch, points)
         identity = Identity(
             worker=config.name,
             spool_id=spool.id,
@@ -103,6 +110,7 @@ class App:
             self._courier,
         )
         self._work.on_change = self._attach.redeal
+        self._work.on_progress = self._attach.progress
         self._attach.on_trust = sessions.lease.tell
         self._listener = Listener(config.listen.http, self._metrics, self._collect, self._unready)
         self._table = table
@@ -122,6 +130,7 @@ class App:
             tasks = [
                 group.create_task(guard(loop, name), name=name) for name, loop in loops.items()
             ]
+            log.info("executors: %s", ", ".join(self._table.by_action))
             log.info("worker %s listens on port %d", self._config.name, self._listener.port)
             daemon.ready(f"worker {self._config.name}: attaching")
             await daemon.draining.wait()
@@ -178,9 +187,11 @@ async def serve(config: Config, daemon: Daemon) -> None:
         if killed:
             log.warning("killed %d processes that an earlier worker left", killed)
         scratch.clear(spool.scratch)
-        sessions = Sessions(spool.directory, wanted=config.cgroups, handlers=bool(config.handlers))
+        points = plugins.found()
+        inside = bool(config.handlers or points)
+        sessions = Sessions(spool.directory, wanted=config.cgroups, handlers=inside)
         with contextlib.closing(sessions):
-            await App(config, spool, sessions).run(daemon)
+            await App(config, spool, sessions, points).run(daemon)
     finally:
         spool.close()
 

@@ -121,6 +121,11 @@ class Attach:
         for link in self._links.values():
             link.beat()
 
+    def progress(self, told: pb.Progress) -> None:
+        """Have each member hear how far an attempt is."""
+        for link in self._links.values():
+            link.send_progress(told)
+
     # -- Slots --
 
     def redeal(self) -> None:
@@ -191,6 +196,8 @@ class Attach:
         self._tell_trust(self._trust.until)
         self._learn(welcome.members)
         self._courier.attached(link)
+        for told in self._work.progress():
+            link.send_progress(told)
         self.redeal()
 
     def closed(self, link: Link) -> None:

@@ -128,6 +128,10 @@ class Link:
         """Queue a piece of output, if there is room."""
         self._outbox.log(chunk)
 
+    def send_progress(self, progress: pb.Progress) -> None:
+        """Queue how far an attempt is."""
+        self._outbox.progress(progress)
+
     def answer_revoke(self, answer: pb.RevokeAnswer) -> None:
         """Queue an answer."""
         self._outbox.answer(answer)

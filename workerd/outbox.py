@@ -5,8 +5,8 @@ Invariants
   together in the next. So frames grow with load, and their number doesn't.
 - A frame holds at most `MAX_ITEMS` items and about `MAX_BYTES` bytes.
 - Output that is read along goes last, and what there is no room for is left out: offsets tell.
-- Of grants and heartbeats only the newest is kept; a heartbeat is made when its frame is, for the
-  time and the holdings in it must be those of the sending.
+- Of grants and heartbeats, and of each attempt's progress, only the newest is kept; a heartbeat is
+  made when its frame is, for the time and the holdings in it must be those of the sending.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Outbox:
         self._answers: deque[pb.RevokeAnswer] = deque()
         self._logs: deque[pb.LogChunk] = deque()
         self._log_bytes = 0
+        self._progress: dict[tuple[str, int], pb.Progress] = {}
         self._granted: pb.Granted | None = None
         self._last: pb.WorkerFrame | None = None
         self.heartbeat_due = False
@@ -58,6 +59,12 @@ class Outbox:
             self._logs.append(chunk)
             self._log_bytes += size
             self._something.set()
+
+    def progress(self, progress: pb.Progress) -> None:
+        """Tell how far an attempt is; replaces what wasn't sent yet of it."""
+        key = progress.key
+        self._progress[key.run_id, key.fencing_token] = progress
+        self._something.set()
 
     def grant(self, granted: pb.Granted) -> None:
         """Tell how many slots the member may use; replaces what wasn't sent yet."""
@@ -98,6 +105,9 @@ class Outbox:
             frame.results.append(result)
             weight += result.ByteSize()
             room -= 1
+        while self._progress and room:
+            frame.progress.append(self._progress.pop(next(iter(self._progress))))
+            room -= 1
         while self._logs and room and weight < MAX_BYTES:
             chunk = self._logs.popleft()
             frame.log_chunks.append(chunk)
@@ -107,7 +117,7 @@ class Outbox:
         if self._granted is not None:
             frame.granted.CopyFrom(self._granted)
             self._granted = None
-        if not (self._refusals or self._answers or self._results or self._logs):
+        if not any((self._refusals, self._answers, self._results, self._progress, self._logs)):
             if self._last is not None:
                 frame.MergeFrom(self._last)
             self._something.clear()

@@ -48,6 +48,12 @@ def offer_of(message: pb.Assignment, time: ClusterTime) -> Offer:
     )
 
 
+def action_of(message: pb.Assignment) -> str:
+    """Which executor it is for; empty: none that is known."""
+    action = message.WhichOneof("action")
+    return f"plugin/{message.plugin.executor}" if action == "plugin" else action or ""
+
+
 def heads_of(message: pb.Demand) -> Sequence[Head]:
     """What waits at a member."""
     return [

@@ -22,6 +22,7 @@ from schedkit import failpoints
 from schedkit.clock import boottime, utcnow
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import wire
+from workerd.advance import Advance
 from workerd.core.admission import Admission, Known, NotYet, Refused, Started, State, Taken, Why
 from workerd.core.cluster_time import ClusterTime, JudgingClock
 from workerd.core.ids import Address, Incarnation, Key
@@ -76,6 +77,7 @@ class _Item:
     tail: Tail = field(default_factory=Tail)
     timer: asyncio.TimerHandle | None = None
     started_at: datetime | None = None
+    advance: Advance | None = None
 
 
 class Work:
@@ -105,6 +107,8 @@ class Work:
         self._idle.set()
         self.on_change: Callable[[], object] = lambda: None
         """Called when slots were taken or became free."""
+        self.on_progress: Callable[[pb.Progress], object] = lambda _: None
+        """Called when an attempt has got further."""
 
     async def run(self) -> NoReturn:
         """Be the home of all runs until cancelled."""
@@ -229,6 +233,12 @@ class Work:
             if state is not None:
                 yield wire.holding(item.assignment.key, state, item.started_at)
 
+    def progress(self) -> Iterator[pb.Progress]:
+        """How far what runs is, as far as it tells."""
+        for item in self._items.values():
+            if item.advance is not None and item.advance.told is not None:
+                yield item.advance.told
+
     # -- How --
 
     def _begin(self, key: Key) -> None:
@@ -252,8 +262,7 @@ class Work:
 
     async def _attempt(self, key: Key, item: _Item, started_at: datetime) -> None:
         assignment = item.assignment
-        action = assignment.WhichOneof("action")
-        assert action is not None, "admission has seen an executor for it"
+        action = wire.action_of(assignment)
         timeout = timeout_of(assignment)
         timer = asyncio.get_running_loop().call_later(
             timeout.total_seconds(), self._time_over, item
@@ -262,7 +271,10 @@ class Work:
         pulse = Pulse(heartbeat_timeout_of(assignment), lambda: self._silent(item))
         # By the job's own clock.
         deadline = utcnow() + timeout
-        attempt = Attempt(assignment, self._worker, deadline, pulse.beat, item.tail)
+        item.advance = Advance(assignment.key, self._date, self.on_progress)
+        attempt = Attempt(
+            assignment, self._worker, deadline, pulse.beat, item.tail, item.advance.came
+        )
         await BEFORE_EXEC()
         try:
             outcome = await self._executors[action].run(attempt, item.stop)
@@ -273,6 +285,7 @@ class Work:
         finally:
             timer.cancel()
             pulse.close()
+            item.advance.close()
         self._judge(item)
         if item.stop.cause is Cause.LEASE_LOST and outcome.verdict is Verdict.FAILED:
             # The keeper may have killed it; this process has stood still.
@@ -320,8 +333,8 @@ class Work:
         return self._trust.holds(now) and self._clock.known
 
     def _objection(self, assignment: pb.Assignment) -> str:
-        action = assignment.WhichOneof("action")
-        executor = self._executors.get(action or "")
+        action = wire.action_of(assignment)
+        executor = self._executors.get(action)
         if executor is None:
             return f"this worker has no executor for {action or 'nothing'}"
         return executor.objection(assignment)

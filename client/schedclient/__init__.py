@@ -69,6 +69,7 @@ from schedclient.values import (
     RedrivePlan,
     Result,
     Run,
+    RunProgress,
     RunState,
     Value,
 )
@@ -128,6 +129,7 @@ __all__ = [
     "Retry",
     "RetryAfter",
     "Run",
+    "RunProgress",
     "RunState",
     "ScheddError",
     "Shard",

@@ -138,6 +138,7 @@ class Worker(Value):
     drained_at: datetime | None
     drained_by: str | None
     drain_reason: str | None
+    executors: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

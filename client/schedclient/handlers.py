@@ -8,8 +8,8 @@
 
 A worker imports the modules its configuration lists (`handlers = ["shop.tasks"]`); a job then names
 `greet`, or `shop.tasks.greet`. An `async def` runs on the worker's event loop and must not block
-it; a plain function runs in a thread. What it returns is stored as JSON (bytes as they are), at
-most 64 KiB.
+it; a plain function runs in a thread; either, with `mode="process"`, in a process of its own. What
+it returns is stored as JSON (bytes as they are), at most 64 KiB.
 
 Invariants
 - A name means one function; registering another under it is an error, at import.
@@ -20,22 +20,58 @@ Invariants
 from __future__ import annotations
 
 import inspect
+import math
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, Literal, TypeVar, overload
 
 Handler = Callable[[Any, "Context"], Any] | Callable[[Any, "Context"], Awaitable[Any]]
 """`fn(payload, ctx)`: the payload is the decoded JSON, bytes, or None when there is none."""
 
 H = TypeVar("H", bound=Handler)
 
-_registered: Final[dict[str, Handler]] = {}
+MOST_NOTE: Final = 200
+"""Characters of a progress's note that are kept."""
 
-registered: Final[Mapping[str, Handler]] = MappingProxyType(_registered)
+
+class Mode(StrEnum):
+    """Where a handler runs."""
+
+    LOOP = "loop"
+    THREAD = "thread"
+    PROCESS = "process"
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """One handler."""
+
+    function: Handler
+    mode: Mode
+
+
+_registered: Final[dict[str, Registered]] = {}
+
+registered: Final[Mapping[str, Registered]] = MappingProxyType(_registered)
 """Every handler of this process, by each of its names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an attempt is: `done` of `total`."""
+
+    done: float
+    total: float
+    note: str
+
+    @property
+    def fraction(self) -> float:
+        """From 0 to 1."""
+        return self.done / self.total
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +95,34 @@ class Context:
     traceparent: str
     worker: str
     cancel: threading.Event = field(default_factory=threading.Event)
-    """Set when the attempt should end: a cancel, its timeout, a shutdown. Threads must look."""
+    """Set when the attempt should end: a cancel, its timeout, a shutdown. Threads must look. In a
+    process of its own a coroutine is cancelled then as well, and a function ends by `SystemExit`.
+    """
     on_heartbeat: Callable[[], object] = field(default=lambda: None, repr=False, compare=False)
+    on_progress: Callable[[Progress], object] = field(
+        default=lambda _: None, repr=False, compare=False
+    )
 
     def heartbeat(self) -> None:
         """It goes on. To be said at least once in each `heartbeat_timeout` of the job, if it has
         one; from any thread.
         """
         self.on_heartbeat()
+
+    def progress(self, done: float, total: float = 1.0, note: str = "") -> None:
+        """It is so far: a fraction (`0.25`), or so many of so many (`30, 120`). `run get` shows it.
+
+        From any thread, as often as it likes: of what comes quickly the newest is shown. It is a
+        heartbeat, too.
+
+        Raises:
+            ValueError: that is nothing from 0 to `total`.
+        """
+        if not (math.isfinite(total) and total > 0 and 0 <= done <= total):
+            raise ValueError(f"progress: {done:g} of {total:g} isn't from 0 to all of it")
+        self.on_heartbeat()
+        told = note[:MOST_NOTE].encode(errors="replace").decode()  # whole characters alone
+        self.on_progress(Progress(float(done), float(total), told))
 
     @property
     def idempotency_key(self) -> str:
@@ -89,34 +145,53 @@ class RetryAfter(Exception):
 @overload
 def handler(given: H) -> H: ...
 @overload
-def handler(given: str) -> Callable[[H], H]: ...
-def handler(given: H | str) -> H | Callable[[H], H]:
+def handler(
+    given: str = "", *, mode: Literal["thread", "process"] | None = None
+) -> Callable[[H], H]: ...
+def handler(
+    given: H | str = "", *, mode: Literal["thread", "process"] | None = None
+) -> H | Callable[[H], H]:
     """Register a function under its own name (`@handler`) or another (`@handler("name")`).
 
-    Its import path names it too.
+    Its import path names it too. `mode="process"`: each call has a process of its own, in which the
+    function's module is imported anew; whatever becomes of that process, the worker goes on.
 
     Raises:
         ValueError: the name is taken by another function, or it can't be called as
             `function(payload, ctx)`.
     """
     if isinstance(given, str):
-        return lambda function: _register(function, given)
-    return _register(given, getattr(given, "__name__", ""))
+        return lambda function: _register(function, given or _name(function), mode)
+    return _register(given, _name(given), mode)
 
 
 def is_async(function: Handler) -> bool:
-    """Whether it runs on the event loop; otherwise in a thread."""
+    """Whether what it gives is to be awaited."""
     return inspect.iscoroutinefunction(function)
 
 
-def _register(function: H, name: str) -> H:
+def _name(function: Handler) -> str:
+    return str(getattr(function, "__name__", ""))
+
+
+def _mode(function: Handler, name: str, wanted: str | None) -> Mode:
+    if wanted is None:
+        return Mode.LOOP if is_async(function) else Mode.THREAD
+    if wanted not in (Mode.THREAD, Mode.PROCESS):
+        raise ValueError(f"handler {name!r}: mode {wanted!r} is neither thread nor process")
+    if wanted == Mode.THREAD and is_async(function):
+        raise ValueError(f"handler {name!r} is a coroutine: it runs on the loop, or in a process")
+    return Mode(wanted)
+
+
+def _register(function: H, name: str, mode: str | None) -> H:
     _need_two_arguments(function, name)
     path = f"{function.__module__}.{getattr(function, '__qualname__', name)}"
     for each in (name, path):
         other = _registered.get(each)
-        if not each or (other is not None and _path(other) != path):
+        if not each or (other is not None and _path(other.function) != path):
             raise ValueError(f"handler name {each!r} is taken by {other!r}")
-        _registered[each] = function
+        _registered[each] = Registered(function, _mode(function, name, mode))
     return function
 
 

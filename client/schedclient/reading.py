@@ -10,13 +10,23 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from schedclient.cluster_values import Finding
-from schedclient.values import Backfill, Check, DateRange, LeftOut, Redrive, Run, Value
+from schedclient.values import (
+    Backfill,
+    Check,
+    DateRange,
+    LeftOut,
+    Redrive,
+    Run,
+    RunProgress,
+    Value,
+)
 from schedkit.jsonform import enum_word, rate_text
 
 V = TypeVar("V", bound=Value)
 
 _NESTED: Final[dict[str, type[Value]]] = {
     "schedd.v1.Run": Run,
+    "schedd.v1.RunProgress": RunProgress,
     "schedd.v1.ExplainRunResponse.Check": Check,
     "schedd.v1.Finding": Finding,
     "schedd.v1.DateRange": DateRange,

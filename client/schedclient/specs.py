@@ -79,6 +79,21 @@ class Grpc(TypedDict, total=False):
     metadata: Mapping[str, str]
 
 
+class Python(TypedDict, total=False):
+    """A worker's handler. `env_from` and `limits` are for one that has a process of its own."""
+
+    handler: str
+    env_from: Sequence[str]
+    limits: Limits
+
+
+class Plugin(TypedDict, total=False):
+    """What an executor does that isn't schedd's own; its `config` is its own to know."""
+
+    executor: str
+    config: Any
+
+
 class Notification(TypedDict, total=False):
     """Who is told of something, and how often: at least one of webhook, command, email."""
 
@@ -91,12 +106,15 @@ class Notification(TypedDict, total=False):
 
 
 class Work(TypedDict, total=False):
-    """What to run, how often, how long, where. Exactly one of shell, http, grpc, python."""
+    """What to run, how often, how long, where. Exactly one of shell, http, grpc, python,
+    plugin.
+    """
 
     shell: Shell
     http: Http
     grpc: Grpc
-    python: Form
+    python: Python
+    plugin: Plugin
     payload: Any
     priority: str
     pool: str
@@ -206,6 +224,8 @@ __all__ = [
     "Length",
     "Limits",
     "Notification",
+    "Plugin",
+    "Python",
     "Retry",
     "Shell",
     "When",

@@ -81,9 +81,20 @@ class Job(Value):
 
     @property
     def action(self) -> str | None:
-        """shell, http, grpc or python."""
+        """shell, http, grpc, python or plugin."""
         chosen: str | None = self.message.WhichOneof("action")
         return chosen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunProgress(Value):
+    """How far a running attempt is, by its own word: `done` of `total`, said `at`."""
+
+    fraction: float
+    done: float
+    total: float
+    note: str | None
+    at: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +129,7 @@ class Run(Value):
     tenure: str | None
     excluded_by: str | None
     redrive_of: str | None
+    progress: RunProgress | None
 
     @property
     def ended(self) -> bool:

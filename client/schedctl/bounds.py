@@ -12,10 +12,15 @@ from schedkit import size
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_FLAGS: Final = {
+    "memory_bytes": "--limit-memory",
+    "processes": "--limit-processes",
+    "files": "--limit-files",
+}
 FLAG_OF: Final = {
-    "shell.limits.memory_bytes": "--limit-memory",
-    "shell.limits.processes": "--limit-processes",
-    "shell.limits.files": "--limit-files",
+    f"{action}.limits.{limit}": flag
+    for action in ("shell", "python")
+    for limit, flag in _FLAGS.items()
 }
 """Fields to the flags that set them."""
 
@@ -24,7 +29,9 @@ def options(command: F) -> F:
     """What a command may have at most."""
     for option in reversed(
         [
-            click.option("--limit-memory", metavar="64MiB", help="Of the command, at most."),
+            click.option(
+                "--limit-memory", metavar="64MiB", help="Of a command or a handler's process."
+            ),
             click.option("--limit-processes", metavar="N", help="And threads, at once."),
             click.option("--limit-files", metavar="N", help="Open in one process."),
         ]
@@ -40,8 +47,8 @@ def form(flags: Mapping[str, Any]) -> dict[str, Any]:
         Failure: one can't be read, or is no limit.
     """
     limits = {
-        path.rpartition(".")[2]: flags[flag[2:].replace("-", "_")]
-        for path, flag in FLAG_OF.items()
+        limit: flags[flag[2:].replace("-", "_")]
+        for limit, flag in _FLAGS.items()
         if flags.get(flag[2:].replace("-", "_")) is not None
     }
     if "memory_bytes" in limits:
@@ -51,8 +58,8 @@ def form(flags: Mapping[str, Any]) -> dict[str, Any]:
             raise Failure(
                 f"--limit-memory: {wrong}", reason="WRONG_FLAG", remedy="write --limit-memory 64MiB"
             ) from None
-    for path, flag in FLAG_OF.items():
-        if limits.get(path.rpartition(".")[2], "1").strip().strip("0") == "":
+    for limit, flag in _FLAGS.items():
+        if limits.get(limit, "1").strip().strip("0") == "":
             raise Failure(
                 f"{flag}: 0 is no limit",
                 reason="WRONG_FLAG",

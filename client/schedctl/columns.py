@@ -89,6 +89,18 @@ JOBS: Final[Sequence[Column[Job]]] = (
     Column("LABELS", lambda job: job.labels, wide=True),
     Column("ID", lambda job: job.job_id, wide=True),
 )
+
+
+def progress(run: Run) -> str:
+    """How far it is: `30 of 120 (25 %), the first page`."""
+    told = run.progress
+    if told is None:
+        return ""
+    percent = f"{told.fraction:.0%}"
+    counted = percent if told.total == 1 else f"{told.done:g} of {told.total:g} ({percent})"
+    return f"{counted}, {told.note}" if told.note else counted
+
+
 RUNS: Final[Sequence[Column[Run]]] = (
     Column("RUN", lambda run: run.run_id),
     Column("JOB", lambda run: run.job),
@@ -199,6 +211,7 @@ WORKERS: Final[Sequence[Column[Worker]]] = (
     Column("HOST", lambda one: one.host, wide=True),
     Column("STARTED", lambda one: one.started_at, wide=True),
     Column("HANDLERS", lambda one: one.handlers, wide=True),
+    Column("EXECUTORS", lambda one: one.executors, wide=True),
     Column("VERSION", lambda one: one.version, wide=True),
     Column("INCARNATION", lambda one: one.incarnation, wide=True),
     Column("REFUSES", lambda one: one.refuses, wide=True),

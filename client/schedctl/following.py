@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 import click
 
 from schedclient import Client, DeadlineExceeded, Result, Run
+from schedctl.columns import progress
 from schedctl.output import MARKS, length, message
 from schedctl.session import Session
 
@@ -132,6 +133,7 @@ def outcome(run: Run) -> str:
     facts += [f"exit {run.exit_code}"] if run.exit_code is not None else []
     told = f" ({', '.join(facts)})" if facts else ""
     why = f": {run.error}" if run.error and not run.succeeded else ""
+    why = why or (f": {progress(run)}" if run.progress else "")
     return f"{mark} {run.state} {run.job or 'run'} {run.run_id}{took}{where}{told}{why}"
 
 

@@ -7,16 +7,16 @@ the same; a problem names the flag it came from.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
 from schedctl import bounds, notices
-from schedctl.failure import Failure, standard_input
+from schedctl.failure import Failure
+from schedctl.payloads import read_payload
 from schedctl.session import INSTANT, Guard, When
-from schedkit.jsonform import FormErrors, Problem, from_json, standard
-from schedproto.v1 import common_pb2, job_pb2
+from schedkit.jsonform import FormErrors, Problem, from_json
+from schedproto.v1 import job_pb2
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -61,6 +61,8 @@ FLAG_OF: Final = {field: f"--{flag.replace('_', '-')}" for flag, field in PLAIN.
     "grpc.endpoint": "--grpc",
     "grpc.method": "--method",
     "python.handler": "--python",
+    "plugin.executor": "--plugin",
+    "plugin.config": "--plugin-config",
     "retry": "--retry",
     "require": "--require",
     "prefer": "--prefer",
@@ -89,6 +91,8 @@ def work_options(command: F) -> F:
             ),
             click.option("--body", help="HTTP body; the payload if not given."),
             click.option("--python", metavar="HANDLER", help="Run a worker's Python handler."),
+            click.option("--plugin", metavar="EXECUTOR", help="Run by an executor of others."),
+            click.option("--plugin-config", metavar="JSON|@FILE|-", help="What that is to do."),
             click.option("--env", multiple=True, metavar="KEY=VALUE", help="For the command."),
             click.option("--cwd", metavar="DIR", help="Where the command runs."),
             click.option("--user", metavar="NAME", help="As whom the command runs."),
@@ -181,6 +185,14 @@ def job_of(flags: Mapping[str, Any], argv: Sequence[str]) -> tuple[job_pb2.Job, 
     except FormErrors as errors:
         told = [_by_flag(problem) for problem in errors.problems]
         raise Failure(told[0], reason="WRONG_FLAG", details=told[1:]) from None
+    if flags.get("plugin_config") is not None:
+        if flags.get("plugin") is None:
+            raise Failure(
+                "--plugin-config goes with --plugin",
+                reason="WRONG_FLAG",
+                remedy="name the executor too: --plugin EXECUTOR",
+            )
+        job.plugin.config.CopyFrom(read_payload(flags["plugin_config"], "--plugin-config"))
     if flags.get("payload") is not None:
         job.payload.CopyFrom(read_payload(flags["payload"]))
     named = [*form, *(["payload"] if flags.get("payload") is not None else [])]
@@ -199,56 +211,9 @@ def need_action(job: job_pb2.Job) -> None:
         raise Failure(
             "nothing to run",
             reason="NO_ACTION",
-            remedy="give one of: -- COMMAND ARG…, --http URL, --grpc HOST:PORT, --python HANDLER",
+            remedy="give one of: -- COMMAND ARG…, --http URL, --grpc HOST:PORT, --python HANDLER,"
+            " --plugin EXECUTOR",
         )
-
-
-def read_payload(given: str) -> common_pb2.Payload:
-    """`-` is standard input, `@file` a file (both may be any bytes), else JSON itself.
-
-    What is in a file that is called *.json has to be JSON.
-    """
-    if given != "-" and not given.startswith("@"):
-        return _inline(given)
-    try:
-        content = standard_input() if given == "-" else Path(given[1:]).read_bytes()
-    except OSError as error:
-        raise Failure(
-            f"payload can't be read: {error}", reason="NO_FILE", remedy="check the file's name"
-        ) from error
-    try:
-        return _json_payload(content.decode())
-    except ValueError as error:
-        if given.endswith(".json"):
-            raise Failure(
-                f"{given[1:]} is no JSON: {error}",
-                reason="WRONG_FLAG",
-                remedy="mend it, or give the file another name to send its bytes as they are",
-            ) from None
-        return common_pb2.Payload(raw=content)
-
-
-def _inline(text: str) -> common_pb2.Payload:
-    try:
-        return _json_payload(text)
-    except ValueError as error:
-        raise Failure(
-            f"--payload is no JSON: {error}",
-            reason="WRONG_FLAG",
-            remedy="""write '"text"' for a text, @FILE for a file, - for standard input""",
-        ) from None
-
-
-def _json_payload(text: str) -> common_pb2.Payload:
-    try:
-        standard.loads(text)  # checked, and kept to the byte
-    except standard.TooDeep as deep:
-        raise Failure(
-            f"--payload {deep}",
-            reason="WRONG_FLAG",
-            remedy="put what is deeper elsewhere, and give its address",
-        ) from None
-    return common_pb2.Payload(json=text)
 
 
 def _form(flags: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:
@@ -273,7 +238,8 @@ def _form(flags: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:
             ("shell", _shell(flags, argv)),
             ("http", _http(flags)),
             ("grpc", _grpc(flags)),
-            ("python", {"handler": flags["python"]} if flags.get("python") is not None else None),
+            ("python", _python(flags)),
+            ("plugin", {"executor": flags["plugin"]} if flags.get("plugin") is not None else None),
         )
         if value
     }
@@ -285,10 +251,17 @@ def _shell(flags: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:
         "env": _pairs("--env", flags.get("env")),
         "cwd": flags.get("cwd"),
         "user": flags.get("user"),
-        "limits": bounds.form(flags),
+        "limits": None if flags.get("python") is not None else bounds.form(flags),
     }
     shell = {key: value for key, value in own.items() if value}
     return {"argv": list(argv), **shell} if argv else shell
+
+
+def _python(flags: Mapping[str, Any]) -> dict[str, Any]:
+    if flags.get("python") is None:
+        return {}
+    limits = bounds.form(flags)
+    return {"handler": flags["python"], **({"limits": limits} if limits else {})}
 
 
 def _http(flags: Mapping[str, Any]) -> dict[str, Any]:

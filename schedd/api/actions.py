@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -20,7 +20,8 @@ _LEAST_MEMORY: Final = 1 << 20
 _LEAST_FILES: Final = 16
 _USER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,31}\$?", re.ASCII)
 MOST_FILES: Final = 20
-"""Of variables, that a shell job may name."""
+"""Of variables, that a job may name."""
+_EXECUTOR: Final = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _METADATA: Final = re.compile(r"[0-9A-Za-z_.-]+")
 _TEXT: Final = re.compile(r"[ -~]*")
@@ -30,15 +31,17 @@ def violations(job: job_pb2.Job) -> Iterator[Violation]:
     """What no worker could run."""
     match job.WhichOneof("action"):
         case None:
-            yield Violation("action", "give one of shell, http, grpc, python")
+            yield Violation("action", "give one of shell, http, grpc, python, plugin")
         case "shell":
             yield from _shell(job.shell)
         case "http":
             yield from _http(job.http)
         case "grpc":
             yield from _grpc(job.grpc)
-        case "python" if not job.python.handler:
-            yield Violation("python.handler", "is missing")
+        case "python":
+            yield from _python(job.python)
+        case "plugin":
+            yield from _plugin(job.plugin)
 
 
 def _shell(shell: job_pb2.ShellAction) -> Iterator[Violation]:
@@ -64,20 +67,38 @@ def _shell(shell: job_pb2.ShellAction) -> Iterator[Violation]:
         yield Violation("shell.umask", f"{shell.umask} isn't a umask: 0 to {_LAST_UMASK} (0o777)")
     if shell.user and not _USER.fullmatch(shell.user):
         yield Violation("shell.user", f"{shell.user[:60]!r} isn't the name of a user")
-    if len(shell.env_from) > MOST_FILES:
-        yield Violation(
-            "shell.env_from", f"names {len(shell.env_from)} files, at most {MOST_FILES}"
-        )
-    for path in shell.env_from[:MOST_FILES]:
-        if not path.startswith("/"):
-            yield Violation("shell.env_from", f"{path[:140]!r} isn't an absolute path")
-    yield from _limits(shell.limits)
+    yield from _variables("shell.env_from", shell.env_from)
+    yield from _limits("shell.limits", shell.limits)
     for name in shell.env:
         if not _VARIABLE.fullmatch(name) or not name.isprintable():
             yield Violation("shell.env", f"{name!r} isn't the name of a variable")
 
 
-def _limits(limits: job_pb2.ShellAction.Limits) -> Iterator[Violation]:
+def _python(python: job_pb2.PythonAction) -> Iterator[Violation]:
+    if not python.handler:
+        yield Violation("python.handler", "is missing")
+    yield from _variables("python.env_from", python.env_from)
+    yield from _limits("python.limits", python.limits)
+
+
+def _plugin(plugin: job_pb2.PluginAction) -> Iterator[Violation]:
+    """What its config may say is the executor's own to know."""
+    if not _EXECUTOR.fullmatch(plugin.executor):
+        problem = f"{plugin.executor[:80]!r} isn't the name of an executor: {_EXECUTOR.pattern}"
+        yield Violation("plugin.executor", problem)
+    if plugin.config.WhichOneof("kind") == "raw":
+        yield Violation("plugin.config", "is JSON, not bytes")
+
+
+def _variables(field: str, files: Sequence[str]) -> Iterator[Violation]:
+    if len(files) > MOST_FILES:
+        yield Violation(field, f"names {len(files)} files, at most {MOST_FILES}")
+    for path in files[:MOST_FILES]:
+        if not path.startswith("/"):
+            yield Violation(field, f"{path[:140]!r} isn't an absolute path")
+
+
+def _limits(where: str, limits: job_pb2.ShellAction.Limits) -> Iterator[Violation]:
     """0 is none. What is too little for any program is a slip, such as of the unit."""
     for field, given, least, told in (
         ("memory_bytes", limits.memory_bytes, _LEAST_MEMORY, f"{_LEAST_MEMORY} (1 MiB)"),
@@ -85,7 +106,7 @@ def _limits(limits: job_pb2.ShellAction.Limits) -> Iterator[Violation]:
     ):
         if 0 < given < least:
             problem = f"{given} is too little for any program: at least {told}"
-            yield Violation(f"shell.limits.{field}", problem)
+            yield Violation(f"{where}.{field}", problem)
 
 
 def _http(http: job_pb2.HttpAction) -> Iterator[Violation]:

@@ -189,6 +189,7 @@ def _worker(view: WorkerView) -> wire.Worker:
         running=view.running,
         labels=one.labels,
         handlers=one.handlers,
+        executors=one.actions,
         version=one.version,
         host=one.host,
         started_at=views.stamp(one.started_at),

@@ -61,7 +61,7 @@ SET_BY_CLUSTER = (
 OF_INSTANTS = ("start", "end", "jitter", "catch_up", "exclude")
 """Fields that say something of a schedule's instants; `on_demand` has none."""
 
-LEVEL = 6
+LEVEL = 7
 """Of definitions. Members that know less leave a job alone whose definition needs it."""
 
 SINCE_LEVEL_2 = ("max_runs", "pause_after_failures")
@@ -72,6 +72,7 @@ SINCE_LEVEL_4 = (
 )
 SINCE_LEVEL_5 = ("grpc",)
 SINCE_LEVEL_6 = ("pool", "on_failure", "on_recovery", "on_dead_letter", "on_late")
+SINCE_LEVEL_7 = ("plugin", "python.env_from", "python.limits")
 """What an owner of the level before would pass over in silence."""
 
 STANDING = ("paused", "pause_note", "paused_until")
@@ -114,6 +115,8 @@ def spec_of(job: job_pb2.Job) -> job_pb2.Job:
 def _level(spec: job_pb2.Job) -> int:
     """The least version of definitions that knows all that this one says."""
     plain: Message = spec
+    if any(_says(plain, path) for path in SINCE_LEVEL_7):
+        return 7
     if any(_says(plain, path) for path in SINCE_LEVEL_6):
         return 6
     words = (*spec.retry.retry_on, *spec.retry.fail_on)
@@ -206,7 +209,7 @@ def definition_of(
         kill_after=_given(spec, "kill_after", timedelta(seconds=10)),
         kills_on_lease_lost=spec.on_lease_lost == job_pb2.ON_LEASE_LOST_KILL,
         slots=spec.slots or 1,
-        action=action,
+        action=f"plugin/{spec.plugin.executor}" if action == "plugin" else action,
         handler=spec.python.handler if action == "python" else "",
         require=_matches(spec.require),
         prefer=_matches(spec.prefer),

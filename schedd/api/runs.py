@@ -73,7 +73,8 @@ async def get_run(
 ) -> run_pb2.Run:
     """One run."""
     del caller
-    return views.run_message(await _find(services, request.run_id))
+    record = await _find(services, request.run_id)
+    return views.run_message(record, services.advances.of(record.run))
 
 
 async def list_runs(
@@ -102,7 +103,7 @@ async def list_runs(
     page = rows[:size]
     last = page[-1].run.key if rows[size:] else None
     return run_service_pb2.ListRunsResponse(
-        runs=[views.run_message(row) for row in page],
+        runs=[views.run_message(row, services.advances.of(row.run)) for row in page],
         next_page_token=paging.token("runs", last.scheduled_at, last.run_id) if last else "",
     )
 
@@ -119,17 +120,25 @@ async def watch_runs(
         raise _wrong("run_ids", f"has {len(request.run_ids)}, at most {MOST_WATCHED} are allowed")
     left = sorted(await _find_all(services, request.run_ids))
     seen: dict[RunId, RunRecord] = {}
+    told: dict[RunId, run_pb2.RunProgress] = {}
     look = Backoff(initial=0.02, maximum=0.5, factor=1.3)
     with services.changes.watching(left) as changes:
         while left:
             for record in await services.store.get_runs(left):
-                before = seen.get(record.run.key.run_id)
-                if before is record or before == record:  # thousands may be watched
+                run_id = record.run.key.run_id
+                before, progress = seen.get(run_id), services.advances.of(record.run)
+                further = progress is not None and progress != told.get(run_id)
+                same = before is record or before == record  # thousands may be watched
+                if same and not further:
                     continue
-                seen[record.run.key.run_id] = record
-                run = views.run_message(record)
-                if before is None or views.run_message(before) != run:
+                seen[run_id] = record
+                if progress is not None:
+                    told[run_id] = progress
+                run = views.run_message(record, progress)
+                changed = before is None or views.run_message(before, progress) != run
+                if changed:
                     look.reset()
+                if changed or further:
                     yield run_service_pb2.RunEvent(run=run)
             left = [run_id for run_id in left if _lives(seen.get(run_id))]
             if left:

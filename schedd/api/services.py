@@ -9,6 +9,7 @@ from schedd.core.late import DEFAULTS, LateLimits
 from schedd.core.model import AuditEntry
 from schedd.core.notifications import NO_MEANS, Means
 from schedd.ports import (
+    Advances,
     BackfillStore,
     CalendarStore,
     Changes,
@@ -47,6 +48,7 @@ class Services:
     lines: WorkerLines
     changes: Changes
     tails: Tails
+    advances: Advances
     cluster: Cluster
     succession: Succession
     checkup: Checkup

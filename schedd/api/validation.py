@@ -157,6 +157,7 @@ def faults(
     payload = list(payload_violations(job.payload))
     yield from payload
     yield from payload_violations(job.http.json, "http.json")
+    yield from payload_violations(job.plugin.config, "plugin.config")
     if not payload and job.ByteSize() > MAX_JOB:
         problem = f"the whole job has {job.ByteSize():,} bytes, at most {MAX_JOB:,} are allowed"
         yield Violation(job.WhichOneof("action") or "action", problem)
@@ -329,8 +330,9 @@ def _number_violations(job: job_pb2.Job) -> Iterator[Violation]:
     if job.overlap_limit < 0 or (job.overlap_limit and job.overlap != job_pb2.OVERLAP_ALLOW):
         problem = "the N of overlap: allow: N must be positive, and goes with allow alone"
         yield Violation("overlap_limit", problem)
-    if job.HasField("heartbeat_timeout") and job.WhichOneof("action") != "python":
-        yield Violation("heartbeat_timeout", "goes with python alone: only handlers beat")
+    if job.HasField("heartbeat_timeout") and job.WhichOneof("action") not in ("python", "plugin"):
+        problem = "goes with python and plugin alone: nothing else beats"
+        yield Violation("heartbeat_timeout", problem)
     durations: tuple[tuple[Message, str, str], ...] = (
         (retry, "retry.", "backoff"),
         (retry, "retry.", "max"),

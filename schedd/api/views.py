@@ -80,7 +80,7 @@ def next_run(record: JobRecord, job: job_pb2.Job) -> datetime | None:
     return None if following is None else following.due
 
 
-def run_message(record: RunRecord) -> run_pb2.Run:
+def run_message(record: RunRecord, progress: run_pb2.RunProgress | None = None) -> run_pb2.Run:
     """A run as people see it."""
     run = record.run
     late = record.lateness
@@ -113,6 +113,7 @@ def run_message(record: RunRecord) -> run_pb2.Run:
         tenure=str(record.fired_by) if record.fired_by else "",
         excluded_by=record.excluded_by,
         redrive_of=str(record.redrive_of) if record.redrive_of else "",
+        progress=progress,
     )
 
 

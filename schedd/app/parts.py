@@ -19,6 +19,7 @@ from schedd.etcd.keeper import keep_lease
 from schedd.leader.succession import Succession
 from schedd.leader.term import Leadership
 from schedd.member import Identity, Member
+from schedd.owner.advances import Advances
 from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue
 from schedd.owner.collect import Collect
@@ -69,6 +70,7 @@ class Parts:
     brake: Brake
     checkup: Checkup
     tails: Tails
+    advances: Advances
     sender: Senders
     services: Services
     telemetry: Telemetry
@@ -112,7 +114,7 @@ def build(ground: Ground) -> Parts:
     workers.on_attachment(member.attached)
     owner.on_cluster_changed(member.look)
     checkup = Checkup(store, ground.etcd, clock, member, workers, peers, ground.config.tls.files())
-    tails = Tails(workers)
+    tails, advances = Tails(workers), Advances()
     return Parts(
         clock=clock,
         member=member,
@@ -126,8 +128,9 @@ def build(ground: Ground) -> Parts:
         brake=brake,
         checkup=checkup,
         tails=tails,
+        advances=advances,
         sender=sender,
-        services=_services(ground, member, nudges, workers, watchers, tails, checkup),
+        services=_services(ground, member, nudges, workers, watchers, tails, advances, checkup),
         telemetry=telemetry,
     )
 
@@ -174,6 +177,7 @@ def _services(
     workers: Workers,
     watchers: Watchers,
     tails: Tails,
+    advances: Advances,
     checkup: Checkup,
 ) -> Services:
     return Services(
@@ -190,6 +194,7 @@ def _services(
         lines=workers,
         changes=watchers,
         tails=tails,
+        advances=advances,
         cluster=member.cluster,
         succession=Succession(ground.etcd, member.cluster.until, lambda: member.cluster.lease),
         checkup=checkup,

@@ -24,7 +24,14 @@ async def serve(server: grpc.aio.Server, parts: Parts, terms: Terms, *, reflecti
 def _attach(parts: Parts, terms: Terms) -> WorkerService:
     cluster = parts.member.cluster
     attach = WorkerService(
-        terms, parts.greeting, parts.workers, parts.collect, cluster, parts.clock, parts.tails
+        terms,
+        parts.greeting,
+        parts.workers,
+        parts.collect,
+        cluster,
+        parts.clock,
+        parts.tails,
+        parts.advances,
     )
     cluster.listen(
         lambda known, view: parts.peers.members_changed() if known.members != view.members else None

@@ -138,7 +138,7 @@ class Definition:
     kills_on_lease_lost: bool = False
     slots: int = 1
     action: str = "shell"
-    """Which executor it needs: shell, http, grpc or python."""
+    """Which executor it needs: shell, http, grpc, python, or plugin/ and the name of another's."""
     handler: str = ""
     """The Python handler it needs; empty for the other actions."""
     require: tuple[Match, ...] = ()

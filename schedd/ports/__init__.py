@@ -12,7 +12,7 @@ from schedd.ports.calendars import CalendarStore
 from schedd.ports.cluster import Checkup, Cluster, ClusterClock, ClusterView, MemberView, Succession
 from schedd.ports.coordination import Coordination, KeepLease, LeaseKeeper
 from schedd.ports.dead_letters import DeadLetterStore
-from schedd.ports.lines import Changes, Nudges, Reader, Tails, Watching, WorkerLines
+from schedd.ports.lines import Advances, Changes, Nudges, Reader, Tails, Watching, WorkerLines
 from schedd.ports.membership import MembershipStore
 from schedd.ports.notifications import NotificationStore, Sender
 from schedd.ports.owner import OwnerStore
@@ -22,6 +22,7 @@ from schedd.ports.users import PauseStore, UserStore
 from schedd.ports.workers import ResultStore, WorkerStore
 
 __all__ = [
+    "Advances",
     "BackfillStore",
     "CalendarStore",
     "Changes",

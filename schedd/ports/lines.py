@@ -81,6 +81,14 @@ class Reader(Protocol):
         ...
 
 
+class Advances(Protocol):
+    """How far running attempts are, as this member was told."""
+
+    def of(self, run: LiveRun) -> run_pb2.RunProgress | None:
+        """How far it is; None when it doesn't run, or nothing was told here."""
+        ...
+
+
 class Tails(Protocol):
     """Reading along what runs write, at this member."""
 

@@ -17,6 +17,7 @@ from typing import Final
 
 import grpc
 
+from schedd.owner.advances import Advances
 from schedd.owner.attached import Attached
 from schedd.owner.collect import Collect, Refusal
 from schedd.owner.greeting import Greeting, Turned
@@ -70,8 +71,10 @@ class WorkerService:
         cluster: Cluster,
         clock: ClusterClock,
         tails: Tails,
+        advances: Advances,
     ) -> None:
         self._tails = tails
+        self._advances = advances
         self._terms = terms
         self._greeting = greeting
         self._workers = workers
@@ -113,6 +116,7 @@ class WorkerService:
             self._outboxes.discard(outbox)
             if self._workers.detach(attached):  # else it came again meanwhile, and stays
                 self._greeting.gone(incarnation.id)
+                self._advances.gone(incarnation.id)
 
     def members_changed(self) -> None:
         """Tell all attached workers who the members are now."""
@@ -188,6 +192,9 @@ class WorkerService:
         for chunk in frame.log_chunks:
             key, token = frames.key_of(chunk.key)
             self._tails.came(who.id, key.run_id, token, chunk.piece)
+        for said in frame.progress:
+            key, token = frames.key_of(said.key)
+            self._advances.came(who.id, key.run_id, token, frames.progress(said))
         if frame.HasField("granted"):
             granted = frame.granted
             last = frames.last_rank(granted)
@@ -201,12 +208,14 @@ class WorkerService:
 
     def _heartbeat(self, beat: wire.Heartbeat, attached: Attached, outbox: Outbox) -> None:
         holdings = [(*frames.key_of(holding.key), holding) for holding in beat.holdings]
+        held = [(key.run_id, token) for key, token, _ in holdings]
+        self._advances.held(attached.incarnation.id, held)
         since_refresh = frames.length(beat.since_refresh).total_seconds()
         if beat.HasField("judged_time"):
             self._workers.heard(
                 attached,
                 frames.instant(beat.judged_time),
-                [(key.run_id, token) for key, token, _ in holdings],
+                held,
                 running=frames.running(beat),
                 free=beat.free,
                 since_refresh=since_refresh,

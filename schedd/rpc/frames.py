@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from math import inf
+from math import inf, isfinite
 from typing import Final
 from uuid import UUID
 
@@ -22,6 +22,8 @@ from schedd.owner.collect import Refusal
 from schedd.owner.reports import Reported
 from schedproto.v1 import common_pb2, job_pb2, run_pb2, worker_service_pb2
 
+MOST_NOTE: Final = 200
+"""Characters of a progress's note."""
 _WORKER: Final = re.compile(r"[^/\s\x00-\x1f]{1,255}")
 
 
@@ -133,6 +135,8 @@ def assignment(assigned: Assigned, known: Known) -> worker_service_pb2.Assignmen
             message.grpc.CopyFrom(known.spec.grpc)
         case "python":
             message.python.CopyFrom(known.spec.python)
+        case "plugin":
+            message.plugin.CopyFrom(known.spec.plugin)
     if assigned.payload is not None:
         message.payload.MergeFromString(assigned.payload)
     elif known.spec.HasField("payload"):
@@ -173,6 +177,19 @@ def reported(result: worker_service_pb2.Result) -> Reported:
         raise
     except ValueError as wrong:
         raise BadFrame(str(wrong)) from wrong
+
+
+def progress(said: worker_service_pb2.Progress) -> run_pb2.RunProgress:
+    """How far an attempt is. Raises BadFrame."""
+    if not (0.0 <= said.fraction <= 1.0 and isfinite(said.done) and isfinite(said.total)):
+        raise BadFrame(f"a progress of {said.fraction}")
+    return run_pb2.RunProgress(
+        fraction=said.fraction,
+        done=said.done,
+        total=said.total,
+        note=said.note[:MOST_NOTE],
+        at=stamp(instant(said.at)),
+    )
 
 
 def running(beat: worker_service_pb2.Heartbeat) -> int:

@@ -71,6 +71,7 @@ WRONG: Final[Mapping[str, Mapping[str, Any]]] = {
     "http": {**DAILY, "shell": None, "http": {"url": "gopher://example.org"}},
     "grpc": {**DAILY, "shell": None, "grpc": {"endpoint": "http://example.org"}},
     "python": {**DAILY, "shell": None, "python": {"handler": ""}},
+    "plugin": {**DAILY, "shell": None, "plugin": {"executor": "No Such", "config": {}}},
     "payload": {**DAILY, "payload": "x" * 300_000},
     "on_failure": {**DAILY, "on_failure": {"threshold": 2}},
     "on_recovery": {**DAILY, "on_recovery": {"webhook": "https://ops.example.com/hook"}},

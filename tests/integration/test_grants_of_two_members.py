@@ -21,6 +21,7 @@ from schedd.core.ids import JobId, ShardId, Token
 from schedd.core.membership import EMPTY_VIEW
 from schedd.core.model import Claim, Draft
 from schedd.core.records import Assignments
+from schedd.owner.advances import Advances
 from schedd.owner.attached import Line
 from schedd.owner.catalogue import Known
 from schedd.owner.collect import Refusal
@@ -97,6 +98,7 @@ class Member:
             cast("Any", cluster),
             self.clock,
             Tails(self.world.workers),
+            Advances(),
         )
         self.address = ""
         self.writing = False

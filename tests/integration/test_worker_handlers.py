@@ -53,6 +53,10 @@ async def later(payload, ctx):
     raise RetryAfter(90)
 
 @handler
+async def never_mind(payload, ctx):
+    raise RetryAfter(float("nan"), "half of a \\ud83d")
+
+@handler
 async def huge(payload, ctx):
     return "x" * 70_000
 
@@ -189,6 +193,9 @@ async def test_dont_retry_and_retry_after_are_told(tmp_path: Path) -> None:
         later = await call(stream, "later")
         assert later.reason == common_pb2.REASON_EXCEPTION
         assert later.retry_after.ToTimedelta().total_seconds() == 90
+        strange = await call(stream, "never_mind")
+        assert not strange.HasField("retry_after")
+        assert strange.error == "RetryAfter: half of a ?"
 
 
 async def test_a_result_too_large_or_not_json_fails_for_good(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(
     controllers.version() == 0, reason="no controllers of memory and processes that may be used"
 )
 MIB = 1 << 20
-Start = Callable[[Path], AbstractAsyncContextManager[tuple[FakeMember, WorkerProcess]]]
+Start = Callable[..., AbstractAsyncContextManager[tuple[FakeMember, WorkerProcess]]]
 
 
 @pytest.fixture
@@ -36,9 +36,12 @@ def started() -> Start:
     """A cluster whose worker may limit its attempts, and leaves no cgroup behind."""
 
     @contextlib.asynccontextmanager
-    async def start(home: Path) -> AsyncIterator[tuple[FakeMember, WorkerProcess]]:
+    async def start(
+        home: Path, environ: dict[str, str] | None = None, **flags: str
+    ) -> AsyncIterator[tuple[FakeMember, WorkerProcess]]:
         with controllers.delegated() as folder:
-            async with cluster(home, cgroup=folder) as (member, worker):
+            how = cluster(home, cgroup=folder, environ=environ, **flags)
+            async with how as (member, worker):
                 yield member, worker
             mark = mark_of(worker)
             assert controllers.left(mark) == []
@@ -96,6 +99,32 @@ async def test_a_program_that_eats_memory_past_its_limit_is_killed_whole_and_tel
         assert result.exit_code == 137
         within = await stream.assign(shell=shell("echo", "fits", memory_bytes=64 * MIB))
         assert text(await stream.result_of(within)) == "fits\n"
+
+
+HANDLER = """
+from schedclient import handler
+
+@handler(mode="process")
+def eats(payload, ctx):
+    eaten = [b"x" * (1 << 20) for _ in range(payload)]
+    return len(eaten)
+"""
+
+
+async def test_a_handlers_process_has_limits_as_a_program_has(
+    tmp_path: Path, started: Start
+) -> None:
+    (tmp_path / "hungry.py").write_text(HANDLER)
+    environ = {"PYTHONPATH": str(tmp_path)}
+    async with started(tmp_path, environ, handlers="hungry") as (member, _):
+        stream = await member.attached()
+        limits = job_pb2.ShellAction.Limits(memory_bytes=256 * MIB)
+        action = job_pb2.PythonAction(handler="eats", limits=limits)
+        result = await stream.result_of(await stream.assign(python=action, payload="1000"))
+        assert (result.reason, result.exit_code) == (common_pb2.REASON_SIGNAL, 137)
+        assert result.error == "killed: out of memory (limit 256 MiB)"
+        within = await stream.assign(python=action, payload="10")
+        assert (await stream.result_of(within)).result.json == "10"
 
 
 BOMB = """

@@ -46,6 +46,7 @@ class Stream:
     refusals: list[pb.Refusal] = field(default_factory=list)
     answers: list[pb.RevokeAnswer] = field(default_factory=list)
     chunks: list[pb.LogChunk] = field(default_factory=list)
+    progress: list[pb.Progress] = field(default_factory=list)
     heartbeats: list[pb.Heartbeat] = field(default_factory=list)
     granted: pb.Granted = field(default_factory=pb.Granted)
     goodbye: bool = False
@@ -119,6 +120,7 @@ class Stream:
         self.refusals.extend(frame.refusals)
         self.answers.extend(frame.revoke_answers)
         self.chunks.extend(frame.log_chunks)
+        self.progress.extend(frame.progress)
         if frame.HasField("granted"):
             self.granted = frame.granted
         if frame.HasField("goodbye"):

@@ -25,6 +25,7 @@ from schedd.cluster_clock import DatabaseClock
 from schedd.core.checkup.facts import EtcdFacts, Facts
 from schedd.core.ids import SHARDS, Epoch, ShardId, TenureId, Term
 from schedd.core.membership import EMPTY_VIEW, ClusterView, MemberView
+from schedd.owner.advances import Advances
 from schedd.owner.tails import Tails
 from schedd.owner.watchers import Watchers
 from schedd.owner.workers import Workers
@@ -189,6 +190,7 @@ async def served(dsn: str) -> AsyncIterator[Web]:
         lines=lines,
         changes=Watchers(),
         tails=Tails(lines),
+        advances=Advances(),
         cluster=cluster,
         succession=NoSuccession(),
         checkup=NoCheckup(),

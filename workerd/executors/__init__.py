@@ -3,5 +3,5 @@
 shell    a program in a session of its own (process, scratch)
 http     one request, to a checked address (targets)
 grpc     one unary call, to a checked address (targets), of any method (reflection)
-python   a registered handler, on the event loop or in a thread
+python   a registered handler, on the event loop, in a thread, or in a process of its own (apart)
 """

@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeVar
 
+from schedclient.handlers import Progress
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
+from workerd.core.bounds import Bounds
 from workerd.core.ids import Key, RunId, Token
-from workerd.core.outcome import Cause, Outcome
+from workerd.core.outcome import Cause, Content, Outcome
 from workerd.tail import Tail
 
 T = TypeVar("T")
@@ -40,6 +42,8 @@ class Attempt:
     """To be called, from any thread, when what it runs says that it goes on."""
     tail: Tail = field(default_factory=Tail)
     """To be told what it writes, by who can."""
+    progress: Callable[[Progress], object] = lambda _: None
+    """To be called, from any thread, when it says how far it is."""
 
     @property
     def key(self) -> Key:
@@ -64,6 +68,11 @@ class Attempt:
     def payload(self) -> bytes:
         """What the job is given, as bytes; empty when there is nothing."""
         return payload_bytes(self.assignment.payload)
+
+    @property
+    def content(self) -> Content | None:
+        """What the job is given; None when there is nothing."""
+        return content_of(self.assignment.payload)
 
     @property
     def scheduled_at(self) -> datetime:
@@ -157,6 +166,17 @@ def dies_with_lease(assignment: pb.Assignment) -> bool:
 def payload_bytes(payload: common_pb2.Payload) -> bytes:
     """JSON as its text in UTF-8, raw bytes as they are."""
     return payload.raw if payload.WhichOneof("kind") == "raw" else payload.json.encode()
+
+
+def content_of(payload: common_pb2.Payload) -> Content | None:
+    """What it holds; None when that is nothing."""
+    kind = payload.WhichOneof("kind")
+    return None if kind is None else Content(payload_bytes(payload), json=kind == "json")
+
+
+def bounds_of(limits: job_pb2.ShellAction.Limits) -> Bounds:
+    """What a program may have at most."""
+    return Bounds(limits.memory_bytes, limits.processes, limits.files)
 
 
 def heartbeat_timeout_of(assignment: pb.Assignment) -> float:

@@ -1,4 +1,5 @@
-"""Handlers registered with `schedclient.handler`: coroutines on the loop, functions in threads.
+"""Handlers registered with `schedclient.handler`: coroutines on the loop, functions in threads, and
+those that ask for it in processes of their own (`apart`).
 
 Invariants
 - What a handler raises is the attempt's outcome; nothing of it reaches the worker.
@@ -12,29 +13,21 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib
-import json
 import logging
-import traceback
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from dataclasses import replace
 
 from schedclient import handlers as sdk
+from schedclient.handlers import Mode
 from schedkit.clock import utcnow
 from schedkit.errors import Misconfigured
-from schedproto.v1 import common_pb2
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd.core.capture import KEEP, Piece
-from workerd.core.outcome import (
-    MAX_ERROR,
-    MAX_RESULT,
-    Cause,
-    Content,
-    Outcome,
-    Reason,
-    Verdict,
-    stopped,
-)
-from workerd.executors.base import Attempt, Stop, until_stopped
+from workerd.core.capture import Piece
+from workerd.core.outcome import Cause, Outcome, Verdict, stopped
+from workerd.executors.apart import Apart
+from workerd.executors.base import Attempt, Stop, bounds_of, until_stopped
+from workerd.executors.calling import Escaped, called, decoded, raised, returned, trace, unfit
+from workerd.executors.fitting import Fit, Misfit, fit_of
 from workerd.executors.threads import Threads
 
 log = logging.getLogger(__name__)
@@ -42,24 +35,57 @@ log = logging.getLogger(__name__)
 _FINAL = (Cause.TIMEOUT, Cause.SILENCE, Cause.CANCEL)
 """After these no other worker begins where this thread may still be."""
 
-_NEVER_OUT = (
-    SystemExit,
-    KeyboardInterrupt,
-    GeneratorExit,
-    StopIteration,
-    asyncio.CancelledError,
-)
+
+class Caller:
+    """Calls functions on the loop and in threads, and makes outcomes of what becomes of them."""
+
+    def __init__(self) -> None:
+        self._threads = Threads("handler")
+
+    async def call(
+        self, function: sdk.Handler, fit: Fit, attempt: Attempt, stop: Stop, *, loop: bool
+    ) -> Outcome:
+        """`loop`: it gives something to be awaited; else it has a thread."""
+        try:
+            payload = fit(decoded(attempt.content))
+        except Misfit as error:
+            return unfit(error)
+        except (ValueError, RecursionError) as error:
+            return unfit(ValueError(f"the payload isn't JSON: {error}"))
+        context = _context(attempt)
+        try:
+            if loop:
+                call = _awaited(function, payload, context, stop)
+                answer = await until_stopped(call, stop)
+            else:
+                thread = functools.partial(called, function, payload, context)
+                try:
+                    future = self._threads.submit(thread)
+                except OSError as error:
+                    told = f"this worker can't start it: {error.strerror}"
+                    return Outcome(Verdict.RETURNED, error=told, began=False)
+                answer = await _in_thread(future, context, attempt, stop)
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises is its outcome
+            return _raised(error) if stop.cause is None else stopped(stop.cause)
+        finally:
+            context.cancel.set()
+        return returned(answer) if stop.cause is None else stopped(stop.cause)
 
 
 class Python:
     """The executor of `python`."""
 
-    def __init__(self, handlers: Mapping[str, sdk.Handler]) -> None:
+    def __init__(
+        self, handlers: Mapping[str, sdk.Registered], apart: Apart, caller: Caller
+    ) -> None:
+        """Raises Misconfigured: what a handler takes can't be told from its annotation."""
         self._handlers = handlers
-        self._threads = Threads("handler")
+        self._apart = apart
+        self._caller = caller
+        self._fits = {name: _fit(name, each) for name, each in handlers.items()}
 
     @classmethod
-    def of_modules(cls, modules: Sequence[str]) -> Python:
+    def of_modules(cls, modules: Sequence[str], apart: Apart, caller: Caller) -> Python:
         """All handlers that these modules register.
 
         Raises:
@@ -72,7 +98,7 @@ class Python:
                 raise Misconfigured(
                     f"handlers: can't import {name!r}: {type(error).__name__}: {error}"
                 ) from error
-        return cls(sdk.registered)
+        return cls(sdk.registered, apart, caller)
 
     @property
     def names(self) -> Sequence[str]:
@@ -80,34 +106,34 @@ class Python:
         return sorted(self._handlers)
 
     def objection(self, assignment: pb.Assignment) -> str:
-        """A handler that isn't registered here."""
-        name = assignment.python.handler
-        return "" if name in self._handlers else f"no handler {name!r} on this worker"
+        """A handler that isn't registered here; what it can't be held to here."""
+        action = assignment.python
+        handler = self._handlers.get(action.handler)
+        if handler is None:
+            return f"no handler {action.handler!r} on this worker"
+        if handler.mode is Mode.PROCESS:
+            return self._apart.lacking(bounds_of(action.limits))
+        if action.env_from or bounds_of(action.limits):
+            told = f"handler {action.handler!r} has no process of its own (mode)"
+            return f"{told}: no env_from, no limits"
+        return ""
 
     async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
         """Call it."""
-        function = self._handlers[attempt.assignment.python.handler]
-        try:
-            payload = _decoded(attempt.assignment.payload)
-        except (ValueError, RecursionError) as error:
-            return Outcome(Verdict.FAILED, Reason.DONT_RETRY, f"the payload isn't JSON: {error}")
-        context = _context(attempt)
-        try:
-            if sdk.is_async(function):
-                answer = await until_stopped(_awaited(function, payload, context, stop), stop)
-            else:
-                call = functools.partial(_called, function, payload, context)
-                try:
-                    future = self._threads.submit(call)
-                except OSError as error:
-                    told = f"this worker can't start it: {error.strerror}"
-                    return Outcome(Verdict.RETURNED, error=told, began=False)
-                answer = await _in_thread(future, context, attempt, stop)
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises is its outcome
-            return _failed(error) if stop.cause is None else stopped(stop.cause)
-        finally:
-            context.cancel.set()
-        return _returned(answer) if stop.cause is None else stopped(stop.cause)
+        name = attempt.assignment.python.handler
+        handler = self._handlers[name]
+        if handler.mode is Mode.PROCESS:
+            return await self._apart.run(attempt, stop)
+        on_loop = handler.mode is Mode.LOOP
+        fit = self._fits[name]
+        return await self._caller.call(handler.function, fit, attempt, stop, loop=on_loop)
+
+
+def _fit(name: str, handler: sdk.Registered) -> Fit:
+    try:
+        return fit_of(handler.function)
+    except TypeError as error:
+        raise Misconfigured(f"handlers: the payload of {name!r}: {error}") from error
 
 
 async def _in_thread(
@@ -135,19 +161,6 @@ async def _in_thread(
     return future.result()
 
 
-class Escaped(Exception):
-    """A handler raised what Python keeps for itself, and what would end or hang its caller."""
-
-
-def _called(function: sdk.Handler, payload: object, context: sdk.Context) -> object:
-    try:
-        return function(payload, context)
-    # No exit of a worker, no end of a loop; a future can't even hold a StopIteration.
-    # Nobody cancels a thread: a CancelledError is the handler's own.
-    except _NEVER_OUT as error:
-        raise Escaped(repr(error)) from error
-
-
 async def _awaited(
     function: sdk.Handler, payload: object, context: sdk.Context, stop: Stop
 ) -> object:
@@ -168,16 +181,6 @@ def _heard(future: asyncio.Future[object]) -> None:
         future.exception()
 
 
-def _decoded(payload: common_pb2.Payload) -> object:
-    match payload.WhichOneof("kind"):
-        case "json":
-            return json.loads(payload.json)
-        case "raw":
-            return payload.raw
-        case _:
-            return None
-
-
 def _context(attempt: Attempt) -> sdk.Context:
     given = attempt.assignment
     return sdk.Context(
@@ -191,33 +194,11 @@ def _context(attempt: Attempt) -> sdk.Context:
         traceparent=given.traceparent,
         worker=attempt.worker,
         on_heartbeat=attempt.beat,
+        on_progress=attempt.progress,
     )
 
 
-def _returned(answer: object) -> Outcome:
-    if answer is None:
-        return Outcome(Verdict.SUCCEEDED)
-    if isinstance(answer, bytes):
-        content = Content(answer, json=False)
-    else:
-        try:
-            text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-            content = Content(text.encode(), json=True)
-        except (TypeError, ValueError, RecursionError) as error:
-            wrong = f"its result isn't JSON: {error}"
-            return Outcome(Verdict.FAILED, Reason.DONT_RETRY, wrong)
-    if len(content.data) > MAX_RESULT:
-        wrong = f"its result has {len(content.data)} bytes, more than {MAX_RESULT}"
-        return Outcome(Verdict.FAILED, Reason.DONT_RETRY, wrong)
-    return Outcome(Verdict.SUCCEEDED, result=content)
-
-
-def _failed(error: Exception) -> Outcome:
-    told = error.__cause__ if isinstance(error, Escaped) and error.__cause__ else error
-    text = f"{type(told).__name__}: {told}"[:MAX_ERROR]
-    trace = "".join(traceback.format_exception(error)).encode(errors="backslashreplace")[-KEEP:]
-    output = (Piece(stderr=True, data=trace, offset=0, at=utcnow()),)
-    if isinstance(error, sdk.DontRetry):
-        return Outcome(Verdict.FAILED, Reason.DONT_RETRY, text, output=output)
-    wait = timedelta(seconds=error.seconds) if isinstance(error, sdk.RetryAfter) else None
-    return Outcome(Verdict.FAILED, Reason.EXCEPTION, text, output=output, retry_after=wait)
+def _raised(error: Exception) -> Outcome:
+    """With its traceback as what was written: a process of its own would have shown it there."""
+    output = (Piece(stderr=True, data=trace(error), offset=0, at=utcnow()),)
+    return replace(raised(error), output=output)

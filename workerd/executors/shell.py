@@ -6,12 +6,11 @@
 Invariants
 - Nothing of the worker's environment reaches a job.
 - No shell reads `argv`.
-- A stop asks the whole group to end, and kills it after `kill_after`; a kill needs no asking.
+- What becomes of a stop is `staying`'s.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import pwd
@@ -20,15 +19,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from schedkit import failpoints
 from schedkit.outward.secrets import variables as variables_of
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd.core.bounds import Bounds
 from workerd.core.outcome import Outcome, Reason, Verdict, exited, judged, stopped
-from workerd.executors.base import Attempt, Stop
+from workerd.executors.base import Attempt, Stop, bounds_of
 from workerd.executors.process import Child
 from workerd.executors.scratch import Scratch
+from workerd.executors.staying import stayed
 from workerd.limits import at_limit, need_descriptor
 from workerd.programs import Begun, Program
 from workerd.sessions import Sessions
@@ -37,8 +35,6 @@ SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 """The codes by which shells say that a program couldn't be started."""
-
-AFTER_START = failpoints.awaited("worker.after_start", None)
 
 
 class Shell:
@@ -56,7 +52,7 @@ class Shell:
         action = assignment.shell
         if not action.argv and not action.script:
             return "shell has neither argv nor script"
-        return self._sessions.lacking(_bounds(action))
+        return self._sessions.lacking(bounds_of(action.limits))
 
     async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
         """Start it, and stay with it until nothing of it is left."""
@@ -87,35 +83,12 @@ class Shell:
 
 
 async def _stay(child: Child, attempt: Attempt, stop: Stop) -> Outcome:
-    loop = asyncio.get_running_loop()
-    killing: asyncio.TimerHandle | None = None
-
-    def end(kill: bool) -> None:
-        nonlocal killing
-        if killing is not None:
-            killing.cancel()
-        if kill or attempt.kill_after <= 0:
-            child.kill()
-            return
-        child.terminate()
-        killing = loop.call_later(attempt.kill_after, child.kill)
-
-    stop.listen(end)
-    try:
-        await AFTER_START()
-        code = await child.ended()
-        stop.deafen()
-        output = await child.output()
-        await child.emptied(attempt.kill_after)
-    finally:
-        stop.deafen()
-        if killing is not None:
-            killing.cancel()
-        child.close()
+    code, output = await stayed(child, attempt, stop)
     if stop.cause is not None:
         return stopped(stop.cause, output=output)
     action = attempt.assignment.shell
-    return judged(exited(code, output, action.success_codes), _bounds(action), child.excess)
+    outcome = exited(code, output, action.success_codes)
+    return judged(outcome, bounds_of(action.limits), child.excess)
 
 
 @contextlib.contextmanager
@@ -143,7 +116,7 @@ def _program(
             umask=action.umask or None,
             secrets=[value.encode() for value in variables.values()],
             lost_kill_after=attempt.kill_after if attempt.dies_with_lease else None,
-            bounds=_bounds(action),
+            bounds=bounds_of(action.limits),
         )
 
 
@@ -177,11 +150,6 @@ def _environment(
         "SCHEDD_PAYLOAD_FILE": str(payload),
         **({"TRACEPARENT": trace} if (trace := attempt.assignment.traceparent) else {}),
     }
-
-
-def _bounds(action: job_pb2.ShellAction) -> Bounds:
-    limits = action.limits
-    return Bounds(limits.memory_bytes, limits.processes, limits.files)
 
 
 def _user(name: str) -> pwd.struct_passwd:

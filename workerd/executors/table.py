@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from workerd.config import Config
+from workerd.executors import plugins
+from workerd.executors.apart import Apart
 from workerd.executors.base import Executor
 from workerd.executors.grpc import Grpc
 from workerd.executors.http import Http
-from workerd.executors.python import Python
+from workerd.executors.plugins import Plugin
+from workerd.executors.python import Caller, Python
 from workerd.executors.shell import Shell
 from workerd.sessions import Sessions
 
@@ -19,15 +23,23 @@ from workerd.sessions import Sessions
 class Table:
     """Use as a context: what executors hold open is closed at its end."""
 
-    def __init__(self, shell: Shell, http: Http, grpc: Grpc, python: Python) -> None:
+    def __init__(
+        self,
+        shell: Shell,
+        http: Http,
+        grpc: Grpc,
+        python: Python,
+        plugged: Mapping[str, Plugin],
+    ) -> None:
         self.by_action: Mapping[str, Executor] = {
             "shell": shell,
             "http": http,
             "grpc": grpc,
             "python": python,
+            **plugged,
         }
         self.handlers: Sequence[str] = python.names
-        self._http, self._grpc = http, grpc
+        self._http, self._grpc, self._plugged = http, grpc, plugged
 
     async def __aenter__(self) -> Self:
         return self
@@ -40,18 +52,23 @@ class Table:
     ) -> None:
         await self._http.close()
         await self._grpc.close()
+        await plugins.close(self._plugged.values())
 
 
-def executors(config: Config, sessions: Sessions, scratch: Path) -> Table:
-    """All of them.
+def executors(
+    config: Config, sessions: Sessions, scratch: Path, points: Mapping[str, EntryPoint]
+) -> Table:
+    """All of them; `points` are those of others.
 
     Raises:
-        Misconfigured: a module of handlers can't be imported.
+        Misconfigured: a module of handlers, or an executor of others, can't be imported.
     """
     secrets = [*map(Path, config.secrets)]
+    caller, apart = Caller(), Apart(sessions, config.handlers, secrets)
     return Table(
         Shell(sessions, scratch, secrets),
         Http(allow_loopback=config.allow_loopback, secrets=secrets),
         Grpc(allow_loopback=config.allow_loopback),
-        Python.of_modules(config.handlers),
+        Python.of_modules(config.handlers, apart, caller),
+        plugins.loaded(points, caller),
     )

@@ -16,12 +16,12 @@ from schedctl.failure import Failure
 from schedctl.flags import Group, pass_session
 from schedctl.notices import notice_options
 from schedctl.output import message, show_data, show_facts, show_list, show_listing, show_one
+from schedctl.payloads import read_payload
 from schedctl.session import INSTANT, TELL_WITHIN, Guard, Session, When, known
 from schedctl.work import (
     job_of,
     need_action,
     paused_option,
-    read_payload,
     schedule_options,
     work_options,
 )

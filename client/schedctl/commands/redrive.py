@@ -13,8 +13,8 @@ from schedctl.failure import Failure
 from schedctl.flags import Command, pass_session
 from schedctl.following import to_its_end
 from schedctl.output import message, show_data, show_facts, show_list, show_listing, show_one
+from schedctl.payloads import read_payload
 from schedctl.session import Guard, Session
-from schedctl.work import read_payload
 from schedkit import rate as rates
 
 STOPPED: Final = 1

@@ -8,7 +8,7 @@ import click
 
 from schedclient import Client, DeadlineExceeded, Run
 from schedctl import following
-from schedctl.columns import ATTEMPTS, RUNS, facts
+from schedctl.columns import ATTEMPTS, RUNS, facts, progress
 from schedctl.flags import Group, pass_session
 from schedctl.output import (
     event,
@@ -19,8 +19,8 @@ from schedctl.output import (
     show_listing,
     show_one,
 )
+from schedctl.payloads import read_payload
 from schedctl.session import Session
-from schedctl.work import read_payload
 
 
 @click.group(cls=Group)
@@ -92,6 +92,7 @@ def get(session: Session, run_id: str) -> None:
             ("Backfill", found.backfill_id),
             ("Does again", found.redrive_of),
             ("Until", found.scheduled_until),
+            ("Progress", progress(found)),
             ("Error", found.error),
         ],
     )

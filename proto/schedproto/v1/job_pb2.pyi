@@ -106,7 +106,7 @@ global___OnLeaseLost = OnLeaseLost
 @typing.final
 class Job(google.protobuf.message.Message):
     """A definition. Its name is unique in its namespace. Exactly one schedule (cron, every, at,
-    on_demand) and one action (shell, http, grpc, python).
+    on_demand) and one action (shell, http, grpc, python, plugin).
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -186,6 +186,7 @@ class Job(google.protobuf.message.Message):
     HTTP_FIELD_NUMBER: builtins.int
     GRPC_FIELD_NUMBER: builtins.int
     PYTHON_FIELD_NUMBER: builtins.int
+    PLUGIN_FIELD_NUMBER: builtins.int
     PAYLOAD_FIELD_NUMBER: builtins.int
     ON_FAILURE_FIELD_NUMBER: builtins.int
     ON_RECOVERY_FIELD_NUMBER: builtins.int
@@ -226,7 +227,7 @@ class Job(google.protobuf.message.Message):
     """The least version of definitions that a member must know to own the job; 0 is 1. 2: max_runs,
     pause_after_failures; 3: exclude; 4: retry_on, fail_on, require, prefer, placement,
     start_deadline, run_timeout; 5: grpc, and its statuses in retry_on, fail_on; 6: pool, on_failure,
-    on_recovery, on_dead_letter, on_late. Set by the cluster.
+    on_recovery, on_dead_letter, on_late; 7: plugin, env_from and limits of python. Set by the cluster.
     """
     priority: schedproto.v1.common_pb2.Priority.ValueType
     """-- Where and in which order --"""
@@ -322,6 +323,8 @@ class Job(google.protobuf.message.Message):
     @property
     def python(self) -> global___PythonAction: ...
     @property
+    def plugin(self) -> global___PluginAction: ...
+    @property
     def payload(self) -> schedproto.v1.common_pb2.Payload:
         """At most 256 KiB."""
 
@@ -401,6 +404,7 @@ class Job(google.protobuf.message.Message):
         http: global___HttpAction | None = ...,
         grpc: global___GrpcAction | None = ...,
         python: global___PythonAction | None = ...,
+        plugin: global___PluginAction | None = ...,
         payload: schedproto.v1.common_pb2.Payload | None = ...,
         on_failure: global___Notification | None = ...,
         on_recovery: global___Notification | None = ...,
@@ -417,9 +421,9 @@ class Job(google.protobuf.message.Message):
         created_by: builtins.str = ...,
         runs_made: builtins.int = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["action", b"action", "after", b"after", "at", b"at", "catch_up", b"catch_up", "created_at", b"created_at", "dst", b"dst", "end", b"end", "every", b"every", "exclude", b"exclude", "grpc", b"grpc", "heartbeat_timeout", b"heartbeat_timeout", "http", b"http", "jitter", b"jitter", "kill_after", b"kill_after", "next_run_at", b"next_run_at", "on_dead_letter", b"on_dead_letter", "on_failure", b"on_failure", "on_late", b"on_late", "on_recovery", b"on_recovery", "paused_until", b"paused_until", "payload", b"payload", "phase", b"phase", "python", b"python", "retention", b"retention", "retry", b"retry", "run_timeout", b"run_timeout", "shell", b"shell", "start", b"start", "start_deadline", b"start_deadline", "timeout", b"timeout", "updated_at", b"updated_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action", b"action", "after", b"after", "at", b"at", "calendar_versions", b"calendar_versions", "catch_up", b"catch_up", "created_at", b"created_at", "created_by", b"created_by", "cron", b"cron", "cron_dialect", b"cron_dialect", "delivery", b"delivery", "dst", b"dst", "end", b"end", "etag", b"etag", "every", b"every", "exclude", b"exclude", "generation", b"generation", "grpc", b"grpc", "heartbeat_timeout", b"heartbeat_timeout", "http", b"http", "jitter", b"jitter", "job_id", b"job_id", "kill_after", b"kill_after", "labels", b"labels", "max_runs", b"max_runs", "name", b"name", "namespace", b"namespace", "next_run_at", b"next_run_at", "on_dead_letter", b"on_dead_letter", "on_demand", b"on_demand", "on_failure", b"on_failure", "on_late", b"on_late", "on_lease_lost", b"on_lease_lost", "on_recovery", b"on_recovery", "overlap", b"overlap", "overlap_limit", b"overlap_limit", "pause_after_failures", b"pause_after_failures", "pause_note", b"pause_note", "paused", b"paused", "paused_by", b"paused_by", "paused_until", b"paused_until", "payload", b"payload", "phase", b"phase", "placement", b"placement", "pool", b"pool", "prefer", b"prefer", "priority", b"priority", "python", b"python", "require", b"require", "retention", b"retention", "retry", b"retry", "run_timeout", b"run_timeout", "runs_made", b"runs_made", "shell", b"shell", "slots", b"slots", "start", b"start", "start_deadline", b"start_deadline", "time_zone", b"time_zone", "timeout", b"timeout", "updated_at", b"updated_at"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["shell", "http", "grpc", "python"] | None: ...
+    def HasField(self, field_name: typing.Literal["action", b"action", "after", b"after", "at", b"at", "catch_up", b"catch_up", "created_at", b"created_at", "dst", b"dst", "end", b"end", "every", b"every", "exclude", b"exclude", "grpc", b"grpc", "heartbeat_timeout", b"heartbeat_timeout", "http", b"http", "jitter", b"jitter", "kill_after", b"kill_after", "next_run_at", b"next_run_at", "on_dead_letter", b"on_dead_letter", "on_failure", b"on_failure", "on_late", b"on_late", "on_recovery", b"on_recovery", "paused_until", b"paused_until", "payload", b"payload", "phase", b"phase", "plugin", b"plugin", "python", b"python", "retention", b"retention", "retry", b"retry", "run_timeout", b"run_timeout", "shell", b"shell", "start", b"start", "start_deadline", b"start_deadline", "timeout", b"timeout", "updated_at", b"updated_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action", b"action", "after", b"after", "at", b"at", "calendar_versions", b"calendar_versions", "catch_up", b"catch_up", "created_at", b"created_at", "created_by", b"created_by", "cron", b"cron", "cron_dialect", b"cron_dialect", "delivery", b"delivery", "dst", b"dst", "end", b"end", "etag", b"etag", "every", b"every", "exclude", b"exclude", "generation", b"generation", "grpc", b"grpc", "heartbeat_timeout", b"heartbeat_timeout", "http", b"http", "jitter", b"jitter", "job_id", b"job_id", "kill_after", b"kill_after", "labels", b"labels", "max_runs", b"max_runs", "name", b"name", "namespace", b"namespace", "next_run_at", b"next_run_at", "on_dead_letter", b"on_dead_letter", "on_demand", b"on_demand", "on_failure", b"on_failure", "on_late", b"on_late", "on_lease_lost", b"on_lease_lost", "on_recovery", b"on_recovery", "overlap", b"overlap", "overlap_limit", b"overlap_limit", "pause_after_failures", b"pause_after_failures", "pause_note", b"pause_note", "paused", b"paused", "paused_by", b"paused_by", "paused_until", b"paused_until", "payload", b"payload", "phase", b"phase", "placement", b"placement", "plugin", b"plugin", "pool", b"pool", "prefer", b"prefer", "priority", b"priority", "python", b"python", "require", b"require", "retention", b"retention", "retry", b"retry", "run_timeout", b"run_timeout", "runs_made", b"runs_made", "shell", b"shell", "slots", b"slots", "start", b"start", "start_deadline", b"start_deadline", "time_zone", b"time_zone", "timeout", b"timeout", "updated_at", b"updated_at"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["shell", "http", "grpc", "python", "plugin"] | None: ...
 
 global___Job = Job
 
@@ -862,16 +866,54 @@ class PythonAction(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     HANDLER_FIELD_NUMBER: builtins.int
+    ENV_FROM_FIELD_NUMBER: builtins.int
+    LIMITS_FIELD_NUMBER: builtins.int
     handler: builtins.str
     """The name a worker's @handler was registered under."""
+    @property
+    def env_from(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Both of handlers alone that have a process of their own; a worker refuses them for others.
+        Files on the worker that hold variables for it.
+        """
+
+    @property
+    def limits(self) -> global___ShellAction.Limits: ...
     def __init__(
         self,
         *,
         handler: builtins.str = ...,
+        env_from: collections.abc.Iterable[builtins.str] | None = ...,
+        limits: global___ShellAction.Limits | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["handler", b"handler"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["limits", b"limits"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["env_from", b"env_from", "handler", b"handler", "limits", b"limits"]) -> None: ...
 
 global___PythonAction = PythonAction
+
+@typing.final
+class PluginAction(google.protobuf.message.Message):
+    """What an executor does that isn't schedd's own: a plug-in of the worker."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EXECUTOR_FIELD_NUMBER: builtins.int
+    CONFIG_FIELD_NUMBER: builtins.int
+    executor: builtins.str
+    """Its name: [a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?. Only workers that have it are given the run."""
+    @property
+    def config(self) -> schedproto.v1.common_pb2.Payload:
+        """What it is told to do, as JSON; it alone knows what it may say. Raw bytes aren't taken."""
+
+    def __init__(
+        self,
+        *,
+        executor: builtins.str = ...,
+        config: schedproto.v1.common_pb2.Payload | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["config", b"config"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["config", b"config", "executor", b"executor"]) -> None: ...
+
+global___PluginAction = PluginAction
 
 @typing.final
 class Notification(google.protobuf.message.Message):

@@ -76,6 +76,7 @@ class Run(google.protobuf.message.Message):
     TENURE_FIELD_NUMBER: builtins.int
     EXCLUDED_BY_FIELD_NUMBER: builtins.int
     REDRIVE_OF_FIELD_NUMBER: builtins.int
+    PROGRESS_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     namespace: builtins.str
     job: builtins.str
@@ -132,6 +133,10 @@ class Run(google.protobuf.message.Message):
     def retry_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """RETRYING: when the next attempt is due."""
 
+    @property
+    def progress(self) -> global___RunProgress:
+        """Of one that runs, as far as it tells, and the member that is asked has heard."""
+
     def __init__(
         self,
         *,
@@ -163,15 +168,51 @@ class Run(google.protobuf.message.Message):
         tenure: builtins.str = ...,
         excluded_by: builtins.str = ...,
         redrive_of: builtins.str = ...,
+        progress: global___RunProgress | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "_lateness_ms", b"_lateness_ms", "due_at", b"due_at", "exit_code", b"exit_code", "finished_at", b"finished_at", "lateness_ms", b"lateness_ms", "retry_at", b"retry_at", "scheduled_at", b"scheduled_at", "scheduled_until", b"scheduled_until", "started_at", b"started_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "_lateness_ms", b"_lateness_ms", "assignments", b"assignments", "attempt", b"attempt", "backfill_id", b"backfill_id", "count", b"count", "due_at", b"due_at", "error", b"error", "excluded_by", b"excluded_by", "exit_code", b"exit_code", "fencing_token", b"fencing_token", "finished_at", b"finished_at", "fired_by", b"fired_by", "generation", b"generation", "job", b"job", "job_id", b"job_id", "lateness_ms", b"lateness_ms", "namespace", b"namespace", "priority", b"priority", "reason", b"reason", "redrive_of", b"redrive_of", "retry_at", b"retry_at", "run_id", b"run_id", "scheduled_at", b"scheduled_at", "scheduled_until", b"scheduled_until", "started_at", b"started_at", "state", b"state", "tenure", b"tenure", "trigger", b"trigger", "worker", b"worker"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "_lateness_ms", b"_lateness_ms", "due_at", b"due_at", "exit_code", b"exit_code", "finished_at", b"finished_at", "lateness_ms", b"lateness_ms", "progress", b"progress", "retry_at", b"retry_at", "scheduled_at", b"scheduled_at", "scheduled_until", b"scheduled_until", "started_at", b"started_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "_lateness_ms", b"_lateness_ms", "assignments", b"assignments", "attempt", b"attempt", "backfill_id", b"backfill_id", "count", b"count", "due_at", b"due_at", "error", b"error", "excluded_by", b"excluded_by", "exit_code", b"exit_code", "fencing_token", b"fencing_token", "finished_at", b"finished_at", "fired_by", b"fired_by", "generation", b"generation", "job", b"job", "job_id", b"job_id", "lateness_ms", b"lateness_ms", "namespace", b"namespace", "priority", b"priority", "progress", b"progress", "reason", b"reason", "redrive_of", b"redrive_of", "retry_at", b"retry_at", "run_id", b"run_id", "scheduled_at", b"scheduled_at", "scheduled_until", b"scheduled_until", "started_at", b"started_at", "state", b"state", "tenure", b"tenure", "trigger", b"trigger", "worker", b"worker"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_exit_code", b"_exit_code"]) -> typing.Literal["exit_code"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_lateness_ms", b"_lateness_ms"]) -> typing.Literal["lateness_ms"] | None: ...
 
 global___Run = Run
+
+@typing.final
+class RunProgress(google.protobuf.message.Message):
+    """How far an attempt is, by its own word."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FRACTION_FIELD_NUMBER: builtins.int
+    TOTAL_FIELD_NUMBER: builtins.int
+    DONE_FIELD_NUMBER: builtins.int
+    NOTE_FIELD_NUMBER: builtins.int
+    AT_FIELD_NUMBER: builtins.int
+    fraction: builtins.float
+    """done / total, from 0 to 1."""
+    total: builtins.float
+    """1 if it speaks in fractions."""
+    done: builtins.float
+    note: builtins.str
+    @property
+    def at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it was said, by the worker."""
+
+    def __init__(
+        self,
+        *,
+        fraction: builtins.float = ...,
+        total: builtins.float = ...,
+        done: builtins.float = ...,
+        note: builtins.str = ...,
+        at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["at", b"at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["at", b"at", "done", b"done", "fraction", b"fraction", "note", b"note", "total", b"total"]) -> None: ...
+
+global___RunProgress = RunProgress
 
 @typing.final
 class Attempt(google.protobuf.message.Message):

@@ -222,7 +222,7 @@ class Hello(google.protobuf.message.Message):
 
     @property
     def actions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Executors it has: shell, http, grpc, python."""
+        """Executors it has: shell, http, grpc, python, and plug-ins as plugin/<name>."""
 
     @property
     def spooled(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AssignmentKey]:
@@ -611,14 +611,20 @@ global___RevokeAnswer = RevokeAnswer
 
 @typing.final
 class Progress(google.protobuf.message.Message):
+    """The newest of an attempt that runs, to each member; what came between is left out."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     KEY_FIELD_NUMBER: builtins.int
     AT_FIELD_NUMBER: builtins.int
     FRACTION_FIELD_NUMBER: builtins.int
     NOTE_FIELD_NUMBER: builtins.int
+    DONE_FIELD_NUMBER: builtins.int
+    TOTAL_FIELD_NUMBER: builtins.int
     fraction: builtins.float
     note: builtins.str
+    done: builtins.float
+    total: builtins.float
     @property
     def key(self) -> global___AssignmentKey: ...
     @property
@@ -630,9 +636,11 @@ class Progress(google.protobuf.message.Message):
         at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         fraction: builtins.float = ...,
         note: builtins.str = ...,
+        done: builtins.float = ...,
+        total: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["at", b"at", "key", b"key"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["at", b"at", "fraction", b"fraction", "key", b"key", "note", b"note"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["at", b"at", "done", b"done", "fraction", b"fraction", "key", b"key", "note", b"note", "total", b"total"]) -> None: ...
 
 global___Progress = Progress
 
@@ -786,6 +794,7 @@ class Assignment(google.protobuf.message.Message):
     HTTP_FIELD_NUMBER: builtins.int
     GRPC_FIELD_NUMBER: builtins.int
     PYTHON_FIELD_NUMBER: builtins.int
+    PLUGIN_FIELD_NUMBER: builtins.int
     PAYLOAD_FIELD_NUMBER: builtins.int
     TRACEPARENT_FIELD_NUMBER: builtins.int
     incarnation: builtins.str
@@ -825,6 +834,8 @@ class Assignment(google.protobuf.message.Message):
     @property
     def python(self) -> schedproto.v1.job_pb2.PythonAction: ...
     @property
+    def plugin(self) -> schedproto.v1.job_pb2.PluginAction: ...
+    @property
     def payload(self) -> schedproto.v1.common_pb2.Payload: ...
     def __init__(
         self,
@@ -847,12 +858,13 @@ class Assignment(google.protobuf.message.Message):
         http: schedproto.v1.job_pb2.HttpAction | None = ...,
         grpc: schedproto.v1.job_pb2.GrpcAction | None = ...,
         python: schedproto.v1.job_pb2.PythonAction | None = ...,
+        plugin: schedproto.v1.job_pb2.PluginAction | None = ...,
         payload: schedproto.v1.common_pb2.Payload | None = ...,
         traceparent: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["action", b"action", "due_at", b"due_at", "grpc", b"grpc", "heartbeat_timeout", b"heartbeat_timeout", "http", b"http", "key", b"key", "kill_after", b"kill_after", "not_before", b"not_before", "payload", b"payload", "python", b"python", "shell", b"shell", "start_by", b"start_by", "timeout", b"timeout"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action", b"action", "attempt", b"attempt", "due_at", b"due_at", "generation", b"generation", "grpc", b"grpc", "heartbeat_timeout", b"heartbeat_timeout", "http", b"http", "incarnation", b"incarnation", "job", b"job", "key", b"key", "kill_after", b"kill_after", "namespace", b"namespace", "not_before", b"not_before", "on_lease_lost", b"on_lease_lost", "payload", b"payload", "python", b"python", "shell", b"shell", "slots", b"slots", "start_by", b"start_by", "timeout", b"timeout", "traceparent", b"traceparent"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["shell", "http", "grpc", "python"] | None: ...
+    def HasField(self, field_name: typing.Literal["action", b"action", "due_at", b"due_at", "grpc", b"grpc", "heartbeat_timeout", b"heartbeat_timeout", "http", b"http", "key", b"key", "kill_after", b"kill_after", "not_before", b"not_before", "payload", b"payload", "plugin", b"plugin", "python", b"python", "shell", b"shell", "start_by", b"start_by", "timeout", b"timeout"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action", b"action", "attempt", b"attempt", "due_at", b"due_at", "generation", b"generation", "grpc", b"grpc", "heartbeat_timeout", b"heartbeat_timeout", "http", b"http", "incarnation", b"incarnation", "job", b"job", "key", b"key", "kill_after", b"kill_after", "namespace", b"namespace", "not_before", b"not_before", "on_lease_lost", b"on_lease_lost", "payload", b"payload", "plugin", b"plugin", "python", b"python", "shell", b"shell", "slots", b"slots", "start_by", b"start_by", "timeout", b"timeout", "traceparent", b"traceparent"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["shell", "http", "grpc", "python", "plugin"] | None: ...
 
 global___Assignment = Assignment
 

@@ -17,6 +17,7 @@ from schedd.core.ids import Epoch, JobId, RunId, ShardId, TenureId, Term
 from schedd.core.membership import EMPTY_VIEW, ClusterView
 from schedd.core.model import LiveRun
 from schedd.core.records import WorkerView
+from schedd.owner.advances import Advances
 from schedd.owner.tails import Tails
 from schedd.owner.watchers import Watchers
 from schedd.owner.workers import Workers
@@ -155,6 +156,7 @@ async def api(dsn: str) -> AsyncIterator[Api]:
             lines=lines,
             changes=Watchers(),
             tails=Tails(Workers(clock, lambda _event: None)),
+            advances=Advances(),
             cluster=cluster,
             succession=cluster,
             checkup=cluster,

@@ -127,6 +127,14 @@ def test_what_an_older_owner_would_pass_over_is_of_a_level_that_it_leaves_alone(
     assert spec_of(job_pb2.Job(on_demand=True, retry=policy)).cron_dialect == 5
     told = job_pb2.Notification(webhook="https://ops.example.com/hook")
     assert spec_of(job_pb2.Job(on_demand=True, on_late=told)).cron_dialect == 6
+    for action in (
+        {"plugin": job_pb2.PluginAction(executor="sqlite")},
+        {"python": job_pb2.PythonAction(handler="bill", env_from=["/secrets/shop"])},
+        {"python": job_pb2.PythonAction(handler="bill", limits={"files": 100})},
+    ):
+        assert spec_of(job_pb2.Job(on_demand=True, **action)).cron_dialect == 7
+    plain = job_pb2.PythonAction(handler="bill")
+    assert not spec_of(job_pb2.Job(on_demand=True, python=plain)).cron_dialect
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 
 from schedd.core.ids import IncarnationId
 from schedd.core.membership import EMPTY_VIEW
+from schedd.owner.advances import Advances
 from schedd.owner.tails import Tails
 from schedd.owner.workers import Workers
 from schedd.rpc import frames
@@ -73,6 +74,7 @@ class Member:
             cast("Any", SimpleNamespace(tenure=None, view=lambda: EMPTY_VIEW)),
             clock,
             Tails(self.workers),
+            Advances(),
         )
 
     def attach(self, context: Context) -> asyncio.Task[None]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+from datetime import UTC, datetime
 
 import pytest
 
-from schedclient.handlers import handler
+from schedclient.handlers import Context, Mode, Progress, handler, registered
 
 
 def test_a_handler_that_cant_be_called_with_payload_and_ctx_is_refused_when_it_is_registered():
@@ -50,3 +51,49 @@ def test_a_wrapper_that_takes_too_little_is_refused_whatever_it_wraps():
 
     with pytest.raises(ValueError, match="is called as alone"):
         handler("alone")(alone)
+
+
+def test_a_handler_runs_on_the_loop_in_a_thread_or_in_a_process_of_its_own():
+    async def coroutine(payload, ctx):
+        return payload, ctx
+
+    def function(payload, ctx):
+        return payload, ctx
+
+    handler("on the loop")(coroutine)
+    handler("in a thread")(function)
+    handler("apart", mode="process")(function)
+    handler(mode="process")(coroutine)
+    named = {name: registered[name].mode for name in ("on the loop", "in a thread", "apart")}
+    assert [*named.values()] == [Mode.LOOP, Mode.THREAD, Mode.PROCESS]
+    assert registered["coroutine"].mode is Mode.PROCESS
+
+
+def test_a_coroutine_has_no_thread_and_no_other_mode_is_known():
+    async def other_coroutine(payload, ctx):
+        return payload, ctx
+
+    with pytest.raises(ValueError, match="is a coroutine"):
+        handler(mode="thread")(other_coroutine)
+    with pytest.raises(ValueError, match="'fiber' is neither thread nor process"):
+        handler(mode="fiber")(other_coroutine)  # type: ignore[call-overload]
+
+
+def test_progress_is_so_many_of_so_many_and_a_heartbeat():
+    told, beats = [], []
+    now = datetime(2026, 11, 23, tzinfo=UTC)
+    ctx = Context(
+        *("default", "job", "run", 1, now, now, 7, "", "w1"),
+        on_heartbeat=lambda: beats.append(1),
+        on_progress=told.append,
+    )
+    ctx.progress(0.25)
+    ctx.progress(30, 120, "x" * 1000)
+    assert told == [Progress(0.25, 1.0, ""), Progress(30.0, 120.0, "x" * 200)]
+    assert [each.fraction for each in told] == [0.25, 0.25]
+    assert len(beats) == 2
+    ctx.progress(1, note="half of a \ud83d")
+    assert told[-1].note == "half of a ?"
+    for wrong in ((2,), (-1, 3), (1, 0), (float("nan"),), (1, float("inf"))):
+        with pytest.raises(ValueError, match="progress: "):
+            ctx.progress(*wrong)

@@ -88,6 +88,7 @@ async def test_a_job_is_created_from_flags(ctl, member):
         (["--grpc", "shop:1"], "grpc"),
         (["--grpc", "shop:1", "--method", "a.B/C", "--metadata", "A: b: c"], "grpc"),
         (["--python", "greet"], "python"),
+        (["--plugin", "sqlite", "--plugin-config", '{"rows": 3}'], "plugin"),
     ],
 )
 async def test_other_actions_are_flags(ctl, member, flags, action):
@@ -98,6 +99,8 @@ async def test_other_actions_are_flags(ctl, member, flags, action):
     assert sent.WhichOneof("action") == action
     if action == "http":
         assert dict(sent.http.headers) == {"A": "b: c"}
+    if action == "plugin":
+        assert (sent.plugin.executor, sent.plugin.config.json) == ("sqlite", '{"rows": 3}')
     if action == "grpc":
         assert (sent.grpc.endpoint, sent.grpc.method) in {("shop:1", ""), ("shop:1", "a.B/C")}
         assert dict(sent.grpc.metadata) in ({}, {"A": "b: c"})
@@ -117,6 +120,27 @@ async def test_limits_are_flags_and_a_patch_changes_what_it_names(ctl, member):
     assert ended.code == 0, ended.err
     limits = member.heard("UpdateJob")[-1].job.shell.limits
     assert (limits.memory_bytes, limits.processes, limits.files) == (1 << 30, 20, 256)
+
+
+async def test_limits_of_a_handlers_process_are_the_same_flags(ctl, member):
+    member.say("CreateJob", lambda request: request.job)
+    ended = await ctl(
+        "job", "create", "x", "--on-demand", "--python", "h", "--limit-memory", "1GiB"
+    )
+    assert ended.code == 0, ended.err
+    made = member.heard("CreateJob")[0].job
+    assert (made.python.limits.memory_bytes, made.WhichOneof("action")) == (1 << 30, "python")
+
+
+async def test_what_an_executor_of_others_is_to_do_goes_with_its_name(ctl, member):
+    for flags, told in (
+        (["--plugin-config", "{}"], "--plugin-config goes with --plugin"),
+        (["--plugin", "sqlite", "--plugin-config", "{"], "--plugin-config is no JSON"),
+    ):
+        ended = await ctl("job", "create", "x", "--on-demand", *flags)
+        assert ended.code == 2
+        assert told in ended.err
+    assert member.heard("CreateJob") == []
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import cast
 import pytest
 
 from schedclient import Context
+from schedclient.handlers import Mode, Registered
 from schedkit.clock import utcnow
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
@@ -25,11 +26,12 @@ from workerd.core.ids import Key, RunId, Token
 from workerd.core.outcome import Verdict
 from workerd.executors import grpc as executors_grpc
 from workerd.executors import process, shell
+from workerd.executors.apart import Apart
 from workerd.executors.base import Attempt, Stop
 from workerd.executors.grpc import Grpc
 from workerd.executors.http import Http
 from workerd.executors.process import Child
-from workerd.executors.python import Python
+from workerd.executors.python import Caller, Python
 from workerd.programs import Begun, Plain, Program
 from workerd.sessions import Sessions
 from workerd.tail import Tail
@@ -126,7 +128,8 @@ async def test_a_call_for_which_no_thread_can_be_started_is_given_back_and_never
     def no_thread(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    executor = Python({"call": call})
+    apart = Apart(cast("Sessions", None), [])
+    executor = Python({"call": Registered(call, Mode.THREAD)}, apart, Caller())
     action = job_pb2.PythonAction(handler="call")
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", no_thread)
@@ -136,6 +139,16 @@ async def test_a_call_for_which_no_thread_can_be_started_is_given_back_and_never
     for _ in range(2):
         assert (await executor.run(attempt(python=action), Stop())).verdict is Verdict.SUCCEEDED
     assert called == ["run", "run"], "those two alone"
+
+
+async def test_a_handlers_process_for_which_there_is_no_descriptor_is_given_back() -> None:
+    executor = Apart(cast("Sessions", None), [])
+    call = attempt(python=job_pb2.PythonAction(handler="call"))
+    with only(0):
+        outcome = await executor.run(call, Stop())
+    assert outcome.verdict is Verdict.RETURNED
+    assert "Too many open files" in outcome.error
+    assert not outcome.began
 
 
 async def test_a_request_that_finds_no_descriptor_is_given_back() -> None:

@@ -1,0 +1,48 @@
+"""How far running attempts are, as their workers have told this member: the newest of each.
+
+    attempt ─→ worker ──Progress, to each member it is attached to──→ came ─→ who asks here
+
+It is shown and nothing else: no decision stands on it, and none of it is stored. A worker tells it
+all anew on each new stream.
+
+Invariants
+- Of a run is shown what the incarnation told that it was handed to, under its present token.
+- What a worker doesn't hold any more, by its heartbeat, is forgotten; all, when its stream is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from schedd.core.ids import IncarnationId, RunId, Token
+from schedd.core.lifecycle import State
+from schedd.core.model import LiveRun
+from schedproto.v1 import run_pb2
+
+
+class Advances:
+    """The port of this name."""
+
+    def __init__(self) -> None:
+        self._told: dict[IncarnationId, dict[tuple[RunId, Token], run_pb2.RunProgress]] = {}
+
+    def came(
+        self, sender: IncarnationId, run: RunId, token: Token, progress: run_pb2.RunProgress
+    ) -> None:
+        """A worker says that this attempt is so far."""
+        self._told.setdefault(sender, {})[run, token] = progress
+
+    def held(self, sender: IncarnationId, holding: Collection[tuple[RunId, Token]]) -> None:
+        """A worker has these in hand, and nothing else."""
+        if told := self._told.get(sender):
+            self._told[sender] = {at: told[at] for at in told.keys() & {*holding}}
+
+    def gone(self, sender: IncarnationId) -> None:
+        """Its stream is over."""
+        self._told.pop(sender, None)
+
+    def of(self, run: LiveRun) -> run_pb2.RunProgress | None:
+        """How far it is; None when it doesn't run, or nothing was told here."""
+        if run.state is not State.RUNNING or run.incarnation is None:
+            return None
+        return self._told.get(run.incarnation, {}).get((run.key.run_id, run.token))

@@ -1,0 +1,69 @@
+"""How far runs are, as workers tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from schedd.core.ids import IncarnationId, Token
+from schedd.core.lifecycle import State
+from schedd.owner.advances import Advances
+from schedd.rpc import frames
+from schedproto.v1 import run_pb2
+from schedproto.v1 import worker_service_pb2 as wire
+from support.runs import running, worker
+
+QUARTER = run_pb2.RunProgress(fraction=0.25)
+
+
+@pytest.fixture
+def run():
+    return running(1, worker(), token=7)
+
+
+def test_what_a_runs_own_worker_says_of_its_present_token_is_shown(run):
+    advances = Advances()
+    assert advances.of(run) is None
+    advances.came(run.incarnation, run.key.run_id, run.token, QUARTER)
+    assert advances.of(run) == QUARTER
+
+
+def test_what_anybody_else_says_or_of_another_token_isnt(run):
+    advances = Advances()
+    advances.came(IncarnationId(uuid4()), run.key.run_id, run.token, QUARTER)
+    advances.came(run.incarnation, run.key.run_id, Token(6), QUARTER)
+    assert advances.of(run) is None
+
+
+def test_nothing_is_shown_of_a_run_that_doesnt_run(run):
+    advances = Advances()
+    advances.came(run.incarnation, run.key.run_id, run.token, QUARTER)
+    assert advances.of(replace(run, state=State.SUCCEEDED)) is None
+    assert advances.of(replace(run, incarnation=None)) is None
+
+
+def test_what_a_worker_doesnt_hold_any_more_is_forgotten(run):
+    advances, at = Advances(), (run.key.run_id, run.token)
+    advances.came(run.incarnation, *at, QUARTER)
+    advances.held(run.incarnation, [at])
+    assert advances.of(run) == QUARTER
+    advances.held(run.incarnation, [])
+    assert advances.of(run) is None
+    advances.came(run.incarnation, *at, QUARTER)
+    advances.gone(run.incarnation)
+    assert advances.of(run) is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"fraction": 1.5}, {"fraction": -0.1}, {"fraction": float("nan")}, {"done": float("inf")}],
+)
+def test_what_cant_be_meant_ends_the_stream(said):
+    with pytest.raises(frames.BadFrame, match="a progress of"):
+        frames.progress(wire.Progress(**said))
+
+
+def test_a_note_is_cut():
+    assert len(frames.progress(wire.Progress(note="x" * 1000)).note) == frames.MOST_NOTE

@@ -1,0 +1,63 @@
+"""How often an attempt's progress is told, and which of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import UTC, datetime
+
+from schedclient.handlers import Progress
+from schedproto.v1 import worker_service_pb2 as pb
+from support.wait import PATIENCE, wait_until_async
+from workerd.advance import EVERY, Advance
+from workerd.outbox import Outbox
+
+KEY = pb.AssignmentKey(run_id="r", fencing_token=3)
+NOW = datetime(2026, 11, 23, tzinfo=UTC)
+
+
+def advance(told: list[pb.Progress]) -> Advance:
+    return Advance(KEY, lambda: NOW, told.append)
+
+
+async def test_a_flood_from_a_thread_is_told_seldom_and_its_last_word_always():
+    told: list[pb.Progress] = []
+    one, loop = advance(told), asyncio.get_running_loop()
+    began = loop.time()
+
+    def flood() -> None:
+        for done in range(100_001):
+            one.came(Progress(done, 100_000, "pages"))
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    await wait_until_async(lambda: told and told[-1].fraction == 1.0, PATIENCE, "the last word")
+    thread.join()
+    assert len(told) <= (loop.time() - began) / EVERY + 1
+    last = told[-1]
+    assert (last.key, last.done, last.total, last.note) == (KEY, 100_000, 100_000, "pages")
+    assert last.at.ToDatetime(tzinfo=UTC) == NOW
+    assert one.told == last
+
+
+async def test_nothing_is_told_when_it_has_ended():
+    told: list[pb.Progress] = []
+    one = advance(told)
+    one.came(Progress(1, 2, ""))
+    await wait_until_async(lambda: told, PATIENCE, "the first")
+    one.came(Progress(2, 2, ""))
+    one.close()
+    await asyncio.sleep(EVERY * 2)
+    assert len(told) == 1
+
+
+def test_of_each_attempt_the_newest_goes_up_and_together():
+    outbox = Outbox()
+    other = pb.AssignmentKey(run_id="s", fencing_token=4)
+    for key, fraction in ((KEY, 0.1), (other, 0.5), (KEY, 0.2)):
+        outbox.progress(pb.Progress(key=key, fraction=fraction))
+    assert {(each.key.run_id, each.fraction) for each in outbox.take().progress} == {
+        ("r", 0.2),
+        ("s", 0.5),
+    }
+    assert not outbox.take().progress

@@ -1,0 +1,202 @@
+"""Handlers that have a process of their own, from the worker's side.
+
+    socketpair → a program, `python -m workerd.handling` → ORDER ↓ … BEAT, PROGRESS, END ↑ → its end
+
+The process is started as a program is, with all that goes with it: a session, a cgroup and limits
+where there are some, the keeper's eye, the end of all that it has started, its output.
+
+Invariants
+- What the handler said at its end counts, if it was said; else how its process ended does, and the
+  attempt has failed. Nothing of that reaches the worker or another run.
+- The process has the worker's environment, for it is the worker's code that runs there; but
+  nothing in it says that it is the worker's own (`procs.OWN`): it is a job's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from schedkit.outward.secrets import variables as variables_of
+from workerd import procs
+from workerd.core.bounds import Bounds
+from workerd.core.capture import Piece
+from workerd.core.masking import Mask
+from workerd.core.outcome import Outcome, Reason, Verdict, exited, judged, stopped
+from workerd.executors import parley
+from workerd.executors.base import Attempt, Stop, bounds_of, rfc3339
+from workerd.executors.process import GRACE, Child
+from workerd.executors.staying import stayed
+from workerd.limits import at_limit
+from workerd.programs import Begun, Program
+from workerd.sessions import Sessions
+
+_NOT_ITS_OWN: Final = frozenset(
+    {procs.OWN, procs.MARK, "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}
+)
+"""Variables of the worker's that say something of that very process."""
+
+
+class Apart:
+    """Calls handlers in processes of their own."""
+
+    def __init__(
+        self, sessions: Sessions, modules: Sequence[str], secrets: Sequence[Path] = ()
+    ) -> None:
+        """`modules`: those to be imported there; `secrets`: where files of variables may be."""
+        self._sessions = sessions
+        self._modules = modules
+        self._secrets = secrets
+
+    def lacking(self, bounds: Bounds) -> str:
+        """Why a call can't be held to these bounds here; empty when it can."""
+        return self._sessions.lacking(bounds)
+
+    async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
+        """Call it, and stay until nothing of its process is left."""
+        action = attempt.assignment.python
+        try:
+            variables = variables_of(action.env_from, self._secrets)
+            child, ours = self._started(attempt, variables)
+        except ValueError as error:
+            return Outcome(Verdict.FAILED, Reason.EXCEPTION, f"not started: {error}")
+        except OSError as error:
+            told = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+            if at_limit(error):
+                told = f"this worker can't start it: {told}"
+                return Outcome(Verdict.RETURNED, error=told, began=isinstance(error, Begun))
+            return Outcome(Verdict.FAILED, Reason.EXCEPTION, f"not started: {told}")
+        with ours:
+            said, code, output = await self._conversed(child, ours, attempt, stop)
+        if stop.cause is not None:
+            return stopped(stop.cause, output=output)
+        if said is None:
+            crashed = replace(_crashed(code), output=output)
+            return judged(crashed, bounds_of(action.limits), child.excess)
+        return replace(said, error=_masked(said.error, variables), output=output)
+
+    def _started(
+        self, attempt: Attempt, variables: Mapping[str, str]
+    ) -> tuple[Child, socket.socket]:
+        with contextlib.ExitStack() as undone:
+            ours, theirs = socket.socketpair()
+            undone.callback(ours.close)
+            ours.setblocking(False)
+            with theirs:
+                program = self._program(attempt, variables, theirs.fileno())
+                child = Child(program, attempt.key, self._sessions, attempt.tail)
+            undone.pop_all()
+        return child, ours
+
+    def _program(self, attempt: Attempt, variables: Mapping[str, str], stdin: int) -> Program:
+        told = {f"SCHEDD_{name.upper()}": value for name, value in attempt.facts().items()}
+        own = {name: value for name, value in os.environ.items() if name not in _NOT_ITS_OWN}
+        safe_path = ["-P"] if sys.flags.safe_path else []
+        return Program(
+            argv=[sys.executable, *safe_path, "-m", "workerd.handling"],
+            env={
+                **own,
+                **variables,
+                **told,
+                "PYTHONUNBUFFERED": "1",
+                **({"TRACEPARENT": trace} if (trace := attempt.assignment.traceparent) else {}),
+            },
+            cwd=Path.cwd(),
+            stdin=stdin,
+            secrets=[value.encode() for value in variables.values()],
+            lost_kill_after=attempt.kill_after if attempt.dies_with_lease else None,
+            bounds=bounds_of(attempt.assignment.python.limits),
+        )
+
+    async def _conversed(
+        self, child: Child, ours: socket.socket, attempt: Attempt, stop: Stop
+    ) -> tuple[Outcome | None, int, tuple[Piece, ...]]:
+        """What it said of its end, if it did; its exit code; its output."""
+        order = _order(attempt, self._modules)
+        async with asyncio.TaskGroup() as group:
+            listening = group.create_task(
+                _heard(ours, order, attempt, child), name=f"process of run {attempt.key.run}"
+            )
+            try:
+                code, output = await stayed(child, attempt, stop)
+                await asyncio.wait([listening], timeout=GRACE)
+            finally:
+                listening.cancel()
+        return (None if listening.cancelled() else listening.result()), code, output
+
+
+async def _heard(
+    ours: socket.socket, order: parley.Frame, attempt: Attempt, child: Child
+) -> Outcome | None:
+    """Tell it what to do, and listen to the end. None: it never said how it ended."""
+    loop = asyncio.get_running_loop()
+    try:
+        await loop.sock_sendall(ours, order.encoded())
+        while True:
+            kind, told, data = parley.sizes(await _read(loop, ours, parley.HEAD.size))
+            said = parley.frame(kind, await _read(loop, ours, told), await _read(loop, ours, data))
+            attempt.beat()
+            if said.kind == parley.PROGRESS:
+                attempt.progress(parley.progress_in(said))
+            elif said.kind == parley.END:
+                return parley.end_in(said)
+            await asyncio.sleep(0)  # reading what is there already lets nobody else run
+    except parley.Garbled as error:
+        child.kill()
+        told_wrong = f"its process said what can't be meant: {error}"
+        return Outcome(Verdict.FAILED, Reason.EXCEPTION, told_wrong)
+    except OSError:  # it has ended, or never listened
+        return None
+
+
+async def _read(loop: asyncio.AbstractEventLoop, ours: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        more = await loop.sock_recv(ours, size - len(data))
+        if not more:
+            raise ConnectionResetError("it has ended")
+        data += more
+    return bytes(data)
+
+
+def _order(attempt: Attempt, modules: Sequence[str]) -> parley.Frame:
+    given, payload = attempt.assignment, attempt.content
+    context = {
+        "namespace": given.namespace,
+        "job": given.job,
+        "run_id": given.key.run_id,
+        "attempt": given.attempt,
+        "scheduled_at": rfc3339(attempt.scheduled_at),
+        "deadline": rfc3339(attempt.deadline),
+        "fencing_token": given.key.fencing_token,
+        "traceparent": given.traceparent,
+        "worker": attempt.worker,
+    }
+    told = {
+        "path": sys.path,
+        "modules": [*modules],
+        "handler": given.python.handler,
+        "context": context,
+        "json": None if payload is None else payload.json,
+    }
+    return parley.Frame(parley.ORDER, told, b"" if payload is None else payload.data)
+
+
+def _crashed(code: int) -> Outcome:
+    """It ended before the handler had returned; however well."""
+    outcome = exited(code, ())
+    if outcome.verdict is Verdict.SUCCEEDED:
+        outcome = Outcome(Verdict.FAILED, Reason.EXIT_CODE, "exit code 0", exit_code=0)
+    return replace(outcome, error=f"its process ended before it returned: {outcome.error}")
+
+
+def _masked(text: str, variables: Mapping[str, str]) -> str:
+    mask = Mask(value.encode() for value in variables.values())
+    return (mask.feed(text.encode(errors="replace")) + mask.end()).decode(errors="replace")

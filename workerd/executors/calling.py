@@ -1,0 +1,100 @@
+"""A handler's call, wherever it is made: what it is given, and what becomes of what it gives.
+
+    payload → decoded → the handler → returned │ raised → Outcome
+
+Shared by the worker and the processes of handlers (`workerd.handling`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import traceback
+from datetime import timedelta
+from typing import Final
+
+from schedclient import handlers as sdk
+from workerd.core.capture import KEEP
+from workerd.core.outcome import MAX_ERROR, MAX_RESULT, Content, Outcome, Reason, Verdict
+
+NEVER_OUT: Final = (
+    SystemExit,
+    KeyboardInterrupt,
+    GeneratorExit,
+    StopIteration,
+    asyncio.CancelledError,
+)
+"""What would end or hang whoever calls a handler."""
+
+
+class Escaped(Exception):
+    """A handler raised what Python keeps for itself, and what would end or hang its caller."""
+
+
+def decoded(payload: Content | None) -> object:
+    """The payload as a handler gets it. Raises ValueError or RecursionError for what isn't JSON."""
+    if payload is None:
+        return None
+    return json.loads(payload.data) if payload.json else payload.data
+
+
+def called(function: sdk.Handler, payload: object, context: sdk.Context) -> object:
+    """What a plain function returns. Raises what it raises, or Escaped."""
+    try:
+        return function(payload, context)
+    # No exit of a worker, no end of a loop; a future can't even hold a StopIteration.
+    # Nobody cancels a thread: a CancelledError is the handler's own.
+    except NEVER_OUT as error:
+        raise Escaped(repr(error)) from error
+
+
+def unfit(error: Exception) -> Outcome:
+    """The payload isn't what this handler takes: another attempt would find the same."""
+    return Outcome(Verdict.FAILED, Reason.DONT_RETRY, _sayable(str(error)))
+
+
+def returned(answer: object) -> Outcome:
+    """It returned this."""
+    if answer is None:
+        return Outcome(Verdict.SUCCEEDED)
+    if isinstance(answer, bytes):
+        content = Content(answer, json=False)
+    else:
+        try:
+            text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+            content = Content(text.encode(), json=True)
+        except (TypeError, ValueError, RecursionError) as error:
+            wrong = f"its result isn't JSON: {error}"
+            return Outcome(Verdict.FAILED, Reason.DONT_RETRY, wrong)
+    if len(content.data) > MAX_RESULT:
+        wrong = f"its result has {len(content.data)} bytes, more than {MAX_RESULT}"
+        return Outcome(Verdict.FAILED, Reason.DONT_RETRY, wrong)
+    return Outcome(Verdict.SUCCEEDED, result=content)
+
+
+def raised(error: Exception) -> Outcome:
+    """It raised this; the traceback is the caller's to show."""
+    told = error.__cause__ if isinstance(error, Escaped) and error.__cause__ else error
+    text = _sayable(f"{type(told).__name__}: {told}")
+    if isinstance(error, sdk.DontRetry):
+        return Outcome(Verdict.FAILED, Reason.DONT_RETRY, text)
+    wait = _wait(error.seconds) if isinstance(error, sdk.RetryAfter) else None
+    return Outcome(Verdict.FAILED, Reason.EXCEPTION, text, retry_after=wait)
+
+
+def trace(error: Exception) -> bytes:
+    """Its traceback, as much as is kept of output."""
+    return "".join(traceback.format_exception(error)).encode(errors="backslashreplace")[-KEEP:]
+
+
+def _sayable(text: str) -> str:
+    """A text of whole characters: a field of a message takes no others."""
+    return text[:MAX_ERROR].encode(errors="replace").decode()
+
+
+def _wait(seconds: float) -> timedelta | None:
+    """None for what is no time at all, such as a NaN: the job's own policy decides then."""
+    try:
+        return max(timedelta(seconds=seconds), timedelta())
+    except (TypeError, ValueError, OverflowError):
+        return None

@@ -1,0 +1,105 @@
+"""Executors of others: each entry point of `schedd.executors` that this worker's packages have.
+
+    plugin: {executor: sqlite, config: {…}}  ─→ action "plugin/sqlite" ─→ config fits ─→ its `run`
+
+Invariants
+- They run as handlers do, on the loop or in a thread; what one raises is its own run's outcome.
+- One that can't be loaded keeps the worker from starting: runs would wait for it without a word.
+- What a config may say is the plug-in's to know: it is checked here, not where jobs are stored.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final
+
+from schedclient.executors import GROUP, Executor
+from schedkit.errors import Misconfigured
+from schedproto.v1 import worker_service_pb2 as pb
+from workerd.core.outcome import Outcome
+from workerd.executors.base import Attempt, Stop, content_of
+from workerd.executors.calling import decoded, raised, unfit
+from workerd.executors.fitting import Misfit, fit_of
+from workerd.executors.python import Caller
+
+PREFIX: Final = "plugin/"
+"""Before its name, in what a worker says that it can do."""
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
+
+
+class Plugin:
+    """One of them, as an executor of this worker."""
+
+    def __init__(self, executor: Executor, caller: Caller) -> None:
+        """Raises TypeError: by its annotations nothing can be read."""
+        self.executor = executor
+        self._caller = caller
+        self._config = fit_of(executor.run, 0, "config")
+        self._payload = fit_of(executor.run, 1)
+
+    def objection(self, assignment: pb.Assignment) -> str:
+        """It can do what it is told, as far as can be seen here."""
+        del assignment
+        return ""
+
+    async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
+        """Have it carry out."""
+        given = attempt.assignment.plugin
+        try:
+            config = self._config(decoded(content_of(given.config)))
+            self.executor.check(config)
+        except (Misfit, ValueError, RecursionError) as error:
+            return unfit(error)
+        except Exception as error:  # noqa: BLE001 - a bug of its own is its run's outcome
+            return raised(error)
+        run = partial(self.executor.run, config)
+        loop = inspect.iscoroutinefunction(self.executor.run)
+        return await self._caller.call(run, self._payload, attempt, stop, loop=loop)
+
+
+def found() -> Mapping[str, EntryPoint]:
+    """Those that are installed, by name.
+
+    Raises:
+        Misconfigured: two have one name, or a name can't be one.
+    """
+    named: dict[str, EntryPoint] = {}
+    for each in entry_points(group=GROUP):
+        if not _NAME.fullmatch(each.name):
+            raise Misconfigured(f"executors: {each.name!r} must match {_NAME.pattern}")
+        if named.get(each.name, each) != each:
+            values = f"{named[each.name].value} and {each.value}"
+            raise Misconfigured(f"executors: {each.name!r} is given twice: {values}")
+        named[each.name] = each
+    return named
+
+
+def loaded(points: Mapping[str, EntryPoint], caller: Caller) -> Mapping[str, Plugin]:
+    """One of each, by its action.
+
+    Raises:
+        Misconfigured: one can't be imported or made, or isn't an executor.
+    """
+    return {f"{PREFIX}{name}": _loaded(name, point, caller) for name, point in points.items()}
+
+
+async def close(plugins: Iterable[Plugin]) -> None:
+    """Each lets go of what it holds."""
+    for each in plugins:
+        await each.executor.close()
+
+
+def _loaded(name: str, point: EntryPoint, caller: Caller) -> Plugin:
+    try:
+        executor = point.load()()
+        if not isinstance(executor, Executor):
+            raise TypeError(f"{executor!r} is no schedclient.executors.Executor")
+        return Plugin(executor, caller)
+    except Exception as error:  # it is another's code and may raise anything
+        raise Misconfigured(
+            f"executors: can't load {name!r} ({point.value}): {type(error).__name__}: {error}"
+        ) from error
