@@ -118,6 +118,9 @@ class Run(Value):
     tenure: str | None
     excluded_by: str | None
     redrive_of: str | None
+    parent_run_id: str | None
+    target: str | None
+    children: int
 
     @property
     def ended(self) -> bool:

@@ -61,7 +61,7 @@ SET_BY_CLUSTER = (
 OF_INSTANTS = ("start", "end", "jitter", "catch_up", "exclude")
 """Fields that say something of a schedule's instants; `on_demand` has none."""
 
-LEVEL = 6
+LEVEL = 7
 """Of definitions. Members that know less leave a job alone whose definition needs it."""
 
 SINCE_LEVEL_2 = ("max_runs", "pause_after_failures")
@@ -114,6 +114,8 @@ def spec_of(job: job_pb2.Job) -> job_pb2.Job:
 def _level(spec: job_pb2.Job) -> int:
     """The least version of definitions that knows all that this one says."""
     plain: Message = spec
+    if spec.placement == job_pb2.PLACEMENT_BROADCAST:
+        return 7
     if any(_says(plain, path) for path in SINCE_LEVEL_6):
         return 6
     words = (*spec.retry.retry_on, *spec.retry.fail_on)

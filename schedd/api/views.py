@@ -113,6 +113,9 @@ def run_message(record: RunRecord) -> run_pb2.Run:
         tenure=str(record.fired_by) if record.fired_by else "",
         excluded_by=record.excluded_by,
         redrive_of=str(record.redrive_of) if record.redrive_of else "",
+        parent_run_id=str(run.parent) if run.parent else "",
+        target=run.target or "",
+        children=run.children or 0,
     )
 
 

@@ -88,7 +88,8 @@ class Crowds:
         if counted:  # turns were given back: schedules that had ended by them may go on
             self._nudges.jobs_changed([(job, crowds[job].shard) for job in counted])
         for run in parted.cancelled:
-            self._workers.cancel(run, kill=run.killing)
+            if run.incarnation is not None:  # else a broadcast, whose children are told
+                self._workers.cancel(run, kill=run.killing)
         self._nudges.runs_changed(
             [*(key.run_id for key, _ in parted.ended), *(r.key.run_id for r in parted.cancelled)]
         )
@@ -103,13 +104,19 @@ class Crowds:
 
 
 def crowded(runs: Sequence[LiveRun]) -> list[LiveRun]:
-    """Those of jobs of which one run never had a token and another one is there."""
+    """Those of jobs of which one run never had a token and another one is there. Children of
+    broadcasts are in nobody's way.
+    """
     seen: set[JobId] = set()
     several: set[JobId] = set()
     waiting: set[JobId] = set()
     for run in runs:
+        if run.parent is not None:
+            continue
         (several if run.job_id in seen else seen).add(run.job_id)
         if run.token == NO_TOKEN:
             waiting.add(run.job_id)
     several &= waiting
-    return [run for run in runs if run.job_id in several] if several else []
+    if not several:
+        return []
+    return [run for run in runs if run.job_id in several and run.parent is None]

@@ -22,17 +22,28 @@ def timer(row: Sequence[Any]) -> Timer:
 
 RUN_COLUMNS = """r.scheduled_at, r.run_id, r.job_id, r.shard, r.state, r.priority, r.due_at,
     r.ready_at, r.attempt, r.losses, r.token, r.worker, r.incarnation, r.start_by, r.started_at,
-    r.generation, r.cancelling, r.killing, r.overlap, r.created_at"""
-RUN_WIDTH = 20
+    r.generation, r.cancelling, r.killing, r.overlap, r.created_at, r.parent, r.target,
+    r.children"""
+RUN_WIDTH = 23
 
 
 def live_run(row: Sequence[Any], start: int = 0) -> LiveRun:
     """From `RUN_COLUMNS`."""
     at, run_id, job_id, shard, state, priority, *rest = row[start : start + RUN_WIDTH]
-    if rest[-2] is not None:
-        rest[-2] = Overlap(rest[-2])
-    key = RunKey(at, run_id)
-    return LiveRun(key, job_id, shard, State(state), Priority(priority), *rest)
+    *rest, overlap, created_at, parent, target, children = rest
+    return LiveRun(
+        RunKey(at, run_id),
+        job_id,
+        shard,
+        State(state),
+        Priority(priority),
+        *rest,
+        overlap=overlap and Overlap(overlap),
+        created_at=created_at,
+        parent=parent,
+        target=target,
+        children=children,
+    )
 
 
 INCARNATION_COLUMNS = """id, worker, spool_id, host, version, slots, labels, handlers, actions,

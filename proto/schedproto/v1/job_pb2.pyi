@@ -59,6 +59,7 @@ class _PlacementEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     PLACEMENT_PACK: _Placement.ValueType  # 2
     PLACEMENT_STICKY: _Placement.ValueType  # 3
     PLACEMENT_BROADCAST: _Placement.ValueType  # 4
+    """A child run for each worker that could do it; the run itself goes to none, and ends with them."""
 
 class Placement(_Placement, metaclass=_PlacementEnumTypeWrapper): ...
 
@@ -67,6 +68,7 @@ PLACEMENT_SPREAD: Placement.ValueType  # 1
 PLACEMENT_PACK: Placement.ValueType  # 2
 PLACEMENT_STICKY: Placement.ValueType  # 3
 PLACEMENT_BROADCAST: Placement.ValueType  # 4
+"""A child run for each worker that could do it; the run itself goes to none, and ends with them."""
 global___Placement = Placement
 
 class _Delivery:
