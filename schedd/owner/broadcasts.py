@@ -97,8 +97,9 @@ class Broadcasts:
             known = await self._catalogue.newest({run.job_id for run in runs})
             there = await self._there()
             done = await self._store.done([run.key for run in runs])
-        finally:
-            self._board.ready.add(runs)  # until it is known for whom they are
+        finally:  # they wait, until it is known for whom they are
+            for run in runs:
+                self._board.ready.add([run], self._catalogue.need_of(run))
         now = self._clock.now()
         for run in runs:
             entry = known.get(run.job_id)
