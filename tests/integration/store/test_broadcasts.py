@@ -112,7 +112,7 @@ async def test_asked_for_twice_it_begins_once(world: World) -> None:
 
 
 async def test_an_owner_that_was_replaced_begins_and_ends_nothing(world: World) -> None:
-    """P3.22, P1.1"""
+    """P3.22"""
     stale = await world.member()
     _, first = await fired(world, stale)
     _, second = await fired(world, stale)
@@ -177,6 +177,7 @@ async def test_what_failed_is_counted_named_and_counts_once(world: World) -> Non
 
 
 async def test_cancelled_it_takes_its_children_with_it(world: World) -> None:
+    """P3.22"""
     me = await world.member()
     _, run = await fired(world, me)
     parent, children = await begun(me, run)
@@ -223,7 +224,7 @@ async def test_overlap_counts_the_parent_alone(world: World) -> None:
 
 
 async def test_children_take_turns_in_their_pool_and_the_parent_none(world: World) -> None:
-    """P3.21: the limit is of what runs."""
+    """The limit is of what runs."""
     me = await world.member()
     pool, here = pool_key("default", "disks"), shard_of_pool("default", "disks")
     await me.store.pools.set("default", "disks", 2, None, 0, "ann", ok("set"))
@@ -255,6 +256,7 @@ async def test_what_waits_of_a_paused_job_waits_and_nothing_of_it_is_skipped(
 
 @pytest.mark.parametrize("ends", ["lost", "given back"])
 async def test_a_child_goes_back_for_its_own_worker_alone(world: World, ends: str) -> None:
+    """P3.22"""
     me = await world.member()
     _, run = await fired(world, me)
     _, children = await begun(me, run, "w1")
