@@ -246,6 +246,8 @@ def waits_late(services: Services, definition: Definition) -> str:
 
 
 async def _overlap(services: Services, record: RunRecord, definition: Definition) -> list[Check]:
+    if record.apart:
+        return []
     policy = policy_of(record.run, definition)
     limit = 1 if policy is not Overlap.ALLOW else 0
     if policy is definition.overlap:

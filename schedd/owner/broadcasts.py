@@ -9,6 +9,7 @@ soon after an attempt has ended here, is what ends it (`store/broadcasting.py`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final
@@ -29,9 +30,12 @@ from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
 from schedd.ports import ClusterClock, Nudges, OwnerStore
 from schedkit.clock import boottime
+from schedkit.errors import Unavailable
 from schedkit.tasks import Loop
 
-AT_ONCE: Final = 100
+log = logging.getLogger(__name__)
+
+AT_ONCE: Final = 500
 """Broadcasts that one round looks at."""
 CHILDREN_AT_ONCE: Final = 1_000
 """Past so many children a transaction begins no other broadcast."""
@@ -97,6 +101,10 @@ class Broadcasts:
             known = await self._catalogue.newest({run.job_id for run in runs})
             there = await self._there()
             done = await self._store.done([run.key for run in runs])
+        except Unavailable as away:  # the others don't wait for that
+            log.warning("couldn't see whom broadcasts are for: %s", away)
+            self._try_at = boottime() + TRY_EVERY
+            return []
         finally:  # they wait, until it is known for whom they are
             for run in runs:
                 self._board.ready.add([run], self._catalogue.need_of(run))
