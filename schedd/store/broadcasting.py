@@ -7,6 +7,7 @@
 Invariants
 - A child's id is reckoned from its parent's and its worker's name: however often, there is one.
   All of them are made when the parent goes from PENDING to RUNNING, and none later.
+- A child has its parent's nominal instant, so that both are in one partition.
 - Whoever ends a child need not know of parents: their end is judged on rows, under the lock of
   their shard, and the UPDATE compares the state. So each ends once, whoever owns it.
 """
@@ -86,15 +87,18 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT count(*) AS live, count(*) FILTER (WHERE NOT c.cancelling OR p.killing > c.killing)
       AS untold FROM runs c
-    WHERE c.parent = p.run_id AND c.state IN ('PENDING', 'RUNNING', 'RETRYING')
+    WHERE c.parent = p.run_id AND c.scheduled_at = p.scheduled_at
+      AND c.state IN ('PENDING', 'RUNNING', 'RETRYING')
 ) c
 WHERE p.state = 'RUNNING' AND p.children IS NOT NULL
   AND (c.live = 0 OR p.cancelling AND c.untold > 0)
 """
 
 FAMILY = """
-SELECT r.scheduled_at, r.run_id FROM unnest(%(runs)s::uuid[]) b(run_id)
-JOIN runs r ON r.parent = b.run_id WHERE r.state IN ('PENDING', 'RUNNING', 'RETRYING')
+SELECT r.scheduled_at, r.run_id
+FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[]) b(scheduled_at, run_id)
+JOIN runs r ON r.parent = b.run_id AND r.scheduled_at = b.scheduled_at
+WHERE r.state IN ('PENDING', 'RUNNING', 'RETRYING')
 """
 
 CANCEL = f"""
@@ -106,8 +110,8 @@ WITH told AS (
             ELSE statement_timestamp() END
     FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[]) b(scheduled_at, run_id)
     JOIN runs p ON p.scheduled_at = b.scheduled_at AND p.run_id = b.run_id
-    WHERE c.parent = p.run_id AND p.cancelling AND p.state = 'RUNNING'
-      AND p.shard = ANY (%(shards)s::int[])
+    WHERE c.parent = p.run_id AND c.scheduled_at = p.scheduled_at
+      AND p.cancelling AND p.state = 'RUNNING' AND p.shard = ANY (%(shards)s::int[])
       AND c.state IN ('PENDING', 'RUNNING', 'RETRYING')
       AND (NOT c.cancelling OR p.killing > c.killing)
     RETURNING c.*
@@ -123,7 +127,8 @@ ENDED = """
 SELECT p.run_id, p.cancelling, p.reason, t.job_id IS NULL AS deleted, c.target, c.state, c.reason
 FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[]) b(scheduled_at, run_id)
 JOIN runs p ON p.scheduled_at = b.scheduled_at AND p.run_id = b.run_id
-JOIN runs c ON c.parent = p.run_id LEFT JOIN timers t ON t.job_id = p.job_id
+JOIN runs c ON c.parent = p.run_id AND c.scheduled_at = p.scheduled_at
+LEFT JOIN timers t ON t.job_id = p.job_id
 WHERE p.state = 'RUNNING' AND p.children IS NOT NULL AND p.shard = ANY (%(shards)s::int[])
 """
 """A statement of its own, after CANCEL: it sees who has ended by that."""

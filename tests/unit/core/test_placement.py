@@ -80,7 +80,7 @@ def test_a_sticky_job_goes_to_the_same_worker_until_that_is_full_or_gone() -> No
 
 
 def test_who_refused_a_job_is_asked_again_only_where_nobody_else_is() -> None:
-    for placement in Placement:
+    for placement in (Placement.SPREAD, Placement.PACK, Placement.STICKY):
         job = replace(PROBE, placement=placement, generation=3)
         old, new = offers(({}, 8), ({}, 1))
         for offer, other in ((old, new), (new, old)):
