@@ -80,8 +80,8 @@ def children(client: SyncClient, run: Run) -> dict[str, Run]:
     return {str(one.target): one for one in found}
 
 
-def ended(client: SyncClient, run: Run, seconds: float = 60) -> Run:
-    return client.runs.wait(run, timeout=seconds)
+def ended(client: SyncClient, run: Run) -> Run:
+    return client.runs.wait(run, timeout=2 * PATIENCE)
 
 
 def test_each_that_matches_has_it_once_an_instant(
@@ -204,7 +204,7 @@ def test_killed_right_after_it_began_no_child_is_lost_or_doubled(
     run = client.jobs.trigger(name)
 
     wait_until(lambda: not ticket.exists(), PATIENCE, "its owner to die")
-    last = ended(client, run, 90)
+    last = ended(client, run)
     assert (last.state, last.children) == ("SUCCEEDED", 2)
     assert sorted(children(client, run)) == SSD
     assert Counter(start.worker for start in probe.starts()) == {"w1": 1, "w2": 1}
