@@ -264,14 +264,14 @@ class LiveRun:
     """What its trigger said; None: as its job says."""
     created_at: datetime | None = field(default=None, compare=False)
     """When it was made; None: just now."""
-    paced: bool = False
-    """It is late, and a bounded number of such goes in a second. Who fired it knows; rows don't."""
     parent: RunId | None = None
     """The run of a broadcast that it belongs to (`core/broadcast.py`)."""
     target: str | None = None
     """The name of the one worker that it is for."""
     children: int | None = None
     """It is a broadcast that has begun, with so many children; no worker has it."""
+    paced: bool = False
+    """It is late, and a bounded number of such goes in a second. Who fired it knows; rows don't."""
 
     @property
     def late(self) -> bool:

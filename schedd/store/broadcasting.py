@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from schedd.core.broadcast import Child, Closed, Closing, End, end_of
 from schedd.core.ids import IncarnationId, RunId, ShardId, TenureId, child_run_id
@@ -225,7 +225,7 @@ def close(
     )
 
 
-def _ends(rows: Iterable[Row[Any]]) -> dict[RunId, End]:
+def _ends(rows: Iterable[Sequence[Any]]) -> dict[RunId, End]:
     """How those end of which no child is left."""
     children: dict[RunId, list[Child]] = defaultdict(list)
     parents: dict[RunId, tuple[Reason | None, bool]] = {}

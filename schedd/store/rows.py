@@ -30,20 +30,10 @@ RUN_WIDTH = 23
 def live_run(row: Sequence[Any], start: int = 0) -> LiveRun:
     """From `RUN_COLUMNS`."""
     at, run_id, job_id, shard, state, priority, *rest = row[start : start + RUN_WIDTH]
-    *rest, overlap, created_at, parent, target, children = rest
-    return LiveRun(
-        RunKey(at, run_id),
-        job_id,
-        shard,
-        State(state),
-        Priority(priority),
-        *rest,
-        overlap=overlap and Overlap(overlap),
-        created_at=created_at,
-        parent=parent,
-        target=target,
-        children=children,
-    )
+    if rest[-5] is not None:
+        rest[-5] = Overlap(rest[-5])
+    key = RunKey(at, run_id)
+    return LiveRun(key, job_id, shard, State(state), Priority(priority), *rest)
 
 
 INCARNATION_COLUMNS = """id, worker, spool_id, host, version, slots, labels, handlers, actions,
