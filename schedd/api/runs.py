@@ -168,7 +168,7 @@ async def cancel_run(
             reason="RUN_ENDED",
             remedy="there is nothing left to cancel",
         )
-    if cancelled.run.state is State.RUNNING and cancelled.run.children is None:
+    if cancelled.run.state is State.RUNNING:
         services.lines.cancel(cancelled.run)
     services.nudges.runs_changed([run_id])
     services.nudges.runs_ready([cancelled.run.shard])

@@ -88,8 +88,7 @@ class Crowds:
         if counted:  # turns were given back: schedules that had ended by them may go on
             self._nudges.jobs_changed([(job, crowds[job].shard) for job in counted])
         for run in parted.cancelled:
-            if run.incarnation is not None:  # else a broadcast, whose children are told
-                self._workers.cancel(run, kill=run.killing)
+            self._workers.cancel(run, kill=run.killing)
         self._nudges.runs_changed(
             [*(key.run_id for key, _ in parted.ended), *(r.key.run_id for r in parted.cancelled)]
         )

@@ -194,7 +194,7 @@ class Rescue:
             self._ready()
         await self._put(runs)
         for run in runs:
-            if run.cancelling and run.state is State.RUNNING and run.incarnation is not None:
+            if run.cancelling and run.state is State.RUNNING:
                 self._workers.cancel(run, kill=run.killing)
 
     async def _put(self, runs: Sequence[LiveRun]) -> None:

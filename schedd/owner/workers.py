@@ -259,7 +259,9 @@ class Workers:
                 task.cancel()
 
     def cancel(self, run: LiveRun, *, kill: bool = False) -> None:
-        """Have its worker end a run."""
+        """Have its worker end a run. A broadcast has none: its children are told."""
+        if run.incarnation is None:
+            return
         attached = self._of(run)
         if attached is not None:
             attached.line.cancel(run.key, run.token, kill=kill)
