@@ -41,13 +41,15 @@ class Runs:
         worker: str = "",
         trigger: str | None = None,
         backfill: str = "",
+        parent: str = "",
         after: When | None = None,
         before: When | None = None,
         limit: int | None = None,
         deadline: float | None = None,
     ) -> AsyncIterator[Run]:
         """Yield runs, newest first; `after` and `before` are of the nominal instant; `trigger` is
-        schedule, manual, submit, backfill or redrive, `backfill` an id.
+        schedule, manual, submit, backfill or redrive, `backfill` an id. Children of a broadcast are
+        among them if its id is given, as `parent`, or their `worker`.
         """
         filters = wire.ListRunsRequest(
             namespace=self._namespace,
@@ -55,6 +57,7 @@ class Runs:
             worker=worker,
             trigger=_trigger(trigger),
             backfill_id=backfill,
+            parent_run_id=parent,
             states=_states(states),
             scheduled_after=when_message(after, "after"),
             scheduled_before=when_message(before, "before"),

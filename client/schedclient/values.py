@@ -130,6 +130,9 @@ class Run(Value):
     excluded_by: str | None
     redrive_of: str | None
     progress: RunProgress | None
+    parent_run_id: str | None
+    target: str | None
+    children: int
 
     @property
     def ended(self) -> bool:

@@ -119,6 +119,15 @@ RUNS: Final[Sequence[Column[Run]]] = (
     Column("TRIGGER", lambda run: run.trigger, wide=True),
     Column("TOKEN", lambda run: run.fencing_token or "", wide=True),
 )
+CHILDREN: Final[Sequence[Column[Run]]] = (
+    Column("CHILD", lambda run: run.run_id),
+    Column("FOR WORKER", lambda run: run.target),
+    Column("STATE", lambda run: run.state),
+    Column("REASON", lambda run: run.reason),
+    Column("ATTEMPT", lambda run: run.attempt),
+    Column("EXIT", lambda run: run.exit_code),
+    Column("ERROR", lambda run: run.error),
+)
 ATTEMPTS: Final[Sequence[Column[Attempt]]] = (
     Column("ATTEMPT", lambda one: one.attempt),
     Column("STATE", lambda one: one.state),

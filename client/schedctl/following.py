@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import click
 
-from schedclient import Client, DeadlineExceeded, Result, Run
+from schedclient import Client, DeadlineExceeded, FailedPrecondition, Result, Run
 from schedctl.columns import progress
 from schedctl.output import MARKS, length, message
 from schedctl.session import Session
@@ -41,7 +41,7 @@ async def stay(session: Session, client: Client, run: Run, *, follow: bool) -> R
         run = await wait(session, client, run)
         await print_output(client, run)
         return run
-    printing = asyncio.create_task(print_logs(client, run.run_id, follow=True), name="logs")
+    printing = asyncio.create_task(_print_any(client, run.run_id, follow=True), name="logs")
     try:
         run = await wait(session, client, run)
         await printing
@@ -100,13 +100,23 @@ async def print_logs(client: Client, run_id: str, *, token: int = 0, follow: boo
 
 async def print_output(client: Client, run: Run) -> None:
     """What an ended run wrote, and what it returned (a handler's value, an answer's body)."""
-    await print_logs(client, run.run_id)
+    await _print_any(client, run.run_id)
     await print_returned(client, run)
+
+
+async def _print_any(client: Client, run_id: str, *, follow: bool = False) -> None:
+    """As `print_logs`; of a broadcast, which writes nothing itself, who does."""
+    try:
+        await print_logs(client, run_id, follow=follow)
+    except FailedPrecondition as refused:
+        if refused.reason != "IS_BROADCAST":
+            raise
+        message(str(refused))
 
 
 async def print_returned(client: Client, run: Run) -> None:
     """What an ended run returned, if it is of a kind that does."""
-    if run.succeeded and run.exit_code is None:
+    if run.succeeded and run.exit_code is None and not run.children:
         print_result(await client.runs.result(run.run_id))
 
 

@@ -12,7 +12,7 @@ import math
 from typing import Final
 from uuid import UUID, uuid4
 
-from schedd.api import paging, pools, stored_jobs, validation, views
+from schedd.api import broadcasts, paging, pools, stored_jobs, validation, views
 from schedd.api.definitions import stored_definition
 from schedd.api.errors import (
     CallError,
@@ -128,6 +128,7 @@ async def retry_run(
         raise NotFound(
             f"there is no run {run_id}", reason="NO_SUCH_RUN", remedy="see `schedctl run list`"
         )
+    broadcasts.check_no_child(found)
     _check_again(found)
     entry = caller.audit("retry", f"run/{run_id}", request.request_id)
     made: RunRecord | Conflict | None = None

@@ -115,7 +115,8 @@ def spec_of(job: job_pb2.Job) -> job_pb2.Job:
 def _level(spec: job_pb2.Job) -> int:
     """The least version of definitions that knows all that this one says."""
     plain: Message = spec
-    if any(_says(plain, path) for path in SINCE_LEVEL_7):
+    everywhere = spec.placement == job_pb2.PLACEMENT_BROADCAST
+    if everywhere or any(_says(plain, path) for path in SINCE_LEVEL_7):
         return 7
     if any(_says(plain, path) for path in SINCE_LEVEL_6):
         return 6

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection
 from typing import Final
 
+from schedd.api import broadcasts
 from schedd.api.services import Services
 from schedd.core.ids import NO_TOKEN, RunId, Token
 from schedd.core.lifecycle import LIVE, State
@@ -82,6 +83,8 @@ async def followed(
                         yield rest
             if run.state not in LIVE or (asked and asked in told):
                 return
+            if run.children is not None:  # it has just begun
+                raise await broadcasts.no_log(services, record)
             if running and (not asked or running == asked):
                 reach = reached.setdefault(running, Reached(running))
                 async for piece in _as_it_comes(services, run, reach, changes):

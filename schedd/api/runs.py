@@ -7,7 +7,17 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID, uuid4
 
-from schedd.api import backfilling, definitions, logs, notices, paging, pools, validation, views
+from schedd.api import (
+    backfilling,
+    broadcasts,
+    definitions,
+    logs,
+    notices,
+    paging,
+    pools,
+    validation,
+    views,
+)
 from schedd.api.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -99,6 +109,7 @@ async def list_runs(
         size + 1,
         views.trigger_of(request.trigger),
         backfilling.of_run(request.backfill_id),
+        _run_id(request.parent_run_id, "parent_run_id") if request.parent_run_id else None,
     )
     page = rows[:size]
     last = page[-1].run.key if rows[size:] else None
@@ -148,7 +159,9 @@ async def watch_runs(
 async def cancel_run(
     services: Services, caller: Caller, request: run_service_pb2.CancelRunRequest
 ) -> run_pb2.Run:
-    """End a run: at once while it waits, by its worker while it runs. Twice is fine."""
+    """End a run: at once while it waits, by its worker while it runs. Twice is fine. A broadcast
+    that has begun ends with its children, which its shard's owner cancels.
+    """
     validation.check_note(request.reason, "reason")
     record = await _find(services, request.run_id)
     run_id = record.run.key.run_id
@@ -205,6 +218,8 @@ async def read_logs(
     """What an attempt has written; followed, what its run writes until it has ended."""
     del caller
     record = await _find(services, request.run_id)
+    if record.run.children is not None:
+        raise await broadcasts.no_log(services, record)
     run_id, token = record.run.key.run_id, Token(request.fencing_token)
     if request.follow:
         async for piece in logs.followed(services, run_id, token):
@@ -236,11 +251,11 @@ async def _find_all(services: Services, texts: Sequence[str]) -> set[RunId]:
     return found
 
 
-def _run_id(text: str) -> RunId:
+def _run_id(text: str, field: str = "run_id") -> RunId:
     try:
         return RunId(UUID(text))
     except ValueError:
-        raise _wrong("run_id", f"{text[:60]!r} isn't the id of a run") from None
+        raise _wrong(field, f"{text[:60]!r} isn't the id of a run") from None
 
 
 async def _find(services: Services, text: str) -> RunRecord:

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from schedd.api import actions, excluding, notices
 from schedd.api.definitions import OF_INSTANTS, compiled, definition_of, instant, seconds
-from schedd.api.errors import Unbuilt, Violation, refuse
+from schedd.api.errors import Violation, refuse
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.api.wellformed import MOST_TOLD
 from schedd.core import failures, zones
@@ -61,8 +61,6 @@ def check(
     `known` to be wrong is borne with. `calendars` are those that it names, as far as there are any.
     """
     refuse_unbuilt(job)
-    if job.placement == job_pb2.PLACEMENT_BROADCAST:
-        raise Unbuilt("placement: broadcast")
     found = faults(job, now, scheduled=scheduled, calendars=calendars)
     unknown = (each for each in found if each not in known)
     refuse([*islice(unknown, MOST_TOLD)], "INVALID_JOB")
@@ -149,6 +147,9 @@ def faults(
             yield Violation("labels", f"{key[:140]!r} isn't a key: {_KEY}")
     yield from _match_violations("require", job.require)
     yield from _match_violations("prefer", job.prefer)
+    if job.prefer and job.placement == job_pb2.PLACEMENT_BROADCAST:
+        problem = "means nothing with placement: broadcast: all that can do it have a run each"
+        yield Violation("prefer", problem)
     yield from actions.violations(job)
     yield from notices.violations(job)
     yield from note_violations(job.pause_note, "pause_note")

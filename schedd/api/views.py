@@ -114,6 +114,9 @@ def run_message(record: RunRecord, progress: run_pb2.RunProgress | None = None) 
         excluded_by=record.excluded_by,
         redrive_of=str(record.redrive_of) if record.redrive_of else "",
         progress=progress,
+        parent_run_id=str(run.parent) if run.parent else "",
+        target=run.target or "",
+        children=run.children or 0,
     )
 
 

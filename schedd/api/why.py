@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from schedd.api import definitions, standing, views
+from schedd.api import broadcasts, definitions, standing, views
 from schedd.api.services import Services
 from schedd.core import labels
 from schedd.core.ids import NO_TOKEN, JobId
@@ -40,6 +40,8 @@ ENDS: Final = {
     "WORKER_LOST": "its worker was lost, and the job says delivery: at_most_once",
     "TOO_MANY_LOSSES": "it lost its worker too often",
     "DONT_RETRY": "it said itself that trying again is no use",
+    "CHILDREN_FAILED": "on some of the workers that it was for it didn't succeed: see `schedctl run"
+    " list --parent` for its children",
     "BY_USER": "somebody cancelled it",
     "BY_OVERLAP": "a newer run of the job took its place, for overlap: cancel_other or"
     " terminate_other",
@@ -52,13 +54,18 @@ async def explain(services: Services, record: RunRecord) -> run_service_pb2.Expl
     run = record.run
     if run.state not in LIVE:
         return _ended(record)
+    if run.state is State.RUNNING and run.children is not None:
+        return await broadcasts.explained(services, record)
     if run.state is State.RUNNING:
         return _answer(f"It runs: {_under_way(record)}.", [])
     braked = await _cluster(services)
     checks = [*_seen(services), *braked, *_waits(services, record)]
     definition = await _definition(services, run.job_id)
     if definition is not None:
-        checks += [*await _overlap(services, record, definition), *_needs(services, definition)]
+        checks += [
+            *await _overlap(services, record, definition),
+            *_needs(services, record.run, definition),
+        ]
         checks += await _pool(services, definition)
         checks += _late(services, record.run, definition)
     wrong = next((check for check in checks if check.remedy), None)
@@ -90,6 +97,8 @@ async def _cluster(services: Services) -> list[Check]:
 def _ended(record: RunRecord) -> run_service_pb2.ExplainRunResponse:
     run = record.run
     why = ENDS.get(record.reason or "", "")
+    if record.reason == Reason.WORKER_LOST and run.parent is not None:
+        why = f"it is for worker {run.target} alone, which didn't come back, or was lost with it"
     if record.reason == Reason.CALENDAR and record.excluded_by:
         why = f"its instant is excluded by {record.excluded_by}"
     elif record.excluded_by:
@@ -162,9 +171,14 @@ async def _pool(services: Services, definition: Definition) -> list[Check]:
     ]
 
 
-def _needs(services: Services, definition: Definition) -> list[Check]:
+def _needs(services: Services, run: LiveRun, definition: Definition) -> list[Check]:
     workers = services.lines.workers()
-    need = need_of(definition)
+    need = need_of(definition, run)
+    if need.worker is not None:
+        return broadcasts.waits_for(need, workers)
+    if need.each:
+        need = replace(need, each=False)
+        workers = [one for one in workers if not one.draining]
     fit = [one for one in workers if able(one.incarnation, need)]
     what = f"handler {definition.handler!r}" if definition.handler else f"{definition.action} jobs"
     if not fit and any(able(one.incarnation, replace(need, require=())) for one in workers):
@@ -180,6 +194,9 @@ def _needs(services: Services, definition: Definition) -> list[Check]:
                 remedy="schedctl worker list",
             )
         ]
+    if need_of(definition, run).each:
+        answer = f"{len(fit)} can run it, and each is to have a run of its own"
+        return [Check(question="Is there a worker for it?", answer=answer)]
     free = [one for one in fit if one.free >= definition.slots and not one.draining]
     checks = [Check(question="Is there a worker for it?", answer=f"{len(fit)} can run it")]
     if not free:
@@ -229,6 +246,8 @@ def waits_late(services: Services, definition: Definition) -> str:
 
 
 async def _overlap(services: Services, record: RunRecord, definition: Definition) -> list[Check]:
+    if record.apart:
+        return []
     policy = policy_of(record.run, definition)
     limit = 1 if policy is not Overlap.ALLOW else 0
     if policy is definition.overlap:

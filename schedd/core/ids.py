@@ -48,6 +48,11 @@ def redriven_run_id(run: RunId) -> RunId:
     return RunId(uuid5(run, "redrive"))
 
 
+def child_run_id(parent: RunId, worker: str) -> RunId:
+    """The id of a broadcast's run for the worker of this name: of one parent there is one."""
+    return RunId(uuid5(parent, f"child/{worker}"))
+
+
 def backfilled_run_id(backfill: BackfillId, nominal: datetime) -> RunId:
     """The id of a backfill's run of one nominal instant (aware): not that of the schedule's own."""
     return RunId(uuid5(backfill, nominal.astimezone(UTC).isoformat(timespec="microseconds")))

@@ -61,6 +61,8 @@ class Placement(StrEnum):
     SPREAD = "SPREAD"
     PACK = "PACK"
     STICKY = "STICKY"
+    BROADCAST = "BROADCAST"
+    """No choice: a run for each (`core/broadcast.py`)."""
 
 
 class CatchUpPolicy(StrEnum):
@@ -262,6 +264,12 @@ class LiveRun:
     """What its trigger said; None: as its job says."""
     created_at: datetime | None = field(default=None, compare=False)
     """When it was made; None: just now."""
+    parent: RunId | None = None
+    """The run of a broadcast that it belongs to (`core/broadcast.py`)."""
+    target: str | None = None
+    """The name of the one worker that it is for."""
+    children: int | None = None
+    """It is a broadcast that has begun, with so many children; no worker has it."""
     paced: bool = False
     """It is late, and a bounded number of such goes in a second. Who fired it knows; rows don't."""
 
@@ -298,7 +306,8 @@ class Draft:
     shard: ShardId
     generation: int
     worker: str
-    incarnation: IncarnationId
+    incarnation: IncarnationId | None
+    """None: of a broadcast, which no worker gets."""
     overlap: Overlap
     """What the job says; the run's own row may say something else."""
     overlap_limit: int
@@ -307,6 +316,10 @@ class Draft:
     counted: bool = False
     """The schedule has `max_runs`: what is skipped gives its turn back."""
     pool: PoolKey = NO_POOL
+    parent: RunId | None = None
+    """Of the broadcast's child that it is of."""
+    targets: tuple[str, ...] = ()
+    """Of a broadcast: the workers that it is for, by name. `worker` is empty."""
 
 
 @dataclass(frozen=True, slots=True)

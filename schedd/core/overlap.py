@@ -3,7 +3,8 @@
     admitted   it has had a token and hasn't ended: RUNNING, RETRYING, or given back to PENDING
     waiting    PENDING without a token, and ready
     order      by due instant, then nominal instant, then id: what fell due later is newer
-    apart      of a backfill that says ALLOW: it is in nobody's way, and nobody is in its
+    apart      of a backfill that says ALLOW, or a broadcast's child: it is in nobody's way, and
+               nobody is in its
 
     SKIP                 goes if none is admitted, else ends
     ALLOW, ALLOW: N      goes; goes if fewer than N are admitted, else waits

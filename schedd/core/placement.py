@@ -5,6 +5,7 @@
     placement of these  SPREAD  the one with the most granted slots left
                         PACK    the one with the fewest, so that others stay free
                         STICKY  the same one for the same job, as long as it is there and has a slot
+              none of them   BROADCAST  each gets a run of its own (`broadcast`)
 
 What is preferred is never waited for: whoever can do it and has a slot now goes before whoever
 would suit better later. Who has said that it can't do this job (an older version, say) is asked
@@ -19,7 +20,7 @@ from typing import TypeAlias
 
 from schedd.core.ids import IncarnationId, JobId
 from schedd.core.labels import Match
-from schedd.core.model import Definition, Incarnation, Placement
+from schedd.core.model import Definition, Incarnation, LiveRun, Placement
 from schedd.core.pools import NO_POOL, PoolKey
 
 
@@ -33,16 +34,22 @@ class Need:
     require: tuple[Match, ...] = ()
     pool: PoolKey = NO_POOL
     """Asked of no worker: it is for the line, and has to have room."""
+    each: bool = False
+    """Of a broadcast: it goes to no worker, but has a run made for each that could do it."""
+    worker: str | None = None
+    """The name of the one that it is for; None: whoever can do it."""
 
 
-def need_of(definition: Definition) -> Need:
-    """What each run of this job asks for."""
+def need_of(definition: Definition, run: LiveRun) -> Need:
+    """What this run of the job asks for."""
     return Need(
         definition.action,
         definition.handler,
         definition.slots,
         definition.require,
         definition.pool,
+        definition.placement is Placement.BROADCAST and run.parent is None,
+        run.target,
     )
 
 
@@ -65,19 +72,24 @@ class Offer:
         return self.incarnation.id
 
 
-Skill: TypeAlias = tuple[int, tuple[str, ...], tuple[str, ...], tuple[tuple[str, str], ...]]
+Skill: TypeAlias = tuple[str, int, tuple[str, ...], tuple[str, ...], tuple[tuple[str, str], ...]]
 
 
-def skill_of(worker: Incarnation) -> Skill:
-    """All that `able` looks at: workers that have it alike can do the same runs."""
+def skill_of(worker: Incarnation, *, by_name: bool) -> Skill:
+    """All that `able` looks at: workers that have it alike can do the same runs. `by_name`: some of
+    the runs are for one worker alone.
+    """
     labels = tuple(sorted(worker.labels.items()))
-    return worker.slots, tuple(worker.actions), tuple(worker.handlers), labels
+    name = worker.worker if by_name else ""
+    return name, worker.slots, tuple(worker.actions), tuple(worker.handlers), labels
 
 
 def able(worker: Incarnation, need: Need) -> bool:
     """Whether the worker has the executor, the handler, the labels and, if all of them are free,
-    the slots.
+    the slots. Nobody is able to do a broadcast itself.
     """
+    if need.each or (need.worker is not None and need.worker != worker.worker):
+        return False
     if need.action not in worker.actions or need.slots > worker.slots:
         return False
     if need.handler and need.handler not in worker.handlers:
@@ -90,9 +102,11 @@ def free(need: Need, rank: float, offers: Iterable[Offer]) -> bool:
     return any(_fits(need, rank, offer) for offer in offers)
 
 
-def choose(definition: Definition, rank: float, offers: Iterable[Offer]) -> Offer | None:
+def choose(
+    definition: Definition, need: Need, rank: float, offers: Iterable[Offer]
+) -> Offer | None:
     """The one for a run of this job, by the rules above; ties go by the incarnation's id."""
-    need, prefer, job = need_of(definition), definition.prefer, definition.job_id
+    prefer, job = definition.prefer, definition.job_id
     fit = [offer for offer in offers if _fits(need, rank, offer)]
     able_so_far = [one for one in fit if one.unable.get(job) != definition.generation]
     fit = able_so_far or fit

@@ -264,6 +264,11 @@ class ReadyQueue:
         return sum(len(line.runs) for line in lines if fits(line.need))
 
     @property
+    def has_named(self) -> bool:
+        """Whether any is known to be for one worker alone."""
+        return any(line.need and line.need.worker is not None for line in self._lines.values())
+
+    @property
     def has_pooled(self) -> bool:
         """Whether any is known to be of a pool."""
         return any(line.pool for line in self._lines.values())

@@ -120,6 +120,8 @@ class Assignments:
     """Not assigned, for other runs of their jobs are in the way."""
     full: list[RunKey] = field(default_factory=list)
     """Not assigned, for their pools have no room."""
+    begun: list[LiveRun] = field(default_factory=list)
+    """Broadcasts that have begun, and their children."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +272,8 @@ class RunRecord:
     @property
     def apart(self) -> bool:
         """Whether it is in no other run's way, nor any in its (`core/overlap.py`)."""
-        return self.backfill is not None and self.run.overlap is Overlap.ALLOW
+        backfilled = self.backfill is not None and self.run.overlap is Overlap.ALLOW
+        return backfilled or self.run.parent is not None
 
     @property
     def lateness(self) -> timedelta | None:

@@ -78,9 +78,14 @@ class Attached:
     """When its last grant or heartbeat came, in seconds of CLOCK_BOOTTIME."""
 
     @property
+    def stays(self) -> bool:
+        """Whether it takes work at all: it isn't drained, about to leave, or written off."""
+        return not (self.draining or self.drained or self.lost)
+
+    @property
     def available(self) -> int:
         """Slots that may be used now, if it is there."""
-        if self.draining or self.drained or self.lost:
+        if not self.stays:
             return 0
         return max(0, self._limit - self._reach)
 

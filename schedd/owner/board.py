@@ -2,7 +2,8 @@
 
     timers ──due──→ (fire) ──→ ready ──(dispatch)──→ running ──(collect, rescue)──→ gone
                      retries ──end of back-off──↗ │     └──retry──→ retries
-                                     overlap limit └──→ held ──one of its job is gone──→ ready
+                                     overlap limit ├──→ held ──one of its job is gone──→ ready
+                                  it is a broadcast └──→ broadcasts ──its children ended──→ gone
 
 The rows in PostgreSQL are the truth; this is what was last read or written of them. Losing an
 entry costs a scan's time, keeping a stale one costs a refused statement and lasts until the next
@@ -22,6 +23,7 @@ from schedd.core.held import Held
 from schedd.core.ids import JobId, RunId, ShardId, Token
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import LiveRun, Priority, Timer
+from schedd.core.placement import Need
 from schedd.core.ready_queue import ReadyQueue
 from schedd.owner.ownership import Ownership
 
@@ -30,19 +32,31 @@ def _medium(_: JobId) -> Priority:
     return Priority.MEDIUM
 
 
+def _unknown(_: LiveRun) -> Need | None:
+    return None
+
+
 class Board:
-    """The owned work of one tenure. `priority_of`: of a job, as far as it is known."""
+    """The owned work of one tenure. `priority_of`: of a job, as far as it is known. `need_of`: of a
+    run that is to be sorted at once, slots or not.
+    """
 
     def __init__(
-        self, ownership: Ownership, priority_of: Callable[[JobId], Priority] = _medium
+        self,
+        ownership: Ownership,
+        priority_of: Callable[[JobId], Priority] = _medium,
+        need_of: Callable[[LiveRun], Need | None] = _unknown,
     ) -> None:
         self.ownership = ownership
         self._priority_of = priority_of
+        self._need_of = need_of
         self.timers: Agenda[JobId, Timer] = Agenda()
         self.waiting: Agenda[RunId, LiveRun] = Agenda()
         """Runs that aren't ready yet: in their back-off, or due later."""
         self.ready = ReadyQueue()
         self.running: dict[RunId, LiveRun] = {}
+        self.broadcasts: dict[RunId, LiveRun] = {}
+        """Those that have begun; no worker has them."""
         self.ended = 0
         """How many attempts are known to have ended here."""
         self.on_room: Callable[[], None] = lambda: None
@@ -102,14 +116,14 @@ class Board:
         fresh = 0
         for run in runs:
             run_id = run.key.run_id
-            at_hand = self.running.get(run_id)
+            at_hand = self.running.get(run_id) or self.broadcasts.get(run_id)
             if run.shard not in self.ownership.epochs or run.state not in LIVE:
                 self.forget(run_id, run.job_id)
             elif at_hand is not None and at_hand.token > run.token:
                 continue  # read before it was handed out
             elif run.state is State.RUNNING:
                 self._take_off(run_id, run.job_id)
-                self.running[run_id] = run
+                (self.running if run.children is None else self.broadcasts)[run_id] = run
             elif run.ready_at > now:
                 self._no_longer_runs(run_id)
                 self.ready.discard(run_id)
@@ -128,7 +142,8 @@ class Board:
     def ripen(self, now: datetime) -> int:
         """Move what has become ready into the queue; gives how many."""
         ripe = self.waiting.pop_due(now, limit=len(self.waiting))
-        self.ready.add(ripe)
+        for run in ripe:
+            self.ready.add([run], self._need_of(run))
         return len(ripe)
 
     def hold(self, run: LiveRun) -> None:
@@ -185,7 +200,8 @@ class Board:
         """What stands here now, but for what becomes ready later than `until`."""
         soon = (run for run in self.waiting.values() if run.ready_at <= until)
         held = (run for queue in self._held.values() for run in queue)
-        return [*self.running.values(), *self.ready, *soon, *held]
+        begun = self.broadcasts.values()
+        return [*self.running.values(), *begun, *self.ready, *soon, *held]
 
     def waits(self) -> Iterator[LiveRun]:
         """All that waits for its first start, or for the next, as far as it is known here."""
@@ -204,6 +220,7 @@ class Board:
         """
         self.timers, self.waiting = Agenda(), Agenda()
         self.ready, self.running, self._held, self._judged = ReadyQueue(), {}, {}, {}
+        self.broadcasts = {}
         self.reported = {}
         self.on_room = lambda: None
 
@@ -220,7 +237,7 @@ class Board:
             held.add(run)
             return False
         fresh = run.key.run_id not in self.ready
-        self.ready.add([run])
+        self.ready.add([run], self._need_of(run))
         return fresh
 
     def _take_off(self, run_id: RunId, job: JobId) -> bool:
@@ -230,7 +247,8 @@ class Board:
         waiting = self.waiting.discard(run_id)
         ready = self.ready.discard(run_id)
         held = self._unhold(run_id, job)
-        return any(place is not None for place in (running, waiting, ready, held))
+        begun = self.broadcasts.pop(run_id, None)
+        return any(place is not None for place in (running, waiting, ready, held, begun))
 
     def _no_longer_runs(self, run_id: RunId) -> LiveRun | None:
         running = self.running.pop(run_id, None)
@@ -254,6 +272,7 @@ class Board:
         self.waiting.clear_where({r.key.run_id for r in self.waiting.values() if r.shard in gone})
         self.ready.drop_shards(gone)
         self.running = {run: r for run, r in self.running.items() if r.shard not in gone}
+        self.broadcasts = {run: r for run, r in self.broadcasts.items() if r.shard not in gone}
         self.reported = {run: t for run, t in self.reported.items() if run in self.running}
         for job, held in list(self._held.items()):
             held.drop_shards(gone)

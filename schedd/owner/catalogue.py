@@ -17,7 +17,8 @@ from google.protobuf.message import DecodeError
 
 from schedd.api.definitions import check_dialect, compiled, stored_definition
 from schedd.core.ids import JobId
-from schedd.core.model import Definition, LiveRun, Priority
+from schedd.core.model import Definition, LiveRun, Placement, Priority
+from schedd.core.placement import Need, need_of
 from schedd.core.records import StoredDefinition
 from schedd.core.schedule import CompiledSchedule
 from schedd.ports import OwnerStore
@@ -93,6 +94,15 @@ class Catalogue:
         """By the definition at hand, MEDIUM without one."""
         known = self._known.get(job)
         return Priority.MEDIUM if known is None else known.definition.priority
+
+    def need_of(self, run: LiveRun) -> Need | None:
+        """What it asks for, where it is known at hand to be a broadcast or a child of one: those
+        don't go by whether anybody has a slot, or by whose.
+        """
+        definition = self.definition_of(run.job_id)
+        if definition is None or definition.placement is not Placement.BROADCAST:
+            return None
+        return need_of(definition, run)
 
     def paces(self, run: LiveRun) -> bool:
         """Whether it is a paced one, by the definition at hand; False without it."""

@@ -103,13 +103,19 @@ class Crowds:
 
 
 def crowded(runs: Sequence[LiveRun]) -> list[LiveRun]:
-    """Those of jobs of which one run never had a token and another one is there."""
+    """Those of jobs of which one run never had a token and another one is there. Children of
+    broadcasts are in nobody's way.
+    """
     seen: set[JobId] = set()
     several: set[JobId] = set()
     waiting: set[JobId] = set()
     for run in runs:
+        if run.parent is not None:
+            continue
         (several if run.job_id in seen else seen).add(run.job_id)
         if run.token == NO_TOKEN:
             waiting.add(run.job_id)
     several &= waiting
-    return [run for run in runs if run.job_id in several] if several else []
+    if not several:
+        return []
+    return [run for run in runs if run.job_id in several and run.parent is None]

@@ -3,6 +3,9 @@
     all that waits on the board, now and then ─→ whose time is over (`core/deadlines`)
     what dispatch came upon ───────────────────╯        └─one transaction a lane─→ MISSED, FAILED
 
+A broadcast's child waits for one worker alone: so long as its job allows after that was last seen
+here (`core/broadcast.Away`).
+
 How often all of it is looked at goes by how long that takes: dispatch hands out nothing late, so an
 end that is written some seconds after its time does no harm. The definitions of what waits may not
 be at hand, for a new owner's say: so many are read in a look, of all jobs in turn. What goes on
@@ -15,15 +18,18 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 from typing import Final
 
+from schedd.core.broadcast import Away, own
 from schedd.core.deadlines import Ending, hurried, overdue
 from schedd.core.ids import JobId, RunId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Definition, LiveRun
+from schedd.core.placement import need_of
 from schedd.core.retry import fingerprint
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue
 from schedd.owner.transact import Transactor
+from schedd.owner.workers import Workers
 from schedd.ports import ClusterClock, Nudges, OwnerStore
 from schedkit.clock import boottime
 from schedkit.tasks import Loop, in_turns
@@ -47,6 +53,7 @@ class Deadlines:
         self,
         board: Board,
         catalogue: Catalogue,
+        workers: Workers,
         store: OwnerStore,
         transactor: Transactor,
         clock: ClusterClock,
@@ -55,6 +62,8 @@ class Deadlines:
     ) -> None:
         self._board = board
         self._catalogue = catalogue
+        self._workers = workers
+        self._away = Away()
         self._store = store
         self._transactor = transactor
         self._clock = clock
@@ -86,6 +95,8 @@ class Deadlines:
         waiting, whole = told, began >= self._look_at
         if whole:
             waiting = {run.key.run_id: run for run in self._board.waits()} | told
+        if whole:
+            self._look_for_workers(waiting.values())
         ends = await self._over(waiting.values())
         if len(ends) < BATCH:
             over = {end.key.run_id for end in ends}
@@ -126,12 +137,20 @@ class Deadlines:
         ends: list[Ending] = []
         async for run in in_turns(waiting, every=1_000):
             definition = self._catalogue.definition_of(run.job_id)
-            if definition is None or not hurried(definition):
+            if definition is None or not (hurried(definition) or run.parent):
                 continue
             reason = overdue(run, definition, now)
+            if run.parent and self._away.too_long(need_of(definition, run), definition, now):
+                reason = reason or Reason.WORKER_LOST
             if reason is not None and len(ends) < BATCH:
                 ends.append(_ending(run, definition, reason))
         return ends
+
+    def _look_for_workers(self, waiting: Collection[LiveRun]) -> None:
+        """See which of those that children wait for aren't there."""
+        found = ((run, self._catalogue.definition_of(run.job_id)) for run in waiting if run.parent)
+        needs = {need_of(definition, run) for run, definition in found if definition is not None}
+        self._away.look(needs, self._workers.present(), self._clock.now())
 
     async def _read(self, unknown: set[JobId]) -> None:
         """Some of those; each of them once before any of them again."""
@@ -145,15 +164,16 @@ class Deadlines:
 
 def _ending(run: LiveRun, definition: Definition, reason: Reason) -> Ending:
     missed = reason is Reason.START_DEADLINE
+    said = own(run, definition)
     return Ending(
         run.key,
         run.job_id,
         run.shard,
         State.MISSED if missed else State.FAILED,
         reason,
-        fingerprint="" if missed else fingerprint(reason, None, ""),
-        counted=definition.max_runs > 0,
-        pause_after=0 if missed else definition.pause_after_failures,
-        generation=definition.generation,
-        notices=definition.notices,
+        fingerprint="" if missed or run.parent else fingerprint(reason, None, ""),
+        counted=said.max_runs > 0,
+        pause_after=0 if missed else said.pause_after_failures,
+        generation=said.generation,
+        notices=said.notices,
     )

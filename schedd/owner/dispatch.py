@@ -27,27 +27,21 @@ from dataclasses import replace
 from typing import Final
 
 from schedd.core.batch_size import BatchSize
-from schedd.core.deadlines import START_WITHIN, overdue
+from schedd.core.deadlines import overdue
 from schedd.core.events import AssignedRuns, Emit, Waiting
 from schedd.core.ids import JobId, RunId
 from schedd.core.late import Room
-from schedd.core.model import (
-    Assigned,
-    Claim,
-    Definition,
-    Draft,
-    Incarnation,
-    LiveRun,
-)
-from schedd.core.overlap import limit_of
+from schedd.core.model import Assigned, Claim, Draft, Incarnation, LiveRun
 from schedd.core.placement import Need, Offer, able, choose, free, need_of
 from schedd.core.ready_queue import Head, class_of, rank_of
 from schedd.core.records import Assignments, Unstarted
 from schedd.owner.attached import Choice
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
+from schedd.owner.broadcasts import Broadcasts
 from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.crowds import Crowds
+from schedd.owner.drafts import Chosen, draft_of
 from schedd.owner.late_runs import LateRuns
 from schedd.owner.pools import Pools
 from schedd.owner.transact import Failed, Transactor
@@ -86,6 +80,7 @@ class Dispatch:
         brake: Brake,
         nudges: Nudges,
         crowds: Crowds,
+        broadcasts: Broadcasts,
         late: LateRuns,
         pools: Pools,
         emit: Emit,
@@ -95,6 +90,7 @@ class Dispatch:
         self._passed = passed
         self._board = board
         self._crowds = crowds
+        self._broadcasts = broadcasts
         self._late = late
         self._pools = pools
         self._brake = brake
@@ -136,7 +132,9 @@ class Dispatch:
         self._look_again(boottime())
         began = boottime()
         with self._workers.choosing() as choice:
-            chosen, more = await self._choose(choice)
+            placed, more = await self._choose(choice)
+            begin = await self._broadcasts.choose(self._late.room(), self._pools.rooms)
+            chosen: list[Chosen] = [*placed, *begin]
             if chosen:
                 more = await self._assign(chosen, choice) or more
                 self._size.took(len(chosen), boottime() - began)
@@ -201,10 +199,10 @@ class Dispatch:
                 if overdue(run, entry.definition, now) is not None:
                     self._passed(run)
                     continue
-                need, paced = need_of(entry.definition), run.paced_by(entry.definition)
+                need, paced = need_of(entry.definition, run), run.paced_by(entry.definition)
                 fits = not run.late or late.fits(need.slots, paced=paced)
                 fits = fits and rooms.fits(need.pool)
-                offer = choose(entry.definition, rank_of(run), offers) if fits else None
+                offer = choose(entry.definition, need, rank_of(run), offers) if fits else None
                 if offer is None:
                     self._board.ready.add([run], need, paced=paced)
                 else:
@@ -257,11 +255,11 @@ class Dispatch:
             lambda need: bool(here) and (need is None or any(able(one, need) for one in here))
         )
 
-    async def _assign(self, chosen: Sequence[tuple[LiveRun, Known, Offer]], choice: Choice) -> bool:
+    async def _assign(self, chosen: Sequence[Chosen], choice: Choice) -> bool:
         """Hand these out; whether some are to be tried again at once."""
         known = {run.key.run_id: entry for run, entry, _ in chosen}
         runs = {run.key.run_id: run for run, _, _ in chosen}
-        drafts = [_draft(run, entry.definition, offer) for run, entry, offer in chosen]
+        drafts = [draft_of(run, entry, to) for run, entry, to in chosen]
         self._board.judge({run.job_id for run, _, _ in chosen})
         answers = await self._transactor.by_lane(drafts, self._write)
         refused: list[tuple[LiveRun, Known]] = []
@@ -280,7 +278,7 @@ class Dispatch:
         self._wait_for_pools(full, known)
         stays = {run.key.run_id for run in held} | {run.key.run_id for run, _ in refused}
         self._pools.forget({known[run_id].definition.pool for run_id in stays})
-        tried = self._board.judged()
+        tried = self._board.judged() + self._begin(answers)
         back = {run.key for run in (*held, *full)} | {run.key for run, _ in refused}
         went = [each for each in chosen if each[0].key not in back]
         self._late.released(sum(run.paced_by(entry.definition) for run, entry, _ in went))
@@ -300,13 +298,22 @@ class Dispatch:
         entries = {run.job_id: entry for run, entry, _ in chosen}
         return (bool(held) and await self._crowds.part(held, entries)) or again
 
+    def _begin(self, answers: Sequence[Assignments | Failed[Draft]]) -> int:
+        """Put broadcasts that have begun, and their children, where they belong; how many are
+        ready.
+        """
+        begun = [run for one in answers if not isinstance(one, Failed) for run in one.begun]
+        if begun:
+            self._nudges.runs_changed([run.key.run_id for run in begun])
+        return self._board.put_runs(begun, self._clock.now())
+
     def _wait_for_pools(self, full: Sequence[LiveRun], known: dict[RunId, Known]) -> None:
         """There was less room than was thought."""
         definitions = {run.key.run_id: known[run.key.run_id].definition for run in full}
         self._pools.forget({one.pool for one in definitions.values()})
         for run in full:
             definition = definitions[run.key.run_id]
-            need, paced = need_of(definition), run.paced_by(definition)
+            need, paced = need_of(definition, run), run.paced_by(definition)
             self._board.ready.add([run], need, paced=paced)
 
     async def _send_elsewhere(self, handed: Sequence[tuple[Assigned, Known]]) -> None:
@@ -374,22 +381,6 @@ class Dispatch:
         def heads(worker: Incarnation) -> list[Head]:
             return ready.heads(lambda need: need is None or able(worker, need), late, rooms)
 
-        self._workers.demand(heads)
+        self._workers.demand(heads, by_name=ready.has_named)
         counts = (len(ready), len(running), len(timers), ready.late, ready.pooled)
         self._emit(Waiting(*counts))
-
-
-def _draft(run: LiveRun, definition: Definition, offer: Offer) -> Draft:
-    return Draft(
-        key=run.key,
-        job_id=run.job_id,
-        shard=run.shard,
-        generation=definition.generation,
-        worker=offer.incarnation.worker,
-        incarnation=offer.id,
-        overlap=definition.overlap,
-        overlap_limit=limit_of(definition),
-        start_by_after=START_WITHIN,
-        counted=definition.max_runs > 0,
-        pool=definition.pool,
-    )

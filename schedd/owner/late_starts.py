@@ -73,7 +73,12 @@ class LateStarts:
                 continue
             definition = self._catalogue.definition_of(run.job_id)
             notices = None if definition is None else definition.notices
-            if notices is None or run.state is not State.PENDING or run.losses:
+            if (
+                notices is None
+                or run.parent is not None
+                or run.state is not State.PENDING
+                or run.losses
+            ):
                 continue
             if len(late) < BATCH and notices.is_late(run.due_at, now):
                 key = run.key

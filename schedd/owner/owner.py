@@ -19,6 +19,7 @@ from schedd.core.late import DEFAULTS, LateLimits
 from schedd.owner.backfills import Backfills
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
+from schedd.owner.broadcasts import Broadcasts
 from schedd.owner.catalogue import Catalogue
 from schedd.owner.collect import Collect
 from schedd.owner.crowds import Crowds
@@ -51,6 +52,7 @@ class _Loops:
     backfills: Backfills
     redrives: Redrives
     deadlines: Deadlines
+    broadcasts: Broadcasts
     notifications: Notifications
     late_starts: LateStarts
 
@@ -64,6 +66,7 @@ class _Loops:
             self.backfills.loop,
             self.redrives.loop,
             self.deadlines.loop,
+            self.broadcasts.loop,
             self.notifications,
             self.late_starts.loop,
         )
@@ -124,9 +127,10 @@ class Owner:
     def loops(self, live: LiveTenure, nudges: Nudges) -> Sequence[TenureLoop]:
         """The loops of this tenure. Those of an earlier one have ended by now."""
         self._catalogue.clear()
-        board = Board(live.ownership, self._catalogue.priority_of)
+        board = Board(live.ownership, self._catalogue.priority_of, self._catalogue.need_of)
         loops = self._loops = self._made(board, live, nudges)
-        for source in (loops.fire, loops.rescue, loops.backfills, loops.deadlines, self._collect):
+        sources = (loops.fire, loops.rescue, loops.backfills, loops.deadlines, loops.broadcasts)
+        for source in (*sources, self._collect):
             source.on_ready(loops.dispatch.wake)
         board.on_room = loops.dispatch.wake
         self._collect.board = board
@@ -146,7 +150,10 @@ class Owner:
         transactor = Transactor(live.ownership, live.trusted, emit)
         near = NearFuture(board, catalogue, store, clock, brake)
         crowds = Crowds(board, catalogue, workers, store, transactor, clock, nudges)
-        deadlines = Deadlines(board, catalogue, store, transactor, clock, brake, nudges)
+        deadlines = Deadlines(board, catalogue, workers, store, transactor, clock, brake, nudges)
+        broadcasts = Broadcasts(
+            board, catalogue, workers, self._leases, store, transactor, clock, nudges
+        )
         dispatch = Dispatch(
             board,
             catalogue,
@@ -157,6 +164,7 @@ class Owner:
             brake,
             nudges,
             crowds,
+            broadcasts,
             LateRuns(self._limits, board, catalogue, workers),
             Pools(store, lambda: board.ended),
             emit,
@@ -184,6 +192,7 @@ class Owner:
             backfills=Backfills(board, store, transactor, clock),
             redrives=Redrives(board, catalogue, store, transactor, nudges),
             deadlines=deadlines,
+            broadcasts=broadcasts,
             notifications=Notifications(
                 board, catalogue, self._outbox, transactor, clock, self._sender, emit
             ),
@@ -212,6 +221,7 @@ class Owner:
             self._loops.rescue.look_at(wanted)
             self._loops.dispatch.wake()
             self._loops.backfills.wake()
+            self._loops.broadcasts.wake()
 
     def runs_changed(self, runs: Iterable[RunId]) -> None:
         """Somebody may watch these."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from schedd.core.broadcast import own
 from schedd.core.failures import Failure
 from schedd.core.ids import IncarnationId, JobId, Token
 from schedd.core.lifecycle import Reason, State
@@ -60,6 +61,10 @@ def report_of(
             reported.retry_after,
             began=reported.started_at is not None,
         )
+    entry = None if run is None else known.get(run.job_id)
+    said = None if run is None or entry is None else own(run, entry.definition)
+    notices = said.notices if said else None
+    child = run is not None and run.parent is not None
     return Report(
         key=reported.key,
         token=reported.token,
@@ -75,29 +80,17 @@ def report_of(
         retry_at=sequel.retry_at,
         counts=sequel.counts,
         lost=sequel.lost,
-        dead=sequel.dead,
+        dead=sequel.dead and not child,
         fingerprint=fingerprint(sequel.reason, reported.exit_code, reported.error)
-        if sequel.dead
+        if sequel.dead and not child
         else "",
-        at_most_once=run is not None and _at_most_once(known.get(run.job_id)),
-        pause_after=_pause_after(None if run is None else known.get(run.job_id)),
-        notices=(notices := _notices(None if run is None else known.get(run.job_id))),
+        at_most_once=said is not None and said.delivery is Delivery.AT_MOST_ONCE,
+        pause_after=said.pause_after_failures if said else 0,
+        notices=notices,
         late=run is not None and notices is not None and _late(run, reported, notices),
         result=reported.result,
         output=reported.output,
     )
-
-
-def _at_most_once(known: Known | None) -> bool:
-    return known is not None and known.definition.delivery is Delivery.AT_MOST_ONCE
-
-
-def _pause_after(known: Known | None) -> int:
-    return 0 if known is None else known.definition.pause_after_failures
-
-
-def _notices(known: Known | None) -> Notices | None:
-    return None if known is None else known.definition.notices
 
 
 def _late(run: LiveRun, reported: Reported, notices: Notices) -> bool:

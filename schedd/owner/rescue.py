@@ -6,6 +6,7 @@
       RUNNING, its key merely missing → looked for again and again until it is there, or gone
       RUNNING, never started past start_by → back whence it came, no attempt spent
       RUNNING, cancelling  → its worker is told again
+      RUNNING, a broadcast → no worker has it: it ends with its children (broadcasts)
       several of one job   → what others replace, or leave no room for, is ended (crowds)
 
 Absence is judged on a list read after the rows (PROTOCOL 6), so a run that was handed out after
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+from schedd.core.broadcast import own
 from schedd.core.events import Emit, NeverStarted, RunsRescued
 from schedd.core.ids import SHARDS, IncarnationId, JobId, RunId, ShardId
 from schedd.core.lifecycle import State
@@ -156,7 +158,7 @@ class Rescue:
                 runs.sort(key=lambda run: run.due_at)
             await self._sort_in(runs, [one for shard in part for one in stood.get(shard, ())])
             self._board.were_read(part)
-            running += (run for run in runs if run.state is State.RUNNING)
+            running += (r for r in runs if r.state is State.RUNNING and r.children is None)
             crowds += crowded(runs)
             await asyncio.sleep(0)  # between two parts everybody else has their turn
         self._parts = max(1, math.ceil(rows / PART))
@@ -246,7 +248,8 @@ def _parts(shards: Sequence[ShardId], count: int) -> list[Sequence[ShardId]]:
 def _loss(run: LiveRun, known: Known) -> Loss:
     if run.incarnation is None:
         raise ValueError(f"run {run.key.run_id} is RUNNING without a worker")
-    sequel = after_loss(run, known.definition)
+    definition = own(run, known.definition)
+    sequel = after_loss(run, definition)
     return Loss(
         key=run.key,
         shard=run.shard,
@@ -254,9 +257,9 @@ def _loss(run: LiveRun, known: Known) -> Loss:
         incarnation=run.incarnation,
         state=sequel.state,
         reason=sequel.reason,
-        dead=sequel.dead,
-        pause_after=known.definition.pause_after_failures,
-        notices=known.definition.notices,
+        dead=sequel.dead and run.parent is None,
+        pause_after=definition.pause_after_failures,
+        notices=definition.notices,
         fingerprint=fingerprint(sequel.reason, None, "") if sequel.dead else "",
-        wait=reissue_after(known.definition),
+        wait=reissue_after(definition),
     )

@@ -71,6 +71,10 @@ class WorkerLeases:
         """
         return self._absence.judge(named, await self._look(), self._watched())
 
+    async def live(self) -> frozenset[IncarnationId]:
+        """Who has a key, by a linearizable list. Raises Unavailable."""
+        return (await self._look()).live
+
     async def look_again(self) -> frozenset[IncarnationId]:
         """Look for those who were named last and missing; who of them is gone by now."""
         if not self._absence.missing:

@@ -200,6 +200,18 @@ class Workers:
         """All that are attached here."""
         return [attached.incarnation for attached in self._attached.values()]
 
+    def present(self) -> list[Incarnation]:
+        """Those attached here that may be given work, slots or not."""
+        return [
+            attached.incarnation
+            for attached in self._attached.values()
+            if self._speaks(attached) and attached.stays
+        ]
+
+    def leaving(self) -> set[IncarnationId]:
+        """Those attached here that take nothing more."""
+        return {one.incarnation.id for one in self._attached.values() if not one.stays}
+
     def push(self, assigned: Assigned, known: Known) -> bool:
         """Hand a run to its worker; False: its stream is gone, see `elsewhere`."""
         attached = self._of(assigned.run)
@@ -209,15 +221,15 @@ class Workers:
         attached.line.assign(assigned, known)
         return True
 
-    def demand(self, demand: Demand) -> None:
+    def demand(self, demand: Demand, *, by_name: bool = False) -> None:
         """Tell each worker what waits here for it, if that has changed. What it can't do it isn't
         told: slots granted for that would be idle, and missing elsewhere. Those that can do the
-        same are told the same.
+        same are told the same; `by_name`: some of it is for one worker alone.
         """
         self._demand = demand
         alike: dict[Skill, Sequence[Head]] = {}
         for attached in self._attached.values():
-            skill = skill_of(attached.incarnation)
+            skill = skill_of(attached.incarnation, by_name=by_name)
             if skill not in alike:
                 alike[skill] = demand(attached.incarnation)
             attached.tell_demand(alike[skill])
@@ -247,7 +259,9 @@ class Workers:
                 task.cancel()
 
     def cancel(self, run: LiveRun, *, kill: bool = False) -> None:
-        """Have its worker end a run."""
+        """Have its worker end a run. A broadcast has none: its children are told."""
+        if run.incarnation is None:
+            return
         attached = self._of(run)
         if attached is not None:
             attached.line.cancel(run.key, run.token, kill=kill)

@@ -4,9 +4,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
+from schedd.core.broadcast import Closed, Closing
 from schedd.core.deadlines import Ending
 from schedd.core.ids import (
+    IncarnationId,
     JobId,
+    RunId,
     ShardId,
     Token,
 )
@@ -16,6 +19,7 @@ from schedd.core.model import (
     Crowd,
     Draft,
     Firing,
+    Incarnation,
     LiveRun,
     Loss,
     RunKey,
@@ -69,6 +73,26 @@ class OwnerStore(Protocol):
     ) -> Assignments:
         """`next_token` is called after the shard rows are locked, once a draft that is still its
         own shard's (PROTOCOL 1).
+        """
+        ...
+
+    async def there(self, ids: Collection[IncarnationId]) -> list[Incarnation]:
+        """Those of these that are neither written off nor drained."""
+        ...
+
+    async def done(self, keys: Sequence[RunKey]) -> dict[RunId, frozenset[str]]:
+        """Of broadcasts that do others again: on which workers those have succeeded."""
+        ...
+
+    async def over(self, keys: Sequence[RunKey]) -> list[RunKey]:
+        """Of these broadcasts those of which no child is left, or a child is to be told that it is
+        cancelled with them. A hint.
+        """
+        ...
+
+    async def close(self, claim: Claim, closings: Sequence[Closing]) -> Closed:
+        """End those whose last child has ended; cancel the children of those that are cancelled,
+        whose workers must be told.
         """
         ...
 

@@ -161,6 +161,7 @@ class UserStore(Protocol):
         limit: int,
         trigger: Trigger | None = None,
         backfill: BackfillId | None = None,
+        parent: RunId | None = None,
     ) -> list[RunRecord]:
         """Newest first, past `after` (scheduled_at, id)."""
         ...

@@ -11,6 +11,8 @@ Invariants (PROTOCOL 1, 3)
   again.
 - Of a job's drafts only those of one policy are judged in a statement, so that none has to know
   what becomes of another that goes by its own; the rest wait for the next one.
+- A broadcast is judged as any run, and goes to nobody: its children are made in its stead
+  (`broadcasting`). They go whoever else is there.
 - Of a pool only as many are judged as it has places for (`pooling`).
 - `attempt` counts tries, the present one included; the one before moves to `attempts`.
 """
@@ -27,7 +29,7 @@ from schedd.core.ids import RunId, ShardId, TenureId, Token
 from schedd.core.lifecycle import State
 from schedd.core.model import Draft, LiveRun, Priority, RunKey
 from schedd.core.pools import PoolKey
-from schedd.store import arrays, pooling, turns
+from schedd.store import arrays, broadcasting, pooling, turns
 from schedd.store.keys import key_arguments, lock_runs
 from schedd.store.overlapping import APART, NEXT
 
@@ -45,7 +47,8 @@ WITH b AS MATERIALIZED (
     SELECT b.*, t.paused, r.ready_at, r.overlap AS said,
         COALESCE(r.overlap, b.job_policy) AS policy,
         CASE WHEN r.overlap IS NULL THEN b.job_limit WHEN r.overlap = 'ALLOW' THEN 0 ELSE 1 END
-          AS overlap_limit, r.token, r.attempt, r.generation AS made_from, r.state, r.reason,
+          AS overlap_limit, r.parent IS NOT NULL AS child,
+        r.token, r.attempt, r.generation AS made_from, r.state, r.reason,
         r.worker, r.incarnation, r.assigned_at, r.start_by, r.started_at, r.finished_at,
         r.exit_code, r.error, r.digest
     FROM b JOIN timers t ON t.job_id = b.job_id AND t.shard = b.shard
@@ -73,7 +76,7 @@ WITH b AS MATERIALIZED (
 ), next AS ({NEXT}), e AS (
     SELECT c.*, row_number() OVER mine AS place,
         c.said IS NOT DISTINCT FROM first_value(c.said) OVER mine AS judged
-    FROM c WINDOW mine AS (PARTITION BY c.job_id, c.token = 0 ORDER BY c.n)
+    FROM c WINDOW mine AS (PARTITION BY c.job_id, c.token = 0, c.child ORDER BY c.n)
 ), d AS (
     SELECT e.*, e.token > 0 OR e.judged AND CASE
         WHEN e.overlap_limit = 0 THEN true
@@ -152,6 +155,8 @@ class Outcome:
     waiting: list[RunKey] = field(default_factory=list)
     full: list[RunKey] = field(default_factory=list)
     """Their pools have no room."""
+    begun: list[LiveRun] = field(default_factory=list)
+    """Broadcasts, and their children."""
 
 
 NOTHING = Outcome()
@@ -172,17 +177,22 @@ def assign(
     keys = key_arguments([draft.key for draft in drafts])
     lock_runs(connection, keys)
     handed: list[tuple[LiveRun, PoolKey]] = []
+    begun: dict[RunKey, tuple[str, ...]] = {}
     told = set()
     for n, goes, *columns in connection.exec_driver_sql(ASSIGN, keys | _arguments(drafts, tokens)):
         draft = drafts[n - 1]
         told.add(draft.key)
-        if goes:
+        if goes and draft.targets:
+            begun[draft.key] = draft.targets
+        elif goes:
             run = _assigned(draft, tokens[n - 1], columns)
             outcome.assigned.append((run, columns[-1]))
             handed.append((run, draft.pool))
         else:
             (outcome.held if goes is None else outcome.ended).append(draft.key)
     pooling.take(connection, handed)
+    if begun:
+        outcome.begun.extend(broadcasting.begin(connection, tenure, begun))
     if outcome.ended:
         _skip(connection, tenure, drafts, outcome.ended)
         counted = {draft.key for draft in drafts if draft.counted}
@@ -212,7 +222,7 @@ def _arguments(drafts: Sequence[Draft], tokens: Sequence[Token]) -> dict[str, ob
         "shards": arrays.numbers(draft.shard for draft in drafts),
         "generations": arrays.numbers(draft.generation for draft in drafts),
         "tokens": arrays.numbers(tokens),
-        "workers": arrays.texts(draft.worker for draft in drafts),
+        "workers": arrays.texts(draft.worker or None for draft in drafts),
         "incarnations": arrays.ids(draft.incarnation for draft in drafts),
         "limits": arrays.numbers(draft.overlap_limit for draft in drafts),
         "policies": arrays.texts(draft.overlap.value for draft in drafts),
@@ -238,4 +248,6 @@ def _assigned(draft: Draft, token: Token, columns: Sequence[Any]) -> LiveRun:
         start_by,
         generation=draft.generation,
         created_at=created_at,
+        parent=draft.parent,
+        target=draft.worker if draft.parent else None,
     )

@@ -37,7 +37,8 @@ FROM unnest(%(instants)s::timestamptz[]) b(at) CROSS JOIN LATERAL (
     SELECT * FROM runs r WHERE r.job_id = %(job)s AND r.scheduled_at = b.at
       AND r.scheduled_at >= %(first)s AND r.scheduled_at <= %(last)s OFFSET 0
 ) r
-WHERE r.trigger = 'SCHEDULE' OR r.backfill IS NOT NULL OR r.redrive_of IS NOT NULL
+WHERE r.parent IS NULL
+  AND (r.trigger = 'SCHEDULE' OR r.backfill IS NOT NULL OR r.redrive_of IS NOT NULL)
 """
 
 PROMISED = """

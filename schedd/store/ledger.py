@@ -76,4 +76,8 @@ def last_pause(
 
 
 def _scheduled(job_id: JobId) -> Select[Any]:
-    return records().where(runs.c.job_id == job_id, runs.c.trigger == Trigger.SCHEDULE.value)
+    return records().where(
+        runs.c.job_id == job_id,
+        runs.c.trigger == Trigger.SCHEDULE.value,
+        runs.c.parent.is_(None),
+    )

@@ -41,8 +41,11 @@ def _words(policies: Collection[Overlap]) -> str:
 BUFFERED = _words(BUFFERS)
 REPLACING = _words(REPLACES)
 
-APART = "(x.backfill IS NOT NULL AND x.overlap IS NOT DISTINCT FROM 'ALLOW')"
-"""The run `x` is of a backfill that allows overlap: it is in nobody's way, and nobody in its."""
+APART = """(x.parent IS NOT NULL
+    OR x.backfill IS NOT NULL AND x.overlap IS NOT DISTINCT FROM 'ALLOW')"""
+"""The run `x` is of a backfill that allows overlap, or a broadcast's child: it is in nobody's way,
+and nobody in its.
+"""
 
 STANDING = f"""
     SELECT q.job_id, x.run_id, x.scheduled_at, x.due_at, x.priority, x.state, x.token,

@@ -11,8 +11,9 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
+from schedd.core.broadcast import Closed, Closing
 from schedd.core.deadlines import Ending
-from schedd.core.ids import JobId, ShardId, Token
+from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.lifecycle import State
 from schedd.core.model import (
     Assigned,
@@ -20,6 +21,7 @@ from schedd.core.model import (
     Crowd,
     Draft,
     Firing,
+    Incarnation,
     LiveRun,
     Loss,
     RunKey,
@@ -40,6 +42,7 @@ from schedd.core.records import (
 from schedd.core.redrive import Line, OpenRedrive
 from schedd.store import (
     assigning,
+    broadcasting,
     dispatch,
     ending,
     feeding,
@@ -60,6 +63,7 @@ HORIZON = timedelta(seconds=5)
 IN_FIRE = failpoints.blocking("fire.in_transaction")
 BEFORE_FIRE = failpoints.blocking("fire.before_commit")
 BEFORE_ASSIGN = failpoints.blocking("assign.before_commit")
+BEFORE_CLOSE = failpoints.blocking("close.before_commit")
 BEFORE_PART = failpoints.blocking("part.before_commit")
 BEFORE_RESCUE = failpoints.blocking("rescue.before_commit")
 BEFORE_GIVE_BACK = failpoints.blocking("give_back.before_commit")
@@ -150,6 +154,38 @@ class PostgresOwnerStore:
             [draft.key for draft in broken],
             [key for outcome in outcomes for key in outcome.held],
             [key for outcome in outcomes for key in outcome.full],
+            [run for outcome in outcomes for run in outcome.begun],
+        )
+
+    async def there(self, ids: Collection[IncarnationId]) -> list[Incarnation]:
+        """Those of these that are neither written off nor drained."""
+        return await self.database.call(lambda c: broadcasting.there(c, ids))
+
+    async def done(self, keys: Sequence[RunKey]) -> dict[RunId, frozenset[str]]:
+        """On which workers that was done already which these broadcasts do again."""
+        return await self.database.call(lambda c: broadcasting.done(c, keys))
+
+    async def over(self, keys: Sequence[RunKey]) -> list[RunKey]:
+        """Broadcasts of which there is something to do."""
+        return await self.database.call(lambda c: broadcasting.over(c, keys))
+
+    async def close(self, claim: Claim, closings: Sequence[Closing]) -> Closed:
+        """End broadcasts whose children have; cancel the children of those that are cancelled."""
+
+        def body(connection: Connection, mine: Sequence[Closing]) -> Closed:
+            closed = broadcasting.close(connection, mine, shards_of(mine))
+            BEFORE_CLOSE()
+            return closed
+
+        async def write(batch: Sequence[Closing]) -> Closed:
+            _, answer = await fenced(self.database, claim, batch, body)
+            return answer or Closed([], [], [])
+
+        answers, _ = await halved(closings, write) if closings else ([], [])
+        return Closed(
+            [run for _, each in answers for run in each.ended],
+            [one for _, each in answers for one in each.waited],
+            [run for _, each in answers for run in each.cancelled],
         )
 
     async def pools(self, pools: Collection[PoolKey]) -> dict[PoolKey, Standing]:

@@ -102,13 +102,13 @@ WITH b AS MATERIALIZED (
         finished_at = statement_timestamp()
     FROM b WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
       AND r.state = ANY ('{PENDING,RETRYING}'::text[])
-    RETURNING r.scheduled_at, r.run_id, r.job_id, r.shard
+    RETURNING r.scheduled_at, r.run_id, r.job_id, r.shard, r.parent
 ), gone AS (
     DELETE FROM live l USING ended e
     WHERE l.shard = e.shard AND l.job_id = e.job_id AND l.run_id = e.run_id
 ), buried AS (
     INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint)
-    SELECT run_id, scheduled_at, job_id, %(fingerprint)s FROM ended
+    SELECT run_id, scheduled_at, job_id, %(fingerprint)s FROM ended WHERE parent IS NULL
     ON CONFLICT DO NOTHING
 )
 SELECT scheduled_at, run_id FROM ended

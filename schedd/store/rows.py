@@ -22,15 +22,16 @@ def timer(row: Sequence[Any]) -> Timer:
 
 RUN_COLUMNS = """r.scheduled_at, r.run_id, r.job_id, r.shard, r.state, r.priority, r.due_at,
     r.ready_at, r.attempt, r.losses, r.token, r.worker, r.incarnation, r.start_by, r.started_at,
-    r.generation, r.cancelling, r.killing, r.overlap, r.created_at"""
-RUN_WIDTH = 20
+    r.generation, r.cancelling, r.killing, r.overlap, r.created_at, r.parent, r.target,
+    r.children"""
+RUN_WIDTH = 23
 
 
 def live_run(row: Sequence[Any], start: int = 0) -> LiveRun:
     """From `RUN_COLUMNS`."""
     at, run_id, job_id, shard, state, priority, *rest = row[start : start + RUN_WIDTH]
-    if rest[-2] is not None:
-        rest[-2] = Overlap(rest[-2])
+    if rest[-5] is not None:
+        rest[-5] = Overlap(rest[-5])
     key = RunKey(at, run_id)
     return LiveRun(key, job_id, shard, State(state), Priority(priority), *rest)
 

@@ -61,6 +61,9 @@ def record(row: Row[Any]) -> RunRecord:
         row.cancelling,
         row.killing,
         row.overlap and Overlap(row.overlap),
+        parent=row.parent and RunId(row.parent),
+        target=row.target,
+        children=row.children,
     )
     return RunRecord(
         run,

@@ -132,9 +132,16 @@ def list_runs(
     limit: int,
     trigger: Trigger | None = None,
     backfill: BackfillId | None = None,
+    parent: RunId | None = None,
 ) -> list[RunRecord]:
-    """Newest first, past `after`; `job` is an id or a name, a deleted job's too."""
+    """Newest first, past `after`; `job` is an id or a name, a deleted job's too. A broadcast's
+    children are among them if it is their `parent`, or their `worker`, that is asked for.
+    """
     query = newest_first(limit).where(jobs.c.namespace == clean(namespace))
+    if parent is not None:
+        query = query.where(runs.c.parent == parent)
+    elif worker is None:
+        query = query.where(runs.c.parent.is_(None))
     if job is not None:
         query = query.where(of_job(namespace, job))
     if states:
@@ -201,7 +208,7 @@ def attempts_of(connection: Connection, run_id: RunId) -> list[AttemptRecord]:
     """Every handing out, oldest first; the latest stands in the run's own row."""
     earlier = select(*ATTEMPT).where(attempts.c.run_id == run_id)
     latest = select(*(runs.c[column.name] for column in ATTEMPT)).where(
-        runs.c.run_id == run_id, runs.c.token > 0
+        runs.c.run_id == run_id, runs.c.token > 0, runs.c.children.is_(None)
     )
     rows = connection.execute(earlier.union_all(latest).order_by("token"))
     return [_attempt(row) for row in rows]

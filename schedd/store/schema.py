@@ -153,6 +153,9 @@ runs = Table(
     Column("backfill", Uuid),
     Column("redrive_of", Uuid),
     Column("told_late", Boolean, nullable=False),
+    Column("parent", Uuid),
+    Column("target", Text),
+    Column("children", Integer),
 )
 
 calendars = Table(

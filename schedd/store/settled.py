@@ -42,6 +42,8 @@ class Standing:
     """Of a run that is being cancelled: on whose behalf, if not a person's."""
     job_id: Any
     assigned_at: datetime | None
+    child: bool
+    """Of a broadcast: it becomes no dead letter."""
 
 
 def settle(
@@ -60,7 +62,7 @@ def _settled(report: Report, row: Standing, deleted: set[object], doubtful: set[
     if row.job_id in deleted and report.state in (State.PENDING, State.RETRYING):
         return _cancelled(report, Reason.DELETED)
     if report.key in doubtful:
-        return _ended(report)
+        return _ended(report, row)
     lifecycle.check(State.RUNNING, report.state)
     return report
 
@@ -77,7 +79,7 @@ def _cancelled(report: Report, reason: Reason) -> Report:
     )
 
 
-def _ended(report: Report) -> Report:
+def _ended(report: Report, row: Standing) -> Report:
     """It would wait again, and may not: as its attempt failed, or else as if that was lost."""
     reason = report.reason if report.counts else Reason.WORKER_LOST
     return replace(
@@ -86,7 +88,7 @@ def _ended(report: Report) -> Report:
         reason=reason,
         retry_at=None,
         counts=True,
-        dead=True,
+        dead=not row.child,
         fingerprint=fingerprint(reason, report.exit_code, report.error),
     )
 

@@ -28,7 +28,7 @@ FROM (
         SELECT * FROM runs r WHERE r.scheduled_at = k.scheduled_at AND r.run_id = k.run_id
           AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s OFFSET 0
     ) r
-    WHERE r.trigger = 'SCHEDULE' AND r.token = 0 GROUP BY r.job_id
+    WHERE r.trigger = 'SCHEDULE' AND r.token = 0 AND r.parent IS NULL GROUP BY r.job_id
 ) b
 WHERE t.job_id = b.job_id AND t.fired > 0
 """

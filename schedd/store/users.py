@@ -163,10 +163,11 @@ class PostgresUserStore:
         limit: int,
         trigger: Trigger | None = None,
         backfill: BackfillId | None = None,
+        parent: RunId | None = None,
     ) -> list[RunRecord]:
         """Newest first, past `after`."""
         where = (namespace, job, states, worker, since, before, after, limit, trigger, backfill)
-        return await self.database.call(lambda c: runs.list_runs(c, *where))
+        return await self.database.call(lambda c: runs.list_runs(c, *where, parent))
 
     async def cancel_run(self, run_id: RunId, audit: AuditEntry) -> RunRecord | None:
         """Cancel what waits, mark what runs."""

@@ -16,7 +16,7 @@ from math import inf
 from typing import cast
 
 from schedd.core import schedule
-from schedd.core.ids import JobId, ShardId, Token
+from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.late import DEFAULTS, LateLimits
 from schedd.core.lifecycle import State
 from schedd.core.model import (
@@ -35,12 +35,14 @@ from schedd.core.ready_queue import Head, last_rank
 from schedd.core.records import Assignments, Parted
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
+from schedd.owner.broadcasts import Broadcasts
 from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.crowds import Crowds
 from schedd.owner.dispatch import Dispatch
 from schedd.owner.late_runs import LateRuns
 from schedd.owner.pools import Pools
 from schedd.owner.transact import Transactor
+from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
 from schedd.ports import OwnerStore, PauseStore
 from schedproto.v1 import job_pb2
@@ -68,6 +70,10 @@ class Rows:
     looks: list[set[PoolKey]] = field(default_factory=list)
     """Which were asked for, each time."""
     parted: Parted = field(default_factory=lambda: Parted([], []))
+    workers: list[Incarnation] = field(default_factory=list)
+    """That are neither lost nor drained."""
+    done_on: frozenset[str] = frozenset()
+    """Workers on which what a broadcast does again has succeeded."""
     meanwhile: Callable[[], object] = lambda: None
     """Called before the statement ends."""
 
@@ -75,6 +81,7 @@ class Rows:
         self, claim: Claim, drafts: Sequence[Draft], next_token: Callable[[ShardId], Token]
     ) -> Assignments:
         assigned, waiting, held, no_room = [], [], [], []
+        begun: list[LiveRun] = []
         for draft in drafts:
             self.drafts.append(draft)
             if draft.pool and self.places.get(draft.pool, 0) <= 0:
@@ -89,6 +96,9 @@ class Rows:
             if draft.pool:
                 self.places[draft.pool] -= 1
             self.admitted[draft.job_id] = self.admitted.get(draft.job_id, 0) + 1
+            if draft.targets:
+                begun += family(draft, next_token(draft.shard))
+                continue
             made = replace(
                 run(draft.key.run_id.int, shard=draft.shard, state=State.RUNNING),
                 attempt=1,
@@ -102,16 +112,38 @@ class Rows:
         self.meanwhile()
         if self.fails:
             raise self.fails.pop()
-        return Assignments(assigned, [], waiting, frozenset(), held=held, full=no_room)
+        return Assignments(assigned, [], waiting, frozenset(), held=held, full=no_room, begun=begun)
 
     async def pools(self, pools: Collection[PoolKey]) -> dict[PoolKey, Standing]:
         self.looks.append({*pools})
         there = {pool: self.places[pool] for pool in pools if pool in self.places}
         return {pool: Standing(room, None, False, 0, 0) for pool, room in there.items()}
 
+    async def there(self, ids: Collection[IncarnationId]) -> list[Incarnation]:
+        return [one for one in self.workers if one.id in ids]
+
+    async def done(self, keys: Sequence[RunKey]) -> dict[RunId, frozenset[str]]:
+        return {key.run_id: self.done_on for key in keys}
+
     async def part(self, claim: Claim, crowds: Sequence[Crowd]) -> Parted:
         self.crowds += [crowd.job_id for crowd in crowds]
         return self.parted
+
+
+def family(draft: Draft, token: Token) -> list[LiveRun]:
+    """A broadcast that has begun, and its children."""
+    number = draft.key.run_id.int
+    of = {"job_id": draft.job_id, "shard": draft.shard}
+    state, children = State.RUNNING, len(draft.targets)
+    parent = replace(run(number, state=state, token=token, children=children), **of)
+    made = enumerate(draft.targets, 1)
+    return [
+        parent,
+        *(
+            replace(run(100 * number + n, parent=draft.key.run_id, target=name), **of)
+            for n, name in made
+        ),
+    ]
 
 
 class Definitions(Catalogue):
@@ -169,7 +201,7 @@ class World:
         self.rows = Rows()
         self.definitions = definitions(SHELL)
         self.workers = Workers(SetClock(), lambda _event: None)
-        self.board = Board(owning(*range(owned)))
+        self.board = Board(owning(*range(owned)), need_of=self.definitions.need_of)
         self.board.were_read(map(ShardId, range(owned)))
         self.seconds = 1_000.0
         """On the clock of what is released."""
@@ -197,6 +229,16 @@ class World:
             self.brake,
             Nudges(),
             self.crowds,
+            Broadcasts(
+                self.board,
+                self.definitions,
+                self.workers,
+                cast("WorkerLeases", self),
+                cast("OwnerStore", self.rows),
+                transactor,
+                SetClock(),
+                Nudges(),
+            ),
             self.late,
             Pools(
                 cast("OwnerStore", self.rows), lambda: self.board.ended, boot=lambda: self.seconds
@@ -205,8 +247,13 @@ class World:
         )
         self.lines: dict[str, RecordingLine] = {}
 
+    async def live(self) -> frozenset[IncarnationId]:
+        """Of the workers' leases: none is of a worker that isn't attached here."""
+        return frozenset()
+
     def attach(self, one: Incarnation, *, grant: int) -> RecordingLine:
         line = self.lines[one.worker] = RecordingLine()
+        self.rows.workers.append(one)
         self.workers.attach(one, line)
         self.grant(one, grant)
         return line

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import click
 
 from schedclient import Client, DeadlineExceeded, Run
 from schedctl import following
-from schedctl.columns import ATTEMPTS, RUNS, facts, progress
+from schedctl.columns import ATTEMPTS, CHILDREN, RUNS, facts, progress
 from schedctl.flags import Group, pass_session
 from schedctl.output import (
     event,
@@ -38,6 +38,7 @@ def _id(one: Run) -> str:
 @click.option("--worker", default="", help="Handed to this worker.")
 @click.option("--trigger", metavar="schedule|manual|redrive|…", help="Made by this.")
 @click.option("--backfill", default="", metavar="ID", help="Made by this backfill.")
+@click.option("--parent", default="", metavar="RUN", help="Children of this broadcast.")
 @click.option("--after", metavar="INSTANT", help="Scheduled after.")
 @click.option("--before", metavar="INSTANT", help="Scheduled before.")
 @click.option("--limit", type=click.IntRange(min=1), help="[default: 50 for tables, else all]")
@@ -49,11 +50,12 @@ def list_runs(
     worker: str,
     trigger: str | None,
     backfill: str,
+    parent: str,
     after: str | None,
     before: str | None,
     limit: int | None,
 ) -> None:
-    """Runs, newest first."""
+    """Runs, newest first. A broadcast's children stand there with --parent or --worker alone."""
     states = [word for one in state for word in one.split(",")]
     show_listing(
         session,
@@ -64,6 +66,7 @@ def list_runs(
             worker=worker,
             trigger=trigger,
             backfill=backfill,
+            parent=parent,
             after=after,
             before=before,
             limit=most,
@@ -91,11 +94,26 @@ def get(session: Session, run_id: str) -> None:
             ("Trigger", found.trigger),
             ("Backfill", found.backfill_id),
             ("Does again", found.redrive_of),
+            ("Child of", found.parent_run_id),
+            ("For worker", found.target),
+            ("Children", found.children or None),
             ("Until", found.scheduled_until),
             ("Progress", progress(found)),
             ("Error", found.error),
         ],
     )
+    if found.children:
+        show_listing(
+            session,
+            found.children,
+            lambda client, most: _children(client, run_id, most),
+            CHILDREN,
+            _id,
+        )
+
+
+def _children(client: Client, run_id: str, most: int | None) -> AsyncIterator[Run]:
+    return client.runs.list(parent=run_id, limit=most)
 
 
 @run.command()
@@ -177,7 +195,8 @@ def cancel(session: Session, run_id: str, reason: str) -> None:
     ended = session.run(lambda client: client.runs.cancel(run_id, reason))
     if not session.tabular:
         show_one(session, ended, RUNS, _id)
-    message(f"cancelled {run_id}" if ended.ended else f"cancelling {run_id}: its worker was told")
+    told = "its children are ended" if ended.children else "its worker was told"
+    message(f"cancelled {run_id}" if ended.ended else f"cancelling {run_id}: {told}")
 
 
 @run.command()

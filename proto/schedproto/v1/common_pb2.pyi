@@ -99,6 +99,7 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     REASON_WORKER_LOST: _Reason.ValueType  # 28
     REASON_TOO_MANY_LOSSES: _Reason.ValueType  # 29
     REASON_DONT_RETRY: _Reason.ValueType  # 30
+    REASON_CHILDREN_FAILED: _Reason.ValueType  # 31
     REASON_BY_USER: _Reason.ValueType  # 40
     """Cancelled."""
     REASON_BY_OVERLAP: _Reason.ValueType  # 41
@@ -135,6 +136,7 @@ REASON_RUN_TIMEOUT: Reason.ValueType  # 27
 REASON_WORKER_LOST: Reason.ValueType  # 28
 REASON_TOO_MANY_LOSSES: Reason.ValueType  # 29
 REASON_DONT_RETRY: Reason.ValueType  # 30
+REASON_CHILDREN_FAILED: Reason.ValueType  # 31
 REASON_BY_USER: Reason.ValueType  # 40
 """Cancelled."""
 REASON_BY_OVERLAP: Reason.ValueType  # 41

@@ -59,6 +59,7 @@ class _PlacementEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     PLACEMENT_PACK: _Placement.ValueType  # 2
     PLACEMENT_STICKY: _Placement.ValueType  # 3
     PLACEMENT_BROADCAST: _Placement.ValueType  # 4
+    """A child run for each worker that could do it; the run itself goes to none, and ends with them."""
 
 class Placement(_Placement, metaclass=_PlacementEnumTypeWrapper): ...
 
@@ -67,6 +68,7 @@ PLACEMENT_SPREAD: Placement.ValueType  # 1
 PLACEMENT_PACK: Placement.ValueType  # 2
 PLACEMENT_STICKY: Placement.ValueType  # 3
 PLACEMENT_BROADCAST: Placement.ValueType  # 4
+"""A child run for each worker that could do it; the run itself goes to none, and ends with them."""
 global___Placement = Placement
 
 class _Delivery:
@@ -227,7 +229,8 @@ class Job(google.protobuf.message.Message):
     """The least version of definitions that a member must know to own the job; 0 is 1. 2: max_runs,
     pause_after_failures; 3: exclude; 4: retry_on, fail_on, require, prefer, placement,
     start_deadline, run_timeout; 5: grpc, and its statuses in retry_on, fail_on; 6: pool, on_failure,
-    on_recovery, on_dead_letter, on_late; 7: plugin, env_from and limits of python. Set by the cluster.
+    on_recovery, on_dead_letter, on_late; 7: plugin, env_from and
+    limits of python, broadcasts. Set by the cluster.
     """
     priority: schedproto.v1.common_pb2.Priority.ValueType
     """-- Where and in which order --"""

@@ -84,6 +84,7 @@ class ListRunsRequest(google.protobuf.message.Message):
     WORKER_FIELD_NUMBER: builtins.int
     TRIGGER_FIELD_NUMBER: builtins.int
     BACKFILL_ID_FIELD_NUMBER: builtins.int
+    PARENT_RUN_ID_FIELD_NUMBER: builtins.int
     namespace: builtins.str
     job: builtins.str
     """Id or name; all if empty."""
@@ -93,6 +94,8 @@ class ListRunsRequest(google.protobuf.message.Message):
     worker: builtins.str
     trigger: schedproto.v1.run_pb2.Run.Trigger.ValueType
     backfill_id: builtins.str
+    parent_run_id: builtins.str
+    """The children of this broadcast. Without it, and without `worker`, no children are listed."""
     @property
     def states(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[schedproto.v1.common_pb2.RunState.ValueType]: ...
     @property
@@ -112,9 +115,10 @@ class ListRunsRequest(google.protobuf.message.Message):
         worker: builtins.str = ...,
         trigger: schedproto.v1.run_pb2.Run.Trigger.ValueType = ...,
         backfill_id: builtins.str = ...,
+        parent_run_id: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["scheduled_after", b"scheduled_after", "scheduled_before", b"scheduled_before"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["backfill_id", b"backfill_id", "job", b"job", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "scheduled_after", b"scheduled_after", "scheduled_before", b"scheduled_before", "states", b"states", "trigger", b"trigger", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["backfill_id", b"backfill_id", "job", b"job", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "parent_run_id", b"parent_run_id", "scheduled_after", b"scheduled_after", "scheduled_before", b"scheduled_before", "states", b"states", "trigger", b"trigger", "worker", b"worker"]) -> None: ...
 
 global___ListRunsRequest = ListRunsRequest
 

@@ -19,6 +19,7 @@ from schedd.core.late import LateLimits
 from schedd.core.model import LiveRun
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
+from schedd.owner.broadcasts import Broadcasts
 from schedd.owner.catalogue import Catalogue
 from schedd.owner.crowds import Crowds
 from schedd.owner.dispatch import Dispatch
@@ -28,6 +29,7 @@ from schedd.owner.near_future import NearFuture
 from schedd.owner.ownership import Ownership
 from schedd.owner.pools import Pools
 from schedd.owner.transact import Transactor
+from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
 from schedd.ports import Nudges, PauseStore
 from schedproto.v1 import job_pb2
@@ -88,6 +90,10 @@ class Owner:
                 brake,
                 nudges,
                 crowds,
+                Broadcasts(
+                    *(board, catalogue, self.workers, cast("WorkerLeases", None), store),
+                    *(transactor, clock, nudges),
+                ),
                 late,
                 Pools(store, lambda: board.ended),
             ),

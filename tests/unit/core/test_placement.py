@@ -9,12 +9,13 @@ import pytest
 from schedd.core.ids import IncarnationId, JobId
 from schedd.core.labels import Match, told
 from schedd.core.model import Definition, Incarnation, Placement
-from schedd.core.placement import Offer, able, choose, free, need_of
-from support.runs import worker
+from schedd.core.placement import Offer, able, choose, free, need_of, skill_of
+from support.runs import run, worker
 
 JOB = JobId(UUID(int=1))
 PROBE = Definition(JOB, 1, "default", "j", action="shell")
-SHELL = need_of(PROBE)
+ANY = run(1)
+SHELL = need_of(PROBE, ANY)
 GPU = Match("gpu", ("a100", "h100"))
 NEAR = Match("region", ("eu",))
 
@@ -33,7 +34,7 @@ def offers(*workers: tuple[Mapping[str, str], int]) -> list[Offer]:
 
 
 def chosen(definition: Definition, of: list[Offer]) -> int | None:
-    offer = choose(definition, 0.0, of)
+    offer = choose(definition, need_of(definition, ANY), 0.0, of)
     return None if offer is None else offer.id.int
 
 
@@ -79,7 +80,7 @@ def test_a_sticky_job_goes_to_the_same_worker_until_that_is_full_or_gone() -> No
 
 
 def test_who_refused_a_job_is_asked_again_only_where_nobody_else_is() -> None:
-    for placement in Placement:
+    for placement in (Placement.SPREAD, Placement.PACK, Placement.STICKY):
         job = replace(PROBE, placement=placement, generation=3)
         old, new = offers(({}, 8), ({}, 1))
         for offer, other in ((old, new), (new, old)):
@@ -104,5 +105,28 @@ def test_only_who_has_the_slots_for_such_a_rank_is_asked() -> None:
 def test_runs_of_equal_needs_stand_in_one_line() -> None:
     definition = replace(PROBE, require=(GPU,), prefer=(NEAR,), placement=Placement.PACK)
     other = replace(PROBE, job_id=JobId(UUID(int=2)), name="k", require=(GPU,))
-    assert need_of(definition) == need_of(other)
-    assert need_of(definition) != need_of(replace(other, require=()))
+    assert need_of(definition, ANY) == need_of(other, ANY)
+    assert need_of(definition, ANY) != need_of(replace(other, require=()), ANY)
+
+
+def test_a_broadcast_goes_to_nobody_and_its_children_to_their_own_worker_alone() -> None:
+    definition = replace(PROBE, placement=Placement.BROADCAST)
+    [first, second] = offers(({}, 2), ({}, 8))
+    whole = need_of(definition, ANY)
+    assert whole.each
+    assert not able(first.incarnation, whole)
+    child = run(2, parent=ANY.key.run_id, target="worker-1")
+    mine = need_of(definition, child)
+    assert not mine.each
+    assert [able(one.incarnation, mine) for one in (first, second)] == [True, False]
+    assert choose(definition, mine, 0.0, [first, second]) is first
+    assert choose(definition, mine, 0.0, [second]) is None
+    assert choose(definition, need_of(replace(definition, slots=3), child), 0.0, [first]) is None
+    edited = need_of(PROBE, child)
+    assert edited.worker == "worker-1", "whatever its job says by now"
+
+
+def test_workers_that_differ_in_their_name_alone_are_told_apart_where_it_matters() -> None:
+    one, other = (labelled(number, {"gpu": "a100"}) for number in (1, 2))
+    assert skill_of(one, by_name=False) == skill_of(other, by_name=False)
+    assert skill_of(one, by_name=True) != skill_of(other, by_name=True)

@@ -9,22 +9,25 @@ from typing import cast
 
 import pytest
 
+from schedd.core.broadcast import WORKER_AWAY
 from schedd.core.deadlines import Ending
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Claim, Definition, LiveRun, RunKey
+from schedd.core.model import Claim, Definition, LiveRun, Placement, RunKey
 from schedd.core.pauses import Pause, Pauses
 from schedd.owner import deadlines
+from schedd.owner.attached import Attached
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Known
 from schedd.owner.deadlines import BATCH, LOOK_EVERY, READ_AT_ONCE, SHARE, Deadlines
 from schedd.owner.transact import Transactor
+from schedd.owner.workers import Workers
 from schedd.ports import OwnerStore, PauseStore
 from schedkit.errors import Unavailable
 from support.dispatching import SHELL, Definitions
 from support.dispatching import World as Dispatching
-from support.runs import NOW, SetClock, owning, run, worker
+from support.runs import NOW, RecordingLine, SetClock, owning, run, worker
 
 HURRIED = replace(SHELL, start_deadline=timedelta(seconds=30), run_timeout=timedelta(seconds=100))
 
@@ -75,17 +78,25 @@ class World:
         self.rows, self.told = Rows(), Told()
         self.definitions = Some(HURRIED)
         self.board = Board(owning(0))
+        self.clock = SetClock()
+        self.workers = Workers(self.clock, lambda _event: None)
         self.brake = Brake(cast("PauseStore", None), lambda _event: None)
         transactor = Transactor(self.board.ownership, lambda: True, lambda _event: None)
         self.deadlines = Deadlines(
             self.board,
             self.definitions,
+            self.workers,
             cast("OwnerStore", self.rows),
             transactor,
-            SetClock(),
+            self.clock,
             self.brake,
             self.told,  # type: ignore[arg-type]  # of the nudges those that it gives
         )
+
+    def attached(self, number: int) -> Attached:
+        found = self.workers.attached(worker(number).id)
+        assert found is not None
+        return found
 
 
 def waits(number: int, ago: float, **changes: object) -> LiveRun:
@@ -228,3 +239,38 @@ async def test_dispatch_hands_out_nothing_whose_time_is_over() -> None:
     assert world.handed() == {2}
     assert [one.key.run_id.int for one in passed] == [1]
     assert [one.key.run_id.int for one in world.board.waits()] == []
+
+
+async def test_a_broadcasts_child_waits_for_its_workers_return_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(deadlines, "LOOK_AT_LEAST_EVERY", 0.0)
+    monkeypatch.setattr(deadlines, "LOOK_EVERY", 0.0)
+    world = World()
+    plain = replace(SHELL, placement=Placement.BROADCAST, pause_after_failures=1, max_runs=9)
+    world.definitions = world.deadlines._catalogue = Some(plain)
+    parent = run(9).key.run_id
+    here, away = (run(number, parent=parent, target=f"w{number}") for number in (1, 2))
+    tried = replace(run(3, parent=parent, target="w2"), state=State.RETRYING, losses=1)
+    world.board.put_runs([here, away, tried], NOW)
+    line = RecordingLine()
+    world.workers.attach(worker(1), line)
+
+    await world.deadlines.step()
+    world.clock.time = NOW + WORKER_AWAY - timedelta(seconds=1)
+    await world.deadlines.step()
+    assert world.rows.ended == []
+    world.workers.attach(worker(2), line)  # for a moment: it counts anew
+    await world.deadlines.step()
+    world.workers.detach(world.attached(2))
+    world.clock.time += timedelta(seconds=2)
+    await world.deadlines.step()
+    assert world.rows.ended == []
+    world.clock.time += WORKER_AWAY
+    await world.deadlines.step()
+
+    assert {(end.key, end.state, end.reason) for end in world.rows.ended} == {
+        (one.key, State.FAILED, Reason.WORKER_LOST) for one in (away, tried)
+    }
+    for end in world.rows.ended:
+        assert (end.fingerprint, end.pause_after, end.counted, end.notices) == ("", 0, False, None)

@@ -20,6 +20,7 @@ from schedd.core.model import (
     Claim,
     Draft,
     LiveRun,
+    Placement,
     Priority,
 )
 from schedd.core.pauses import NO_PAUSES, Pause, Pauses
@@ -745,3 +746,37 @@ async def test_less_room_than_was_thought_is_believed_until_it_is_looked_at_anew
     world.seconds += 1
     await world.settle()
     assert world.handed() == {1, 2}
+
+
+async def test_a_broadcast_has_a_run_for_each_and_needs_no_slot_itself() -> None:
+    world = World()
+    world.definitions.jobs[run(1).job_id] = replace(SHELL, placement=Placement.BROADCAST)
+    world.attach(worker(1), grant=2)
+    world.attach(worker(2), grant=0)
+    world.board.put_runs([of(1, 1)], NOW)
+
+    await world.settle()
+
+    assert world.rows.drafts[0].targets == ("w1", "w2")
+    assert [one.key.run_id.int for one in world.board.broadcasts.values()] == [1]
+    assert {run.key.run_id.int for run in world.lines["w1"].assigned} == {101}
+    assert [one.target for one in world.board.ready] == ["w2"], "it goes to no other"
+    assert world.lines["w2"].demanded[-1] != []
+    assert not world.lines["w1"].demanded[-1], "w1 has slots that w2's child can't use"
+
+
+async def test_a_broadcast_waits_until_somebody_is_there_and_leaves_out_where_it_was_done() -> None:
+    world = World()
+    world.definitions.jobs[run(1).job_id] = replace(SHELL, placement=Placement.BROADCAST)
+    world.board.put_runs([of(1, 1)], NOW)
+    await world.settle()
+    assert (world.rows.drafts, len(world.board.ready)) == ([], 1)
+
+    world.attach(worker(1), grant=1)
+    world.attach(worker(2), grant=1)
+    world.rows.done_on = frozenset({"w1"})
+    world.dispatch._broadcasts._try_at = 0.0
+    await world.settle()
+
+    assert world.rows.drafts[0].targets == ("w2",)
+    assert {run.key.run_id.int for run in world.lines["w2"].assigned} == {101}

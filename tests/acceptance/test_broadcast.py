@@ -1,0 +1,211 @@
+"""Broadcasts on a real cluster: each worker that matches runs it once, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from schedclient import Run, SyncClient
+from schedclient.errors import FailedPrecondition
+from support.cluster import DevCluster, dev_cluster
+from support.probe import Probe
+from support.wait import PATIENCE, wait_until
+
+TTL = "3s"
+SSD = ["w1", "w2"]
+"""Of three workers, by their labels."""
+
+
+@pytest.fixture(scope="module")
+def ticket(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where it is laid, the next member that has handed something out dies at once."""
+    return tmp_path_factory.mktemp("tickets") / "ticket"
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest, ticket: Path) -> Iterator[DevCluster]:
+    labels = [
+        f"{name}.labels.disk={'ssd' if name in SSD else 'hdd'}" for name in ("w1", "w2", "w3")
+    ]
+    with dev_cluster(
+        request.session,
+        members=2,
+        workers=3,
+        slots=4,
+        overrides=[f"schedd.member_ttl={TTL}", f"schedd.worker_ttl={TTL}", *labels],
+        env={"SCHEDD_FAILPOINTS": f"assign.after_commit=kill,ticket={ticket}"},
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def client(cluster: DevCluster) -> Iterator[SyncClient]:
+    cluster.up()  # what the test before killed
+    with SyncClient(cluster.endpoints) as made:
+        wait_until(
+            lambda: [one.state for one in made.workers.list()].count("LIVE") == 3,
+            PATIENCE,
+            "all three workers",
+        )
+        yield made
+
+
+@pytest.fixture
+def job(client: SyncClient) -> Iterator[Callable[..., str]]:
+    """Makes a job that is broadcast to those with an SSD; gives its name."""
+    made: list[str] = []
+
+    def create(probe: Probe, then: str = "", **more: object) -> str:
+        name = f"broadcast-{uuid4().hex[:6]}"
+        fields: dict[str, object] = {"on_demand": True, "require": {"disk": ["ssd"]}}
+        fields |= {"retry": {"max_attempts": 1}, "shell": probe.shell(then)}
+        client.jobs.create(name, {"placement": "broadcast", **fields, **more})
+        made.append(name)
+        return name
+
+    yield create
+    for name in made:
+        client.jobs.delete(name)
+
+
+def children(client: SyncClient, run: Run) -> dict[str, Run]:
+    """By the worker that each is for."""
+    found = list(client.runs.list(parent=run.run_id))
+    assert len({one.target for one in found}) == len(found)
+    return {str(one.target): one for one in found}
+
+
+def ended(client: SyncClient, run: Run) -> Run:
+    return client.runs.wait(run, timeout=2 * PATIENCE)
+
+
+def test_each_that_matches_has_it_once_an_instant(
+    client: SyncClient, job: Callable[..., str], tmp_path: Path
+) -> None:
+    probe = Probe(tmp_path / "starts")
+    name = job(probe, every="2s", on_demand=None)
+
+    def whole() -> bool:
+        runs = [one for one in client.runs.list(job=name) if one.state == "SUCCEEDED"]
+        return len(runs) >= 3
+
+    wait_until(whole, PATIENCE, "three instants")
+    client.jobs.pause(name)
+    runs = list(client.runs.list(job=name))
+
+    assert not any(one.parent_run_id for one in runs), "children aren't among them"
+    for run in runs:
+        last = ended(client, run)
+        assert (last.state, last.children, last.worker) == ("SUCCEEDED", 2, None)
+        mine = children(client, run)
+        assert sorted(mine) == SSD
+        for worker, child in mine.items():
+            assert (child.state, child.worker) == ("SUCCEEDED", worker)
+            assert child.scheduled_at == run.scheduled_at
+    started = Counter((start.scheduled_at, start.worker) for start in probe.starts())
+    assert set(started.values()) == {1}, "each has each instant once"
+    assert {worker for _, worker in started} == set(SSD)
+
+
+def test_one_that_fails_is_named_and_done_again_alone(
+    cluster: DevCluster, client: SyncClient, job: Callable[..., str], tmp_path: Path
+) -> None:
+    probe, mended = Probe(tmp_path / "starts"), tmp_path / "mended"
+    name = job(probe, f'[ "$SCHEDD_WORKER" = w1 ] || [ -e {mended} ] || exit 3')
+
+    run = ended(client, client.jobs.trigger(name))
+
+    assert (run.state, run.reason) == ("FAILED", "CHILDREN_FAILED")
+    assert run.error == "1 of 2 didn't succeed: w2 (EXIT_CODE)"
+    shown = cluster.schedctl("run", "get", run.run_id).stdout
+    assert "FOR WORKER" in shown
+    assert all(worker in shown for worker in SSD)
+    with pytest.raises(FailedPrecondition, match="w1, SUCCEEDED") as refused:
+        list(client.runs.logs(run.run_id))
+    assert refused.value.reason == "IS_BROADCAST"
+    failed = children(client, run)["w2"]
+    with pytest.raises(FailedPrecondition, match="for worker w2 alone"):
+        client.runs.retry(failed.run_id)
+    letters = [one.run.run_id for one in client.dead_letters.list(job=name)]
+    assert letters == [run.run_id], "the whole is one dead letter"
+
+    mended.touch()
+    again = ended(client, client.runs.retry(run.run_id))
+    assert (again.state, again.redrive_of) == ("SUCCEEDED", run.run_id)
+    assert [*children(client, again)] == ["w2"]
+
+
+def test_cancelled_it_ends_with_its_children(
+    client: SyncClient, job: Callable[..., str], tmp_path: Path
+) -> None:
+    probe = Probe(tmp_path / "starts")
+    run = client.jobs.trigger(job(probe, "sleep 600"))
+    wait_until(lambda: len(probe.starts()) == 2, PATIENCE, "both to start")
+    assert "2 RUNNING" in client.runs.why(run.run_id).answer
+
+    client.runs.cancel(run.run_id)
+
+    last = ended(client, run)
+    assert (last.state, last.reason) == ("CANCELLED", "BY_USER")
+    assert {one.state for one in children(client, run).values()} == {"CANCELLED"}
+
+
+def test_without_anybody_who_matches_it_waits_and_says_so(
+    client: SyncClient, job: Callable[..., str], tmp_path: Path
+) -> None:
+    name = job(Probe(tmp_path / "starts"), require={"disk": ["tape"]})
+    run = client.jobs.trigger(name)
+    wait_until(
+        lambda: "no worker attached takes" in client.runs.why(run.run_id).answer,
+        PATIENCE,
+        "it to say why",
+    )
+    assert client.runs.get(run.run_id).state == "PENDING"
+    client.runs.cancel(run.run_id)
+
+
+def test_a_child_waits_for_its_own_worker_and_goes_to_no_other(
+    cluster: DevCluster, client: SyncClient, job: Callable[..., str], tmp_path: Path
+) -> None:
+    probe, finish = Probe(tmp_path / "starts"), tmp_path / "finish"
+    run = client.jobs.trigger(job(probe, f"while [ ! -e {finish} ]; do sleep 0.1; done"))
+    wait_until(lambda: len(probe.starts()) == 2, PATIENCE, "both to start")
+
+    cluster.kill("w2")
+    wait_until(
+        lambda: children(client, run)["w2"].state == "RETRYING", PATIENCE, "its loss to be seen"
+    )
+    finish.touch()
+    wait_until(
+        lambda: children(client, run)["w1"].state == "SUCCEEDED", PATIENCE, "the other to end"
+    )
+    told = client.runs.why(children(client, run)["w2"].run_id).answer
+    assert "w2" in told
+    assert client.runs.get(run.run_id).state == "RUNNING"
+
+    cluster.up()
+    assert ended(client, run).state == "SUCCEEDED"
+    starts = Counter(start.worker for start in probe.starts())
+    assert starts == {"w1": 1, "w2": 2}
+
+
+def test_killed_right_after_it_began_no_child_is_lost_or_doubled(
+    cluster: DevCluster, client: SyncClient, job: Callable[..., str], tmp_path: Path, ticket: Path
+) -> None:
+    probe = Probe(tmp_path / "starts")
+    name = job(probe)
+    ticket.touch()
+
+    run = client.jobs.trigger(name)
+
+    wait_until(lambda: not ticket.exists(), PATIENCE, "its owner to die")
+    last = ended(client, run)
+    assert (last.state, last.children) == ("SUCCEEDED", 2)
+    assert sorted(children(client, run)) == SSD
+    assert Counter(start.worker for start in probe.starts()) == {"w1": 1, "w2": 1}
+    assert json.loads(cluster.schedctl("run", "get", run.run_id, "-o", "json").stdout)

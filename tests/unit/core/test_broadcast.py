@@ -1,0 +1,110 @@
+"""How broadcasts end, and what of their job's definition their children go by."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from schedd.core.broadcast import WORKER_AWAY, Away, Child, End, end_of, own, targets
+from schedd.core.ids import IncarnationId
+from schedd.core.lifecycle import Reason, State
+from schedd.core.model import Definition, Placement
+from schedd.core.notifications import Notice, Notices
+from schedd.core.placement import need_of
+from support.dispatching import SHELL
+from support.runs import NOW, run, worker
+
+DEFINITION = replace(
+    SHELL,
+    placement=Placement.BROADCAST,
+    max_runs=3,
+    pause_after_failures=2,
+    notices=Notices(failure=Notice(email=("ops@example.org",))),
+)
+WELL = Child("w1", State.SUCCEEDED, None)
+FAILED = Child("w2", State.FAILED, "EXIT_CODE")
+MISSED = Child("w3", State.MISSED, "START_DEADLINE")
+DELETED = Child("w4", State.CANCELLED, "DELETED")
+
+
+@pytest.mark.parametrize(
+    ("children", "cancelled", "deleted", "end"),
+    [
+        ([WELL, WELL], None, False, End(State.SUCCEEDED)),
+        ([WELL, WELL], None, True, End(State.SUCCEEDED)),
+        (
+            [MISSED, WELL, FAILED],
+            None,
+            False,
+            End(
+                State.FAILED,
+                Reason.CHILDREN_FAILED,
+                "2 of 3 didn't succeed: w2 (EXIT_CODE), w3 (START_DEADLINE)",
+            ),
+        ),
+        (
+            [WELL, DELETED],
+            None,
+            True,
+            End(State.CANCELLED, Reason.DELETED, "1 of 2 didn't succeed: w4 (DELETED)"),
+        ),
+        (
+            [FAILED, DELETED],
+            None,
+            True,
+            End(
+                State.FAILED,
+                Reason.CHILDREN_FAILED,
+                "2 of 2 didn't succeed: w2 (EXIT_CODE), w4 (DELETED)",
+            ),
+        ),
+        ([WELL, WELL], Reason.BY_OVERLAP, False, End(State.CANCELLED, Reason.BY_OVERLAP)),
+        (
+            [FAILED],
+            Reason.BY_USER,
+            False,
+            End(State.CANCELLED, Reason.BY_USER, "1 of 1 didn't succeed: w2 (EXIT_CODE)"),
+        ),
+    ],
+)
+def test_how_it_ends(
+    children: list[Child], cancelled: Reason | None, deleted: bool, end: End
+) -> None:
+    assert end_of(children, cancelled, deleted=deleted) == end
+
+
+def test_many_that_failed_are_counted_and_some_named() -> None:
+    told = end_of([replace(FAILED, worker=f"w{n:03}") for n in range(500)], None, deleted=False)
+    assert told.error.startswith("500 of 500 didn't succeed: w000 (EXIT_CODE), w001")
+    assert told.error.endswith("w019 (EXIT_CODE), …")
+
+
+def test_of_a_child_nobody_counts_and_nobody_is_told() -> None:
+    parent = run(1)
+    assert own(parent, DEFINITION) is DEFINITION
+    said: Definition = own(run(2, parent=parent.key.run_id), DEFINITION)
+    assert (said.notices, said.pause_after_failures, said.max_runs) == (None, 0, 0)
+    assert said.retry == DEFINITION.retry
+
+
+def test_it_is_for_each_that_could_do_it_once_a_name() -> None:
+    again = replace(worker(1), id=IncarnationId(UUID(int=7)))
+    there = [worker(2), worker(1), again, worker(3, slots=1), replace(worker(4), actions=())]
+    assert targets(need_of(replace(DEFINITION, slots=2), run(1)), there) == ("w1", "w2")
+
+
+def test_a_worker_is_away_too_long_after_it_was_so_all_the_time() -> None:
+    away = Away()
+    need = need_of(DEFINITION, run(1, parent=run(9).key.run_id, target="w1"))
+    away.look([need], [], NOW)
+    assert not away.too_long(need, DEFINITION, NOW + WORKER_AWAY - timedelta(seconds=1))
+    assert away.too_long(need, DEFINITION, NOW + WORKER_AWAY)
+    quick = replace(DEFINITION, start_deadline=timedelta(seconds=30))
+    assert away.too_long(need, quick, NOW + timedelta(seconds=30))
+    away.look([need], [worker(1)], NOW + timedelta(seconds=1))
+    assert not away.too_long(need, DEFINITION, NOW + 9 * WORKER_AWAY)
+    away.look([need], [worker(2)], NOW + WORKER_AWAY)
+    assert not away.too_long(need, DEFINITION, NOW + WORKER_AWAY + timedelta(seconds=9))
