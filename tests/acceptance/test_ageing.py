@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -141,7 +141,14 @@ def disorder(starts: list[Start], waiting: list[Run], high: list[Run]) -> list[s
     for place, start in enumerate(starts):
         later = starts[place + 1 :]
         known = [one for one in later if ready_at(by_id[one.run_id]) < start.at - HEARD]
-        best = min((ranks[one.run_id] for one in known), default=float("inf"))
-        if ranks[start.run_id] > best + SWAP:
-            found.append(f"{start.job} {start.run_id}: {ranks[start.run_id] - best:.3f} s too soon")
+        best = min(known, key=lambda one: ranks[one.run_id], default=None)
+        if best is not None and ranks[start.run_id] > ranks[best.run_id] + SWAP:
+            found.append(f"{_told(start, by_id, ranks)} before {_told(best, by_id, ranks)}")
     return found
+
+
+def _told(start: Start, runs: Mapping[str, Run], ranks: Mapping[str, float]) -> str:
+    waited = start.at - ready_at(runs[start.run_id])
+    return (
+        f"{start.job} {start.run_id} of rank {ranks[start.run_id]:.3f}, which waited {waited:.3f} s"
+    )

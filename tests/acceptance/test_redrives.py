@@ -26,6 +26,9 @@ RATE = 100 if FULL else 8
 SETTLED = 60.0 + FULL / 20
 """Seconds until all are done again, with a fail-over in between, on a busy machine."""
 
+STAMPED = 0.05
+"""Seconds in which what has been counted is inserted, and has the time of its row."""
+
 
 @pytest.fixture
 def broken(rough: DevCluster, client: SyncClient, tmp_path: Path) -> tuple[str, Probe]:
@@ -143,8 +146,9 @@ def test_many_are_done_again_at_a_rate_though_stopped_resumed_and_their_owner_ki
     assert probe.repeated() == []
     assert len(probe.starts()) == LETTERS
     times = sorted(run.due_at for run in made if run.due_at is not None)
-    assert most_over(times, RATE) <= 0
+    assert most_over(times, RATE) <= RATE * STAMPED
     figure(
         f"redrive: {LETTERS} at {RATE}/s, stopped, resumed and over a killed owner, were made in "
-        f"{(times[-1] - times[0]).total_seconds():.1f} s"
+        f"{(times[-1] - times[0]).total_seconds():.1f} s, "
+        f"{most_over(times, RATE):.1f} over the rate at the most"
     )
