@@ -53,6 +53,9 @@ mutants: $(VENV)/contrib ## builds with one promise taken out, each to be caught
 acceptance-full: ## what .ci/run shows shortened, at full figures, each after the other: some six hours, as root
 	$(MAKE) test faults-all
 	OUTPUT_MIB=10240 $(MAKE) test TESTS=tests/integration/test_worker_shell.py ARGS="-k first_and_last --timeout=1500"
+	AGEING_RUNS=1000 $(MAKE) test TESTS=tests/acceptance/test_ageing.py JOBS=0
+	POOL_RUNS=500 $(MAKE) test TESTS=tests/acceptance/test_pools.py JOBS=0 ARGS="--timeout=900"
+	REDRIVE_LETTERS=10000 $(MAKE) test TESTS=tests/acceptance/test_redrives.py JOBS=0 ARGS="--timeout=1800"
 	OUTAGE_JOBS=10000 $(MAKE) faults-all ARGS="-k outage_of_ten_minutes"
 	for pass in 1 2 3 4 5 6 7 8 9 10; do $(MAKE) faults || exit 1; done
 	for seed in 1 2 3; do $(MAKE) faults-long SECONDS=1800 SEED=$$seed || exit 1; done

@@ -1,0 +1,154 @@
+"""Ageing where it shows: what waits behind a stream of HIGH runs that never lets the slot be free.
+
+AGEING_RUNS=1000 make test TESTS=tests/acceptance/test_ageing.py: LOW ones, a thousand, two steps.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from schedclient import Run, SyncClient
+from schedd.core.ready_queue import CLASS_STEP
+from support.cluster import DevCluster
+from support.probe import Probe, Start
+from support.wait import wait_until
+from support.worker_process import WorkerProcess
+
+FULL = int(os.environ.get("AGEING_RUNS", "0"))
+COUNT = FULL or 40
+PRIORITY = "low" if FULL else "medium"
+STEP = CLASS_STEP.total_seconds()
+BOUND = STEP * (2 if FULL else 1)
+"""Seconds after which a run that becomes ready goes after them, though it is HIGH."""
+
+AHEAD = 8
+"""HIGH runs that always wait: so many are done before one that has just become ready."""
+
+SWAP = 0.1
+"""Runs that became ready within so many seconds of each other may swap."""
+
+HEARD = 1.0
+"""Seconds from a run's row to its place in every order: until then, others may start."""
+
+
+class Stream:
+    """HIGH runs without end, so that the slot is never free for want of one."""
+
+    def __init__(self, cluster: DevCluster, probe: Probe) -> None:
+        self.runs: list[Run] = []
+        self._cluster, self._probe = cluster, probe
+        self._over = threading.Event()
+
+    @contextmanager
+    def flowing(self) -> Iterator[None]:
+        """It flows within, and has begun."""
+        thread = threading.Thread(target=self._flow, name="high runs")
+        thread.start()
+        try:
+            wait_until(lambda: len(self.runs) > AHEAD, 20, "HIGH runs to wait")
+            yield
+        finally:
+            self._over.set()
+            thread.join()
+
+    def _flow(self) -> None:
+        with SyncClient(self._cluster.endpoints) as client:
+            while not self._over.is_set():
+                started = sum(start.job == "high" for start in self._probe.starts())
+                for _ in range(started + AHEAD + 1 - len(self.runs)):
+                    self.runs.append(one(client, "high", self._probe))
+                self._over.wait(0.05)
+
+
+def one(client: SyncClient, priority: str, probe: Probe) -> Run:
+    return client.submit(
+        name=priority,
+        priority=priority,
+        require={"test": "ageing"},
+        shell=probe.shell("sleep 0.02"),
+    )
+
+
+@contextmanager
+def one_slot(cluster: DevCluster, home: Path) -> Iterator[None]:
+    """A worker that takes one run at a time, and none but these."""
+    worker = WorkerProcess(home, cluster.endpoints, name="one-slot", slots="1")
+    worker.config = '[labels]\ntest = "ageing"\n'
+    worker.start()
+    try:
+        yield
+    finally:
+        worker.kill()
+
+
+@pytest.mark.timeout(2 * BOUND + COUNT + 120)
+def test_what_waits_long_enough_goes_before_all_that_comes_later(
+    calm: DevCluster, calm_client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
+) -> None:
+    probe = Probe(tmp_path / "starts")
+    stream = Stream(calm, probe)
+
+    def started(name: str) -> list[Start]:
+        return [start for start in probe.starts() if start.job == name]
+
+    with one_slot(calm, tmp_path / "worker"):
+        with stream.flowing():
+            waiting = [one(calm_client, PRIORITY, probe) for _ in range(COUNT)]
+            wait_until(lambda: len(started(PRIORITY)) > 0, BOUND + 30, "the first to have aged")
+            wait_until(lambda: len(started(PRIORITY)) == COUNT, COUNT + 60.0, "all of them")
+        everything = len(waiting) + len(stream.runs)
+        wait_until(lambda: len(probe.starts()) == everything, COUNT + 60.0, "the rest")
+        for run in (waiting[-1], *stream.runs[-AHEAD:]):
+            assert calm_client.runs.wait(run, timeout=20).succeeded
+    starts = probe.starts()
+
+    firsts = {start.run_id: start.at for start in started(PRIORITY)}
+    waits = [firsts[run.run_id] - ready_at(run) for run in waiting]
+    first, last = min(waits), max(waits)
+    between = sum(
+        min(firsts.values()) < start.at < max(firsts.values()) for start in started("high")
+    )
+    figure(
+        f"ageing: {COUNT} {PRIORITY.upper()} runs behind {len(stream.runs)} HIGH ones waited"
+        f" {first:.1f} to {last:.1f} s; {between} HIGH ones started between them"
+    )
+    assert first >= BOUND - SWAP
+    assert first <= BOUND + 15
+    assert disorder(starts, waiting, stream.runs) == []
+
+
+def ready(*groups: list[Run]) -> dict[str, Run]:
+    return {run.run_id: run for group in groups for run in group}
+
+
+def ready_at(run: Run) -> float:
+    assert run.due_at is not None
+    return run.due_at.timestamp()
+
+
+def disorder(starts: list[Start], waiting: list[Run], high: list[Run]) -> list[str]:
+    """Starts that another run, known in time, should have had: by priority, then by age."""
+    ranks = {run.run_id: ready_at(run) for run in waiting}
+    ranks |= {run.run_id: ready_at(run) - BOUND for run in high}
+    by_id = ready(waiting, high)
+    found = []
+    for place, start in enumerate(starts):
+        later = starts[place + 1 :]
+        known = [one for one in later if ready_at(by_id[one.run_id]) < start.at - HEARD]
+        best = min(known, key=lambda one: ranks[one.run_id], default=None)
+        if best is not None and ranks[start.run_id] > ranks[best.run_id] + SWAP:
+            found.append(f"{_told(start, by_id, ranks)} before {_told(best, by_id, ranks)}")
+    return found
+
+
+def _told(start: Start, runs: Mapping[str, Run], ranks: Mapping[str, float]) -> str:
+    waited = start.at - ready_at(runs[start.run_id])
+    return (
+        f"{start.job} {start.run_id} of rank {ranks[start.run_id]:.3f}, which waited {waited:.3f} s"
+    )
