@@ -15,6 +15,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.core import schedule
 from schedd.core.calendars import Calendar, Exclude, Roll, Rules, rules
+from schedd.core.chains import After, When
 from schedd.core.cron import DIALECT, CronError, Dst, Gap, Pass, ScheduleError
 from schedd.core.failures import is_grpc_status, kind
 from schedd.core.ids import JobId
@@ -59,9 +60,9 @@ SET_BY_CLUSTER = (
 """Fields that people read and never write; what they write in them is never stored."""
 
 OF_INSTANTS = ("start", "end", "jitter", "catch_up", "exclude")
-"""Fields that say something of a schedule's instants; `on_demand` has none."""
+"""Fields that say something of a schedule's instants; `on_demand` and `after` have none."""
 
-LEVEL = 6
+LEVEL = 7
 """Of definitions. Members that know less leave a job alone whose definition needs it."""
 
 SINCE_LEVEL_2 = ("max_runs", "pause_after_failures")
@@ -72,6 +73,7 @@ SINCE_LEVEL_4 = (
 )
 SINCE_LEVEL_5 = ("grpc",)
 SINCE_LEVEL_6 = ("pool", "on_failure", "on_recovery", "on_dead_letter", "on_late")
+SINCE_LEVEL_7 = ("after",)
 """What an owner of the level before would pass over in silence."""
 
 STANDING = ("paused", "pause_note", "paused_until")
@@ -114,6 +116,8 @@ def spec_of(job: job_pb2.Job) -> job_pb2.Job:
 def _level(spec: job_pb2.Job) -> int:
     """The least version of definitions that knows all that this one says."""
     plain: Message = spec
+    if any(_says(plain, path) for path in SINCE_LEVEL_7):
+        return 7
     if any(_says(plain, path) for path in SINCE_LEVEL_6):
         return 6
     words = (*spec.retry.retry_on, *spec.retry.fail_on)
@@ -213,7 +217,16 @@ def definition_of(
         placement=Placement(_word(job_pb2.Placement.Name(spec.placement), "PLACEMENT_", "SPREAD")),
         pool=pool_key(namespace, spec.pool),
         notices=_notices(spec),
+        after=_after(spec),
     )
+
+
+def _after(spec: job_pb2.Job) -> After | None:
+    if not spec.HasField("after"):
+        return None
+    said = spec.after
+    when = When(_word(job_pb2.After.When.Name(said.when), "WHEN_", "SUCCESS"))
+    return After(tuple(said.jobs), when, said.with_output)
 
 
 def _notices(spec: job_pb2.Job) -> Notices | None:

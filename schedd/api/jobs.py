@@ -12,6 +12,7 @@ from typing import Final
 from uuid import uuid4
 
 from schedd.api import (
+    chains,
     definitions,
     excluding,
     notices,
@@ -32,7 +33,7 @@ from schedd.core.cron import EPOCH, ScheduleError
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import Reason
 from schedd.core.model import NewRun
-from schedd.core.records import Conflict, JobRecord
+from schedd.core.records import ChainRefused, Conflict, JobRecord
 from schedd.core.schedule import Occurrence
 from schedproto.v1 import job_pb2, job_service_pb2
 
@@ -53,6 +54,7 @@ async def create_job(
     validation.check(job, now, calendars=calendars)
     await pools.check_there(services, namespace, job.pool)
     notices.check_means(services, job)
+    await chains.check(services, None, namespace, job)
     record = stored_jobs.new_record(
         caller, job, JobId(uuid4()), namespace, now, ephemeral=False, calendars=calendars
     )
@@ -67,6 +69,8 @@ async def create_job(
         ),
         caller.audit("create", f"job/{record.definition.namespace}/{job.name}", request.request_id),
     )
+    if isinstance(stored, ChainRefused):
+        raise chains.refusal(stored, job.name)
     if isinstance(stored, Conflict) and stored.what == "calendar":
         raise excluding.changed_meanwhile(job.name)
     if isinstance(stored, Conflict) and stored.what == "pool":
@@ -130,6 +134,7 @@ async def update_job(
     reckoning.check_edit(old, new, now, stored.calendars, calendars)
     await pools.check_there(services, stored.namespace, new.pool)
     notices.check_means(services, new, old)
+    await chains.check(services, stored.job_id, stored.namespace, new)
     spec = definitions.spec_of(new)
     if spec.cron == old.cron:
         definitions.keep_dialect(old, spec)
@@ -144,6 +149,7 @@ async def update_job(
         spec=spec.SerializeToString(deterministic=True),
         calendars=calendars,
         pool=spec.pool,
+        after=tuple(spec.after.jobs),
     )
     timer = reckoning.edited_timer(record, old, spec, edited, now)
     missed = (
@@ -164,6 +170,8 @@ async def update_job(
         result = await services.store.update_job(
             stored.job_id, stored.generation, edited, timer, audit, missed
         )
+        if isinstance(result, ChainRefused):
+            raise chains.refusal(result, stored.name)
         if isinstance(result, Conflict) and result.what == "calendar":
             raise excluding.changed_meanwhile(stored.name)
         if isinstance(result, Conflict) and result.what == "pool":
@@ -186,9 +194,12 @@ async def delete_job(
         raise stored_jobs.edited_meanwhile(stored.name)
     audit = caller.audit("delete", f"job/{stored.namespace}/{stored.name}", request.request_id)
     async with settling.kept(services, stored.name):
-        if not await services.store.delete_job(
+        deleted = await services.store.delete_job(
             stored.job_id, audit, partial(_never_fired, caller.actor)
-        ):
+        )
+        if isinstance(deleted, ChainRefused):
+            raise chains.refusal(deleted, stored.name)
+        if not deleted:
             raise stored_jobs.unknown(request.job)
         await settling.settle(services, caller, record)
     return job_service_pb2.DeleteJobResponse(deleted=True)

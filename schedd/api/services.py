@@ -11,6 +11,7 @@ from schedd.core.notifications import NO_MEANS, Means
 from schedd.ports import (
     BackfillStore,
     CalendarStore,
+    ChainStore,
     Changes,
     Checkup,
     Cluster,
@@ -40,6 +41,7 @@ class Services:
     pauses: PauseStore
     backfills: BackfillStore
     dead_letters: DeadLetterStore
+    chains: ChainStore
     membership: MembershipStore
     worker_store: WorkerStore
     clock: ClusterClock

@@ -113,6 +113,10 @@ def run_message(record: RunRecord) -> run_pb2.Run:
         tenure=str(record.fired_by) if record.fired_by else "",
         excluded_by=record.excluded_by,
         redrive_of=str(record.redrive_of) if record.redrive_of else "",
+        parents=[
+            run_pb2.Run.Parent(job=one.job, run_id=str(one.run_id), state=state_value(one.state))
+            for one in record.parents
+        ],
     )
 
 

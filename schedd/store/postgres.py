@@ -22,6 +22,7 @@ from schedd.core.model import (
 )
 from schedd.core.records import Drain, Probe, Unstarted
 from schedd.store import (
+    chains,
     checkup,
     dispatch,
     drains,
@@ -36,6 +37,7 @@ from schedd.store import (
 )
 from schedd.store.backfill_store import PostgresBackfillStore
 from schedd.store.calendars import PostgresCalendarStore
+from schedd.store.chain_store import PostgresChainStore
 from schedd.store.database import Database
 from schedd.store.dead_letter_store import PostgresDeadLetterStore
 from schedd.store.drains import AuditOf as DrainAudit
@@ -237,6 +239,7 @@ class PostgresStore:
     backfills: PostgresBackfillStore = field(init=False)
     dead_letters: PostgresDeadLetterStore = field(init=False)
     notifications: PostgresNotificationStore = field(init=False)
+    chains: PostgresChainStore = field(init=False)
     recovery: PostgresRecoveryStore = field(init=False)
 
     def __post_init__(self) -> None:
@@ -252,6 +255,7 @@ class PostgresStore:
             "backfills": PostgresBackfillStore(self.database),
             "dead_letters": PostgresDeadLetterStore(self.database),
             "notifications": PostgresNotificationStore(self.database),
+            "chains": PostgresChainStore(self.database),
             "recovery": PostgresRecoveryStore(self.database),
         }
         for name, store in stores.items():
@@ -279,6 +283,7 @@ class PostgresStore:
         """What the leader does now and then: coming partitions, and what is past its life away."""
         await self.ensure_partitions()
         await self.database.call(forget_expired)
+        await self.database.call(chains.forget_orphans)
         while await self.database.call(idempotency.forget_old):
             pass
 

@@ -11,6 +11,7 @@ from schedd.core.lifecycle import State
 from schedd.core.model import AuditEntry, LiveRun, NewRun, Overlap, Priority, Trigger
 from schedd.core.records import (
     AttemptRecord,
+    ChainRefused,
     Conflict,
     Counts,
     Idempotency,
@@ -42,7 +43,7 @@ class PostgresUserStore:
         record: JobRecord,
         idempotency: Idempotency | None,
         audit: AuditEntry,
-    ) -> JobRecord | Conflict:
+    ) -> JobRecord | Conflict | ChainRefused:
         """Store job and timer."""
         return await self.database.call(lambda c: jobs.create_job(c, record, idempotency, audit))
 
@@ -69,7 +70,7 @@ class PostgresUserStore:
         timer: TimerEdit,
         audit: AuditEntry,
         missed: Callable[[JobRecord], NewRun | None] | None = None,
-    ) -> JobRecord | Conflict | None:
+    ) -> JobRecord | Conflict | ChainRefused | None:
         """Write a new generation."""
         return await self.database.call(
             lambda c: jobs.update_job(c, job_id, seen_generation, definition, timer, audit, missed)
@@ -107,7 +108,7 @@ class PostgresUserStore:
         job_id: JobId,
         audit: AuditEntry,
         missed: Callable[[JobRecord, datetime], NewRun | None] | None = None,
-    ) -> bool:
+    ) -> bool | ChainRefused:
         """False: it wasn't there."""
         return await self.database.call(lambda c: jobs.delete_job(c, job_id, audit, missed))
 
