@@ -50,6 +50,7 @@ from schedclient.specs import Http, JobSpec, Retry, Shell, Work
 from schedclient.sync import SyncClient
 from schedclient.table_guard import TableGuard
 from schedclient.values import (
+    After,
     Attempt,
     Backfill,
     BackfillPlan,
@@ -64,6 +65,7 @@ from schedclient.values import (
     Job,
     LeftOut,
     LogPiece,
+    Parent,
     Pool,
     Redrive,
     RedrivePlan,
@@ -77,6 +79,7 @@ from schedkit.errors import Misconfigured, ScheddError
 
 __all__ = [
     "TLS",
+    "After",
     "AlreadyExists",
     "ApiError",
     "Attempt",
@@ -119,6 +122,7 @@ __all__ = [
     "NotBuilt",
     "NotFound",
     "Overloaded",
+    "Parent",
     "PermissionDenied",
     "Pool",
     "Redrive",

@@ -10,13 +10,25 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from schedclient.cluster_values import Finding
-from schedclient.values import Backfill, Check, DateRange, LeftOut, Redrive, Run, Value
+from schedclient.values import (
+    After,
+    Backfill,
+    Check,
+    DateRange,
+    LeftOut,
+    Parent,
+    Redrive,
+    Run,
+    Value,
+)
 from schedkit.jsonform import enum_word, rate_text
 
 V = TypeVar("V", bound=Value)
 
 _NESTED: Final[dict[str, type[Value]]] = {
     "schedd.v1.Run": Run,
+    "schedd.v1.Run.Parent": Parent,
+    "schedd.v1.After": After,
     "schedd.v1.ExplainRunResponse.Check": Check,
     "schedd.v1.Finding": Finding,
     "schedd.v1.DateRange": DateRange,

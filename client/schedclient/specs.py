@@ -90,6 +90,14 @@ class Notification(TypedDict, total=False):
     after: Length
 
 
+class After(TypedDict, total=False):
+    """The jobs that it runs after, and of which of their ends: success, failure or any."""
+
+    jobs: Sequence[str]
+    when: str
+    with_output: bool
+
+
 class Work(TypedDict, total=False):
     """What to run, how often, how long, where. Exactly one of shell, http, grpc, python."""
 
@@ -115,7 +123,7 @@ class Work(TypedDict, total=False):
 
 
 class JobSpec(Work, total=False):
-    """A job: work, and when. Exactly one of cron, every, at, on_demand."""
+    """A job: work, and when. Exactly one of cron, every, at, on_demand, after."""
 
     labels: Mapping[str, str]
     cron: str | Sequence[str]
@@ -134,7 +142,7 @@ class JobSpec(Work, total=False):
     overlap: str | Mapping[str, int]
     overlap_limit: int
     pause_after_failures: int
-    after: Form
+    after: After
     on_failure: Notification
     on_recovery: Notification
     on_dead_letter: Notification

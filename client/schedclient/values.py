@@ -52,6 +52,15 @@ LIVE: Final = frozenset({RunState.PENDING, RunState.RUNNING, RunState.RETRYING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class After(Value):
+    """The jobs that a job runs after: SUCCESS (also if None), FAILURE or ANY of their ends."""
+
+    jobs: tuple[str, ...]
+    when: str | None
+    with_output: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job(Value):
     """A definition. The whole of it is in `message`; here is what programs look at."""
 
@@ -65,6 +74,7 @@ class Job(Value):
     every: timedelta | None
     at: datetime | None
     on_demand: bool
+    after: After | None
     time_zone: str | None
     priority: str | None
     pool: str | None
@@ -84,6 +94,15 @@ class Job(Value):
         """shell, http, grpc or python."""
         chosen: str | None = self.message.WhichOneof("action")
         return chosen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parent(Value):
+    """A run that a chain's run came after, and how it had ended."""
+
+    job: str
+    run_id: str
+    state: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +137,7 @@ class Run(Value):
     tenure: str | None
     excluded_by: str | None
     redrive_of: str | None
+    parents: tuple[Parent, ...]
 
     @property
     def ended(self) -> bool:
