@@ -127,6 +127,8 @@ def test_what_an_older_owner_would_pass_over_is_of_a_level_that_it_leaves_alone(
     assert spec_of(job_pb2.Job(on_demand=True, retry=policy)).cron_dialect == 5
     told = job_pb2.Notification(webhook="https://ops.example.com/hook")
     assert spec_of(job_pb2.Job(on_demand=True, on_late=told)).cron_dialect == 6
+    after = job_pb2.After(jobs=["a"])
+    assert spec_of(job_pb2.Job(after=after, on_late=told)).cron_dialect == 7
 
 
 @pytest.mark.parametrize(
