@@ -62,11 +62,8 @@ def fault(
     if way is None:
         return ChainRefused("ancestors", f"{MOST_ANCESTORS:,}")
     if way:
-        names = dict(
-            connection.execute(select(jobs.c.job_id, jobs.c.name).where(jobs.c.job_id.in_(way)))
-            .tuples()
-            .all()
-        )
+        query = select(jobs.c.job_id, jobs.c.name).where(jobs.c.job_id.in_(way))
+        names = {JobId(job): name for job, name in connection.execute(query)}
         return ChainRefused("cycle", path_told([names[job] for job in way]))
     return parents
 
