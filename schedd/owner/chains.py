@@ -29,8 +29,11 @@ WHILE_FED: Final = 0.02
 """Seconds until the next look after one that found something."""
 MOST_RESULTS: Final = 64
 """Of parents, read for one step: 4 MiB."""
-UNREADABLE_AFTER: Final = timedelta(seconds=30)
-"""A job whose definition can't be read here is looked at again."""
+STUCK_FOR: Final = timedelta(seconds=30)
+"""Until a join is looked at again whose job's definition can't be read here, or that the database
+refuses: it must not keep the others from their turn.
+"""
+MOST_TRIES: Final = 5
 
 
 class Chains:
@@ -50,8 +53,8 @@ class Chains:
         self._transactor = transactor
         self._clock = clock
         self._ready: Callable[[], None] = lambda: None
-        self._before: set[tuple[JobId, Cycle]] = set()
-        """What was due at the last look."""
+        self._tried: dict[tuple[JobId, Cycle], int] = {}
+        """What was judged at the last looks, in a row, and is due all the same."""
         self.loop = Loop("chains", self.step, interval=LOOK_EVERY)
         board.ownership.listen(lambda gained, _dropped: self.loop.wake() if gained else None)
 
@@ -63,22 +66,29 @@ class Chains:
         """Judge what is due; seconds until the next look."""
         shards = sorted(self._board.ownership.epochs)
         due = await self._store.due(shards) if shards else []
-        again = {(one.child, one.cycle) for one in due} & self._before
-        self._before = {(one.child, one.cycle) for one in due}
+        here = {(one.child, one.cycle) for one in due}
+        self._tried = {key: times for key, times in self._tried.items() if key in here}
         if not due:
             return LOOK_EVERY
         # What is due again may have been refused for an old definition.
-        self._catalogue.forget({child for child, _ in again})
+        self._catalogue.forget({child for child, _ in self._tried})
         known = await self._catalogue.newest({one.child for one in due})
         wanted = await self._wanted(due, known)
+        for one in wanted:
+            key = (one.join.child, one.join.cycle)
+            self._tried[key] = self._tried.get(key, 0) + 1
         made = await self._transactor.rows(wanted, self._store.join)
         if self._board.put_runs(made, self._clock.now()):
             self._ready()
-        if unknown := [one for one in due if not _judges(known.get(one.child))]:
+        if stuck := [one for one in due if self._is_stuck(one, known.get(one.child))]:
             await self._transactor.rows(
-                unknown, lambda claim, mine: self._store.put_off(claim, mine, UNREADABLE_AFTER)
+                stuck, lambda claim, mine: self._store.put_off(claim, mine, STUCK_FOR)
             )
         return WHILE_FED
+
+    def _is_stuck(self, one: Join, entry: Known | None) -> bool:
+        readable = entry is not None and entry.definition.after is not None
+        return not readable or self._tried.get((one.child, one.cycle), 0) >= MOST_TRIES
 
     async def _wanted(self, due: Sequence[Join], known: Mapping[JobId, Known]) -> list[Wanted]:
         """As many as may be judged in one step, each with what it is handed."""
@@ -95,10 +105,6 @@ class Chains:
                 results |= {ended.run_id for ended in one.arrived.values()}
         read = await self._store.results(results) if results else {}
         return [_as_wanted(one, definition, read) for one, definition in chosen]
-
-
-def _judges(entry: Known | None) -> bool:
-    return entry is not None and entry.definition.after is not None
 
 
 def _as_wanted(one: Join, definition: Definition, results: Mapping[RunId, bytes]) -> Wanted:

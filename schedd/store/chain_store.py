@@ -18,7 +18,7 @@ from schedd.store.fenced import fenced_rows, shards_of
 from schedd.store.results import results_of
 from schedkit import failpoints
 
-BEFORE_JOIN = failpoints.blocking("join.before_commit")
+BEFORE_JOIN = failpoints.blocking("chain.before_commit")
 
 
 @dataclass(frozen=True, slots=True)

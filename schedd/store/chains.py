@@ -35,7 +35,8 @@ ORDER BY t.job_id FOR SHARE OF t
 ABOVE = "SELECT child, parent FROM chain_edges WHERE child = ANY (%(jobs)s::uuid[])"
 
 FORGET_ORPHANS = """
-DELETE FROM chain_arrivals a WHERE NOT EXISTS (SELECT FROM timers t WHERE t.job_id = a.child)
+DELETE FROM chain_arrivals a WHERE NOT EXISTS (
+    SELECT FROM chain_edges e WHERE e.child = a.child AND e.parent = a.parent)
 """
 
 
@@ -57,7 +58,7 @@ def fault(
     )
     parents = {found: JobId(parent) for found, parent in rows}
     if missing := sorted(set(after) - parents.keys()):
-        return ChainRefused("parent", ", ".join(missing))
+        return ChainRefused("parent", ", ".join(name[:140] for name in missing[:5]))
     way = _way_back(connection, job_id, list(parents.values()))
     if way is None:
         return ChainRefused("ancestors", f"{MOST_ANCESTORS:,}")
@@ -92,7 +93,7 @@ def forget(connection: Connection, job_id: JobId) -> None:
 
 
 def forget_orphans(connection: Connection) -> None:
-    """What arrived at a job while it was being deleted."""
+    """What arrived at a job while it was being deleted, or had its parents taken away."""
     connection.exec_driver_sql(FORGET_ORPHANS)
 
 
