@@ -82,7 +82,7 @@ def merged(before: Job, spec: job_pb2.Job, named: Sequence[str]) -> job_pb2.Job:
     full.CopyFrom(spec)
     plain: Message = spec
     old = cast("job_pb2.Job", before.message)
-    for field in ("retry", "catch_up", "dst", "after", *notices.FLAGS):
+    for field in ("retry", "catch_up", "dst", *notices.FLAGS):
         if field in named and plain.HasField(field):
             _over(getattr(full, field), getattr(old, field), getattr(spec, field))
     if "shell" in named and old.HasField("shell"):

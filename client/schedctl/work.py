@@ -198,9 +198,10 @@ def job_of(flags: Mapping[str, Any], argv: Sequence[str]) -> tuple[job_pb2.Job, 
     named += notices.cleared(flags)
     if "overlap" in named:
         named.append("overlap_limit")
-    if "exclude" in named:  # what of it isn't named stays
-        named.remove("exclude")
-        named += [f"exclude.{kind}" for kind in form["exclude"]]
+    for field in ("exclude", "after"):
+        if field in named:  # what of it isn't named stays
+            named.remove(field)
+            named += [f"{field}.{kind}" for kind in form[field]]
     return job, named
 
 

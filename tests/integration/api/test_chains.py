@@ -19,7 +19,9 @@ SHELL = job_pb2.ShellAction(argv=["true"])
 
 
 def job(name: str, *after: str, **changes: Any) -> job_pb2.Job:
-    when = {"after": job_pb2.After(jobs=after)} if after else {"on_demand": True}
+    when: dict[str, Any] = {"after": job_pb2.After(jobs=after)} if after else {}
+    if not when and "after" not in changes:
+        when = {"on_demand": True}
     return job_pb2.Job(**{"name": name, "shell": SHELL, **when, **changes})
 
 

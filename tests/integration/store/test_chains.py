@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -28,8 +29,6 @@ async def chained(world: World, name: str, *after: str, shard: int = 0) -> JobRe
 
 
 def record(name: str, *after: str, shard: int = 0) -> JobRecord:
-    from dataclasses import replace
-
     made = job_record(shard=shard, due=None, name=name)
     return replace(made, definition=replace(made.definition, after=after))
 
@@ -117,6 +116,7 @@ async def test_what_a_parents_end_makes(
 
 
 async def test_one_that_is_skipped_arrives_at_its_own_children(world: World) -> None:
+    """P5.3: no cleaning up is lost with what it cleans up after."""
     me = await world.member()
     a, b = await world.job(name="a"), await chained(world, "b", "a")
     c, d = await chained(world, "c", "b"), await chained(world, "d", "b")
@@ -130,6 +130,7 @@ async def test_one_that_is_skipped_arrives_at_its_own_children(world: World) -> 
 
 
 async def test_who_has_lost_the_shard_makes_nothing_and_the_next_owner_does(world: World) -> None:
+    """P5.3: it is judged under the claim of the child's shard."""
     old, new = await world.member(), await world.member(take=False)
     a, b = await world.job(name="a"), await chained(world, "b", "a")
     await ended(old, a)
@@ -145,6 +146,7 @@ async def test_who_has_lost_the_shard_makes_nothing_and_the_next_owner_does(worl
 
 
 async def test_two_looks_at_once_make_one_run(world: World) -> None:
+    """P5.3: the arrivals go in the transaction that inserts the run."""
     me = await world.member()
     a, b = await world.job(name="a"), await chained(world, "b", "a")
     await ended(me, a)
@@ -284,6 +286,7 @@ async def test_a_cycle_in_the_graph_is_refused_with_its_path(world: World) -> No
 
 
 async def test_of_two_edits_at_once_that_would_close_a_cycle_one_is_refused(world: World) -> None:
+    """P5.3: edges are added by one at a time."""
     await world.member()
     for name in ("a", "b"):
         await world.job(name=name, due=None)
@@ -320,8 +323,6 @@ async def test_a_child_that_is_deleted_while_it_waits_leaves_nothing(world: Worl
 
 
 async def change(world: World, name: str, *after: str) -> object:
-    from dataclasses import replace
-
     stored = await world.store.users.get_job("default", name)
     assert stored is not None
     edited = replace(stored.definition, after=after)
