@@ -100,6 +100,8 @@ class Wanted:
     payload: bytes | None = None
     """What the parents gave back, serialised; None: the run has its job's own."""
     at_most_once: bool = False
+    overlap_again: str | None = None
+    """By what a run goes that does a skipped one: it is skipped for no other one."""
 
     @property
     def shard(self) -> ShardId:

@@ -17,6 +17,7 @@ from typing import Final
 from schedd.core.chains import Cycle, Join, Wanted
 from schedd.core.ids import JobId, RunId
 from schedd.core.model import Definition, Delivery
+from schedd.core.redrive import line_of
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.handing_on import handed_on
@@ -117,4 +118,5 @@ def _as_wanted(one: Join, definition: Definition, results: Mapping[RunId, bytes]
         definition.priority.value,
         handed_on(after, one.arrived.values(), results) if after.with_output else None,
         definition.delivery is Delivery.AT_MOST_ONCE,
+        line_of(definition).overlap,
     )

@@ -12,7 +12,7 @@ from schedd.core.chains import Join, Wanted
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.model import Claim, LiveRun
 from schedd.core.records import ChainRefused
-from schedd.store import chains, joining
+from schedd.store import arrivals, chains, joining
 from schedd.store.database import Database
 from schedd.store.fenced import fenced_rows, shards_of
 from schedd.store.results import results_of
@@ -29,7 +29,7 @@ class PostgresChainStore:
 
     async def due(self, shards: Sequence[ShardId]) -> list[Join]:
         """What has arrived and is to be judged. A hint."""
-        return await self.database.call(lambda c: joining.due(c, shards))
+        return await self.database.call(lambda c: arrivals.due(c, shards))
 
     async def results(self, runs: Collection[RunId]) -> dict[RunId, bytes]:
         """What these gave back."""
@@ -47,9 +47,12 @@ class PostgresChainStore:
 
     async def put_off(self, claim: Claim, joins: Sequence[Join], wait: timedelta) -> list[LiveRun]:
         """Look at these later."""
-        return await fenced_rows(
-            self.database, claim, joins, lambda c, mine: joining.put_off(c, mine, wait)
-        )
+
+        def body(connection: Connection, mine: Sequence[Join]) -> list[LiveRun]:
+            arrivals.later(connection, [(one, wait) for one in mine])
+            return []
+
+        return await fenced_rows(self.database, claim, joins, body)
 
     async def fault(
         self, job_id: JobId | None, namespace: str, name: str, after: Collection[str]
@@ -64,4 +67,4 @@ class PostgresChainStore:
 
     async def waiting(self, job_id: JobId, at: datetime) -> list[Join]:
         """What has arrived at a job of the cycles of an instant, and waits."""
-        return await self.database.call(lambda c: joining.of_job(c, job_id, at))
+        return await self.database.call(lambda c: arrivals.of_job(c, job_id, at))

@@ -24,50 +24,22 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from schedd.core.chains import OF_SCHEDULES, Cycle, Ended, Join, Judged, Step, Wanted, judge
+from schedd.core.chains import OF_SCHEDULES, Ended, Join, Judged, Step, Wanted, judge
 from schedd.core.chains import look_after as looked_after
 from schedd.core.ids import JobId, RunId, ShardId, TenureId, chained_run_id, redriven_run_id
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun
-from schedd.store import arrays, pauses
-from schedd.store.fence import BY_INDEX
+from schedd.store import arrays, arrivals, pauses
 from schedd.store.rows import RUN_COLUMNS, live_run
 
-AT_ONCE: Final = 200
-"""Joins of one transaction: it holds locks."""
 AGAIN_AFTER: Final = timedelta(milliseconds=200)
 """Of a join that was to be judged by another definition."""
-
-_JOINS = """unnest(%(children)s::uuid[], %(scheduled)s::timestamptz[], %(roots)s::uuid[])
-    WITH ORDINALITY w(child, scheduled_at, root, n)"""
-
-DUE = f"""
-SELECT DISTINCT child, shard, scheduled_at, root FROM (
-    SELECT a.child, t.shard, a.scheduled_at, a.root
-    FROM chain_arrivals a JOIN timers t ON t.job_id = a.child
-    WHERE a.look_at <= clock_timestamp() AND t.shard = ANY (%(shards)s::int[])
-      AND NOT (SELECT paused FROM cluster WHERE one)
-    ORDER BY a.look_at LIMIT {AT_ONCE}
-) due
-"""
-
-ARRIVED = f"""
-SELECT w.n, a.parent, j.name, a.run_id, a.state, a.arrived_at
-FROM {_JOINS} JOIN chain_arrivals a USING (child, scheduled_at, root)
-JOIN jobs j ON j.job_id = a.parent
-"""
 
 TIMERS = """
 SELECT t.job_id, t.generation, t.paused, clock_timestamp() FROM timers t
 WHERE t.job_id = ANY (%(jobs)s::uuid[]) AND t.shard = ANY (%(shards)s::int[])
   AND NOT (SELECT paused FROM cluster WHERE one)
 ORDER BY t.job_id FOR SHARE
-"""
-
-LOCK = f"""
-SELECT w.n, a.parent, a.run_id
-FROM {_JOINS} JOIN chain_arrivals a USING (child, scheduled_at, root)
-ORDER BY a.child, a.scheduled_at, a.root, a.parent FOR UPDATE OF a
 """
 
 PARENTS = """
@@ -122,17 +94,17 @@ WITH b AS MATERIALIZED (
     SELECT * FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(children)s::uuid[],
         %(roots)s::uuid[], %(shards)s::int[], %(priorities)s::smallint[], %(states)s::text[],
         %(reasons)s::text[], %(generations)s::int[], %(by)s::text[], %(parents)s::text[],
-        %(payloads)s::bytea[], %(redriven)s::uuid[])
+        %(payloads)s::bytea[], %(redriven)s::uuid[], %(overlaps)s::text[])
       b(scheduled_at, run_id, job_id, root, shard, priority, state, reason, generation, excluded_by,
-        parents, payload, redrive_of)
+        parents, payload, redrive_of, overlap)
 ), inserted AS (
     INSERT INTO runs AS r (scheduled_at, run_id, job_id, due_at, shard, priority, trigger, state,
-        ready_at, generation, reason, finished_at, excluded_by, payload, redrive_of, root, parents,
-        fired_by)
+        ready_at, generation, reason, finished_at, excluded_by, payload, redrive_of, overlap, root,
+        parents, fired_by)
     SELECT scheduled_at, run_id, job_id, statement_timestamp(), shard, priority, 'SCHEDULE', state,
         statement_timestamp(), generation, reason,
         CASE state WHEN 'PENDING' THEN NULL ELSE statement_timestamp() END, excluded_by, payload,
-        redrive_of, root, parents::jsonb, %(tenure)s
+        redrive_of, overlap, root, parents::jsonb, %(tenure)s
     FROM b ON CONFLICT DO NOTHING RETURNING {RUN_COLUMNS}, r.root
 ), waiting AS (
     INSERT INTO live (shard, job_id, run_id, scheduled_at)
@@ -155,18 +127,6 @@ FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(parents)s::text[],
 WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
 """
 """Of skipped ones: a parent was done again, and the condition still isn't met."""
-
-OVER = f"""
-DELETE FROM chain_arrivals a USING {_JOINS}
-WHERE a.child = w.child AND a.scheduled_at = w.scheduled_at AND a.root = w.root
-"""
-
-LATER = """
-UPDATE chain_arrivals a SET look_at = clock_timestamp() + w.wait * interval '1 s'
-FROM unnest(%(children)s::uuid[], %(scheduled)s::timestamptz[], %(roots)s::uuid[],
-    %(waits)s::float8[]) w(child, scheduled_at, root, wait)
-WHERE a.child = w.child AND a.scheduled_at = w.scheduled_at AND a.root = w.root
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,40 +154,6 @@ class _New:
     redrive_of: RunId | None = None
 
 
-def due(connection: Connection, shards: Collection[ShardId]) -> list[Join]:
-    """What has arrived at jobs of these shards and is to be judged. A hint."""
-    connection.exec_driver_sql(f"SELECT {BY_INDEX}")
-    found = connection.exec_driver_sql(DUE, {"shards": arrays.numbers(shards)}).all()
-    return _read(connection, [(JobId(c), ShardId(s), Cycle(at, root)) for c, s, at, root in found])
-
-
-def of_job(connection: Connection, job_id: JobId, at: datetime) -> list[Join]:
-    """What has arrived at one job of the cycles of one instant, and waits."""
-    found = connection.exec_driver_sql(
-        "SELECT DISTINCT a.child, t.shard, a.scheduled_at, a.root"
-        " FROM chain_arrivals a JOIN timers t ON t.job_id = a.child"
-        " WHERE a.child = %s AND a.scheduled_at = %s LIMIT 20",
-        (job_id, at),
-    ).all()
-    return _read(connection, [(JobId(c), ShardId(s), Cycle(at, root)) for c, s, at, root in found])
-
-
-def _read(connection: Connection, found: Sequence[tuple[JobId, ShardId, Cycle]]) -> list[Join]:
-    if not found:
-        return []
-    arrived: dict[int, dict[JobId, Ended]] = {}
-    first: dict[int, datetime] = {}
-    keys = _keys([(child, cycle) for child, _, cycle in found])
-    for n, parent, name, run_id, state, at in connection.exec_driver_sql(ARRIVED, keys):
-        arrived.setdefault(n, {})[JobId(parent)] = Ended(name, RunId(run_id), State(state))
-        first[n] = min(at, first.get(n, at))
-    return [
-        Join(child, shard, cycle, arrived[n], first[n])
-        for n, (child, shard, cycle) in enumerate(found, 1)
-        if n in arrived
-    ]
-
-
 def join(
     connection: Connection, tenure: TenureId, wanted: Sequence[Wanted], shards: Collection[ShardId]
 ) -> list[LiveRun]:
@@ -244,8 +170,8 @@ def join(
     generations = {JobId(job): generation for job, generation, _, _ in timers}
     stale = [one for one in wanted if generations.get(one.join.child) != one.generation]
     if timers:
-        _later(connection, [(one.join, AGAIN_AFTER) for one in stale])
-    mine = _unchanged(connection, [one for one in wanted if one not in stale])
+        arrivals.later(connection, [(one.join, AGAIN_AFTER) for one in stale])
+    mine = arrivals.unchanged(connection, [one for one in wanted if one not in stale])
     if not mine:
         return []
     seen = _look(connection, mine, timers)
@@ -264,31 +190,9 @@ def join(
     made = _make(connection, tenure, new) if new else []
     if retold:
         _retell(connection, retold)
-    if over:
-        connection.exec_driver_sql(OVER, _keys([(one.child, one.cycle) for one in over]))
-    _later(connection, later)
+    arrivals.over(connection, over)
+    arrivals.later(connection, later)
     return made
-
-
-def put_off(connection: Connection, joins: Sequence[Join], wait: timedelta) -> list[LiveRun]:
-    """Look at these later: what their jobs say can't be read here."""
-    _later(connection, [(one, wait) for one in joins])
-    return []
-
-
-def _unchanged(connection: Connection, wanted: Sequence[Wanted]) -> list[Wanted]:
-    """Those whose arrivals are what was read, locked."""
-    if not wanted:
-        return []
-    found: dict[int, dict[JobId, RunId]] = {}
-    keys = _keys([(one.join.child, one.join.cycle) for one in wanted])
-    for n, parent, run_id in connection.exec_driver_sql(LOCK, keys):
-        found.setdefault(n, {})[JobId(parent)] = RunId(run_id)
-    return [
-        one
-        for n, one in enumerate(wanted, 1)
-        if found.get(n) == {job: ended.run_id for job, ended in one.join.arrived.items()}
-    ]
 
 
 def _look(connection: Connection, mine: Sequence[Wanted], timers: Sequence[Any]) -> _Seen:
@@ -330,7 +234,7 @@ def _coming(
     ]
     coming: dict[int, set[JobId]] = {}
     if missing:
-        arguments = _keys([(one.join.child, one.join.cycle) for _, one, _ in missing]) | {
+        arguments = arrivals.keys([(one.join.child, one.join.cycle) for _, one, _ in missing]) | {
             "ns": arrays.numbers(n for n, _, _ in missing),
             "parents": arrays.ids(parent for _, _, parent in missing),
         }
@@ -386,7 +290,7 @@ def _first(
 
 def _make(connection: Connection, tenure: TenureId, new: Sequence[_New]) -> list[LiveRun]:
     joins = [one.wanted.join for one in new]
-    arguments = _keys([(one.child, one.cycle) for one in joins]) | {
+    arguments = arrivals.keys([(one.child, one.cycle) for one in joins]) | {
         "runs": arrays.ids(one.run_id for one in new),
         "shards": arrays.numbers(one.shard for one in joins),
         "priorities": arrays.numbers(one.wanted.priority for one in new),
@@ -399,13 +303,16 @@ def _make(connection: Connection, tenure: TenureId, new: Sequence[_New]) -> list
             one.wanted.payload if one.state is State.PENDING else None for one in new
         ),
         "redriven": arrays.ids(one.redrive_of for one in new),
+        "overlaps": arrays.texts(
+            one.wanted.overlap_again if one.redrive_of else None for one in new
+        ),
         "tenure": tenure,
     }
     return [live_run(row) for row in connection.exec_driver_sql(MAKE, arguments)]
 
 
 def _retell(connection: Connection, rows: Sequence[_New]) -> None:
-    arguments = _keys([(one.wanted.join.child, one.wanted.join.cycle) for one in rows]) | {
+    arguments = arrivals.keys([(one.wanted.join.child, one.wanted.join.cycle) for one in rows]) | {
         "runs": arrays.ids(one.run_id for one in rows),
         "parents": arrays.texts(_told(one.parents) for one in rows),
         "by": arrays.texts(one.why for one in rows),
@@ -413,26 +320,11 @@ def _retell(connection: Connection, rows: Sequence[_New]) -> None:
     connection.exec_driver_sql(RETELL, arguments)
 
 
-def _later(connection: Connection, joins: Sequence[tuple[Join, timedelta]]) -> None:
-    if joins:
-        waits = arrays.numbers(wait.total_seconds() for _, wait in joins)
-        keys = _keys([(one.child, one.cycle) for one, _ in joins])
-        connection.exec_driver_sql(LATER, keys | {"waits": waits})
-
-
 def _ids(one: Wanted) -> tuple[RunId, RunId]:
     """Of the run of the cycle, and of the one that does it if it was skipped."""
     cycle = one.join.cycle
     first = chained_run_id(one.join.child, cycle.scheduled_at, cycle.root)
     return first, redriven_run_id(first)
-
-
-def _keys(joins: Sequence[tuple[JobId, Cycle]]) -> dict[str, object]:
-    return {
-        "children": arrays.ids(child for child, _ in joins),
-        "scheduled": arrays.instants(cycle.scheduled_at for _, cycle in joins),
-        "roots": arrays.ids(cycle.root for _, cycle in joins),
-    }
 
 
 def _told(parents: Mapping[JobId, Ended]) -> str:

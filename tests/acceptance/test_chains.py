@@ -76,7 +76,11 @@ def runs_of(client: SyncClient, name: str) -> list[Run]:
 
 def owner_of(client: SyncClient, name: str) -> str:
     shard = shard_of_job(JobId(UUID(client.jobs.get(name).job_id)), "default", "")
-    return str(next(one.owner for one in client.cluster.shards() if one.shard == shard))
+
+    def owner() -> str | None:
+        return next(one.owner for one in client.cluster.shards() if one.shard == shard)
+
+    return str(wait_until(owner, SETTLED, f"an owner of {name}"))
 
 
 def ended(cluster: DevCluster, chains: str, job: str, count: int) -> bool:

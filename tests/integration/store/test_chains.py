@@ -158,6 +158,23 @@ async def test_two_looks_at_once_make_one_run(world: World) -> None:
     assert sum(map(len, answers)) == 1
 
 
+async def test_what_arrives_while_a_join_is_judged_is_due_at_once(world: World) -> None:
+    """P5.3: only what was read is put off, or taken away."""
+    me = await world.member()
+    a, b = await world.job(name="a"), await world.job(name="b")
+    c = await chained(world, "c", "a", "b")
+    await ended(me, a)
+    [seen] = await me.store.chains.due([c.shard])
+    await ended(me, b)
+    wanted = [Wanted(seen, 1, After((), When.SUCCESS), 2)]
+    assert await me.store.chains.join(me.claim(c.shard), wanted) == []
+    await me.store.chains.put_off(me.claim(c.shard), [seen], timedelta(hours=1))
+    [due] = await me.store.chains.due([c.shard])
+    assert {one.job for one in due.arrived.values()} == {"a", "b"}
+    [run] = await joined(me, c)
+    assert run.job_id == c.definition.job_id
+
+
 async def test_a_cycle_whose_other_parent_has_no_run_then_is_skipped(world: World) -> None:
     me = await world.member()
     a = await world.job(name="a")
