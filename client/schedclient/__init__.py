@@ -50,6 +50,7 @@ from schedclient.specs import Http, JobSpec, Retry, Shell, Work
 from schedclient.sync import SyncClient
 from schedclient.table_guard import TableGuard
 from schedclient.values import (
+    After,
     Attempt,
     Backfill,
     BackfillPlan,
@@ -64,6 +65,7 @@ from schedclient.values import (
     Job,
     LeftOut,
     LogPiece,
+    Parent,
     Pool,
     Redrive,
     RedrivePlan,
@@ -78,6 +80,7 @@ from schedkit.errors import Misconfigured, ScheddError
 
 __all__ = [
     "TLS",
+    "After",
     "AlreadyExists",
     "ApiError",
     "Attempt",
@@ -120,6 +123,7 @@ __all__ = [
     "NotBuilt",
     "NotFound",
     "Overloaded",
+    "Parent",
     "PermissionDenied",
     "Pool",
     "Redrive",

@@ -11,10 +11,12 @@ from google.protobuf.message import Message
 
 from schedclient.cluster_values import Finding
 from schedclient.values import (
+    After,
     Backfill,
     Check,
     DateRange,
     LeftOut,
+    Parent,
     Redrive,
     Run,
     RunProgress,
@@ -27,6 +29,8 @@ V = TypeVar("V", bound=Value)
 _NESTED: Final[dict[str, type[Value]]] = {
     "schedd.v1.Run": Run,
     "schedd.v1.RunProgress": RunProgress,
+    "schedd.v1.Run.Parent": Parent,
+    "schedd.v1.After": After,
     "schedd.v1.ExplainRunResponse.Check": Check,
     "schedd.v1.Finding": Finding,
     "schedd.v1.DateRange": DateRange,

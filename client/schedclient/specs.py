@@ -105,6 +105,14 @@ class Notification(TypedDict, total=False):
     after: Length
 
 
+class After(TypedDict, total=False):
+    """The jobs that it runs after, and of which of their ends: success, failure or any."""
+
+    jobs: Sequence[str]
+    when: str
+    with_output: bool
+
+
 class Work(TypedDict, total=False):
     """What to run, how often, how long, where. Exactly one of shell, http, grpc, python,
     plugin.
@@ -133,7 +141,7 @@ class Work(TypedDict, total=False):
 
 
 class JobSpec(Work, total=False):
-    """A job: work, and when. Exactly one of cron, every, at, on_demand."""
+    """A job: work, and when. Exactly one of cron, every, at, on_demand, after."""
 
     labels: Mapping[str, str]
     cron: str | Sequence[str]
@@ -152,7 +160,7 @@ class JobSpec(Work, total=False):
     overlap: str | Mapping[str, int]
     overlap_limit: int
     pause_after_failures: int
-    after: Form
+    after: After
     on_failure: Notification
     on_recovery: Notification
     on_dead_letter: Notification

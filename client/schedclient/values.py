@@ -52,6 +52,15 @@ LIVE: Final = frozenset({RunState.PENDING, RunState.RUNNING, RunState.RETRYING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class After(Value):
+    """The jobs that a job runs after: SUCCESS (also if None), FAILURE or ANY of their ends."""
+
+    jobs: tuple[str, ...]
+    when: str | None
+    with_output: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job(Value):
     """A definition. The whole of it is in `message`; here is what programs look at."""
 
@@ -65,6 +74,7 @@ class Job(Value):
     every: timedelta | None
     at: datetime | None
     on_demand: bool
+    after: After | None
     time_zone: str | None
     priority: str | None
     pool: str | None
@@ -95,6 +105,14 @@ class RunProgress(Value):
     total: float
     note: str | None
     at: datetime | None
+
+
+class Parent(Value):
+    """A run that a chain's run came after, and how it had ended."""
+
+    job: str
+    run_id: str
+    state: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +151,7 @@ class Run(Value):
     parent_run_id: str | None
     target: str | None
     children: int
+    parents: tuple[Parent, ...]
 
     @property
     def ended(self) -> bool:

@@ -34,6 +34,9 @@ def schedule_of(job: Job) -> str:
         return " | ".join(job.cron)
     if job.every is not None:
         return f"every {written(job.every)}"
+    if job.after is not None:
+        when = (job.after.when or "SUCCESS").lower()
+        return f"after {', '.join(job.after.jobs)}" + f" ({when})" * (when != "success")
     return "at " + job.at.isoformat().replace("+00:00", "Z") if job.at else "on demand"
 
 
@@ -57,7 +60,7 @@ def state_of(job: Job) -> str:
     """A job is active or paused; one that has no instant to come any more is done."""
     if job.paused:
         return "PAUSED"
-    return "active" if job.on_demand or job.next_run_at else "done"
+    return "active" if job.on_demand or job.after or job.next_run_at else "done"
 
 
 def excluded(calendar: Calendar) -> str:

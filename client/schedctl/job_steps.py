@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 from schedclient import ApiError, Client, Job, NotFound
 from schedclient.jobs import Jobs
 from schedclient.reading import value_of
+from schedctl import chain_order
 from schedctl.failure import Failure, of_manifest
 from schedctl.manifests import Manifest
 from schedctl.output import message
@@ -61,18 +62,21 @@ class JobStep:
 async def plan(
     client: Client, found: Sequence[Manifest], checked: Callable[[job_pb2.Job], job_pb2.Job]
 ) -> list[JobStep]:
-    """What the cluster would do with each, or the first refusal. `checked` leaves out of a job what
-    it names and isn't there yet.
+    """What the cluster would do with each, or the first refusal, parents before their children.
+    `checked` leaves out of a job what it names and isn't there yet.
     """
     steps = []
-    for manifest in found:
-        job = checked(manifest.job)
+    made: set[chain_order.Key] = set()
+    for manifest in chain_order.in_order(found, client.namespace):
+        job = chain_order.without(checked(manifest.job), made, client.namespace)
         try:
             step = await _planned(_jobs(client, manifest.job), manifest, job)
         except ApiError as error:
             raise _refused(error, manifest) from error
         if job is not manifest.job:
             step = replace(step, after=_whole(step.after, manifest.job), partly=True)
+        if step.before is None:
+            made.add(chain_order.key_of(manifest.job, client.namespace))
         steps.append(step)
     return steps
 
@@ -95,6 +99,9 @@ def _whole(after: Job, job: job_pb2.Job) -> Job:
     whole.pool = job.pool
     if job.HasField("exclude"):
         whole.exclude.CopyFrom(job.exclude)
+    if job.HasField("after"):
+        whole.after.CopyFrom(job.after)
+        whole.on_demand = False
     return value_of(Job, whole)
 
 

@@ -47,6 +47,10 @@ FLAG_OF: Final = {field: f"--{flag.replace('_', '-')}" for flag, field in PLAIN.
     "retry.max_attempts": "--max-attempts",
     "retry.backoff": "--backoff",
     "on_demand": "--on-demand",
+    "after.jobs": "--after",
+    "after.when": "--when",
+    "after.with_output": "--with-output",
+    "after": "--after",
     "at": "--at",
     "overlap": "--overlap",
     "exclude.calendars": "--exclude-calendar",
@@ -134,7 +138,7 @@ def paused_option(command: F) -> F:
 
 
 def schedule_options(command: F) -> F:
-    """When: exactly one of cron, every, at, on-demand; and what bends it."""
+    """When: exactly one of cron, every, at, on-demand, after; and what bends it."""
     for option in reversed(
         [
             click.option("--cron", multiple=True, metavar="EXPR", help="Repeatable: their union."),
@@ -142,6 +146,13 @@ def schedule_options(command: F) -> F:
             click.option("--phase", metavar="DURATION", help="Moves --every."),
             click.option("--at", type=When(), metavar=INSTANT, help="Once: RFC 3339, or from now."),
             click.option("--on-demand", is_flag=True, help="Only when triggered."),
+            click.option("--after", metavar="JOB,…", help="When these have ended, once a cycle."),
+            click.option("--when", metavar="success|failure|any", help="[default: success]"),
+            click.option(
+                "--with-output/--without-output",
+                default=None,
+                help="What --after's jobs gave back is its payload.",
+            ),
             click.option("--tz", type=Guard(), metavar="ZONE", help="IANA name.  [default: UTC]"),
             click.option("--start", type=When(), metavar=INSTANT, help="Not before."),
             click.option("--end", type=When(), metavar=INSTANT, help="Not after."),
@@ -199,9 +210,10 @@ def job_of(flags: Mapping[str, Any], argv: Sequence[str]) -> tuple[job_pb2.Job, 
     named += notices.cleared(flags)
     if "overlap" in named:
         named.append("overlap_limit")
-    if "exclude" in named:  # what of it isn't named stays
-        named.remove("exclude")
-        named += [f"exclude.{kind}" for kind in form["exclude"]]
+    for field in ("exclude", "after"):
+        if field in named:  # what of it isn't named stays
+            named.remove(field)
+            named += [f"{field}.{kind}" for kind in form[field]]
     return job, named
 
 
@@ -232,6 +244,7 @@ def _form(flags: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:
             ("catch_up", _of(flags, policy="catch_up", window="catch_up_window")),
             ("dst", _of(flags, gap="dst_gap", overlap="dst_overlap")),
             ("exclude", _exclude(flags)),
+            ("after", _after(flags)),
             ("labels", _pairs("--label", flags.get("label"))),
             ("require", _matches("--require", flags.get("require"))),
             ("prefer", _matches("--prefer", flags.get("prefer"))),
@@ -316,6 +329,13 @@ def _exclude(flags: Mapping[str, Any]) -> dict[str, Any] | None:
     """An empty one clears what is there, of its own kind."""
     given = {"calendars": flags.get("exclude_calendar"), "cron": flags.get("exclude_cron")}
     return {kind: [*filter(None, said)] for kind, said in given.items() if said} or None
+
+
+def _after(flags: Mapping[str, Any]) -> dict[str, Any]:
+    said = {key: flags[key] for key in ("when", "with_output") if flags.get(key) is not None}
+    if flags.get("after") is not None:
+        said["jobs"] = [name.strip() for name in flags["after"].split(",") if name.strip()]
+    return said
 
 
 def _overlap(text: str | None) -> Any:

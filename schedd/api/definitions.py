@@ -15,6 +15,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.core import schedule
 from schedd.core.calendars import Calendar, Exclude, Roll, Rules, rules
+from schedd.core.chains import After, When
 from schedd.core.cron import DIALECT, CronError, Dst, Gap, Pass, ScheduleError
 from schedd.core.failures import is_grpc_status, kind
 from schedd.core.ids import JobId
@@ -59,7 +60,7 @@ SET_BY_CLUSTER = (
 """Fields that people read and never write; what they write in them is never stored."""
 
 OF_INSTANTS = ("start", "end", "jitter", "catch_up", "exclude")
-"""Fields that say something of a schedule's instants; `on_demand` has none."""
+"""Fields that say something of a schedule's instants; `on_demand` and `after` have none."""
 
 LEVEL = 7
 """Of definitions. Members that know less leave a job alone whose definition needs it."""
@@ -72,7 +73,7 @@ SINCE_LEVEL_4 = (
 )
 SINCE_LEVEL_5 = ("grpc",)
 SINCE_LEVEL_6 = ("pool", "on_failure", "on_recovery", "on_dead_letter", "on_late")
-SINCE_LEVEL_7 = ("plugin", "python.env_from", "python.limits")
+SINCE_LEVEL_7 = ("plugin", "python.env_from", "python.limits", "after")
 """What an owner of the level before would pass over in silence."""
 
 STANDING = ("paused", "pause_note", "paused_until")
@@ -217,7 +218,16 @@ def definition_of(
         placement=Placement(_word(job_pb2.Placement.Name(spec.placement), "PLACEMENT_", "SPREAD")),
         pool=pool_key(namespace, spec.pool),
         notices=notices_of(spec),
+        after=_after(spec),
     )
+
+
+def _after(spec: job_pb2.Job) -> After | None:
+    if not spec.HasField("after"):
+        return None
+    said = spec.after
+    when = When(_word(job_pb2.After.When.Name(said.when), "WHEN_", "SUCCESS"))
+    return After(tuple(said.jobs), when, said.with_output)
 
 
 def notices_of(spec: job_pb2.Job) -> Notices | None:

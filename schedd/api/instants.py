@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from schedd.api import definitions, reckoning, stored_jobs, views
+from schedd.api import chains, definitions, reckoning, stored_jobs, views
 from schedd.api.backfilled import backfilled
 from schedd.api.errors import InvalidArgument, Violation
 from schedd.api.services import Caller, Services
@@ -213,6 +213,13 @@ async def _without_row(asked: Asked) -> str:
     if at < record.created_at:
         made = f"{_told(record.created_at)} by {record.created_by}"
         return f"It is from before the job was made ({made}). {job}"
+    after = stored_jobs.definition(record.definition).after
+    if after is not None:
+        joins = await asked.services.chains.waiting(record.definition.job_id, at)
+        if joins:
+            return " ".join(chains.waits_told(one, after.jobs) for one in joins)
+        parents = ", ".join(after.jobs)
+        return f"Nothing of that cycle has come from what it runs after: {parents}. {job}"
     if not asked.is_instant:
         return f"{_no_instant(asked)} {job}"
     if (excluded_by := asked.schedule.excluded_by(at)) and (told := _excluded(asked, excluded_by)):

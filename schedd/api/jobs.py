@@ -12,6 +12,7 @@ from typing import Final
 from uuid import uuid4
 
 from schedd.api import (
+    chains,
     definitions,
     excluding,
     notices,
@@ -33,7 +34,7 @@ from schedd.core.ids import JobId
 from schedd.core.lifecycle import Reason
 from schedd.core.model import NewRun
 from schedd.core.notifications import redirected
-from schedd.core.records import Conflict, JobRecord, PinnedCalendar, StoredDefinition
+from schedd.core.records import ChainRefused, Conflict, JobRecord, PinnedCalendar, StoredDefinition
 from schedd.core.schedule import Occurrence
 from schedproto.v1 import job_pb2, job_service_pb2
 
@@ -54,6 +55,7 @@ async def create_job(
     validation.check(job, now, calendars=calendars)
     await pools.check_there(services, namespace, job.pool)
     notices.check_means(services, job)
+    await chains.check(services, None, namespace, job)
     record = stored_jobs.new_record(
         caller, job, JobId(uuid4()), namespace, now, ephemeral=False, calendars=calendars
     )
@@ -68,6 +70,8 @@ async def create_job(
         ),
         caller.audit("create", f"job/{record.definition.namespace}/{job.name}", request.request_id),
     )
+    if isinstance(stored, ChainRefused):
+        raise chains.refusal(stored, job.name)
     if isinstance(stored, Conflict) and stored.what == "calendar":
         raise excluding.changed_meanwhile(job.name)
     if isinstance(stored, Conflict) and stored.what == "pool":
@@ -128,6 +132,7 @@ async def update_job(
         spec=spec.SerializeToString(deterministic=True),
         calendars=calendars,
         pool=spec.pool,
+        after=tuple(spec.after.jobs),
     )
     timer = reckoning.edited_timer(record, old, spec, edited, now)
     missed = (
@@ -187,14 +192,17 @@ async def _edited_spec(
     reckoning.check_edit(old, new, now, stored.calendars, calendars)
     await pools.check_there(services, stored.namespace, new.pool)
     notices.check_means(services, new, old)
+    await chains.check(services, stored.job_id, stored.namespace, new)
     spec = definitions.spec_of(new)
     if spec.cron == old.cron:
         definitions.keep_dialect(old, spec)
     return spec, calendars
 
 
-def _written(result: JobRecord | Conflict | None, name: str, pool: str) -> JobRecord:
+def _written(result: JobRecord | Conflict | ChainRefused | None, name: str, pool: str) -> JobRecord:
     """The job as it is after an edit that wasn't refused."""
+    if isinstance(result, ChainRefused):
+        raise chains.refusal(result, name)
     if isinstance(result, Conflict) and result.what == "calendar":
         raise excluding.changed_meanwhile(name)
     if isinstance(result, Conflict) and result.what == "pool":
@@ -216,9 +224,12 @@ async def delete_job(
         raise stored_jobs.edited_meanwhile(stored.name)
     audit = caller.audit("delete", f"job/{stored.namespace}/{stored.name}", request.request_id)
     async with settling.kept(services, stored.name):
-        if not await services.store.delete_job(
+        deleted = await services.store.delete_job(
             stored.job_id, audit, partial(_never_fired, caller.actor)
-        ):
+        )
+        if isinstance(deleted, ChainRefused):
+            raise chains.refusal(deleted, stored.name)
+        if not deleted:
             raise stored_jobs.unknown(request.job)
         await settling.settle(services, caller, record)
     return job_service_pb2.DeleteJobResponse(deleted=True)

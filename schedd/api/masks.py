@@ -14,7 +14,7 @@ from schedd.api.definitions import OF_INSTANTS
 from schedd.api.errors import InvalidArgument, Violation
 from schedproto.v1 import job_pb2, job_service_pb2
 
-SCHEDULES: Final = ("cron", "every", "at", "on_demand")
+SCHEDULES: Final = ("cron", "every", "at", "on_demand", "after")
 """Kinds of schedule; a job has one."""
 
 
@@ -35,7 +35,8 @@ def masked(old: job_pb2.Job, request: job_service_pb2.UpdateJobRequest) -> job_p
         if first in unset:
             raise _bad_mask(f"{path!r} can't be edited", "pause and resume are calls of their own")
     new.CopyFrom(old)
-    if any(path in SCHEDULES for path in paths):
+    begins = not old.HasField("after") and "after.jobs" in paths and bool(request.job.after.jobs)
+    if begins or any(path in SCHEDULES for path in paths):
         plain: Message = new
         for field in (*SCHEDULES, *_meaningless(request.job, paths)):
             plain.ClearField(field)
@@ -51,6 +52,7 @@ def _meaningless(given: job_pb2.Job, paths: Collection[str]) -> set[str]:
     if "cron" in paths and given.cron:
         kept.add("dst")
     bare = "on_demand" in paths and given.on_demand
+    bare |= ("after" in paths or "after.jobs" in paths) and bool(given.after.jobs)
     return {"phase", "dst", *(OF_INSTANTS if bare else ())} - kept
 
 

@@ -12,6 +12,7 @@ from schedd.ports import (
     Advances,
     BackfillStore,
     CalendarStore,
+    ChainStore,
     Changes,
     Checkup,
     Cluster,
@@ -41,6 +42,7 @@ class Services:
     pauses: PauseStore
     backfills: BackfillStore
     dead_letters: DeadLetterStore
+    chains: ChainStore
     membership: MembershipStore
     worker_store: WorkerStore
     clock: ClusterClock

@@ -11,7 +11,6 @@ from schedd.api.errors import Unbuilt
 FIELDS: dict[str, frozenset[str]] = {
     "schedd.v1.Job": frozenset(
         {
-            "after",
             "retention",
         }
     ),

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from google.protobuf.message import Message
 
-from schedd.api import actions, excluding, notices
+from schedd.api import actions, chains, excluding, notices
 from schedd.api.definitions import OF_INSTANTS, compiled, definition_of, instant, seconds
 from schedd.api.errors import Violation, refuse
 from schedd.api.unbuilt import refuse_unbuilt
@@ -185,8 +185,11 @@ def _schedule_violations(
         except zones.UnknownZone as unknown:
             hint = f", did you mean {unknown.suggestion!r}?" if unknown.suggestion else ""
             yield Violation("time_zone", f"{unknown}{hint}")
-    if job.on_demand:
-        yield from _on_demand_violations(job)
+    if job.HasField("after"):
+        yield from chains.violations(job)
+        yield from _no_instant_violations(job, "after: its parents decide")
+    elif job.on_demand:
+        yield from _no_instant_violations(job, "on_demand: triggers start it any time")
     else:
         yield from _instant_violations(job, now, calendars)
 
@@ -198,12 +201,13 @@ def _kind_violations(job: job_pb2.Job) -> Iterator[Violation]:
         "every": job.HasField("every"),
         "at": job.HasField("at"),
         "on_demand": job.on_demand,
+        "after": job.HasField("after"),
     }
     given = [kind for kind, there in kinds.items() if there]
     odd = [each for each in job.cron if not each.replace("\t", " ").isprintable()]
     if len(given) != 1:
         said = " and ".join(given) if given else "none"
-        yield Violation("schedule", f"give exactly one of cron, every, at, on_demand; got {said}")
+        yield Violation("schedule", f"give exactly one of {', '.join(kinds)}; got {said}")
     elif len(job.cron) > MAX_EXPRESSIONS:
         problem = f"{len(job.cron):,} expressions, at most {MAX_EXPRESSIONS} are allowed"
         yield Violation("cron", problem)
@@ -213,14 +217,17 @@ def _kind_violations(job: job_pb2.Job) -> Iterator[Violation]:
         yield Violation("every", "must be at least 1s")
 
 
-def _on_demand_violations(job: job_pb2.Job) -> Iterator[Violation]:
+def _no_instant_violations(job: job_pb2.Job, kind: str) -> Iterator[Violation]:
     """What there is to be said of instants, where there are none."""
     if job.max_runs:
-        yield Violation("max_runs", "means nothing with on_demand: triggers aren't counted")
+        word = kind.split(":", maxsplit=1)[0]
+        yield Violation(
+            "max_runs", f"means nothing with {word}: runs of no schedule aren't counted"
+        )
     plain: Message = job
     for field in OF_INSTANTS:
         if plain.HasField(field):
-            yield Violation(field, "means nothing with on_demand: triggers start it any time")
+            yield Violation(field, f"means nothing with {kind}")
 
 
 def _instant_violations(

@@ -117,6 +117,10 @@ def run_message(record: RunRecord, progress: run_pb2.RunProgress | None = None) 
         parent_run_id=str(run.parent) if run.parent else "",
         target=run.target or "",
         children=run.children or 0,
+        parents=[
+            run_pb2.Run.Parent(job=one.job, run_id=str(one.run_id), state=state_value(one.state))
+            for one in record.parents
+        ],
     )
 
 

@@ -27,6 +27,7 @@ ENDS: Final = {
     "WINDOW": "it was later than the job's catch-up window",
     "CATCH_UP_NONE": "it was late, and the job says catch_up: none",
     "EDITED": "the job was edited before it started, and a new schedule begins with the edit",
+    "AFTER": "what became of the jobs that it runs after isn't what its after.when asks for",
     "START_DEADLINE": "it waited longer for a worker, for other runs of its job, or for its pool,"
     " than the job's start_deadline",
     "RUN_TIMEOUT": "it wasn't done within the job's run_timeout, all attempts and waits included",

@@ -99,6 +99,7 @@ def build(ground: Ground) -> Parts:
     owner = Owner(
         store=store.owner,
         outbox=store.notifications,
+        chains=store.chains,
         sender=sender,
         catalogue=catalogue,
         workers=workers,
@@ -187,6 +188,7 @@ def _services(
         pauses=ground.store.pauses,
         backfills=ground.store.backfills,
         dead_letters=ground.store.dead_letters,
+        chains=ground.store.chains,
         membership=ground.store.membership,
         worker_store=ground.store.workers,
         clock=ground.clock,

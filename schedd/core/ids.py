@@ -56,3 +56,9 @@ def child_run_id(parent: RunId, worker: str) -> RunId:
 def backfilled_run_id(backfill: BackfillId, nominal: datetime) -> RunId:
     """The id of a backfill's run of one nominal instant (aware): not that of the schedule's own."""
     return RunId(uuid5(backfill, nominal.astimezone(UTC).isoformat(timespec="microseconds")))
+
+
+def chained_run_id(child: JobId, scheduled_at: datetime, root: UUID) -> RunId:
+    """The id of a job's run in one cycle of a chain: the same on every member."""
+    nominal = scheduled_at.astimezone(UTC).isoformat(timespec="microseconds")
+    return RunId(uuid5(child, f"{nominal}/{root}"))

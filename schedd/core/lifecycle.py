@@ -38,6 +38,7 @@ class Reason(StrEnum):
     CATCH_UP_NONE = "CATCH_UP_NONE"
     START_DEADLINE = "START_DEADLINE"
     EDITED = "EDITED"
+    AFTER = "AFTER"
     # Failed.
     EXIT_CODE = "EXIT_CODE"
     SIGNAL = "SIGNAL"

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 
 from schedd.core.calendars import NOTHING, Exclude
+from schedd.core.chains import After
 from schedd.core.failures import Kind
 from schedd.core.ids import (
     NO_TOKEN,
@@ -83,6 +84,8 @@ class Trigger(StrEnum):
     """Written as MANUAL beside the backfill's id: members of versions before know no other word."""
     REDRIVE = "REDRIVE"
     """Written as MANUAL beside the id of the run that it does again."""
+    CHAIN = "CHAIN"
+    """Written as SCHEDULE beside the runs of its parents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,8 @@ class Definition:
     pool: PoolKey = NO_POOL
     notices: Notices | None = None
     """Who is told of what; None: nobody of anything."""
+    after: After | None = None
+    """Whom it runs after; None: it has a schedule, or waits for triggers."""
 
 
 @dataclass(frozen=True, slots=True)

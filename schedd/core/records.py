@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from schedd.core.backfill import Plan
+from schedd.core.chains import Ended
 from schedd.core.ids import (
     BackfillId,
     IncarnationId,
@@ -88,6 +89,8 @@ class StoredDefinition:
     calendars: tuple[PinnedCalendar, ...] = ()
     """Those that its `exclude` names, as its instants are computed with them."""
     pool: str = ""
+    after: tuple[str, ...] = ()
+    """The jobs that it is to run after, where it is written; what is read says it in its spec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +177,16 @@ class Conflict:
     what: str
     """name, key, etag, calendar, pool"""
     job_id: JobId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChainRefused:
+    """Why a job can't run after others, or can't be deleted."""
+
+    what: str
+    """parent (there is none of that name), cycle, ancestors (too many), child (it has some)"""
+    told: str
+    """The names, or the path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +281,8 @@ class RunRecord:
     """Whose tenure that was."""
     redrive_of: RunId | None = None
     """The dead run that it does again."""
+    parents: tuple[Ended, ...] = ()
+    """Of a chain's run: those that it was judged by."""
 
     @property
     def apart(self) -> bool:

@@ -1,7 +1,7 @@
 """The owner's loops, made anew for each tenure, and what moves them from outside.
 
     tenure begins → board, transactor, near future, fire, dispatch, rescue, backfills,
-                    notifications: in its TaskGroup
+                    notifications, chains: in its TaskGroup
     tenure ends   → they are cancelled with it; catalogue, workers and collect live on
 
 Nudges from calls and peers come in here; without a tenure they are nothing, and the workers are
@@ -21,6 +21,7 @@ from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.broadcasts import Broadcasts
 from schedd.owner.catalogue import Catalogue
+from schedd.owner.chains import Chains
 from schedd.owner.collect import Collect
 from schedd.owner.crowds import Crowds
 from schedd.owner.deadlines import Deadlines
@@ -38,7 +39,14 @@ from schedd.owner.transact import Transactor
 from schedd.owner.watchers import Watchers
 from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers, no_demand
-from schedd.ports import ClusterClock, NotificationStore, Nudges, OwnerStore, Sender
+from schedd.ports import (
+    ChainStore,
+    ClusterClock,
+    NotificationStore,
+    Nudges,
+    OwnerStore,
+    Sender,
+)
 from schedd.tenure import LiveTenure, TenureLoop
 
 
@@ -55,6 +63,7 @@ class _Loops:
     broadcasts: Broadcasts
     notifications: Notifications
     late_starts: LateStarts
+    chains: Chains
 
     def all(self) -> Sequence[TenureLoop]:
         return (
@@ -69,6 +78,7 @@ class _Loops:
             self.broadcasts.loop,
             self.notifications,
             self.late_starts.loop,
+            self.chains.loop,
         )
 
 
@@ -95,6 +105,7 @@ class Owner:
         *,
         store: OwnerStore,
         outbox: NotificationStore,
+        chains: ChainStore,
         sender: Sender,
         catalogue: Catalogue,
         workers: Workers,
@@ -110,6 +121,7 @@ class Owner:
         self._limits = limits
         self._store = store
         self._outbox = outbox
+        self._chains = chains
         self._sender = sender
         self._catalogue = catalogue
         self._workers = workers
@@ -129,8 +141,8 @@ class Owner:
         self._catalogue.clear()
         board = Board(live.ownership, self._catalogue.priority_of, self._catalogue.need_of)
         loops = self._loops = self._made(board, live, nudges)
-        sources = (loops.fire, loops.rescue, loops.backfills, loops.deadlines, loops.broadcasts)
-        for source in (*sources, self._collect):
+        made = (loops.backfills, loops.broadcasts, loops.chains)
+        for source in (loops.fire, loops.rescue, loops.deadlines, *made, self._collect):
             source.on_ready(loops.dispatch.wake)
         board.on_room = loops.dispatch.wake
         self._collect.board = board
@@ -197,6 +209,7 @@ class Owner:
                 board, catalogue, self._outbox, transactor, clock, self._sender, emit
             ),
             late_starts=LateStarts(board, catalogue, self._outbox, transactor, clock, brake),
+            chains=Chains(board, catalogue, self._chains, transactor, clock),
         )
 
     def on_cluster_changed(self, told: Callable[[], None]) -> None:

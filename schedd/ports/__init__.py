@@ -9,6 +9,7 @@ they are still its own (PROTOCOL 1); shards that aren't are left out and named i
 
 from schedd.ports.backfills import BackfillStore
 from schedd.ports.calendars import CalendarStore
+from schedd.ports.chains import ChainStore
 from schedd.ports.cluster import Checkup, Cluster, ClusterClock, ClusterView, MemberView, Succession
 from schedd.ports.coordination import Coordination, KeepLease, LeaseKeeper
 from schedd.ports.dead_letters import DeadLetterStore
@@ -25,6 +26,7 @@ __all__ = [
     "Advances",
     "BackfillStore",
     "CalendarStore",
+    "ChainStore",
     "Changes",
     "Checkup",
     "Cluster",

@@ -23,6 +23,7 @@ from schedd.core.notifications import NOT_REDIRECTED, Redirected
 from schedd.core.pauses import NO_PAUSES, Pause, Pauses
 from schedd.core.records import (
     AttemptRecord,
+    ChainRefused,
     Conflict,
     Counts,
     Idempotency,
@@ -44,7 +45,7 @@ class UserStore(Protocol):
         record: JobRecord,
         idempotency: Idempotency | None,
         audit: AuditEntry,
-    ) -> JobRecord | Conflict:
+    ) -> JobRecord | Conflict | ChainRefused:
         """Store job and timer. The same idempotency key and digest give the record that is stored
         already.
         """
@@ -73,7 +74,7 @@ class UserStore(Protocol):
         audit: AuditEntry,
         missed: Callable[[JobRecord], NewRun | None] | None = None,
         told: Redirected = NOT_REDIRECTED,
-    ) -> JobRecord | Conflict | None:
+    ) -> JobRecord | Conflict | ChainRefused | None:
         """Write a new generation. `timer` is reset when the schedule changed;
         `missed` is asked under the job's locks, of the job as it stood, for the row that accounts
         for what was due by the old one and never fired; it may be asked several times. `told`:
@@ -114,7 +115,7 @@ class UserStore(Protocol):
         job_id: JobId,
         audit: AuditEntry,
         missed: Callable[[JobRecord, datetime], NewRun | None] | None = None,
-    ) -> bool:
+    ) -> bool | ChainRefused:
         """False: it wasn't there. `missed` as in `update_job`, with the moment of the deletion."""
         ...
 

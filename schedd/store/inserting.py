@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from sqlalchemy import Connection, func
 from sqlalchemy.dialects.postgresql import insert
 
@@ -24,10 +26,11 @@ def insert_run_row(
     overlap: Overlap | None = None,
     fired_by: TenureId | None = None,
     redrive_of: RunId | None = None,
+    root: UUID | None = None,
 ) -> bool:
     """Insert it, and its live row if it hasn't ended; False when the key is there already.
     `fired_by`: the owner that accounts for it; None: a person's call. `redrive_of`: the dead run
-    that it does again.
+    that it does again, `root`: in whose cycle; None: it begins one.
     """
     ended = run.state in TERMINAL
     made = connection.execute(
@@ -51,6 +54,7 @@ def insert_run_row(
             overlap=overlap and overlap.value,
             fired_by=fired_by,
             redrive_of=redrive_of,
+            root=root,
             excluded_by=clean(run.excluded_by) or None,
         )
         .on_conflict_do_nothing()

@@ -1,6 +1,7 @@
 """Jobs: made, read, edited, deleted (PROTOCOL 3); paused and resumed in `pausing`.
 
     lock the shard's row ─→ the job's ─→ its timer's ─→ its runs' ─→ write ─→ audit
+    (one that says `after`: the chains' graph before all)
 
 Invariants
 - A call that changes a job holds its shard's row first, so that no owner's batch is in flight
@@ -35,8 +36,24 @@ from schedd.core.ids import JobId, ShardId
 from schedd.core.model import AuditEntry, NewRun
 from schedd.core.notifications import NOT_REDIRECTED, Redirected
 from schedd.core.partition import shard_of_job
-from schedd.core.records import Conflict, Idempotency, JobRecord, StoredDefinition, TimerEdit
-from schedd.store import audit, calendars, idempotency, noticing, pools, redirecting, standing
+from schedd.core.records import (
+    ChainRefused,
+    Conflict,
+    Idempotency,
+    JobRecord,
+    StoredDefinition,
+    TimerEdit,
+)
+from schedd.store import (
+    audit,
+    calendars,
+    chains,
+    idempotency,
+    noticing,
+    pools,
+    redirecting,
+    standing,
+)
 from schedd.store.arrays import clean
 from schedd.store.database import Refused, StartOver
 from schedd.store.job_rows import account, change, lock_job, record_of, records, set_timer, stored
@@ -50,14 +67,18 @@ def create_job(
     record: JobRecord,
     wanted: Idempotency | None,
     entry: AuditEntry,
-) -> JobRecord | Conflict:
+) -> JobRecord | Conflict | ChainRefused:
     """Store job and timer; with a key used before, the job of then."""
     new = record.definition
+    if new.after:
+        chains.lock(connection)
     earlier = idempotency.claim(connection, wanted, new.job_id)
     if earlier is not None:
         return stored(connection, JobId(earlier))
     insert_job(connection, record)
     _pin(connection, new)
+    if new.after:
+        _link(connection, new)
     audit.write_all(connection, [entry])
     return stored(connection, new.job_id)
 
@@ -102,11 +123,13 @@ def update_job(
     entry: AuditEntry,
     missed: Callable[[JobRecord], NewRun | None] | None = None,
     told: Redirected = NOT_REDIRECTED,
-) -> JobRecord | Conflict | None:
+) -> JobRecord | Conflict | ChainRefused | None:
     """Write a new generation, if the present one is the one seen. `missed` says of the job as it
     stood what accounts for what was due by the old schedule and never fired; `told`, what becomes
     of what waits to be told of it.
     """
+    if definition.after:
+        chains.lock(connection)
     there = _elsewhere(connection, definition)
     generation = lock_job(connection, job_id, *there)
     if generation is None:
@@ -130,6 +153,7 @@ def update_job(
         move(connection, job_id, shard)
     redirecting.edited(connection, job_id, told)
     _pin(connection, definition)
+    _link(connection, definition)
     set_timer(connection, job_id, timer)
     if unfired is not None:
         account(connection, job_id, generation, unfired)
@@ -150,13 +174,16 @@ def delete_job(
     job_id: JobId,
     entry: AuditEntry,
     missed: Callable[[JobRecord, datetime], NewRun | None] | None = None,
-) -> bool:
+) -> bool | ChainRefused:
     """Delete it: waiting runs are cancelled, running ones finish. False: it wasn't there. `missed`
-    says of the job as it stood at that moment what accounts for what was due and never fired.
+    says of the job as it stood at that moment what accounts for what was due and never fired. While
+    others run after it, it stays.
     """
     generation = lock_job(connection, job_id)
     if generation is None:
         return False
+    if named := chains.children(connection, job_id):
+        return ChainRefused("child", ", ".join(named[:10]))
     now = connection.execute(select(func.clock_timestamp())).scalar_one()
     unfired = None if missed is None else missed(stored(connection, job_id), now)
     if unfired is not None:
@@ -165,6 +192,7 @@ def delete_job(
     connection.execute(timers.delete().where(timers.c.job_id == job_id))
     standing.forget(connection, job_id)
     calendars.forget(connection, job_id)
+    chains.forget(connection, job_id)
     cancel_waiting(connection, job_id, because.deletion(entry.actor))
     noticing.forget(connection, job_id)
     audit.write_all(connection, [entry])
@@ -182,6 +210,24 @@ def _pin(connection: Connection, definition: StoredDefinition) -> None:
         raise Refused(Conflict("calendar", definition.job_id))
     if definition.pool and not pools.hold(connection, namespace, definition.pool):
         raise Refused(Conflict("pool", definition.job_id))
+
+
+def _link(connection: Connection, definition: StoredDefinition) -> None:
+    """Have it run after those that it names, refused if that can't be. With the graph's lock if it
+    names any.
+    """
+    found: ChainRefused | dict[str, JobId] = {}
+    if definition.after:
+        found = chains.fault(
+            connection,
+            definition.job_id,
+            definition.namespace,
+            definition.name,
+            definition.after,
+        )
+    if isinstance(found, ChainRefused):
+        raise Refused(found)
+    chains.link(connection, definition.job_id, found)
 
 
 # Made once: to put a statement together costs more than to run it.

@@ -22,6 +22,7 @@ from schedd.core.model import (
 )
 from schedd.core.records import Drain, Probe, Unstarted
 from schedd.store import (
+    chains,
     checkup,
     dispatch,
     drains,
@@ -37,6 +38,7 @@ from schedd.store import (
 )
 from schedd.store.backfill_store import PostgresBackfillStore
 from schedd.store.calendars import PostgresCalendarStore
+from schedd.store.chain_store import PostgresChainStore
 from schedd.store.database import Database
 from schedd.store.dead_letter_store import PostgresDeadLetterStore
 from schedd.store.drains import AuditOf as DrainAudit
@@ -238,6 +240,7 @@ class PostgresStore:
     backfills: PostgresBackfillStore = field(init=False)
     dead_letters: PostgresDeadLetterStore = field(init=False)
     notifications: PostgresNotificationStore = field(init=False)
+    chains: PostgresChainStore = field(init=False)
     recovery: PostgresRecoveryStore = field(init=False)
 
     def __post_init__(self) -> None:
@@ -253,6 +256,7 @@ class PostgresStore:
             "backfills": PostgresBackfillStore(self.database),
             "dead_letters": PostgresDeadLetterStore(self.database),
             "notifications": PostgresNotificationStore(self.database),
+            "chains": PostgresChainStore(self.database),
             "recovery": PostgresRecoveryStore(self.database),
         }
         for name, store in stores.items():
@@ -281,6 +285,7 @@ class PostgresStore:
         await self.ensure_partitions()
         await self.database.call(forget_expired)
         await self.database.call(pooling.forget_orphans)
+        await self.database.call(chains.forget_orphans)
         while await self.database.call(idempotency.forget_old):
             pass
 

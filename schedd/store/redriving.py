@@ -4,10 +4,10 @@
     redrive   its row locked ─→ its rate ─→ timers FOR SHARE ─→ letters locked ─→ insert, settle
 
 Invariants
-- The new run's id is reckoned from the dead one's, and it has the same nominal instant: there is
-  one, whoever inserts it, however often.
 - A run is made in a pool that is held until it is there: one in a pool that was deleted would wait
   for ever. Of a submitted run nothing else keeps its pool, once it has ended.
+- The new run's id is reckoned from the dead one's, and it has the same nominal instant, in the same
+  cycle of its chain: there is one, whoever inserts it, however often.
 - A letter is settled in the transaction that inserts the run; nothing waits for a lock of a letter
   or timer that somebody else has: that one comes next time.
 - Who makes runs of a redrive holds its row, so its rate holds over the cluster, whoever owns it,
@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, func, select
 
+from schedd.core.chains import OF_SCHEDULES
 from schedd.core.ids import JobId, RunId, ShardId, TenureId, redriven_run_id
 from schedd.core.model import AuditEntry, LiveRun, NewRun, Priority, RunKey, Trigger
 from schedd.core.records import Conflict, RunRecord
@@ -100,10 +101,13 @@ WITH b AS MATERIALIZED (
       b(letter, scheduled_at, job_id, shard, generation, overlap, run_id)
 ), inserted AS (
     INSERT INTO runs AS r (scheduled_at, run_id, job_id, due_at, shard, priority, trigger, state,
-        ready_at, generation, overlap, payload, redrive_of, fired_by)
+        ready_at, generation, overlap, payload, redrive_of, root, fired_by)
     SELECT b.scheduled_at, b.run_id, b.job_id, statement_timestamp(), b.shard, o.priority, 'MANUAL',
         'PENDING', statement_timestamp(), b.generation, b.overlap,
-        COALESCE(%(payload)s, o.payload), b.letter, %(tenure)s
+        COALESCE(%(payload)s, o.payload), b.letter,
+        COALESCE(o.root, CASE o.trigger WHEN 'SCHEDULE' THEN '{OF_SCHEDULES}'::uuid
+            ELSE o.run_id END),
+        %(tenure)s
     FROM b JOIN runs o ON o.scheduled_at = b.scheduled_at AND o.run_id = b.letter
     ON CONFLICT DO NOTHING RETURNING {RUN_COLUMNS}
 ), waiting AS (
@@ -269,7 +273,14 @@ def once_more(
     """
     made = redriven_run_id(run_id)
     dead = connection.execute(
-        select(runs.c.scheduled_at, runs.c.job_id, runs.c.priority, runs.c.payload)
+        select(
+            runs.c.scheduled_at,
+            runs.c.job_id,
+            runs.c.priority,
+            runs.c.payload,
+            runs.c.root,
+            runs.c.trigger,
+        )
         .where(runs.c.run_id == run_id)
         .limit(1)
     ).one()
@@ -297,6 +308,7 @@ def once_more(
         dead.payload if payload is None else payload,
         line.overlap,
         redrive_of=run_id,
+        root=dead.root or (OF_SCHEDULES if dead.trigger == Trigger.SCHEDULE else run_id),
     )
     if inserted:
         _settle(connection, run_id, by, made)

@@ -14,13 +14,13 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection
 
-from schedd.core.ids import JobId, ShardId
+from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import AuditEntry, Report, RunKey, Verdict
 from schedd.core.notifications import Happened
@@ -93,6 +93,10 @@ SELECT * FROM unnest(%(runs)s::uuid[], %(tokens)s::bigint[], %(scheduled)s::time
 ON CONFLICT (run_id) DO UPDATE SET token = EXCLUDED.token, payload = EXCLUDED.payload
 """
 
+READ = """
+SELECT run_id, payload FROM results WHERE run_id = ANY (%(runs)s::uuid[])
+"""
+
 DEAD = """
 INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint)
 SELECT * FROM unnest(%(runs)s::uuid[], %(scheduled)s::timestamptz[], %(jobs)s::uuid[],
@@ -130,6 +134,12 @@ def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
     stale = [report for report, each in zip(reports, told, strict=True) if each is Verdict.STALE]
     write_once(connection, [_refusal(report) for report in stale])
     return told
+
+
+def results_of(connection: Connection, runs: Collection[RunId]) -> dict[RunId, bytes]:
+    """What these gave back; nothing of those that gave nothing."""
+    rows = connection.exec_driver_sql(READ, {"runs": arrays.ids(runs)})
+    return {RunId(run_id): bytes(payload) for run_id, payload in rows}
 
 
 def _runs_under(row: Standing, report: Report) -> bool:

@@ -7,8 +7,9 @@ from uuid import UUID
 
 from sqlalchemy import Row, Select, case, func, literal_column, select
 
+from schedd.core.chains import Ended
 from schedd.core.ids import BackfillId, JobId, RunId, TenureId, Token
-from schedd.core.lifecycle import LIVE, State
+from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import LiveRun, Overlap, Priority, RunKey, Trigger
 from schedd.core.records import RunRecord
 from schedd.store.arrays import clean
@@ -71,7 +72,7 @@ def record(row: Row[Any]) -> RunRecord:
         row.name,
         row.ephemeral,
         _trigger(row),
-        row.reason,
+        _reason(row),
         row.assignments,
         row.instants,
         row.scheduled_until,
@@ -87,13 +88,30 @@ def record(row: Row[Any]) -> RunRecord:
         fired_by=row.fired_by and TenureId(row.fired_by),
         member=row.member or "",
         redrive_of=row.redrive_of and RunId(row.redrive_of),
+        parents=_parents(row.parents),
     )
 
 
 def _trigger(row: Row[Any]) -> Trigger:
     if row.backfill is not None:
         return Trigger.BACKFILL
-    return Trigger(row.trigger) if row.redrive_of is None else Trigger.REDRIVE
+    if row.redrive_of is not None:
+        return Trigger.REDRIVE
+    return Trigger(row.trigger) if row.parents is None else Trigger.CHAIN
+
+
+def _reason(row: Row[Any]) -> str | None:
+    """One of a chain that is skipped by its parents is stored without a reason: members of versions
+    before know no word for it.
+    """
+    by_parents = row.reason is None and row.parents is not None and row.state == State.SKIPPED
+    return Reason.AFTER.value if by_parents else row.reason
+
+
+def _parents(rows: Any) -> tuple[Ended, ...]:
+    return tuple(
+        Ended(one["job"], RunId(UUID(one["run"])), State(one["state"])) for one in rows or ()
+    )
 
 
 def of_job(namespace: str, job: str) -> Any:

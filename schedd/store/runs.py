@@ -237,7 +237,9 @@ def _made_by(trigger: Trigger) -> ColumnElement[bool]:
     if trigger is Trigger.REDRIVE:
         return runs.c.redrive_of.is_not(None)
     neither = runs.c.backfill.is_(None) & runs.c.redrive_of.is_(None)
-    return and_(runs.c.trigger == trigger.value, neither)
+    if trigger is Trigger.CHAIN:
+        return and_(runs.c.parents.is_not(None), neither)
+    return and_(runs.c.trigger == trigger.value, runs.c.parents.is_(None), neither)
 
 
 def _attempt(row: Any) -> AttemptRecord:

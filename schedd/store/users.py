@@ -12,6 +12,7 @@ from schedd.core.model import AuditEntry, LiveRun, NewRun, Overlap, Priority, Tr
 from schedd.core.notifications import NOT_REDIRECTED, Redirected
 from schedd.core.records import (
     AttemptRecord,
+    ChainRefused,
     Conflict,
     Counts,
     Idempotency,
@@ -43,7 +44,7 @@ class PostgresUserStore:
         record: JobRecord,
         idempotency: Idempotency | None,
         audit: AuditEntry,
-    ) -> JobRecord | Conflict:
+    ) -> JobRecord | Conflict | ChainRefused:
         """Store job and timer."""
         return await self.database.call(lambda c: jobs.create_job(c, record, idempotency, audit))
 
@@ -71,7 +72,7 @@ class PostgresUserStore:
         audit: AuditEntry,
         missed: Callable[[JobRecord], NewRun | None] | None = None,
         told: Redirected = NOT_REDIRECTED,
-    ) -> JobRecord | Conflict | None:
+    ) -> JobRecord | Conflict | ChainRefused | None:
         """Write a new generation."""
         wish = (job_id, seen_generation, definition, timer, audit, missed, told)
         return await self.database.call(lambda c: jobs.update_job(c, *wish))
@@ -108,7 +109,7 @@ class PostgresUserStore:
         job_id: JobId,
         audit: AuditEntry,
         missed: Callable[[JobRecord, datetime], NewRun | None] | None = None,
-    ) -> bool:
+    ) -> bool | ChainRefused:
         """False: it wasn't there."""
         return await self.database.call(lambda c: jobs.delete_job(c, job_id, audit, missed))
 

@@ -183,6 +183,7 @@ async def served(dsn: str) -> AsyncIterator[Web]:
         pauses=store.pauses,
         backfills=store.backfills,
         dead_letters=store.dead_letters,
+        chains=store.chains,
         membership=store.membership,
         worker_store=store.workers,
         clock=clock,

@@ -87,6 +87,8 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     REASON_CATCH_UP_NONE: _Reason.ValueType  # 6
     REASON_START_DEADLINE: _Reason.ValueType  # 7
     REASON_EDITED: _Reason.ValueType  # 8
+    REASON_AFTER: _Reason.ValueType  # 9
+    """What became of the job's parents isn't what its `after` asks for."""
     REASON_EXIT_CODE: _Reason.ValueType  # 20
     """Failed."""
     REASON_SIGNAL: _Reason.ValueType  # 21
@@ -124,6 +126,8 @@ REASON_WINDOW: Reason.ValueType  # 5
 REASON_CATCH_UP_NONE: Reason.ValueType  # 6
 REASON_START_DEADLINE: Reason.ValueType  # 7
 REASON_EDITED: Reason.ValueType  # 8
+REASON_AFTER: Reason.ValueType  # 9
+"""What became of the job's parents isn't what its `after` asks for."""
 REASON_EXIT_CODE: Reason.ValueType  # 20
 """Failed."""
 REASON_SIGNAL: Reason.ValueType  # 21

@@ -108,7 +108,7 @@ global___OnLeaseLost = OnLeaseLost
 @typing.final
 class Job(google.protobuf.message.Message):
     """A definition. Its name is unique in its namespace. Exactly one schedule (cron, every, at,
-    on_demand) and one action (shell, http, grpc, python, plugin).
+    on_demand, after) and one action (shell, http, grpc, python, plugin).
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -229,8 +229,8 @@ class Job(google.protobuf.message.Message):
     """The least version of definitions that a member must know to own the job; 0 is 1. 2: max_runs,
     pause_after_failures; 3: exclude; 4: retry_on, fail_on, require, prefer, placement,
     start_deadline, run_timeout; 5: grpc, and its statuses in retry_on, fail_on; 6: pool, on_failure,
-    on_recovery, on_dead_letter, on_late; 7: plugin, env_from and
-    limits of python, broadcasts. Set by the cluster.
+    on_recovery, on_dead_letter, on_late; 7: plugin, env_from and limits of python, broadcasts,
+    after. Set by the cluster.
     """
     priority: schedproto.v1.common_pb2.Priority.ValueType
     """-- Where and in which order --"""
@@ -316,7 +316,9 @@ class Job(google.protobuf.message.Message):
         """From terminate to kill; 10 s if not given."""
 
     @property
-    def after(self) -> global___After: ...
+    def after(self) -> global___After:
+        """It runs after these, once a cycle; instead of a schedule."""
+
     @property
     def shell(self) -> global___ShellAction: ...
     @property
@@ -601,6 +603,10 @@ global___RetryPolicy = RetryPolicy
 
 @typing.final
 class After(google.protobuf.message.Message):
+    """A job has one run in each cycle, made when all of these have ended in it. A cycle is one nominal
+    instant of the root's schedule, or one run that a person triggered.
+    """
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     class _When:
@@ -611,22 +617,31 @@ class After(google.protobuf.message.Message):
         DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
         WHEN_UNSPECIFIED: After._When.ValueType  # 0
         WHEN_SUCCESS: After._When.ValueType  # 1
+        """All of them SUCCEEDED; the default."""
         WHEN_FAILURE: After._When.ValueType  # 2
+        """At least one of them FAILED."""
         WHEN_ANY: After._When.ValueType  # 3
+        """Each of them has ended, as whatever."""
 
     class When(_When, metaclass=_WhenEnumTypeWrapper): ...
     WHEN_UNSPECIFIED: After.When.ValueType  # 0
     WHEN_SUCCESS: After.When.ValueType  # 1
+    """All of them SUCCEEDED; the default."""
     WHEN_FAILURE: After.When.ValueType  # 2
+    """At least one of them FAILED."""
     WHEN_ANY: After.When.ValueType  # 3
+    """Each of them has ended, as whatever."""
 
     JOBS_FIELD_NUMBER: builtins.int
     WHEN_FIELD_NUMBER: builtins.int
     WITH_OUTPUT_FIELD_NUMBER: builtins.int
     when: global___After.When.ValueType
     with_output: builtins.bool
+    """What the parent gave back is the run's payload; of several a JSON map by job."""
     @property
-    def jobs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def jobs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of jobs of the same namespace; at most 100."""
+
     def __init__(
         self,
         *,

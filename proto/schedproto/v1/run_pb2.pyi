@@ -48,6 +48,25 @@ class Run(google.protobuf.message.Message):
     TRIGGER_CHAIN: Run.Trigger.ValueType  # 5
     TRIGGER_REDRIVE: Run.Trigger.ValueType  # 6
 
+    @typing.final
+    class Parent(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        JOB_FIELD_NUMBER: builtins.int
+        RUN_ID_FIELD_NUMBER: builtins.int
+        STATE_FIELD_NUMBER: builtins.int
+        job: builtins.str
+        run_id: builtins.str
+        state: schedproto.v1.common_pb2.RunState.ValueType
+        def __init__(
+            self,
+            *,
+            job: builtins.str = ...,
+            run_id: builtins.str = ...,
+            state: schedproto.v1.common_pb2.RunState.ValueType = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["job", b"job", "run_id", b"run_id", "state", b"state"]) -> None: ...
+
     RUN_ID_FIELD_NUMBER: builtins.int
     NAMESPACE_FIELD_NUMBER: builtins.int
     JOB_FIELD_NUMBER: builtins.int
@@ -80,6 +99,7 @@ class Run(google.protobuf.message.Message):
     PARENT_RUN_ID_FIELD_NUMBER: builtins.int
     TARGET_FIELD_NUMBER: builtins.int
     CHILDREN_FIELD_NUMBER: builtins.int
+    PARENTS_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     namespace: builtins.str
     job: builtins.str
@@ -146,6 +166,10 @@ class Run(google.protobuf.message.Message):
     def progress(self) -> global___RunProgress:
         """Of one that runs, as far as it tells, and the member that is asked has heard."""
 
+    @property
+    def parents(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Run.Parent]:
+        """Of a chain's run: those that ended in its cycle, by which it was made or skipped."""
+
     def __init__(
         self,
         *,
@@ -181,9 +205,10 @@ class Run(google.protobuf.message.Message):
         parent_run_id: builtins.str = ...,
         target: builtins.str = ...,
         children: builtins.int = ...,
+        parents: collections.abc.Iterable[global___Run.Parent] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "_lateness_ms", b"_lateness_ms", "due_at", b"due_at", "exit_code", b"exit_code", "finished_at", b"finished_at", "lateness_ms", b"lateness_ms", "progress", b"progress", "retry_at", b"retry_at", "scheduled_at", b"scheduled_at", "scheduled_until", b"scheduled_until", "started_at", b"started_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "_lateness_ms", b"_lateness_ms", "assignments", b"assignments", "attempt", b"attempt", "backfill_id", b"backfill_id", "children", b"children", "count", b"count", "due_at", b"due_at", "error", b"error", "excluded_by", b"excluded_by", "exit_code", b"exit_code", "fencing_token", b"fencing_token", "finished_at", b"finished_at", "fired_by", b"fired_by", "generation", b"generation", "job", b"job", "job_id", b"job_id", "lateness_ms", b"lateness_ms", "namespace", b"namespace", "parent_run_id", b"parent_run_id", "priority", b"priority", "progress", b"progress", "reason", b"reason", "redrive_of", b"redrive_of", "retry_at", b"retry_at", "run_id", b"run_id", "scheduled_at", b"scheduled_at", "scheduled_until", b"scheduled_until", "started_at", b"started_at", "state", b"state", "target", b"target", "tenure", b"tenure", "trigger", b"trigger", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "_lateness_ms", b"_lateness_ms", "assignments", b"assignments", "attempt", b"attempt", "backfill_id", b"backfill_id", "children", b"children", "count", b"count", "due_at", b"due_at", "error", b"error", "excluded_by", b"excluded_by", "exit_code", b"exit_code", "fencing_token", b"fencing_token", "finished_at", b"finished_at", "fired_by", b"fired_by", "generation", b"generation", "job", b"job", "job_id", b"job_id", "lateness_ms", b"lateness_ms", "namespace", b"namespace", "parent_run_id", b"parent_run_id", "parents", b"parents", "priority", b"priority", "progress", b"progress", "reason", b"reason", "redrive_of", b"redrive_of", "retry_at", b"retry_at", "run_id", b"run_id", "scheduled_at", b"scheduled_at", "scheduled_until", b"scheduled_until", "started_at", b"started_at", "state", b"state", "target", b"target", "tenure", b"tenure", "trigger", b"trigger", "worker", b"worker"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_exit_code", b"_exit_code"]) -> typing.Literal["exit_code"] | None: ...
     @typing.overload

@@ -149,6 +149,7 @@ async def api(dsn: str) -> AsyncIterator[Api]:
             pauses=member.store.pauses,
             backfills=member.store.backfills,
             dead_letters=member.store.dead_letters,
+            chains=member.store.chains,
             membership=member.store.membership,
             worker_store=member.store.workers,
             clock=clock,

@@ -137,6 +137,8 @@ def test_what_an_older_owner_would_pass_over_is_of_a_level_that_it_leaves_alone(
     assert not spec_of(job_pb2.Job(on_demand=True, python=plain)).cron_dialect
     for placement, level in ((job_pb2.PLACEMENT_PACK, 4), (job_pb2.PLACEMENT_BROADCAST, 7)):
         assert spec_of(job_pb2.Job(on_demand=True, placement=placement)).cron_dialect == level
+    after = job_pb2.After(jobs=["a"])
+    assert spec_of(job_pb2.Job(after=after, on_late=told)).cron_dialect == 7
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from google.protobuf import duration_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
@@ -104,10 +105,10 @@ def test_a_field_that_is_accepted_is_read_somewhere(field):
     assert re.search(rf"\b{field.name}\b", SOURCES), f"{field.full_name} is accepted and ignored"
 
 
-AFTER = job_pb2.After(jobs=["db"])
+KEPT = duration_pb2.Duration(seconds=60)
 
 
 def test_a_deep_field_is_refused_with_its_path():
-    request = job_service_pb2.CreateJobRequest(job=job_pb2.Job(after=AFTER))
-    with pytest.raises(Unbuilt, match=r"job\.after"):
+    request = job_service_pb2.CreateJobRequest(job=job_pb2.Job(retention=KEPT))
+    with pytest.raises(Unbuilt, match=r"job\.retention"):
         unbuilt.refuse_unbuilt(request)

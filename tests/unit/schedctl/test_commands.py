@@ -366,6 +366,25 @@ async def test_of_what_holds_others_a_patch_changes_what_it_names_and_zero_is_a_
     )
 
 
+async def test_flags_say_after_whom_a_job_runs_and_a_patch_keeps_what_it_does_not_name(ctl, member):
+    member.say("CreateJob", lambda request: request.job)
+    flags = ["--after", "a, b", "--when", "any", "--with-output"]
+    ended = await ctl("job", "create", "etl", *flags, "--", "true")
+    assert ended.code == 0, ended.err
+    made = member.heard("CreateJob")[-1].job.after
+    after = job_pb2.After(jobs=["a", "b"], when=job_pb2.After.WHEN_ANY, with_output=True)
+    assert made == after
+    assert "after a, b (any)" in ended.out
+    member.say("GetJob", job_pb2.Job(name="etl", after=after))
+    member.say("UpdateJob", lambda request: request.job)
+    ended = await ctl("job", "patch", "etl", "--when", "failure", "--without-output")
+    assert ended.code == 0, ended.err
+    sent = member.heard("UpdateJob")[-1]
+    assert set(sent.update_mask.paths) == {"after.when", "after.with_output"}
+    assert sent.job.after.when == job_pb2.After.WHEN_FAILURE
+    assert not sent.job.after.with_output
+
+
 async def test_a_change_is_shown_field_by_field(ctl, member):
     before = job_pb2.Job(name="etl", retry=job_pb2.RetryPolicy(max_attempts=7), labels={"a": "b"})
     member.say("GetJob", before)

@@ -1,0 +1,122 @@
+"""Joins at jobs of the owned shards: what has ended of a cycle becomes the child's run.
+
+    due, read ─→ definitions ─→ what the parents gave back, where it is wanted
+              ─→ one transaction a lane: judge, insert, take the arrivals away ─→ the board
+
+What is judged, and that it is judged once, is `store/joining.py`'s: this loop only asks. It looks
+often, for a chain is as quick as its joins are found; a look that finds none is a walk into one
+index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Final
+
+from schedd.core.chains import Cycle, Join, Wanted
+from schedd.core.ids import JobId, RunId
+from schedd.core.model import Definition, Delivery
+from schedd.core.redrive import line_of
+from schedd.owner.board import Board
+from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.handing_on import handed_on
+from schedd.owner.transact import Transactor
+from schedd.ports import ChainStore, ClusterClock
+from schedkit.tasks import Loop
+
+LOOK_EVERY: Final = 0.25
+WHILE_FED: Final = 0.02
+"""Seconds until the next look after one that found something."""
+MOST_RESULTS: Final = 64
+"""Of parents, read for one step: 4 MiB."""
+STUCK_FOR: Final = timedelta(seconds=30)
+"""Until a join is looked at again whose job's definition can't be read here, or that the database
+refuses: it must not keep the others from their turn.
+"""
+MOST_TRIES: Final = 5
+
+
+class Chains:
+    """The loop that makes the runs of chains."""
+
+    def __init__(
+        self,
+        board: Board,
+        catalogue: Catalogue,
+        store: ChainStore,
+        transactor: Transactor,
+        clock: ClusterClock,
+    ) -> None:
+        self._board = board
+        self._catalogue = catalogue
+        self._store = store
+        self._transactor = transactor
+        self._clock = clock
+        self._ready: Callable[[], None] = lambda: None
+        self._tried: dict[tuple[JobId, Cycle], int] = {}
+        """What was judged at the last looks, in a row, and is due all the same."""
+        self.loop = Loop("chains", self.step, interval=LOOK_EVERY)
+        board.ownership.listen(lambda gained, _dropped: self.loop.wake() if gained else None)
+
+    def on_ready(self, told: Callable[[], None]) -> None:
+        """Have `told()` called when runs became ready."""
+        self._ready = told
+
+    async def step(self) -> float:
+        """Judge what is due; seconds until the next look."""
+        shards = sorted(self._board.ownership.epochs)
+        due = await self._store.due(shards) if shards else []
+        here = {(one.child, one.cycle) for one in due}
+        self._tried = {key: times for key, times in self._tried.items() if key in here}
+        if not due:
+            return LOOK_EVERY
+        # What is due again may have been refused for an old definition.
+        self._catalogue.forget({child for child, _ in self._tried})
+        known = await self._catalogue.newest({one.child for one in due})
+        wanted = await self._wanted(due, known)
+        for one in wanted:
+            key = (one.join.child, one.join.cycle)
+            self._tried[key] = self._tried.get(key, 0) + 1
+        made = await self._transactor.rows(wanted, self._store.join)
+        if self._board.put_runs(made, self._clock.now()):
+            self._ready()
+        if stuck := [one for one in due if self._is_stuck(one, known.get(one.child))]:
+            await self._transactor.rows(
+                stuck, lambda claim, mine: self._store.put_off(claim, mine, STUCK_FOR)
+            )
+        return WHILE_FED
+
+    def _is_stuck(self, one: Join, entry: Known | None) -> bool:
+        readable = entry is not None and entry.definition.after is not None
+        return not readable or self._tried.get((one.child, one.cycle), 0) >= MOST_TRIES
+
+    async def _wanted(self, due: Sequence[Join], known: Mapping[JobId, Known]) -> list[Wanted]:
+        """As many as may be judged in one step, each with what it is handed."""
+        chosen: list[tuple[Join, Definition]] = []
+        results: set[RunId] = set()
+        for one in due:
+            entry = known.get(one.child)
+            if entry is None or entry.definition.after is None:
+                continue
+            if entry.definition.after.with_output and len(results) >= MOST_RESULTS:
+                continue
+            chosen.append((one, entry.definition))
+            if entry.definition.after.with_output:
+                results |= {ended.run_id for ended in one.arrived.values()}
+        read = await self._store.results(results) if results else {}
+        return [_as_wanted(one, definition, read) for one, definition in chosen]
+
+
+def _as_wanted(one: Join, definition: Definition, results: Mapping[RunId, bytes]) -> Wanted:
+    after = definition.after
+    assert after is not None, "these alone were chosen"
+    return Wanted(
+        one,
+        definition.generation,
+        after,
+        definition.priority.value,
+        handed_on(after, one.arrived.values(), results) if after.with_output else None,
+        definition.delivery is Delivery.AT_MOST_ONCE,
+        line_of(definition).overlap,
+    )

@@ -1,0 +1,84 @@
+"""What a join becomes, told from what has arrived and what may still come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schedd.core.chains import (
+    LONGEST_WAIT,
+    LOOK_LATEST,
+    LOOK_SOONEST,
+    Ended,
+    Step,
+    When,
+    judge,
+    look_after,
+)
+from schedd.core.ids import JobId, RunId
+from schedd.core.lifecycle import TERMINAL, State
+
+A, B, C = (JobId(UUID(int=n)) for n in (1, 2, 3))
+NAMES = {A: "a", B: "b", C: "c"}
+SOON = timedelta(seconds=1)
+S, F, X = State.SUCCEEDED, State.FAILED, State.SKIPPED
+
+
+def arrived(states: Mapping[JobId, State]) -> dict[JobId, Ended]:
+    return {job: Ended(NAMES[job], RunId(job), state) for job, state in states.items()}
+
+
+@pytest.mark.parametrize(
+    ("when", "states", "step"),
+    [
+        (When.SUCCESS, {A: S, B: S, C: S}, Step.RUN),
+        (When.SUCCESS, {A: S, B: F, C: S}, Step.SKIP),
+        (When.SUCCESS, {A: S, B: X, C: S}, Step.SKIP),
+        (When.FAILURE, {A: S, B: S, C: S}, Step.SKIP),
+        (When.FAILURE, {A: S, B: F, C: S}, Step.RUN),
+        (When.FAILURE, {A: F, B: F, C: F}, Step.RUN),
+        (When.FAILURE, {A: S, B: X, C: S}, Step.SKIP),
+        (When.FAILURE, {A: S, B: State.CANCELLED, C: S}, Step.SKIP),
+        (When.ANY, {A: S, B: F, C: X}, Step.RUN),
+        (When.ANY, {A: State.MISSED, B: State.CANCELLED, C: State.COALESCED}, Step.RUN),
+    ],
+)
+def test_once_all_have_ended_it_runs_or_is_skipped(
+    when: When, states: Mapping[JobId, State], step: Step
+) -> None:
+    judged = judge(when, NAMES, arrived(states), (), SOON)
+    assert judged.step is step
+    assert bool(judged.why) == (step is Step.SKIP)
+
+
+@given(
+    when=st.sampled_from(When),
+    states=st.dictionaries(st.sampled_from([A, B, C]), st.sampled_from(sorted(TERMINAL))),
+    coming=st.sets(st.sampled_from([A, B, C])),
+    waited=st.timedeltas(timedelta(0), 2 * LONGEST_WAIT),
+)
+def test_it_waits_only_for_who_may_come_and_no_longer_than_a_week(
+    when: When, states: dict[JobId, State], coming: set[JobId], waited: timedelta
+) -> None:
+    judged = judge(when, NAMES, arrived(states), coming, waited)
+    missing = NAMES.keys() - states.keys()
+    assert (judged.step is Step.WAIT) == (bool(missing & coming) and waited < LONGEST_WAIT)
+    if missing and judged.step is not Step.WAIT:
+        assert judged.step is Step.SKIP
+
+
+def test_it_says_by_which_runs_it_was_skipped() -> None:
+    judged = judge(When.SUCCESS, NAMES, arrived({A: S, B: F, C: X}), (), SOON)
+    told = f"run {RunId(B)} of b is FAILED, run {RunId(C)} of c is SKIPPED"
+    assert judged.why == f"{told}, and after.when is success"
+    assert judge(When.ANY, NAMES, arrived({A: S}), (), SOON).why == "b, c had no run in this cycle"
+
+
+def test_what_waits_is_looked_at_ever_more_seldom() -> None:
+    waits = [look_after(timedelta(seconds=n)) for n in (0, 60, 3600)]
+    assert waits == [LOOK_SOONEST, timedelta(seconds=30), LOOK_LATEST]

@@ -1,0 +1,50 @@
+"""What the parents of a chain's run gave back is its payload."""
+
+from __future__ import annotations
+
+import json
+from uuid import UUID
+
+from schedd.api.validation import MAX_PAYLOAD
+from schedd.core.chains import After, Ended
+from schedd.core.ids import RunId
+from schedd.core.lifecycle import State
+from schedd.owner.handing_on import LEFT_OUT, handed_on
+from schedproto.v1 import common_pb2
+
+Payload = common_pb2.Payload
+
+
+def ended(*names: str) -> list[Ended]:
+    return [Ended(name, RunId(UUID(int=n)), State.SUCCEEDED) for n, name in enumerate(names)]
+
+
+def given(*payloads: common_pb2.Payload | None) -> dict[RunId, bytes]:
+    return {RunId(UUID(int=n)): one.SerializeToString() for n, one in enumerate(payloads) if one}
+
+
+def payload(after: After, *payloads: common_pb2.Payload | None) -> common_pb2.Payload:
+    return Payload.FromString(handed_on(after, ended(*after.jobs), given(*payloads)))
+
+
+def test_of_one_parent_it_is_as_it_was_and_null_where_there_is_none() -> None:
+    alone = After(("a",))
+    assert payload(alone, Payload(json='{"rows": 1.50}')).json == '{"rows": 1.50}'
+    assert payload(alone, Payload(raw=b"\xff\0")).raw == b"\xff\0"
+    assert payload(alone, None).json == "null"
+
+
+def test_of_several_it_is_a_map_by_their_names() -> None:
+    told = payload(After(("a", "b", "c")), Payload(json="[1.50]"), Payload(raw=b"\xff"), None)
+    assert told.json == '{"a": [1.50], "b": {"base64": "/w=="}, "c": null}'
+
+
+def test_what_has_no_room_is_null_and_named() -> None:
+    names = tuple("abcde")
+    large = Payload(json=json.dumps("x" * 64_000))
+    text = payload(After(names), *[large] * 5).json
+    assert len(text.encode()) <= MAX_PAYLOAD
+    told = json.loads(text)
+    assert told[LEFT_OUT] == ["d", "e"]
+    assert told["d"] is None
+    assert len(told["c"]) == 64_000
