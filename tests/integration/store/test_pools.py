@@ -45,8 +45,12 @@ async def runs_of(me: Member, job: JobRecord, count: int) -> list[LiveRun]:
     return [run for run in found if run.job_id == job.definition.job_id]
 
 
-def wishes(runs: list[LiveRun], in_pool: PoolKey = POOL) -> list[Draft]:
-    return [draft(run, pool=in_pool, overlap=Overlap.ALLOW, overlap_limit=0) for run in runs]
+def wishes(
+    runs: list[LiveRun], in_pool: PoolKey = POOL, patience: timedelta | None = None
+) -> list[Draft]:
+    """`patience`: how long each may be in starting."""
+    made = [draft(run, pool=in_pool, overlap=Overlap.ALLOW, overlap_limit=0) for run in runs]
+    return made if patience is None else [replace(one, start_by_after=patience) for one in made]
 
 
 def lost(run: LiveRun) -> Loss:
@@ -267,10 +271,10 @@ async def test_a_pause_asks_for_what_was_handed_out_in_the_pool_wherever_its_job
     there = shard_of_pool("default", "other")
     leaves = await world.job(shard=HERE, due=None, pool=NAME)
     comes = await world.job(shard=there, due=None, pool="other")
-    [left] = await me.assigned(*wishes(await runs_of(me, leaves, 1)))
-    [came] = await me.assigned(*wishes(await runs_of(me, comes, 1), pool_key("default", "other")))
-    lost_too = (await runs_of(me, leaves, 1))[0]
-    [gone] = await me.assigned(*wishes([lost_too]))
+    other = pool_key("default", "other")
+    [left] = await me.assigned(*wishes(await runs_of(me, leaves, 1), patience=PER))
+    [came] = await me.assigned(*wishes(await runs_of(me, comes, 1), other, patience=PER))
+    [gone] = await me.assigned(*wishes(await runs_of(me, leaves, 1), patience=PER))
     await me.store.owner.rescue(me.claim(HERE), [lost(gone)])
     await me.assign(*wishes(await runs_of(me, leaves, 1)))  # whoever goes next settles the turns
     await edited(me, leaves, pool="other")
