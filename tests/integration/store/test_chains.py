@@ -188,7 +188,7 @@ async def test_a_cycle_whose_other_parent_has_no_run_then_is_skipped(world: Worl
 
 
 async def test_what_is_under_way_further_up_is_waited_for(world: World) -> None:
-    """A → b → c → d and a → d: d waits for c, of which there is nothing yet while b runs."""
+    """P5.3: a → b → c → d and a → d: d waits for c, of which there is nothing while b runs."""
     me = await world.member()
     a, b = await world.job(name="a"), await chained(world, "b", "a")
     c = await chained(world, "c", "b")
