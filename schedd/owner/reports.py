@@ -37,6 +37,7 @@ class Reported:
     finished_at: datetime | None
     result: bytes | None
     output: bytes | None
+    stored: bool
     retry_after: timedelta | None
 
 
@@ -85,6 +86,7 @@ def report_of(
         late=run is not None and notices is not None and _late(run, reported, notices),
         result=reported.result,
         output=reported.output,
+        stored=reported.stored,
     )
 
 

@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.ids import Key, RunId, Token
-from workerd.core.outcome import Cause, Outcome
+from workerd.core.outcome import MAX_RESULT, Cause, Outcome
 from workerd.tail import Tail
 
 T = TypeVar("T")
@@ -40,6 +40,8 @@ class Attempt:
     """To be called, from any thread, when what it runs says that it goes on."""
     tail: Tail = field(default_factory=Tail)
     """To be told what it writes, by who can."""
+    most_result: int = MAX_RESULT
+    """Bytes that it may return."""
 
     @property
     def key(self) -> Key:

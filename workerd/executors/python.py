@@ -26,7 +26,6 @@ from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.capture import KEEP, Piece
 from workerd.core.outcome import (
     MAX_ERROR,
-    MAX_RESULT,
     Cause,
     Content,
     Outcome,
@@ -107,7 +106,7 @@ class Python:
             return _failed(error) if stop.cause is None else stopped(stop.cause)
         finally:
             context.cancel.set()
-        return _returned(answer) if stop.cause is None else stopped(stop.cause)
+        return _returned(answer, attempt) if stop.cause is None else stopped(stop.cause)
 
 
 async def _in_thread(
@@ -194,7 +193,7 @@ def _context(attempt: Attempt) -> sdk.Context:
     )
 
 
-def _returned(answer: object) -> Outcome:
+def _returned(answer: object, attempt: Attempt) -> Outcome:
     if answer is None:
         return Outcome(Verdict.SUCCEEDED)
     if isinstance(answer, bytes):
@@ -206,8 +205,8 @@ def _returned(answer: object) -> Outcome:
         except (TypeError, ValueError, RecursionError) as error:
             wrong = f"its result isn't JSON: {error}"
             return Outcome(Verdict.FAILED, Reason.DONT_RETRY, wrong)
-    if len(content.data) > MAX_RESULT:
-        wrong = f"its result has {len(content.data)} bytes, more than {MAX_RESULT}"
+    if len(content.data) > attempt.most_result:
+        wrong = f"its result has {len(content.data)} bytes, more than {attempt.most_result}"
         return Outcome(Verdict.FAILED, Reason.DONT_RETRY, wrong)
     return Outcome(Verdict.SUCCEEDED, result=content)
 

@@ -342,7 +342,11 @@ class Job(google.protobuf.message.Message):
         """A run starts late, or not at all."""
 
     @property
-    def retention(self) -> google.protobuf.duration_pb2.Duration: ...
+    def retention(self) -> google.protobuf.duration_pb2.Duration:
+        """Its runs that have ended, with their logs and results, are deleted so long after their end; as
+        the cluster is set up if not given. Dead letters that wait stay.
+        """
+
     @property
     def paused_until(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """Its owner resumes it then; none: a person does."""

@@ -69,7 +69,8 @@ class Rows:
 
     async def get_run(self, _run_id: RunId) -> Any:
         state, token = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
-        return SimpleNamespace(run=run(1, state=state, token=Token(token)))
+        found = run(1, state=state, token=Token(token))
+        return SimpleNamespace(run=found, namespace="default")
 
     async def attempts(self, _run_id: RunId) -> list[Any]:
         return [SimpleNamespace(token=Token(token)) for token in sorted(self.stored)]
