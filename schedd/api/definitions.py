@@ -71,7 +71,7 @@ SINCE_LEVEL_4 = (
     *("start_deadline", "run_timeout", "heartbeat_timeout"),
 )
 SINCE_LEVEL_5 = ("grpc",)
-SINCE_LEVEL_6 = ("pool", "on_failure", "on_recovery", "on_dead_letter", "on_late")
+SINCE_LEVEL_6 = ("pool", "retention", "on_failure", "on_recovery", "on_dead_letter", "on_late")
 """What an owner of the level before would pass over in silence."""
 
 STANDING = ("paused", "pause_note", "paused_until")
@@ -86,6 +86,11 @@ def instant(stamp: Timestamp) -> datetime:
 def seconds(duration: Duration) -> timedelta:
     """A wire duration as a timedelta."""
     return duration.ToTimedelta()
+
+
+def retention(job: job_pb2.Job) -> timedelta | None:
+    """How long its runs are kept; None: as the cluster is set up."""
+    return seconds(job.retention) if job.HasField("retention") else None
 
 
 def overlap_of(policy: job_pb2.Overlap.ValueType) -> Overlap | None:

@@ -64,6 +64,7 @@ def new_record(
         ephemeral=ephemeral,
         calendars=calendars,
         pool=job.pool,
+        retention=definitions.retention(job),
     )
     due_at, nominal = first_timer(compiled(stored), now)
     return JobRecord(

@@ -12,7 +12,6 @@ FIELDS: dict[str, frozenset[str]] = {
     "schedd.v1.Job": frozenset(
         {
             "after",
-            "retention",
         }
     ),
     "schedd.v1.WatchRunsRequest": frozenset({"namespace", "job"}),

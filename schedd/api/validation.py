@@ -18,6 +18,7 @@ from schedd.core import failures, zones
 from schedd.core.cron import CronError, ScheduleError, parse
 from schedd.core.ids import JobId
 from schedd.core.records import PinnedCalendar
+from schedd.core.retention import LEAST, MOST
 from schedd.core.schedule import silent
 from schedkit.jsonform import standard
 from schedproto.v1 import common_pb2, job_pb2
@@ -329,6 +330,8 @@ def _number_violations(job: job_pb2.Job) -> Iterator[Violation]:
     if job.overlap_limit < 0 or (job.overlap_limit and job.overlap != job_pb2.OVERLAP_ALLOW):
         problem = "the N of overlap: allow: N must be positive, and goes with allow alone"
         yield Violation("overlap_limit", problem)
+    if job.HasField("retention") and not LEAST <= seconds(job.retention) <= MOST:
+        yield Violation("retention", f"must be from 1s to {MOST.days:,}d")
     if job.HasField("heartbeat_timeout") and job.WhichOneof("action") != "python":
         yield Violation("heartbeat_timeout", "goes with python alone: only handlers beat")
     durations: tuple[tuple[Message, str, str], ...] = (

@@ -35,6 +35,7 @@ from schedd.core.model import (
     Trigger,
 )
 from schedd.core.redrive import Settled
+from schedd.core.retention import EndedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,24 @@ class Probe:
     timeline: Timeline
     in_recovery: bool
     mark: Mark | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OldRuns:
+    """A page of old rows: those that may go, and the key that the next page begins after; None: it
+    was the last.
+    """
+
+    runs: list[EndedRun]
+    last: RunKey | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unwanted:
+    """Something in the result store whose rows are gone."""
+
+    place: str
+    shard: ShardId
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +107,7 @@ class StoredDefinition:
     calendars: tuple[PinnedCalendar, ...] = ()
     """Those that its `exclude` names, as its instants are computed with them."""
     pool: str = ""
+    retention: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,7 @@ WRONG: Final[Mapping[str, Mapping[str, Any]]] = {
     "heartbeat_timeout": {**DAILY, "heartbeat_timeout": "1m"},
     "kill_after": {**DAILY, "kill_after": "-1s"},
     "pause_after_failures": {**DAILY, "pause_after_failures": -1},
+    "retention": {**DAILY, "retention": "0s"},
     "shell": {**DAILY, "shell": {"argv": []}},
     "http": {**DAILY, "shell": None, "http": {"url": "gopher://example.org"}},
     "grpc": {**DAILY, "shell": None, "grpc": {"endpoint": "http://example.org"}},
