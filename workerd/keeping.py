@@ -137,7 +137,7 @@ class Keeping:
         kept.size, kept.sha256 = recorded.size, recorded.sha256
         kept.problem = await self._put(key, recorded, until)
         if kept.problem:
-            log.warning("the %s of %s isn't kept: %s", what, key, kept.problem)
+            log.warning("the %s of a run isn't kept: %s", what, kept.problem)
         self._metrics.kept.labels(what, "away" if kept.problem else "stored").inc()
         await self._written(lambda: self._folder.remove(recorded))
         return kept

@@ -5,7 +5,8 @@
 
 Invariants
 - What is deleted is judged again on its row: it has ended, and no dead letter that waits is among
-  it but those that were chosen as such; nothing is deleted that is still to be told of.
+  it but those that were chosen as such; nothing is deleted that is still to be told of, or may
+  count in the rate of its pool.
 - What the result store may have is written down (`unwanted`) in the transaction that deletes the
   rows: a member that dies meanwhile leaves nothing behind that nobody knows of.
 - Timers, counts and the audit stay: what fires next, `max_runs` and failures in a row are none of
@@ -27,8 +28,12 @@ from schedd.core.records import OldRuns, Unwanted
 from schedd.core.retention import EndedRun
 from schedd.store import arrays
 from schedd.store.keys import key_arguments, lock_runs
+from schedkit.objects import log_key, place_of
 
 _ENDED: Final = ", ".join(f"'{state.value}'" for state in sorted(TERMINAL, key=str))
+
+LONGEST_RATE: Final = "interval '2 days'"
+"""A run whose turn in its pool isn't settled yet may count in a rate for so long, at most."""
 
 _FACTS: Final = """r.scheduled_at, r.run_id, r.shard, r.job_id,
     COALESCE(r.finished_at, r.created_at), COALESCE(r.scheduled_until, r.scheduled_at),
@@ -89,6 +94,8 @@ WITH b AS MATERIALIZED (
         AND d.settled IS NULL AND (NOT b.waiting OR d.redrive IS NOT NULL))
       AND NOT EXISTS (SELECT 1 FROM notifications n WHERE n.job_id = r.job_id
         AND n.run_id = r.run_id)
+      AND NOT EXISTS (SELECT 1 FROM pool_turns t WHERE t.run_id = r.run_id AND NOT t.ended
+        AND t.start_by > statement_timestamp() - {LONGEST_RATE})
     RETURNING r.run_id, r.job_id, r.shard, r.assignments
 ), a AS (DELETE FROM attempts USING gone WHERE attempts.run_id = gone.run_id
 ), o AS (DELETE FROM outputs USING gone WHERE outputs.run_id = gone.run_id
@@ -96,15 +103,10 @@ WITH b AS MATERIALIZED (
 ), s AS (DELETE FROM results USING gone WHERE results.run_id = gone.run_id
     RETURNING results.run_id, stored
 ), l AS (DELETE FROM dead_letters USING gone WHERE dead_letters.run_id = gone.run_id
-), u AS (
-    INSERT INTO unwanted (place, shard)
-    SELECT j.namespace || '/' || g.run_id || '/', g.shard FROM gone g
-    JOIN jobs j ON j.job_id = g.job_id
-    WHERE g.assignments > 1 OR g.run_id IN (
-        SELECT run_id FROM o WHERE stored UNION ALL SELECT run_id FROM s WHERE stored)
-    ON CONFLICT DO NOTHING
 )
-SELECT run_id FROM gone
+SELECT g.run_id, g.shard, j.namespace, g.assignments > 1 OR g.run_id IN (
+    SELECT run_id FROM o WHERE stored UNION ALL SELECT run_id FROM s WHERE stored)
+FROM gone g JOIN jobs j ON j.job_id = g.job_id
 """
 
 EPHEMERAL = """
@@ -123,14 +125,15 @@ WITH gone AS (
       AND NOT EXISTS (
         SELECT 1 FROM dead_letters d WHERE d.run_id = b.run_id AND d.settled IS NULL)
     RETURNING o.run_id, o.token, o.scheduled_at, o.stored, b.shard
-), u AS (
-    INSERT INTO unwanted (place, shard)
-    SELECT j.namespace || '/' || g.run_id || '/' || g.token || '/log', g.shard FROM gone g
-    JOIN runs r ON r.scheduled_at = g.scheduled_at AND r.run_id = g.run_id
-    JOIN jobs j ON j.job_id = r.job_id
-    WHERE g.stored ON CONFLICT DO NOTHING
 )
-SELECT DISTINCT run_id FROM gone
+SELECT g.run_id, g.shard, j.namespace, g.stored, g.token FROM gone g
+JOIN runs r ON r.scheduled_at = g.scheduled_at AND r.run_id = g.run_id
+JOIN jobs j ON j.job_id = r.job_id
+"""
+
+REMEMBER = """
+INSERT INTO unwanted (place, shard) SELECT * FROM unnest(%s::text[], %s::int[])
+ON CONFLICT DO NOTHING
 """
 
 UNWANTED = """
@@ -208,13 +211,21 @@ def delete_runs(
             "shards": arrays.numbers(shards),
         },
     )
-    ids = [RunId(run_id) for run_id in gone.scalars()]
+    rows = gone.all()
+    _remember(
+        connection,
+        [
+            Unwanted(place_of(namespace, str(run)), ShardId(shard))
+            for run, shard, namespace, stored in rows
+            if stored
+        ],
+    )
     jobs = connection.exec_driver_sql(EPHEMERAL, {"jobs": submitted}).scalars().all()
     for table in BESIDE_A_JOB if jobs else ():
         connection.exec_driver_sql(
             f"DELETE FROM {table} WHERE job_id = ANY (%s::uuid[])", (arrays.ids(jobs),)
         )
-    return ids
+    return [RunId(run) for run, *_ in rows]
 
 
 def delete_logs(connection: Connection, chosen: Sequence[EndedRun]) -> list[RunId]:
@@ -227,7 +238,23 @@ def delete_logs(connection: Connection, chosen: Sequence[EndedRun]) -> list[RunI
             "shards_of": arrays.numbers(run.shard for run in chosen),
         },
     )
-    return [RunId(run_id) for run_id in gone.scalars()]
+    rows = gone.all()
+    _remember(
+        connection,
+        [
+            Unwanted(log_key(namespace, str(run), token), ShardId(shard))
+            for run, shard, namespace, stored, token in rows
+            if stored
+        ],
+    )
+    return [*{RunId(run) for run, *_ in rows}]
+
+
+def _remember(connection: Connection, left: Sequence[Unwanted]) -> None:
+    """What is to be removed from the result store once this is committed."""
+    if left:
+        places = arrays.texts(one.place for one in left)
+        connection.exec_driver_sql(REMEMBER, (places, arrays.numbers(one.shard for one in left)))
 
 
 def unwanted(connection: Connection, shards: Sequence[ShardId], limit: int) -> list[Unwanted]:

@@ -35,8 +35,8 @@ SELECT 1
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
     """Runs are kept for as short as may be; nothing goes within two minutes of its instant."""
-    overrides = ["schedd.member_ttl=3s", "schedd.worker_ttl=3s", "schedd.retention.runs=20s"]
-    with dev_cluster(request.session, members=2, workers=1, overrides=overrides) as made:
+    overrides = ["schedd.retention.runs=20s"]
+    with dev_cluster(request.session, members=1, workers=1, overrides=overrides) as made:
         yield made
 
 
@@ -53,8 +53,9 @@ def schedctl(cluster: DevCluster, *args: str) -> subprocess.CompletedProcess[byt
 
 
 def submitted(cluster: DevCluster, *argv: str) -> str:
-    run = cluster.json("submit", "--max-attempts", "1", "--", *argv)
-    return str(run["runId"])
+    told = schedctl(cluster, "submit", "-o", "json", "--max-attempts", "1", "--", *argv)
+    assert told.returncode == 0, told.stderr
+    return str(json.loads(told.stdout)["runId"])
 
 
 def ended(cluster: DevCluster, run: str) -> str:
@@ -99,11 +100,13 @@ def test_a_store_that_is_away_for_a_while_costs_nothing(cluster: DevCluster) -> 
     root.mkdir(exist_ok=True)
     root.rename(aside)
     root.write_bytes(b"no folder")
-    run = submitted(cluster, sys.executable, "-c", PRINT)
-    spool = cluster.directory / "w1"
-    wait_until(lambda: [*spool.glob("*.results")], PATIENCE, "its end to be held back")
-    root.unlink()
-    aside.rename(root)
+    try:
+        run = submitted(cluster, sys.executable, "-c", PRINT)
+        spool = cluster.directory / "w1"
+        wait_until(lambda: [*spool.glob("*.results")], PATIENCE, "its end to be held back")
+    finally:
+        root.unlink()
+        aside.rename(root)
     assert ended(cluster, run) == "SUCCEEDED"
     assert schedctl(cluster, "run", "logs", run).stdout == PRINTED
 

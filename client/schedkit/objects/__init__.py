@@ -17,6 +17,7 @@ Invariants
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -84,17 +85,26 @@ def open_objects(url: str, options: Mapping[str, str] | None = None) -> Objects:
 
 def log_key(namespace: str, run_id: str, token: int) -> str:
     """Of the whole log of an attempt."""
-    return checked(f"{namespace}/{run_id}/{token}/log")
+    return checked(f"{_word(namespace)}/{run_id}/{token}/log")
 
 
 def result_key(namespace: str, run_id: str, token: int) -> str:
     """Of what an attempt returned."""
-    return checked(f"{namespace}/{run_id}/{token}/result")
+    return checked(f"{_word(namespace)}/{run_id}/{token}/result")
 
 
 def place_of(namespace: str, run_id: str) -> str:
     """Where all of a run's objects are."""
-    return checked(f"{namespace}/{run_id}") + "/"
+    return checked(f"{_word(namespace)}/{run_id}") + "/"
+
+
+def _word(namespace: str) -> str:
+    """A namespace as part of a key: itself, or where it is no word of one, its digest. The run's id
+    behind it tells runs apart.
+    """
+    if re.fullmatch(_WORD, namespace):
+        return namespace
+    return f"namespace-{hashlib.sha256(namespace.encode(errors='replace')).hexdigest()}"
 
 
 def checked(key: str) -> str:

@@ -80,6 +80,18 @@ def test_what_is_removed_is_gone_and_no_other_with_it(objects: Objects, tmp_path
     assert [is_there(objects, key) for key in (*keys, *kept)] == [False] * 3 + [True] * 2
 
 
+@pytest.mark.parametrize("namespace", ["", "Team A/B", "..", "é", "x" * 500, "a\0b", "\udc80"])
+def test_whatever_text_a_namespace_is_its_runs_have_a_place(
+    objects: Objects, tmp_path: Path, namespace: str
+) -> None:
+    run = str(uuid4())
+    key = log_key(namespace, run, 1)
+    objects.put(key, file_of(tmp_path, b"content"))
+    assert objects.read(key, 0, 100) == b"content"
+    objects.remove(place_of(namespace, run))
+    assert not is_there(objects, key)
+
+
 def test_removing_what_isnt_there_is_fine(objects: Objects) -> None:
     objects.remove(log_key("default", str(uuid4()), 1))
     objects.remove(place_of("default", str(uuid4())))
