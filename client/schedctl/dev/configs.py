@@ -53,7 +53,7 @@ def _worker(folder: Folder, state: State, part: Part) -> dict[str, Any]:
 
 
 def _results(folder: Folder) -> dict[str, str]:
-    return {"url": folder.data("results").as_uri()}
+    return {"url": folder.data("results").absolute().as_uri()}
 
 
 def to_toml(config: Mapping[str, Any]) -> str:

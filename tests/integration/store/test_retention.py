@@ -61,7 +61,7 @@ class Cluster:
 
     async def sweep(self) -> None:
         """All pages, to the rest that follows."""
-        while await self.retaining.step() < 2.0:
+        while await self.retaining.step() != self.retaining.loop.interval:
             pass
 
     async def ended(self, at: datetime = START, **changes: object) -> LiveRun:
