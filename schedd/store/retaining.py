@@ -45,7 +45,8 @@ LEFT JOIN dead_letters d ON d.run_id = r.run_id AND d.settled IS NULL"""
 OLD = f"""
 SELECT {_FACTS} FROM (
     SELECT * FROM runs
-    WHERE (scheduled_at, run_id) > (%(at)s, %(run)s) AND scheduled_at < %(before)s
+    WHERE (scheduled_at, run_id) > (%(at)s, %(run)s)
+      AND scheduled_at >= %(at)s AND scheduled_at < %(before)s
     ORDER BY scheduled_at, run_id LIMIT %(limit)s
 ) r {_BESIDE}
 ORDER BY r.scheduled_at, r.run_id
