@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Iterable
 from typing import Final
 
+from google.protobuf.message import DecodeError
+
 from schedd.api.errors import FailedPrecondition
 from schedd.api.services import Services
 from schedd.core.ids import NO_TOKEN, RunId, Token
@@ -106,16 +108,18 @@ async def _whole(
         yield run_pb2.LogPiece(note=f"the whole log can't be read: {told}")
     except Unavailable as error:
         yield run_pb2.LogPiece(note=f"the whole log can't be read: {error}")
-    except Damaged as error:
-        raise damaged(error) from error
+    except (Damaged, ValueError, DecodeError) as error:
+        raise damaged(key) from error
     if log.omitted:
         yield run_pb2.LogPiece(note=f"{log.omitted:,} bytes are over what its worker keeps")
 
 
-def damaged(error: Damaged) -> FailedPrecondition:
+def damaged(key: str) -> FailedPrecondition:
     """What a reader is told of an object that isn't what was stored."""
     return FailedPrecondition(
-        str(error), reason="OBJECT_DAMAGED", remedy="what came before it may be wrong too"
+        f"{key} in the result store isn't what was stored: its size or its SHA-256 differs",
+        reason="OBJECT_DAMAGED",
+        remedy="what came before it may be wrong too",
     )
 
 

@@ -51,9 +51,8 @@ async def content(
     kept, run_id = found.kept, str(record.run.key.run_id)
     if kept.problem:
         raise _lost(f"what run {run_id} returned isn't kept: {kept.problem}")
-    at = 0
+    at, key = 0, result_key(record.namespace, run_id, kept.fencing_token)
     try:
-        key = result_key(record.namespace, run_id, kept.fencing_token)
         async for part in services.objects.parts(key, kept.size, kept.sha256):
             yield run_pb2.ResultPiece(offset=at, data=part)
             at += len(part)
@@ -66,7 +65,7 @@ async def content(
             remedy="call again; `schedctl cluster doctor` says more",
         ) from error
     except Damaged as error:
-        raise damaged(error) from error
+        raise damaged(key) from error
 
 
 def _content(found: run_pb2.StoredResult) -> bytes:
