@@ -12,7 +12,7 @@ from schedd.core.late import LateLimits
 from schedkit.channel import TLS, check_plaintext
 from schedkit.config import secret
 from schedkit.errors import Misconfigured
-from schedkit.objects import DEFAULT_URL
+from schedkit.objects import DEFAULT_URL, open_objects
 
 DEFAULT_FILE: Final = Path("/etc/schedd/schedd.toml")
 PREFIX: Final = "SCHEDD"
@@ -209,6 +209,7 @@ class Config:
         """What a single field can't tell. Raises Misconfigured."""
         if not self.postgres.dsn:
             raise Misconfigured("postgres.dsn is missing: give SCHEDD_POSTGRES__DSN or the file")
+        open_objects(self.results.url, self.results.options)
         if self.tls.files() is None:
             check_plaintext(self.listen.grpc, self.listen.insecure)
         check_plaintext(self.listen.http, self.listen.insecure)
