@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from schedd.core.events import (
     AssignedRuns,
     Braked,
+    Deleted,
     Ended,
     Event,
     Fired,
@@ -24,6 +25,7 @@ from schedd.core.events import (
     NotificationsWait,
     Notified,
     Refused,
+    ResultStoreAway,
     RunsRescued,
     ShardsLost,
     StaleResult,
@@ -58,6 +60,8 @@ EVENTS: list[Event] = [
     Notified(Way.EMAIL, ""),
     Notified(Way.WEBHOOK, "HTTP 500", given_up=True),
     NotificationsWait(3),
+    Deleted(runs=5, logs=2),
+    ResultStoreAway(),
 ]
 
 
@@ -79,6 +83,9 @@ def test_every_kind_of_event_is_counted() -> None:
         ("schedd_runs_fired_total", {}, 2),
         ("schedd_runs_folded_total", {}, 1),
         ("schedd_greater_tokens_seen_total", {}, 1),
+        ("schedd_retention_deleted_total", {"what": "run"}, 5),
+        ("schedd_retention_deleted_total", {"what": "log"}, 2),
+        ("schedd_result_store_failures_total", {}, 1),
         ("schedd_fire_lateness_seconds_count", {}, 2),
         ("schedd_runs_assigned_total", {}, 1),
         ("schedd_run_wait_seconds_sum", {}, 0.002),
