@@ -174,7 +174,9 @@ def test_names_and_labels_keep_to_the_conventions() -> None:
         assert metric.documentation.endswith(".")
         assert not metric.name.endswith(("_ms", "_milliseconds", "_count"))
         labels = {label for sample in metric.samples for label in sample.labels}
-        assert labels <= {"state", "reason", "why", "step", "way", "le", "version"}, metric.name
+        assert labels <= {"state", "reason", "why", "step", "way", "what", "le", "version"}, (
+            metric.name
+        )
 
 
 def test_it_is_served_in_the_form_that_was_asked_for() -> None:
