@@ -7,10 +7,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, Literal
 
+from schedd.core import retention
 from schedd.core.late import LateLimits
 from schedkit.channel import TLS, check_plaintext
 from schedkit.config import secret
 from schedkit.errors import Misconfigured
+from schedkit.objects import DEFAULT_URL, open_objects
 
 DEFAULT_FILE: Final = Path("/etc/schedd/schedd.toml")
 PREFIX: Final = "SCHEDD"
@@ -117,6 +119,37 @@ _ADDRESS: Final = re.compile(r"[^\s@<>,;:]+@[^\s@<>,;:]+")
 
 
 @dataclass(frozen=True, slots=True)
+class Results:
+    """Where workers store whole logs and large results: the same as in their files."""
+
+    url: str = DEFAULT_URL
+    """`file:///folder`, `s3://bucket/prefix` and others."""
+    options: dict[str, str] = field(default_factory=dict, repr=False, metadata={"secret": True})
+    """Of the store's driver, such as `endpoint` and `region`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long what has ended is kept. The same in all members; a job's own goes before it."""
+
+    runs: timedelta = timedelta(days=30)
+    """Runs, with all that belongs to them."""
+    logs: timedelta = timedelta(days=7)
+    """What runs wrote."""
+    dead_letters: timedelta | None = None
+    """Dead letters that wait; for ever if not given."""
+
+    def __post_init__(self) -> None:
+        for length in (self.runs, self.logs, self.dead_letters):
+            if length is not None and not retention.LEAST <= length <= retention.MOST:
+                raise ValueError("runs, logs and dead_letters must be from 1s to 36500d")
+
+    def kept(self) -> retention.Retention:
+        """As decisions take it."""
+        return retention.Retention(self.runs, self.logs, self.dead_letters)
+
+
+@dataclass(frozen=True, slots=True)
 class Tls:
     """PEM files for everything between members, workers and clients."""
 
@@ -155,6 +188,8 @@ class Config:
     catch_up: CatchUp = CatchUp()
     notifications: Notifications = Notifications()
     smtp: Smtp = Smtp()
+    results: Results = field(default_factory=Results)
+    retention: Retention = Retention()
     tls: Tls = Tls()
 
     def __post_init__(self) -> None:
@@ -174,6 +209,7 @@ class Config:
         """What a single field can't tell. Raises Misconfigured."""
         if not self.postgres.dsn:
             raise Misconfigured("postgres.dsn is missing: give SCHEDD_POSTGRES__DSN or the file")
+        open_objects(self.results.url, self.results.options)
         if self.tls.files() is None:
             check_plaintext(self.listen.grpc, self.listen.insecure)
         check_plaintext(self.listen.http, self.listen.insecure)

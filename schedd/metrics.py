@@ -99,6 +99,12 @@ class Metrics:
         self.notify_given_up = counter(
             "schedd_notifications_given_up", "Notifications that nobody took in a day.", "way"
         )
+        self.deleted = counter(
+            "schedd_retention_deleted", "What wasn't kept any longer, by what it was.", "what"
+        )
+        self.store_away = counter(
+            "schedd_result_store_failures", "Calls that the result store didn't answer."
+        )
         self.notifications_wait = gauge(
             "schedd_notifications_waiting",
             "Notifications of this member's shards that aren't delivered, up to 10,000.",

@@ -29,6 +29,7 @@ from prometheus_client.exposition import choose_encoder
 from schedd.core.events import (
     AssignedRuns,
     Braked,
+    Deleted,
     Ended,
     Event,
     Fired,
@@ -38,6 +39,7 @@ from schedd.core.events import (
     NotificationsWait,
     Notified,
     Refused,
+    ResultStoreAway,
     RunsRescued,
     ShardsLost,
     StaleResult,
@@ -225,6 +227,16 @@ def _notifications_wait(metrics: Metrics, event: NotificationsWait) -> None:
     metrics.notifications_wait.set(event.count)
 
 
+def _deleted(metrics: Metrics, event: Deleted) -> None:
+    for what, count in (("run", event.runs), ("log", event.logs), ("object", event.objects)):
+        if count:
+            metrics.deleted.labels(what).inc(count)
+
+
+def _store_away(metrics: Metrics, _: ResultStoreAway) -> None:
+    metrics.store_away.inc()
+
+
 SEEN: Final[Mapping[type[Event], Callable[[Metrics, Any], None]]] = {
     Fired: _fired,
     AssignedRuns: _assigned,
@@ -242,6 +254,8 @@ SEEN: Final[Mapping[type[Event], Callable[[Metrics, Any], None]]] = {
     Notified: _notified,
     NotificationsExpired: _notifications_expired,
     NotificationsWait: _notifications_wait,
+    Deleted: _deleted,
+    ResultStoreAway: _store_away,
 }
 """What is done with each kind of event."""
 

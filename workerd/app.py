@@ -20,6 +20,7 @@ from importlib import metadata
 from importlib.metadata import EntryPoint
 
 from schedkit.clock import boottime, utcnow
+from schedkit.objects import open_objects
 from schedkit.service import Daemon
 from schedkit.tasks import guard
 from workerd.attach import Attach
@@ -34,8 +35,10 @@ from workerd.executors import plugins, scratch
 from workerd.executors.table import executors
 from workerd.identity import Identity
 from workerd.keeper import sweep_leftovers
+from workerd.keeping import Keeping
 from workerd.listener import Listener
 from workerd.metrics import Metrics
+from workerd.recording import Folder
 from workerd.sessions import Sessions
 from workerd.spool import Spool
 from workerd.work import Work
@@ -64,7 +67,7 @@ class App:
 
         Raises:
             Misconfigured: the address can't be bound, a TLS file can't be read, or a handler's
-                module or an executor of others can't be imported.
+                module, an executor of others or the result store can't be imported.
         """
         if config.tls is not None:
             config.tls.read()
@@ -90,6 +93,9 @@ class App:
         limit = config.spool_mib << 20
         self._courier = Courier(spool, self._settled, limit=limit)
         self._courier.load()
+        kept = Folder(spool.kept, config.results.spool_mib << 20)
+        objects = open_objects(config.results.url, config.results.options)
+        keeping = Keeping(objects, kept, config.results, self._metrics)
         self._work = Work(
             config.name,
             self._admission,
@@ -97,6 +103,7 @@ class App:
             clock,
             table.by_action,
             self._courier,
+            keeping,
             self._metrics,
         )
         self._attach = Attach(

@@ -12,6 +12,7 @@ from typing import Literal
 
 from schedkit.channel import TLS, check_plaintext, split_address
 from schedkit.errors import Misconfigured
+from schedkit.objects import DEFAULT_URL
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?")
 
@@ -22,6 +23,34 @@ class Listen:
 
     http: str = "127.0.0.1:7422"
     """Health and metrics, `host:port`; port 0 picks a free one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Where whole logs and large results go: the same store as in the members' file."""
+
+    url: str = DEFAULT_URL
+    """`file:///folder`, `s3://bucket/prefix` and others."""
+    options: dict[str, str] = field(default_factory=dict, repr=False, metadata={"secret": True})
+    """Of the store's driver, such as `endpoint` and `region`."""
+    log_mib: int = 64
+    """MiB of an attempt's output that are kept; 0: the first and last 64 KiB of each stream."""
+    result_mib: int = 16
+    """MiB that a handler may return."""
+    spool_mib: int = 1024
+    """MiB of logs that may be in the spool until they are stored."""
+    patience: timedelta = timedelta(seconds=30)
+    """How long the end of a run is held back where the store is away."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.log_mib <= 65_536:
+            raise ValueError("log_mib must be from 0 to 65536")
+        if not 0 <= self.result_mib <= 1024:
+            raise ValueError("result_mib must be from 0 to 1024")
+        if self.spool_mib < 1:
+            raise ValueError("spool_mib must be at least 1")
+        if not timedelta(0) <= self.patience <= timedelta(minutes=10):
+            raise ValueError("patience must be from 0s to 10m")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +73,7 @@ class Config:
     """Modules that register Python handlers."""
     labels: dict[str, str] = field(default_factory=dict)
     listen: Listen = field(default_factory=Listen)
+    results: Results = field(default_factory=Results)
     drain_timeout: timedelta = timedelta(seconds=30)
     allow_loopback: bool = False
     """Whether HTTP and gRPC jobs may call this very host."""

@@ -8,6 +8,8 @@ Invariants
   ACCEPTED (stored) or STALE (refused and audited; there is nothing more to do).
 - A result goes first to the member that issued its assignment, while that is attached; else, and
   whenever it stays unanswered, to another. Sending twice is harmless: members know it by digest.
+- An end that is held back (`put` with `held`) is on disk as well, and sent as it is by whoever
+  starts next; it goes when it is `release`d, in the words given then.
 - While the disk takes nothing, `refuses` says so and no new work should be asked for.
 """
 
@@ -62,6 +64,7 @@ class _Parcel:
     carrier: Stream | None = None
     sent: float = 0.0
     patience: float = PATIENCE
+    held: bool = False
 
 
 class Courier:
@@ -110,20 +113,29 @@ class Courier:
         for file, results in self._spool.load():
             for result in results:
                 key = key_of(result.key)
-                if key in self._parcels:  # a second copy of a batch that was written twice
-                    self._settled.append(file)
-                    continue
+                if (first := self._parcels.get(key)) is not None and first.file is not None:
+                    self._settled.append(first.file)  # a second copy; the later one says more
                 self._parcels[key] = _Parcel(result, None, file)
         if self._parcels:
             self._all_settled.clear()
             log.info("%d results wait in the spool", len(self._parcels))
 
-    def put(self, result: pb.Result, issuer: Address | None) -> None:
+    def put(self, result: pb.Result, issuer: Address | None, *, held: bool = False) -> None:
         """An attempt has ended."""
         key = key_of(result.key)
-        self._parcels[key] = _Parcel(result, issuer)
+        self._parcels[key] = _Parcel(result, issuer, held=held)
         self._unspooled.append(key)
         self._all_settled.clear()
+        self._spool_work.set()
+
+    def release(self, result: pb.Result) -> None:
+        """What was held back may be told, in these words."""
+        key = key_of(result.key)
+        parcel = self._parcels[key]
+        if parcel.file is not None:
+            self._settled.append(parcel.file)
+        parcel.result, parcel.file, parcel.held = result, None, False
+        self._unspooled.append(key)
         self._spool_work.set()
 
     def results(self) -> Iterator[pb.Result]:
@@ -178,7 +190,8 @@ class Courier:
             await asyncio.sleep(_TICK)
             now = boottime()
             for parcel in self._parcels.values():
-                if parcel.file is not None and now - parcel.sent > parcel.patience:
+                due = parcel.file is not None and now - parcel.sent > parcel.patience
+                if due and not parcel.held:
                     parcel.patience = min(parcel.patience * 2, MAX_PATIENCE)
                     self._send(parcel, other_than=parcel.carrier)
 
@@ -203,9 +216,13 @@ class Courier:
         while self._unspooled:
             batch = self._unspooled[:_MAX_BATCH]
             parcels = [self._parcels[key] for key in batch]
-            file = await self._in_thread(self._spool.write, [each.result for each in parcels])
+            written = [each.result for each in parcels]
+            file = await self._in_thread(self._spool.write, written)
             del self._unspooled[: len(batch)]
-            for parcel in parcels:
+            for parcel, result in zip(parcels, written, strict=True):
+                if parcel.result is not result:  # released meanwhile: its words come later
+                    self._settled.append(file)
+                    continue
                 parcel.file = file
                 self._send(parcel)
         settled, self._settled = self._settled, []
@@ -219,6 +236,8 @@ class Courier:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, argument)
 
     def _send(self, parcel: _Parcel, other_than: Stream | None = None) -> None:
+        if parcel.held:
+            return
         stream = self._choose(parcel.issuer, other_than)
         parcel.carrier = stream
         if stream is not None:

@@ -156,9 +156,11 @@ def _called(
     except (ValueError, RecursionError) as error:
         return unfit(ValueError(f"the payload isn't JSON: {error}"))
     context = _context(told["context"], cancel, mouth.beat, mouth.progress)
-    if not sdk.is_async(function):
-        return returned(called(function, value, context))
-    return returned(asyncio.run(_awaited(function, value, context)))
+    if sdk.is_async(function):
+        answer = asyncio.run(_awaited(function, value, context))
+    else:
+        answer = called(function, value, context)
+    return returned(answer, told["most_result"])
 
 
 async def _awaited(function: sdk.Handler, payload: object, context: sdk.Context) -> object:

@@ -29,6 +29,12 @@ class Metrics:
         self.settled = Counter(
             "workerd_results_settled", "Results acknowledged.", ["verdict"], registry=add
         )
+        self.kept = Counter(
+            "workerd_kept",
+            "Logs and results that were to go to the result store.",
+            ["what", "outcome"],
+            registry=add,
+        )
 
     @functools.cache  # noqa: B019 - lives as long as the process; finding a child costs a lock
     def started(self, action: str) -> Counter:

@@ -6,6 +6,7 @@
       <n>.results     one batch: a WorkerFrame that holds results alone
       *.journal       what runs, for the keeper
       scratch/        files of attempts that run
+      kept/           logs and large results on their way to the result store
 
 Invariants
 - A batch is on disk (file and directory synced) before any of its results is sent.
@@ -81,6 +82,11 @@ class Spool:
     def scratch(self) -> Path:
         """Where attempts have their files."""
         return self.directory / "scratch"
+
+    @property
+    def kept(self) -> Path:
+        """Where logs and large results wait for the result store."""
+        return self.directory / "kept"
 
     def load(self) -> list[tuple[Path, list[pb.Result]]]:
         """The batches that earlier processes left, oldest first."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from workerd.core.capture import Piece
+from workerd.recording import Recording
 
 Hear = Callable[[Piece], object]
 
@@ -18,7 +19,9 @@ def _nothing() -> Sequence[Piece]:
 class Tail:
     """Of an attempt; belongs to the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, recording: Recording | None = None) -> None:
+        """`recording`: takes all of it."""
+        self.recording = recording
         self._kept: Callable[[], Sequence[Piece]] = _nothing
         self._followers: dict[object, Hear] = {}
 
@@ -28,8 +31,20 @@ class Tail:
 
     def came(self, piece: Piece) -> None:
         """It wrote this."""
+        if self.recording is not None:
+            self.recording.came(piece)
         for hear in self._followers.values():
             hear(piece)
+
+    @property
+    def full(self) -> bool:
+        """Whether its recording can't keep up: nothing more should be read before `room`."""
+        return self.recording is not None and self.recording.full
+
+    async def room(self) -> None:
+        """Return when more may be read, soon."""
+        if self.recording is not None:
+            await self.recording.room()
 
     def follow(self, who: object, hear: Hear) -> None:
         """Tell `who` all that is kept, and what comes. Asked again, all of it again."""

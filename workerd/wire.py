@@ -14,7 +14,7 @@ from workerd.core.capture import Piece
 from workerd.core.cluster_time import ClusterTime
 from workerd.core.grants import Head, Share
 from workerd.core.ids import Incarnation, Key, RunId, Token
-from workerd.core.outcome import Content, Outcome, digest
+from workerd.core.outcome import MAX_RESULT, Content, Outcome, digest
 from workerd.core.promises import Promises
 
 _WHY = {why: pb.Refusal.Why.Value(f"WHY_{why.name}") for why in Why}
@@ -111,7 +111,7 @@ def result(
     if outcome.began:
         message.started_at.FromDatetime(started_at)
     message.finished_at.FromDatetime(finished_at)
-    if outcome.result is not None:
+    if outcome.result is not None and len(outcome.result.data) <= MAX_RESULT:
         message.result.CopyFrom(payload(outcome.result))
     if outcome.retry_after is not None:
         message.retry_after.FromTimedelta(outcome.retry_after)

@@ -1,7 +1,7 @@
 """The runs in hand: takes assignments, arms, starts, stops, and reports their end.
 
     assign ─→ admission ─┬─ refused → said on the stream it came by
-                         └─ taken → (armed: a timer) → start → executor → courier
+                         └─ taken → (armed: a timer) → start → executor → (result store) → courier
 
 Invariants
 - Admission decides, here it is done: nothing runs that `Admission.start` hasn't let through, at
@@ -37,6 +37,7 @@ from workerd.executors.base import (
     heartbeat_timeout_of,
     timeout_of,
 )
+from workerd.keeping import Keeping, Parcel
 from workerd.metrics import Metrics
 from workerd.pulse import Pulse
 from workerd.tail import Tail
@@ -91,6 +92,7 @@ class Work:
         clock: JudgingClock,
         executors: Mapping[str, Executor],
         courier: Courier,
+        keeping: Keeping,
         metrics: Metrics,
     ) -> None:
         self._worker = worker
@@ -99,6 +101,7 @@ class Work:
         self._clock = clock
         self._executors = executors
         self._courier = courier
+        self._keeping = keeping
         self._metrics = metrics
         self._items: dict[Key, _Item] = {}
         self._group: asyncio.TaskGroup | None = None
@@ -195,7 +198,7 @@ class Work:
 
     def leave(self) -> None:
         """Take and start nothing more, whatever anybody says; what waits is given back."""
-        self._leaving = True
+        self._leaving = self._keeping.leaving = True
         self.drain(on=True)
 
     def drain(self, *, on: bool) -> None:
@@ -272,8 +275,10 @@ class Work:
         # By the job's own clock.
         deadline = utcnow() + timeout
         item.advance = Advance(assignment.key, self._date, self.on_progress)
+        recording = item.tail.recording = self._keeping.recording(key)
+        most = self._keeping.most_result
         attempt = Attempt(
-            assignment, self._worker, deadline, pulse.beat, item.tail, item.advance.came
+            assignment, self._worker, deadline, pulse.beat, item.tail, item.advance.came, most
         )
         await BEFORE_EXEC()
         try:
@@ -296,8 +301,24 @@ class Work:
         self._metrics.ended(outcome.verdict.name, outcome.reason.name).inc()
         finished_at = max(started_at, self._date())
         result = wire.result(assignment, self._worker, outcome, started_at, finished_at)
-        self._courier.put(result, item.origin.address)
+        parcel = self._keeping.parcel(key, assignment.namespace, recording, outcome)
+        self._tell(result, item.origin.address, parcel)
         self.on_change()
+        if recording is not None and (parcel is None or parcel.recording is None):
+            await recording.discard()
+
+    def _tell(self, result: pb.Result, issuer: Address, parcel: Parcel | None) -> None:
+        """Its end; what is too large for a row is stored first."""
+        if parcel is None:
+            self._courier.put(result, issuer)
+            return
+        assert self._group is not None, "run() comes before the first assignment"
+        told = self._keeping.unkept(parcel, result)
+        self._courier.put(told, issuer, held=True)
+        self._group.create_task(self._keep(parcel, told), name=f"keep {parcel.key.run}")
+
+    async def _keep(self, parcel: Parcel, told: pb.Result) -> None:
+        self._courier.release(await self._keeping.keep(parcel, told))
 
     def _date(self) -> datetime:
         """Now, on the cluster's time; by this host's clock where that isn't known."""

@@ -122,6 +122,9 @@ LIST_ATTEMPTS: Final = Method[runs.ListAttemptsRequest, runs.ListAttemptsRespons
 GET_RESULT: Final = Method[runs.GetRunResultRequest, run_pb2.RunResult](
     RUNS + "GetRunResult", run_pb2.RunResult.FromString
 )
+READ_RESULT: Final = Method[runs.ReadResultRequest, run_pb2.ResultPiece](
+    RUNS + "ReadResult", run_pb2.ResultPiece.FromString
+)
 READ_LOGS: Final = Method[runs.ReadLogsRequest, run_pb2.LogPiece](
     RUNS + "ReadLogs", run_pb2.LogPiece.FromString
 )

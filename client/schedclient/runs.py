@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 from google.protobuf.message import Message
 
 from schedclient import methods, paging
-from schedclient.errors import ClusterUnavailable, DeadlineExceeded, from_form
+from schedclient.errors import (
+    ClusterUnavailable,
+    DeadlineExceeded,
+    FailedPrecondition,
+    from_form,
+)
 from schedclient.reading import value_of
 from schedclient.specs import When, payload_message, when_message
 from schedclient.transport import Transport
@@ -157,6 +163,9 @@ class Runs:
                     backoff.reset()
                     stream = piece.fencing_token, piece.stream
                     seen, end = reached.get(stream, 0), piece.offset + len(piece.data)
+                    if piece.note:
+                        yield value_of(LogPiece, piece)
+                        continue
                     if piece.data and end <= seen:
                         continue
                     reached[stream] = end
@@ -182,9 +191,30 @@ class Runs:
         return value_of(Explanation, await self._call(methods.EXPLAIN_RUN, request, deadline))
 
     async def result(self, run_id: str, *, deadline: float | None = None) -> Result:
-        """What it returned."""
+        """What it returned, of whatever size; compared with its SHA-256."""
         request = wire.GetRunResultRequest(run_id=run_id)
-        return value_of(Result, await self._call(methods.GET_RESULT, request, deadline))
+        answer = await self._call(methods.GET_RESULT, request, deadline)
+        if answer.stored:
+            content = await self._content(answer, deadline)
+            if answer.json:
+                answer.result.json = content.decode()
+            else:
+                answer.result.raw = content
+        return value_of(Result, answer)
+
+    async def _content(self, answer: run_pb2.RunResult, deadline: float | None) -> bytes:
+        """What is too large for one answer."""
+        request = wire.ReadResultRequest(run_id=answer.run_id)
+        limit = self._transport.settings.timeout if deadline is None else deadline
+        content = bytearray()
+        async for piece in self._transport.stream(methods.READ_RESULT, request, limit):
+            content += piece.data
+        if hashlib.sha256(content).hexdigest() != answer.sha256:
+            raise FailedPrecondition(
+                f"what run {answer.run_id} returned came damaged: its SHA-256 differs",
+                reason="OBJECT_DAMAGED",
+            )
+        return bytes(content)
 
 
 def _states(words: Iterable[str]) -> Any:

@@ -193,15 +193,21 @@ class LogPiece(Value):
     """Bytes left out just before it."""
     fencing_token: int
     """Of the attempt that wrote it, where the run is followed; else 0."""
+    note: str | None
+    """Instead of data: what is to be known of the log, such as why it isn't whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result(Value):
-    """What a run returned: `value` is JSON's, or bytes where it was no JSON."""
+    """What a run returned: `value` is JSON's, or bytes where it was no JSON. `stored`: it was too
+    large for the database; `problem`: and why it isn't kept.
+    """
 
     run_id: str
     size: int
     sha256: str | None
+    stored: bool
+    problem: str | None
 
     @property
     def value(self) -> Any:

@@ -91,6 +91,10 @@ async def print_logs(client: Client, run_id: str, *, token: int = 0, follow: boo
     """Its stdout on ours, its stderr on ours, byte for byte."""
     async for piece in client.runs.logs(run_id, fencing_token=token, follow=follow):
         stream = sys.stderr if piece.stream == "STDERR" else sys.stdout
+        if piece.note:
+            stream.flush()
+            message(piece.note)
+            continue
         if piece.omitted:
             stream.flush()
             message(f"… {piece.omitted:,} bytes left out …")
@@ -122,6 +126,9 @@ async def print_returned(client: Client, run: Run) -> None:
 
 def print_result(result: Result) -> None:
     """JSON, or the bytes themselves; nothing where nothing was returned."""
+    if result.problem:
+        message(f"what it returned ({result.size:,} bytes) isn't kept: {result.problem}")
+        return
     if isinstance(result.value, bytes):
         sys.stdout.buffer.write(result.value)
         sys.stdout.flush()

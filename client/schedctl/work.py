@@ -31,6 +31,7 @@ PLAIN: Final = {
     "placement": "placement",
     "on_lease_lost": "on_lease_lost",
     "slots": "slots",
+    "retention": "retention",
     "pool": "pool",
     "every": "every",
     "phase": "phase",
@@ -116,6 +117,7 @@ def work_options(command: F) -> F:
             click.option("--delivery", metavar="at-least-once|at-most-once"),
             click.option("--on-lease-lost", metavar="finish|kill"),
             click.option("--slots", metavar="N", help="Slots a run takes.  [default: 1]"),
+            click.option("--retention", metavar="30d", help="What has ended is kept so long."),
             click.option("--pool", metavar="NAME", help="Whose limits it shares; '' for none."),
             click.option(
                 "--require", multiple=True, metavar="KEY=VALUE,…", help="A label of its worker."

@@ -170,6 +170,7 @@ UNARY: Final = {
 _STREAMING: Final[dict[str, Streaming]] = {
     "schedd.v1.RunService.WatchRuns": runs.watch_runs,
     "schedd.v1.RunService.ReadLogs": runs.read_logs,
+    "schedd.v1.RunService.ReadResult": runs.read_result,
 }
 STREAMING: Final = {name: _checked_stream(call) for name, call in _STREAMING.items()}
 """Calls with a stream of answers."""

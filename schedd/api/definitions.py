@@ -73,7 +73,7 @@ SINCE_LEVEL_4 = (
 )
 SINCE_LEVEL_5 = ("grpc",)
 SINCE_LEVEL_6 = ("pool", "on_failure", "on_recovery", "on_dead_letter", "on_late")
-SINCE_LEVEL_7 = ("plugin", "python.env_from", "python.limits", "after")
+SINCE_LEVEL_7 = ("plugin", "python.env_from", "python.limits", "after", "retention")
 """What an owner of the level before would pass over in silence."""
 
 STANDING = ("paused", "pause_note", "paused_until")
@@ -88,6 +88,11 @@ def instant(stamp: Timestamp) -> datetime:
 def seconds(duration: Duration) -> timedelta:
     """A wire duration as a timedelta."""
     return duration.ToTimedelta()
+
+
+def retention(job: job_pb2.Job) -> timedelta | None:
+    """How long its runs are kept; None: as the cluster is set up."""
+    return seconds(job.retention) if job.HasField("retention") else None
 
 
 def overlap_of(policy: job_pb2.Overlap.ValueType) -> Overlap | None:

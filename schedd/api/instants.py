@@ -26,6 +26,7 @@ from schedd.core.lifecycle import LIVE, NEVER_RAN, Reason, State
 from schedd.core.model import Delivery
 from schedd.core.records import JobRecord, RunRecord
 from schedd.core.schedule import CompiledSchedule
+from schedkit.duration import render
 from schedproto.v1 import job_service_pb2
 
 _FAR: Final = timedelta(days=800)
@@ -244,8 +245,17 @@ async def _without_row(asked: Asked) -> str:
             if asked.changed_since(at)
             else ""
         )
+        + _not_kept(asked)
         + f" Looked for in the rows of job {record.definition.job_id}."
     )
+
+
+def _not_kept(asked: Asked) -> str:
+    own = asked.record.definition.retention
+    kept = asked.services.retention.runs if own is None else own
+    if asked.now - asked.at < kept:
+        return ""
+    return f" What is that old isn't kept: runs are deleted {render(kept)} after their end."
 
 
 def _no_instant(asked: Asked) -> str:

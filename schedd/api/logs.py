@@ -1,20 +1,29 @@
 """What runs write: kept of an attempt that has ended, or read along while it runs.
 
+ended:     the ends are all of it, or were given out: these
+           else: the whole from the result store; where that hasn't it, why, and the ends
 followed:  waits ─→ runs: pieces as they come ─→ ended: the stored rest ─→ the next attempt, if any
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterable
 from typing import Final
 
+from google.protobuf.message import DecodeError
+
 from schedd.api import broadcasts
+from schedd.api.errors import FailedPrecondition
 from schedd.api.services import Services
 from schedd.core.ids import NO_TOKEN, RunId, Token
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import LiveRun
 from schedd.ports import Watching
 from schedkit.clock import boottime
+from schedkit.errors import Unavailable
+from schedkit.objects import NoSuchObject, log_key
+from schedkit.objects.frames import Unframed
+from schedkit.objects.reading import Damaged
 from schedproto.v1 import run_pb2
 
 _FROM_THE_FIRST: Final = Token(1)
@@ -54,11 +63,65 @@ class Reached:
             fencing_token=self._token,
         )
 
+    def lacks(self, pieces: Iterable[run_pb2.LogPiece]) -> bool:
+        """Whether something lies between these, and what was given out, that is neither."""
+        trial = Reached(self._token)
+        trial._ends = dict(self._ends)
+        return any(rest.omitted for one in pieces if (rest := trial.beyond(one)) is not None)
 
-async def kept(services: Services, run_id: RunId, token: Token | None) -> list[run_pb2.LogPiece]:
-    """What is stored of an attempt that has ended; None: of the newest that has any."""
+
+async def kept(
+    services: Services, namespace: str, run_id: RunId, token: Token | None, reach: Reached
+) -> AsyncIterator[run_pb2.LogPiece]:
+    """What is stored of an attempt that has ended (None: of the newest that has any), as far as it
+    wasn't given out yet.
+    """
     stored = await services.store.output(run_id, token)
-    return [] if stored is None else [*run_pb2.Output.FromString(stored).pieces]
+    if stored is None:
+        return
+    output = run_pb2.Output.FromString(stored)
+    if output.HasField("log") and reach.lacks(output.pieces):
+        async for piece in _whole(services, namespace, run_id, output.log):
+            if piece.note:
+                yield piece
+            elif (rest := reach.beyond(piece)) is not None:
+                yield rest
+    for piece in output.pieces:
+        if (rest := reach.beyond(piece)) is not None:
+            yield rest
+
+
+async def _whole(
+    services: Services, namespace: str, run_id: RunId, log: run_pb2.Kept
+) -> AsyncIterator[run_pb2.LogPiece]:
+    """From the result store; where that hasn't got it, a note of why."""
+    if log.problem:
+        yield run_pb2.LogPiece(note=f"the whole log isn't kept: {log.problem}")
+        return
+    key = log_key(namespace, str(run_id), log.fencing_token)
+    unframed = Unframed()
+    try:
+        async for part in services.objects.parts(key, log.size, log.sha256):
+            for message in unframed.feed(part):
+                yield run_pb2.LogPiece.FromString(message)
+    except NoSuchObject:
+        told = "it isn't in the result store; is results.url the same for members and workers?"
+        yield run_pb2.LogPiece(note=f"the whole log can't be read: {told}")
+    except Unavailable as error:
+        yield run_pb2.LogPiece(note=f"the whole log can't be read: {error}")
+    except (Damaged, ValueError, DecodeError) as error:
+        raise damaged(key) from error
+    if log.omitted:
+        yield run_pb2.LogPiece(note=f"{log.omitted:,} bytes are over what its worker keeps")
+
+
+def damaged(key: str) -> FailedPrecondition:
+    """What a reader is told of an object that isn't what was stored."""
+    return FailedPrecondition(
+        f"{key} in the result store isn't what was stored: its size or its SHA-256 differs",
+        reason="OBJECT_DAMAGED",
+        remedy="what came before it may be wrong too",
+    )
 
 
 async def followed(
@@ -78,9 +141,8 @@ async def followed(
                     continue
                 told.add(token)
                 reach = reached.setdefault(token, Reached(token))
-                for piece in await kept(services, run_id, token):
-                    if (rest := reach.beyond(piece)) is not None:
-                        yield rest
+                async for piece in kept(services, record.namespace, run_id, token, reach):
+                    yield piece
             if run.state not in LIVE or (asked and asked in told):
                 return
             if run.children is not None:  # it has just begun

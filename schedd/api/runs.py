@@ -1,6 +1,5 @@
 """Calls on runs: submit, read, watch, cancel, logs, and why."""
 
-import hashlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -15,6 +14,7 @@ from schedd.api import (
     notices,
     paging,
     pools,
+    returned,
     validation,
     views,
 )
@@ -203,13 +203,18 @@ async def get_run_result(
     del caller
     record = await _find(services, request.run_id)
     stored = await services.store.result(record.run.key.run_id)
-    result = run_pb2.RunResult(run_id=request.run_id)
-    if stored is not None:
-        result.result.MergeFromString(stored)
-        content = result.result.json.encode() or result.result.raw
-        result.size = len(content)
-        result.sha256 = hashlib.sha256(content).hexdigest()
-    return result
+    return returned.told(request.run_id, stored)
+
+
+async def read_result(
+    services: Services, caller: Caller, request: run_service_pb2.ReadResultRequest
+) -> AsyncIterator[run_pb2.ResultPiece]:
+    """What the handler returned, of whatever size."""
+    del caller
+    record = await _find(services, request.run_id)
+    stored = await services.store.result(record.run.key.run_id)
+    async for piece in returned.content(services, record, stored):
+        yield piece
 
 
 async def read_logs(
@@ -225,7 +230,8 @@ async def read_logs(
         async for piece in logs.followed(services, run_id, token):
             yield piece
         return
-    for piece in await logs.kept(services, run_id, token if token != NO_TOKEN else None):
+    asked, reach = token if token != NO_TOKEN else None, logs.Reached(NO_TOKEN)
+    async for piece in logs.kept(services, record.namespace, run_id, asked, reach):
         yield piece
 
 

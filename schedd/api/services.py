@@ -8,6 +8,8 @@ from typing import Final
 from schedd.core.late import DEFAULTS, LateLimits
 from schedd.core.model import AuditEntry
 from schedd.core.notifications import NO_MEANS, Means
+from schedd.core.retention import DEFAULTS as KEPT
+from schedd.core.retention import Retention
 from schedd.ports import (
     Advances,
     BackfillStore,
@@ -22,6 +24,7 @@ from schedd.ports import (
     Nudges,
     PauseStore,
     PoolStore,
+    ResultObjects,
     Succession,
     Tails,
     UserStore,
@@ -54,9 +57,11 @@ class Services:
     cluster: Cluster
     succession: Succession
     checkup: Checkup
+    objects: ResultObjects
     version: str
     cluster_id: str
     late: LateLimits = DEFAULTS
+    retention: Retention = KEPT
     means: Means = NO_MEANS
     """What jobs may have people told by."""
 

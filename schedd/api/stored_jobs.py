@@ -65,6 +65,7 @@ def new_record(
         calendars=calendars,
         pool=job.pool,
         after=tuple(job.after.jobs),
+        retention=definitions.retention(job),
     )
     due_at, nominal = first_timer(compiled(stored), now)
     return JobRecord(

@@ -9,11 +9,6 @@ from google.protobuf.message import Message
 from schedd.api.errors import Unbuilt
 
 FIELDS: dict[str, frozenset[str]] = {
-    "schedd.v1.Job": frozenset(
-        {
-            "retention",
-        }
-    ),
     "schedd.v1.WatchRunsRequest": frozenset({"namespace", "job"}),
     "schedd.v1.ListJobsRequest": frozenset({"filter"}),
 }

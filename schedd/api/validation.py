@@ -18,6 +18,7 @@ from schedd.core import failures, zones
 from schedd.core.cron import CronError, ScheduleError, parse
 from schedd.core.ids import JobId
 from schedd.core.records import PinnedCalendar
+from schedd.core.retention import LEAST, MOST
 from schedd.core.schedule import silent
 from schedkit.jsonform import standard
 from schedproto.v1 import common_pb2, job_pb2
@@ -341,6 +342,8 @@ def _number_violations(job: job_pb2.Job) -> Iterator[Violation]:
     if job.HasField("heartbeat_timeout") and job.WhichOneof("action") not in ("python", "plugin"):
         problem = "goes with python and plugin alone: nothing else beats"
         yield Violation("heartbeat_timeout", problem)
+    if job.HasField("retention") and not LEAST <= seconds(job.retention) <= MOST:
+        yield Violation("retention", f"must be from 1s to {MOST.days:,}d")
     durations: tuple[tuple[Message, str, str], ...] = (
         (retry, "retry.", "backoff"),
         (retry, "retry.", "max"),

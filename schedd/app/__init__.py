@@ -31,6 +31,7 @@ from schedd.app.serving import serve
 from schedd.cluster_clock import DatabaseClock
 from schedd.config import Config
 from schedd.etcd import client as etcd_client
+from schedd.result_objects import StoredObjects
 from schedd.rpc.attach import Terms
 from schedd.rpc.crowds import Crowds, most_of_one
 from schedd.rpc.server import make_server, served
@@ -41,6 +42,7 @@ from schedd.web import app as web
 from schedd.web import server as web_server
 from schedkit import service
 from schedkit.channel import listen
+from schedkit.objects import open_objects
 from schedkit.patience import connections_for, more_descriptors
 from schedkit.tasks import guard
 
@@ -98,7 +100,9 @@ class Daemon:
             port = listen(grpc_server, config.listen.grpc, config.tls.files())
             http = await stack.enter_async_context(web_server.bound(config.listen.http))
             identity = configured.identity(config, port, http.port)
-            parts = build(Ground(config, identity, store, clock, etcd, access, cluster_id))
+            objects = StoredObjects(open_objects(config.results.url, config.results.options))
+            stack.callback(objects.close)
+            parts = build(Ground(config, identity, store, clock, etcd, access, cluster_id, objects))
             stack.push_async_callback(parts.peers.close)
             stack.push_async_callback(parts.sender.close)
             terms = Terms(config.name, cluster_id, configured.VERSION, config.worker_ttl)

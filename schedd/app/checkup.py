@@ -27,6 +27,7 @@ from schedd.core.pauses import Pause
 from schedd.etcd.client import EndpointStatus, EtcdClient
 from schedd.member import Member
 from schedd.owner.workers import Workers
+from schedd.result_objects import StoredObjects
 from schedd.rpc.peers import Peers
 from schedd.store.postgres import PostgresStore
 from schedkit.certificates import not_after
@@ -64,6 +65,7 @@ class Checkup:
     workers: Workers
     peers: Peers
     tls: TLS | None
+    objects: StoredObjects
 
     async def facts(self) -> Facts:
         """All of it, as of now."""
@@ -71,6 +73,7 @@ class Checkup:
         async with asyncio.TaskGroup() as group:
             etcd = group.create_task(self._etcd(), name="checkup: etcd")
             stored = group.create_task(self._stored(), name="checkup: database")
+            results = group.create_task(self._results(), name="checkup: result store")
             members = [
                 group.create_task(self._member(one), name=f"checkup: {one.name}")
                 for one in view.members
@@ -84,6 +87,7 @@ class Checkup:
             database=read.database,
             rows=read.rows,
             pause=read.pause,
+            results_away=results.result(),
             twins=read.twins,
             members=tuple(task.result() for task in members),
             workers=tuple(
@@ -140,6 +144,13 @@ class Checkup:
         except TimeoutError:
             silent = self.clock.away_for()
             return _Read(f"no answer within {LOOK_WITHIN:g} s; the last was {silent:.0f} s ago")
+
+    async def _results(self) -> str:
+        try:
+            async with asyncio.timeout(LOOK_WITHIN):
+                return await self.objects.check()
+        except TimeoutError:
+            return f"no answer within {LOOK_WITHIN:g} s"
 
     async def _twins(self) -> tuple[AuditEntry, ...]:
         since = self.clock.now() - TWINS_SEEN

@@ -10,6 +10,7 @@ from schedd.app.configured import VERSION
 from schedd.cluster_clock import DatabaseClock
 from schedd.config import Config
 from schedd.core.absence import Departures
+from schedd.core.events import ResultStoreAway
 from schedd.core.ids import SHARDS, IncarnationId, ShardId
 from schedd.core.notifications import Means
 from schedd.core.partition import owner_of
@@ -29,6 +30,7 @@ from schedd.owner.tails import Tails
 from schedd.owner.watchers import Watchers
 from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
+from schedd.result_objects import StoredObjects
 from schedd.rpc.nudges import Nudger
 from schedd.rpc.peers import Peers
 from schedd.rpc.relay import Relay
@@ -52,6 +54,7 @@ class Ground:
     etcd: EtcdClient
     access: Access
     cluster_id: str
+    objects: StoredObjects
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +113,16 @@ def build(ground: Ground) -> Parts:
         brake=brake,
         emit=emit,
         limits=ground.config.catch_up.limits(),
+        old=store.retention,
+        objects=ground.objects,
+        retention=config.retention.kept(),
     )
     nudges.move(owner)
     workers.on_attachment(member.attached)
     owner.on_cluster_changed(member.look)
-    checkup = Checkup(store, ground.etcd, clock, member, workers, peers, ground.config.tls.files())
+    tls = config.tls.files()
+    checkup = Checkup(store, ground.etcd, clock, member, workers, peers, tls, ground.objects)
+    ground.objects.on_away = lambda: emit(ResultStoreAway())
     tails, advances = Tails(workers), Advances()
     return Parts(
         clock=clock,
@@ -200,9 +208,11 @@ def _services(
         cluster=member.cluster,
         succession=Succession(ground.etcd, member.cluster.until, lambda: member.cluster.lease),
         checkup=checkup,
+        objects=ground.objects,
         version=VERSION,
         cluster_id=ground.cluster_id,
         late=ground.config.catch_up.limits(),
+        retention=ground.config.retention.kept(),
         means=Means(ground.config.notifications.commands, bool(ground.config.smtp.host)),
     )
 

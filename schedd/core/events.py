@@ -155,6 +155,20 @@ class NotificationsWait:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """So much wasn't kept any longer."""
+
+    runs: int = 0
+    logs: int = 0
+    objects: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ResultStoreAway:
+    """A call to the result store wasn't answered."""
+
+
 Event = (
     Fired
     | AssignedRuns
@@ -172,6 +186,8 @@ Event = (
     | Notified
     | NotificationsWait
     | NotificationsExpired
+    | Deleted
+    | ResultStoreAway
 )
 
 Emit = Callable[[Event], None]

@@ -386,9 +386,11 @@ class Report:
     at_most_once: bool = False
     """Its job runs at most once: it may not wait again if it may have been begun again already."""
     result: bytes | None = None
-    """Serialised `Payload`."""
+    """Serialised `StoredResult`, of which a small one is a `Payload`."""
     output: bytes | None = None
-    """Serialised pieces of the log."""
+    """Serialised `Output`."""
+    stored: bool = False
+    """The result store may have something of it."""
 
 
 class Verdict(StrEnum):

@@ -36,6 +36,7 @@ from schedd.core.model import (
     Trigger,
 )
 from schedd.core.redrive import Settled
+from schedd.core.retention import EndedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,24 @@ class Probe:
     timeline: Timeline
     in_recovery: bool
     mark: Mark | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OldRuns:
+    """A page of old rows: those that may go, and the key that the next page begins after; None: it
+    was the last.
+    """
+
+    runs: list[EndedRun]
+    last: RunKey | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unwanted:
+    """Something in the result store whose rows are gone."""
+
+    place: str
+    shard: ShardId
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +110,7 @@ class StoredDefinition:
     pool: str = ""
     after: tuple[str, ...] = ()
     """The jobs that it is to run after, where it is written; what is read says it in its spec."""
+    retention: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The owner's loops, made anew for each tenure, and what moves them from outside.
 
     tenure begins → board, transactor, near future, fire, dispatch, rescue, backfills,
-                    notifications, chains: in its TaskGroup
+                    notifications, chains, retention: in its TaskGroup
     tenure ends   → they are cancelled with it; catalogue, workers and collect live on
 
 Nudges from calls and peers come in here; without a tenure they are nothing, and the workers are
@@ -16,6 +16,8 @@ from typing import NoReturn
 from schedd.core.events import Emit
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.late import DEFAULTS, LateLimits
+from schedd.core.retention import DEFAULTS as KEPT
+from schedd.core.retention import Retention
 from schedd.owner.backfills import Backfills
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
@@ -34,6 +36,7 @@ from schedd.owner.notifications import Notifications
 from schedd.owner.pools import Pools
 from schedd.owner.redrives import Redrives
 from schedd.owner.rescue import Rescue
+from schedd.owner.retaining import Retaining
 from schedd.owner.standing import Standing
 from schedd.owner.transact import Transactor
 from schedd.owner.watchers import Watchers
@@ -45,6 +48,8 @@ from schedd.ports import (
     NotificationStore,
     Nudges,
     OwnerStore,
+    ResultObjects,
+    RetentionStore,
     Sender,
 )
 from schedd.tenure import LiveTenure, TenureLoop
@@ -64,6 +69,7 @@ class _Loops:
     notifications: Notifications
     late_starts: LateStarts
     chains: Chains
+    retaining: Retaining
 
     def all(self) -> Sequence[TenureLoop]:
         return (
@@ -79,6 +85,7 @@ class _Loops:
             self.notifications,
             self.late_starts.loop,
             self.chains.loop,
+            self.retaining.loop,
         )
 
 
@@ -115,8 +122,12 @@ class Owner:
         clock: ClusterClock,
         brake: Brake,
         emit: Emit,
+        old: RetentionStore,
+        objects: ResultObjects,
+        retention: Retention = KEPT,
         limits: LateLimits = DEFAULTS,
     ) -> None:
+        self._old, self._objects, self._retention = old, objects, retention
         self._brake = brake
         self._limits = limits
         self._store = store
@@ -210,6 +221,9 @@ class Owner:
             ),
             late_starts=LateStarts(board, catalogue, self._outbox, transactor, clock, brake),
             chains=Chains(board, catalogue, self._chains, transactor, clock),
+            retaining=Retaining(
+                board, self._old, self._objects, transactor, clock, self._retention, emit
+            ),
         )
 
     def on_cluster_changed(self, told: Callable[[], None]) -> None:

@@ -38,6 +38,7 @@ class Reported:
     finished_at: datetime | None
     result: bytes | None
     output: bytes | None
+    stored: bool
     retry_after: timedelta | None
 
 
@@ -90,6 +91,7 @@ def report_of(
         late=run is not None and notices is not None and _late(run, reported, notices),
         result=reported.result,
         output=reported.output,
+        stored=reported.stored,
     )
 
 

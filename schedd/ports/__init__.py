@@ -16,9 +16,11 @@ from schedd.ports.dead_letters import DeadLetterStore
 from schedd.ports.lines import Advances, Changes, Nudges, Reader, Tails, Watching, WorkerLines
 from schedd.ports.membership import MembershipStore
 from schedd.ports.notifications import NotificationStore, Sender
+from schedd.ports.objects import ResultObjects
 from schedd.ports.owner import OwnerStore
 from schedd.ports.pools import PoolStore
 from schedd.ports.recovery import RecoveryStore
+from schedd.ports.retention import RetentionStore
 from schedd.ports.users import PauseStore, UserStore
 from schedd.ports.workers import ResultStore, WorkerStore
 
@@ -45,7 +47,9 @@ __all__ = [
     "PoolStore",
     "Reader",
     "RecoveryStore",
+    "ResultObjects",
     "ResultStore",
+    "RetentionStore",
     "Sender",
     "Succession",
     "Tails",

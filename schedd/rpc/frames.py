@@ -27,6 +27,11 @@ MOST_NOTE: Final = 200
 _WORKER: Final = re.compile(r"[^/\s\x00-\x1f]{1,255}")
 
 
+_SHA256: Final = 32
+"""Bytes."""
+_LONGEST_PROBLEM: Final = 300
+
+
 class BadFrame(ValueError):
     """A frame that no worker of ours sends."""
 
@@ -169,8 +174,9 @@ def reported(result: worker_service_pb2.Result) -> Reported:
             exit_code=result.exit_code if result.HasField("exit_code") else None,
             started_at=instant(result.started_at) if result.HasField("started_at") else None,
             finished_at=instant(result.finished_at) if result.HasField("finished_at") else None,
-            result=result.result.SerializeToString() if result.HasField("result") else None,
-            output=_output(result.output),
+            result=_result(result, token),
+            output=_output(result, token),
+            stored=result.HasField("log") or result.HasField("kept_result"),
             retry_after=length(result.retry_after) if result.HasField("retry_after") else None,
         )
     except BadFrame:
@@ -230,8 +236,33 @@ def last_rank(granted: worker_service_pb2.Granted) -> float:
     return ready_queue.last_rank(granted.before.priority, instant(granted.before.waiting_since))
 
 
-def _output(pieces: Sequence[run_pb2.LogPiece]) -> bytes | None:
-    """The pieces as they are stored."""
-    if not pieces:
+def _output(result: worker_service_pb2.Result, token: Token) -> bytes | None:
+    """The pieces as they are stored, and where the whole log is."""
+    if not result.output:
         return None
-    return run_pb2.Output(pieces=pieces).SerializeToString()
+    output = run_pb2.Output(pieces=result.output)
+    if result.HasField("log"):
+        output.log.CopyFrom(_kept(result.log, token))
+    return output.SerializeToString()
+
+
+def _result(result: worker_service_pb2.Result, token: Token) -> bytes | None:
+    """What it returned as it is stored, or where it is."""
+    if result.HasField("kept_result"):
+        kept = _kept(result.kept_result, token)
+        return run_pb2.StoredResult(kept=kept).SerializeToString()
+    return result.result.SerializeToString() if result.HasField("result") else None
+
+
+def _kept(kept: run_pb2.Kept, token: Token) -> run_pb2.Kept:
+    """What its worker says; the key is that of its own assignment. Raises BadFrame."""
+    if kept.size < 0 or kept.omitted < 0 or not (kept.problem or len(kept.sha256) == _SHA256):
+        raise BadFrame("what is in the result store has a size and a SHA-256")
+    return run_pb2.Kept(
+        size=kept.size,
+        sha256=kept.sha256[:_SHA256],
+        fencing_token=token,
+        problem=kept.problem[:_LONGEST_PROBLEM],
+        omitted=kept.omitted,
+        json=kept.json,
+    )

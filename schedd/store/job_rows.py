@@ -159,6 +159,7 @@ def record_of(row: Row[Any]) -> JobRecord:
         ephemeral=row.ephemeral,
         calendars=calendars.pinned(row.names, row.versions, row.specs),
         pool=row.pool or "",
+        retention=row.retention,
     )
     return JobRecord(
         definition,

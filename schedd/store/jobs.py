@@ -146,6 +146,7 @@ def update_job(
             name=clean(definition.name),
             spec=definition.spec,
             pool=definition.pool or None,
+            retention=definition.retention,
         )
     except IntegrityError as error:
         raise Refused(Conflict("name")) from error
@@ -260,6 +261,7 @@ def insert_job(connection: Connection, record: JobRecord) -> None:
         "paused_by": clean(record.paused_by),
         "is_paused": new.paused,
         "pool": new.pool or None,
+        "retention": new.retention,
     }
     if connection.execute(_INSERT_JOB, values).first() is None:
         raise Refused(Conflict("name", _named(connection, new)))

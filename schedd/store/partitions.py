@@ -6,6 +6,8 @@
 Invariants
 - A day begins at 00:00 UTC. Its partition keeps two thirds of each page free for the two updates
   that a run sees: all of them are HOT then.
+- A past day that is empty, since its runs weren't kept any longer, is dropped. What comes for it
+  later, by a backfill, has its place in the default partition.
 - Making a day never blocks a writer for longer than an empty table takes: the table is made first
   and attached then. A day that has rows in the default partition already stays there.
 """
@@ -13,14 +15,22 @@ Invariants
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from schedd.store.errors import sqlstate
 
 log = logging.getLogger(__name__)
 
 DAYS_AHEAD = 7
+
+AT_MOST = "100ms"
+LOCK_NOT_AVAILABLE = "55P03"
+_OF_A_DAY = re.compile(r"runs_[0-9]{8}")
 
 EXISTING = """
 SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
@@ -60,6 +70,45 @@ def make_day(connection: Connection, day: date) -> bool:
 def making(day: date) -> Callable[[Connection], bool]:
     """`make_day` as the body of a transaction."""
     return lambda connection: make_day(connection, day)
+
+
+def past_days(connection: Connection) -> list[date]:
+    """Days that have a partition, and were over two days ago; oldest first."""
+    now = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
+    newest = name_of(now.astimezone(UTC).date() - timedelta(days=3))
+    names = connection.exec_driver_sql(EXISTING).scalars()
+    past = sorted(name for name in names if _OF_A_DAY.fullmatch(name) and name <= newest)
+    return [datetime.strptime(name[-8:], "%Y%m%d").replace(tzinfo=UTC).date() for name in past]
+
+
+def is_empty(day: date) -> Callable[[Connection], bool]:
+    """Whether it holds no row; read without a lock."""
+    statement = f"SELECT 1 FROM {name_of(day)} LIMIT 1"
+    return lambda connection: connection.exec_driver_sql(statement).first() is None
+
+
+def drop_day(connection: Connection, day: date) -> bool:
+    """Drop it if it is empty and nobody is at it. Everybody waits for that lock, so it is asked for
+    no longer than a moment; False: another time.
+    """
+    name = name_of(day)
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{AT_MOST}'")
+    try:
+        with connection.begin_nested():
+            connection.exec_driver_sql("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE")
+    except DBAPIError as error:
+        if sqlstate(error) != LOCK_NOT_AVAILABLE:
+            raise
+        return False
+    if not is_empty(day)(connection):
+        return False
+    connection.exec_driver_sql(f"DROP TABLE {name}")
+    return True
+
+
+def dropping(day: date) -> Callable[[Connection], bool]:
+    """`drop_day` as the body of a transaction."""
+    return lambda connection: drop_day(connection, day)
 
 
 def name_of(day: date) -> str:

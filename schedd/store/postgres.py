@@ -49,6 +49,7 @@ from schedd.store.owner import HORIZON, PostgresOwnerStore
 from schedd.store.pauses import PostgresPauseStore
 from schedd.store.pools import PostgresPoolStore
 from schedd.store.recovery import PostgresRecoveryStore
+from schedd.store.retention_store import PostgresRetentionStore
 from schedd.store.unstarted import forget_expired
 from schedd.store.users import PostgresUserStore
 from schedkit import failpoints
@@ -242,6 +243,7 @@ class PostgresStore:
     notifications: PostgresNotificationStore = field(init=False)
     chains: PostgresChainStore = field(init=False)
     recovery: PostgresRecoveryStore = field(init=False)
+    retention: PostgresRetentionStore = field(init=False)
 
     def __post_init__(self) -> None:
         stores = {
@@ -258,6 +260,7 @@ class PostgresStore:
             "notifications": PostgresNotificationStore(self.database),
             "chains": PostgresChainStore(self.database),
             "recovery": PostgresRecoveryStore(self.database),
+            "retention": PostgresRetentionStore(self.database),
         }
         for name, store in stores.items():
             object.__setattr__(self, name, store)
@@ -280,9 +283,18 @@ class PostgresStore:
         made = [await self.database.call(partitions.making(day)) for day in missing]
         return sum(made)
 
+    async def drop_empty_days(self) -> int:
+        """Drop the partitions of past days that hold nothing any more; how many."""
+        dropped = 0
+        for day in await self.database.call(partitions.past_days):
+            if await self.database.call(partitions.is_empty(day)):
+                dropped += await self.database.call(partitions.dropping(day))
+        return dropped
+
     async def keep_house(self) -> None:
         """What the leader does now and then: coming partitions, and what is past its life away."""
         await self.ensure_partitions()
+        await self.drop_empty_days()
         await self.database.call(forget_expired)
         await self.database.call(pooling.forget_orphans)
         await self.database.call(chains.forget_orphans)

@@ -81,16 +81,17 @@ WHERE a.digest = b.digest AND a.incarnation = b.sender
 """
 
 OUTPUTS = """
-INSERT INTO outputs (run_id, token, scheduled_at, pieces)
+INSERT INTO outputs (run_id, token, scheduled_at, pieces, stored)
 SELECT * FROM unnest(%(runs)s::uuid[], %(tokens)s::bigint[], %(scheduled)s::timestamptz[],
-    %(values)s::bytea[]) ON CONFLICT DO NOTHING
+    %(values)s::bytea[], %(stored)s::bool[]) ON CONFLICT DO NOTHING
 """
 
 RESULTS = """
-INSERT INTO results (run_id, token, scheduled_at, payload)
+INSERT INTO results (run_id, token, scheduled_at, payload, stored)
 SELECT * FROM unnest(%(runs)s::uuid[], %(tokens)s::bigint[], %(scheduled)s::timestamptz[],
-    %(values)s::bytea[])
-ON CONFLICT (run_id) DO UPDATE SET token = EXCLUDED.token, payload = EXCLUDED.payload
+    %(values)s::bytea[], %(stored)s::bool[])
+ON CONFLICT (run_id) DO UPDATE SET token = EXCLUDED.token, payload = EXCLUDED.payload,
+    stored = EXCLUDED.stored
 """
 
 READ = """
@@ -180,10 +181,10 @@ def _write(
     dead = [report for report in written if report.dead and report.state is State.FAILED]
     if outputs:
         values = arrays.blobs(report.output for report in outputs)
-        connection.exec_driver_sql(OUTPUTS, _keys(outputs) | {"values": values})
+        connection.exec_driver_sql(OUTPUTS, _keys(outputs) | _stored(outputs) | {"values": values})
     if results:
         values = arrays.blobs(report.result for report in results)
-        connection.exec_driver_sql(RESULTS, _keys(results) | {"values": values})
+        connection.exec_driver_sql(RESULTS, _keys(results) | _stored(results) | {"values": values})
     if dead:
         columns = {
             "jobs": arrays.ids(jobs[report.key] for report in dead),
@@ -256,6 +257,10 @@ def _keys(reports: Sequence[Report]) -> dict[str, object]:
     return key_arguments([report.key for report in reports]) | {
         "tokens": arrays.numbers(report.token for report in reports)
     }
+
+
+def _stored(reports: Sequence[Report]) -> dict[str, object]:
+    return {"stored": arrays.flags(report.stored for report in reports)}
 
 
 def _refusal(report: Report) -> AuditEntry:

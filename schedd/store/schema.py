@@ -12,6 +12,7 @@ from sqlalchemy import (
     DateTime,
     Float,
     Integer,
+    Interval,
     LargeBinary,
     MetaData,
     SmallInteger,
@@ -52,6 +53,7 @@ jobs = Table(
     Column("paused_at", INSTANT),
     Column("deleted_at", INSTANT),
     Column("pool", Text),
+    Column("retention", Interval),
 )
 
 pools = Table(
@@ -260,6 +262,7 @@ outputs = Table(
     Column("token", BigInteger, primary_key=True),
     Column("scheduled_at", INSTANT, nullable=False),
     Column("pieces", LargeBinary, nullable=False),
+    Column("stored", Boolean, nullable=False),
 )
 
 results = Table(
@@ -269,6 +272,15 @@ results = Table(
     Column("token", BigInteger, nullable=False),
     Column("scheduled_at", INSTANT, nullable=False),
     Column("payload", LargeBinary, nullable=False),
+    Column("stored", Boolean, nullable=False),
+)
+
+unwanted = Table(
+    "unwanted",
+    metadata,
+    Column("place", Text, primary_key=True),
+    Column("shard", Integer, nullable=False),
+    Column("since", INSTANT, nullable=False),
 )
 
 dead_letters = Table(

@@ -68,6 +68,7 @@ WRONG: Final[Mapping[str, Mapping[str, Any]]] = {
     "kill_after": {**DAILY, "kill_after": "-1s"},
     "pause_after_failures": {**DAILY, "pause_after_failures": -1},
     "after": {"after": {"jobs": ["no-such-job"]}},
+    "retention": {**DAILY, "retention": "0s"},
     "shell": {**DAILY, "shell": {"argv": []}},
     "http": {**DAILY, "shell": None, "http": {"url": "gopher://example.org"}},
     "grpc": {**DAILY, "shell": None, "grpc": {"endpoint": "http://example.org"}},

@@ -304,13 +304,14 @@ async def test_a_cancelled_run_cancels_its_call(tmp_path: Path) -> None:
         await asyncio.wait_for(server.given_up.wait(), 10)
 
 
-async def test_64_kib_of_a_large_answer_are_kept_and_4_mib_are_too_much(tmp_path: Path) -> None:
+async def test_a_large_answer_goes_to_the_store_and_4_mib_are_too_much(tmp_path: Path) -> None:
     async with served() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
         stream = await member.attached()
         large = await call(stream, '{"letters":100000}', endpoint=server.endpoint)
         assert large.outcome == pb.Result.OUTCOME_SUCCEEDED
         assert not large.HasField("result")
-        assert len(large.output[0].data) == 64 * 1024
+        assert large.kept_result.problem == ""
+        assert large.kept_result.size > 100_000
         too_large = await call(stream, '{"letters":5000000}', endpoint=server.endpoint)
         assert too_large.reason == common_pb2.REASON_GRPC_STATUS
         assert "Received message larger than max" in too_large.error

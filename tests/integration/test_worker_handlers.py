@@ -58,7 +58,7 @@ async def never_mind(payload, ctx):
 
 @handler
 async def huge(payload, ctx):
-    return "x" * 70_000
+    return "x" * 17_000_000
 
 @handler
 def leaves(payload, ctx):

@@ -195,12 +195,25 @@ async def test_no_pattern_stalls_the_worker(tmp_path: Path) -> None:
         assert found.reason == common_pb2.REASON_HTTP_STATUS
 
 
-async def test_64_kib_of_a_large_answer_are_kept(tmp_path: Path) -> None:
+async def test_a_large_answer_goes_to_the_store(tmp_path: Path) -> None:
     async with target() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
         stream = await member.attached()
         result = await request(stream, url=server.url("/large"))
         assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
         assert not result.HasField("result")
+        assert not result.output
+        assert result.kept_result.problem == ""
+        assert result.kept_result.size > 64 * 1024
+
+
+async def test_of_an_answer_over_the_cap_64_kib_are_kept(tmp_path: Path) -> None:
+    config = f"{ALLOWED}\n[results]\nresult_mib = 0\n"
+    async with target() as server, cluster(tmp_path, config=config) as (member, _):
+        stream = await member.attached()
+        result = await request(stream, url=server.url("/large"))
+        assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
+        assert not result.HasField("result")
+        assert not result.HasField("kept_result")
         assert len(result.output[0].data) == 64 * 1024
 
 

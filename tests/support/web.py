@@ -14,6 +14,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -29,6 +30,7 @@ from schedd.owner.advances import Advances
 from schedd.owner.tails import Tails
 from schedd.owner.watchers import Watchers
 from schedd.owner.workers import Workers
+from schedd.result_objects import StoredObjects
 from schedd.rpc.nudges import Nudger
 from schedd.rpc.peers import Peers
 from schedd.store.database import Database
@@ -37,6 +39,7 @@ from schedd.telemetry import Telemetry
 from schedd.web.app import build
 from schedd.web.server import bound
 from schedkit.clock import utcnow
+from schedkit.objects.files import Files
 
 
 def member(name: str, **changes: Any) -> MemberView:
@@ -195,6 +198,7 @@ async def served(dsn: str) -> AsyncIterator[Web]:
         cluster=cluster,
         succession=NoSuccession(),
         checkup=NoCheckup(),
+        objects=StoredObjects(Files(Path("/nonexistent"))),
         version="0.1",
         cluster_id="told",
     )

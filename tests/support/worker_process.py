@@ -52,7 +52,7 @@ class WorkerProcess:
         """Start it; returns before it is attached."""
         self.home.mkdir(parents=True, exist_ok=True)
         file = self.home / "workerd.toml"
-        file.write_text(self.config)
+        file.write_text(self._settings())
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in self.flags.items()]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -62,6 +62,13 @@ class WorkerProcess:
                 stderr=log,
                 env={**os.environ, **self.environ},
             )
+
+    def _settings(self) -> str:
+        """The configuration, with a result store of its own if it names none."""
+        url = f'[results]\nurl = "{(self.home / "results").absolute().as_uri()}"\n'
+        if "[results]\n" not in self.config:
+            return f"{self.config}\n{url}"
+        return self.config if "\nurl =" in self.config else self.config.replace("[results]\n", url)
 
     def _moved(self) -> list[str]:
         if self.cgroup is None:

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from schedd.core.events import (
     AssignedRuns,
     Braked,
+    Deleted,
     Ended,
     Event,
     Fired,
@@ -25,6 +26,7 @@ from schedd.core.events import (
     NotificationsWait,
     Notified,
     Refused,
+    ResultStoreAway,
     RunsRescued,
     ShardsLost,
     StaleResult,
@@ -60,6 +62,8 @@ EVENTS: list[Event] = [
     Notified(Way.WEBHOOK, "HTTP 500", given_up=True),
     NotificationsExpired(Way.COMMAND, 812),
     NotificationsWait(3),
+    Deleted(runs=5, logs=2),
+    ResultStoreAway(),
 ]
 
 
@@ -81,6 +85,9 @@ def test_every_kind_of_event_is_counted() -> None:
         ("schedd_runs_fired_total", {}, 2),
         ("schedd_runs_folded_total", {}, 1),
         ("schedd_greater_tokens_seen_total", {}, 1),
+        ("schedd_retention_deleted_total", {"what": "run"}, 5),
+        ("schedd_retention_deleted_total", {"what": "log"}, 2),
+        ("schedd_result_store_failures_total", {}, 1),
         ("schedd_fire_lateness_seconds_count", {}, 2),
         ("schedd_runs_assigned_total", {}, 1),
         ("schedd_run_wait_seconds_sum", {}, 0.002),
@@ -170,7 +177,9 @@ def test_names_and_labels_keep_to_the_conventions() -> None:
         assert metric.documentation.endswith(".")
         assert not metric.name.endswith(("_ms", "_milliseconds", "_count"))
         labels = {label for sample in metric.samples for label in sample.labels}
-        assert labels <= {"state", "reason", "why", "step", "way", "le", "version"}, metric.name
+        assert labels <= {"state", "reason", "why", "step", "way", "what", "le", "version"}, (
+            metric.name
+        )
 
 
 def test_it_is_served_in_the_form_that_was_asked_for() -> None:

@@ -27,6 +27,7 @@ from workerd.core.ids import Key
 DONT_RETRY_CODE = 100
 """By this exit code a program says that another try is of no use."""
 MAX_RESULT = 64 * 1024
+"""Of what stands in a row; what is larger goes to the result store."""
 MAX_ERROR = 4 * 1024
 """Characters."""
 

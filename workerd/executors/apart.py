@@ -136,17 +136,17 @@ async def _heard(
     ours: socket.socket, order: parley.Frame, attempt: Attempt, child: Child
 ) -> Outcome | None:
     """Tell it what to do, and listen to the end. None: it never said how it ended."""
-    loop = asyncio.get_running_loop()
+    loop, most = asyncio.get_running_loop(), attempt.most_result
     try:
         await loop.sock_sendall(ours, order.encoded())
         while True:
-            kind, told, data = parley.sizes(await _read(loop, ours, parley.HEAD.size))
+            kind, told, data = parley.sizes(await _read(loop, ours, parley.HEAD.size), most)
             said = parley.frame(kind, await _read(loop, ours, told), await _read(loop, ours, data))
             attempt.beat()
             if said.kind == parley.PROGRESS:
                 attempt.progress(parley.progress_in(said))
             elif said.kind == parley.END:
-                return parley.end_in(said)
+                return parley.end_in(said, most)
             await asyncio.sleep(0)  # reading what is there already lets nobody else run
     except parley.Garbled as error:
         child.kill()
@@ -183,6 +183,7 @@ def _order(attempt: Attempt, modules: Sequence[str]) -> parley.Frame:
         "path": sys.path,
         "modules": [*modules],
         "handler": given.python.handler,
+        "most_result": attempt.most_result,
         "context": context,
         "json": None if payload is None else payload.json,
     }

@@ -21,7 +21,7 @@ from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.bounds import Bounds
 from workerd.core.ids import Key, RunId, Token
-from workerd.core.outcome import Cause, Content, Outcome
+from workerd.core.outcome import MAX_RESULT, Cause, Content, Outcome
 from workerd.tail import Tail
 
 T = TypeVar("T")
@@ -44,6 +44,8 @@ class Attempt:
     """To be told what it writes, by who can."""
     progress: Callable[[Progress], object] = lambda _: None
     """To be called, from any thread, when it says how far it is."""
+    most_result: int = MAX_RESULT
+    """Bytes that it may return."""
 
     @property
     def key(self) -> Key:

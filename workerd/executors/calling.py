@@ -53,8 +53,8 @@ def unfit(error: Exception) -> Outcome:
     return Outcome(Verdict.FAILED, Reason.DONT_RETRY, _sayable(str(error)))
 
 
-def returned(answer: object) -> Outcome:
-    """It returned this."""
+def returned(answer: object, most: int = MAX_RESULT) -> Outcome:
+    """It returned this, of at most so many bytes."""
     if answer is None:
         return Outcome(Verdict.SUCCEEDED)
     if isinstance(answer, bytes):
@@ -66,8 +66,8 @@ def returned(answer: object) -> Outcome:
         except (TypeError, ValueError, RecursionError) as error:
             wrong = f"its result isn't JSON: {error}"
             return Outcome(Verdict.FAILED, Reason.DONT_RETRY, wrong)
-    if len(content.data) > MAX_RESULT:
-        wrong = f"its result has {len(content.data)} bytes, more than {MAX_RESULT}"
+    if len(content.data) > most:
+        wrong = f"its result has {len(content.data)} bytes, more than {most}"
         return Outcome(Verdict.FAILED, Reason.DONT_RETRY, wrong)
     return Outcome(Verdict.SUCCEEDED, result=content)
 

@@ -12,7 +12,7 @@ Invariants
 - Nothing is sent twice, nothing is decompressed, no message of more than 4 MiB is taken.
 - What the connection fails by, before anything is sent, is told from what the service says: a
   limit of this worker's own gives the run back.
-- Of the answer up to 64 KiB are kept.
+- Of the answer of `JobHandler.Run` as much is kept as may be, of another method's up to 64 KiB.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ async def _job_handler(channel: grpc.aio.Channel, attempt: Attempt) -> Outcome:
         answer.ParseFromString(data)
     except DecodeError:
         return _failed("its answer is no RunResponse", Reason.EXCEPTION)
-    return judged(answer)
+    return judged(answer, attempt.most_result)
 
 
 def run_request(attempt: Attempt) -> job_handler_pb2.RunRequest:
@@ -185,7 +185,7 @@ def run_request(attempt: Attempt) -> job_handler_pb2.RunRequest:
     return request
 
 
-def judged(answer: job_handler_pb2.RunResponse) -> Outcome:
+def judged(answer: job_handler_pb2.RunResponse, most: int = KEEP) -> Outcome:
     """What `JobHandler.Run` says of its work."""
     if answer.dont_retry:
         error = answer.error or "it said that another attempt is of no use"
@@ -197,7 +197,7 @@ def judged(answer: job_handler_pb2.RunResponse) -> Outcome:
     if answer.result.WhichOneof("kind") is None:
         return Outcome(Verdict.SUCCEEDED)
     said = answer.result.WhichOneof("kind") == "json"
-    return _succeeded(payload_bytes(answer.result), json=said)
+    return _succeeded(payload_bytes(answer.result), json=said, most=most)
 
 
 async def _any_method(
@@ -214,8 +214,8 @@ async def _any_method(
         return Outcome(Verdict.SUCCEEDED, output=(_piece(told.encode(), stderr=True),))
     text = await method.answer(data)
     if text is None:
-        return _succeeded(data, json=False)
-    return _succeeded(text.encode(), json=True)
+        return _succeeded(data, json=False, most=attempt.most_result)
+    return _succeeded(text.encode(), json=True, most=attempt.most_result)
 
 
 async def _unary(channel: grpc.aio.Channel, path: str, request: bytes, attempt: Attempt) -> bytes:
@@ -289,8 +289,8 @@ def _wish(duration: Duration) -> timedelta:
     return timedelta(seconds=min(max(seconds, 0.0), LONGEST_WISH))
 
 
-def _succeeded(data: bytes, *, json: bool) -> Outcome:
-    if len(data) > KEEP:
+def _succeeded(data: bytes, *, json: bool, most: int) -> Outcome:
+    if len(data) > most:
         return Outcome(Verdict.SUCCEEDED, output=(_piece(data[:KEEP]),))
     return Outcome(Verdict.SUCCEEDED, result=Content(data, json=json and _is_json(data)))
 

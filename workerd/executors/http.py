@@ -2,7 +2,8 @@
 
 Invariants
 - Only allowed addresses are connected to, on each hop (targets).
-- At most 64 KiB of the answer are read and kept, as they came: nothing is decompressed.
+- Of an answer as much is read as may be kept, of one that is a failure 64 KiB; as it came: nothing
+  is decompressed. A pattern is looked for in the first 64 KiB.
 - Redirects are followed only when the job asks, at most `MAX_HOPS`, and never from https to http.
 - Nothing of the worker's surroundings is used: no proxy variables, no netrc, no cookies.
 - What is signed is signed for the first origin alone, and anew for each sending.
@@ -117,7 +118,7 @@ class Http:
                 answered.append(url)
                 onward = answer.headers.get("Location")
                 if not (action.follow_redirects and answer.status in _REDIRECTS and onward):
-                    return await _judged(answer, action, pattern)
+                    return await _judged(answer, action, pattern, attempt.most_result)
             target = url.join(URL(onward))
             if target.origin() != url.origin():
                 headers = {k: v for k, v in headers.items() if k.lower() not in _CREDENTIALS}
@@ -150,12 +151,11 @@ class Http:
 
 
 async def _judged(
-    answer: aiohttp.ClientResponse, action: job_pb2.HttpAction, pattern: Pattern
+    answer: aiohttp.ClientResponse, action: job_pb2.HttpAction, pattern: Pattern, most: int
 ) -> Outcome:
     data = bytearray()
-    while len(data) <= KEEP and (chunk := await answer.content.read(KEEP + 1 - len(data))):
-        data += chunk
-    kept, whole = bytes(data[:KEEP]), len(data) <= KEEP
+    await _read(answer, data, KEEP)
+    kept = bytes(data[:KEEP])
     output = (Piece(stderr=False, data=kept, offset=0, at=utcnow()),) if kept else ()
     expected = action.success_statuses
     if answer.status not in expected if expected else not 200 <= answer.status < 300:
@@ -170,8 +170,15 @@ async def _judged(
     if not pattern.found_in(kept):
         wrong = f"HTTP {answer.status}, but its body doesn't match {action.success_pattern!r}"
         return Outcome(Verdict.FAILED, Reason.HTTP_STATUS, wrong, answer.status, output=output)
-    result = _content(kept, answer.content_type) if whole and kept else None
+    await _read(answer, data, most)
+    result = _content(bytes(data), answer.content_type) if 0 < len(data) <= most else None
     return Outcome(Verdict.SUCCEEDED, result=result, output=() if result else output)
+
+
+async def _read(answer: aiohttp.ClientResponse, data: bytearray, most: int) -> None:
+    """So much of its body and, if there is more, one byte of that."""
+    while len(data) <= most and (chunk := await answer.content.read(most + 1 - len(data))):
+        data += chunk
 
 
 def _content(data: bytes, kind: str) -> Content:

@@ -25,7 +25,7 @@ from workerd.core.outcome import MAX_ERROR, MAX_RESULT, Content, Outcome, Reason
 HEAD: Final = struct.Struct("!cII")
 """Kind, and how long its object and its bytes are."""
 MOST: Final = 1024 * 1024
-"""Bytes of either. Names, paths and a payload of 256 KiB."""
+"""Bytes of either, unless a result may have more. Names, paths and a payload of 256 KiB."""
 EVERY: Final = 0.1
 """Seconds between two frames of a process that is at work."""
 
@@ -53,10 +53,10 @@ class Frame:
         return HEAD.pack(self.kind, len(told), len(self.data)) + told + self.data
 
 
-def sizes(head: bytes) -> tuple[bytes, int, int]:
-    """What a head says: kind, and both lengths. Raises Garbled."""
+def sizes(head: bytes, most: int = MOST) -> tuple[bytes, int, int]:
+    """What a head says: kind, and both lengths, of bytes at most `most`. Raises Garbled."""
     kind, told, data = HEAD.unpack(head)
-    if told > MOST or data > MOST:
+    if told > MOST or data > max(MOST, most):
         raise Garbled(f"a frame of {told + data} bytes")
     return kind, told, data
 
@@ -101,13 +101,13 @@ def told_end(outcome: Outcome) -> Frame:
     return Frame(END, told, b"" if result is None else result.data)
 
 
-def end_in(said: Frame) -> Outcome:
-    """How it ended, as it came. Raises Garbled."""
+def end_in(said: Frame, most: int = MAX_RESULT) -> Outcome:
+    """How it ended, as it came, with a result of at most so many bytes. Raises Garbled."""
     told, result = said.told, None
     if told.get("json") is not None:
         result = Content(said.data, json=bool(told["json"]))
     try:
-        if result is not None and (len(result.data) > MAX_RESULT or not _readable(result)):
+        if result is not None and (len(result.data) > most or not _readable(result)):
             raise Garbled("its result can't be kept")
         wait = told.get("retry_after")
         return Outcome(

@@ -5,7 +5,8 @@
 
 Invariants
 - It is started as `sessions` says, and stands in the journal.
-- Both output pipes are read whenever there is something, so a full pipe never hangs the child.
+- Both output pipes are read whenever there is something, so a full pipe never hangs the child; it
+  waits for seconds at most where the spool's disk can't keep up with what it writes.
 - A grandchild that keeps a pipe open delays the end by `GRACE` seconds at most.
 """
 
@@ -53,10 +54,11 @@ class Child:
         self._loop = asyncio.get_running_loop()
         self._exited: asyncio.Future[int] = self._loop.create_future()
         self._streams: list[_Stream] = []
+        self._tail = tail
         try:
             with contextlib.ExitStack() as ours:
                 out, err = (
-                    self._pipe(ours, Capture(stderr, Mask(program.secrets), tail.came))
+                    self._pipe(ours, Capture(stderr, Mask(program.secrets), tail.came), tail)
                     for stderr in (False, True)
                 )
                 self._process = sessions.start(program, key, out, err)
@@ -68,12 +70,12 @@ class Child:
                 stream.close()
             raise
 
-    def _pipe(self, ours: contextlib.ExitStack, capture: Capture) -> int:
+    def _pipe(self, ours: contextlib.ExitStack, capture: Capture, tail: Tail) -> int:
         """One more stream; the end for the program, to be closed with `ours`."""
         reading, writing = os.pipe()
         ours.callback(os.close, writing)
         try:
-            self._streams.append(_Stream(self._loop, reading, capture))
+            self._streams.append(_Stream(self._loop, reading, capture, tail))
         except OSError:
             os.close(reading)
             raise
@@ -120,6 +122,7 @@ class Child:
     async def output(self) -> tuple[Piece, ...]:
         """What is kept of both streams, after they closed or `GRACE` is over."""
         closed = [stream.closed for stream in self._streams]
+        await self._tail.room()
         _, waiting = await asyncio.wait(closed, timeout=_STRAGGLER)
         if waiting:
             self._sessions.kill(self.pid, self._key)
@@ -168,8 +171,12 @@ class Child:
 class _Stream:
     """One output pipe, read by the event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, capture: Capture) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, fd: int, capture: Capture, tail: Tail
+    ) -> None:
         self.capture = capture
+        self._tail = tail
+        self._resting: asyncio.Task[None] | None = None
         self.closed = loop.create_future()
         self._loop = loop
         self._fd = fd
@@ -183,10 +190,22 @@ class _Stream:
             return
         if data:
             self.capture.feed(data, utcnow())
+            if self._tail.full:
+                self._loop.remove_reader(self._fd)
+                self._resting = self._loop.create_task(self._rest(), name="a full recording")
         else:
             self.close()
 
+    async def _rest(self) -> None:
+        """What is read faster than the disk takes it waits in the pipe, for a moment."""
+        await self._tail.room()
+        self._resting = None
+        if not self.closed.done():
+            self._loop.add_reader(self._fd, self._read)
+
     def close(self) -> None:
+        if self._resting is not None:
+            self._resting.cancel()
         if not self.closed.done():
             self._loop.remove_reader(self._fd)
             os.close(self._fd)

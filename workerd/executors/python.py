@@ -69,7 +69,9 @@ class Caller:
             return _raised(error) if stop.cause is None else stopped(stop.cause)
         finally:
             context.cancel.set()
-        return returned(answer) if stop.cause is None else stopped(stop.cause)
+        if stop.cause is not None:
+            return stopped(stop.cause)
+        return returned(answer, attempt.most_result)
 
 
 class Python:

@@ -232,6 +232,8 @@ def result(session: Session, run_id: str) -> None:
         show_data(session, found.to_json(snake=session.output == "yaml"))
     else:
         following.print_result(found)
+    if found.problem:
+        click.get_current_context().exit(following.RUN_FAILED)
 
 
 @run.command()

@@ -25,7 +25,9 @@ from schedctl.dev.records import Folder, Kind, Part, State
 
 Say = Callable[[str], None]
 
-_OURS = re.compile(r"(etcd|postgres|m\d+|w\d+)(\.log|\.toml|\.new)?|cluster\.json|state\.json|lock")
+_OURS = re.compile(
+    r"(etcd|postgres|results|m\d+|w\d+)(\.log|\.toml|\.new)?|cluster\.json|state\.json|lock"
+)
 """What `reset` removes from a folder."""
 
 

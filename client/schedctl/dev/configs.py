@@ -22,19 +22,20 @@ def render(folder: Folder, state: State, part: Part, overrides: Sequence[Overrid
         BadOverride: one doesn't fit.
     """
     if part.kind is Kind.MEMBER:
-        config, target = _member(state, part), "schedd"
+        config, target = _member(folder, state, part), "schedd"
     else:
         config, target = _worker(folder, state, part), "workerd"
     config = apply(config, overrides, target)
     return to_toml(apply(config, overrides, part.name))
 
 
-def _member(state: State, part: Part) -> dict[str, Any]:
+def _member(folder: Folder, state: State, part: Part) -> dict[str, Any]:
     return {
         "name": part.name,
         "listen": {"grpc": part.address("grpc"), "http": part.address("http")},
         "etcd": {"endpoints": [etcd.address("client") for etcd in state.of(Kind.ETCD)]},
         "postgres": {"dsn": state.dsn},
+        "results": _results(folder),
     }
 
 
@@ -47,7 +48,12 @@ def _worker(folder: Folder, state: State, part: Part) -> dict[str, Any]:
         "drain_timeout": DRAIN_TIMEOUT,
         "allow_loopback": True,
         "listen": {"http": part.address("http")},
+        "results": _results(folder),
     }
+
+
+def _results(folder: Folder) -> dict[str, str]:
+    return {"url": folder.data("results").absolute().as_uri()}
 
 
 def to_toml(config: Mapping[str, Any]) -> str:

@@ -230,7 +230,7 @@ class Job(google.protobuf.message.Message):
     pause_after_failures; 3: exclude; 4: retry_on, fail_on, require, prefer, placement,
     start_deadline, run_timeout; 5: grpc, and its statuses in retry_on, fail_on; 6: pool, on_failure,
     on_recovery, on_dead_letter, on_late; 7: plugin, env_from and limits of python, broadcasts,
-    after. Set by the cluster.
+    after, retention. Set by the cluster.
     """
     priority: schedproto.v1.common_pb2.Priority.ValueType
     """-- Where and in which order --"""
@@ -350,7 +350,11 @@ class Job(google.protobuf.message.Message):
         """A run starts late, or not at all."""
 
     @property
-    def retention(self) -> google.protobuf.duration_pb2.Duration: ...
+    def retention(self) -> google.protobuf.duration_pb2.Duration:
+        """Its runs that have ended, with their logs and results, are deleted so long after their end; as
+        the cluster is set up if not given. Dead letters that wait stay.
+        """
+
     @property
     def paused_until(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """Its owner resumes it then; none: a person does."""

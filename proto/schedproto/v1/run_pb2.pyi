@@ -329,6 +329,7 @@ class LogPiece(google.protobuf.message.Message):
     AT_FIELD_NUMBER: builtins.int
     OMITTED_FIELD_NUMBER: builtins.int
     FENCING_TOKEN_FIELD_NUMBER: builtins.int
+    NOTE_FIELD_NUMBER: builtins.int
     stream: global___LogPiece.Stream.ValueType
     data: builtins.bytes
     """Bytes as the job wrote them, whatever they are."""
@@ -338,6 +339,8 @@ class LogPiece(google.protobuf.message.Message):
     """Bytes left out just before this piece (kept are the first and last 64 KiB)."""
     fencing_token: builtins.int
     """Of the attempt that wrote it, where a run is followed."""
+    note: builtins.str
+    """Instead of data: what is to be known of the log, such as why it isn't whole."""
     @property
     def at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     def __init__(
@@ -349,11 +352,49 @@ class LogPiece(google.protobuf.message.Message):
         at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         omitted: builtins.int = ...,
         fencing_token: builtins.int = ...,
+        note: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["at", b"at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["at", b"at", "data", b"data", "fencing_token", b"fencing_token", "offset", b"offset", "omitted", b"omitted", "stream", b"stream"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["at", b"at", "data", b"data", "fencing_token", b"fencing_token", "note", b"note", "offset", b"offset", "omitted", b"omitted", "stream", b"stream"]) -> None: ...
 
 global___LogPiece = LogPiece
+
+@typing.final
+class Kept(google.protobuf.message.Message):
+    """What the result store has of an attempt: its whole log, or what it returned."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SIZE_FIELD_NUMBER: builtins.int
+    SHA256_FIELD_NUMBER: builtins.int
+    FENCING_TOKEN_FIELD_NUMBER: builtins.int
+    PROBLEM_FIELD_NUMBER: builtins.int
+    OMITTED_FIELD_NUMBER: builtins.int
+    JSON_FIELD_NUMBER: builtins.int
+    size: builtins.int
+    """Bytes of it."""
+    sha256: builtins.bytes
+    fencing_token: builtins.int
+    """Of the attempt: part of its key."""
+    problem: builtins.str
+    """Why it isn't in the store; empty: it is."""
+    omitted: builtins.int
+    """Bytes of the log that are over what a worker keeps."""
+    json: builtins.bool
+    """A result is JSON text."""
+    def __init__(
+        self,
+        *,
+        size: builtins.int = ...,
+        sha256: builtins.bytes = ...,
+        fencing_token: builtins.int = ...,
+        problem: builtins.str = ...,
+        omitted: builtins.int = ...,
+        json: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["fencing_token", b"fencing_token", "json", b"json", "omitted", b"omitted", "problem", b"problem", "sha256", b"sha256", "size", b"size"]) -> None: ...
+
+global___Kept = Kept
 
 @typing.final
 class Output(google.protobuf.message.Message):
@@ -362,16 +403,49 @@ class Output(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PIECES_FIELD_NUMBER: builtins.int
+    LOG_FIELD_NUMBER: builtins.int
     @property
     def pieces(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LogPiece]: ...
+    @property
+    def log(self) -> global___Kept:
+        """The whole, where the pieces aren't."""
+
     def __init__(
         self,
         *,
         pieces: collections.abc.Iterable[global___LogPiece] | None = ...,
+        log: global___Kept | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["pieces", b"pieces"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["log", b"log"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["log", b"log", "pieces", b"pieces"]) -> None: ...
 
 global___Output = Output
+
+@typing.final
+class StoredResult(google.protobuf.message.Message):
+    """What a run returned, as it is stored: a Payload, or where it is instead."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JSON_FIELD_NUMBER: builtins.int
+    RAW_FIELD_NUMBER: builtins.int
+    KEPT_FIELD_NUMBER: builtins.int
+    json: builtins.str
+    raw: builtins.bytes
+    @property
+    def kept(self) -> global___Kept: ...
+    def __init__(
+        self,
+        *,
+        json: builtins.str = ...,
+        raw: builtins.bytes = ...,
+        kept: global___Kept | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["json", b"json", "kept", b"kept", "kind", b"kind", "raw", b"raw"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["json", b"json", "kept", b"kept", "kind", b"kind", "raw", b"raw"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["json", "raw"] | None: ...
+
+global___StoredResult = StoredResult
 
 @typing.final
 class RunResult(google.protobuf.message.Message):
@@ -381,12 +455,21 @@ class RunResult(google.protobuf.message.Message):
     RESULT_FIELD_NUMBER: builtins.int
     SIZE_FIELD_NUMBER: builtins.int
     SHA256_FIELD_NUMBER: builtins.int
+    STORED_FIELD_NUMBER: builtins.int
+    PROBLEM_FIELD_NUMBER: builtins.int
+    JSON_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     size: builtins.int
     sha256: builtins.str
+    stored: builtins.bool
+    """It is in the result store."""
+    problem: builtins.str
+    """Why it was too large for a row and isn't in the store; empty: it can be had."""
+    json: builtins.bool
+    """It is JSON text."""
     @property
     def result(self) -> schedproto.v1.common_pb2.Payload:
-        """What the handler returned, or the body; at most 64 KiB."""
+        """What the handler returned, or the body, up to 64 KiB; what is larger ReadResult gives."""
 
     def __init__(
         self,
@@ -395,11 +478,33 @@ class RunResult(google.protobuf.message.Message):
         result: schedproto.v1.common_pb2.Payload | None = ...,
         size: builtins.int = ...,
         sha256: builtins.str = ...,
+        stored: builtins.bool = ...,
+        problem: builtins.str = ...,
+        json: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["result", b"result"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["result", b"result", "run_id", b"run_id", "sha256", b"sha256", "size", b"size"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["json", b"json", "problem", b"problem", "result", b"result", "run_id", b"run_id", "sha256", b"sha256", "size", b"size", "stored", b"stored"]) -> None: ...
 
 global___RunResult = RunResult
+
+@typing.final
+class ResultPiece(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: builtins.int
+    DATA_FIELD_NUMBER: builtins.int
+    offset: builtins.int
+    """Where `data` begins."""
+    data: builtins.bytes
+    def __init__(
+        self,
+        *,
+        offset: builtins.int = ...,
+        data: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["data", b"data", "offset", b"offset"]) -> None: ...
+
+global___ResultPiece = ResultPiece
 
 @typing.final
 class DeadLetter(google.protobuf.message.Message):

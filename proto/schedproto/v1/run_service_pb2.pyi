@@ -276,6 +276,21 @@ class GetRunResultRequest(google.protobuf.message.Message):
 global___GetRunResultRequest = GetRunResultRequest
 
 @typing.final
+class ReadResultRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["run_id", b"run_id"]) -> None: ...
+
+global___ReadResultRequest = ReadResultRequest
+
+@typing.final
 class ReadLogsRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -75,6 +75,11 @@ class RunServiceStub(object):
                 request_serializer=schedproto_dot_v1_dot_run__service__pb2.GetRunResultRequest.SerializeToString,
                 response_deserializer=schedproto_dot_v1_dot_run__pb2.RunResult.FromString,
                 _registered_method=True)
+        self.ReadResult = channel.unary_stream(
+                '/schedd.v1.RunService/ReadResult',
+                request_serializer=schedproto_dot_v1_dot_run__service__pb2.ReadResultRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_run__pb2.ResultPiece.FromString,
+                _registered_method=True)
         self.ReadLogs = channel.unary_stream(
                 '/schedd.v1.RunService/ReadLogs',
                 request_serializer=schedproto_dot_v1_dot_run__service__pb2.ReadLogsRequest.SerializeToString,
@@ -187,8 +192,16 @@ class RunServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadResult(self, request, context):
+        """What a run returned, of whatever size; the SHA-256 of GetRunResult is of all of it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReadLogs(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """The whole log where the result store has it, else the first and last 64 KiB of each stream.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -300,6 +313,11 @@ def add_RunServiceServicer_to_server(servicer, server):
                     servicer.GetRunResult,
                     request_deserializer=schedproto_dot_v1_dot_run__service__pb2.GetRunResultRequest.FromString,
                     response_serializer=schedproto_dot_v1_dot_run__pb2.RunResult.SerializeToString,
+            ),
+            'ReadResult': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadResult,
+                    request_deserializer=schedproto_dot_v1_dot_run__service__pb2.ReadResultRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_run__pb2.ResultPiece.SerializeToString,
             ),
             'ReadLogs': grpc.unary_stream_rpc_method_handler(
                     servicer.ReadLogs,
@@ -573,6 +591,33 @@ class RunService(object):
             '/schedd.v1.RunService/GetRunResult',
             schedproto_dot_v1_dot_run__service__pb2.GetRunResultRequest.SerializeToString,
             schedproto_dot_v1_dot_run__pb2.RunResult.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadResult(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/schedd.v1.RunService/ReadResult',
+            schedproto_dot_v1_dot_run__service__pb2.ReadResultRequest.SerializeToString,
+            schedproto_dot_v1_dot_run__pb2.ResultPiece.FromString,
             options,
             channel_credentials,
             insecure,

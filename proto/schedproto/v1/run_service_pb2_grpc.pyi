@@ -65,10 +65,17 @@ class RunServiceStub:
         schedproto.v1.run_pb2.RunResult,
     ]
 
+    ReadResult: grpc.UnaryStreamMultiCallable[
+        schedproto.v1.run_service_pb2.ReadResultRequest,
+        schedproto.v1.run_pb2.ResultPiece,
+    ]
+    """What a run returned, of whatever size; the SHA-256 of GetRunResult is of all of it."""
+
     ReadLogs: grpc.UnaryStreamMultiCallable[
         schedproto.v1.run_service_pb2.ReadLogsRequest,
         schedproto.v1.run_pb2.LogPiece,
     ]
+    """The whole log where the result store has it, else the first and last 64 KiB of each stream."""
 
     ExplainRun: grpc.UnaryUnaryMultiCallable[
         schedproto.v1.run_service_pb2.ExplainRunRequest,
@@ -171,10 +178,17 @@ class RunServiceAsyncStub:
         schedproto.v1.run_pb2.RunResult,
     ]
 
+    ReadResult: grpc.aio.UnaryStreamMultiCallable[
+        schedproto.v1.run_service_pb2.ReadResultRequest,
+        schedproto.v1.run_pb2.ResultPiece,
+    ]
+    """What a run returned, of whatever size; the SHA-256 of GetRunResult is of all of it."""
+
     ReadLogs: grpc.aio.UnaryStreamMultiCallable[
         schedproto.v1.run_service_pb2.ReadLogsRequest,
         schedproto.v1.run_pb2.LogPiece,
     ]
+    """The whole log where the result store has it, else the first and last 64 KiB of each stream."""
 
     ExplainRun: grpc.aio.UnaryUnaryMultiCallable[
         schedproto.v1.run_service_pb2.ExplainRunRequest,
@@ -294,11 +308,20 @@ class RunServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[schedproto.v1.run_pb2.RunResult, collections.abc.Awaitable[schedproto.v1.run_pb2.RunResult]]: ...
 
     @abc.abstractmethod
+    def ReadResult(
+        self,
+        request: schedproto.v1.run_service_pb2.ReadResultRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[schedproto.v1.run_pb2.ResultPiece], collections.abc.AsyncIterator[schedproto.v1.run_pb2.ResultPiece]]:
+        """What a run returned, of whatever size; the SHA-256 of GetRunResult is of all of it."""
+
+    @abc.abstractmethod
     def ReadLogs(
         self,
         request: schedproto.v1.run_service_pb2.ReadLogsRequest,
         context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[schedproto.v1.run_pb2.LogPiece], collections.abc.AsyncIterator[schedproto.v1.run_pb2.LogPiece]]: ...
+    ) -> typing.Union[collections.abc.Iterator[schedproto.v1.run_pb2.LogPiece], collections.abc.AsyncIterator[schedproto.v1.run_pb2.LogPiece]]:
+        """The whole log where the result store has it, else the first and last 64 KiB of each stream."""
 
     @abc.abstractmethod
     def ExplainRun(

@@ -398,6 +398,8 @@ class Result(google.protobuf.message.Message):
     RESULT_FIELD_NUMBER: builtins.int
     OUTPUT_FIELD_NUMBER: builtins.int
     RETRY_AFTER_FIELD_NUMBER: builtins.int
+    LOG_FIELD_NUMBER: builtins.int
+    KEPT_RESULT_FIELD_NUMBER: builtins.int
     worker: builtins.str
     incarnation: builtins.str
     """The incarnation that ran it, whichever one sends it."""
@@ -425,6 +427,14 @@ class Result(google.protobuf.message.Message):
     def retry_after(self) -> google.protobuf.duration_pb2.Duration:
         """The job's own wish before the next attempt."""
 
+    @property
+    def log(self) -> schedproto.v1.run_pb2.Kept:
+        """The whole log, where `output` isn't."""
+
+    @property
+    def kept_result(self) -> schedproto.v1.run_pb2.Kept:
+        """Instead of `result`: what was too large for it."""
+
     def __init__(
         self,
         *,
@@ -441,9 +451,11 @@ class Result(google.protobuf.message.Message):
         result: schedproto.v1.common_pb2.Payload | None = ...,
         output: collections.abc.Iterable[schedproto.v1.run_pb2.LogPiece] | None = ...,
         retry_after: google.protobuf.duration_pb2.Duration | None = ...,
+        log: schedproto.v1.run_pb2.Kept | None = ...,
+        kept_result: schedproto.v1.run_pb2.Kept | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "exit_code", b"exit_code", "finished_at", b"finished_at", "key", b"key", "result", b"result", "retry_after", b"retry_after", "started_at", b"started_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "digest", b"digest", "error", b"error", "exit_code", b"exit_code", "finished_at", b"finished_at", "incarnation", b"incarnation", "key", b"key", "outcome", b"outcome", "output", b"output", "reason", b"reason", "result", b"result", "retry_after", b"retry_after", "started_at", b"started_at", "worker", b"worker"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "exit_code", b"exit_code", "finished_at", b"finished_at", "kept_result", b"kept_result", "key", b"key", "log", b"log", "result", b"result", "retry_after", b"retry_after", "started_at", b"started_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "digest", b"digest", "error", b"error", "exit_code", b"exit_code", "finished_at", b"finished_at", "incarnation", b"incarnation", "kept_result", b"kept_result", "key", b"key", "log", b"log", "outcome", b"outcome", "output", b"output", "reason", b"reason", "result", b"result", "retry_after", b"retry_after", "started_at", b"started_at", "worker", b"worker"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_exit_code", b"_exit_code"]) -> typing.Literal["exit_code"] | None: ...
 
 global___Result = Result

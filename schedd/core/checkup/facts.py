@@ -125,6 +125,8 @@ class Facts:
     pause: Pause | None = None
     members: tuple[MemberFacts, ...] = ()
     workers: tuple[WorkerFacts, ...] = field(default=())
+    results_away: str = ""
+    """Why the result store didn't answer the asking member."""
     twins: tuple[AuditEntry, ...] = ()
     """Daemons that were turned away of late, for another serves under their name; newest first."""
     trusted: bool = True

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,9 @@ from schedd.owner.advances import Advances
 from schedd.owner.tails import Tails
 from schedd.owner.watchers import Watchers
 from schedd.owner.workers import Workers
+from schedd.result_objects import StoredObjects
 from schedkit.clock import utcnow
+from schedkit.objects.files import Files
 from support.store import World
 
 
@@ -138,7 +141,7 @@ class Api:
 
 
 @pytest.fixture
-async def api(dsn: str) -> AsyncIterator[Api]:
+async def api(dsn: str, tmp_path: Path) -> AsyncIterator[Api]:
     async with World.at(dsn) as world:
         member = await world.member()
         clock, nudged, lines, cluster = MovedClock(), Nudged(), Lines(), Told()
@@ -161,6 +164,7 @@ async def api(dsn: str) -> AsyncIterator[Api]:
             cluster=cluster,
             succession=cluster,
             checkup=cluster,
+            objects=StoredObjects(Files(tmp_path / "results")),
             version="test",
             cluster_id="test",
         )

@@ -1,5 +1,6 @@
 """How far an attempt's output was given out."""
 
+from collections.abc import AsyncIterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -8,10 +9,14 @@ from typing import Any, cast
 import pytest
 
 from schedd.api import logs
+from schedd.api.errors import FailedPrecondition
 from schedd.api.logs import Reached
 from schedd.core.ids import RunId, Token
 from schedd.core.lifecycle import State
 from schedd.owner.watchers import Watchers
+from schedkit.objects import NoSuchObject, StoreAway
+from schedkit.objects.frames import framed
+from schedkit.objects.reading import Damaged
 from schedproto.v1 import run_pb2
 from support.runs import run
 
@@ -69,7 +74,8 @@ class Rows:
 
     async def get_run(self, _run_id: RunId) -> Any:
         state, token = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
-        return SimpleNamespace(run=run(1, state=state, token=Token(token)))
+        found = run(1, state=state, token=Token(token))
+        return SimpleNamespace(run=found, namespace="default")
 
     async def attempts(self, _run_id: RunId) -> list[Any]:
         return [SimpleNamespace(token=Token(token)) for token in sorted(self.stored)]
@@ -118,3 +124,86 @@ async def test_one_attempt_alone_is_followed_to_its_own_end(
     monkeypatch.setattr(logs, "LOOK_EVERY", 0.01)
     assert await followed([(State.RUNNING, 2), (State.RUNNING, 3)], asked=2) == b"two "
     assert await followed([(State.RUNNING, 3)], asked=1) == b"one "
+
+
+HEAD, TAIL = b"h" * 10, b"t" * 10
+WHOLE = HEAD + b"m" * 20 + TAIL
+
+
+class Objects:
+    """What the result store has, or raises."""
+
+    def __init__(self, content: bytes | Exception) -> None:
+        self.content = content
+
+    async def parts(self, _key: str, _size: int, _sha256: bytes) -> AsyncIterator[bytes]:
+        if isinstance(self.content, Exception):
+            raise self.content
+        for at in range(0, len(self.content), 7):
+            yield self.content[at : at + 7]
+
+
+async def read(
+    content: bytes | Exception = b"", *, given: int = 0, **log: Any
+) -> list[tuple[str, bytes, int]]:
+    """What is told of a log whose ends are inline, after so many bytes of it were given out."""
+    tail = piece(TAIL, 30)
+    tail.omitted = 20
+    output = run_pb2.Output(pieces=[piece(HEAD, 0), tail], log=run_pb2.Kept(**log))
+
+    async def stored(_run: RunId, _token: Token | None) -> bytes:
+        return output.SerializeToString()
+
+    services = SimpleNamespace(store=SimpleNamespace(output=stored), objects=Objects(content))
+    reach = Reached(Token(7))
+    if given:
+        reach.beyond(piece(WHOLE[:given], 0))
+    run_id = run(1).key.run_id
+    told = logs.kept(cast("Any", services), "default", run_id, Token(7), reach)
+    return [(one.note, one.data, one.omitted) async for one in told]
+
+
+def framed_log(data: bytes) -> bytes:
+    pieces = [piece(data[at : at + 8], at) for at in range(0, len(data), 8)]
+    return b"".join(framed(one.SerializeToString()) for one in pieces)
+
+
+async def test_the_whole_log_comes_from_the_store_and_nothing_twice() -> None:
+    for given in (0, 5, 25):
+        told = await read(framed_log(WHOLE), given=given)
+        assert b"".join(data for _, data, _ in told) == WHOLE[given:]
+        assert not any(note or omitted for note, _, omitted in told)
+
+
+async def test_a_store_is_not_asked_for_what_was_given_out() -> None:
+    assert await read(AssertionError("it was asked"), given=len(WHOLE)) == []
+
+
+async def test_what_is_over_the_cap_is_told_and_the_end_comes_from_inline() -> None:
+    told = await read(framed_log(WHOLE[:16]), omitted=24)
+    assert b"".join(data for _, data, _ in told) == WHOLE[:16] + TAIL
+    assert "24 bytes are over" in told[2][0]
+    assert told[-1] == ("", TAIL, 14)
+
+
+@pytest.mark.parametrize(
+    ("content", "log", "note"),
+    [
+        (b"", {"problem": "away"}, "isn't kept: away"),
+        (NoSuchObject("default/1/log"), {}, "results.url"),
+        (StoreAway("connection refused"), {}, "can't be read: connection refused"),
+    ],
+)
+async def test_where_the_store_hasnt_it_the_ends_are_told_and_why(
+    content: bytes | Exception, log: dict[str, Any], note: str
+) -> None:
+    [(why, *_), head, tail] = await read(content, **log)
+    assert note in why
+    assert (head, tail) == (("", HEAD, 0), ("", TAIL, 20))
+
+
+@pytest.mark.parametrize("content", [Damaged("changed"), b"\xff" * 40, framed(b"\xff" * 9)])
+async def test_what_isnt_what_was_stored_is_an_error(content: bytes | Exception) -> None:
+    with pytest.raises(FailedPrecondition) as told:
+        await read(content)
+    assert told.value.reason == "OBJECT_DAMAGED"

@@ -39,7 +39,9 @@ def checkup(tls: TLS | None) -> Checkup:
     identity = Identity("m1", "m1:7420", "m1:7421", version="1.0", tzdata="2026a")
     member = SimpleNamespace(identity=identity, cluster=SimpleNamespace(trusted=lambda: True))
     nobody = cast("Any", None)
-    return Checkup(nobody, nobody, cast("Any", Clock()), cast("Any", member), nobody, nobody, tls)
+    return Checkup(
+        nobody, nobody, cast("Any", Clock()), cast("Any", member), nobody, nobody, tls, nobody
+    )
 
 
 def test_it_says_both_of_its_clocks_and_whether_it_may_act() -> None:

@@ -19,6 +19,8 @@ async def test_what_a_tenure_held_goes_with_it_and_waits_for_no_look_through_all
         for name in ("store", "catalogue", "workers", "leases", "collect", "watchers", "clock")
     }
     parts |= {"outbox": MagicMock(), "sender": MagicMock(), "chains": MagicMock()}
+    parts |= {"outbox": MagicMock(), "sender": MagicMock(), "old": MagicMock()}
+    parts |= {"objects": MagicMock()}
     parts["leases"].ttl = 3.0
     owner = Owner(**parts, brake=MagicMock(), emit=lambda _event: None)
     live = cast("LiveTenure", MagicMock(ownership=owning(0)))

@@ -67,10 +67,11 @@ def test_a_member_is_told_its_stores_and_its_addresses() -> None:
         "listen": {"grpc": "127.0.0.1:11004", "http": "127.0.0.1:11005"},
         "etcd": {"endpoints": ["127.0.0.1:11001"]},
         "postgres": {"dsn": "postgresql://schedd@127.0.0.1:11003/schedd"},
+        "results": {"url": "file:///d/results"},
     }
 
 
-def test_a_worker_is_told_every_member_and_nothing_of_the_stores() -> None:
+def test_a_worker_is_told_every_member_and_of_no_store_but_that_of_results() -> None:
     assert rendered("w1") == {
         "name": "w1",
         "endpoints": ["127.0.0.1:11004", "127.0.0.1:11006"],
@@ -79,6 +80,7 @@ def test_a_worker_is_told_every_member_and_nothing_of_the_stores() -> None:
         "drain_timeout": "10s",
         "allow_loopback": True,
         "listen": {"http": "127.0.0.1:11008"},
+        "results": {"url": "file:///d/results"},
     }
 
 

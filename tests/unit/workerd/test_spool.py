@@ -15,6 +15,7 @@ from support.wait import PATIENCE, wait_until_async
 from workerd.core.ids import Address
 from workerd.courier import Courier
 from workerd.spool import Spool
+from workerd.wire import key_of
 
 
 def result(run: str) -> pb.Result:
@@ -203,3 +204,53 @@ def test_what_was_half_written_is_no_batch(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     (tmp_path / "000000000009.results.new").write_bytes(b"half")
     assert spool.load() == []
+
+
+async def test_an_end_that_is_held_back_is_on_disk_and_sent_in_the_words_it_is_released_with(
+    tmp_path: Path,
+) -> None:
+    """W2: what is told of it may wait for the result store; the end itself is safe."""
+    spool, sent = Spool(tmp_path), list[pb.Result]()
+
+    class Hearing:
+        address = Address("m1:7420")
+
+        def send_result(self, result: pb.Result) -> None:
+            sent.append(result)
+
+    def files() -> list[Path]:
+        return [*tmp_path.glob("*.results")]
+
+    courier = Courier(spool, lambda _key, _verdict: None)
+    courier.attached(Hearing())
+    spooling = asyncio.create_task(courier.keep_spooling())
+    held, told = result("a"), result("a")
+    held.log.problem, told.log.size = "not yet", 5
+    courier.put(held, None, held=True)
+    [first] = await wait_until_async(files, PATIENCE, "it to be on disk")
+    courier.again(key_of(held.key))
+    assert [*courier.results()] == [held]
+    assert not sent
+    courier.release(told)
+    await wait_until_async(lambda: sent, PATIENCE, "it to be sent")
+    assert sent == [told]
+    await wait_until_async(lambda: not first.exists(), PATIENCE, "the first copy to go")
+    assert [each for _, batch in spool.load() for each in batch] == [told]
+    spooling.cancel()
+
+
+async def test_of_two_copies_the_later_is_told_at_the_next_start(tmp_path: Path) -> None:
+    """W2: who died between two copies knew more when it wrote the second."""
+    spool = Spool(tmp_path)
+    first, second = result("a"), result("a")
+    second.log.size = 5
+    files = [spool.write([first]), spool.write([second])]
+    spool.close()
+    courier = Courier(Spool(tmp_path), lambda _key, _verdict: None)
+    courier.load()
+    assert [*courier.results()] == [second]
+    spooling = asyncio.create_task(courier.keep_spooling())
+    courier.acknowledge([])
+    await wait_until_async(lambda: not files[0].exists(), PATIENCE, "the first copy to go")
+    assert files[1].exists()
+    spooling.cancel()

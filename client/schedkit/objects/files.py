@@ -1,0 +1,144 @@
+"""Objects as files below one folder, shared by all daemons that name it.
+
+Invariants
+- Nothing outside of the folder is ever opened: each step down is taken from the folder before it,
+  and never through a symbolic link, wherever somebody has put one.
+- A file is written beside its place under another name, synced, and put there by a rename.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from schedkit.objects import NoSuchObject, StoreAway, checked, checked_place
+
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_MODE_OF_FOLDERS: Final = 0o750
+_MODE_OF_FILES: Final = 0o640
+
+
+class Files:
+    """A store in a folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def put(self, key: str, source: Path) -> None:
+        """Copy the file to its place."""
+        *folders, name = checked(key).split("/")
+        fresh = f".{uuid.uuid4().hex}"
+        with _away(f"{key} can't be written"):
+            self._root.mkdir(_MODE_OF_FOLDERS, parents=True, exist_ok=True)
+            with self._folder(folders, make=True) as folder:
+                try:
+                    target = os.open(fresh, _WRITE, _MODE_OF_FILES, dir_fd=folder)
+                    with os.fdopen(target, "wb") as file, source.open("rb") as content:
+                        shutil.copyfileobj(content, file, 1 << 20)
+                        file.flush()
+                        os.fsync(file.fileno())
+                    os.rename(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
+                except OSError:
+                    with contextlib.suppress(OSError):
+                        os.unlink(fresh, dir_fd=folder)
+                    raise
+                os.fsync(folder)
+
+    def read(self, key: str, start: int, length: int) -> bytes:
+        """A part of it."""
+        *folders, name = checked(key).split("/")
+        try:
+            with _away(f"{key} can't be read"), self._folder(folders) as folder:
+                file = os.open(name, _READ, dir_fd=folder)
+                try:
+                    if not stat.S_ISREG(os.fstat(file).st_mode):
+                        raise StoreAway(f"{key} is no file")
+                    return _pread(file, start, length)
+                finally:
+                    os.close(file)
+        except FileNotFoundError:
+            raise NoSuchObject(key) from None
+
+    def remove(self, place: str) -> None:
+        """One file, or a folder with all that is in it; and the folders that are empty then."""
+        *folders, name = checked_place(place).removesuffix("/").split("/")
+        try:
+            with _away(f"{place} can't be removed"), self._folder(folders) as folder:
+                if place.endswith("/"):
+                    _remove_tree(folder, name)
+                else:
+                    os.unlink(name, dir_fd=folder)
+        except FileNotFoundError:
+            pass
+        for depth in range(len(folders), 1, -1):
+            self._remove_empty(folders[:depth])
+
+    def check(self) -> None:
+        """Its folder is there, or could be made."""
+        with _away("its folder can't be used"):
+            self._root.mkdir(_MODE_OF_FOLDERS, parents=True, exist_ok=True)
+            if not os.access(self._root, os.R_OK | os.W_OK | os.X_OK):
+                raise StoreAway(f"{self._root} may not be read and written")
+
+    def _remove_empty(self, folders: Sequence[str]) -> None:
+        with contextlib.suppress(OSError, StoreAway), self._folder(folders[:-1]) as above:
+            os.rmdir(folders[-1], dir_fd=above)
+
+    @contextlib.contextmanager
+    def _folder(self, folders: Sequence[str], *, make: bool = False) -> Iterator[int]:
+        """A descriptor of the folder, reached step by step."""
+        here = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for name in folders:
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(name, _MODE_OF_FOLDERS, dir_fd=here)
+                below = os.open(name, _FOLDER, dir_fd=here)
+                os.close(here)
+                here = below
+            yield here
+        finally:
+            os.close(here)
+
+
+def _pread(file: int, start: int, length: int) -> bytes:
+    parts: list[bytes] = []
+    while length > 0 and (part := os.pread(file, length, start)):
+        parts.append(part)
+        start, length = start + len(part), length - len(part)
+    return b"".join(parts)
+
+
+def _remove_tree(above: int, name: str) -> None:
+    """Whatever this is; a link itself, never what it leads to."""
+    try:
+        folder = os.open(name, _FOLDER, dir_fd=above)
+    except NotADirectoryError:
+        os.unlink(name, dir_fd=above)
+        return
+    try:
+        for each in os.listdir(folder):  # noqa: PTH208 - of a descriptor
+            with contextlib.suppress(FileNotFoundError):
+                _remove_tree(folder, each)
+    finally:
+        os.close(folder)
+    os.rmdir(name, dir_fd=above)
+
+
+@contextlib.contextmanager
+def _away(what: str) -> Iterator[None]:
+    """What the disk says, as what it means; that something isn't there stays what it is."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StoreAway(f"{what}: {error.strerror or error}") from error

@@ -1,0 +1,38 @@
+"""An object from its beginning to its end, in parts, compared with what is known of it.
+
+size and SHA-256 from the database ─→ parts ─→ the last one is given when all of it is right
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Final
+
+from schedkit.errors import ScheddError
+from schedkit.objects import Objects
+
+PART: Final = 256 * 1024
+
+
+class Damaged(ScheddError):
+    """What is in the store isn't what was put there."""
+
+
+def parts(objects: Objects, key: str, size: int, sha256: bytes) -> Iterator[bytes]:
+    """All of it, a part at a time.
+
+    Raises:
+        NoSuchObject, StoreAway: as of `Objects.read`.
+        Damaged: told before the last part is given.
+    """
+    digest, at = hashlib.sha256(), 0
+    while at < size:
+        part = objects.read(key, at, min(PART, size - at))
+        digest.update(part)
+        at += len(part)
+        if not part or (at == size and digest.digest() != sha256):
+            break
+        yield part
+    if at < size or digest.digest() != sha256:
+        raise Damaged(f"{key} isn't what was stored: its size or its SHA-256 differs")

@@ -1,0 +1,169 @@
+"""What isn't kept any more, deleted by the owner of its shard: runs, logs, and their objects.
+
+    a sweep:  old rows, a page at a time ─→ judged ─→ deleted, fenced
+              jobs with a retention of their own ─→ their old runs ─→ deleted, fenced
+              old logs, a page at a time ─→ judged ─→ deleted, fenced
+              objects whose rows are gone ─→ removed from the result store ─→ settled, fenced
+    then it rests
+
+A page takes its time, and four times as long is waited until the next: what is due goes before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from schedd.core.events import Deleted, Emit
+from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.model import RunKey
+from schedd.core.records import Unwanted
+from schedd.core.retention import EndedRun, Retention, is_over, log_is_over
+from schedd.owner.board import Board
+from schedd.owner.transact import Transactor
+from schedd.ports import ClusterClock, ResultObjects, RetentionStore
+from schedkit.clock import boottime
+from schedkit.tasks import Loop
+
+PAGE: Final = 500
+JOBS: Final = 1_000
+OBJECTS: Final = 100
+SHARE: Final = 4
+"""So many times as long as a page took is waited until the next."""
+BETWEEN: Final = (0.02, 5.0)
+"""Seconds, at least and at most."""
+SWEEP_EVERY: Final = (2.0, 600.0)
+"""Seconds, at least and at most; between them a tenth of the shortest retention."""
+
+_FIRST: Final = UUID(int=0)
+_BEGINNING: Final = RunKey(datetime.fromisoformat("0001-01-02T00:00:00+00:00"), RunId(_FIRST))
+
+
+class Retaining:
+    """The loop that deletes what isn't kept any more."""
+
+    def __init__(
+        self,
+        board: Board,
+        store: RetentionStore,
+        objects: ResultObjects,
+        transactor: Transactor,
+        clock: ClusterClock,
+        retention: Retention,
+        emit: Emit,
+    ) -> None:
+        self._board = board
+        self._store = store
+        self._objects = objects
+        self._transactor = transactor
+        self._clock = clock
+        self._retention = retention
+        self._emit = emit
+        self._sweep: AsyncIterator[None] | None = None
+        least, most = SWEEP_EVERY
+        self._every = min(most, max(least, retention.shortest.total_seconds() / 10))
+        self.loop = Loop("retention", self.step, interval=self._every)
+
+    async def step(self) -> float:
+        """One page; seconds until the next, or until the next sweep."""
+        began = boottime()
+        sweep = self._sweep = self._sweep or self._pages()
+        try:
+            await anext(sweep)
+        except StopAsyncIteration:
+            self._sweep = None
+            return self._every
+        except BaseException:
+            self._sweep = None  # a generator that raised is over
+            raise
+        least, most = BETWEEN
+        return min(most, max(least, SHARE * (boottime() - began)))
+
+    async def _pages(self) -> AsyncIterator[None]:
+        """Each step does one page."""
+        async for _ in self._by_key():
+            yield
+        async for _ in self._by_job():
+            yield
+        async for _ in self._logs():
+            yield
+        async for _ in self._unwanted():
+            yield
+
+    @property
+    def _shards(self) -> list[ShardId]:
+        return sorted(self._board.ownership.epochs)
+
+    async def _by_key(self) -> AsyncIterator[None]:
+        """All old rows, by the cluster's retention."""
+        after, now = _BEGINNING, self._clock.now()
+        kept = [self._retention.runs, self._retention.dead_letters]
+        before = ago(now, min(length for length in kept if length is not None))
+        while self._shards:
+            page = await self._store.old_runs(self._shards, after, before, PAGE)
+            if page.last is None:
+                return
+            after = page.last
+            await self._delete(
+                [
+                    run
+                    for run in page.runs
+                    if (run.own is None or run.waits) and is_over(run, self._retention, now)
+                ]
+            )
+            yield
+
+    async def _by_job(self) -> AsyncIterator[None]:
+        """Runs of jobs that say themselves how long they are kept."""
+        after = JobId(_FIRST)
+        while jobs := await self._store.with_retention(after, JOBS):
+            while self._shards:
+                now = self._clock.now()
+                page = await self._store.old_runs_of(self._shards, jobs, now, PAGE)
+                over = [run for run in page if is_over(run, self._retention, now)]
+                if not await self._delete(over) or len(page) < PAGE:
+                    break
+                yield
+            after = jobs[-1]
+            yield
+
+    async def _logs(self) -> AsyncIterator[None]:
+        """What runs wrote that are kept longer than that."""
+        after, now = _BEGINNING, self._clock.now()
+        before = ago(now, self._retention.logs)
+        while self._shards:
+            page = await self._store.old_logs(self._shards, after, before, PAGE)
+            if page.last is None:
+                return
+            after = page.last
+            over = [run for run in page.runs if log_is_over(run, self._retention, now)]
+            gone = await self._transactor.rows(over, self._store.delete_logs)
+            self._emit(Deleted(logs=len(gone)))
+            yield
+
+    async def _delete(self, over: list[EndedRun]) -> int:
+        gone = await self._transactor.rows(over, self._store.delete_runs)
+        self._emit(Deleted(runs=len(gone)))
+        return len(gone)
+
+    async def _unwanted(self) -> AsyncIterator[None]:
+        """Objects whose rows are gone; a store that is away is asked again at the next sweep."""
+        while self._shards:
+            found = await self._store.unwanted(self._shards, OBJECTS)
+            removed = set(await self._objects.remove([one.place for one in found]))
+            settled: list[Unwanted] = [one for one in found if one.place in removed]
+            await self._transactor.rows(settled, self._store.settle)
+            self._emit(Deleted(objects=len(settled)))
+            if len(settled) < OBJECTS:
+                return
+            yield
+
+
+def ago(now: datetime, length: timedelta) -> datetime:
+    """So long before, or the first instant that there is."""
+    try:
+        return now - length
+    except OverflowError:
+        return _BEGINNING.scheduled_at

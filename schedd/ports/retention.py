@@ -1,0 +1,54 @@
+"""What a shard's owner reads and deletes of what isn't kept any more."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol
+
+from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.model import Claim, RunKey
+from schedd.core.records import OldRuns, Unwanted
+from schedd.core.retention import EndedRun
+
+
+class RetentionStore(Protocol):
+    """Pages are hints; what is deleted is judged again, under the claim."""
+
+    async def old_runs(
+        self, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
+    ) -> OldRuns:
+        """The next page of rows past `after` that were scheduled before; of these shards those
+        that have ended.
+        """
+        ...
+
+    async def old_logs(
+        self, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
+    ) -> OldRuns:
+        """As `old_runs`, of runs that have output."""
+        ...
+
+    async def with_retention(self, after: JobId, limit: int) -> list[JobId]:
+        """Jobs with a retention of their own, by id."""
+        ...
+
+    async def old_runs_of(
+        self, shards: Sequence[ShardId], jobs: Sequence[JobId], now: datetime, limit: int
+    ) -> list[EndedRun]:
+        """Runs of these jobs that are past their job's retention; no dead letters that wait."""
+        ...
+
+    async def delete_runs(self, claim: Claim, chosen: Sequence[EndedRun]) -> list[RunId]:
+        """Delete these with all that belongs to them; gives those that are gone."""
+        ...
+
+    async def delete_logs(self, claim: Claim, chosen: Sequence[EndedRun]) -> list[RunId]:
+        """Delete what these wrote; gives those that had."""
+        ...
+
+    async def unwanted(self, shards: Sequence[ShardId], limit: int) -> list[Unwanted]:
+        """Objects whose rows are gone, longest gone first."""
+        ...
+
+    async def settle(self, claim: Claim, removed: Sequence[Unwanted]) -> list[str]:
+        """They are gone from the result store too."""
+        ...

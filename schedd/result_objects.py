@@ -1,0 +1,75 @@
+"""The result store behind its port: its blocking calls in threads of their own, none for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final, TypeVar
+
+from schedkit.errors import Unavailable
+from schedkit.objects import Objects, StoreAway
+from schedkit.objects.reading import parts
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PATIENCE: Final = 60.0
+"""Seconds for one call: the drivers' own limits are below that."""
+_THREADS: Final = 4
+
+
+class StoredObjects:
+    """`schedd.ports.ResultObjects` over a store."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self.on_away: Callable[[], object] = lambda: None
+        """Called for each call that wasn't answered."""
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="result store")
+
+    async def parts(self, key: str, size: int, sha256: bytes) -> AsyncIterator[bytes]:
+        """A part at a time; the next is read when it is asked for."""
+        reading = parts(self._objects, key, size, sha256)
+        while (part := await self._called(lambda: next(reading, None))) is not None:
+            yield part
+
+    async def remove(self, places: Sequence[str]) -> list[str]:
+        """One after the other; at the first that can't be removed it stops."""
+        gone: list[str] = []
+        for place in places:
+            try:
+                await self._called(partial(self._objects.remove, place))
+            except Unavailable as error:
+                log.warning("the result store takes nothing away: %s", error)
+                break
+            gone.append(place)
+        return gone
+
+    async def check(self) -> str:
+        """What is wrong with the store; empty: nothing is."""
+        try:
+            await self._called(self._objects.check)
+        except Unavailable as error:
+            return str(error)
+        return ""
+
+    def close(self) -> None:
+        """Wait for nothing."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _called(self, call: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                answer = await loop.run_in_executor(self._threads, call)
+        except TimeoutError:
+            self.on_away()
+            raise StoreAway(f"no answer within {PATIENCE:g} s") from None
+        except Unavailable:
+            self.on_away()
+            raise
+        return answer

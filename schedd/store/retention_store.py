@@ -1,0 +1,77 @@
+"""The store of retention: pages read without a lock, and what is deleted, fenced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.model import Claim, RunKey
+from schedd.core.records import OldRuns, Unwanted
+from schedd.core.retention import EndedRun
+from schedd.store import retaining
+from schedd.store.database import Database
+from schedd.store.fenced import fenced_rows, shards_of
+from schedkit import failpoints
+
+BEFORE_DELETE = failpoints.blocking("retention.before_commit")
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresRetentionStore:
+    """`schedd.ports.RetentionStore` over PostgreSQL."""
+
+    database: Database
+
+    async def old_runs(
+        self, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
+    ) -> OldRuns:
+        """The next page of old rows."""
+        return await self.database.call(
+            lambda c: retaining.old_runs(c, shards, after, before, limit)
+        )
+
+    async def old_logs(
+        self, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
+    ) -> OldRuns:
+        """The next page of old runs that have output."""
+        return await self.database.call(
+            lambda c: retaining.old_logs(c, shards, after, before, limit)
+        )
+
+    async def with_retention(self, after: JobId, limit: int) -> list[JobId]:
+        """Jobs that have one of their own."""
+        return await self.database.call(lambda c: retaining.with_retention(c, after, limit))
+
+    async def old_runs_of(
+        self, shards: Sequence[ShardId], jobs: Sequence[JobId], now: datetime, limit: int
+    ) -> list[EndedRun]:
+        """Runs past their job's own."""
+        return await self.database.call(
+            lambda c: retaining.old_runs_of(c, shards, jobs, now, limit)
+        )
+
+    async def delete_runs(self, claim: Claim, chosen: Sequence[EndedRun]) -> list[RunId]:
+        """Delete these, and what belongs to them."""
+
+        def body(connection: Connection, mine: Sequence[EndedRun]) -> list[RunId]:
+            gone = retaining.delete_runs(connection, mine, shards_of(mine))
+            BEFORE_DELETE()
+            return gone
+
+        return await fenced_rows(self.database, claim, chosen, body)
+
+    async def delete_logs(self, claim: Claim, chosen: Sequence[EndedRun]) -> list[RunId]:
+        """Delete what these wrote."""
+        return await fenced_rows(self.database, claim, chosen, retaining.delete_logs)
+
+    async def unwanted(self, shards: Sequence[ShardId], limit: int) -> list[Unwanted]:
+        """Objects whose rows are gone."""
+        return await self.database.call(lambda c: retaining.unwanted(c, shards, limit))
+
+    async def settle(self, claim: Claim, removed: Sequence[Unwanted]) -> list[str]:
+        """They are gone from the result store."""
+        return await fenced_rows(self.database, claim, removed, retaining.settle)

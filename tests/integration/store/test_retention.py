@@ -1,0 +1,242 @@
+"""What isn't kept any more goes, with all that belongs to it, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from schedd.core.events import Deleted
+from schedd.core.ids import RunId
+from schedd.core.lifecycle import Reason, State
+from schedd.core.model import LiveRun
+from schedd.core.retention import Retention
+from schedd.owner.board import Board
+from schedd.owner.ownership import Ownership
+from schedd.owner.retaining import Retaining
+from schedd.owner.transact import Transactor
+from schedd.result_objects import StoredObjects
+from schedd.store import partitions
+from schedkit.clock import utcnow
+from schedkit.objects import NoSuchObject, log_key
+from schedkit.objects.files import Files
+from support.store import LANES, MINUTE, START, Member, World, draft, firing, job_record, report
+from support.store import ok as audited
+
+AGES = timedelta(days=36_500)
+KEEPS = Retention(runs=AGES, logs=AGES)
+
+
+class Clock:
+    """Cluster time is this host's."""
+
+    def now(self) -> datetime:
+        return utcnow()
+
+
+class Cluster:
+    """An owner's loop of retention over a real database and a store of files."""
+
+    def __init__(self, world: World, me: Member, folder: Path, kept: Retention) -> None:
+        self.world, self.me, self.files = world, me, Files(folder / "results")
+        self.source = folder / "source"
+        self.source.write_bytes(b"content")
+        self.deleted = {"runs": 0, "logs": 0, "objects": 0}
+        ownership = Ownership(me.tenure, me.timeline, LANES)
+        ownership.gain(me.epochs)
+        self.retaining = Retaining(
+            Board(ownership, lambda _job: 0),
+            me.store.retention,
+            StoredObjects(self.files),
+            Transactor(ownership, lambda: True, lambda _event: None),
+            Clock(),
+            kept,
+            self._count,
+        )
+
+    def _count(self, event: object) -> None:
+        assert isinstance(event, Deleted)
+        for what in self.deleted:
+            self.deleted[what] += getattr(event, what)
+
+    async def sweep(self) -> None:
+        """All pages, to the rest that follows."""
+        while await self.retaining.step() != self.retaining.loop.interval:
+            pass
+
+    async def ended(self, at: datetime = START, **changes: object) -> LiveRun:
+        """A run that wrote more than fits inline, and has ended."""
+        job = changes.pop("job", None) or await self.world.job(due=at)
+        [run] = (await self.me.fire(firing(job, at=at))).runs
+        [assigned] = await self.me.assigned(draft(run))
+        self.files.put(self.log(assigned), self.source)
+        given = {"output": b"log", "result": b"42", "stored": True} | changes
+        await self.me.store.results.accept([report(assigned, **given)])
+        return assigned
+
+    def log(self, run: LiveRun) -> str:
+        return log_key("default", str(run.key.run_id), run.token)
+
+    def has_log(self, run: LiveRun) -> bool:
+        try:
+            return self.files.read(self.log(run), 0, 100) == b"content"
+        except NoSuchObject:
+            return False
+
+    async def rows(self, run_id: RunId) -> dict[str, int]:
+        """How many rows of a run are in which table."""
+        tables = ("runs", "attempts", "outputs", "results", "dead_letters")
+        return {
+            table: (
+                await self.world.sql(f"SELECT count(*) FROM {table} WHERE run_id = %s", run_id)
+            )[0][0]
+            for table in tables
+        }
+
+
+async def test_an_old_run_goes_with_its_rows_and_its_objects(world: World, tmp_path: Path) -> None:
+    cluster = Cluster(world, await world.member(), tmp_path, Retention())
+    old = await cluster.ended()
+    young = await cluster.ended(finished_at=utcnow())
+    await cluster.sweep()
+    assert set((await cluster.rows(old.key.run_id)).values()) == {0}
+    assert not cluster.has_log(old)
+    assert (await cluster.rows(young.key.run_id))["runs"] == 1
+    assert cluster.has_log(young)
+    assert cluster.deleted == {"runs": 1, "logs": 0, "objects": 1}
+    assert await world.sql("SELECT count(*) FROM unwanted") == [(0,)]
+    # What fires next, and who did what, is none of the run's row.
+    assert await world.sql("SELECT due_at FROM timers WHERE job_id = %s", old.job_id) == [
+        (START + MINUTE,)
+    ]
+
+
+async def test_a_dead_letter_that_waits_stays_with_its_log(world: World, tmp_path: Path) -> None:
+    cluster = Cluster(world, await world.member(), tmp_path, Retention())
+    dead = await cluster.ended(
+        state=State.FAILED, reason=Reason.EXIT_CODE, dead=True, fingerprint="f"
+    )
+    await cluster.sweep()
+    assert await cluster.rows(dead.key.run_id) == {
+        "runs": 1, "attempts": 0, "outputs": 1, "results": 1, "dead_letters": 1,
+    }  # fmt: skip
+    assert cluster.has_log(dead)
+    await world.sql(
+        "UPDATE dead_letters SET settled = 'DISCARDED' WHERE run_id = %s", dead.key.run_id
+    )
+    await cluster.sweep()
+    assert set((await cluster.rows(dead.key.run_id)).values()) == {0}
+    assert not cluster.has_log(dead)
+
+
+async def test_dead_letters_go_where_the_cluster_says_so(world: World, tmp_path: Path) -> None:
+    kept = replace(KEEPS, dead_letters=timedelta(days=1))
+    cluster = Cluster(world, await world.member(), tmp_path, kept)
+    dead = await cluster.ended(
+        state=State.FAILED, reason=Reason.EXIT_CODE, dead=True, fingerprint="f"
+    )
+    other = await cluster.ended()
+    await cluster.sweep()
+    assert set((await cluster.rows(dead.key.run_id)).values()) == {0}
+    assert (await cluster.rows(other.key.run_id))["runs"] == 1
+
+
+async def test_what_has_not_ended_stays(world: World, tmp_path: Path) -> None:
+    me = await world.member()
+    cluster = Cluster(world, me, tmp_path, Retention())
+    [waits] = (await me.fire(firing(await world.job()))).runs
+    [runs] = await me.assigned(draft((await me.fire(firing(await world.job()))).runs[0]))
+    await cluster.sweep()
+    assert (await cluster.rows(waits.key.run_id))["runs"] == 1
+    assert (await cluster.rows(runs.key.run_id))["runs"] == 1
+
+
+async def test_a_log_goes_before_its_run(world: World, tmp_path: Path) -> None:
+    kept = Retention(runs=AGES, logs=timedelta(days=7))
+    cluster = Cluster(world, await world.member(), tmp_path, kept)
+    run = await cluster.ended()
+    await cluster.sweep()
+    rows = await cluster.rows(run.key.run_id)
+    assert (rows["runs"], rows["outputs"], rows["results"]) == (1, 0, 1)
+    assert not cluster.has_log(run)
+    assert cluster.deleted == {"runs": 0, "logs": 1, "objects": 1}
+
+
+async def test_a_jobs_own_retention_goes_before_the_clusters(world: World, tmp_path: Path) -> None:
+    me = await world.member()
+    kept = Retention(runs=timedelta(days=30), logs=timedelta(days=7))
+    cluster = Cluster(world, me, tmp_path, kept)
+    at = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=2)
+    records = {}
+    for name, own in (("short", timedelta(hours=1)), ("long", AGES)):
+        record = job_record(due=at if name == "short" else START)
+        own_record = replace(record, definition=replace(record.definition, retention=own))
+        records[name] = await me.store.users.create_job(own_record, None, audited("create"))
+    short = await cluster.ended(at, job=records["short"], finished_at=at)
+    long = await cluster.ended(job=records["long"])
+    await cluster.sweep()
+    assert set((await cluster.rows(short.key.run_id)).values()) == {0}
+    assert await cluster.rows(long.key.run_id) == {
+        "runs": 1, "attempts": 0, "outputs": 1, "results": 1, "dead_letters": 0,
+    }  # fmt: skip
+    assert cluster.has_log(long)
+
+
+async def test_who_lost_the_shard_deletes_nothing(world: World, tmp_path: Path) -> None:
+    me = await world.member()
+    cluster = Cluster(world, me, tmp_path, Retention())
+    run = await cluster.ended()
+    await me.store.membership.fence_own(me.tenure)
+    await world.member()
+    await cluster.sweep()
+    assert (await cluster.rows(run.key.run_id))["runs"] == 1
+    assert cluster.has_log(run)
+
+
+async def test_submitted_work_goes_with_its_last_run(world: World, tmp_path: Path) -> None:
+    me = await world.member()
+    cluster = Cluster(world, me, tmp_path, Retention())
+    record = await me.store.users.create_job(job_record(ephemeral=True), None, audited("submit"))
+    run = await cluster.ended(job=record)
+    [more] = (await me.fire(firing(record, at=START + MINUTE))).runs
+    await cluster.sweep()
+    assert (await cluster.rows(run.key.run_id))["runs"] == 0
+    assert await world.sql("SELECT 1 FROM jobs WHERE job_id = %s", run.job_id) == [(1,)]
+    [assigned] = await me.assigned(draft(more))
+    await me.store.results.accept([report(assigned)])
+    await cluster.sweep()
+    for table in ("jobs", "timers"):
+        assert not await world.sql(f"SELECT 1 FROM {table} WHERE job_id = %s", run.job_id)
+
+
+async def test_objects_of_a_store_that_is_away_go_when_it_is_back(
+    world: World, tmp_path: Path
+) -> None:
+    cluster = Cluster(world, await world.member(), tmp_path, Retention())
+    run = await cluster.ended()
+    namespace, aside = tmp_path / "results" / "default", tmp_path / "aside"
+    namespace.rename(aside)
+    namespace.write_bytes(b"no folder")
+    await cluster.sweep()
+    assert (await cluster.rows(run.key.run_id))["runs"] == 0
+    assert await world.sql("SELECT place FROM unwanted") == [(f"default/{run.key.run_id}/",)]
+    namespace.unlink()
+    aside.rename(namespace)
+    await cluster.sweep()
+    assert not cluster.has_log(run)
+    assert await world.sql("SELECT place FROM unwanted") == []
+
+
+async def test_past_days_without_rows_are_dropped_and_no_others(world: World) -> None:
+    me = await world.member()
+    today = datetime.now(UTC).date()
+    empty, full = today - timedelta(days=9), today - timedelta(days=8)
+    for day in (empty, full):
+        assert await me.store.database.call(partitions.making(day))
+    at = datetime(full.year, full.month, full.day, 12, tzinfo=UTC)
+    await me.fire(firing(await world.job(due=at), at=at))
+    assert await me.store.drop_empty_days() == 1
+    names = {row[0] for row in await world.sql(partitions.EXISTING)}
+    assert partitions.name_of(full) in names
+    assert partitions.name_of(empty) not in names
+    assert partitions.name_of(today) in names

@@ -1,0 +1,125 @@
+"""A recording of what an attempt writes: bounded, and never the attempt's undoing."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from schedkit.objects.frames import Unframed
+from schedproto.v1 import run_pb2
+from support.wait import PATIENCE, wait_until_async
+from workerd import recording as module
+from workerd.core.capture import Piece
+from workerd.core.ids import Key, RunId, Token
+from workerd.recording import MOST_WAITING, Folder, Recording
+
+KEY = Key(RunId("run"), Token(7))
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+CHUNK = 64 * 1024
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path / "kept", 1 << 30)
+
+
+def feed(recording: Recording, count: int, *, size: int = CHUNK, begin: int = 0) -> bytes:
+    """So many pieces; what was written."""
+    data = b"".join(bytes([n % 256]) * size for n in range(count))
+    for n in range(count):
+        piece = data[n * size : (n + 1) * size]
+        recording.came(Piece(stderr=False, data=piece, offset=begin + n * size, at=AT))
+    return data
+
+
+async def test_what_was_written_is_in_the_file_in_order(folder: Folder) -> None:
+    recording = Recording(folder, KEY, 1 << 30)
+    data = feed(recording, 20)
+    recorded = await recording.finish()
+    content = recorded.file.read_bytes()
+    pieces = [run_pb2.LogPiece.FromString(each) for each in Unframed().feed(content)]
+    assert b"".join(piece.data for piece in pieces) == data
+    assert (recorded.size, recorded.sha256) == (len(content), hashlib.sha256(content).digest())
+    assert folder.used == len(content)
+    folder.remove(recorded)
+    assert (folder.used, recorded.file.exists()) == (0, False)
+
+
+async def test_little_comes_to_no_disk(folder: Folder) -> None:
+    recording = Recording(folder, KEY, 1 << 30)
+    feed(recording, 10, size=100)
+    await recording.discard()
+    assert not folder.directory.exists()
+
+
+async def test_past_its_bytes_nothing_is_recorded_and_all_is_counted(folder: Folder) -> None:
+    recording = Recording(folder, KEY, 3 * CHUNK + 5)
+    data = feed(recording, 10)
+    recorded = await recording.finish()
+    pieces = Unframed().feed(recorded.file.read_bytes())
+    kept = b"".join(run_pb2.LogPiece.FromString(each).data for each in pieces)
+    assert kept == data[: 3 * CHUNK + 5]
+    assert recording.omitted == len(data) - len(kept)
+
+
+async def test_a_disk_that_stands_still_is_waited_for_and_then_given_up(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stands, goes_on = threading.Event(), threading.Event()
+    folder.thread.submit(lambda: (stands.set(), goes_on.wait()))
+    stands.wait()
+    recording = Recording(folder, KEY, 1 << 30)
+    feed(recording, MOST_WAITING // CHUNK + 1)
+    assert recording.full
+    monkeypatch.setattr(module, "PATIENCE", 0.05)
+    await recording.room()
+    assert not recording.full
+    assert "keep up" in recording.problem
+    feed(recording, 3)
+    assert recording.omitted == 3 * CHUNK
+    goes_on.set()
+    await recording.discard()
+    assert folder.used == 0
+
+
+async def test_a_disk_that_catches_up_costs_nothing(folder: Folder) -> None:
+    goes_on = threading.Event()
+    folder.thread.submit(goes_on.wait)
+    recording = Recording(folder, KEY, 1 << 30)
+    data = feed(recording, MOST_WAITING // CHUNK + 1)
+    assert recording.full
+    goes_on.set()
+    await recording.room()
+    data += feed(recording, 2, begin=len(data))
+    recorded = await recording.finish()
+    pieces = Unframed().feed(recorded.file.read_bytes())
+    assert b"".join(run_pb2.LogPiece.FromString(each).data for each in pieces) == data
+
+
+async def test_a_full_disk_ends_the_recording_in_words(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RESERVE", 1 << 60)
+    recording = Recording(folder, KEY, 1 << 30)
+    feed(recording, 3)
+    await wait_until_async(lambda: recording.problem, PATIENCE, "it to end")
+    with pytest.raises(OSError, match="full"):
+        await recording.finish()
+
+
+async def test_recordings_share_what_the_spool_may_hold(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "kept", 10 * CHUNK)
+    first, second = (Recording(folder, Key(RunId(run), Token(1)), 1 << 30) for run in "ab")
+    feed(first, 12)
+    recorded = await first.finish()
+    feed(second, 2)
+    with pytest.raises(OSError, match="spool"):
+        await second.finish()
+    folder.remove(recorded)
+    third = Recording(folder, Key(RunId("c"), Token(1)), 1 << 30)
+    feed(third, 2)
+    assert (await third.finish()).size > 2 * CHUNK
