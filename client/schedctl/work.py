@@ -151,9 +151,7 @@ def schedule_options(command: F) -> F:
             click.option("--after", metavar="JOB,…", help="When these have ended, once a cycle."),
             click.option("--when", metavar="success|failure|any", help="[default: success]"),
             click.option(
-                "--with-output/--without-output",
-                default=None,
-                help="What --after's jobs gave back is its payload.",
+                "--with-output/--without-output", default=None, help="Theirs is its payload."
             ),
             click.option("--tz", type=Guard(), metavar="ZONE", help="IANA name.  [default: UTC]"),
             click.option("--start", type=When(), metavar=INSTANT, help="Not before."),

@@ -20,7 +20,8 @@ from schedd.core.chains import MOST_ANCESTORS, path_told
 from schedd.core.ids import JobId
 from schedd.core.records import ChainRefused
 from schedd.store import arrays
-from schedd.store.schema import chain_arrivals, chain_edges, jobs
+from schedd.store.chain_schema import chain_arrivals, chain_edges
+from schedd.store.schema import jobs
 
 _LOCK: Final = 7_420_005
 """Of the graph, among the advisory locks."""
