@@ -5,8 +5,8 @@
 
 Invariants
 - What is deleted is judged again on its row: it has ended, and no dead letter that waits is among
-  it but those that were chosen as such; nothing is deleted that is still to be told of, or may
-  count in the rate of its pool.
+  it but those that were chosen as such; nothing is deleted that is still to be told of, may count
+  in the rate of its pool, is to be judged by a chain, or is part of a broadcast that hasn't ended.
 - What the result store may have is written down (`unwanted`) in the transaction that deletes the
   rows: a member that dies meanwhile leaves nothing behind that nobody knows of.
 - Timers, counts and the audit stay: what fires next, `max_runs` and failures in a row are none of
@@ -97,6 +97,9 @@ WITH b AS MATERIALIZED (
         AND n.run_id = r.run_id)
       AND NOT EXISTS (SELECT 1 FROM pool_turns t WHERE t.run_id = r.run_id AND NOT t.ended
         AND t.start_by > statement_timestamp() - {LONGEST_RATE})
+      AND NOT EXISTS (SELECT 1 FROM chain_arrivals a WHERE a.run_id = r.run_id)
+      AND NOT EXISTS (SELECT 1 FROM runs p WHERE p.scheduled_at = r.scheduled_at
+        AND p.run_id = r.parent AND p.state NOT IN ({_ENDED}))
     RETURNING r.run_id, r.job_id, r.shard, r.assignments
 ), a AS (DELETE FROM attempts USING gone WHERE attempts.run_id = gone.run_id
 ), o AS (DELETE FROM outputs USING gone WHERE outputs.run_id = gone.run_id

@@ -372,3 +372,20 @@ async def test_a_deleted_jobs_broadcast_ends_with_what_runs(world: World) -> Non
 
     assert ended.state is State.CANCELLED
     assert (await world.run_row(run.key.run_id))["reason"] == "DELETED"
+
+
+async def test_to_what_runs_after_it_it_is_one_run(world: World) -> None:
+    me = await world.member()
+    job, run = await fired(world, me)
+    after = await world.job(name="after")
+    await world.sql(
+        "INSERT INTO chain_edges (child, parent) VALUES (%s, %s) RETURNING 1",
+        *(after.definition.job_id, job.definition.job_id),
+    )
+    parent, children = await begun(me, run, "w1")
+    await done(me, children["w1"])
+    assert await world.sql("SELECT run_id FROM chain_arrivals") == []
+    await closed(me, parent)
+    assert await world.sql("SELECT run_id, state FROM chain_arrivals") == [
+        (parent.key.run_id, "SUCCEEDED")
+    ]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from schedd.core.broadcast import Closing
 from schedd.core.events import Deleted
 from schedd.core.ids import RunId
 from schedd.core.lifecycle import Reason, State
@@ -240,3 +241,38 @@ async def test_past_days_without_rows_are_dropped_and_no_others(world: World) ->
     assert partitions.name_of(full) in names
     assert partitions.name_of(empty) not in names
     assert partitions.name_of(today) in names
+
+
+async def test_a_child_stays_until_its_broadcast_has_ended(world: World, tmp_path: Path) -> None:
+    cluster = Cluster(world, me := await world.member(), tmp_path, Retention())
+    [run] = (await me.fire(firing(await world.job()))).runs
+    begun = (await me.assign(draft(run, worker="", incarnation=None, targets=("w1", "w2")))).begun
+    first, second = (one for one in begun if one.parent is not None)
+
+    async def ends(child: LiveRun) -> None:
+        [assigned] = await me.assigned(draft(child, worker=child.target, parent=child.parent))
+        await me.store.results.accept([report(assigned)])
+
+    await ends(first)
+    await cluster.sweep()
+    assert (await cluster.rows(first.key.run_id))["runs"] == 1, "it says how the whole ended"
+    await ends(second)
+    await me.store.owner.close(me.claim(run.shard), [Closing(run.key, run.job_id, run.shard)])
+    await cluster.sweep()
+    assert (await cluster.rows(first.key.run_id))["runs"] == 0
+
+
+async def test_what_a_chain_is_to_judge_stays(world: World, tmp_path: Path) -> None:
+    cluster = Cluster(world, await world.member(), tmp_path, Retention())
+    run = await cluster.ended()
+    child = (await world.job(name="child")).definition.job_id
+    await world.sql(
+        "INSERT INTO chain_arrivals (child, scheduled_at, root, parent, run_id, state)"
+        " VALUES (%s, %s, %s, %s, %s, 'SUCCEEDED') RETURNING 1",
+        *(child, run.key.scheduled_at, run.key.run_id, run.job_id, run.key.run_id),
+    )
+    await cluster.sweep()
+    assert (await cluster.rows(run.key.run_id))["runs"] == 1
+    await world.sql("DELETE FROM chain_arrivals RETURNING 1")
+    await cluster.sweep()
+    assert (await cluster.rows(run.key.run_id))["runs"] == 0

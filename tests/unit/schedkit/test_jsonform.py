@@ -36,6 +36,8 @@ def test_a_run_has_every_key_whatever_is_known():
         "assignments",
         "count",
         "generation",
+        "children",
+        "parents",
     }
 
 
