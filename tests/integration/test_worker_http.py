@@ -246,7 +246,13 @@ async def test_no_way_to_write_an_address_reaches_what_isnt_public(tmp_path: Pat
         assert odd == {}
 
 
-REFUSED = ("may not call", "not a canonical", "Invalid", "Name or service not known")
+REFUSED = (
+    "may not call",
+    "not a canonical",
+    "as it is written",
+    "Invalid",
+    "Name or service not known",
+)
 """What says that the address was told apart, and not by chance out of reach. (`localhost.` is a
 name on some hosts alone.)
 """

@@ -57,7 +57,7 @@ def later(payload, ctx):
 
 @handler(mode="process")
 def huge(payload, ctx):
-    return "x" * 70_000
+    return "x" * 17_000_000
 
 @handler(mode="process")
 def exits(payload, ctx):

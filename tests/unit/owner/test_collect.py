@@ -125,6 +125,7 @@ class World:
             result=None,
             output=None,
             retry_after=None,
+            stored=False,
         )
         self.collect.reported(reported, self.line)
 

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from schedkit.clock import boottime, utcnow
-from schedkit.objects.files import Files
 from schedproto.v1 import worker_service_pb2 as pb
+from support.keeping import keeping_in
 from support.wait import wait_until_async
 from workerd import attach as module
 from workerd.attach import Attach
-from workerd.config import Results
 from workerd.core import promises
 from workerd.core.admission import Admission
 from workerd.core.cluster_time import JudgingClock, RoundTrip
@@ -26,10 +25,8 @@ from workerd.core.ids import Address
 from workerd.core.trust import Trust
 from workerd.courier import Courier
 from workerd.identity import Identity
-from workerd.keeping import Keeping
 from workerd.link import Link
 from workerd.metrics import Metrics
-from workerd.recording import Folder
 from workerd.spool import Spool
 from workerd.work import Work
 
@@ -45,8 +42,7 @@ class World:
         admission = Admission(SLOTS, identity.incarnation)
         self.trust, clock = Trust(), JudgingClock()
         courier = Courier(spool, lambda _key, _verdict: None)
-        objects, kept = Files(spool.directory / "results"), Folder(spool.kept, 1 << 30)
-        keeping = Keeping(objects, kept, Results(), Metrics())
+        keeping = keeping_in(spool)
         work = Work("w1", admission, self.trust, clock, {}, courier, keeping, Metrics())
         self.attach = Attach(identity, seeds, None, admission, self.trust, clock, work, courier)
         clock.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))

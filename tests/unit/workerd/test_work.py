@@ -12,6 +12,7 @@ from schedkit.clock import boottime, utcnow
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember
+from support.keeping import keeping_in
 from support.wait import wait_until_async
 from workerd import work as module
 from workerd.core.admission import Admission
@@ -98,7 +99,7 @@ def test_who_leaves_takes_no_work_again_whoever_undrains_it(tmp_path: Path) -> N
     spool, admission = Spool(tmp_path), Admission(1, Incarnation("i"))
     courier = Courier(spool, lambda _key, _verdict: None)
     trust = Trust(60.0, boottime())
-    work = Work("w1", admission, trust, JudgingClock(), {}, courier, Metrics())
+    work = Work("w1", admission, trust, JudgingClock(), {}, courier, keeping_in(spool), Metrics())
     work.drain(on=True)
     work.drain(on=False)
     assert not admission.draining
@@ -114,7 +115,8 @@ async def ended(home: Path, trust: Trust, executor: Executor, **how: Any) -> pb.
     clock.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
     courier = Courier(spool, lambda _key, _verdict: None)
     admission = Admission(1, Incarnation("i"))
-    work = Work("w1", admission, trust, clock, {"shell": executor}, courier, Metrics())
+    keeping = keeping_in(spool)
+    work = Work("w1", admission, trust, clock, {"shell": executor}, courier, keeping, Metrics())
     running = asyncio.create_task(work.run(), name="work")
     try:
         await asyncio.sleep(0)  # it is the home of what comes

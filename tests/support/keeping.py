@@ -1,0 +1,16 @@
+"""What a worker keeps beside rows, in a folder of its spool."""
+
+from __future__ import annotations
+
+from schedkit.objects.files import Files
+from workerd.config import Results
+from workerd.keeping import Keeping
+from workerd.metrics import Metrics
+from workerd.recording import Folder
+from workerd.spool import Spool
+
+
+def keeping_in(spool: Spool) -> Keeping:
+    """With the settings that a worker has unless told otherwise."""
+    objects = Files(spool.directory / "results")
+    return Keeping(objects, Folder(spool.kept, 1 << 30), Results(), Metrics())
