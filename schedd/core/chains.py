@@ -21,7 +21,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -86,6 +86,8 @@ class Join:
     arrived: Mapping[JobId, Ended]
     first_at: datetime
     """When the first of them arrived."""
+    told: Mapping[JobId, Ended] = field(default_factory=dict)
+    """Those by which it was skipped before."""
 
 
 @dataclass(frozen=True, slots=True)

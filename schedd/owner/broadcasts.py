@@ -71,7 +71,9 @@ class Broadcasts:
         self._ready: Callable[[], None] = lambda: None
         self._try_at = 0.0
         self._look_at = 0.0
-        self._ended = 0
+        self._ended = self._seen = 0
+        self._next = 0
+        """Where the next look begins: it is at some of them, in turn."""
         """As of the last look: how many attempts had ended here."""
         self.loop = Loop("broadcasts", self.step, interval=LOOK_EVERY)
 
@@ -144,8 +146,14 @@ class Broadcasts:
             return LOOK_EVERY
         if board.ended == self._ended and now < self._look_at:
             return min(LOOK_SOON, self._look_at - now)
-        self._ended, self._look_at = board.ended, now + LOOK_EVERY
-        over = await self._store.over([run.key for run in board.broadcasts.values()])
+        keys = [run.key for run in board.broadcasts.values()]
+        first = self._next if self._next < len(keys) else 0
+        if first == 0:
+            self._seen = board.ended
+        self._next = first + AT_ONCE
+        if self._next >= len(keys):  # all of them were looked at
+            self._ended, self._look_at = self._seen, now + LOOK_EVERY
+        over = await self._store.over(keys[first : self._next])
         begun = [run for key in over if (run := board.broadcasts.get(key.run_id)) is not None]
         if begun:
             known = await self._catalogue.of_runs(begun)

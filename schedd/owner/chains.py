@@ -10,11 +10,12 @@ index.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
-from schedd.core.chains import Cycle, Join, Wanted
+from schedd.core.chains import Cycle, Ended, Join, Wanted
 from schedd.core.ids import JobId, RunId
 from schedd.core.model import Definition, Delivery
 from schedd.core.redrive import line_of
@@ -24,6 +25,8 @@ from schedd.owner.handing_on import handed_on
 from schedd.owner.transact import Transactor
 from schedd.ports import ChainStore, ClusterClock
 from schedkit.tasks import Loop
+
+log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 0.25
 WHILE_FED: Final = 0.02
@@ -103,9 +106,21 @@ class Chains:
                 continue
             chosen.append((one, entry.definition))
             if entry.definition.after.with_output:
-                results |= {ended.run_id for ended in one.arrived.values()}
+                results |= {ended.run_id for ended in _ended(one).values()}
         read = await self._store.results(results) if results else {}
-        return [_as_wanted(one, definition, read) for one, definition in chosen]
+        wanted: list[Wanted] = []
+        for one, definition in chosen:
+            try:
+                wanted.append(_as_wanted(one, definition, read))
+            except Exception:  # whatever a result holds, it keeps no other job from its turn
+                log.exception("what job %s is handed can't be made", one.child)
+                self._tried[one.child, one.cycle] = MOST_TRIES
+        return wanted
+
+
+def _ended(one: Join) -> Mapping[JobId, Ended]:
+    """Its parents' runs that have ended: what it is skipped by already, and what came since."""
+    return {**one.told, **one.arrived}
 
 
 def _as_wanted(one: Join, definition: Definition, results: Mapping[RunId, bytes]) -> Wanted:
@@ -116,7 +131,7 @@ def _as_wanted(one: Join, definition: Definition, results: Mapping[RunId, bytes]
         definition.generation,
         after,
         definition.priority.value,
-        handed_on(after, one.arrived.values(), results) if after.with_output else None,
+        handed_on(after, _ended(one).values(), results) if after.with_output else None,
         definition.delivery is Delivery.AT_MOST_ONCE,
         line_of(definition).overlap,
     )

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
+from uuid import UUID
 
 from sqlalchemy import Connection
 
 from schedd.core.chains import Cycle, Ended, Join, Wanted
-from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.ids import JobId, RunId, ShardId, chained_run_id
 from schedd.core.lifecycle import State
 from schedd.store import arrays
 from schedd.store.fence import BY_INDEX
@@ -38,6 +39,14 @@ ARRIVED = f"""
 SELECT w.n, a.parent, j.name, a.run_id, a.state, a.arrived_at
 FROM {_JOINS} JOIN chain_arrivals a USING (child, scheduled_at, root)
 JOIN jobs j ON j.job_id = a.parent
+"""
+
+SKIPPED = """
+SELECT b.run_id, r.parents
+FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[]) b(scheduled_at, run_id)
+CROSS JOIN LATERAL (
+    SELECT * FROM runs r WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id OFFSET 0
+) r WHERE r.state = 'SKIPPED' AND r.parents IS NOT NULL
 """
 
 LOCK = f"""
@@ -91,11 +100,38 @@ def _read(connection: Connection, found: Sequence[tuple[JobId, ShardId, Cycle]])
     for n, parent, name, run_id, state, at in connection.exec_driver_sql(ARRIVED, columns):
         arrived.setdefault(n, {})[JobId(parent)] = Ended(name, RunId(run_id), State(state))
         first[n] = min(at, first.get(n, at))
+    told = _skipped_by(connection, [(child, cycle) for child, _, cycle in found])
     return [
-        Join(child, shard, cycle, arrived[n], first[n])
+        Join(child, shard, cycle, arrived[n], first[n], told.get(_first_run(child, cycle), {}))
         for n, (child, shard, cycle) in enumerate(found, 1)
         if n in arrived
     ]
+
+
+def _skipped_by(
+    connection: Connection, joins: Sequence[tuple[JobId, Cycle]]
+) -> dict[RunId, dict[JobId, Ended]]:
+    """Of runs that were skipped in these: by what."""
+    rows = connection.exec_driver_sql(
+        SKIPPED,
+        {
+            "scheduled": arrays.instants(cycle.scheduled_at for _, cycle in joins),
+            "runs": arrays.ids(_first_run(child, cycle) for child, cycle in joins),
+        },
+    )
+    return {RunId(run_id): told_in(parents) for run_id, parents in rows}
+
+
+def _first_run(child: JobId, cycle: Cycle) -> RunId:
+    return chained_run_id(child, cycle.scheduled_at, cycle.root)
+
+
+def told_in(rows: Any) -> dict[JobId, Ended]:
+    """What a run's row says of those that it came after."""
+    return {
+        JobId(UUID(one["id"])): Ended(one["job"], RunId(UUID(one["run"])), State(one["state"]))
+        for one in rows or ()
+    }
 
 
 def unchanged(connection: Connection, wanted: Sequence[Wanted]) -> list[Wanted]:

@@ -76,8 +76,11 @@ def link(connection: Connection, job_id: JobId, parents: Mapping[str, JobId]) ->
     if parents:
         rows = [{"child": job_id, "parent": parent} for parent in parents.values()]
         connection.execute(chain_edges.insert(), rows)
-    else:
-        connection.execute(chain_arrivals.delete().where(chain_arrivals.c.child == job_id))
+    mine, others = (
+        chain_arrivals.c.child == job_id,
+        chain_arrivals.c.parent.not_in(list(parents.values())),
+    )
+    connection.execute(chain_arrivals.delete().where(mine, others))
 
 
 def children(connection: Connection, job_id: JobId) -> list[str]:

@@ -20,7 +20,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
-from uuid import UUID
 
 from sqlalchemy import Connection
 
@@ -67,8 +66,9 @@ WITH RECURSIVE j AS MATERIALIZED (
 SELECT j.n, j.parent FROM j WHERE EXISTS (
     SELECT FROM chain_arrivals a WHERE a.child = j.child AND a.scheduled_at = j.scheduled_at
       AND a.root = j.root AND a.parent = j.parent
-) OR EXISTS (
-    SELECT FROM up WHERE up.n = j.n AND up.parent = j.parent AND (EXISTS (
+) UNION
+SELECT j.n, j.parent FROM up JOIN j ON j.n = up.n AND j.parent = up.parent
+WHERE EXISTS (
         SELECT FROM chain_arrivals a WHERE a.child = up.job AND a.scheduled_at = j.scheduled_at
           AND a.root = j.root
     ) OR EXISTS (
@@ -82,8 +82,7 @@ SELECT j.n, j.parent FROM j WHERE EXISTS (
     ) OR EXISTS (
         SELECT FROM timers t WHERE t.job_id = up.job AND j.root = '{OF_SCHEDULES}'
           AND t.nominal <= j.scheduled_at AND t.due_at IS NOT NULL AND NOT t.paused
-    ))
-)
+    )
 """
 """Of parents that haven't arrived: those that have by now; and those of which, or of whatever they
 run after, a run of the cycle is under way, or waits to be judged, or whose timer stands before it.
@@ -254,7 +253,7 @@ def _judged(one: Wanted, n: int, seen: _Seen) -> timedelta | list[tuple[_New, bo
         state, reason, told = before
         if again in seen.made or state != State.SKIPPED or reason is not None:
             return []  # it ran, or is to, or was skipped for something else
-        arrived = _told_in(told) | arrived
+        arrived = arrivals.told_in(told) | arrived
     waited = seen.now - joined.first_at
     judged = judge(
         one.after.when,
@@ -334,10 +333,3 @@ def _told(parents: Mapping[JobId, Ended]) -> str:
             for job, one in sorted(parents.items(), key=lambda each: each[1].job)
         ]
     )
-
-
-def _told_in(rows: Any) -> dict[JobId, Ended]:
-    return {
-        JobId(UUID(one["id"])): Ended(one["job"], RunId(UUID(one["run"])), State(one["state"]))
-        for one in rows or ()
-    }

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -260,6 +260,40 @@ async def test_once_a_failed_parent_was_done_again_what_was_skipped_for_it_runs(
     assert last.job_id == d.definition.job_id
     await finished(me, last)
     assert await world.sql("SELECT * FROM chain_arrivals") == []
+
+
+async def test_what_a_skipped_one_came_after_is_told_to_who_judges_it_again(world: World) -> None:
+    me = await world.member()
+    a, b = await world.job(name="a"), await world.job(name="b")
+    c = await chained(world, "c", "a", "b")
+    well, badly = await ended(me, a), await ended(me, b, **FAILED)
+    assert await joined(me, c) == []
+    await world.sql(
+        "INSERT INTO chain_arrivals (child, scheduled_at, root, parent, run_id, state)"
+        " SELECT %s, r.scheduled_at, %s, r.job_id, r.run_id, 'SUCCEEDED' FROM runs r"
+        " WHERE r.run_id = %s RETURNING 1",
+        *(c.definition.job_id, UUID(int=0), badly.key.run_id),
+    )
+    [due] = await me.store.chains.due([c.shard])
+    assert {one.run_id for one in due.told.values()} == {well.key.run_id, badly.key.run_id}
+
+
+async def test_who_is_no_parent_any_more_has_not_arrived(world: World) -> None:
+    me = await world.member()
+    a, b = await world.job(name="a"), await world.job(name="b")
+    c = await chained(world, "c", "a", "b")
+    await ended(me, a)
+    await world.store.users.update_job(
+        c.definition.job_id,
+        c.definition.generation,
+        replace(c.definition, generation=2, after=("b",)),
+        TimerEdit(),
+        ok("update"),
+    )
+    assert await world.sql("SELECT parent FROM chain_arrivals") == []
+    await ended(me, b)
+    [due] = await me.store.chains.due([c.shard])
+    assert list(due.arrived) == [b.definition.job_id]
 
 
 async def test_a_cycle_that_ends_while_the_child_is_paused_is_skipped(world: World) -> None:

@@ -10,7 +10,7 @@ from schedd.core.chains import After, Ended
 from schedd.core.ids import RunId
 from schedd.core.lifecycle import State
 from schedd.owner.handing_on import LEFT_OUT, handed_on
-from schedproto.v1 import common_pb2
+from schedproto.v1 import common_pb2, run_pb2
 
 Payload = common_pb2.Payload
 
@@ -48,3 +48,23 @@ def test_what_has_no_room_is_null_and_named() -> None:
     assert told[LEFT_OUT] == ["d", "e"]
     assert told["d"] is None
     assert len(told["c"]) == 64_000
+
+
+def test_what_is_in_the_result_store_is_null_and_named() -> None:
+    kept = run_pb2.StoredResult(kept={"size": 70_000, "json": True}).SerializeToString()
+    results = given(None, Payload(json="2")) | {RunId(UUID(int=0)): kept}
+    for names, left in ((("a",), '{"a": null, "_left_out": ["a"]}'), (("a", "b"), None)):
+        told = Payload.FromString(handed_on(After(names), ended(*names), results)).json
+        assert left in (None, told)
+        assert json.loads(told)[LEFT_OUT] == ["a"]
+
+
+def test_what_only_looks_like_json_is_handed_on_as_text() -> None:
+    deep = "[" * 30_000 + "]" * 30_000
+    told = payload(After(("a", "b")), Payload(json=deep), Payload(json="NaN"))
+    assert json.loads(told.json) == {"a": deep, "b": "NaN"}
+
+
+def test_who_has_ended_and_is_no_parent_any_more_is_passed_over() -> None:
+    told = handed_on(After(("b",)), ended("a", "b"), given(Payload(json="1"), Payload(json="2")))
+    assert Payload.FromString(told).json == "2"
