@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from faults.model.rows import LIVE, Arrival, Claim, JobId, Run, RunId, Steps, Transaction
+from faults.model.rows import LIVE, Arrival, Claim, JobId, Run, RunId, Steps, Timer, Transaction
 from faults.model.rules import Rule
 from faults.model.timing import AGAIN, JOINED, TRIGGERED, cycle_of
 
@@ -120,7 +120,7 @@ def _judge(member: Member, claim: Claim, read: _Read) -> Steps[None]:
         return
     key, before = _made(world, read.cycle)
     coming = yield from _coming(world, read)
-    new = _decided(world, read, before, coming, paused=timer.paused)
+    new = _decided(world, read, before, coming, timer)
     if new is not None:
         for parent in read.arrived:
             transaction.put(rows.arrivals, (read.cycle, parent), None)
@@ -183,10 +183,9 @@ def may_come(world: World, parent: JobId, cycle: int) -> bool:
 
 
 def _decided(
-    world: World, read: _Read, before: Run | None, coming: set[JobId], *, paused: bool
+    world: World, read: _Read, before: Run | None, coming: set[JobId], timer: Timer
 ) -> Run | None:
     """What is to be written; None: wait."""
-    timer = world.database.timers[CHILD]
     told = {parent: arrival.state for parent, arrival in read.arrived.items()}
     skipped = Run("SKIPPED", timer.generation, timer.shard)
     if before is not None:
@@ -198,7 +197,7 @@ def _decided(
         return None
     if [told.get(parent) for parent in PARENTS] != ["SUCCEEDED"] * len(PARENTS):
         return replace(skipped, told=tuple(sorted(told.items())))
-    return skipped if before is None and paused else replace(skipped, state="PENDING")
+    return skipped if before is None and timer.paused else replace(skipped, state="PENDING")
 
 
 # -- a user, and the end --
