@@ -52,6 +52,9 @@ BREAKS_AT: dict[Rule, int] = {
     R.REPORTS_WAITED_FOR: 97,
     R.TURN_COMPARED: 11,
     R.TURN_OF_NEW_ROWS: 131,
+    R.JOIN_UNDER_FENCE: 10,
+    R.JOIN_COMPARES_ARRIVALS: 101,
+    R.JOIN_COMING_IN_ONE: 66,
 }
 """Where the absence of a rule showed when this was written, if not at once: looked at first. A
 model that changed meanwhile shows it elsewhere, and the search takes longer.

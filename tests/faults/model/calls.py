@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from faults.model import turns
+from faults.model import chains, turns
 from faults.model.rows import (
     LIVE,
     WAITING,
@@ -34,7 +34,7 @@ def change(world: World, job: JobId, what: str) -> Steps[None]:
     """One of `CALLS`; asking for what is so already is answered too."""
     rows = world.database
     seen = rows.timers.get(job)
-    if seen is None:
+    if seen is None or (what == "delete" and world.chained and job in chains.PARENTS):
         return
     waiting = [key for key, run in rows.runs_of(job) if run.state in WAITING]
     server = rows.server

@@ -26,7 +26,7 @@ from faults.model.rows import (
     Unknown,
 )
 from faults.model.rules import Rule
-from faults.model.timing import START_WITHIN, TRIGGERED
+from faults.model.timing import JOINED, START_WITHIN, TRIGGERED
 from faults.model.worker import Assignment, Worker
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _bound(world: World, draft: Draft, claim: Claim, timer: Timer | None) -> boo
         return False
     if timer.shard != claim.shard and world.on(Rule.SHARD_FROM_TIMER):
         return False
-    return not timer.paused or draft.key[1] >= TRIGGERED
+    return not timer.paused or TRIGGERED <= draft.key[1] < JOINED
 
 
 def _busy(world: World, job: JobId) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import cast
 
 from faults.model import turns
+from faults.model.cycles import Cycles
 from faults.model.etcd import Etcd
 from faults.model.holds import Cluster
 from faults.model.promises import Broken, Job, Promises
@@ -41,7 +42,13 @@ class Judge:
     """Raises Broken. `seen` counts what there was to judge."""
 
     def __init__(
-        self, database: Database, etcd: Etcd, jobs: dict[JobId, Job], executing: Executing
+        self,
+        database: Database,
+        etcd: Etcd,
+        jobs: dict[JobId, Job],
+        executing: Executing,
+        *,
+        chained: bool,
     ) -> None:
         self.promises = Promises()
         self.seen: Counter[str] = Counter()
@@ -53,6 +60,8 @@ class Judge:
         self._epochs: Counter[int] = Counter()
         self._written: Counter[int] = Counter()
         self._term = 0
+        self._chained = chained
+        self._cycles = Cycles()
         self._starts: set[tuple[RunId, int]] = set()
         self._lost_tail: set[int] = set()
         self._order: list[int] = []
@@ -212,6 +221,8 @@ class Judge:
                 self.promises.skipped_early.add(key)
 
     def _inserted(self, transaction: Transaction, key: RunId, new: Run) -> None:
+        if self._chained and self._cycles.inserted(transaction, key, new, self.promises):
+            self.seen["joined"] += 1
         if key[1] >= TRIGGERED:
             return
         self.promises.begins(key, first=True)

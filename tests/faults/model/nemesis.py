@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
-from faults.model import calls, recovery
+from faults.model import calls, chains, recovery
 from faults.model.owner import Member
 from faults.model.rows import Steps, Tenure, Transaction
 from faults.model.timing import DOUBT, HORIZON, PERIOD, SECOND, TOLERATED
@@ -37,13 +38,14 @@ class Nemesis:
 
     def faults(self) -> Steps[None]:
         """The process that breaks things."""
-        rng, weather = self._world.rng, self._world.weather
+        world = self._world
+        rng, weather = world.rng, world.weather
         kinds, rates = list(weather.faults), list(weather.faults.values())
         while True:
             yield
-            if kinds and rng.random() < weather.faulty:
+            if kinds and not world.quiet and rng.random() < weather.faulty:
                 [kind] = rng.choices(kinds, rates)
-                self._world.judge.note(f"fault   {kind.name}")
+                world.judge.note(f"fault   {kind.name}")
                 self._deeds[kind]()
 
     def users(self) -> Steps[None]:
@@ -55,6 +57,10 @@ class Nemesis:
             if cluster.paused and rng.random() < 0.02:
                 between = rng.randint(cluster.holds[-1].began, world.now)
                 world.spawn(recovery.resume(world, rng.choice((None, 0, between))))
+            if world.quiet:
+                continue
+            if world.chained and rng.random() < world.weather.calls:
+                world.spawn(chains.redrive(world))
             x = rng.random()
             job = rng.choice(list(world.jobs))
             if x < world.weather.calls:
@@ -142,6 +148,15 @@ class Nemesis:
     def _raise_term(self) -> None:
         """The election key is gone; who held it doesn't know yet."""
         self._world.etcd.leader = None
+
+
+def calm(world: World) -> None:
+    """From now on nothing breaks: who died is started again, and keys that were taken are back."""
+    world.quiet = True
+    world.weather = replace(world.weather, sleepy=0.0)
+    world.database.late_commits = world.database.lost_commits = 0.0
+    world.members = [Member(world) if member.over else member for member in world.members]
+    world.etcd.members = {member.tenure for member in world.members}
 
 
 def _later(steps: int, process: Steps[None]) -> Steps[None]:

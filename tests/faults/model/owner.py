@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from faults.model import dispatch, leader, recovery, rescue, turns
+from faults.model import chains, dispatch, leader, recovery, rescue, turns
 from faults.model.rows import (
     LIVE,
     Abort,
@@ -132,6 +132,8 @@ class Member:
     def _deed(self) -> Steps[None]:
         rng, rows = self.world.rng, self.world.database
         self._read()
+        if self.world.chained and rng.random() < (0.4 if self.world.quiet else 0.15):
+            return chains.join(self)
         x = rng.random()
         if x < 0.1:
             return self._load()

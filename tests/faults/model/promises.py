@@ -45,6 +45,10 @@ class Promises:
     tokens: int = 0
     """How many tokens were issued by then."""
     skipped_early: set[RunId] = field(default_factory=set)
+    decided: set[int] = field(default_factory=set)
+    """Cycles of which the child has a row, made or skipped."""
+    joined: set[int] = field(default_factory=set)
+    """Those in which it runs."""
     held: int | None = None
     """The database went back to here, and nobody has resumed it."""
     left_out: list[tuple[int, int]] = field(default_factory=list)

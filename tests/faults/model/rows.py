@@ -90,6 +90,18 @@ class Run:
     sent: tuple[Attempt, ...] = ()
     results: tuple[tuple[int, str], ...] = ()
     """Accepted ones: token and outcome, which stands for the digest."""
+    told: tuple[tuple[JobId, str], ...] | None = None
+    """By which ends of its parents a chain's run was skipped, and by nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A parent's run has ended in a cycle, and the child isn't judged yet."""
+
+    run: RunId
+    state: str
+    at: int
+    """When the first of that parent arrived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +161,7 @@ class Database:
         self.incarnations: Table[IncarnationId, Incarnation] = Table("incarnations")
         self.terms: Table[str, Term] = Table("terms")
         self.cluster: Table[str, Cluster] = Table("cluster")
+        self.arrivals: Table[tuple[int, JobId], Arrival] = Table("arrivals")
         self.tables: tuple[Table[Any, Any], ...] = (
             self.shards,
             self.tenures,
@@ -157,10 +170,15 @@ class Database:
             self.incarnations,
             self.terms,
             self.cluster,
+            self.arrivals,
         )
         self.locks: dict[tuple[str, Hashable], dict[Transaction, bool]] = {}
         self.judge: Callable[[Transaction], None] = lambda _: None
         self.spawn: Callable[[Steps[None]], None] = lambda _: None
+        self.trigger: Callable[[Transaction], Steps[None]] | None = None
+        """What a transaction does beside what it was told to, before its COMMIT."""
+        self.told: Callable[[Transaction], None] = lambda _: None
+        """Who committed it has heard so."""
 
     def runs_of(self, job: JobId) -> list[tuple[RunId, Run]]:
         """All rows of a job, in the order of their insertion."""
@@ -206,6 +224,7 @@ class Transaction:
         self.inserts: set[tuple[str, Hashable]] = set()
         self.committing = False
         self._held: list[tuple[str, Hashable]] = []
+        self.began = database.now
         self._server = database.server
         self._touched = database.now
         self._over = False
@@ -253,8 +272,14 @@ class Transaction:
         """Send COMMIT and wait for the answer. Raises Unknown when there is none."""
         database = self.database
         self._alive()
+        if database.trigger is not None:
+            yield from database.trigger(self)
         self.committing = True
-        yield
+        try:
+            yield
+        except GeneratorExit:  # killed before it was sent: the server finds an idle session
+            self.committing = False
+            raise
         x = database.chance()
         if x < database.late_commits:
             database.spawn(self._late())
@@ -263,6 +288,7 @@ class Transaction:
             self.rollback()
             raise Unknown
         self._apply()
+        database.told(self)
 
     def rollback(self) -> None:
         """Nothing of it happened."""

@@ -73,6 +73,12 @@ class Rule(StrEnum):
     TURN_COMPARED = "turn-compared"
     TURN_GIVEN_BACK = "turn-given-back"
     TURN_OF_NEW_ROWS = "turn-of-new-rows"
+    JOIN_ARRIVES_WITH_END = "join-arrives-with-end"
+    JOIN_UNDER_FENCE = "join-under-fence"
+    JOIN_COMPARES_ARRIVALS = "join-compares-arrivals"
+    JOIN_TAKES_AWAY_AT_ONCE = "join-takes-away-at-once"
+    JOIN_ID_RECKONED = "join-id-reckoned"
+    JOIN_COMING_IN_ONE = "join-coming-in-one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +287,26 @@ MEANINGS: dict[Rule, Meaning] = {
     ),
     R.TURN_OF_NEW_ROWS: Meaning(
         "P3.15", "an instant whose row was there already takes no turn", "it takes another"
+    ),
+    R.JOIN_ARRIVES_WITH_END: Meaning(
+        "P5.3", "what ends arrives in the transaction that ends it", "in one of its own, after it"
+    ),
+    R.JOIN_UNDER_FENCE: Meaning(
+        "P5.3", "a join is judged under the lock of the child's shard", "by who read it"
+    ),
+    R.JOIN_COMPARES_ARRIVALS: Meaning(
+        "P5.3", "what has arrived is locked, and is what was read", "what was read is judged"
+    ),
+    R.JOIN_TAKES_AWAY_AT_ONCE: Meaning(
+        "P5.3",
+        "arrivals go in the transaction that inserts the run",
+        "they go, then it is inserted",
+    ),
+    R.JOIN_ID_RECKONED: Meaning(
+        "P5.3", "a run's id is of child and cycle: its row is what was decided", "each has its own"
+    ),
+    R.JOIN_COMING_IN_ONE: Meaning(
+        "P5.3", "who may still come is read in one statement", "who arrived, then who is under way"
     ),
 }
 

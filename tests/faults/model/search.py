@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from faults.model.nemesis import Nemesis
+from faults.model import cycles
+from faults.model.nemesis import Nemesis, calm
 from faults.model.owner import Member
 from faults.model.promises import Broken
 from faults.model.rules import Rule
@@ -57,11 +58,19 @@ def world_of(seed: int, without: frozenset[Rule] = NONE, weather: Weather | None
     return world
 
 
+def live(world: World) -> None:
+    """From its beginning to its end. Raises Broken."""
+    world.run(STEPS)
+    if world.chained:
+        calm(world)
+        cycles.settle(world)
+
+
 def outcome(seed: int, without: frozenset[Rule] = NONE, weather: Weather | None = None) -> Outcome:
     """One seed, from its beginning to its end."""
     world = world_of(seed, without, weather)
     try:
-        world.run(STEPS)
+        live(world)
     except Broken as broken:
         return Outcome(seed, world.judge.seen, broken)
     return Outcome(seed, world.judge.seen, None)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from faults.model.promises import Broken
 from faults.model.rows import Transaction
 from faults.model.rules import Rule
-from faults.model.search import STEPS, Outcome, world_of
+from faults.model.search import Outcome, live, world_of
 
 LAST = 40
 
@@ -34,7 +34,7 @@ def told(seed: int, without: frozenset[Rule], say: Callable[[str], None]) -> Out
     world.judge.note = note
     broken = None
     try:
-        world.run(STEPS)
+        live(world)
     except Broken as found:
         broken = found
     for line in lines:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from faults.model.rules import MEANINGS, Rule
 from faults.model.search import Tally
 
-JUDGED = ("fired", "assigned", "started", "accepted", "takeovers", "ok")
-ENOUGH = {"fired": 10, "assigned": 8, "started": 5, "accepted": 4, "ok": 1}
+JUDGED = ("fired", "assigned", "started", "accepted", "takeovers", "ok", "joined")
+ENOUGH = {"fired": 10, "assigned": 8, "started": 5, "accepted": 4, "ok": 1, "joined": 0.3}
 """Events a seed, on the average, below which nothing was shown."""
 
 

@@ -12,6 +12,10 @@ HORIZON = 3 * SECOND
 """How early a run may be inserted, by the database's clock."""
 TRIGGERED = 1_000_000
 """Triggered runs have numbers from here on; scheduled ones have their instant's."""
+JOINED = 2 * TRIGGERED
+"""Of a chain's child: its run of a cycle, which is an instant, has that one's from here on."""
+AGAIN = 3 * TRIGGERED
+"""And what does a run of a cycle again."""
 SPOOL_WITHIN = 10 * SECOND
 """How long an earlier incarnation lives on for the results in its spool."""
 
@@ -29,3 +33,8 @@ TOLERATED = 7 * SECOND
 def instant(number: int) -> int:
     """When an instant is."""
     return number * PERIOD
+
+
+def cycle_of(number: int) -> int:
+    """Of which cycle a run is; 0: of none that others share."""
+    return 0 if TRIGGERED <= number < JOINED else number % TRIGGERED

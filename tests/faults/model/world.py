@@ -11,9 +11,10 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from faults.model import turns
+from faults.model import chains, turns
 from faults.model.etcd import Etcd
 from faults.model.holds import Cluster
 from faults.model.judge import Judge
@@ -63,7 +64,12 @@ class World:
         if turns.limited(seed, without):
             for job in range(len(KINDS)):
                 self.jobs[job] = replace(self.jobs[job], max_runs=turns.MAX_RUNS)
-        self.judge = Judge(self.database, self.etcd, self.jobs, self._executing)
+        self.chained = chains.chained(seed, without)
+        self.quiet = False
+        """Nothing breaks, and nobody calls."""
+        self.judge = Judge(
+            self.database, self.etcd, self.jobs, self._executing, chained=self.chained
+        )
         self.members: list[Member] = []
         self.workers: list[Worker] = []
         self.network: list[Callable[[], None]] = []
@@ -83,6 +89,8 @@ class World:
             rows.shards.rows[shard] = Shard(None, 1 + 3 * shard, rows.timeline)
         for job in self.jobs:
             rows.timers.rows[job] = Timer(generation=1, due=1, shard=job % 2)
+        if self.chained:
+            self._chain()
 
     @property
     def now(self) -> int:
@@ -146,6 +154,14 @@ class World:
                 continue
             if rng.random() < self.weather.sleepy:
                 self.stop([process], database.now + rng.randint(SECOND // 2, 12 * SECOND))
+
+    def _chain(self) -> None:
+        rows = self.database
+        child = rows.timers.rows[chains.CHILD]
+        rows.timers.rows[chains.CHILD] = replace(child, ended=True)  # it has no schedule
+        rows.trigger = partial(chains.ending, self)
+        if not self.on(Rule.JOIN_ARRIVES_WITH_END):
+            rows.told = partial(chains.ended, self)
 
     def _executing(self, run: RunId) -> Iterator[tuple[int, IncarnationId]]:
         for worker in self.workers:
