@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 PATIENCE: Final = 60.0
 """Seconds for one call: the drivers' own limits are below that."""
+MOST_FAILED: Final = 3
 _THREADS: Final = 4
 
 
@@ -38,14 +39,21 @@ class StoredObjects:
             yield part
 
     async def remove(self, places: Sequence[str]) -> list[str]:
-        """One after the other; at the first that can't be removed it stops."""
+        """One after the other. What stays holds up no other, unless `MOST_FAILED` in a row
+        say that it is the store.
+        """
         gone: list[str] = []
+        failed = 0
         for place in places:
             try:
                 await self._called(partial(self._objects.remove, place))
             except Unavailable as error:
                 log.warning("the result store takes nothing away: %s", error)
-                break
+                failed += 1
+                if failed == MOST_FAILED:
+                    break
+                continue
+            failed = 0
             gone.append(place)
         return gone
 

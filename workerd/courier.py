@@ -16,6 +16,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -80,7 +81,8 @@ class Courier:
         self._limit = limit
         self._on_settled = on_settled
         self._parcels: dict[Key, _Parcel] = {}
-        self._unspooled: list[Key] = []
+        self._unspooled: dict[Key, None] = {}
+        """What is to be written, in order: each once, however often its words change."""
         self._settled: list[Path] = []
         self._streams: list[Stream] = []
         self._turn = 0
@@ -124,7 +126,7 @@ class Courier:
         """An attempt has ended."""
         key = key_of(result.key)
         self._parcels[key] = _Parcel(result, issuer, held=held)
-        self._unspooled.append(key)
+        self._unspooled[key] = None
         self._all_settled.clear()
         self._spool_work.set()
 
@@ -135,7 +137,7 @@ class Courier:
         if parcel.file is not None:
             self._settled.append(parcel.file)
         parcel.result, parcel.file, parcel.held = result, None, False
-        self._unspooled.append(key)
+        self._unspooled[key] = None
         self._spool_work.set()
 
     def results(self) -> Iterator[pb.Result]:
@@ -214,15 +216,15 @@ class Courier:
 
     async def _flush(self) -> None:
         while self._unspooled:
-            batch = self._unspooled[:_MAX_BATCH]
+            batch = [*itertools.islice(self._unspooled, _MAX_BATCH)]
             parcels = [self._parcels[key] for key in batch]
             written = [each.result for each in parcels]
             file = await self._in_thread(self._spool.write, written)
-            del self._unspooled[: len(batch)]
-            for parcel, result in zip(parcels, written, strict=True):
+            for key, parcel, result in zip(batch, parcels, written, strict=True):
                 if parcel.result is not result:  # released meanwhile: its words come later
                     self._settled.append(file)
                     continue
+                del self._unspooled[key]
                 parcel.file = file
                 self._send(parcel)
         settled, self._settled = self._settled, []

@@ -29,6 +29,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from workerd.config import Results
 from workerd.core.ids import Key
 from workerd.core.outcome import MAX_RESULT, Outcome
+from workerd.executors.calling import fenced
 from workerd.metrics import Metrics
 from workerd.recording import Folder, Recorded, Recording, write
 
@@ -159,7 +160,7 @@ class Keeping:
 
     async def _tried(self, key: str, recorded: Recorded, until: float) -> str:
         loop = asyncio.get_running_loop()
-        put = loop.run_in_executor(self._threads, self._objects.put, key, recorded.file)
+        put = loop.run_in_executor(self._threads, fenced, self._objects.put, key, recorded.file)
         try:
             async with asyncio.timeout(max(until - boottime(), 1.0)):
                 await put

@@ -206,8 +206,15 @@ class Recording:
 
 def write(folder: Folder, file: Path, data: bytes) -> Recorded:
     """What is in memory, as a file. Blocks. Raises OSError."""
-    with folder.create(file) as target:
-        _write_all(target, data)
+    target = folder.create(file)
+    try:
+        with target:
+            if why := folder.room():
+                raise OSError(why)
+            _write_all(target, data)
+    except OSError:
+        file.unlink(missing_ok=True)  # a part of it would stay for good
+        raise
     folder.used += len(data)
     return Recorded(file, len(data), hashlib.sha256(data).digest())
 

@@ -14,7 +14,7 @@ from workerd.core.capture import Piece
 from workerd.core.cluster_time import ClusterTime
 from workerd.core.grants import Head, Share
 from workerd.core.ids import Incarnation, Key, RunId, Token
-from workerd.core.outcome import MAX_RESULT, Content, Outcome, digest
+from workerd.core.outcome import MAX_ERROR, MAX_RESULT, Content, Outcome, digest
 from workerd.core.promises import Promises
 
 _WHY = {why: pb.Refusal.Why.Value(f"WHY_{why.name}") for why in Why}
@@ -104,7 +104,7 @@ def result(
         digest=digest(key_of(assignment.key), outcome),
         outcome=pb.Result.Outcome.ValueType(outcome.verdict.value),
         reason=common_pb2.Reason.ValueType(outcome.reason.value),
-        error=outcome.error,
+        error=outcome.error.encode(errors="replace").decode()[:MAX_ERROR],
         exit_code=outcome.exit_code,
         output=map(piece, outcome.output),
     )

@@ -119,12 +119,16 @@ class Retaining:
         """Runs of jobs that say themselves how long they are kept."""
         after = JobId(_FIRST)
         while jobs := await self._store.with_retention(after, JOBS):
-            while self._shards:
+            left = jobs
+            while self._shards and left:
                 now = self._clock.now()
-                page = await self._store.old_runs_of(self._shards, jobs, now, PAGE)
+                page = await self._store.old_runs_of(self._shards, left, now, PAGE)
                 over = [run for run in page if is_over(run, self._retention, now)]
-                if not await self._delete(over) or len(page) < PAGE:
-                    break
+                if not await self._delete(over):
+                    if len(page) < PAGE:
+                        break
+                    blocked = {run.job_id for run in page}  # these keep no other's from going
+                    left = [job for job in left if job not in blocked]
                 yield
             after = jobs[-1]
             yield

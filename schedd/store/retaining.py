@@ -35,6 +35,9 @@ _ENDED: Final = ", ".join(f"'{state.value}'" for state in sorted(TERMINAL, key=s
 LONGEST_RATE: Final = "interval '2 days'"
 """A run whose turn in its pool isn't settled yet may count in a rate for so long, at most."""
 
+OF_ONE_JOB: Final = 100
+"""Runs of one job in a page: those that must stay leave room for others'."""
+
 _FACTS: Final = """r.scheduled_at, r.run_id, r.shard, r.job_id,
     COALESCE(r.finished_at, r.created_at), COALESCE(r.scheduled_until, r.scheduled_at),
     j.retention, j.ephemeral, d.run_id IS NOT NULL, d.redrive IS NOT NULL, r.state"""
@@ -66,7 +69,7 @@ CROSS JOIN LATERAL (
       AND r.state IN ({_ENDED}) AND r.shard = ANY (%(shards)s::int[])
       AND NOT EXISTS (
         SELECT 1 FROM dead_letters w WHERE w.run_id = r.run_id AND w.settled IS NULL)
-    ORDER BY r.scheduled_at LIMIT %(limit)s
+    ORDER BY r.scheduled_at LIMIT {OF_ONE_JOB}
 ) r {_BESIDE} LIMIT %(limit)s
 """
 

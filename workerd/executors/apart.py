@@ -24,6 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from schedclient.handlers import MOST_NOTE
 from schedkit.outward.secrets import variables as variables_of
 from workerd import procs
 from workerd.core.bounds import Bounds
@@ -74,7 +75,7 @@ class Apart:
                 return Outcome(Verdict.RETURNED, error=told, began=isinstance(error, Begun))
             return Outcome(Verdict.FAILED, Reason.EXCEPTION, f"not started: {told}")
         with ours:
-            said, code, output = await self._conversed(child, ours, attempt, stop)
+            said, code, output = await self._conversed(child, ours, attempt, stop, variables)
         if stop.cause is not None:
             return stopped(stop.cause, output=output)
         if said is None:
@@ -116,13 +117,19 @@ class Apart:
         )
 
     async def _conversed(
-        self, child: Child, ours: socket.socket, attempt: Attempt, stop: Stop
+        self,
+        child: Child,
+        ours: socket.socket,
+        attempt: Attempt,
+        stop: Stop,
+        variables: Mapping[str, str],
     ) -> tuple[Outcome | None, int, tuple[Piece, ...]]:
         """What it said of its end, if it did; its exit code; its output."""
         order = _order(attempt, self._modules)
         async with asyncio.TaskGroup() as group:
             listening = group.create_task(
-                _heard(ours, order, attempt, child), name=f"process of run {attempt.key.run}"
+                _heard(ours, order, attempt, child, variables),
+                name=f"process of run {attempt.key.run}",
             )
             try:
                 code, output = await stayed(child, attempt, stop)
@@ -133,7 +140,11 @@ class Apart:
 
 
 async def _heard(
-    ours: socket.socket, order: parley.Frame, attempt: Attempt, child: Child
+    ours: socket.socket,
+    order: parley.Frame,
+    attempt: Attempt,
+    child: Child,
+    variables: Mapping[str, str],
 ) -> Outcome | None:
     """Tell it what to do, and listen to the end. None: it never said how it ended."""
     loop, most = asyncio.get_running_loop(), attempt.most_result
@@ -144,7 +155,9 @@ async def _heard(
             said = parley.frame(kind, await _read(loop, ours, told), await _read(loop, ours, data))
             attempt.beat()
             if said.kind == parley.PROGRESS:
-                attempt.progress(parley.progress_in(said))
+                progress = parley.progress_in(said)
+                note = _masked(progress.note, variables)[:MOST_NOTE]
+                attempt.progress(replace(progress, note=note))
             elif said.kind == parley.END:
                 return parley.end_in(said, most)
             await asyncio.sleep(0)  # reading what is there already lets nobody else run

@@ -7,24 +7,18 @@ Shared by the worker and the processes of handlers (`workerd.handling`).
 
 from __future__ import annotations
 
-import asyncio
 import json
 import traceback
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Final
+from typing import ParamSpec, TypeVar
 
 from schedclient import handlers as sdk
 from workerd.core.capture import KEEP
 from workerd.core.outcome import MAX_ERROR, MAX_RESULT, Content, Outcome, Reason, Verdict
 
-NEVER_OUT: Final = (
-    SystemExit,
-    KeyboardInterrupt,
-    GeneratorExit,
-    StopIteration,
-    asyncio.CancelledError,
-)
-"""What would end or hang whoever calls a handler."""
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Escaped(Exception):
@@ -40,11 +34,18 @@ def decoded(payload: Content | None) -> object:
 
 def called(function: sdk.Handler, payload: object, context: sdk.Context) -> object:
     """What a plain function returns. Raises what it raises, or Escaped."""
+    return fenced(function, payload, context)
+
+
+def fenced(function: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+    """What another's function gives. Raises the exceptions that it raises; Escaped for the rest."""
     try:
-        return function(payload, context)
-    # No exit of a worker, no end of a loop; a future can't even hold a StopIteration.
-    # Nobody cancels a thread: a CancelledError is the handler's own.
-    except NEVER_OUT as error:
+        return function(*given, **named)
+    # No exit of a worker, no end of a loop, no panic of a module in Rust; a future can't even hold
+    # a StopIteration. Nobody cancels a plain call: a CancelledError is its own.
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            raise
         raise Escaped(repr(error)) from error
 
 

@@ -298,7 +298,7 @@ def _succeeded(data: bytes, *, json: bool, most: int) -> Outcome:
 def _is_json(data: bytes) -> bool:
     try:
         standard.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False  # it only said so: kept as bytes
     return True
 

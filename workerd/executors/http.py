@@ -184,8 +184,8 @@ async def _read(answer: aiohttp.ClientResponse, data: bytearray, most: int) -> N
 def _content(data: bytes, kind: str) -> Content:
     if kind == "application/json" or kind.endswith("+json"):
         try:
-            json.loads(data)
-        except ValueError:
+            json.loads(data.decode())  # of bytes it would read UTF-16 as well, a message doesn't
+        except (ValueError, RecursionError):
             pass  # it only says so: kept as bytes
         else:
             return Content(data, json=True)

@@ -65,7 +65,7 @@ def frame(kind: bytes, told: bytes, data: bytes) -> Frame:
     """One that was read. Raises Garbled."""
     try:
         read = json.loads(told)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Garbled(str(error)) from error
     if not isinstance(read, dict):
         raise Garbled("no object")

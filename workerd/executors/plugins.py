@@ -22,7 +22,7 @@ from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.outcome import Outcome
 from workerd.executors.base import Attempt, Stop, content_of
-from workerd.executors.calling import decoded, raised, unfit
+from workerd.executors.calling import decoded, fenced, raised, unfit
 from workerd.executors.fitting import Misfit, fit_of
 from workerd.executors.python import Caller
 
@@ -50,8 +50,8 @@ class Plugin:
         """Have it carry out."""
         given = attempt.assignment.plugin
         try:
-            config = self._config(decoded(content_of(given.config)))
-            self.executor.check(config)
+            config = fenced(self._config, decoded(content_of(given.config)))
+            fenced(self.executor.check, config)
         except (Misfit, ValueError, RecursionError) as error:
             return unfit(error)
         except Exception as error:  # noqa: BLE001 - a bug of its own is its run's outcome

@@ -26,7 +26,16 @@ from workerd.core.capture import Piece
 from workerd.core.outcome import Cause, Outcome, Verdict, stopped
 from workerd.executors.apart import Apart
 from workerd.executors.base import Attempt, Stop, bounds_of, until_stopped
-from workerd.executors.calling import Escaped, called, decoded, raised, returned, trace, unfit
+from workerd.executors.calling import (
+    Escaped,
+    called,
+    decoded,
+    fenced,
+    raised,
+    returned,
+    trace,
+    unfit,
+)
 from workerd.executors.fitting import Fit, Misfit, fit_of
 from workerd.executors.threads import Threads
 
@@ -47,11 +56,13 @@ class Caller:
     ) -> Outcome:
         """`loop`: it gives something to be awaited; else it has a thread."""
         try:
-            payload = fit(decoded(attempt.content))
+            payload = fenced(fit, decoded(attempt.content))
         except Misfit as error:
             return unfit(error)
         except (ValueError, RecursionError) as error:
             return unfit(ValueError(f"the payload isn't JSON: {error}"))
+        except Escaped as error:
+            return _raised(error)
         context = _context(attempt)
         try:
             if loop:
@@ -169,11 +180,13 @@ async def _awaited(
     me = asyncio.current_task()
     try:
         return await function(payload, context)
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise Escaped(repr(error)) from error
+    except Exception:
+        raise
     except asyncio.CancelledError as error:
         if stop.cause is not None or me is None or me.cancelling():
             raise  # ours: a stop, or the worker's end
+        raise Escaped(repr(error)) from error
+    except BaseException as error:  # whatever else a library may have made
         raise Escaped(repr(error)) from error
 
 

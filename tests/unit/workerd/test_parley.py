@@ -46,7 +46,7 @@ def test_a_frame_without_an_end_is_refused_before_it_is_read():
         parley.sizes(parley.HEAD.pack(b"e", 2, parley.MOST + 1))
 
 
-@pytest.mark.parametrize("told", [b"{", b"[]", b"3", b"\xff"])
+@pytest.mark.parametrize("told", [b"{", b"[]", b"3", b"\xff", b"[" * 200_000])
 def test_what_is_no_object_is_refused(told):
     with pytest.raises(Garbled):
         parley.frame(b"e", told, b"")

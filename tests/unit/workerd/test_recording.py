@@ -123,3 +123,13 @@ async def test_recordings_share_what_the_spool_may_hold(tmp_path: Path) -> None:
     third = Recording(folder, Key(RunId("c"), Token(1)), 1 << 30)
     feed(third, 2)
     assert (await third.finish()).size > 2 * CHUNK
+
+
+def test_a_result_without_room_leaves_no_file(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RESERVE", 1 << 60)
+    file = folder.file(KEY, "result")
+    with pytest.raises(OSError, match="full"):
+        module.write(folder, file, b"x")
+    assert (folder.used, file.exists()) == (0, False)

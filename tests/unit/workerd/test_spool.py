@@ -254,3 +254,34 @@ async def test_of_two_copies_the_later_is_told_at_the_next_start(tmp_path: Path)
     await wait_until_async(lambda: not files[0].exists(), PATIENCE, "the first copy to go")
     assert files[1].exists()
     spooling.cancel()
+
+
+async def test_who_is_released_while_it_is_written_is_written_once_more_and_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W2: a batch that counts a result twice would stay for good."""
+    spool, write = Spool(tmp_path), Spool.write
+    courier = Courier(spool, lambda _key, _verdict: None)
+    loop, words = asyncio.get_running_loop(), [result("a"), result("a")]
+    words[0].log.size, words[1].log.size = 1, 2
+
+    def writing(self: Spool, results: list[pb.Result]) -> Path:
+        if words:
+            told = words.pop()
+            asyncio.run_coroutine_threadsafe(release(told), loop).result(PATIENCE)
+        return write(self, results)
+
+    async def release(told: pb.Result) -> None:
+        courier.release(told)
+
+    monkeypatch.setattr(Spool, "write", writing)
+    courier.put(result("a"), None, held=True)
+    courier.release(result("a"))
+    spooling = asyncio.create_task(courier.keep_spooling())
+    await wait_until_async(lambda: not courier._unspooled, PATIENCE, "it to be on disk")
+    accepted = pb.Acknowledgement.VERDICT_ACCEPTED
+    courier.acknowledge([pb.Acknowledgement(key=result("a").key, verdict=accepted)])
+    async with asyncio.timeout(PATIENCE):
+        await courier.settled()
+    assert (spool.size, spool.load()) == (0, [])
+    spooling.cancel()

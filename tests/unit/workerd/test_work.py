@@ -18,10 +18,12 @@ from workerd import work as module
 from workerd.core.admission import Admission
 from workerd.core.cluster_time import ClusterTime, JudgingClock, RoundTrip
 from workerd.core.ids import Address, Incarnation
-from workerd.core.outcome import Outcome, exited
+from workerd.core.outcome import Content, Outcome, Verdict, exited
 from workerd.core.trust import Trust
 from workerd.courier import Courier
 from workerd.executors.base import Attempt, Executor, Stop
+from workerd.executors.calling import Escaped, fenced
+from workerd.executors.http import _content
 from workerd.metrics import Metrics
 from workerd.spool import Spool
 from workerd.work import Work
@@ -127,3 +129,29 @@ async def ended(home: Path, trust: Trust, executor: Executor, **how: Any) -> pb.
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         spool.close()
+
+
+class Untellable(Broken):
+    """An executor that gives what no message holds."""
+
+    async def run(self, _attempt: Attempt, _stop: Stop) -> Outcome:
+        return Outcome(Verdict.SUCCEEDED, result=Content(b"\xff", json=True))
+
+
+async def test_what_cant_be_told_ends_its_run_alone(tmp_path: Path) -> None:
+    result = await ended(tmp_path, Trust(60.0, boottime()), Untellable())
+    assert result.outcome == pb.Result.OUTCOME_FAILED
+    assert "can't be told: UnicodeDecodeError" in result.error
+
+
+@pytest.mark.parametrize("data", ['"a"'.encode("utf-16"), b'"\xed\xa0\x80"', b"[" * 200_000])
+def test_json_that_no_message_holds_is_kept_as_bytes(data: bytes) -> None:
+    assert not _content(data, "application/json").json
+
+
+def test_what_is_no_exception_of_a_plain_call_escapes_as_one() -> None:
+    def panics() -> None:
+        raise BaseExceptionGroup("panic", [KeyboardInterrupt()])
+
+    with pytest.raises(Escaped):
+        fenced(panics)
