@@ -33,8 +33,10 @@ AHEAD = 8
 SWAP = 0.1
 """Runs that became ready within so many seconds of each other may swap."""
 
-HEARD = 1.0
-"""Seconds from a run's row to its place in every order: until then, others may start."""
+HEARD = 1.0 if FULL else 5.0
+"""Seconds from a run's row to its place in every order: until then, others may start. Beside other
+tests a member is late to hear, or loses its shards for a moment.
+"""
 
 
 class Stream:
@@ -100,7 +102,7 @@ def test_what_waits_long_enough_goes_before_all_that_comes_later(
     with one_slot(calm, tmp_path / "worker"):
         with stream.flowing():
             waiting = [one(calm_client, PRIORITY, probe) for _ in range(COUNT)]
-            wait_until(lambda: len(started(PRIORITY)) > 0, BOUND + 30, "the first to have aged")
+            wait_until(lambda: len(started(PRIORITY)) > 0, BOUND + 40, "the first to have aged")
             wait_until(lambda: len(started(PRIORITY)) == COUNT, COUNT + 60.0, "all of them")
         everything = len(waiting) + len(stream.runs)
         wait_until(lambda: len(probe.starts()) == everything, COUNT + 60.0, "the rest")
@@ -119,7 +121,7 @@ def test_what_waits_long_enough_goes_before_all_that_comes_later(
         f" {first:.1f} to {last:.1f} s; {between} HIGH ones started between them"
     )
     assert first >= BOUND - SWAP
-    assert first <= BOUND + 15
+    assert first <= BOUND + 30
     assert disorder(starts, waiting, stream.runs) == []
 
 
