@@ -107,6 +107,7 @@ class RunProgress(Value):
     at: datetime | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Parent(Value):
     """A run that a chain's run came after, and how it had ended."""
 
