@@ -3,7 +3,8 @@ set-user-id, set-group-id and file capabilities do nothing to it (`no_new_privs`
 
 Python's way into a child before its program begins (`preexec_fn`) isn't safe beside threads. The
 kernel keeps this mark by thread, and a child has that of the thread which forked it; so a thread of
-its own marks itself, starts the program, and is gone.
+its own marks itself, starts the program, and is gone: to the kernel, too, which counts it among the
+processes that the program may have (`pids.max`).
 
 Standard library alone: the launcher stands on this.
 """
@@ -15,13 +16,16 @@ import errno
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 Text = TypeVar("Text", str, bytes)
 Process = subprocess.Popen[bytes]
 
 _SET_NO_NEW_PRIVS = 38  # PR_SET_NO_NEW_PRIVS
+_GONE_WITHIN = 1.0  # seconds; it takes less than a thousandth, unless it has no processor
 
 
 def started(
@@ -78,9 +82,18 @@ def _without_new_ones(start: Callable[[], Process]) -> Process:
     except RuntimeError as error:
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN), "a thread") from error
     thread.join()
+    _wait_until_gone(thread)
     if failed:
         raise failed.pop()
     return told.pop()
+
+
+def _wait_until_gone(thread: threading.Thread) -> None:
+    """`join` returns a little before the kernel has let go of it. Gives up in the end."""
+    task = Path(f"/proc/self/task/{thread.native_id}")
+    patience = time.monotonic() + _GONE_WITHIN
+    while task.exists() and time.monotonic() < patience:
+        time.sleep(0.0002)
 
 
 def _mark_this_thread() -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import re
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -22,7 +24,7 @@ from support.fake_member import FakeMember
 from support.repository import ROOT
 from support.wait import PATIENCE, wait_until_async
 from support.worker_process import WorkerProcess, cluster
-from workerd import procs
+from workerd import privileges, procs
 
 pytestmark = pytest.mark.skipif(
     controllers.version() == 0, reason="no controllers of memory and processes that may be used"
@@ -229,6 +231,23 @@ async def test_another_user_has_the_limits_too_and_cant_lift_them(
         limits = {"memory_bytes": 32 * MIB, "processes": 2, "files": 32}
         key = await stream.assign(shell=shell("sh", "-c", script, user="nobody", **limits))
         assert text(await stream.result_of(key)).startswith("32\n32\n")
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may start programs as another user")
+def test_what_starts_a_program_is_gone_before_its_processes_are_counted() -> None:
+    files = [subprocess.DEVNULL] * 3
+    nobody = pwd.getpwnam("nobody")
+    user = (nobody.pw_uid, nobody.pw_gid)
+    for _ in range(200):
+        before = threads()
+        process = privileges.started(["true"], {}, "/", files, umask=-1, user=user)
+        assert threads() <= before
+        process.wait()
+
+
+def threads() -> set[Path]:
+    return set(Path("/proc/self/task").iterdir())
 
 
 async def test_a_limit_so_low_that_nothing_begins_is_a_failure_and_not_tried_for_ever(
