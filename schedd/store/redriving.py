@@ -17,6 +17,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, func, select
@@ -102,8 +103,8 @@ WITH b AS MATERIALIZED (
 ), inserted AS (
     INSERT INTO runs AS r (scheduled_at, run_id, job_id, due_at, shard, priority, trigger, state,
         ready_at, generation, overlap, payload, redrive_of, root, fired_by)
-    SELECT b.scheduled_at, b.run_id, b.job_id, statement_timestamp(), b.shard, o.priority, 'MANUAL',
-        'PENDING', statement_timestamp(), b.generation, b.overlap,
+    SELECT b.scheduled_at, b.run_id, b.job_id, %(now)s, b.shard, o.priority, 'MANUAL',
+        'PENDING', %(now)s, b.generation, b.overlap,
         COALESCE(%(payload)s, o.payload), b.letter,
         COALESCE(o.root, CASE o.trigger WHEN 'SCHEDULE' THEN '{OF_SCHEDULES}'::uuid
             ELSE o.run_id END),
@@ -187,7 +188,7 @@ def _fed(
     connection.exec_driver_sql(
         GONE, {"redrive": redrive, "letters": arrays.ids(letter for letter, _, _ in letters)}
     )
-    made = _made(connection, tenure, redrive, payload, rows) if rows else []
+    made = _made(connection, tenure, redrive, payload, now, rows) if rows else []
     _, until = allowance(rate, fed_until, now, len(rows))
     until = until if rows else fed_until
     connection.exec_driver_sql(FED, {"redrive": redrive, "until": until, "made": len(made)})
@@ -237,8 +238,10 @@ def _made(
     tenure: TenureId,
     redrive: object,
     payload: bytes | None,
+    now: datetime,
     rows: Sequence[tuple[Any, ...]],
 ) -> list[LiveRun]:
+    """`now`: when the rate allowed them, which is their rows' time, too."""
     letters, scheduled, jobs, shards, generations, overlaps, run_ids = zip(*rows, strict=True)
     made = connection.exec_driver_sql(
         MAKE,
@@ -251,6 +254,7 @@ def _made(
             "overlaps": arrays.texts(overlaps),
             "runs": arrays.ids(run_ids),
             "payload": payload,
+            "now": now,
             "tenure": tenure,
             "redrive": redrive,
         },
