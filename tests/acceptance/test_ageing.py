@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -33,17 +35,34 @@ AHEAD = 8
 SWAP = 0.1
 """Runs that became ready within so many seconds of each other may swap."""
 
-HEARD = 1.0 if FULL else 5.0
-"""Seconds from a run's row to its place in every order: until then, others may start. Beside other
-tests a member is late to hear, or loses its shards for a moment.
+HEARD = 1.0
+"""Seconds from the answer to a submit to the run's place in every order: until then, others may
+start.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A run, and when its submitter had its answer."""
+
+    run: Run
+    answered: float
+
+    @property
+    def run_id(self) -> str:
+        return self.run.run_id
+
+    @property
+    def ready_at(self) -> float:
+        assert self.run.due_at is not None
+        return self.run.due_at.timestamp()
 
 
 class Stream:
     """HIGH runs without end, so that the slot is never free for want of one."""
 
     def __init__(self, cluster: DevCluster, probe: Probe) -> None:
-        self.runs: list[Run] = []
+        self.runs: list[Submitted] = []
         self._cluster, self._probe = cluster, probe
         self._over = threading.Event()
 
@@ -68,13 +87,14 @@ class Stream:
                 self._over.wait(0.05)
 
 
-def one(client: SyncClient, priority: str, probe: Probe) -> Run:
-    return client.submit(
+def one(client: SyncClient, priority: str, probe: Probe) -> Submitted:
+    run = client.submit(
         name=priority,
         priority=priority,
         require={"test": "ageing"},
         shell=probe.shell("sleep 0.02"),
     )
+    return Submitted(run, time.time())
 
 
 @contextmanager
@@ -102,16 +122,16 @@ def test_what_waits_long_enough_goes_before_all_that_comes_later(
     with one_slot(calm, tmp_path / "worker"):
         with stream.flowing():
             waiting = [one(calm_client, PRIORITY, probe) for _ in range(COUNT)]
-            wait_until(lambda: len(started(PRIORITY)) > 0, BOUND + 40, "the first to have aged")
+            wait_until(lambda: len(started(PRIORITY)) > 0, BOUND + 30, "the first to have aged")
             wait_until(lambda: len(started(PRIORITY)) == COUNT, COUNT + 60.0, "all of them")
         everything = len(waiting) + len(stream.runs)
         wait_until(lambda: len(probe.starts()) == everything, COUNT + 60.0, "the rest")
         for run in (waiting[-1], *stream.runs[-AHEAD:]):
-            assert calm_client.runs.wait(run, timeout=20).succeeded
+            assert calm_client.runs.wait(run.run_id, timeout=20).succeeded
     starts = probe.starts()
 
     firsts = {start.run_id: start.at for start in started(PRIORITY)}
-    waits = [firsts[run.run_id] - ready_at(run) for run in waiting]
+    waits = [firsts[run.run_id] - run.ready_at for run in waiting]
     first, last = min(waits), max(waits)
     between = sum(
         min(firsts.values()) < start.at < max(firsts.values()) for start in started("high")
@@ -121,36 +141,27 @@ def test_what_waits_long_enough_goes_before_all_that_comes_later(
         f" {first:.1f} to {last:.1f} s; {between} HIGH ones started between them"
     )
     assert first >= BOUND - SWAP
-    assert first <= BOUND + 30
+    assert first <= BOUND + 15
     assert disorder(starts, waiting, stream.runs) == []
 
 
-def ready(*groups: list[Run]) -> dict[str, Run]:
-    return {run.run_id: run for group in groups for run in group}
-
-
-def ready_at(run: Run) -> float:
-    assert run.due_at is not None
-    return run.due_at.timestamp()
-
-
-def disorder(starts: list[Start], waiting: list[Run], high: list[Run]) -> list[str]:
+def disorder(starts: list[Start], waiting: list[Submitted], high: list[Submitted]) -> list[str]:
     """Starts that another run, known in time, should have had: by priority, then by age."""
-    ranks = {run.run_id: ready_at(run) for run in waiting}
-    ranks |= {run.run_id: ready_at(run) - BOUND for run in high}
-    by_id = ready(waiting, high)
+    ranks = {run.run_id: run.ready_at for run in waiting}
+    ranks |= {run.run_id: run.ready_at - BOUND for run in high}
+    by_id = {run.run_id: run for run in (*waiting, *high)}
     found = []
     for place, start in enumerate(starts):
         later = starts[place + 1 :]
-        known = [one for one in later if ready_at(by_id[one.run_id]) < start.at - HEARD]
+        known = [one for one in later if by_id[one.run_id].answered < start.at - HEARD]
         best = min(known, key=lambda one: ranks[one.run_id], default=None)
         if best is not None and ranks[start.run_id] > ranks[best.run_id] + SWAP:
             found.append(f"{_told(start, by_id, ranks)} before {_told(best, by_id, ranks)}")
     return found
 
 
-def _told(start: Start, runs: Mapping[str, Run], ranks: Mapping[str, float]) -> str:
-    waited = start.at - ready_at(runs[start.run_id])
+def _told(start: Start, runs: Mapping[str, Submitted], ranks: Mapping[str, float]) -> str:
+    waited = start.at - runs[start.run_id].ready_at
     return (
         f"{start.job} {start.run_id} of rank {ranks[start.run_id]:.3f}, which waited {waited:.3f} s"
     )
