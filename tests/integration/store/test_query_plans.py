@@ -51,7 +51,9 @@ async def analyzed(world: World) -> None:
     raw = world.store.database._engine.raw_connection()
     raw.driver_connection.autocommit = True
     with raw.cursor() as cursor:
+        cursor.execute("SET statement_timeout = 0")
         cursor.execute("VACUUM ANALYZE")
+        cursor.execute("RESET statement_timeout")
     raw.driver_connection.autocommit = False
     raw.close()
 
