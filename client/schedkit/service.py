@@ -34,6 +34,9 @@ OK: Final = 0
 BUG: Final = 1
 MISCONFIGURED: Final = 2
 
+REST_WITHIN: Final = 2.0
+"""Seconds in which what `main` left behind may end, once it is asked to."""
+
 
 class Daemon:
     """What `main` is given: the events it waits for, and the ear of the service manager."""
@@ -92,8 +95,20 @@ def run_daemon(main: Callable[[Daemon], Awaitable[None]]) -> int:
     `main` calls `daemon.ready` when it serves, and returns soon after `daemon.draining` is set.
     Before it is called nothing has been logged: it sets up logging itself, or has done so.
     """
+    runner = asyncio.Runner()
+    code = _run(runner, main)
+    if not runner.run(_rest_ended()):
+        log.warning("what was left behind doesn't end: leaving without it")
+        sys.stdout.flush()
+        logging.shutdown()
+        os._exit(code)
+    runner.close()
+    return code
+
+
+def _run(runner: asyncio.Runner, main: Callable[[Daemon], Awaitable[None]]) -> int:
     try:
-        asyncio.run(_live(main))
+        runner.run(_live(main))
     except Exception as error:
         causes = [*_leaves(error)]
         if all(isinstance(cause, Misconfigured) for cause in causes):
@@ -102,6 +117,16 @@ def run_daemon(main: Callable[[Daemon], Awaitable[None]]) -> int:
         log.exception("a bug ends this process")
         return BUG
     return OK
+
+
+async def _rest_ended() -> bool:
+    """Whether all tasks that are left have ended now that they're asked to: a coroutine of a user's
+    may swallow that.
+    """
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    return not rest or not (await asyncio.wait(rest, timeout=REST_WITHIN))[1]
 
 
 async def _live(main: Callable[[Daemon], Awaitable[None]]) -> None:

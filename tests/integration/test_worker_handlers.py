@@ -117,6 +117,14 @@ def lively_thread(payload, ctx):
     ctx.cancel.wait(300)
 
 @handler
+async def deaf(payload, ctx):
+    while True:
+        try:
+            await asyncio.sleep(300)
+        except asyncio.CancelledError:
+            pass
+
+@handler
 def stubborn(payload, ctx):
     while True:
         time.sleep(0.1)
@@ -254,6 +262,16 @@ async def test_a_thread_is_asked_to_end_and_left_behind_when_it_does_not(tmp_pat
         assert left.reason == common_pb2.REASON_TIMEOUT
         worker.signal(15)
         assert await worker.ended() == 0, "a thread can't keep a worker alive"
+
+
+async def test_a_coroutine_that_swallows_its_cancel_is_left_behind(tmp_path: Path) -> None:
+    async with shop(tmp_path, slots="1") as (_, worker, stream):
+        left = await call(stream, "deaf", timeout=0.2, kill_after=0.2)
+        assert left.reason == common_pb2.REASON_TIMEOUT
+        beside = await call(stream, "nothing")
+        assert beside.outcome == pb.Result.OUTCOME_SUCCEEDED, "its slot is free"
+        worker.signal(15)
+        assert await worker.ended() == 0, "a coroutine can't keep a worker alive"
 
 
 @pytest.mark.slow

@@ -68,6 +68,10 @@ def leaves(payload, ctx):
     raise SystemExit(3)
 
 @handler(mode="process")
+def leaves_for_good(payload, ctx):
+    raise SystemExit(100)
+
+@handler(mode="process")
 def segfaults(payload, ctx):
     ctypes.string_at(0)
 
@@ -213,6 +217,8 @@ async def test_what_it_raises_comes_across_by_its_class_and_with_its_traceback(
         assert (await call(stream, "huge")).reason == common_pb2.REASON_DONT_RETRY
         leaves = await call(stream, "leaves")
         assert (leaves.reason, leaves.error) == (common_pb2.REASON_EXCEPTION, "SystemExit: 3")
+        for_good = await call(stream, "leaves_for_good")
+        assert for_good.reason == common_pb2.REASON_DONT_RETRY
 
 
 async def test_a_process_that_crashes_fails_its_attempt_alone(tmp_path: Path) -> None:

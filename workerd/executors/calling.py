@@ -15,7 +15,15 @@ from typing import ParamSpec, TypeVar
 
 from schedclient import handlers as sdk
 from workerd.core.capture import KEEP
-from workerd.core.outcome import MAX_ERROR, MAX_RESULT, Content, Outcome, Reason, Verdict
+from workerd.core.outcome import (
+    DONT_RETRY_CODE,
+    MAX_ERROR,
+    MAX_RESULT,
+    Content,
+    Outcome,
+    Reason,
+    Verdict,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -77,7 +85,8 @@ def raised(error: Exception) -> Outcome:
     """It raised this; the traceback is the caller's to show."""
     told = error.__cause__ if isinstance(error, Escaped) and error.__cause__ else error
     text = _sayable(f"{type(told).__name__}: {told}")
-    if isinstance(error, sdk.DontRetry):
+    final = isinstance(told, SystemExit) and told.code == DONT_RETRY_CODE
+    if final or isinstance(error, sdk.DontRetry):
         return Outcome(Verdict.FAILED, Reason.DONT_RETRY, text)
     wait = _wait(error.seconds) if isinstance(error, sdk.RetryAfter) else None
     return Outcome(Verdict.FAILED, Reason.EXCEPTION, text, retry_after=wait)

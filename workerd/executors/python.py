@@ -3,9 +3,10 @@ those that ask for it in processes of their own (`apart`).
 
 Invariants
 - What a handler raises is the attempt's outcome; nothing of it reaches the worker.
-- A coroutine is stopped by cancelling it, a thread by `ctx.cancel`; nothing can end a thread that
-  doesn't look. After a timeout or a cancel it is left behind past `kill_after`. What would be given
-  back, to be run anew elsewhere, is waited for: while it runs nobody else may have it.
+- A coroutine is stopped by cancelling it, a thread by `ctx.cancel`; nothing can end one that
+  swallows that, or doesn't look. After a timeout or a cancel it is left behind past `kill_after`.
+  What would be given back, to be run anew elsewhere, is waited for: while it runs nobody else may
+  have it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import asyncio
 import functools
 import importlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from schedclient import handlers as sdk
@@ -25,7 +26,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.capture import Piece
 from workerd.core.outcome import Cause, Outcome, Verdict, stopped
 from workerd.executors.apart import Apart
-from workerd.executors.base import Attempt, Stop, bounds_of, until_stopped
+from workerd.executors.base import Attempt, Stop, bounds_of
 from workerd.executors.calling import (
     Escaped,
     called,
@@ -42,7 +43,7 @@ from workerd.executors.threads import Threads
 log = logging.getLogger(__name__)
 
 _FINAL = (Cause.TIMEOUT, Cause.SILENCE, Cause.CANCEL)
-"""After these no other worker begins where this thread may still be."""
+"""After these no other worker begins where this one may still be at work."""
 
 
 class Caller:
@@ -66,8 +67,8 @@ class Caller:
         context = _context(attempt)
         try:
             if loop:
-                call = _awaited(function, payload, context, stop)
-                answer = await until_stopped(call, stop)
+                call = asyncio.create_task(_awaited(function, payload, context, stop))
+                answer = await _stayed(call, call.cancel, attempt, stop)
             else:
                 thread = functools.partial(called, function, payload, context)
                 try:
@@ -75,7 +76,7 @@ class Caller:
                 except OSError as error:
                     told = f"this worker can't start it: {error.strerror}"
                     return Outcome(Verdict.RETURNED, error=told, began=False)
-                answer = await _in_thread(future, context, attempt, stop)
+                answer = await _stayed(future, context.cancel.set, attempt, stop)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is its outcome
             return _raised(error) if stop.cause is None else stopped(stop.cause)
         finally:
@@ -149,14 +150,17 @@ def _fit(name: str, handler: sdk.Registered) -> Fit:
         raise Misconfigured(f"handlers: the payload of {name!r}: {error}") from error
 
 
-async def _in_thread(
-    future: asyncio.Future[object], context: sdk.Context, attempt: Attempt, stop: Stop
+async def _stayed(
+    future: asyncio.Future[object], ask: Callable[[], object], attempt: Attempt, stop: Stop
 ) -> object:
+    """What it gives, or raises. None when it was stopped: it ended, or is left behind. `ask` has it
+    end.
+    """
     loop = asyncio.get_running_loop()
     given_up: asyncio.Future[object] = loop.create_future()
 
     def end(kill: bool) -> None:
-        context.cancel.set()
+        ask()
         if stop.cause in _FINAL:
             wait = 0.0 if kill else attempt.kill_after
             loop.call_later(wait, given_up.cancel)
@@ -164,12 +168,17 @@ async def _in_thread(
     stop.listen(end)
     try:
         await asyncio.wait([future, given_up], return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:  # the worker ends
+        ask()
+        raise
     finally:
         stop.deafen()
         given_up.cancel()
     if not future.done():
-        log.warning("handler of run %s doesn't end; its thread is left behind", attempt.key.run)
+        log.warning("handler of run %s doesn't end; it is left behind", attempt.key.run)
         future.add_done_callback(_heard)
+        return None
+    if future.cancelled() and stop.cause is not None:
         return None
     return future.result()
 

@@ -40,6 +40,18 @@ NEVER_DRAINS = """
     daemon.ready("serving")
     await asyncio.Event().wait()
 """
+LEAVES_DEAF_ONES_BEHIND = """
+    async def deaf():
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                pass
+    global kept
+    kept = asyncio.create_task(deaf())
+    await asyncio.sleep(0)
+    raise Misconfigured("no such thing")
+"""
 RELOADS = """
     daemon.ready("serving")
     await daemon.reload.wait()
@@ -117,6 +129,15 @@ def test_sigterm_drains_and_the_service_manager_hears_each_stage(manager: Manage
         assert manager.hears("STOPPING=1") == ["STOPPING=1", "STATUS=draining: SIGTERM"]
         manager.hears("STATUS=handing over")
         assert ends(process) == 0
+
+
+def test_a_task_that_swallows_its_cancel_keeps_no_daemon_alive() -> None:
+    with daemon(LEAVES_DEAF_ONES_BEHIND) as process:
+        assert ends(process) == 2
+        assert process.stderr is not None
+        told = process.stderr.read()
+    assert "no such thing" in told
+    assert "what was left behind doesn't end" in told
 
 
 def test_the_same_signal_twice_ends_the_process_at_once(manager: Manager) -> None:
