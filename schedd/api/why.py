@@ -11,11 +11,13 @@ from schedd.core.ids import NO_TOKEN, JobId
 from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import CatchUpPolicy, Definition, LiveRun, Overlap
 from schedd.core.overlap import BUFFERS, limit_of, policy_of
-from schedd.core.placement import able, need_of
+from schedd.core.placement import able, need_of, refused
 from schedd.core.records import RunRecord, WorkerView
 from schedproto.v1 import run_service_pb2
 
 Check = run_service_pb2.ExplainRunResponse.Check
+
+REFUSED: Final = "Does a worker take it?"
 
 ENDS: Final = {
     "OVERLAP": "another run of the job hadn't ended, and the job, or its trigger, says overlap:"
@@ -69,6 +71,7 @@ async def explain(services: Services, record: RunRecord) -> run_service_pb2.Expl
         ]
         checks += await _pool(services, definition)
         checks += _late(services, record.run, definition)
+    checks.sort(key=lambda check: check.question != REFUSED)  # it was due then, and handed out
     wrong = next((check for check in checks if check.remedy), None)
     if wrong is not None:
         reason = wrong.answer.removeprefix("yes, ").removeprefix("no, ")
@@ -198,6 +201,8 @@ def _needs(services: Services, run: LiveRun, definition: Definition) -> list[Che
     if need_of(definition, run).each:
         answer = f"{len(fit)} can run it, and each is to have a run of its own"
         return [Check(question="Is there a worker for it?", answer=answer)]
+    if all(refused(one.unable, definition) for one in fit):
+        return [_refused(fit, definition)]
     free = [one for one in fit if one.free >= definition.slots and not one.draining]
     checks = [Check(question="Is there a worker for it?", answer=f"{len(fit)} can run it")]
     if not free:
@@ -209,6 +214,16 @@ def _needs(services: Services, run: LiveRun, definition: Definition) -> list[Che
             )
         )
     return checks
+
+
+def _refused(fit: Sequence[WorkerView], definition: Definition) -> Check:
+    """Each of these was asked, and says that it can't."""
+    said = {found.why for one in fit if (found := refused(one.unable, definition))}
+    return Check(
+        question=REFUSED,
+        answer=f"{len(fit)} might run it, and each has refused it: {'; '.join(sorted(said))}",
+        remedy="change the job, or have a worker that can; they are asked again and again",
+    )
 
 
 def _taken(fit: Sequence[WorkerView]) -> str:

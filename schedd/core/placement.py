@@ -53,6 +53,15 @@ def need_of(definition: Definition, run: LiveRun) -> Need:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Unable:
+    """What a worker said of a job that it can't run."""
+
+    generation: int
+    """Of the definition: of another one it has said nothing."""
+    why: str = ""
+
+
 @dataclass(slots=True)
 class Offer:
     """Slots that a worker has granted to this member and that are still unused."""
@@ -63,8 +72,8 @@ class Offer:
     """The greatest rank (`ready_queue`) of a run that they are for: what goes after it leaves them
     to another member.
     """
-    unable: Mapping[JobId, int] = field(default_factory=dict)
-    """Jobs that it has refused for want of something, each in this generation."""
+    unable: Mapping[JobId, Unable] = field(default_factory=dict)
+    """Jobs that it has refused for want of something."""
 
     @property
     def id(self) -> IncarnationId:
@@ -97,6 +106,12 @@ def able(worker: Incarnation, need: Need) -> bool:
     return all(match.fits(worker.labels) for match in need.require)
 
 
+def refused(unable: Mapping[JobId, Unable], definition: Definition) -> Unable | None:
+    """What a worker with these said of a job as it is now."""
+    found = unable.get(definition.job_id)
+    return found if found and found.generation == definition.generation else None
+
+
 def free(need: Need, rank: float, offers: Iterable[Offer]) -> bool:
     """Whether one of these would take a run of this need and rank now."""
     return any(_fits(need, rank, offer) for offer in offers)
@@ -108,7 +123,7 @@ def choose(
     """The one for a run of this job, by the rules above; ties go by the incarnation's id."""
     prefer, job = definition.prefer, definition.job_id
     fit = [offer for offer in offers if _fits(need, rank, offer)]
-    able_so_far = [one for one in fit if one.unable.get(job) != definition.generation]
+    able_so_far = [one for one in fit if not refused(one.unable, definition)]
     fit = able_so_far or fit
     if prefer and fit:
         suits = [sum(one.fits(offer.incarnation.labels) for one in prefer) for offer in fit]

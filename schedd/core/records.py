@@ -6,6 +6,7 @@ a normal answer.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -35,6 +36,7 @@ from schedd.core.model import (
     RunKey,
     Trigger,
 )
+from schedd.core.placement import Unable
 from schedd.core.redrive import Settled
 from schedd.core.retention import EndedRun
 
@@ -191,11 +193,11 @@ class Idempotency:
 @dataclass(frozen=True, slots=True)
 class Conflict:
     """A refusal: the name is taken, the key was used for another body, the etag is old, a calendar
-    has a newer version, the pool isn't there.
+    has a newer version, the pool isn't there, it was done with another payload.
     """
 
     what: str
-    """name, key, etag, calendar, pool"""
+    """name, key, etag, calendar, pool, line, payload"""
     job_id: JobId | None = None
 
 
@@ -456,3 +458,5 @@ class WorkerView:
     """Bytes that its spool takes, and that are free on its disk; 0: it didn't say, or none are."""
     refuses: str = ""
     """Why it asks for no new work though it isn't draining, in words."""
+    unable: Mapping[JobId, Unable] = field(default_factory=dict)
+    """What it has refused for want of something."""

@@ -18,7 +18,7 @@ from typing import Final, Protocol, Self
 
 from schedd.core.ids import IncarnationId, JobId, Token
 from schedd.core.model import Assigned, Incarnation, RunKey
-from schedd.core.placement import Offer
+from schedd.core.placement import Offer, Unable
 from schedd.core.ready_queue import Head
 from schedd.owner.catalogue import Known
 from schedd.owner.elsewhere import Heard
@@ -69,8 +69,8 @@ class Attached:
     """Why it asks for no new work though it isn't draining, in words."""
     heard: Heard | None = None
     """Its last heartbeat."""
-    unable: dict[JobId, int] = field(default_factory=dict)
-    """Jobs that it has refused for want of something, each in this generation."""
+    unable: dict[JobId, Unable] = field(default_factory=dict)
+    """Jobs that it has refused for want of something."""
     demanded: tuple[Head, ...] = ()
     lost: bool = False
     """Its incarnation was written off."""
@@ -96,9 +96,9 @@ class Attached:
             self.serial = serial
             self._tell_reach()
 
-    def cant_do(self, job: JobId, generation: int) -> None:
+    def cant_do(self, job: JobId, unable: Unable) -> None:
         """It refused a run of it: others are asked first from now on."""
-        self.unable[job] = generation
+        self.unable[job] = unable
         if len(self.unable) > MOST_UNABLE:
             del self.unable[next(iter(self.unable))]
 

@@ -19,6 +19,7 @@ from schedd.core.events import Emit, Ended, GreaterTokenSeen, Refused, StaleResu
 from schedd.core.ids import NO_TOKEN, IncarnationId, JobId, RunId, ShardId, Token, epoch_of
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import LiveRun, Report, RunKey, Verdict
+from schedd.core.placement import Unable
 from schedd.core.records import Unstarted
 from schedd.owner.attached import Line
 from schedd.owner.board import Board
@@ -55,6 +56,8 @@ class Refusal:
     why: str
     greatest: Token = NO_TOKEN
     """The greater token of the run that the worker has seen, if that is why."""
+    detail: str = ""
+    """Why it can't run it, in words."""
 
 
 class Collect:
@@ -80,7 +83,7 @@ class Collect:
         self.board: Board | None = None
         """The board of this member's tenure, while it has one."""
         self._ready: Callable[[], None] = lambda: None
-        self._unable: Callable[[IncarnationId, JobId, int], None] = lambda *_: None
+        self._unable: Callable[[IncarnationId, JobId, Unable], None] = lambda *_: None
         self._results: dict[_At, tuple[Reported, Line]] = {}
         self._refusals: dict[tuple[RunId, Token], Refusal] = {}
         self._starts: dict[tuple[RunId, Token], tuple[RunKey, Token, datetime]] = {}
@@ -90,7 +93,7 @@ class Collect:
         """Have `told()` called when runs of this member became ready."""
         self._ready = told
 
-    def on_unable(self, told: Callable[[IncarnationId, JobId, int], None]) -> None:
+    def on_unable(self, told: Callable[[IncarnationId, JobId, Unable], None]) -> None:
         """Have `told()` called of who can't do a job of this generation."""
         self._unable = told
 
@@ -111,7 +114,7 @@ class Collect:
         run = self.board.running.get(refusal.key.run_id) if self.board else None
         theirs = run and (run.token, run.incarnation) == (refusal.token, refusal.sender)
         if run and theirs and refusal.why == "UNABLE":
-            self._unable(refusal.sender, run.job_id, run.generation)
+            self._unable(refusal.sender, run.job_id, Unable(run.generation, refusal.detail))
         at = (refusal.key.run_id, refusal.token)
         if at in self._refusals or len(self._refusals) < QUEUE:
             self._refusals[at] = refusal

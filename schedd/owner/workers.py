@@ -25,7 +25,7 @@ from typing import Final, TypeAlias
 from schedd.core.events import Emit, WorkerCame, WorkerWent
 from schedd.core.ids import IncarnationId, JobId, RunId, Token
 from schedd.core.model import Assigned, Incarnation, LiveRun
-from schedd.core.placement import Offer, Skill, skill_of
+from schedd.core.placement import Offer, Skill, Unable, skill_of
 from schedd.core.ready_queue import Head
 from schedd.core.records import WorkerView
 from schedd.owner.attached import Attached, Choice, Line
@@ -165,10 +165,10 @@ class Workers:
         """The worker gave the assignment up, or says that it has started."""
         self._revocations.answered((run, token))
 
-    def unable(self, incarnation: IncarnationId, job: JobId, generation: int) -> None:
+    def unable(self, incarnation: IncarnationId, job: JobId, unable: Unable) -> None:
         """It refused a run of this job for want of something."""
         if (attached := self._attached.get(incarnation)) is not None:
-            attached.cant_do(job, generation)
+            attached.cant_do(job, unable)
 
     # -- what the dispatcher asks --
 
@@ -286,6 +286,7 @@ class Workers:
                 spool=attached.disk[0],
                 disk_free=attached.disk[1],
                 refuses=attached.refuses,
+                unable=dict(attached.unable),
             )
             for attached in self._attached.values()
         ]

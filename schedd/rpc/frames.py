@@ -211,7 +211,8 @@ def refusal(message: worker_service_pb2.Refusal, worker: str, sender: Incarnatio
         why = worker_service_pb2.Refusal.Why.Name(message.why).removeprefix("WHY_")
     except ValueError:
         why = "UNSPECIFIED"  # a newer worker's reason; the run comes back all the same
-    return Refusal(key, token, worker, sender, why, Token(message.greatest_token_seen))
+    greatest, detail = Token(message.greatest_token_seen), message.detail[:MOST_NOTE]
+    return Refusal(key, token, worker, sender, why, greatest, detail)
 
 
 def demand(heads: Sequence[Head]) -> worker_service_pb2.Demand:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from datetime import UTC, timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -18,10 +19,12 @@ from schedd.api.errors import (
     InvalidArgument,
     NotFound,
 )
+from schedd.core.ids import JobId
 from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import Verdict
+from schedd.core.placement import Unable
 from schedd.core.records import WorkerView
-from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, run_pb2
+from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, job_service_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 from support.store import draft, incarnation, report
 
@@ -157,6 +160,28 @@ async def test_why_a_run_waits_that_asks_more_slots_than_any_worker_has(api):
     why = await api("ExplainRun", wire.ExplainRunRequest(run_id=run.run_id))
     (check,) = [one for one in why.checks if one.question == "Is there a worker for it?"]
     assert check.answer == "no worker attached takes jobs of 99 slots: the largest has 2"
+
+
+async def test_why_a_run_waits_that_each_worker_has_refused(api):
+    spec = job_pb2.Job(name="j", on_demand=True, shell=job_pb2.ShellAction(argv=["true"]))
+    stored = await api("CreateJob", job_service_pb2.CreateJobRequest(job=spec))
+    run = await api("TriggerJob", job_service_pb2.TriggerJobRequest(job="j"))
+    job = JobId(UUID(stored.job_id))
+
+    async def answer(**refusals: Unable) -> str:
+        seen = WorkerView(incarnation(), True, False, free=2, running=0, lease_age=0.0)
+        api.lines.attached = [
+            replace(seen, unable={job: refusals["one"]}),
+            replace(seen, unable={job: refusals["other"]} if "other" in refusals else {}),
+        ]
+        why = await api("ExplainRun", wire.ExplainRunRequest(run_id=run.run_id))
+        return why.answer
+
+    refused = await answer(one=Unable(1, "no cgroup"), other=Unable(1, "no cgroup"))
+    assert refused == "It waits: 2 might run it, and each has refused it: no cgroup."
+    another = await answer(one=Unable(1, "no cgroup"), other=Unable(2, "no cgroup"))
+    assert "refused" not in another, "another generation of it, which it hasn't seen"
+    assert "refused" not in await answer(one=Unable(1, "no cgroup"))
 
 
 async def test_why_a_run_waits_at_a_member_that_has_lost_its_lease(api):

@@ -9,7 +9,7 @@ import pytest
 from schedd.core.ids import IncarnationId, JobId
 from schedd.core.labels import Match, told
 from schedd.core.model import Definition, Incarnation, Placement
-from schedd.core.placement import Offer, able, choose, free, need_of, skill_of
+from schedd.core.placement import Offer, Unable, able, choose, free, need_of, skill_of
 from support.runs import run, worker
 
 JOB = JobId(UUID(int=1))
@@ -84,12 +84,12 @@ def test_who_refused_a_job_is_asked_again_only_where_nobody_else_is() -> None:
         job = replace(PROBE, placement=placement, generation=3)
         old, new = offers(({}, 8), ({}, 1))
         for offer, other in ((old, new), (new, old)):
-            offer.unable = {JOB: 3}
+            offer.unable = {JOB: Unable(3)}
             assert chosen(job, [old, new]) == other.id.int
             assert chosen(job, [offer]) == offer.id.int
             assert chosen(replace(job, generation=4), [offer]) == offer.id.int
             offer.unable = {}
-    old.unable = {JOB: 3}
+    old.unable = {JOB: Unable(3)}
     assert chosen(replace(PROBE, generation=4), [old, new]) == 1, "it was edited since"
 
 

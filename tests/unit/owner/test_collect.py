@@ -15,6 +15,7 @@ from schedd.core.events import GreaterTokenSeen
 from schedd.core.ids import Epoch, IncarnationId, JobId, ShardId, Token, token_of
 from schedd.core.lifecycle import State
 from schedd.core.model import Definition, LiveRun, Report, RunKey, Verdict
+from schedd.core.placement import Unable
 from schedd.core.records import Unstarted
 from schedd.core.retry import Outcome
 from schedd.owner.board import Board
@@ -281,13 +282,13 @@ async def test_who_cant_do_a_job_is_told_of_but_not_by_a_stranger_or_late() -> N
     world.collect.on_unable(lambda *one: told.append(one))
     board = world.collect.board = Board(owning(0))
     board.put_runs([replace(world.run, generation=4)], NOW)
-    unable = replace(refusal(world.run, greatest=Token(0)), why="UNABLE")
+    unable = replace(refusal(world.run, greatest=Token(0)), why="UNABLE", detail="no limits")
     world.collect.refused(replace(unable, sender=IncarnationId(uuid4())))
     world.collect.refused(replace(unable, token=Token(world.run.token - 1)))
     world.collect.refused(replace(unable, why="NO_SLOT"))
     assert told == []
     world.collect.refused(unable)
-    assert told == [(world.run.incarnation, world.run.job_id, 4)]
+    assert told == [(world.run.incarnation, world.run.job_id, Unable(4, "no limits"))]
 
 
 async def test_refusals_are_gathered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:

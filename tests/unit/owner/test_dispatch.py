@@ -24,6 +24,7 @@ from schedd.core.model import (
     Priority,
 )
 from schedd.core.pauses import NO_PAUSES, Pause, Pauses
+from schedd.core.placement import Unable
 from schedd.core.pools import PoolKey
 from schedd.core.ready_queue import Head
 from schedd.core.records import Assignments, Unstarted
@@ -55,7 +56,7 @@ async def test_runs_that_no_worker_can_do_hold_nobody_up_and_ask_for_no_slots():
 async def test_a_run_goes_to_who_hasnt_refused_its_job_though_another_has_more_slots():
     world = World()
     old, new = world.attach(worker(1), grant=3), world.attach(worker(2), grant=1)
-    world.workers.unable(worker(1).id, run(1).job_id, 1)
+    world.workers.unable(worker(1).id, run(1).job_id, Unable(1))
     world.board.put_runs([of(1, 1)], NOW)
     await world.settle()
     assert (len(old.assigned), len(new.assigned)) == (0, 1)
