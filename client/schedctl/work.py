@@ -104,7 +104,7 @@ def work_options(command: F) -> F:
             bounds.options,
             click.option("--payload", metavar="JSON|@FILE|-", help="What the work is given."),
             click.option("--priority", metavar="high|medium|low", help="[default: medium]"),
-            click.option("--retry", metavar="KEY=VALUE,…", help="max_attempts=4,backoff=10s,…"),
+            click.option("--retry", metavar="KEY=VALUE,…", help="max_attempts=4,retry_on=75+5xx,…"),
             click.option("--max-attempts", metavar="N", help="Tries in all.  [default: 4]"),
             click.option("--backoff", metavar="10s", help="Wait before the second try."),
             click.option("--timeout", metavar="1h", help="Of one attempt.  [default: 1h]"),
@@ -125,7 +125,9 @@ def work_options(command: F) -> F:
             click.option(
                 "--prefer", multiple=True, metavar="KEY=VALUE,…", help="A better worker's."
             ),
-            click.option("--placement", metavar="spread|pack|sticky", help="[default: spread]"),
+            click.option(
+                "--placement", metavar="spread|pack|sticky|broadcast", help="[default: spread]"
+            ),
         ]
     ):
         command = option(command)
@@ -306,6 +308,9 @@ def _is_grpcs(flags: Mapping[str, Any]) -> bool:
 def _retry(flags: Mapping[str, Any]) -> dict[str, Any]:
     written = [part for part in (flags.get("retry") or "").split(",") if part]
     retry: dict[str, Any] = _pairs("--retry", written)
+    for several in ("retry_on", "fail_on"):
+        if several in retry:
+            retry[several] = [one.strip() for one in retry[several].split("+") if one.strip()]
     for flag in ("max_attempts", "backoff"):
         if flags.get(flag) is not None:
             retry[flag] = flags[flag]

@@ -20,8 +20,6 @@ def violations(job: job_pb2.Job) -> Iterator[Violation]:
     for name in dict.fromkeys(named):
         if named.count(name) > 1:
             yield Violation("after.jobs", f"{name[:140]!r} stands there twice")
-    if job.name and job.name in named:
-        yield Violation("after.jobs", f"closes a cycle: {job.name} → {job.name}")
     if job.after.with_output and (job.payload.json or job.payload.raw):
         yield Violation(
             "payload", "after.with_output gives what the parents gave back in its place"
@@ -30,6 +28,8 @@ def violations(job: job_pb2.Job) -> Iterator[Violation]:
 
 async def check(services: Services, job_id: JobId | None, namespace: str, job: job_pb2.Job) -> None:
     """Raise what would be refused if it were stored now."""
+    if job.name in job.after.jobs:
+        raise refusal(ChainRefused("cycle", f"{job.name} → {job.name}"), job.name)
     if job.after.jobs:
         found = await services.chains.fault(job_id, namespace, job.name, [*job.after.jobs])
         if found is not None:

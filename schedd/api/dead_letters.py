@@ -24,7 +24,7 @@ from schedd.api.errors import (
     refuse,
 )
 from schedd.api.services import Caller, Services
-from schedd.core.ids import JobId, RedriveId, RunId
+from schedd.core.ids import JobId, RedriveId, RunId, redriven_run_id
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.partition import shard_of
 from schedd.core.records import Conflict, RunRecord
@@ -294,6 +294,13 @@ def _refused(found: RunRecord, why: Conflict) -> CallError:
         return _crowded(found)
     if why.what == "pool":
         return pools.deleted(f"the pool of run {found.run.key.run_id}")
+    if why.what == "payload":
+        made = redriven_run_id(found.run.key.run_id)
+        return FailedPrecondition(
+            f"run {found.run.key.run_id} was done again already, with another payload: run {made}",
+            reason="DONE_AGAIN",
+            remedy=f"look at it, `schedctl run get {made}`; to do that one again, name it",
+        )
     return stored_jobs.edited_meanwhile(found.job)
 
 

@@ -318,6 +318,10 @@ def once_more(
         _settle(connection, run_id, by, made)
         audit.write_all(connection, [entry])
     row = connection.execute(records().where(runs.c.run_id == made)).first()
+    if row is not None and not inserted and payload is not None:
+        its = select(runs.c.payload).where(runs.c.run_id == made)
+        if connection.execute(its).scalar_one() != payload:
+            return Conflict("payload")
     return None if row is None else record(row)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import click
@@ -64,10 +65,14 @@ def redrive(session: Session, /, chosen: Chosen, payload: str | None, **flags: A
 @click.option("--limit", type=click.IntRange(min=1), help="[default: 50 for tables, else all]")
 @pass_session
 def redrives(session: Session, limit: int | None) -> None:
-    """Redrives, newest first, with how far they are."""
-    show_listing(
-        session, limit, lambda client, most: client.redrives.list(limit=most), REDRIVES, _id
-    )
+    """Redrives, newest first, with how far they are, and how their runs stand."""
+    show_listing(session, limit, _each_counted, REDRIVES, _id)
+
+
+async def _each_counted(client: Client, most: int | None) -> AsyncIterator[Redrive]:
+    """A list is told without how their runs stand: that is counted one by one."""
+    async for one in client.redrives.list(limit=most):
+        yield await client.redrives.get(one.redrive_id)
 
 
 @click.command(cls=Command)

@@ -91,7 +91,6 @@ def get(session: Session, run_id: str) -> None:
             *facts(RUNS, found),
             ("Due", found.due_at),
             ("Retry", found.retry_at),
-            ("Trigger", found.trigger),
             ("Backfill", found.backfill_id),
             ("Does again", found.redrive_of),
             ("Child of", found.parent_run_id),

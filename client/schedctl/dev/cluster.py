@@ -55,6 +55,8 @@ def up(folder: Folder, wishes: plan.Wishes, *, timeout: float, say: Say) -> Stat
         except DevError:
             # Settings that nothing came up with are not remembered, else nothing ever would.
             if (reached := folder.load()) is not None:
+                if wishes.overrides or wishes.slots:
+                    say("the settings that came with this are not remembered: say them again")
                 kept = before or State()
                 folder.save(replace(reached, overrides=kept.overrides, slots=kept.slots))
             elif before is None:

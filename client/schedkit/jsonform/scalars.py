@@ -31,6 +31,7 @@ _INSTANT: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?"
     r"([Zz]|[+-][0-9]{2}:[0-9]{2})"
 )
+_OCTAL: Final = re.compile(r"0o[0-7]{1,20}")
 _INTEGER: Final = re.compile(r"0|-?[1-9][0-9]{0,19}")
 _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
@@ -203,6 +204,8 @@ def read_integer(value: Any, strings: bool, low: int, high: int) -> int:
     """A whole number within bounds."""
     if strings and isinstance(value, str) and _INTEGER.fullmatch(value):
         value = int(value)
+    elif strings and isinstance(value, str) and _OCTAL.fullmatch(value):
+        value = int(value, 8)  # as YAML has it, and who writes permissions
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):

@@ -200,6 +200,16 @@ async def test_a_retry_may_have_another_payload(dead: Dead) -> None:
     assert common_pb2.Payload.FromString(bytes(payload)) == NEW
 
 
+async def test_a_second_retry_with_another_payload_is_refused_and_not_dropped(dead: Dead) -> None:
+    await dead.job()
+    run_id = await dead.died()
+    made = await dead.retried(run_id, payload=NEW)
+    assert (await dead.retried(run_id, payload=NEW)).run_id == made.run_id
+    assert (await dead.retried(run_id)).run_id == made.run_id
+    with pytest.raises(FailedPrecondition, match=f"with another payload: run {made.run_id}"):
+        await dead.retried(run_id, payload=common_pb2.Payload(json="[]"))
+
+
 async def test_a_job_that_skips_has_its_retries_wait_in_line(dead: Dead) -> None:
     """Else what a person asks for would be SKIPPED while another run is under way."""
     await dead.job()

@@ -46,7 +46,7 @@ async def test_a_job_is_created_from_flags(ctl, member):
             "--priority",
             "high",
             "--retry",
-            "max_attempts=2,backoff=3s",
+            "max_attempts=2,backoff=3s,retry_on=75+5xx",
             "--timeout",
             "5m",
         ],
@@ -73,6 +73,7 @@ async def test_a_job_is_created_from_flags(ctl, member):
     sent = member.heard("CreateJob")[0].job
     assert list(sent.shell.argv) == ["sh", "-c", "echo hi"]
     assert (sent.name, sent.time_zone, sent.retry.max_attempts) == ("etl", "Europe/Riga", 2)
+    assert list(sent.retry.retry_on) == ["75", "5xx"]
     assert (sent.timeout.seconds, sent.jitter.seconds, sent.retry.backoff.seconds) == (300, 10, 3)
     assert (sent.overlap, sent.overlap_limit) == (job_pb2.OVERLAP_ALLOW, 3)
     assert sent.payload.json == '{"a": 1.10}'

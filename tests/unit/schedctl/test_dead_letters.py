@@ -252,11 +252,12 @@ async def test_it_is_stopped_and_resumed(ctl, member):
 
     stopped = await ctl("dlq", "stop", "d1")
     resumed = await ctl("dlq", "resume", "d1", "--wait")
+    member.say("GetRedrive", redrive("STOPPED", rate=0.1, made=2, runs={"FAILED": 2}))
     listed = await ctl("dlq", "redrives")
 
     assert "stopped d1: 2 of 3 are left; schedctl dlq resume d1" in stopped.err
     assert (resumed.code, resumed.err.splitlines()) == (0, ["1 of 3 made", "3 of 3 made"])
-    assert listed.lines[1].split() == ["d1", "f1", "STOPPED", "6/m", "3", "0", "3"]
+    assert listed.lines[1].split() == ["d1", "f1", "STOPPED", "6/m", "3", "2", "1", "FAILED=2"]
 
 
 # -- Discarded --

@@ -215,6 +215,14 @@ def test_numbers_must_fit_their_field():
     assert "from" in problems({"shell": {"umask": -1}})["shell.umask"]
 
 
+def test_a_manifest_may_have_octal_numbers_as_permissions_are_written():
+    read = from_json({"shell": {"umask": "0o027"}}, Job, strings=True)
+    assert read.shell.umask == 0o027
+    assert "whole number" in problems({"shell": {"umask": "0o027"}})["shell.umask"], "JSON"
+    with pytest.raises(FormErrors, match="whole number"):
+        from_json({"shell": {"umask": "0o80"}}, Job, strings=True)
+
+
 def test_null_means_absent():
     assert from_json({"timeout": None, "shell": None, "name": "x"}, Job) == Job(name="x")
 
