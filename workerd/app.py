@@ -183,7 +183,7 @@ class App:
             return "attached to no member"
         if not self._attach.trusted():
             return "its lease isn't known to live"
-        return "draining" if self._admission.draining else self._courier.refuses
+        return "draining" if self._admission.draining else self._work.refuses
 
 
 async def serve(config: Config, daemon: Daemon) -> None:
