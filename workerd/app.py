@@ -6,7 +6,7 @@
 Invariants
 - Before the first hello nothing of an earlier process of this spool runs any more.
 - A worker that ends in good order leaves no running job, and, when a member was there to take
-  them, no result.
+  them, no result. Neither a store that hangs nor an executor keeps it from ending.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 
 SETTLE_WITHIN = 10.0
 """Seconds that a worker which has drained waits for its last results to be stored."""
+_STORE_WITHIN = 6.0
+"""Seconds of these that logs and large results have to be stored; then ends are told without."""
 _KILL_WITHIN = 12.0
 """Seconds that attempts have to end when asked, whatever their `kill_after`; by default 10 s."""
 _REAP_WITHIN = 3.0
@@ -95,7 +97,7 @@ class App:
         self._courier.load()
         kept = Folder(spool.kept, config.results.spool_mib << 20)
         objects = open_objects(config.results.url, config.results.options)
-        keeping = Keeping(objects, kept, config.results, self._metrics)
+        self._keeping = Keeping(objects, kept, config.results, self._metrics)
         self._work = Work(
             config.name,
             self._admission,
@@ -103,7 +105,7 @@ class App:
             clock,
             table.by_action,
             self._courier,
-            keeping,
+            self._keeping,
             self._metrics,
         )
         self._attach = Attach(
@@ -157,6 +159,7 @@ class App:
                 self._work.stop_all(Cause.DRAIN, kill=True)
                 await _within(_REAP_WITHIN, self._work.idle())
         idle = await _within(0.0, self._work.idle())
+        self._keeping.hurry(_STORE_WITHIN)
         if not await _within(SETTLE_WITHIN, self._courier.settled()):
             log.warning("%d results stay in the spool for the next start", len(self._courier))
         elif not idle:

@@ -8,7 +8,8 @@ Invariants
 - A store that is away holds a run's end back for `patience` at most, and no slot meanwhile. Where
   it has been away for that long already, one try is all.
 - All of it is on disk before the upload begins, and then in memory no more.
-- What waits is counted (`refuses`). A store that hangs has `_AT_ONCE` calls, not one more.
+- What waits is counted (`refuses`). A store that hangs has `_AT_ONCE` calls, not one more, and no
+  call keeps the process from ending.
 - What is told was in the store before it was told.
 """
 
@@ -93,6 +94,9 @@ class Keeping:
         self._free = asyncio.Semaphore(_AT_ONCE)
         self._backlog = Backlog(memory=MOST_IN_MEMORY, disk=folder.limit // 2)
         self._away_since: float | None = None
+        self._waits: set[asyncio.Timeout] = set()
+        self._last: float | None = None
+        """On the loop's clock, when all of them end."""
         self.most_result = max(config.result_mib * _MEBI, MAX_RESULT)
         """Bytes that an attempt may return."""
         self.leaving = False
@@ -133,18 +137,35 @@ class Keeping:
             told.kept_result.json = parcel.json
         return told
 
+    def hurry(self, within: float) -> None:
+        """The worker ends: what isn't stored in so many seconds is told as lost."""
+        self._last = asyncio.get_running_loop().time() + within
+        for each in self._waits:
+            each.reschedule(self._last)
+
     async def keep(self, parcel: Parcel, told: pb.Result) -> pb.Result:
         """Store it; the end with what is where, or why it isn't."""
-        until = boottime() + self._patience
         kept = pb.Result()
         kept.CopyFrom(told)
+        try:
+            async with asyncio.timeout_at(self._last) as wait:
+                self._waits.add(wait)
+                try:
+                    await self._all(parcel, kept)
+                finally:
+                    self._waits.discard(wait)
+        except TimeoutError:
+            log.warning("the end of run %s is told without all of it", parcel.key.run)
+        return kept
+
+    async def _all(self, parcel: Parcel, kept: pb.Result) -> None:
+        until = boottime() + self._patience
         with ExitStack() as counted:
             uploads = await self._spooled(parcel, kept)
             for upload in uploads:
                 counted.enter_context(self._backlog.on_disk(upload.recorded.size))
             for upload in uploads:
                 await self._stored(upload, until)
-        return kept
 
     async def _spooled(self, parcel: Parcel, kept: pb.Result) -> list[_Upload]:
         """What is on disk of it now; of the rest the end tells why it isn't."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -190,3 +191,22 @@ async def test_a_worker_whose_store_hangs_asks_for_no_more_than_it_can_hold(
         result = await stream.result_of(key)
         assert result.log.problem
         await stream.granted_at_least(1)
+
+
+async def test_a_worker_that_ends_while_its_store_hangs_tells_all_ends_and_is_gone(
+    tmp_path: Path, hanging: S3Server
+) -> None:
+    config = config_of(hanging, 'patience = "10m"')
+    async with cluster(tmp_path, config=config) as (member, worker):
+        stream = await member.attached()
+        key = await stream.assign(argv=["python3", "-c", PRINTS % 8])
+        await wait_until_async(
+            lambda: [*worker.spool.glob("*.results")], PATIENCE, "its end to be spooled"
+        )
+        worker.signal(signal.SIGTERM)
+        result = await stream.result_of(key)
+        assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
+        assert result.log.problem == "its worker ended before it was stored"
+        assert sum(len(piece.data) for piece in result.output) == 4 * 65536
+        assert await worker.ended() == 0
+        assert not [*worker.spool.glob("*.results")]

@@ -120,6 +120,23 @@ async def test_a_store_that_hangs_has_two_calls_and_no_more_however_many_ends_co
     assert told.kept_result.problem == ""
 
 
+async def test_who_ends_tells_each_end_in_time_and_leaves_no_thread_that_must_be_waited_for(
+    store: Hanging, folder: Folder
+) -> None:
+    keeping = keeping_of(store, folder)
+    ends = [asyncio.create_task(keeping.keep(*large(keeping, run, 100 * KIB))) for run in "abc"]
+    await wait_until_async(lambda: len(store.calls) == 2, PATIENCE, "two uploads")
+    keeping.hurry(0.0)
+    late = keeping.keep(*large(keeping, "d", 100 * KIB))
+    async with asyncio.timeout(PATIENCE):
+        for told in [*await asyncio.gather(*ends), await late]:
+            assert told.kept_result.size == 100 * KIB
+            assert told.kept_result.problem == module.INTERRUPTED
+    threads = [each for each in threading.enumerate() if each.name.startswith("result store")]
+    assert len(threads) >= 2
+    assert all(each.daemon for each in threads)
+
+
 @pytest.mark.parametrize(
     ("memory", "disk", "full"), [(9, 99, False), (10, 0, True), (0, 100, True)]
 )
