@@ -14,14 +14,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
+import threading
 from collections.abc import Awaitable, Mapping
 from importlib import metadata
 from importlib.metadata import EntryPoint
 
 from schedkit.clock import boottime, utcnow
 from schedkit.objects import open_objects
-from schedkit.service import Daemon
+from schedkit.service import OK, Daemon
 from schedkit.tasks import guard
 from workerd.attach import Attach
 from workerd.config import Config
@@ -51,6 +53,8 @@ _STORE_WITHIN = 6.0
 """Seconds of these that logs and large results have to be stored; then ends are told without."""
 _KILL_WITHIN = 12.0
 """Seconds that attempts have to end when asked, whatever their `kill_after`; by default 10 s."""
+_GONE_WITHIN = 10.0
+"""Seconds from the end of the drain to that of the process, whatever doesn't close or return."""
 _REAP_WITHIN = 3.0
 """Seconds for what was killed to be gone."""
 
@@ -144,6 +148,7 @@ class App:
             daemon.ready(f"worker {self._config.name}: attaching")
             await daemon.draining.wait()
             await self._drain(daemon)
+            _gone_within(_GONE_WITHIN)
             for task in tasks:
                 task.cancel()
 
@@ -204,6 +209,21 @@ async def serve(config: Config, daemon: Daemon) -> None:
             await App(config, spool, sessions, points).run(daemon)
     finally:
         spool.close()
+
+
+def _gone_within(seconds: float) -> None:
+    """End this process then, if it is still there: another's code may block its loop or its exit.
+    All is told by now; what would be left running is the keeper's to end.
+    """
+
+    def leave() -> None:
+        log.error("what doesn't close is left as it is")
+        logging.shutdown()
+        os._exit(OK)
+
+    timer = threading.Timer(seconds, leave)
+    timer.daemon = True
+    timer.start()
 
 
 async def _within(seconds: float, waiting: Awaitable[None]) -> bool:
