@@ -25,9 +25,9 @@ from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.outcome import Outcome
 from workerd.executors.base import Attempt, Stop, content_of
-from workerd.executors.calling import decoded, fenced, raised, unfit
+from workerd.executors.calling import fenced, raised, unfit
 from workerd.executors.fitting import Misfit, fit_of
-from workerd.executors.python import Caller
+from workerd.executors.python import Caller, read
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Plugin:
         """Have it carry out."""
         given = attempt.assignment.plugin
         try:
-            config = fenced(self._config, decoded(content_of(given.config)))
+            config = await read(self._config, content_of(given.config))
             fenced(self.executor.check, config)
         except (Misfit, ValueError, RecursionError) as error:
             return unfit(error)
