@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from schedclient.executors import Executor
+from schedproto.v1 import common_pb2, job_pb2
+from support.fake_member import FakeMember
 from support.wait import PATIENCE
+from workerd.core.outcome import Outcome, Reason, Verdict
 from workerd.executors import plugins
+from workerd.executors.base import Attempt, Stop
 from workerd.executors.plugins import Plugin
 from workerd.executors.python import Caller
 
@@ -59,3 +66,57 @@ async def test_whatever_one_does_as_it_is_closed_the_others_are_closed_in_time(
     assert "close hangs takes longer than 0.2 s" in caplog.text
     for name in ("fails", "panics", "leaves"):
         assert f"the executor of {name} doesn't close as it should" in caplog.text
+
+
+@dataclass
+class Config:
+    """What the job says: where this one panics."""
+
+    at: str
+
+    def __post_init__(self) -> None:
+        panic_at("config", self)
+
+
+def panic_at(place: str, config: Config) -> None:
+    if config.at == place:
+        raise Panic(place)
+
+
+class OnTheLoop(Executor):
+    def check(self, config: Config) -> None:
+        panic_at("check", config)
+
+    async def run(self, config: Config, payload: Any, ctx: Any) -> str:
+        panic_at("run", config)
+        await asyncio.sleep(0)
+        panic_at("later", config)
+        return "done"
+
+
+class InAThread(OnTheLoop):
+    def run(self, config: Config, payload: Any, ctx: Any) -> str:  # type: ignore[override]
+        panic_at("run", config)
+        panic_at("later", config)
+        return "done"
+
+
+@pytest.mark.parametrize("executor", [OnTheLoop, InAThread])
+@pytest.mark.parametrize("place", ["config", "check", "run", "later"])
+async def test_one_that_panics_wherever_ends_its_own_run_alone(
+    executor: type[Executor], place: str
+) -> None:
+    """What is no Exception would else end the worker, or hang the run."""
+    plugin = Plugin(executor(), Caller())
+    outcome = await carried_out(plugin, place)
+    assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, Reason.EXCEPTION)
+    assert outcome.error == f"Panic: {place}"
+    assert (await carried_out(plugin, "nowhere")).verdict is Verdict.SUCCEEDED
+
+
+async def carried_out(plugin: Plugin, place: str) -> Outcome:
+    config = common_pb2.Payload(json=json.dumps({"at": place}))
+    action = job_pb2.PluginAction(executor="x", config=config)
+    assignment = FakeMember().assignment(incarnation="i", plugin=action)
+    async with asyncio.timeout(PATIENCE):
+        return await plugin.run(Attempt(assignment, "w1", datetime.now(UTC)), Stop())
