@@ -11,11 +11,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import RawTestServer as TestServer
 
 from schedproto.v1 import job_pb2
 from support.fake_member import FakeMember
 from workerd.core.outcome import Outcome, Reason, Verdict
-from workerd.executors import large
+from workerd.executors import http, large
 from workerd.executors.base import Attempt, Stop
 from workerd.executors.fitting import fit_of
 from workerd.executors.large import LARGE, TooLong, is_json, light, written
@@ -157,3 +159,29 @@ def test_a_value_within_itself_is_no_json() -> None:
 )
 def test_json_is_known_without_making_anything_of_it(data: bytes, is_it: bool) -> None:
     assert is_json(data) is is_it
+
+
+@pytest.mark.parametrize(("size", "here"), [(100, True), (LARGE, False)])
+async def test_a_large_answer_is_looked_through_beside_the_loop(
+    monkeypatch: pytest.MonkeyPatch, size: int, here: bool
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def looked(data: bytes) -> bool:
+        threads.append(threading.current_thread())
+        return is_json(data)
+
+    async def answer(_request: web.BaseRequest) -> web.Response:
+        return web.json_response(["x" * size])
+
+    monkeypatch.setattr(http, "is_json", looked)
+    async with TestServer(answer) as server:
+        action = job_pb2.HttpAction(url=str(server.make_url("/")))
+        assignment = FakeMember().assignment(incarnation="i", http=action)
+        attempt = Attempt(assignment, "w1", datetime.now(UTC), most_result=1 << 24)
+        executor = http.Http(allow_loopback=True)
+        outcome = await executor.run(attempt, Stop())
+        await executor.close()
+    assert outcome.result is not None
+    assert (outcome.result.json, len(outcome.result.data)) == (True, size + 4)
+    assert [each is threading.current_thread() for each in threads] == [here]
