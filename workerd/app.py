@@ -6,7 +6,7 @@
 Invariants
 - Before the first hello nothing of an earlier process of this spool runs any more.
 - A worker that ends in good order leaves no running job, and, when a member was there to take
-  them, no result.
+  them, no result. Neither a store that hangs nor an executor keeps it from ending.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
+import threading
 from collections.abc import Awaitable, Mapping
 from importlib import metadata
 from importlib.metadata import EntryPoint
 
 from schedkit.clock import boottime, utcnow
 from schedkit.objects import open_objects
-from schedkit.service import Daemon
+from schedkit.service import OK, Daemon
 from schedkit.tasks import guard
 from workerd.attach import Attach
 from workerd.config import Config
@@ -47,8 +49,12 @@ log = logging.getLogger(__name__)
 
 SETTLE_WITHIN = 10.0
 """Seconds that a worker which has drained waits for its last results to be stored."""
+_STORE_WITHIN = 6.0
+"""Seconds of these that logs and large results have to be stored; then ends are told without."""
 _KILL_WITHIN = 12.0
 """Seconds that attempts have to end when asked, whatever their `kill_after`; by default 10 s."""
+_GONE_WITHIN = 10.0
+"""Seconds from the end of the drain to that of the process, whatever doesn't close or return."""
 _REAP_WITHIN = 3.0
 """Seconds for what was killed to be gone."""
 
@@ -95,7 +101,7 @@ class App:
         self._courier.load()
         kept = Folder(spool.kept, config.results.spool_mib << 20)
         objects = open_objects(config.results.url, config.results.options)
-        keeping = Keeping(objects, kept, config.results, self._metrics)
+        self._keeping = Keeping(objects, kept, config.results, self._metrics)
         self._work = Work(
             config.name,
             self._admission,
@@ -103,7 +109,7 @@ class App:
             clock,
             table.by_action,
             self._courier,
-            keeping,
+            self._keeping,
             self._metrics,
         )
         self._attach = Attach(
@@ -142,6 +148,7 @@ class App:
             daemon.ready(f"worker {self._config.name}: attaching")
             await daemon.draining.wait()
             await self._drain(daemon)
+            _gone_within(_GONE_WITHIN)
             for task in tasks:
                 task.cancel()
 
@@ -157,6 +164,7 @@ class App:
                 self._work.stop_all(Cause.DRAIN, kill=True)
                 await _within(_REAP_WITHIN, self._work.idle())
         idle = await _within(0.0, self._work.idle())
+        self._keeping.hurry(_STORE_WITHIN)
         if not await _within(SETTLE_WITHIN, self._courier.settled()):
             log.warning("%d results stay in the spool for the next start", len(self._courier))
         elif not idle:
@@ -183,7 +191,7 @@ class App:
             return "attached to no member"
         if not self._attach.trusted():
             return "its lease isn't known to live"
-        return "draining" if self._admission.draining else self._courier.refuses
+        return "draining" if self._admission.draining else self._work.refuses
 
 
 async def serve(config: Config, daemon: Daemon) -> None:
@@ -201,6 +209,21 @@ async def serve(config: Config, daemon: Daemon) -> None:
             await App(config, spool, sessions, points).run(daemon)
     finally:
         spool.close()
+
+
+def _gone_within(seconds: float) -> None:
+    """End this process then, if it is still there: another's code may block its loop or its exit.
+    All is told by now; what would be left running is the keeper's to end.
+    """
+
+    def leave() -> None:
+        log.error("what doesn't close is left as it is")
+        logging.shutdown()
+        os._exit(OK)
+
+    timer = threading.Timer(seconds, leave)
+    timer.daemon = True
+    timer.start()
 
 
 async def _within(seconds: float, waiting: Awaitable[None]) -> bool:

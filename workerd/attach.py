@@ -9,8 +9,8 @@ Invariants
 - A list of members older than the last one read (by etcd's revision) is ignored, unless no stream
   is left: an etcd that was restored counts from a lower number.
 - In total never more slots are granted than are free, and none while there is no trust, while
-  draining, or while the spool takes nothing. They are withdrawn at the moment trust ends; what a
-  member still pushes until it hears of that is refused.
+  draining, or while the spool or the result store takes nothing (`Work.refuses`). They are
+  withdrawn at the moment trust ends; what a member still pushes until it hears of that is refused.
 - A slot that one member was promised is another's only when the first has said that it won't use it
   (`promises`), is silent, or takes too long.
 """
@@ -136,7 +136,7 @@ class Attach:
 
     def _deal(self) -> None:
         self._redeal_due = False
-        able = self.trusted() and not self._admission.draining and not self._courier.refuses
+        able = self.trusted() and not self._admission.draining and not self._work.refuses
         awake = {address: link for address, link in self._links.items() if not link.silent}
         demands = {address: link.demand for address, link in awake.items()}
         previous = {address: link.promises.slots for address, link in awake.items()}
@@ -178,7 +178,7 @@ class Attach:
             draining=self._admission.draining,
             spool_bytes=spooled,
             disk_free_bytes=room,
-            refuses=self._courier.refuses,
+            refuses=self._work.refuses,
         )
         message.holdings.extend(
             wire.holding(result.key, State.ENDED, None) for result in self._courier.results()

@@ -38,7 +38,9 @@ class Results:
     result_mib: int = 16
     """MiB that a handler may return."""
     spool_mib: int = 1024
-    """MiB of logs that may be in the spool until they are stored."""
+    """MiB of logs and large results that may be in the spool. From half of it, in what has ended
+    and waits for the store, no new work is asked for.
+    """
     patience: timedelta = timedelta(seconds=30)
     """How long the end of a run is held back where the store is away."""
 

@@ -109,6 +109,11 @@ class Recording:
         """Why no more is."""
 
     @property
+    def in_memory(self) -> int:
+        """Bytes that aren't on disk yet."""
+        return self._waiting + len(self._buffer)
+
+    @property
     def full(self) -> bool:
         """Whether nothing more should be read until there is `room`."""
         return not self._room.is_set()

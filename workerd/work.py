@@ -229,6 +229,11 @@ class Work:
         """Its result has left the spool."""
         self._admission.acknowledged(key)
 
+    @property
+    def refuses(self) -> str:
+        """Why no new work may be asked for, in words; empty: its results would find room."""
+        return self._courier.refuses or self._keeping.refuses
+
     def holdings(self) -> Iterator[pb.Holding]:
         """What is held, armed or runs. What waits in the spool is the courier's to tell."""
         for key, item in self._items.items():
@@ -327,6 +332,7 @@ class Work:
 
     async def _keep(self, parcel: Parcel, told: pb.Result) -> None:
         self._courier.release(await self._keeping.keep(parcel, told))
+        self.on_change()
 
     def _date(self) -> datetime:
         """Now, on the cluster's time; by this host's clock where that isn't known."""

@@ -131,21 +131,26 @@ async def test_a_worker_that_is_killed_as_it_starts_leaves_neither_cgroup_nor_pr
     """Its keeper is there before there is anything to keep."""
     worker = WorkerProcess(tmp_path, ["127.0.0.1:9"])
     worker.start()
-    made = await wait_until_async(
-        lambda: [
-            each
-            for journal in worker.spool.glob("*.journal")
-            if (each := cgroups.tree_of(journal.stem)) is not None and each.exists()
-        ],
-        30.0,
-        "its cgroups",
-        every=0.01,
-    )
-    launchers = worker.own("workerd.launcher")
-    worker.kill()
+    try:
+        made = await wait_until_async(
+            lambda: [
+                each
+                for journal in worker.spool.glob("*.journal")
+                if (each := cgroups.tree_of(journal.stem)) is not None and each.exists()
+            ],
+            30.0,
+            "its cgroups",
+            every=0.01,
+        )
+        keeper, children = worker.own("workerd.keeper"), worker.children()
+    finally:
+        worker.kill()
+    assert len(keeper) == 1
     await wait_until_async(lambda: not made[0].exists(), 5.0, "no cgroup left")
-    for pid in launchers:
-        await gone(pid, within=2.0)
+    for pid in children:
+        await gone(pid, within=PATIENCE if pid in keeper else 2.0)
+    assert not made[0].exists(), "nobody makes it again"
+    assert not [pid for pid in children if alive(pid)]
 
 
 TWICE_DETACHED = """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,6 +46,13 @@ def s3() -> Iterator[S3Server]:
 def config_of(s3: S3Server, more: str = "") -> str:
     options = "\n".join(f'{key} = "{value}"' for key, value in s3.options.items())
     return f'[results]\nurl = "{s3.url}"\n{more}\n[results.options]\n{options}\n'
+
+
+@pytest.fixture
+def hanging() -> Iterator[S3Server]:
+    """A store that takes connections, and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield S3Server(listener.getsockname()[1])
 
 
 def whole(objects: Objects, key: str, kept: run_pb2.Kept) -> dict[int, bytes]:
@@ -167,3 +176,37 @@ async def test_a_worker_that_dies_while_the_store_is_away_loses_no_end(tmp_path:
         result = await again.result_of(key)
         assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
         assert result.log.problem == "its worker ended before it was stored"
+
+
+async def test_a_worker_whose_store_hangs_asks_for_no_more_than_it_can_hold(
+    tmp_path: Path, hanging: S3Server
+) -> None:
+    config = config_of(hanging, 'patience = "3s"\nspool_mib = 1')
+    async with cluster(tmp_path, config=config) as (member, _):
+        stream = await member.attached()
+        key = await stream.assign(argv=["python3", "-c", PRINTS % 10])
+        await stream.until(lambda: stream.granted.slots == 0 or None, "no slots granted")
+        await stream.until(lambda: stream.heartbeats[-1].refuses or None, "why")
+        assert "wait in the worker's spool, for the result store" in stream.heartbeats[-1].refuses
+        result = await stream.result_of(key)
+        assert result.log.problem
+        await stream.granted_at_least(1)
+
+
+async def test_a_worker_that_ends_while_its_store_hangs_tells_all_ends_and_is_gone(
+    tmp_path: Path, hanging: S3Server
+) -> None:
+    config = config_of(hanging, 'patience = "10m"')
+    async with cluster(tmp_path, config=config) as (member, worker):
+        stream = await member.attached()
+        key = await stream.assign(argv=["python3", "-c", PRINTS % 8])
+        await wait_until_async(
+            lambda: [*worker.spool.glob("*.results")], PATIENCE, "its end to be spooled"
+        )
+        worker.signal(signal.SIGTERM)
+        result = await stream.result_of(key)
+        assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
+        assert result.log.problem == "its worker ended before it was stored"
+        assert sum(len(piece.data) for piece in result.output) == 4 * 65536
+        assert await worker.ended() == 0
+        assert not [*worker.spool.glob("*.results")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sqlite3
 from pathlib import Path
 
@@ -16,11 +17,16 @@ from support.wait import PATIENCE
 from support.worker_process import WorkerProcess, cluster
 
 BROKEN = """
+import threading
 from schedclient.executors import Executor
 
 class Broken(Executor):
     async def run(self, config: dict, payload, ctx):
         raise RuntimeError(config["why"])
+
+class Stuck(Broken):
+    async def close(self):
+        threading.Event().wait()  # the loop itself stands still
 
 class Unmade(Executor):
     pass
@@ -181,3 +187,16 @@ async def test_how_far_an_attempt_is_is_told_again_on_a_new_stream(
         again = await member.attached(2)
         await again.until(lambda: again.progress or None, "its progress again", PATIENCE)
         assert [(each.key, each.fraction) for each in again.progress] == [(key, 0.5)]
+
+
+async def test_one_that_never_closes_keeps_no_worker_from_ending(
+    tmp_path: Path, packages: Path
+) -> None:
+    info(packages, "stuck", "stuck = broken:Stuck")
+    async with cluster(tmp_path, environ={"PYTHONPATH": str(packages)}) as (member, worker):
+        stream = await member.attached()
+        result = await stream.result_of(await stream.assign(argv=["true"]))
+        assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
+        worker.signal(signal.SIGTERM)
+        assert await worker.ended() == 0
+        assert "what doesn't close is left as it is" in worker.log.read_text()

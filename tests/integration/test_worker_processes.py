@@ -44,6 +44,11 @@ def speaks(payload, ctx):
     print(os.environ.get("PASSWORD", "no password"))
 
 @handler(mode="process")
+def notes(payload, ctx):
+    ctx.progress(1, 4, "with " + os.environ["PASSWORD"])
+    ctx.cancel.wait(300)
+
+@handler(mode="process")
 def broken(payload, ctx):
     raise RuntimeError("oh no: " + os.environ.get("PASSWORD", ""))
 
@@ -196,6 +201,19 @@ async def test_what_it_prints_is_the_runs_output_and_secrets_are_masked(tmp_path
             result = await stream.result_of(await stream.assign(python=action, payload="null"))
             assert "correct-horse" not in str(result)
             assert "***" in str(result)
+
+
+async def test_what_it_notes_of_its_progress_is_masked_too(tmp_path: Path) -> None:
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    (secrets / "shop").write_text("PASSWORD=correct-horse\n")
+    async with shop(tmp_path, config=f'secrets = ["{secrets}"]') as (_, _, stream):
+        action = job_pb2.PythonAction(handler="notes", env_from=[str(secrets / "shop")])
+        key = await stream.assign(python=action, payload="null")
+        await stream.until(lambda: stream.progress or None, "its progress")
+        assert [(each.fraction, each.note) for each in stream.progress] == [(0.25, "with ***")]
+        await stream.send(cancels=[pb.Cancel(key=key)])
+        assert (await stream.result_of(key)).outcome == pb.Result.OUTCOME_CANCELLED
 
 
 async def test_what_it_raises_comes_across_by_its_class_and_with_its_traceback(

@@ -24,6 +24,7 @@ from workerd.core.outcome import (
     Reason,
     Verdict,
 )
+from workerd.executors.large import TooLong, written
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -70,8 +71,10 @@ def returned(answer: object, most: int = MAX_RESULT) -> Outcome:
         content = Content(answer, json=False)
     else:
         try:
-            text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-            content = Content(text.encode(), json=True)
+            content = Content(written(answer, most), json=True)
+        except TooLong:
+            wrong = f"its result has more than {most} bytes"
+            return Outcome(Verdict.FAILED, Reason.DONT_RETRY, wrong)
         except (TypeError, ValueError, RecursionError) as error:
             wrong = f"its result isn't JSON: {error}"
             return Outcome(Verdict.FAILED, Reason.DONT_RETRY, wrong)

@@ -21,6 +21,7 @@ import asyncio
 import ipaddress
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -43,6 +44,7 @@ from workerd.core.capture import KEEP, Piece
 from workerd.core.outcome import MAX_ERROR, Cause, Content, Outcome, Reason, Verdict, stopped
 from workerd.executors import reflection
 from workerd.executors.base import Attempt, Stop, payload_bytes, until_stopped
+from workerd.executors.large import LARGE, beside
 from workerd.executors.reflection import Metadata, NotThere, Unfit
 from workerd.executors.roots import system_roots
 from workerd.limits import at_limit, limit_in, need_descriptor
@@ -163,6 +165,8 @@ async def _job_handler(channel: grpc.aio.Channel, attempt: Attempt) -> Outcome:
         answer.ParseFromString(data)
     except DecodeError:
         return _failed("its answer is no RunResponse", Reason.EXCEPTION)
+    if len(data) > LARGE:
+        return await beside(partial(judged, answer, attempt.most_result))
     return judged(answer, attempt.most_result)
 
 
@@ -215,7 +219,7 @@ async def _any_method(
     text = await method.answer(data)
     if text is None:
         return _succeeded(data, json=False, most=attempt.most_result)
-    return _succeeded(text.encode(), json=True, most=attempt.most_result)
+    return await beside(partial(_succeeded, text.encode(), json=True, most=attempt.most_result))
 
 
 async def _unary(channel: grpc.aio.Channel, path: str, request: bytes, attempt: Attempt) -> bytes:

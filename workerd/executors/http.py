@@ -11,10 +11,10 @@ Invariants
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -31,6 +31,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.capture import KEEP, Piece
 from workerd.core.outcome import MAX_ERROR, Content, Outcome, Reason, Verdict, stopped
 from workerd.executors.base import Attempt, Stop, payload_bytes, until_stopped
+from workerd.executors.large import LARGE, beside, is_json
 from workerd.limits import at_limit
 
 MAX_HOPS = 5
@@ -171,7 +172,11 @@ async def _judged(
         wrong = f"HTTP {answer.status}, but its body doesn't match {action.success_pattern!r}"
         return Outcome(Verdict.FAILED, Reason.HTTP_STATUS, wrong, answer.status, output=output)
     await _read(answer, data, most)
-    result = _content(bytes(data), answer.content_type) if 0 < len(data) <= most else None
+    result = None
+    if 0 < len(data) <= LARGE:
+        result = _content(bytes(data), answer.content_type)
+    elif 0 < len(data) <= most:
+        result = await beside(partial(_content, bytes(data), answer.content_type))
     return Outcome(Verdict.SUCCEEDED, result=result, output=() if result else output)
 
 
@@ -183,12 +188,7 @@ async def _read(answer: aiohttp.ClientResponse, data: bytearray, most: int) -> N
 
 def _content(data: bytes, kind: str) -> Content:
     if kind == "application/json" or kind.endswith("+json"):
-        try:
-            json.loads(data.decode())  # of bytes it would read UTF-16 as well, a message doesn't
-        except (ValueError, RecursionError):
-            pass  # it only says so: kept as bytes
-        else:
-            return Content(data, json=True)
+        return Content(data, json=is_json(data))  # else it only says so: kept as bytes
     return Content(data, json=False)
 
 

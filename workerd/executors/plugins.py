@@ -5,14 +5,17 @@
 Invariants
 - They run as handlers do, on the loop or in a thread; what one raises is its own run's outcome.
 - One that can't be loaded keeps the worker from starting: runs would wait for it without a word.
+- However one closes, or doesn't, the others are closed and the worker ends.
 - What a config may say is the plug-in's to know: it is checked here, not where jobs are stored.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
@@ -22,10 +25,14 @@ from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.outcome import Outcome
 from workerd.executors.base import Attempt, Stop, content_of
-from workerd.executors.calling import decoded, fenced, raised, unfit
+from workerd.executors.calling import fenced, raised, unfit
 from workerd.executors.fitting import Misfit, fit_of
-from workerd.executors.python import Caller
+from workerd.executors.python import Caller, read
 
+log = logging.getLogger(__name__)
+
+CLOSE_WITHIN: Final = 5.0
+"""Seconds."""
 PREFIX: Final = "plugin/"
 """Before its name, in what a worker says that it can do."""
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
@@ -50,7 +57,7 @@ class Plugin:
         """Have it carry out."""
         given = attempt.assignment.plugin
         try:
-            config = fenced(self._config, decoded(content_of(given.config)))
+            config = await read(self._config, content_of(given.config))
             fenced(self.executor.check, config)
         except (Misfit, ValueError, RecursionError) as error:
             return unfit(error)
@@ -87,10 +94,28 @@ def loaded(points: Mapping[str, EntryPoint], caller: Caller) -> Mapping[str, Plu
     return {f"{PREFIX}{name}": _loaded(name, point, caller) for name, point in points.items()}
 
 
-async def close(plugins: Iterable[Plugin]) -> None:
-    """Each lets go of what it holds."""
-    for each in plugins:
-        await each.executor.close()
+async def close(plugins: Mapping[str, Plugin]) -> None:
+    """Each lets go of what it holds, all at once, within `CLOSE_WITHIN`; whatever one does there
+    is in nobody's way. (What neither waits nor lets itself be cancelled is left behind: `app`.)
+    """
+    closing = [
+        asyncio.create_task(_closed(*each), name=f"close {each[0]}") for each in plugins.items()
+    ]
+    if not closing:
+        return
+    _, late = await asyncio.wait(closing, timeout=CLOSE_WITHIN)
+    for each in late:
+        log.warning("%s takes longer than %g s: left as it is", each.get_name(), CLOSE_WITHIN)
+        each.cancel()
+
+
+async def _closed(action: str, plugin: Plugin) -> None:
+    try:
+        await plugin.executor.close()
+    except asyncio.CancelledError:
+        raise
+    except BaseException:  # not even a SystemExit keeps the others from being closed
+        log.exception("the executor of %s doesn't close as it should", action)
 
 
 def _loaded(name: str, point: EntryPoint, caller: Caller) -> Plugin:

@@ -24,7 +24,7 @@ from schedkit.clock import utcnow
 from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.capture import Piece
-from workerd.core.outcome import Cause, Outcome, Verdict, stopped
+from workerd.core.outcome import Cause, Content, Outcome, Verdict, stopped
 from workerd.executors.apart import Apart
 from workerd.executors.base import Attempt, Stop, bounds_of
 from workerd.executors.calling import (
@@ -38,6 +38,7 @@ from workerd.executors.calling import (
     unfit,
 )
 from workerd.executors.fitting import Fit, Misfit, fit_of
+from workerd.executors.large import LARGE, beside, light
 from workerd.executors.threads import Threads
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class Caller:
     ) -> Outcome:
         """`loop`: it gives something to be awaited; else it has a thread."""
         try:
-            payload = fenced(fit, decoded(attempt.content))
+            payload = await read(fit, attempt.content)
         except Misfit as error:
             return unfit(error)
         except (ValueError, RecursionError) as error:
@@ -83,7 +84,12 @@ class Caller:
             context.cancel.set()
         if stop.cause is not None:
             return stopped(stop.cause)
-        return returned(answer, attempt.most_result)
+        if light(answer):
+            return returned(answer, attempt.most_result)
+        try:
+            return await beside(functools.partial(fenced, returned, answer, attempt.most_result))
+        except Exception as error:  # noqa: BLE001 - a value may do anything as it is looked at
+            return _raised(error)
 
 
 class Python:
@@ -148,6 +154,13 @@ def _fit(name: str, handler: sdk.Registered) -> Fit:
         return fit_of(handler.function)
     except TypeError as error:
         raise Misconfigured(f"handlers: the payload of {name!r}: {error}") from error
+
+
+async def read(fit: Fit, content: Content | None) -> object:
+    """What is given, as it is taken. Raises what `decoded` and `fit` raise, or Escaped."""
+    if content is None or len(content.data) <= LARGE:
+        return fenced(fit, decoded(content))
+    return await beside(lambda: fenced(fit, decoded(content)))
 
 
 async def _stayed(

@@ -52,7 +52,7 @@ class Table:
     ) -> None:
         await self._http.close()
         await self._grpc.close()
-        await plugins.close(self._plugged.values())
+        await plugins.close(self._plugged)
 
 
 def executors(

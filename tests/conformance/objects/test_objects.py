@@ -92,9 +92,19 @@ def test_whatever_text_a_namespace_is_its_runs_have_a_place(
     assert not is_there(objects, key)
 
 
-def test_removing_what_isnt_there_is_fine(objects: Objects) -> None:
-    objects.remove(log_key("default", str(uuid4()), 1))
-    objects.remove(place_of("default", str(uuid4())))
+def test_removing_what_isnt_there_is_fine_and_removes_no_other(
+    objects: Objects, tmp_path: Path
+) -> None:
+    run, missing = str(uuid4()), str(uuid4())
+    key, never = log_key("default", run, 1), log_key("default", missing, 1)
+    objects.put(key, file_of(tmp_path, b"content"))
+    for place in (never, place_of("default", missing), result_key("default", run, 1)):
+        objects.remove(place)
+    assert objects.read(key, 0, 100) == b"content"
+    assert not is_there(objects, never)
+    objects.remove(key)
+    objects.remove(key)
+    assert not is_there(objects, key), "twice is as once"
 
 
 def test_a_store_that_answers_passes_its_check(objects: Objects) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -25,7 +28,7 @@ from workerd.core.outcome import Cause, Outcome, Reason, Verdict
 from workerd.executors import grpc as executors_grpc
 from workerd.executors import reflection
 from workerd.executors.base import Attempt, Stop
-from workerd.executors.grpc import Grpc, judged, metadata_of, run_request, target_of
+from workerd.executors.grpc import Grpc, _is_json, judged, metadata_of, run_request, target_of
 
 Answers = Callable[[Any], Sequence[FileDescriptorProto]]
 
@@ -95,6 +98,29 @@ def shop(*imports: str) -> FileDescriptorProto:
     service = file.service.add(name="Shop")
     service.method.add(name="Open", input_type=".shop.Nothing", output_type=".shop.Nothing")
     return file
+
+
+@pytest.mark.parametrize(("size", "here"), [(100, True), (100_000, False)])
+async def test_a_large_answer_is_looked_through_beside_the_loop(
+    monkeypatch: pytest.MonkeyPatch, size: int, here: bool
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def looked(data: bytes) -> bool:
+        threads.append(threading.current_thread())
+        return _is_json(data)
+
+    async def large(_request: bytes, _context: object) -> bytes:
+        result = common_pb2.Payload(json=json.dumps("x" * size))
+        return job_handler_pb2.RunResponse(result=result).SerializeToString()
+
+    monkeypatch.setattr(executors_grpc, "_is_json", looked)
+    async with serving(handler(large)) as port:
+        call = replace(attempt(endpoint=f"127.0.0.1:{port}"), most_result=1 << 20)
+        outcome = await Grpc(allow_loopback=True).run(call, Stop())
+    assert outcome.result is not None, outcome.error
+    assert (outcome.result.json, len(outcome.result.data)) == (True, size + 2)
+    assert [each is threading.current_thread() for each in threads] == [here]
 
 
 def test_a_channel_is_given_checked_addresses_alone_in_one_family() -> None:

@@ -1,0 +1,148 @@
+"""What waits for a result store that hangs: counted, bounded, and told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from schedkit.objects.files import Files
+from schedproto.v1 import worker_service_pb2 as pb
+from support.wait import PATIENCE, wait_until_async
+from workerd import keeping as module
+from workerd.config import Results
+from workerd.core.backlog import Backlog
+from workerd.core.ids import Key, RunId, Token
+from workerd.core.outcome import Content, Outcome, Verdict
+from workerd.keeping import Keeping, Parcel
+from workerd.metrics import Metrics
+from workerd.recording import Folder
+
+KIB = 1024
+
+
+class Hanging(Files):
+    """A store that takes nothing until it is told to."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.goes_on = threading.Event()
+        self.calls: list[str] = []
+
+    def put(self, key: str, source: Path) -> None:
+        self.calls.append(key)
+        self.goes_on.wait()
+        super().put(key, source)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Hanging]:
+    hanging = Hanging(tmp_path / "results")
+    yield hanging
+    hanging.goes_on.set()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path / "kept", 1024 * KIB)
+
+
+def keeping_of(store: Files, folder: Folder, patience: float = 600.0) -> Keeping:
+    config = Results(patience=timedelta(seconds=patience))
+    return Keeping(store, folder, config, Metrics())
+
+
+def large(keeping: Keeping, run: str, size: int) -> tuple[Parcel, pb.Result]:
+    """An end with a large result, and as it would be told of a worker that died."""
+    content = Content(b"x" * size, json=False)
+    outcome = Outcome(Verdict.SUCCEEDED, result=content)
+    parcel = keeping.parcel(Key(RunId(run), Token(1)), "default", None, outcome)
+    assert parcel is not None
+    return parcel, keeping.unkept(parcel, pb.Result())
+
+
+async def test_what_waits_for_a_store_that_hangs_is_on_disk_alone_and_past_a_limit_no_work_is_taken(
+    store: Hanging, folder: Folder
+) -> None:
+    keeping = keeping_of(store, folder)
+    parcels = [large(keeping, run, 300 * KIB) for run in "ab"]
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(keeping.keep(*parcels[0]))
+        await wait_until_async(lambda: store.calls, PATIENCE, "the upload")
+        assert parcels[0][0].result is None, "its bytes are in memory no more"
+        assert keeping.refuses == ""
+        second = group.create_task(keeping.keep(*parcels[1]))
+        await wait_until_async(lambda: keeping.refuses, PATIENCE, "no new work")
+        assert keeping.refuses == (
+            "614,400 bytes of logs and results wait in the worker's spool, for the result store;"
+            " from 524,288 on no new work is asked for"
+        )
+        store.goes_on.set()
+    for told in (first.result(), second.result()):
+        assert (told.kept_result.size, told.kept_result.problem) == (300 * KIB, "")
+    assert (keeping.refuses, folder.used) == ("", 0)
+
+
+async def test_what_waits_for_a_disk_that_hangs_is_counted_too(
+    store: Hanging, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_IN_MEMORY", 100 * KIB)
+    goes_on = threading.Event()
+    folder.thread.submit(goes_on.wait)
+    store.goes_on.set()
+    keeping = keeping_of(store, folder)
+    kept = asyncio.create_task(keeping.keep(*large(keeping, "a", 200 * KIB)))
+    await wait_until_async(lambda: keeping.refuses, PATIENCE, "no new work")
+    assert "in memory" in keeping.refuses
+    goes_on.set()
+    assert (await kept).kept_result.problem == ""
+    assert keeping.refuses == ""
+
+
+async def test_a_store_that_hangs_has_two_calls_and_no_more_however_many_ends_come(
+    store: Hanging, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LEAST", 0.05)
+    keeping = keeping_of(store, folder, patience=0.0)
+    for run in "abcd":
+        told = await keeping.keep(*large(keeping, run, 100 * KIB))
+        assert told.kept_result.problem == "the result store doesn't answer"
+    assert len(store.calls) == 2
+    assert (keeping.refuses, folder.used) == ("", 0)
+    monkeypatch.undo()
+    store.goes_on.set()
+    told = await keeping.keep(*large(keeping, "e", 100 * KIB))
+    assert told.kept_result.problem == ""
+
+
+async def test_who_ends_tells_each_end_in_time_and_leaves_no_thread_that_must_be_waited_for(
+    store: Hanging, folder: Folder
+) -> None:
+    keeping = keeping_of(store, folder)
+    ends = [asyncio.create_task(keeping.keep(*large(keeping, run, 100 * KIB))) for run in "abc"]
+    await wait_until_async(lambda: len(store.calls) == 2, PATIENCE, "two uploads")
+    keeping.hurry(0.0)
+    late = keeping.keep(*large(keeping, "d", 100 * KIB))
+    async with asyncio.timeout(PATIENCE):
+        for told in [*await asyncio.gather(*ends), await late]:
+            assert told.kept_result.size == 100 * KIB
+            assert told.kept_result.problem == module.INTERRUPTED
+    threads = [each for each in threading.enumerate() if each.name.startswith("result store")]
+    assert len(threads) >= 2
+    assert all(each.daemon for each in threads)
+
+
+@pytest.mark.parametrize(
+    ("memory", "disk", "full"), [(9, 99, False), (10, 0, True), (0, 100, True)]
+)
+def test_a_backlog_counts_in_and_out_whatever_happens(memory: int, disk: int, full: bool) -> None:
+    backlog = Backlog(memory=10, disk=100)
+    with contextlib.suppress(OSError), backlog.in_memory(memory), backlog.on_disk(disk):
+        assert bool(backlog.refuses) is full
+        raise OSError
+    assert (backlog.memory, backlog.disk, backlog.refuses) == (0, 0, "")

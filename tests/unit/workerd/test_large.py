@@ -1,0 +1,187 @@
+"""JSON of others that is large: the loop goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import RawTestServer as TestServer
+
+from schedproto.v1 import job_pb2
+from support.fake_member import FakeMember
+from workerd.core.outcome import Outcome, Reason, Verdict
+from workerd.executors import http, large
+from workerd.executors.base import Attempt, Stop
+from workerd.executors.fitting import fit_of
+from workerd.executors.large import LARGE, TooLong, is_json, light, written
+from workerd.executors.python import Caller
+
+MANY = 100_000
+
+
+async def called(function: Any, payload: str = "0", *, loop: bool = True) -> Outcome:
+    action = job_pb2.PythonAction(handler="h")
+    assignment = FakeMember().assignment(incarnation="i", python=action, payload=payload)
+    attempt = Attempt(assignment, "w1", datetime.now(UTC), most_result=1 << 24)
+    return await Caller().call(function, fit_of(function), attempt, Stop(), loop=loop)
+
+
+@pytest.mark.parametrize("loop", [True, False])
+async def test_a_large_result_is_written_while_the_loop_goes_on(loop: bool) -> None:
+    returned, turns = asyncio.Event(), 0
+
+    def gives(_payload: Any, _ctx: Any) -> object:
+        main.call_soon_threadsafe(returned.set)
+        return [{"n": 7, "of": "it"}] * MANY
+
+    async def gives_on_the_loop(payload: Any, ctx: Any) -> object:
+        return gives(payload, ctx)
+
+    async def tick() -> None:
+        nonlocal turns
+        await returned.wait()
+        while True:
+            turns += 1
+            await asyncio.sleep(0.001)
+
+    main = asyncio.get_running_loop()
+    ticking = asyncio.create_task(tick())
+    outcome = await called(gives_on_the_loop if loop else gives, loop=loop)
+    ticking.cancel()
+    assert outcome.result is not None
+    assert len(outcome.result.data) == MANY * 18 + 1
+    assert turns > 10, "written in one go it has one turn or two"
+
+
+@dataclass
+class Where:
+    """Made of a payload, in this thread."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        self.thread = threading.current_thread()
+
+
+@pytest.mark.parametrize(("size", "here"), [(100, True), (LARGE, False)])
+async def test_a_large_payload_is_read_beside_the_loop(size: int, here: bool) -> None:
+    seen: list[Where] = []
+
+    async def takes(payload: Where, _ctx: Any) -> None:
+        seen.append(payload)
+
+    await called(takes, json.dumps({"text": "x" * size}))
+    (payload,) = seen
+    assert (payload.thread is threading.current_thread()) is here
+
+
+async def test_a_large_payload_that_is_no_json_fails_for_good() -> None:
+    async def never(_payload: Any, _ctx: Any) -> None:
+        raise AssertionError("it isn't called")
+
+    outcome = await called(never, "[" + "0," * LARGE)
+    assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, Reason.DONT_RETRY)
+    assert "isn't JSON" in outcome.error
+
+
+async def test_where_no_thread_can_be_made_it_is_done_on_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none(_call: object) -> None:
+        raise OSError("no room")
+
+    monkeypatch.setattr(large._threads, "submit", none)
+    assert await large.beside(threading.current_thread) is threading.current_thread()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param([*range(LARGE)], id="numbers"),
+        pytest.param("x" * (LARGE + 1), id="text"),
+        pytest.param({"a": ["\u00e9" * LARGE, None, 1.5]}, id="nested"),
+        pytest.param({f"{n}": {} for n in range(LARGE)}, id="keys"),
+    ],
+)
+def test_what_is_written_by_steps_reads_as_in_one_go(value: object) -> None:
+    assert not light(value)
+    whole = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    assert written(value, len(whole)) == whole
+    with pytest.raises(TooLong):
+        written(value, len(whole) - 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "is_light"),
+    [
+        (None, True),
+        ([1, "a", {"b": [2.5, True]}], True),
+        ("x" * 1000, True),
+        (OrderedDict(a=1), False),
+        ([[0] * 1000] * 1000, False),
+        ({"x" * LARGE: 1}, False),
+        (object(), False),
+    ],
+)
+def test_only_what_is_surely_small_is_light(value: object, is_light: bool) -> None:
+    assert light(value) is is_light
+
+
+def test_a_value_within_itself_is_no_json() -> None:
+    value: list[object] = []
+    value.append(value)
+    assert not light(value)
+    with pytest.raises(ValueError, match="Circular"):
+        written(value, LARGE)
+
+
+@pytest.mark.parametrize(
+    ("data", "is_it"),
+    [
+        (b'{"a": [1, 2.5e3, null, "\xc3\xa9"]}', True),
+        (b"0", True),
+        (b"[1,]", False),
+        (b"[1] 2", False),
+        (b"NaN", False),
+        (b"", False),
+        (b'"\xff"', False),
+        (b'"\xed\xa0\x80"', False),
+        ('"a"'.encode("utf-16"), False),
+        (b"[" * 200_000, False),
+    ],
+)
+def test_json_is_known_without_making_anything_of_it(data: bytes, is_it: bool) -> None:
+    assert is_json(data) is is_it
+
+
+@pytest.mark.parametrize(("size", "here"), [(100, True), (LARGE, False)])
+async def test_a_large_answer_is_looked_through_beside_the_loop(
+    monkeypatch: pytest.MonkeyPatch, size: int, here: bool
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def looked(data: bytes) -> bool:
+        threads.append(threading.current_thread())
+        return is_json(data)
+
+    async def answer(_request: web.BaseRequest) -> web.Response:
+        return web.json_response(["x" * size])
+
+    monkeypatch.setattr(http, "is_json", looked)
+    async with TestServer(answer) as server:
+        action = job_pb2.HttpAction(url=str(server.make_url("/")))
+        assignment = FakeMember().assignment(incarnation="i", http=action)
+        attempt = Attempt(assignment, "w1", datetime.now(UTC), most_result=1 << 24)
+        executor = http.Http(allow_loopback=True)
+        outcome = await executor.run(attempt, Stop())
+        await executor.close()
+    assert outcome.result is not None
+    assert (outcome.result.json, len(outcome.result.data)) == (True, size + 4)
+    assert [each is threading.current_thread() for each in threads] == [here]

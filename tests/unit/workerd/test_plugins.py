@@ -1,0 +1,122 @@
+"""Executors of others, whatever their code does: nothing of it reaches the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from schedclient.executors import Executor
+from schedproto.v1 import common_pb2, job_pb2
+from support.fake_member import FakeMember
+from support.wait import PATIENCE
+from workerd.core.outcome import Outcome, Reason, Verdict
+from workerd.executors import plugins
+from workerd.executors.base import Attempt, Stop
+from workerd.executors.plugins import Plugin
+from workerd.executors.python import Caller
+
+
+class Closing(Executor):
+    """One that does this when it is closed."""
+
+    def __init__(self, does: Callable[[], Any]) -> None:
+        self._does = does
+        self.closed = False
+
+    async def run(self, config: Any, payload: Any, ctx: Any) -> None: ...
+
+    async def close(self) -> None:
+        if (waits := self._does()) is not None:
+            await waits
+        self.closed = True
+
+
+def raising(error: BaseException) -> Callable[[], Any]:
+    def does() -> None:
+        raise error
+
+    return does
+
+
+class Panic(BaseException):
+    """What a module in Rust raises where it should not."""
+
+
+async def test_whatever_one_does_as_it_is_closed_the_others_are_closed_in_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(plugins, "CLOSE_WITHIN", 0.2)
+    never = asyncio.Event()
+    made = {
+        "hangs": Closing(never.wait),
+        "fails": Closing(raising(RuntimeError("oh no"))),
+        "panics": Closing(raising(Panic())),
+        "leaves": Closing(raising(SystemExit(3))),
+        "is fine": Closing(lambda: None),
+    }
+    async with asyncio.timeout(PATIENCE):
+        await plugins.close({name: Plugin(each, Caller()) for name, each in made.items()})
+    assert [name for name, each in made.items() if each.closed] == ["is fine"]
+    assert "close hangs takes longer than 0.2 s" in caplog.text
+    for name in ("fails", "panics", "leaves"):
+        assert f"the executor of {name} doesn't close as it should" in caplog.text
+
+
+@dataclass
+class Config:
+    """What the job says: where this one panics."""
+
+    at: str
+
+    def __post_init__(self) -> None:
+        panic_at("config", self)
+
+
+def panic_at(place: str, config: Config) -> None:
+    if config.at == place:
+        raise Panic(place)
+
+
+class OnTheLoop(Executor):
+    def check(self, config: Config) -> None:
+        panic_at("check", config)
+
+    async def run(self, config: Config, payload: Any, ctx: Any) -> str:
+        panic_at("run", config)
+        await asyncio.sleep(0)
+        panic_at("later", config)
+        return "done"
+
+
+class InAThread(OnTheLoop):
+    def run(self, config: Config, payload: Any, ctx: Any) -> str:  # type: ignore[override]
+        panic_at("run", config)
+        panic_at("later", config)
+        return "done"
+
+
+@pytest.mark.parametrize("executor", [OnTheLoop, InAThread])
+@pytest.mark.parametrize("place", ["config", "check", "run", "later"])
+async def test_one_that_panics_wherever_ends_its_own_run_alone(
+    executor: type[Executor], place: str
+) -> None:
+    """What is no Exception would else end the worker, or hang the run."""
+    plugin = Plugin(executor(), Caller())
+    outcome = await carried_out(plugin, place)
+    assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, Reason.EXCEPTION)
+    assert outcome.error == f"Panic: {place}"
+    assert (await carried_out(plugin, "nowhere")).verdict is Verdict.SUCCEEDED
+
+
+async def carried_out(plugin: Plugin, place: str) -> Outcome:
+    config = common_pb2.Payload(json=json.dumps({"at": place}))
+    action = job_pb2.PluginAction(executor="x", config=config)
+    assignment = FakeMember().assignment(incarnation="i", plugin=action)
+    async with asyncio.timeout(PATIENCE):
+        return await plugin.run(Attempt(assignment, "w1", datetime.now(UTC)), Stop())
