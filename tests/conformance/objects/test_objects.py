@@ -92,9 +92,12 @@ def test_whatever_text_a_namespace_is_its_runs_have_a_place(
     assert not is_there(objects, key)
 
 
-def test_removing_what_isnt_there_is_fine(objects: Objects) -> None:
+def test_removing_what_isnt_there_is_fine(objects: Objects, tmp_path: Path) -> None:
+    kept = log_key("default", str(uuid4()), 1)
+    objects.put(kept, file_of(tmp_path, b"content"))
     objects.remove(log_key("default", str(uuid4()), 1))
     objects.remove(place_of("default", str(uuid4())))
+    assert is_there(objects, kept), "and nothing else is gone"
 
 
 def test_a_store_that_answers_passes_its_check(objects: Objects) -> None:

@@ -236,6 +236,8 @@ async def test_a_lost_worker_is_found_by_the_next_scan_though_nobody_told(
 
     await wait_until_async(lambda: world.rows.losses, PATIENCE, "a scan that nobody asked for")
     scanning.cancel()
+    loss = world.rows.losses[0]
+    assert (loss.incarnation, loss.reason) == (worker(1).id, Reason.WORKER_LOST)
 
 
 async def test_a_lost_run_waits_while_its_worker_may_still_be_killing_it() -> None:
