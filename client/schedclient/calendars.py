@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 
 from schedclient import methods, paging
 from schedclient.errors import from_form
+from schedclient.naming import calendar_of
 from schedclient.reading import value_of
 from schedclient.specs import Form
 from schedclient.transport import Transport
@@ -29,7 +30,9 @@ class CalendarSpec(TypedDict, total=False):
 
 
 class Calendars:
-    """`client.calendars`. Every call raises `ApiError`; `deadline` is in seconds."""
+    """`client.calendars`. Every call raises `ApiError`; `deadline` is in seconds, and
+    `calendar` a name or a `Calendar`.
+    """
 
     def __init__(self, transport: Transport, namespace: str) -> None:
         self._transport = transport
@@ -58,12 +61,11 @@ class Calendars:
         return value_of(Calendar, await self._call(methods.APPLY_CALENDAR, request, deadline))
 
     async def get(
-        self, calendar: str, *, version: int = 0, deadline: float | None = None
+        self, calendar: Calendar | str, *, version: int = 0, deadline: float | None = None
     ) -> Calendar:
         """One calendar; an earlier `version` of it too, if it is deleted even."""
-        request = wire.GetCalendarRequest(
-            namespace=self._namespace, calendar=calendar, version=version
-        )
+        namespace, name = calendar_of(calendar, self._namespace)
+        request = wire.GetCalendarRequest(namespace=namespace, calendar=name, version=version)
         return value_of(Calendar, await self._call(methods.GET_CALENDAR, request, deadline))
 
     async def list(
@@ -81,9 +83,10 @@ class Calendars:
         async for calendar in paging.paged(Calendar, read, limit):
             yield calendar
 
-    async def delete(self, calendar: str, *, deadline: float | None = None) -> None:
+    async def delete(self, calendar: Calendar | str, *, deadline: float | None = None) -> None:
         """Delete it; `FailedPrecondition`, with their names, while jobs use it."""
-        request = wire.DeleteCalendarRequest(namespace=self._namespace, calendar=calendar)
+        namespace, name = calendar_of(calendar, self._namespace)
+        request = wire.DeleteCalendarRequest(namespace=namespace, calendar=name)
         await self._call(methods.DELETE_CALENDAR, request, deadline)
 
 

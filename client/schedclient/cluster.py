@@ -17,6 +17,7 @@ from schedclient.cluster_values import (
     ShardMove,
     Worker,
 )
+from schedclient.naming import member_of, worker_of
 from schedclient.reading import value_of
 from schedclient.specs import When, when_message
 from schedclient.transport import Transport
@@ -46,10 +47,10 @@ class ClusterCalls:
         return tuple(value_of(Shard, one) for one in answer.shards)
 
     async def transfer_leader(
-        self, member: str = "", *, reason: str = "", deadline: float | None = None
+        self, member: Member | str = "", *, reason: str = "", deadline: float | None = None
     ) -> LeaderTransfer:
         """Have the leader step down for this member, or for the fittest."""
-        request = wire.TransferLeaderRequest(member=member, reason=reason)
+        request = wire.TransferLeaderRequest(member=member_of(member), reason=reason)
         answer = await self._call(methods.TRANSFER_LEADER, request, deadline)
         return value_of(LeaderTransfer, answer)
 
@@ -91,7 +92,7 @@ class ClusterCalls:
 
 
 class Workers:
-    """`client.workers`."""
+    """`client.workers`, each by its name or as itself."""
 
     def __init__(self, transport: Transport) -> None:
         self._call = transport.call
@@ -109,25 +110,25 @@ class Workers:
         async for worker in paging.paged(Worker, read, limit):
             yield worker
 
-    async def get(self, worker: str, *, deadline: float | None = None) -> Worker:
+    async def get(self, worker: Worker | str, *, deadline: float | None = None) -> Worker:
         """One workerd by its name."""
-        request = wire.GetWorkerRequest(worker=worker)
+        request = wire.GetWorkerRequest(worker=worker_of(worker))
         return value_of(Worker, await self._call(methods.GET_WORKER, request, deadline))
 
     async def drain(
-        self, worker: str, *, reason: str = "", deadline: float | None = None
+        self, worker: Worker | str, *, reason: str = "", deadline: float | None = None
     ) -> Worker:
         """Give it no new work until it is undrained; what it runs it finishes. It has heard of it
         when its `state` is DRAINING.
         """
-        request = wire.DrainWorkerRequest(worker=worker, reason=reason)
+        request = wire.DrainWorkerRequest(worker=worker_of(worker), reason=reason)
         return value_of(Worker, await self._call(methods.DRAIN_WORKER, request, deadline))
 
     async def undrain(
-        self, worker: str, *, reason: str = "", deadline: float | None = None
+        self, worker: Worker | str, *, reason: str = "", deadline: float | None = None
     ) -> Worker:
         """Give it work again."""
-        request = wire.UndrainWorkerRequest(worker=worker, reason=reason)
+        request = wire.UndrainWorkerRequest(worker=worker_of(worker), reason=reason)
         return value_of(Worker, await self._call(methods.UNDRAIN_WORKER, request, deadline))
 
 

@@ -8,10 +8,11 @@ from uuid import uuid4
 from google.protobuf.message import Message
 
 from schedclient import methods, paging
+from schedclient.naming import dead_letter_of, redrive_of
 from schedclient.reading import value_of
 from schedclient.specs import payload_message
 from schedclient.transport import Transport
-from schedclient.values import DeadLetter, DeadLetterGroup, Redrive, RedrivePlan
+from schedclient.values import DeadLetter, DeadLetterGroup, Redrive, RedrivePlan, Run
 from schedproto.v1 import run_service_pb2 as wire
 
 
@@ -52,9 +53,11 @@ class DeadLetters:
         async for letter in paging.paged(DeadLetter, read, limit):
             yield letter
 
-    async def get(self, run_id: str, *, deadline: float | None = None) -> DeadLetter:
+    async def get(
+        self, run_id: DeadLetter | Run | str, *, deadline: float | None = None
+    ) -> DeadLetter:
         """That of one run, and what became of it."""
-        request = wire.GetDeadLetterRequest(run_id=run_id)
+        request = wire.GetDeadLetterRequest(run_id=dead_letter_of(run_id))
         return value_of(DeadLetter, await self._call(methods.GET_DEAD, request, deadline))
 
     async def groups(
@@ -68,7 +71,7 @@ class DeadLetters:
     async def discard(
         self,
         *,
-        run_ids: Iterable[str] = (),
+        run_ids: Iterable[DeadLetter | Run | str] = (),
         job: str = "",
         fingerprint: str = "",
         all: bool = False,  # noqa: A002 - as the wire says
@@ -80,7 +83,7 @@ class DeadLetters:
         """
         request = wire.DiscardDeadLettersRequest(
             namespace=self._namespace,
-            run_ids=run_ids,
+            run_ids=[dead_letter_of(one) for one in run_ids],
             job=job,
             fingerprint=fingerprint,
             all=all,
@@ -119,15 +122,15 @@ class DeadLetters:
 
 
 class Redrives:
-    """`client.redrives`. `client.dead_letters.redrive` begins one."""
+    """`client.redrives`, each by its id or as itself. `client.dead_letters.redrive` begins one."""
 
     def __init__(self, transport: Transport, namespace: str) -> None:
         self._call = transport.call
         self._namespace = namespace
 
-    async def get(self, redrive_id: str, *, deadline: float | None = None) -> Redrive:
+    async def get(self, redrive_id: Redrive | str, *, deadline: float | None = None) -> Redrive:
         """One, with how its runs stand."""
-        request = wire.GetRedriveRequest(redrive_id=redrive_id)
+        request = wire.GetRedriveRequest(redrive_id=redrive_of(redrive_id))
         return value_of(Redrive, await self._call(methods.GET_REDRIVE, request, deadline))
 
     async def list(
@@ -145,12 +148,12 @@ class Redrives:
         async for one in paging.paged(Redrive, read, limit):
             yield one
 
-    async def stop(self, redrive_id: str, *, deadline: float | None = None) -> Redrive:
+    async def stop(self, redrive_id: Redrive | str, *, deadline: float | None = None) -> Redrive:
         """Make no more runs of it until it is resumed; those that there are go on."""
-        request = wire.StopRedriveRequest(redrive_id=redrive_id)
+        request = wire.StopRedriveRequest(redrive_id=redrive_of(redrive_id))
         return value_of(Redrive, await self._call(methods.STOP_REDRIVE, request, deadline))
 
-    async def resume(self, redrive_id: str, *, deadline: float | None = None) -> Redrive:
+    async def resume(self, redrive_id: Redrive | str, *, deadline: float | None = None) -> Redrive:
         """Go on with what is left of it."""
-        request = wire.ResumeRedriveRequest(redrive_id=redrive_id)
+        request = wire.ResumeRedriveRequest(redrive_id=redrive_of(redrive_id))
         return value_of(Redrive, await self._call(methods.RESUME_REDRIVE, request, deadline))

@@ -1,4 +1,4 @@
-"""Calls on jobs. In all of them `job` is an id or a name."""
+"""Calls on jobs. In all of them `job` is an id, a name, or a `Job` that a call returned."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from schedclient import methods, paging
 from schedclient.errors import from_form
+from schedclient.naming import backfill_of, job_of
 from schedclient.reading import value_of
 from schedclient.specs import (
     Form,
@@ -65,9 +66,10 @@ class Jobs:
         )
         return value_of(Job, await self._call(methods.CREATE_JOB, request, deadline))
 
-    async def get(self, job: str, *, deadline: float | None = None) -> Job:
+    async def get(self, job: Job | str, *, deadline: float | None = None) -> Job:
         """One job."""
-        request = wire.GetJobRequest(namespace=self._namespace, job=job)
+        namespace, name = job_of(job, self._namespace)
+        request = wire.GetJobRequest(namespace=namespace, job=name)
         return value_of(Job, await self._call(methods.GET_JOB, request, deadline))
 
     async def list(
@@ -88,7 +90,7 @@ class Jobs:
     async def update(
         self,
         /,
-        job: str,
+        job: Job | str,
         spec: Form | job_pb2.Job | None = None,
         *,
         mask: Sequence[str] | None = None,
@@ -102,9 +104,11 @@ class Jobs:
         None clears a field. With `etag` a job that somebody else has changed stays (`Conflict`).
         A wire message needs its mask.
         """
-        _need_name("update", job)
+        if not isinstance(job, Job):
+            _need_name("update", job)
+        namespace, name = job_of(job, self._namespace)
         written: Form | job_pb2.Job = fields if spec is None else spec
-        message = job_message(written, name=job, namespace=self._namespace)
+        message = job_message(written, name=name, namespace=namespace)
         if mask is None:
             if isinstance(written, Message):
                 raise TypeError(
@@ -119,14 +123,17 @@ class Jobs:
         )
         return value_of(Job, await self._call(methods.UPDATE_JOB, request, deadline))
 
-    async def delete(self, job: str, *, etag: str = "", deadline: float | None = None) -> None:
+    async def delete(
+        self, job: Job | str, *, etag: str = "", deadline: float | None = None
+    ) -> None:
         """Delete a job. When it returns, nothing of it starts any more; what runs, finishes."""
-        request = wire.DeleteJobRequest(namespace=self._namespace, job=job, etag=etag)
+        namespace, name = job_of(job, self._namespace)
+        request = wire.DeleteJobRequest(namespace=namespace, job=name, etag=etag)
         await self._call(methods.DELETE_JOB, request, deadline)
 
     async def pause(
         self,
-        job: str,
+        job: Job | str,
         note: str = "",
         *,
         until: When | None = None,
@@ -136,23 +143,25 @@ class Jobs:
         """Fire no instant until `resume`, or `until`; none is replayed afterwards. With an `etag`
         only if it is the job's own.
         """
+        namespace, name = job_of(job, self._namespace)
         request = wire.PauseJobRequest(
-            namespace=self._namespace,
-            job=job,
+            namespace=namespace,
+            job=name,
             note=note,
             until=when_message(until, "until"),
             etag=etag,
         )
         return value_of(Job, await self._call(methods.PAUSE_JOB, request, deadline))
 
-    async def resume(self, job: str, *, deadline: float | None = None) -> Job:
+    async def resume(self, job: Job | str, *, deadline: float | None = None) -> Job:
         """Let a paused job fire again."""
-        request = wire.ResumeJobRequest(namespace=self._namespace, job=job)
+        namespace, name = job_of(job, self._namespace)
+        request = wire.ResumeJobRequest(namespace=namespace, job=name)
         return value_of(Job, await self._call(methods.RESUME_JOB, request, deadline))
 
     async def trigger(
         self,
-        job: str,
+        job: Job | str,
         payload: object = None,
         *,
         priority: str | None = None,
@@ -162,9 +171,10 @@ class Jobs:
         deadline: float | None = None,
     ) -> Run:
         """Start a run now, or after `delay`, whatever the schedule says."""
+        namespace, name = job_of(job, self._namespace)
         request = wire.TriggerJobRequest(
-            namespace=self._namespace,
-            job=job,
+            namespace=namespace,
+            job=name,
             payload=payload_message(payload),
             idempotency_key=idempotency_key or str(uuid4()),
             overlap=job_pb2.Overlap.ValueType(enum_number("overlap", overlap)),
@@ -175,7 +185,7 @@ class Jobs:
 
     async def next(
         self,
-        job: str,
+        job: Job | str,
         *,
         after: When | None = None,
         count: int = 10,
@@ -185,9 +195,10 @@ class Jobs:
         """The next `count` instants of a job that run, after `after` (exclusive; now if None); with
         `excluded` those between that don't, too.
         """
+        namespace, name = job_of(job, self._namespace)
         request = wire.ListNextInstantsRequest(
-            namespace=self._namespace,
-            job=job,
+            namespace=namespace,
+            job=name,
             after=when_message(after, "after"),
             count=count,
             excluded=excluded,
@@ -196,18 +207,19 @@ class Jobs:
         return tuple(value_of(Instant, one) for one in answer.instants)
 
     async def explain(
-        self, job: str, at: When, *, deadline: float | None = None
+        self, job: Job | str, at: When, *, deadline: float | None = None
     ) -> InstantExplanation:
         """Why it ran, or not, at the nominal instant `at`."""
+        namespace, name = job_of(job, self._namespace)
         request = wire.ExplainInstantRequest(
-            namespace=self._namespace, job=job, at=when_message(at, "at")
+            namespace=namespace, job=name, at=when_message(at, "at")
         )
         answer = await self._call(methods.EXPLAIN_INSTANT, request, deadline)
         return value_of(InstantExplanation, answer)
 
     async def backfill(
         self,
-        job: str,
+        job: Job | str,
         first: When,
         last: When,
         *,
@@ -225,9 +237,10 @@ class Jobs:
         Instants that ran are left out; `rerun` "failed" or "all" runs those again. A dry run says
         what would be run. A key is made when none is given, as for `create`.
         """
+        namespace, name = job_of(job, self._namespace)
         request = wire.BackfillJobRequest(
-            namespace=self._namespace,
-            job=job,
+            namespace=namespace,
+            job=name,
             to=when_message(last, "last"),
             dry_run=dry_run,
             overlap=job_pb2.Overlap.ValueType(enum_number("overlap", overlap)),
@@ -239,19 +252,22 @@ class Jobs:
         getattr(request, "from").CopyFrom(when_message(first, "first"))
         return value_of(BackfillPlan, await self._call(methods.BACKFILL_JOB, request, deadline))
 
-    async def get_backfill(self, backfill_id: str, *, deadline: float | None = None) -> Backfill:
+    async def get_backfill(
+        self, backfill_id: Backfill | str, *, deadline: float | None = None
+    ) -> Backfill:
         """One backfill, with how its runs stand."""
-        request = wire.GetBackfillRequest(backfill_id=backfill_id)
+        request = wire.GetBackfillRequest(backfill_id=backfill_of(backfill_id))
         return value_of(Backfill, await self._call(methods.GET_BACKFILL, request, deadline))
 
     async def backfills(
-        self, job: str = "", *, limit: int | None = None, deadline: float | None = None
+        self, job: Job | str = "", *, limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[Backfill]:
         """Yield backfills, of all jobs if none is named, newest first."""
+        namespace, name = job_of(job, self._namespace)
 
         async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
             request = wire.ListBackfillsRequest(
-                namespace=self._namespace, job=job, page_size=size, page_token=token
+                namespace=namespace, job=name, page_size=size, page_token=token
             )
             page = await self._call(methods.LIST_BACKFILLS, request, deadline)
             return page.backfills, page.next_page_token
@@ -259,9 +275,11 @@ class Jobs:
         async for one in paging.paged(Backfill, read, limit):
             yield one
 
-    async def cancel_backfill(self, backfill_id: str, *, deadline: float | None = None) -> Backfill:
+    async def cancel_backfill(
+        self, backfill_id: Backfill | str, *, deadline: float | None = None
+    ) -> Backfill:
         """Make no more runs of it, and end those that there are."""
-        request = wire.CancelBackfillRequest(backfill_id=backfill_id)
+        request = wire.CancelBackfillRequest(backfill_id=backfill_of(backfill_id))
         return value_of(Backfill, await self._call(methods.CANCEL_BACKFILL, request, deadline))
 
 

@@ -8,6 +8,7 @@ from google.protobuf.message import Message
 
 from schedclient import methods, paging
 from schedclient.errors import from_form
+from schedclient.naming import pool_of
 from schedclient.reading import value_of
 from schedclient.specs import Form
 from schedclient.transport import Transport
@@ -17,7 +18,9 @@ from schedproto.v1 import pool_service_pb2 as wire
 
 
 class Pools:
-    """`client.pools`. Every call raises `ApiError`; `deadline` is in seconds."""
+    """`client.pools`. Every call raises `ApiError`; `deadline` is in seconds, and `pool`
+    a name or a `Pool`.
+    """
 
     def __init__(self, transport: Transport, namespace: str) -> None:
         self._transport = transport
@@ -51,9 +54,10 @@ class Pools:
         )
         return value_of(Pool, await self._call(methods.SET_POOL, request, deadline))
 
-    async def get(self, pool: str, *, deadline: float | None = None) -> Pool:
+    async def get(self, pool: Pool | str, *, deadline: float | None = None) -> Pool:
         """One pool, with how many of its runs are under way, and how many wait."""
-        request = wire.GetPoolRequest(namespace=self._namespace, pool=pool)
+        namespace, name = pool_of(pool, self._namespace)
+        request = wire.GetPoolRequest(namespace=namespace, pool=name)
         return value_of(Pool, await self._call(methods.GET_POOL, request, deadline))
 
     async def list(
@@ -71,21 +75,26 @@ class Pools:
         async for pool in paging.paged(Pool, read, limit):
             yield pool
 
-    async def delete(self, pool: str, *, deadline: float | None = None) -> None:
+    async def delete(self, pool: Pool | str, *, deadline: float | None = None) -> None:
         """Delete it; `FailedPrecondition`, with their names, while jobs use it."""
-        request = wire.DeletePoolRequest(namespace=self._namespace, pool=pool)
+        namespace, name = pool_of(pool, self._namespace)
+        request = wire.DeletePoolRequest(namespace=namespace, pool=name)
         await self._call(methods.DELETE_POOL, request, deadline)
 
-    async def pause(self, pool: str, note: str = "", *, deadline: float | None = None) -> Pool:
+    async def pause(
+        self, pool: Pool | str, note: str = "", *, deadline: float | None = None
+    ) -> Pool:
         """Start nothing of it until `resume`, what is triggered neither; its runs wait. When it
         returns, nothing that was handed out before starts any more.
         """
-        request = wire.PausePoolRequest(namespace=self._namespace, pool=pool, note=note)
+        namespace, name = pool_of(pool, self._namespace)
+        request = wire.PausePoolRequest(namespace=namespace, pool=name, note=note)
         return value_of(Pool, await self._call(methods.PAUSE_POOL, request, deadline))
 
-    async def resume(self, pool: str, *, deadline: float | None = None) -> Pool:
+    async def resume(self, pool: Pool | str, *, deadline: float | None = None) -> Pool:
         """Let a paused pool's runs start again, those that have waited first."""
-        request = wire.ResumePoolRequest(namespace=self._namespace, pool=pool)
+        namespace, name = pool_of(pool, self._namespace)
+        request = wire.ResumePoolRequest(namespace=namespace, pool=name)
         return value_of(Pool, await self._call(methods.RESUME_POOL, request, deadline))
 
 

@@ -16,6 +16,7 @@ from schedclient.errors import (
     FailedPrecondition,
     from_form,
 )
+from schedclient.naming import run_of
 from schedclient.reading import value_of
 from schedclient.specs import When, payload_message, when_message
 from schedclient.transport import Transport
@@ -27,16 +28,18 @@ from schedproto.v1 import run_service_pb2 as wire
 
 
 class Runs:
-    """`client.runs`. Every call raises `ApiError`; `deadline` is in seconds."""
+    """`client.runs`. Every call raises `ApiError`; `deadline` is in seconds, and a run is
+    given by its id or as a `Run`.
+    """
 
     def __init__(self, transport: Transport, namespace: str) -> None:
         self._transport = transport
         self._call = transport.call
         self._namespace = namespace
 
-    async def get(self, run_id: str, *, deadline: float | None = None) -> Run:
+    async def get(self, run_id: Run | str, *, deadline: float | None = None) -> Run:
         """One run."""
-        request = wire.GetRunRequest(run_id=run_id)
+        request = wire.GetRunRequest(run_id=run_of(run_id))
         return value_of(Run, await self._call(methods.GET_RUN, request, deadline))
 
     async def list(
@@ -78,13 +81,14 @@ class Runs:
         async for run in paging.paged(Run, read, limit):
             yield run
 
-    async def watch(self, *run_ids: str, deadline: float | None = None) -> AsyncIterator[Run]:
+    async def watch(self, *run_ids: Run | str, deadline: float | None = None) -> AsyncIterator[Run]:
         """Yield each change of these runs, from how they stand now, until all have ended.
 
         A broken stream is taken up again at another member; a state that was seen is not told
         twice.
         """
-        request = wire.WatchRunsRequest(run_ids=run_ids)
+        watched = [run_of(one) for one in run_ids]
+        request = wire.WatchRunsRequest(run_ids=watched)
         seen: dict[str, run_pb2.Run] = {}
         backoff = Backoff(0.1, 2.0)
         while True:
@@ -100,7 +104,7 @@ class Runs:
                 if failure.reason == "NO_ENDPOINT":
                     raise
             else:
-                if all(_ended(seen.get(run_id)) for run_id in run_ids):
+                if all(_ended(seen.get(run_id)) for run_id in watched):
                     return
             await asyncio.sleep(backoff.next())
 
@@ -110,7 +114,7 @@ class Runs:
         Raises:
             DeadlineExceeded: it hasn't ended by then.
         """
-        run_id = run if isinstance(run, str) else run.run_id
+        run_id = run_of(run)
         last: Run | None = None
         try:
             async with asyncio.timeout(timeout):
@@ -126,23 +130,25 @@ class Runs:
             remedy=f"it goes on; wait again, or ask: schedctl run why {run_id}",
         )
 
-    async def cancel(self, run_id: str, reason: str = "", *, deadline: float | None = None) -> Run:
+    async def cancel(
+        self, run_id: Run | str, reason: str = "", *, deadline: float | None = None
+    ) -> Run:
         """End a run: at once if it waits, else by terminate and kill. Twice is fine."""
-        request = wire.CancelRunRequest(run_id=run_id, reason=reason)
+        request = wire.CancelRunRequest(run_id=run_of(run_id), reason=reason)
         return value_of(Run, await self._call(methods.CANCEL_RUN, request, deadline))
 
     async def retry(
-        self, run_id: str, *, payload: object = None, deadline: float | None = None
+        self, run_id: Run | str, *, payload: object = None, deadline: float | None = None
     ) -> Run:
         """Do a run again that failed for good, was cancelled, or waited too long: a new run, of the
         job as it is now, with `payload` instead of its own. Twice gives the same run.
         """
-        request = wire.RetryRunRequest(run_id=run_id, payload=payload_message(payload))
+        request = wire.RetryRunRequest(run_id=run_of(run_id), payload=payload_message(payload))
         return value_of(Run, await self._call(methods.RETRY_RUN, request, deadline))
 
     async def logs(
         self,
-        run_id: str,
+        run_id: Run | str,
         *,
         fencing_token: int = 0,
         follow: bool = False,
@@ -153,7 +159,9 @@ class Runs:
 
         A broken stream is taken up again where it broke.
         """
-        request = wire.ReadLogsRequest(run_id=run_id, fencing_token=fencing_token, follow=follow)
+        request = wire.ReadLogsRequest(
+            run_id=run_of(run_id), fencing_token=fencing_token, follow=follow
+        )
         reached: dict[tuple[int, int], int] = {}
         backoff = Backoff(0.1, 2.0)
         limit = self._transport.settings.timeout if deadline is None and not follow else deadline
@@ -179,20 +187,22 @@ class Runs:
             else:
                 return
 
-    async def attempts(self, run_id: str, *, deadline: float | None = None) -> tuple[Attempt, ...]:
+    async def attempts(
+        self, run_id: Run | str, *, deadline: float | None = None
+    ) -> tuple[Attempt, ...]:
         """Every try and every handing out that was lost."""
-        request = wire.ListAttemptsRequest(run_id=run_id)
+        request = wire.ListAttemptsRequest(run_id=run_of(run_id))
         answer = await self._call(methods.LIST_ATTEMPTS, request, deadline)
         return tuple(value_of(Attempt, one) for one in answer.attempts)
 
-    async def why(self, run_id: str, *, deadline: float | None = None) -> Explanation:
+    async def why(self, run_id: Run | str, *, deadline: float | None = None) -> Explanation:
         """Why it waits, or why it ended so."""
-        request = wire.ExplainRunRequest(run_id=run_id)
+        request = wire.ExplainRunRequest(run_id=run_of(run_id))
         return value_of(Explanation, await self._call(methods.EXPLAIN_RUN, request, deadline))
 
-    async def result(self, run_id: str, *, deadline: float | None = None) -> Result:
+    async def result(self, run_id: Run | str, *, deadline: float | None = None) -> Result:
         """What it returned, of whatever size; compared with its SHA-256."""
-        request = wire.GetRunResultRequest(run_id=run_id)
+        request = wire.GetRunResultRequest(run_id=run_of(run_id))
         answer = await self._call(methods.GET_RESULT, request, deadline)
         if answer.stored:
             content = await self._content(answer, deadline)

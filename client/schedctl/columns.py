@@ -104,11 +104,18 @@ def progress(run: Run) -> str:
     return f"{counted}, {told.note}" if told.note else counted
 
 
+_STATE: Final[Sequence[Column[Run | Attempt]]] = (
+    Column("STATE", lambda one: one.state),
+    Column("REASON", lambda one: one.reason),
+)
+_HOW_IT_ENDED: Final[Sequence[Column[Run | Attempt]]] = (
+    Column("EXIT", lambda one: one.exit_code),
+    Column("ERROR", lambda one: one.error),
+)
 RUNS: Final[Sequence[Column[Run]]] = (
     Column("RUN", lambda run: run.run_id),
     Column("JOB", lambda run: run.job),
-    Column("STATE", lambda run: run.state),
-    Column("REASON", lambda run: run.reason),
+    *_STATE,
     Column("PRIORITY", lambda run: run.priority, wide=True),
     Column("SCHEDULED", lambda run: run.scheduled_at),
     Column("STARTED", lambda run: run.started_at, wide=True),
@@ -125,23 +132,19 @@ RUNS: Final[Sequence[Column[Run]]] = (
 CHILDREN: Final[Sequence[Column[Run]]] = (
     Column("CHILD", lambda run: run.run_id),
     Column("FOR WORKER", lambda run: run.target),
-    Column("STATE", lambda run: run.state),
-    Column("REASON", lambda run: run.reason),
+    *_STATE,
     Column("ATTEMPT", lambda run: run.attempt),
-    Column("EXIT", lambda run: run.exit_code),
-    Column("ERROR", lambda run: run.error),
+    *_HOW_IT_ENDED,
 )
 ATTEMPTS: Final[Sequence[Column[Attempt]]] = (
     Column("ATTEMPT", lambda one: one.attempt),
-    Column("STATE", lambda one: one.state),
-    Column("REASON", lambda one: one.reason),
+    *_STATE,
     Column("WORKER", lambda one: one.worker),
     Column("TOKEN", lambda one: one.fencing_token),
     Column("ASSIGNED", lambda one: one.assigned_at),
     Column("STARTED", lambda one: one.started_at),
     Column("FINISHED", lambda one: one.finished_at),
-    Column("EXIT", lambda one: one.exit_code),
-    Column("ERROR", lambda one: one.error),
+    *_HOW_IT_ENDED,
 )
 DEAD: Final[Sequence[Column[DeadLetter]]] = (
     Column("RUN", lambda one: one.run.run_id),

@@ -14,6 +14,7 @@ from schedclient import Client, Value
 from schedctl.session import Session
 
 V = TypeVar("V", bound=Value)
+Of_contra = TypeVar("Of_contra", contravariant=True)
 
 MARKS: Final = {
     "PENDING": ("○", "cyan"),
@@ -42,11 +43,11 @@ UNBOUNDED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Column(Generic[V]):
+class Column(Generic[Of_contra]):
     """A column of a table: its head, its cell, and whether only `-o wide` shows it."""
 
     head: str
-    cell: Callable[[V], Any]
+    cell: Callable[[Of_contra], Any]
     wide: bool = False
 
 

@@ -26,11 +26,8 @@ def read_payload(given: str, flag: str = "--payload") -> common_pb2.Payload:
         return _json_payload(content.decode(), flag)
     except ValueError as error:
         if given.endswith(".json"):
-            raise Failure(
-                f"{given[1:]} is no JSON: {error}",
-                reason="WRONG_FLAG",
-                remedy="mend it, or give the file another name to send its bytes as they are",
-            ) from None
+            remedy = "mend it, or give the file another name to send its bytes as they are"
+            raise _wrong(f"{given[1:]} is no JSON: {error}", remedy) from None
         return common_pb2.Payload(raw=content)
 
 
@@ -38,20 +35,18 @@ def _inline(text: str, flag: str) -> common_pb2.Payload:
     try:
         return _json_payload(text, flag)
     except ValueError as error:
-        raise Failure(
-            f"{flag} is no JSON: {error}",
-            reason="WRONG_FLAG",
-            remedy="""write '"text"' for a text, @FILE for a file, - for standard input""",
-        ) from None
+        remedy = """write '"text"' for a text, @FILE for a file, - for standard input"""
+        raise _wrong(f"{flag} is no JSON: {error}", remedy) from None
 
 
 def _json_payload(text: str, flag: str) -> common_pb2.Payload:
     try:
         standard.loads(text)  # checked, and kept to the byte
     except standard.TooDeep as deep:
-        raise Failure(
-            f"{flag} {deep}",
-            reason="WRONG_FLAG",
-            remedy="put what is deeper elsewhere, and give its address",
-        ) from None
+        remedy = "put what is deeper elsewhere, and give its address"
+        raise _wrong(f"{flag} {deep}", remedy) from None
     return common_pb2.Payload(json=text)
+
+
+def _wrong(what: str, remedy: str) -> Failure:
+    return Failure(what, reason="WRONG_FLAG", remedy=remedy)

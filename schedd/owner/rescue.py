@@ -21,7 +21,7 @@ board before the scan and isn't among its rows is taken off.
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -151,12 +151,15 @@ class Rescue:
             stood[run.shard].append((run.key.run_id, run.job_id))
         self._parts = max(self._parts, math.ceil(len(standing_now) / PART))
         rows = 0
+        seen: set[RunId] = set()
         for part in _parts(shards, self._parts):
             runs = await self._read(part, until)
             rows += len(runs)
             if not self._board.read.issuperset(part):  # released in their order from the first on
                 runs.sort(key=lambda run: run.due_at)
-            await self._sort_in(runs, [one for shard in part for one in stood.get(shard, ())])
+            seen.update(run.key.run_id for run in runs)
+            there = [one for shard in part for one in stood.get(shard, ())]
+            await self._sort_in(runs, there, seen)
             self._board.were_read(part)
             running += (r for r in runs if r.state is State.RUNNING and r.children is None)
             crowds += crowded(runs)
@@ -184,11 +187,15 @@ class Rescue:
             self._parts = min(2 * self._parts, SHARDS)  # if that was why, smaller ones will do
             raise
 
-    async def _sort_in(self, runs: Sequence[LiveRun], stood: Sequence[tuple[RunId, JobId]]) -> None:
-        there = {run.key.run_id for run in runs}
+    async def _sort_in(
+        self, runs: Sequence[LiveRun], stood: Sequence[tuple[RunId, JobId]], seen: Collection[RunId]
+    ) -> None:
+        """`seen` are those of the parts before, too: a job may move between two parts, and its runs
+        stand by their new shard then.
+        """
         released = 0
         async for run_id, job in in_turns(stood, SORTED_AT_ONCE):
-            if run_id not in there:
+            if run_id not in seen:
                 released += self._board.forget(run_id, job)
         if released:
             self._ready()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -247,6 +248,7 @@ def test_what_ends_as_it_comes_up_says_why(tmp_path: Path) -> None:
     cluster.down()
     assert late.returncode == 5
     assert "error: etcd ended: " in late.stderr
+    assert "--timeout" not in late.stderr, "it has ended: to wait longer wouldn't help"
     assert "why: FAILED_PRECONDITION, ENDED\n" in late.stderr
     assert "invalid option" in late.stderr or "unrecognized option" in late.stderr, "its log"
     assert left_over(cluster.directory) == []
@@ -258,7 +260,23 @@ def test_settings_that_are_not_checked_in_time_exit_7_too_and_nothing_was_starte
     cluster = DevCluster(tmp_path / "d", members=1, workers=0)
     late = cluster.dev("up", "--set", "schedd.member_ttl=3s", "--detach", "--timeout", "0.01")
     assert late.returncode == 7, late.stderr
-    assert "error: the check of m1's settings did not end within 0 s" in late.stderr
+    assert "error: the check of m1's settings did not end in time (waited 0.01 s" in late.stderr
+    assert "wait longer, with --timeout 60" in late.stderr
+    assert left_over(cluster.directory) == []
+
+
+@pytest.mark.parametrize("stays", [[], ["--detach"]], ids=["foreground", "detached"])
+def test_what_is_not_up_in_time_says_what_was_waited_for_and_how_to_wait_longer(
+    tmp_path: Path, stays: list[str]
+) -> None:
+    cluster = DevCluster(tmp_path / "d", members=0, workers=0)
+    late = cluster.dev("up", "--members", "0", "--workers", "0", "--timeout", "0.01", *stays)
+    cluster.down()
+    assert late.returncode == 7, late.stderr
+    assert re.search(
+        r"error: (etcd|PostgreSQL) is not ready yet \(waited 0.01 s in all\)", late.stderr
+    ), late.stderr
+    assert "wait longer, with --timeout 60" in late.stderr
     assert left_over(cluster.directory) == []
 
 

@@ -52,7 +52,9 @@ def up(folder: Folder, wishes: plan.Wishes, *, timeout: float, say: Say) -> Stat
             say(f"new settings do not reach what runs already: {', '.join(old)}")
         try:
             return _start(folder, state, deadline, say)
-        except DevError:
+        except DevError as error:
+            if isinstance(error, NotReady):
+                error.out_of_time(timeout)
             # Settings that nothing came up with are not remembered, else nothing ever would.
             if (reached := folder.load()) is not None:
                 if wishes.overrides or wishes.slots:

@@ -125,7 +125,7 @@ def _run(
             check=False,
         )
     except subprocess.TimeoutExpired as late:
-        raise NotReady(f"{what} did not end within {timeout:.0f} s") from late
+        raise NotReady(f"{what} did not end in time") from late
 
 
 def _command(folder: Folder, part: Part) -> list[str]:

@@ -53,12 +53,21 @@ class NotReady(DevError):
     status = "DEADLINE_EXCEEDED"
     reason = "NOT_READY"
 
+    def out_of_time(self, timeout: float) -> None:
+        """Say that `timeout` seconds were all that there were, and how to give more."""
+        self.what = f"{self.what} (waited {timeout:g} s in all)"
+        longer = f"wait longer, with --timeout {max(60.0, 2 * timeout):g}"
+        self.hint = f"{longer}; {self.hint}" if self.hint else longer
+
 
 class Ended(NotReady):
     """What was to come up has ended; its log tells why, most often in its last line."""
 
     status = "FAILED_PRECONDITION"
     reason = "ENDED"
+
+    def out_of_time(self, timeout: float) -> None:
+        """It would have ended however long one waits."""
 
     def __init__(self, names: str, log: Path) -> None:
         evidence = tail(log)

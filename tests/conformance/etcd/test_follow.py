@@ -182,6 +182,7 @@ async def test_a_compaction_during_a_watch_goes_unnoticed(client):
             revision = await client.put("w/a", str(number).encode())
             await client.compact(revision)
         await seen.until_equal(client, "w/")
+        assert [(entry.key, entry.value) for entry in seen.newest] == [("w/a", b"19")]
 
 
 class SlowLister:
@@ -348,6 +349,8 @@ async def test_two_followers_share_a_client(client):
         await client.put("b/1", b"")
         await first.until_equal(client, "a/")
         await second.until_equal(client, "b/")
+        assert [entry.key for entry in first.newest] == ["a/1"]
+        assert [entry.key for entry in second.newest] == ["b/1"]
 
 
 async def test_a_follower_that_is_closed_leaves_no_task(client):

@@ -1,6 +1,8 @@
 """A daemon that starts before its database: it waits, and ends when it is asked to."""
 
 import asyncio
+import socket
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +10,7 @@ from schedd.app.lifecycle import answer_reloads, once_available
 from schedkit.errors import Fault, Unavailable
 from schedkit.notify import Notifier
 from schedkit.service import Daemon
-from support.wait import PATIENCE, wait_until_async
+from support.wait import PATIENCE
 
 
 @pytest.fixture
@@ -54,10 +56,18 @@ async def test_a_bug_at_the_start_comes_out(daemon: Daemon):
         await once_available(look, "PostgreSQL", daemon)
 
 
-async def test_a_reload_is_answered(daemon: Daemon):
-    daemon.reload.set()
-    answering = asyncio.create_task(answer_reloads(daemon, "serving"), name="reload")
-    await wait_until_async(
-        lambda: not daemon.reload.is_set(), PATIENCE, "the reload to be answered"
-    )
-    answering.cancel()
+async def test_each_reload_is_answered(tmp_path: Path):
+    """The service manager waits for READY, and says that the reload has failed if none comes."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as manager:
+        manager.bind(address := str(tmp_path / "notify"))
+        daemon = Daemon(Notifier.take({"NOTIFY_SOCKET": address}))
+        answering = asyncio.create_task(answer_reloads(daemon, "serving"), name="reload")
+        for _ in range(2):
+            daemon.reload.set()
+            async with asyncio.timeout(PATIENCE):
+                told = await asyncio.get_running_loop().sock_recv(manager, 4096)
+            assert told == b"READY=1\nSTATUS=serving"
+            assert not daemon.reload.is_set()
+        answering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await answering

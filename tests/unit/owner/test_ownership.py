@@ -78,6 +78,7 @@ async def test_a_release_ends_though_its_lane_never_rests():
     waiting = asyncio.create_task(ownership.settle([ShardId(0)]))
     await asyncio.sleep(0)
     with ownership.in_flight(0):  # the next transaction begins before the first has ended
+        assert not waiting.done(), "the first may still write"
         first.__exit__(None, None, None)
         async with asyncio.timeout(PATIENCE):
             await waiting

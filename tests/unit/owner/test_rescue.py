@@ -236,6 +236,8 @@ async def test_a_lost_worker_is_found_by_the_next_scan_though_nobody_told(
 
     await wait_until_async(lambda: world.rows.losses, PATIENCE, "a scan that nobody asked for")
     scanning.cancel()
+    loss = world.rows.losses[0]
+    assert (loss.incarnation, loss.reason) == (worker(1).id, Reason.WORKER_LOST)
 
 
 async def test_a_lost_run_waits_while_its_worker_may_still_be_killing_it() -> None:
@@ -341,6 +343,26 @@ async def test_who_begins_reads_what_may_have_gathered_in_parts() -> None:
     world = World(shards=range(16))
     await world.rescue.step()
     assert world.rows.calls.count("rows") == FIRST_PARTS
+
+
+async def test_a_run_that_moves_between_two_parts_of_a_scan_keeps_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P3.2: its job went to the shard that was read first, after the board was looked through."""
+    waits, ended = run(1, shard=1), run(2, shard=1)
+    world = World(shards=(0, 1))
+    world.board.put_runs([waits, ended], NOW)
+    parts: list[list[ShardId]] = []
+
+    async def live_runs(shards: Sequence[ShardId], states: object, until: object) -> list[LiveRun]:
+        parts.append(list(shards))
+        return [replace(waits, shard=ShardId(0))] if ShardId(0) in shards else []
+
+    monkeypatch.setattr(world.rows, "live_runs", live_runs)
+    await world.rescue.step()
+
+    assert parts == [[0], [1]]
+    assert [(one.key, one.shard) for one in world.board.ready] == [(waits.key, 0)]
 
 
 async def test_what_has_gathered_since_the_last_scan_is_read_in_as_many_parts() -> None:

@@ -156,6 +156,7 @@ async def test_a_deletion_that_was_never_sent_goes_elsewhere(member: Scripted):
     member.say("DeleteJob", DELETED)
     async with Client([free_address(), free_address(), member.address], timeout=10) as client:
         await client.jobs.delete("etl")
+    assert [sent.job for sent in member.heard("DeleteJob")] == ["etl"]
 
 
 async def test_no_answer_in_time_is_a_deadline(client: Client, member: Scripted):

@@ -1,10 +1,13 @@
 """What the SDK is as a package: light, typed, and whole in its names."""
 
 import ast
+import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import schedclient
 
@@ -16,9 +19,17 @@ BROUGHT_BY_GRPC = {"typing_extensions", "cython_runtime", "grpc_health", "grpc_r
 LOADED = """
 import json, sys, sysconfig
 before = set(sys.modules)
-import schedclient
+from schedclient import *
 roots = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(json.dumps(sorted(roots - set(sys.stdlib_module_names))))
+"""
+
+HANDLING = """
+import json, sys
+import workerd.handling
+from schedclient import Context, DontRetry, RetryAfter, handler
+heavy = ("grpc", "google", "schedproto", "schedclient.client")
+print(json.dumps([name for name in heavy if name in sys.modules]))
 """
 
 
@@ -54,6 +65,35 @@ def test_every_exported_name_is_there_and_nothing_else_is_public():
     }
     assert here <= exported
     assert sorted(schedclient.__all__) == sorted(set(schedclient.__all__))
+
+
+def test_what_type_checkers_are_told_is_what_is_loaded():
+    source = ast.parse(Path(schedclient.__file__).read_text())
+    told = {
+        (alias.name, node.module)
+        for node in ast.walk(source)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sched")
+        for alias in node.names
+    }
+    assert {name for name, _ in told} == set(schedclient.__all__)
+    assert told == set(vars(schedclient)["_HOMES"].items())
+    for name, home in told:
+        assert getattr(schedclient, name) is getattr(importlib.import_module(home or ""), name)
+
+
+def test_a_name_that_is_not_there_is_missed_as_in_any_module():
+    with pytest.raises(AttributeError, match="'schedclient' has no attribute 'Clinet'"):
+        _ = schedclient.Clinet  # type: ignore[attr-defined]
+    with pytest.raises(ImportError, match="cannot import name 'Clinet'"):
+        exec("from schedclient import Clinet")
+    assert set(schedclient.__all__) <= set(dir(schedclient))
+
+
+def test_a_handlers_process_loads_no_client():
+    ended = subprocess.run(
+        [sys.executable, "-c", HANDLING], capture_output=True, text=True, check=True
+    )
+    assert json.loads(ended.stdout) == []
 
 
 def test_it_says_that_it_is_typed():

@@ -86,6 +86,16 @@ def test_calls_lists_and_waits_block(member: Scripted):
         assert len(client.submit_many([{"shell": {"argv": ["date"]}}] * 3)) == 3
 
 
+def test_a_run_may_be_given_as_itself(member: Scripted):
+    member.say("GetRun", RUN)
+    member.say("CancelRun", RUN)
+    with SyncClient(member.address, timeout=5) as client:
+        run = client.runs.cancel(client.runs.get("r"))
+        assert client.runs.get(run) == run
+        with pytest.raises(TypeError, match="a run is given by its id, as text, or as a Run"):
+            client.runs.cancel(7)  # type: ignore[arg-type]
+
+
 def test_errors_are_the_same(member: Scripted):
     member.say("GetRun", Refusal("NOT_FOUND"))
     with SyncClient(member.address, timeout=5) as client, pytest.raises(NotFound):

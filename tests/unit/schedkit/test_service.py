@@ -231,9 +231,13 @@ def test_a_watchdog_meant_for_another_process_is_not_ours() -> None:
 
 
 @pytest.mark.parametrize("address", ["", "/nonexistent/notify", "@nobody-listens-here"])
-def test_telling_nobody_fails_nothing(address: str) -> None:
+def test_telling_nobody_fails_nothing(address: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "schedkit.notify")
     notifier = Notifier(address)
     notifier.ready("serving")
     notifier.beat()
     notifier.close()
     notifier.stopping("stopped")
+    unheard = [record.getMessage().split(":")[0] for record in caplog.records]
+    tried = ["READY=1", "WATCHDOG=1"] if address else []
+    assert unheard == [f"the service manager did not hear {what}" for what in tried]
