@@ -16,6 +16,7 @@ from schedd.core.lifecycle import Reason, State
 from schedd.core.model import LiveRun, Overlap, Priority, Trigger
 from schedd.core.records import ChainRefused, JobRecord, RunRecord, TimerEdit
 from schedd.core.redrive import Line
+from schedkit.errors import TookTooLong
 from support.store import START, Member, World, draft, firing, job_record, manual_run, ok, report
 
 FAILED: dict[str, Any] = {"state": State.FAILED, "reason": Reason.EXIT_CODE, "dead": True}
@@ -322,6 +323,30 @@ async def test_nothing_is_judged_by_an_old_definition_nor_while_the_cluster_is_p
     assert await me.store.chains.join(me.claim(b.shard), old) == []
     assert await runs_of(world, b) == []
     assert len(await me.store.chains.join(me.claim(b.shard), wanted)) == 1
+
+
+async def test_a_join_that_takes_too_long_is_told_as_that_and_leaves_all_as_it_was(
+    world: World,
+) -> None:
+    me = await world.member()
+    a, b = await world.job(name="a"), await chained(world, "b", "a")
+    await ended(me, a)
+    await world.sql(
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$BEGIN PERFORM pg_sleep(30); RETURN NULL; END$$;"
+        "CREATE TRIGGER slow AFTER INSERT ON runs FOR EACH ROW EXECUTE FUNCTION slow();"
+        "SELECT 1"
+    )
+    [(name,)] = await world.sql("SELECT current_database()")
+    await world.sql(
+        f'ALTER ROLE CURRENT_USER IN DATABASE "{name}" SET statement_timeout = 300; SELECT 1'
+    )
+    me.store.database.reconnect()
+    with pytest.raises(TookTooLong):
+        await joined(me, b)
+    await world.sql("DROP TRIGGER slow ON runs; SELECT 1")
+    [run] = await joined(me, b)
+    assert run.job_id == b.definition.job_id
 
 
 async def test_a_cycle_in_the_graph_is_refused_with_its_path(world: World) -> None:
