@@ -47,13 +47,17 @@ async def finished(me: Member, run: LiveRun, **how: Any) -> LiveRun:
 
 
 async def joined(
-    me: Member, *jobs: JobRecord, when: When = When.SUCCESS, payload: bytes | None = None
+    me: Member,
+    *jobs: JobRecord,
+    when: When = When.SUCCESS,
+    payload: bytes | None = None,
+    once: bool = False,
 ) -> list[LiveRun]:
     """What one look of the owner makes for these."""
     shards = sorted({job.shard for job in jobs})
     due = await me.store.chains.due(shards)
     wanted = [
-        Wanted(one, 1, After((), when), Priority.MEDIUM.value, payload)
+        Wanted(one, 1, After((), when), Priority.MEDIUM.value, payload, once)
         for one in due
         if one.child in {job.definition.job_id for job in jobs}
     ]
@@ -323,6 +327,62 @@ async def test_nothing_is_judged_by_an_old_definition_nor_while_the_cluster_is_p
     assert await me.store.chains.join(me.claim(b.shard), old) == []
     assert await runs_of(world, b) == []
     assert len(await me.store.chains.join(me.claim(b.shard), wanted)) == 1
+
+
+async def went_back(world: World) -> None:
+    """The database was restored; what was lost reached until now."""
+    await world.sql(
+        "INSERT INTO pauses (began, ended, paused_by, note, lost_until, caught_up)"
+        " VALUES (%s, clock_timestamp(), 'schedd', '', clock_timestamp(), true) RETURNING 1",
+        START,
+    )
+
+
+@pytest.mark.parametrize("once", [True, False])
+async def test_what_runs_at_most_once_doesnt_run_in_a_cycle_that_had_begun_in_what_was_lost(
+    world: World, once: bool
+) -> None:
+    """P5.3: its parent ends anew, and may have ended there too; nor by a redrive of that."""
+    me = await world.member()
+    a, b = await world.job(name="a"), await world.job(name="b")
+    c, d = await chained(world, "c", "a"), await chained(world, "d", "b")
+    await went_back(world)
+    await ended(me, a)
+    dead = await ended(me, b, **FAILED)
+    made = await joined(me, c, once=once)
+    assert await joined(me, d, once=once) == []
+    again = await me.store.dead_letters.once_more(
+        dead.key.run_id, None, Line(1, Overlap.BUFFER_ALL, 1), "anna", ok("retry")
+    )
+    assert isinstance(again, RunRecord)
+    await finished(me, again.run)
+    made += await joined(me, d, once=once)
+    assert len(made) == (0 if once else 2)
+    for job in (c, d) if once else ():
+        [skipped] = await runs_of(world, job)
+        assert (skipped.run.state, skipped.reason) == (State.SKIPPED, Reason.AFTER)
+        assert "may have run" in skipped.excluded_by
+    assert await world.sql("SELECT * FROM chain_arrivals") == []
+
+
+async def test_a_cycle_of_a_run_of_its_own_had_begun_when_that_was_made(world: World) -> None:
+    me = await world.member()
+    a, b = await world.job(name="a", due=None), await chained(world, "b", "a")
+
+    async def triggered() -> list[LiveRun]:
+        await me.store.users.insert_run(
+            a.definition.job_id, manual_run(), Trigger.MANUAL, Priority.MEDIUM, None, None, ok("t")
+        )
+        return await me.store.owner.live_runs([a.shard], [State.PENDING])
+
+    [before] = await triggered()
+    await went_back(world)
+    await finished(me, before)
+    assert await joined(me, b, once=True) == []
+    [after] = await triggered()
+    await finished(me, after)
+    [run] = await joined(me, b, once=True)
+    assert run.key.scheduled_at == after.key.scheduled_at
 
 
 async def test_a_join_that_takes_too_long_is_told_as_that_and_leaves_all_as_it_was(
