@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import sys
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
 from schedd.core.chains import OF_SCHEDULES, After, Wanted, When
-from schedd.core.ids import chained_run_id, redriven_run_id
+from schedd.core.ids import TenureId, chained_run_id, redriven_run_id
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import LiveRun, Overlap, Priority, Trigger
 from schedd.core.records import ChainRefused, JobRecord, RunRecord, TimerEdit
@@ -148,6 +152,33 @@ async def test_who_has_lost_the_shard_makes_nothing_and_the_next_owner_does(worl
     assert await runs_of(world, b) == []
     [run] = await joined(new, b)
     assert run.job_id == b.definition.job_id
+
+
+async def test_a_member_that_dies_before_the_commit_has_made_nothing_and_the_next_makes_it(
+    world: World, dsn: str
+) -> None:
+    """P5.3: the run is made in the transaction that takes its arrivals away."""
+    me, a = await world.member(), await world.job(name="a")
+    b = await chained(world, "b", "a")
+    await ended(me, a)
+    await me.store.membership.fence_own(me.tenure)
+    dies = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "support.joiner", dsn),
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"SCHEDD_FAILPOINTS": "chain.before_commit=kill"},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    said, _ = await dies.communicate()
+    assert (said, dies.returncode) == (b"1\n", -signal.SIGKILL)
+
+    [(tenure,)] = await world.sql("SELECT DISTINCT owner FROM shards")
+    assert tenure != me.tenure
+    await me.store.membership.fence_own(TenureId(tenure))
+    next_one = await world.member()
+    assert await runs_of(world, b) == []
+    [run] = await joined(next_one, b)
+    assert run.key.run_id == chained_run_id(b.definition.job_id, START, OF_SCHEDULES)
+    assert await world.sql("SELECT * FROM chain_arrivals") == []
 
 
 async def test_two_looks_at_once_make_one_run(world: World) -> None:
