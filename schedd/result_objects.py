@@ -38,24 +38,26 @@ class StoredObjects:
         while (part := await self._called(lambda: next(reading, None))) is not None:
             yield part
 
-    async def remove(self, places: Sequence[str]) -> list[str]:
+    async def remove(self, places: Sequence[str]) -> tuple[list[str], list[str]]:
         """One after the other. What stays holds up no other, unless `MOST_FAILED` in a row
         say that it is the store.
         """
         gone: list[str] = []
-        failed = 0
+        stuck: list[str] = []
+        in_a_row = 0
         for place in places:
             try:
                 await self._called(partial(self._objects.remove, place))
             except Unavailable as error:
                 log.warning("the result store takes nothing away: %s", error)
-                failed += 1
-                if failed == MOST_FAILED:
+                stuck.append(place)
+                in_a_row += 1
+                if in_a_row == MOST_FAILED:
                     break
                 continue
-            failed = 0
+            in_a_row = 0
             gone.append(place)
-        return gone
+        return gone, stuck
 
     async def check(self) -> str:
         """What is wrong with the store; empty: nothing is."""

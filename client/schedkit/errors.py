@@ -2,7 +2,8 @@
 
     ScheddError
     ├── Unavailable     the world: etcd, PostgreSQL or a peer is away. Loops alone retry it
-    │   └── OutcomeUnknown   a write without an answer: read back before acting on it
+    │   ├── OutcomeUnknown   a write without an answer: read back before acting on it
+    │   └── TookTooLong      done by nobody in the time it has: ask for less, or later
     ├── Misconfigured   the operator: told all at once (`config.ConfigErrors`), exit code 2
     └── Fault           ourselves: a bug. Nobody catches it; the process restarts clean
 
@@ -29,6 +30,13 @@ class OutcomeUnknown(Unavailable):
     """A write went out and no answer came: it may have been applied, now or a little later.
 
     Read back under the same lock before deciding anything on it.
+    """
+
+
+class TookTooLong(Unavailable):
+    """What was asked for isn't done in the time that it may take, and nothing of it stands.
+
+    The same again takes as long: ask for less at once, or later.
     """
 
 

@@ -36,7 +36,11 @@ from schedkit.tasks import Loop
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 500
-"""Broadcasts that one round looks at."""
+"""Broadcasts that are looked at together."""
+LOOKS: Final = 4
+"""In a round, while nobody is there for any of them."""
+FORGET_EVERY: Final = 10.0
+"""Seconds at most that what nobody was there for makes room for the others."""
 CHILDREN_AT_ONCE: Final = 1_000
 """Past so many children a transaction begins no other broadcast."""
 TRY_EVERY: Final = 1.0
@@ -70,6 +74,9 @@ class Broadcasts:
         self._nudges = nudges
         self._ready: Callable[[], None] = lambda: None
         self._try_at = 0.0
+        self._nobody: set[Need] = set()
+        """For what nobody was there: others are looked at first, so that each has its turn."""
+        self._forget_at = 0.0
         self._look_at = 0.0
         self._ended = self._seen = 0
         self._next = 0
@@ -93,43 +100,77 @@ class Broadcasts:
         """Take those off the queue whose turn it is, with whom they are for. Those for which nobody
         is there go on waiting.
         """
-        if boottime() < self._try_at:
+        now = boottime()
+        if now < self._try_at:
             return []
-        runs = self._board.ready.take(AT_ONCE, _each, replace(room), pools=rooms.copy())
-        if not runs:
-            return []
+        if now >= self._forget_at:
+            self._forget(now)
+        taken: list[LiveRun] = []
         chosen: list[tuple[LiveRun, Known, Each]] = []
+        all_seen = False
         try:
-            known = await self._catalogue.newest({run.job_id for run in runs})
-            there = await self._there()
-            done = await self._store.done([run.key for run in runs])
+            there: list[Incarnation] | None = None
+            for _ in range(LOOKS):
+                runs = self._board.ready.take(
+                    AT_ONCE, self._goes, replace(room), pools=rooms.copy()
+                )
+                taken += runs
+                if runs:
+                    there = await self._there() if there is None else there
+                    chosen = await self._looked_at(runs, there)
+                all_seen = len(runs) < AT_ONCE
+                if chosen or all_seen:
+                    break
         except Unavailable as away:  # the others don't wait for that
             log.warning("couldn't see whom broadcasts are for: %s", away)
             self._try_at = boottime() + TRY_EVERY
             return []
         finally:  # they wait, until it is known for whom they are
-            for run in runs:
-                self._board.ready.add([run], self._catalogue.need_of(run))
+            for run in taken:
+                self._put_back(run)
+        for run, _, _ in chosen:
+            self._board.ready.discard(run.key.run_id)
+        if not chosen and (taken or self._nobody):
+            self._try_at = boottime() + TRY_EVERY
+            if all_seen:
+                self._forget(boottime())
+        return chosen
+
+    async def _looked_at(
+        self, runs: Sequence[LiveRun], there: Sequence[Incarnation]
+    ) -> list[tuple[LiveRun, Known, Each]]:
+        """Those of these that somebody is there for."""
+        known = await self._catalogue.newest({run.job_id for run in runs})
+        done = await self._store.done([run.key for run in runs])
         now = self._clock.now()
+        chosen: list[tuple[LiveRun, Known, Each]] = []
+        children = 0
         for run in runs:
             entry = known.get(run.job_id)
             if entry is None or overdue(run, entry.definition, now) is not None:
                 continue  # the scan, or the deadlines' loop, has it
-            definition = entry.definition
-            need = need_of(definition, run)
-            left = tuple(
-                name
-                for name in targets(need, there)
-                if name not in done.get(run.key.run_id, frozenset())
-            )
-            if not need.each or not left:
-                self._board.ready.add([run], need, paced=run.paced_by(definition))
-            elif sum(len(to.workers) for _, _, to in chosen) < CHILDREN_AT_ONCE:
-                self._board.ready.discard(run.key.run_id)
-                chosen.append((run, entry, Each(left)))
-        if not chosen:
-            self._try_at = boottime() + TRY_EVERY
+            need = need_of(entry.definition, run)
+            names = targets(need, there) if need.each else ()
+            if not names:
+                self._nobody.add(need)
+            left = Each(tuple(name for name in names if name not in done.get(run.key.run_id, ())))
+            if left.workers and children < CHILDREN_AT_ONCE:
+                children += len(left.workers)
+                chosen.append((run, entry, left))
         return chosen
+
+    def _put_back(self, run: LiveRun) -> None:
+        need = self._catalogue.need_of(run)
+        paced = self._catalogue.paces(run) if need is not None else False
+        self._board.ready.add([run], need, paced=paced)
+
+    def _goes(self, need: Need | None, _rank: float) -> bool:
+        return need is not None and need.each and need not in self._nobody
+
+    def _forget(self, now: float) -> None:
+        """Somebody may be there by now for what nobody was there for."""
+        self._nobody.clear()
+        self._forget_at = now + FORGET_EVERY
 
     async def _there(self) -> list[Incarnation]:
         """Who lives, is neither drained nor about to leave, wherever it is attached."""
@@ -190,10 +231,6 @@ class Broadcasts:
         }
         if failed:  # perhaps once too often
             self._nudges.jobs_changed(sorted(failed))
-
-
-def _each(need: Need | None, _rank: float) -> bool:
-    return need is not None and need.each
 
 
 def _closing(run: LiveRun, definition: Definition) -> Closing:

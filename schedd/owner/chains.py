@@ -15,15 +15,17 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
-from schedd.core.chains import Cycle, Ended, Join, Wanted
+from schedd.core.chains import Ended, Join, Wanted
 from schedd.core.ids import JobId, RunId
 from schedd.core.model import Definition, Delivery
 from schedd.core.redrive import line_of
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue, Known
 from schedd.owner.handing_on import handed_on
-from schedd.owner.transact import Transactor
+from schedd.owner.slow_joins import Key, SlowJoins, key_of
+from schedd.owner.transact import Failed, Transactor
 from schedd.ports import ChainStore, ClusterClock
+from schedkit.errors import TookTooLong
 from schedkit.tasks import Loop
 
 log = logging.getLogger(__name__)
@@ -57,8 +59,9 @@ class Chains:
         self._transactor = transactor
         self._clock = clock
         self._ready: Callable[[], None] = lambda: None
-        self._tried: dict[tuple[JobId, Cycle], int] = {}
+        self._tried: dict[Key, int] = {}
         """What was judged at the last looks, in a row, and is due all the same."""
+        self._slow = SlowJoins()
         self.loop = Loop("chains", self.step, interval=LOOK_EVERY)
         board.ownership.listen(lambda gained, _dropped: self.loop.wake() if gained else None)
 
@@ -70,7 +73,7 @@ class Chains:
         """Judge what is due; seconds until the next look."""
         shards = sorted(self._board.ownership.epochs)
         due = await self._store.due(shards) if shards else []
-        here = {(one.child, one.cycle) for one in due}
+        here = {key_of(one) for one in due}
         self._tried = {key: times for key, times in self._tried.items() if key in here}
         if not due:
             return LOOK_EVERY
@@ -78,21 +81,49 @@ class Chains:
         self._catalogue.forget({child for child, _ in self._tried})
         known = await self._catalogue.newest({one.child for one in due})
         wanted = await self._wanted(due, known)
-        for one in wanted:
-            key = (one.join.child, one.join.cycle)
-            self._tried[key] = self._tried.get(key, 0) + 1
-        made = await self._transactor.rows(wanted, self._store.join)
+        later: dict[timedelta, list[Join]] = {}
+        judged: set[Key] = set()
+        for part in self._slow.parts(wanted):
+            judged |= {key_of(one.join) for one in part}
+            for join, wait in await self._judge(part):
+                later.setdefault(wait, []).append(join)
+        later.setdefault(STUCK_FOR, []).extend(
+            [
+                *(one for one in due if self._is_stuck(one, known.get(one.child))),
+                *self._slow.left(wanted, judged),
+            ]
+        )
+        for wait, joins in later.items():
+            await self._put_off(joins, wait)
+        return WHILE_FED
+
+    async def _judge(self, part: Sequence[Wanted]) -> list[tuple[Join, timedelta]]:
+        """Have these judged; gives those that took too long, and how long they are to wait."""
+        answers = await self._transactor.by_lane(part, self._store.join)
+        failed = [answer for answer in answers if isinstance(answer, Failed)]
+        made = [run for runs in answers if not isinstance(runs, Failed) for run in runs]
         if self._board.put_runs(made, self._clock.now()):
             self._ready()
-        if stuck := [one for one in due if self._is_stuck(one, known.get(one.child))]:
+        for answer in failed:
+            if not isinstance(answer.error, TookTooLong):
+                raise answer.error
+        out = {key_of(one.join) for answer in failed for one in answer.items}
+        done = [one for one in part if key_of(one.join) not in out]
+        for one in done:
+            key = key_of(one.join)
+            self._tried[key] = self._tried.get(key, 0) + 1
+        self._slow.done(done)
+        return self._slow.failed([answer.items for answer in failed])
+
+    async def _put_off(self, joins: Sequence[Join], wait: timedelta) -> None:
+        if joins:
             await self._transactor.rows(
-                stuck, lambda claim, mine: self._store.put_off(claim, mine, STUCK_FOR)
+                joins, lambda claim, mine: self._store.put_off(claim, mine, wait)
             )
-        return WHILE_FED
 
     def _is_stuck(self, one: Join, entry: Known | None) -> bool:
         readable = entry is not None and entry.definition.after is not None
-        return not readable or self._tried.get((one.child, one.cycle), 0) >= MOST_TRIES
+        return not readable or self._tried.get(key_of(one), 0) >= MOST_TRIES
 
     async def _wanted(self, due: Sequence[Join], known: Mapping[JobId, Known]) -> list[Wanted]:
         """As many as may be judged in one step, each with what it is handed."""

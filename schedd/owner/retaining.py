@@ -1,6 +1,7 @@
 """What isn't kept any more, deleted by the owner of its shard: runs, logs, and their objects.
 
     a sweep:  old rows, a page at a time ─→ judged ─→ deleted, fenced
+              old dead letters, where they aren't kept for ever ─→ judged ─→ deleted, fenced
               jobs with a retention of their own ─→ their old runs ─→ deleted, fenced
               old logs, a page at a time ─→ judged ─→ deleted, fenced
               objects whose rows are gone ─→ removed from the result store ─→ settled, fenced
@@ -19,7 +20,6 @@ from uuid import UUID
 from schedd.core.events import Deleted, Emit
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.model import RunKey
-from schedd.core.records import Unwanted
 from schedd.core.retention import EndedRun, Retention, is_over, log_is_over
 from schedd.owner.board import Board
 from schedd.owner.transact import Transactor
@@ -85,6 +85,8 @@ class Retaining:
         """Each step does one page."""
         async for _ in self._by_key():
             yield
+        async for _ in self._letters():
+            yield
         async for _ in self._by_job():
             yield
         async for _ in self._logs():
@@ -97,38 +99,50 @@ class Retaining:
         return sorted(self._board.ownership.epochs)
 
     async def _by_key(self) -> AsyncIterator[None]:
-        """All old rows, by the cluster's retention."""
+        """All old rows, by the cluster's retention; no dead letters that wait."""
         after, now = _BEGINNING, self._clock.now()
-        kept = [self._retention.runs, self._retention.dead_letters]
-        before = ago(now, min(length for length in kept if length is not None))
+        before = ago(now, self._retention.runs)
         while self._shards:
             page = await self._store.old_runs(self._shards, after, before, PAGE)
             if page.last is None:
                 return
             after = page.last
-            await self._delete(
-                [
-                    run
-                    for run in page.runs
-                    if (run.own is None or run.waits) and is_over(run, self._retention, now)
-                ]
-            )
+            plain = [run for run in page.runs if run.own is None and not run.waits]
+            await self._delete([run for run in plain if is_over(run, self._retention, now)])
+            yield
+
+    async def _letters(self) -> AsyncIterator[None]:
+        """Dead letters that wait, where the cluster says how long. They are read by themselves: if
+        they go before other runs each sweep would read all of those.
+        """
+        after, now = _BEGINNING, self._clock.now()
+        if self._retention.dead_letters is None:
+            return
+        before = ago(now, self._retention.dead_letters)
+        while self._shards:
+            page = await self._store.old_letters(self._shards, after, before, PAGE)
+            if page.last is None:
+                return
+            after = page.last
+            waiting = [run for run in page.runs if run.waits]
+            await self._delete([run for run in waiting if is_over(run, self._retention, now)])
             yield
 
     async def _by_job(self) -> AsyncIterator[None]:
-        """Runs of jobs that say themselves how long they are kept."""
+        """Runs of jobs that say themselves how long they are kept. What has to stay is passed by:
+        it keeps neither its job's later runs from going nor other jobs'.
+        """
         after = JobId(_FIRST)
         while jobs := await self._store.with_retention(after, JOBS):
-            left = jobs
-            while self._shards and left:
+            past = dict.fromkeys(jobs, _BEGINNING)
+            while self._shards:
                 now = self._clock.now()
-                page = await self._store.old_runs_of(self._shards, left, now, PAGE)
-                over = [run for run in page if is_over(run, self._retention, now)]
-                if not await self._delete(over):
-                    if len(page) < PAGE:
-                        break
-                    blocked = {run.job_id for run in page}  # these keep no other's from going
-                    left = [job for job in left if job not in blocked]
+                page = await self._store.old_runs_of(self._shards, past, now, PAGE)
+                if not page:
+                    break
+                for run in page:
+                    past[run.job_id] = max(past[run.job_id], run.key, key=_place)
+                await self._delete([run for run in page if is_over(run, self._retention, now)])
                 yield
             after = jobs[-1]
             yield
@@ -147,22 +161,34 @@ class Retaining:
             self._emit(Deleted(logs=len(gone)))
             yield
 
-    async def _delete(self, over: list[EndedRun]) -> int:
+    async def _delete(self, over: list[EndedRun]) -> None:
         gone = await self._transactor.rows(over, self._store.delete_runs)
         self._emit(Deleted(runs=len(gone)))
-        return len(gone)
 
     async def _unwanted(self) -> AsyncIterator[None]:
-        """Objects whose rows are gone; a store that is away is asked again at the next sweep."""
+        """Objects whose rows are gone. What the store doesn't take away is asked for again after
+        all others; a store that takes nothing away, at the next sweep.
+        """
+        left: set[str] = set()
         while self._shards:
             found = await self._store.unwanted(self._shards, OBJECTS)
-            removed = set(await self._objects.remove([one.place for one in found]))
-            settled: list[Unwanted] = [one for one in found if one.place in removed]
-            await self._transactor.rows(settled, self._store.settle)
-            self._emit(Deleted(objects=len(settled)))
-            if len(settled) < OBJECTS:
+            asked = [one for one in found if one.place not in left]
+            if not asked:
+                return
+            removed, stuck = await self._objects.remove([one.place for one in asked])
+            aside = [one for one in asked if one.place in stuck]
+            await self._transactor.rows(aside, self._store.put_aside)
+            settled = [one for one in asked if one.place in removed]
+            gone = set(await self._transactor.rows(settled, self._store.settle))
+            left |= {*removed, *stuck} - gone
+            self._emit(Deleted(objects=len(gone)))
+            if not gone:
                 return
             yield
+
+
+def _place(key: RunKey) -> tuple[datetime, RunId]:
+    return key.scheduled_at, key.run_id
 
 
 def ago(now: datetime, length: timedelta) -> datetime:

@@ -14,6 +14,8 @@ class ResultObjects(Protocol):
         """
         ...
 
-    async def remove(self, places: Sequence[str]) -> list[str]:
-        """Remove what is at these; those at which nothing is any more. Never raises."""
+    async def remove(self, places: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Remove what is at these; those at which nothing is any more, and those that the store
+        kept. After some of these in a row it asks for no more. Never raises.
+        """
         ...

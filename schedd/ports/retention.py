@@ -1,6 +1,6 @@
 """What a shard's owner reads and deletes of what isn't kept any more."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -21,6 +21,12 @@ class RetentionStore(Protocol):
         """
         ...
 
+    async def old_letters(
+        self, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
+    ) -> OldRuns:
+        """As `old_runs`, of dead letters that wait."""
+        ...
+
     async def old_logs(
         self, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
     ) -> OldRuns:
@@ -32,9 +38,11 @@ class RetentionStore(Protocol):
         ...
 
     async def old_runs_of(
-        self, shards: Sequence[ShardId], jobs: Sequence[JobId], now: datetime, limit: int
+        self, shards: Sequence[ShardId], past: Mapping[JobId, RunKey], now: datetime, limit: int
     ) -> list[EndedRun]:
-        """Runs of these jobs that are past their job's retention; no dead letters that wait."""
+        """Of each of these jobs the next of the runs past that key that are past its retention; no
+        dead letters that wait. None: there are no more.
+        """
         ...
 
     async def delete_runs(self, claim: Claim, chosen: Sequence[EndedRun]) -> list[RunId]:
@@ -47,6 +55,10 @@ class RetentionStore(Protocol):
 
     async def unwanted(self, shards: Sequence[ShardId], limit: int) -> list[Unwanted]:
         """Objects whose rows are gone, longest gone first."""
+        ...
+
+    async def put_aside(self, claim: Claim, stuck: Sequence[Unwanted]) -> list[str]:
+        """They couldn't be removed: let all others go before them."""
         ...
 
     async def settle(self, claim: Claim, removed: Sequence[Unwanted]) -> list[str]:

@@ -86,12 +86,18 @@ CROSS JOIN LATERAL (
 ) p
 CROSS JOIN LATERAL (
     SELECT count(*) AS live, count(*) FILTER (WHERE NOT c.cancelling OR p.killing > c.killing)
-      AS untold FROM runs c
-    WHERE c.parent = p.run_id AND c.scheduled_at = p.scheduled_at
-      AND c.state IN ('PENDING', 'RUNNING', 'RETRYING')
+      AS untold
+    FROM live l CROSS JOIN LATERAL (
+        SELECT * FROM runs c WHERE c.scheduled_at = p.scheduled_at AND c.run_id = l.run_id OFFSET 0
+    ) c
+    WHERE l.shard = p.shard AND l.job_id = p.job_id AND l.scheduled_at = p.scheduled_at
+      AND c.parent = p.run_id
 ) c
 WHERE p.state = 'RUNNING' AND p.children IS NOT NULL
   AND (c.live = 0 OR p.cancelling AND c.untold > 0)
+"""
+"""Who is left is found among what is live: of those that have ended there may be thousands, and
+each look would read them.
 """
 
 FAMILY = """

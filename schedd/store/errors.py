@@ -13,7 +13,14 @@ import enum
 
 from sqlalchemy.exc import DBAPIError
 
-from schedkit.errors import Fault, Misconfigured, OutcomeUnknown, ScheddError, Unavailable
+from schedkit.errors import (
+    Fault,
+    Misconfigured,
+    OutcomeUnknown,
+    ScheddError,
+    TookTooLong,
+    Unavailable,
+)
 
 
 class SchemaMismatch(Misconfigured):
@@ -35,7 +42,8 @@ class Remedy(enum.Enum):
 
 
 _CONFLICTS = {"40P01", "40001"}
-_WAITED = {"55P03", "57014"}
+_TOO_LONG = "57014"
+_WAITED = {"55P03", _TOO_LONG}
 _BROKEN = ("22", "23", "54")
 _REFUSED_AT_THE_DOOR = ("does not exist", "authentication failed", "no pg_hba.conf entry")
 """A connection that is refused carries no code, only the server's words."""
@@ -70,7 +78,8 @@ def judge(error: DBAPIError, *, committing: bool) -> tuple[Exception, Remedy]:
     if committing and lost:
         return OutcomeUnknown(f"{told} (COMMIT was sent: it may stand)"), Remedy.NONE
     if code in _WAITED:
-        return Unavailable(told), Remedy.ONCE_MORE
+        kind = TookTooLong if code == _TOO_LONG else Unavailable
+        return kind(told), Remedy.ONCE_MORE
     if lost:
         return Unavailable(told), Remedy.AT_ONCE
     if code.startswith(_BROKEN):

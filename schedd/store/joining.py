@@ -11,6 +11,7 @@ Invariants
 - Who may still come is looked for in one statement, and whoever ends a run writes its arrival with
   that: in each snapshot it is under way, or has arrived.
 - Nothing is judged by a definition that isn't the present one, nor while the cluster is paused.
+- What runs at most once isn't made in a cycle that had begun before the database went back.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from schedd.store.rows import RUN_COLUMNS, live_run
 
 AGAIN_AFTER: Final = timedelta(milliseconds=200)
 """Of a join that was to be judged by another definition."""
+
+MAY_HAVE_RUN: Final = "it may have run in what the database lost, and runs at most once"
 
 TIMERS = """
 SELECT t.job_id, t.generation, t.paused, clock_timestamp() FROM timers t
@@ -119,6 +122,15 @@ WITH b AS MATERIALIZED (
 SELECT * FROM inserted WHERE state = 'PENDING'
 """
 
+BEGUN = """
+SELECT b.root, r.created_at
+FROM unnest(%(scheduled)s::timestamptz[], %(roots)s::uuid[]) b(scheduled_at, root)
+CROSS JOIN LATERAL (
+    SELECT * FROM runs r WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.root OFFSET 0
+) r
+"""
+"""When the runs were made that cycles of their own began with."""
+
 RETELL = """
 UPDATE runs r SET parents = b.parents::jsonb, excluded_by = b.excluded_by
 FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(parents)s::text[], %(by)s::text[])
@@ -137,7 +149,8 @@ class _Seen:
     parents: Mapping[JobId, Mapping[JobId, str]]
     made: Mapping[RunId, tuple[str, str | None, Any]]
     coming: Mapping[int, Collection[JobId]]
-    doubtful_until: datetime | None
+    doubtful: Collection[int]
+    """The places of those that may have run in what the database lost, and run at most once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,17 +221,34 @@ def _look(connection: Connection, mine: Sequence[Wanted], timers: Sequence[Any])
         },
     )
     made = {RunId(run_id): (state, reason, told) for run_id, state, reason, told in rows}
-    doubtful = None
-    if any(one.at_most_once for one in mine):
-        [(doubtful,)] = connection.exec_driver_sql(f"SELECT {pauses.DOUBTFUL}")
     return _Seen(
         timers[0][3],
         {JobId(job): paused for job, _, paused, _ in timers},
         parents,
         made,
         _coming(connection, mine, parents),
-        doubtful,
+        _doubtful(connection, mine),
     )
+
+
+def _doubtful(connection: Connection, mine: Sequence[Wanted]) -> set[int]:
+    """Whose cycle had begun before the database went back, of those that run at most once. Its
+    parents may have ended there, however late they arrive here, and it may have run.
+    """
+    once = {n: one.join.cycle for n, one in enumerate(mine) if one.at_most_once}
+    if not once:
+        return set()
+    [(until,)] = connection.exec_driver_sql(f"SELECT {pauses.DOUBTFUL}")
+    if until is None:
+        return set()
+    own = [cycle for cycle in once.values() if cycle.root != OF_SCHEDULES]
+    arguments = {
+        "scheduled": arrays.instants(cycle.scheduled_at for cycle in own),
+        "roots": arrays.ids(cycle.root for cycle in own),
+    }
+    rows = connection.exec_driver_sql(BEGUN, arguments).all() if own else ()
+    begun = {row.root: row.created_at for row in rows}
+    return {n for n, one in once.items() if begun.get(one.root, one.scheduled_at) <= until}
 
 
 def _coming(
@@ -264,6 +294,8 @@ def _judged(one: Wanted, n: int, seen: _Seen) -> timedelta | list[tuple[_New, bo
     )
     if judged.step is Step.WAIT:
         return looked_after(waited)
+    if judged.step is Step.RUN and n in seen.doubtful:
+        judged = Judged(Step.SKIP, MAY_HAVE_RUN)
     if before is None:
         return [(_first(one, first, judged, arrived, seen), True)]
     if judged.step is Step.RUN:
@@ -280,10 +312,6 @@ def _first(
     if seen.paused[one.join.child]:
         why = "its job was paused when all its parents had ended"
         return _New(one, run_id, State.SKIPPED, "PAUSED", why, arrived)
-    until = seen.doubtful_until
-    if one.at_most_once and until is not None and one.join.first_at <= until:
-        why = "it may have run in what the database lost, and runs at most once"
-        return _New(one, run_id, State.SKIPPED, None, why, arrived)
     return _New(one, run_id, State.PENDING, None, "", arrived)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -53,6 +54,9 @@ from schedd.store.retention_store import PostgresRetentionStore
 from schedd.store.unstarted import forget_expired
 from schedd.store.users import PostgresUserStore
 from schedkit import failpoints
+from schedkit.errors import TookTooLong
+
+log = logging.getLogger(__name__)
 
 BEFORE_FENCE = failpoints.blocking("fence.before_commit")
 BEFORE_TAKE = failpoints.blocking("take.before_commit")
@@ -287,17 +291,32 @@ class PostgresStore:
         """Drop the partitions of past days that hold nothing any more; how many."""
         dropped = 0
         for day in await self.database.call(partitions.past_days):
-            if await self.database.call(partitions.is_empty(day)):
-                dropped += await self.database.call(partitions.dropping(day))
+            try:
+                if await self.database.call(partitions.is_empty(day)):
+                    dropped += await self.database.call(partitions.dropping(day))
+            except TookTooLong as error:  # much was deleted there: it is vacuumed meanwhile
+                log.warning("whether the past day %s is empty isn't known yet: %s", day, error)
         return dropped
 
     async def keep_house(self) -> None:
-        """What the leader does now and then: coming partitions, and what is past its life away."""
-        await self.ensure_partitions()
-        await self.drop_empty_days()
-        await self.database.call(forget_expired)
-        await self.database.call(pooling.forget_orphans)
-        await self.database.call(chains.forget_orphans)
+        """What the leader does now and then: coming partitions, and what is past its life away. One
+        that takes too long keeps no other from being done.
+        """
+        chores: tuple[Callable[[], Awaitable[object]], ...] = (
+            self.ensure_partitions,
+            self.drop_empty_days,
+            lambda: self.database.call(forget_expired),
+            lambda: self.database.call(pooling.forget_orphans),
+            lambda: self.database.call(chains.forget_orphans),
+            self._forget_keys,
+        )
+        for chore in chores:
+            try:
+                await chore()
+            except TookTooLong as error:
+                log.warning("a chore of the database took too long, it is done later: %s", error)
+
+    async def _forget_keys(self) -> None:
         while await self.database.call(idempotency.forget_old):
             pass
 

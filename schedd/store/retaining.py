@@ -15,7 +15,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -36,7 +36,7 @@ LONGEST_RATE: Final = "interval '2 days'"
 """A run whose turn in its pool isn't settled yet may count in a rate for so long, at most."""
 
 OF_ONE_JOB: Final = 100
-"""Runs of one job in a page: those that must stay leave room for others'."""
+"""Runs of one job in a page, which leave room for others'."""
 
 _FACTS: Final = """r.scheduled_at, r.run_id, r.shard, r.job_id,
     COALESCE(r.finished_at, r.created_at), COALESCE(r.scheduled_until, r.scheduled_at),
@@ -55,21 +55,34 @@ SELECT {_FACTS} FROM (
 ORDER BY r.scheduled_at, r.run_id
 """
 
+OLD_LETTERS = f"""
+SELECT {_FACTS} FROM (
+    SELECT scheduled_at, run_id FROM dead_letters
+    WHERE settled IS NULL AND (scheduled_at, run_id) > (%(at)s, %(run)s)
+      AND scheduled_at < %(before)s
+    ORDER BY scheduled_at, run_id LIMIT %(limit)s
+) w JOIN runs r ON r.scheduled_at = w.scheduled_at AND r.run_id = w.run_id {_BESIDE}
+ORDER BY r.scheduled_at, r.run_id
+"""
+
 WITH_RETENTION = """
 SELECT job_id FROM jobs WHERE retention IS NOT NULL AND job_id > %(after)s
 ORDER BY job_id LIMIT %(limit)s
 """
 
 OF_JOBS = f"""
-SELECT {_FACTS} FROM unnest(%(jobs)s::uuid[]) b(job_id)
+SELECT {_FACTS}
+FROM unnest(%(jobs)s::uuid[], %(ats)s::timestamptz[], %(runs)s::uuid[]) b(job_id, at, run)
 CROSS JOIN LATERAL (
     SELECT r.* FROM runs r JOIN jobs o ON o.job_id = r.job_id
-    WHERE r.job_id = b.job_id AND r.scheduled_at < %(now)s::timestamptz - o.retention
+    WHERE r.job_id = b.job_id AND r.scheduled_at >= b.at
+      AND (r.scheduled_at, r.run_id) > (b.at, b.run)
+      AND r.scheduled_at < %(now)s::timestamptz - o.retention
       AND COALESCE(r.finished_at, r.created_at) <= %(now)s::timestamptz - o.retention
       AND r.state IN ({_ENDED}) AND r.shard = ANY (%(shards)s::int[])
       AND NOT EXISTS (
         SELECT 1 FROM dead_letters w WHERE w.run_id = r.run_id AND w.settled IS NULL)
-    ORDER BY r.scheduled_at LIMIT {OF_ONE_JOB}
+    ORDER BY r.scheduled_at, r.run_id LIMIT {OF_ONE_JOB}
 ) r {_BESIDE} LIMIT %(limit)s
 """
 
@@ -147,6 +160,10 @@ UNWANTED = """
 SELECT place, shard FROM unwanted WHERE shard = ANY (%s::int[]) ORDER BY since LIMIT %s
 """
 
+PUT_ASIDE = """
+UPDATE unwanted SET since = clock_timestamp() WHERE place = ANY (%s::text[]) RETURNING place
+"""
+
 SETTLE = "DELETE FROM unwanted WHERE place = ANY (%s::text[]) RETURNING place"
 
 
@@ -155,6 +172,13 @@ def old_runs(
 ) -> OldRuns:
     """A page of rows by their keys; of these shards those that have ended."""
     return _page(connection, OLD, shards, after, before, limit)
+
+
+def old_letters(
+    connection: Connection, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
+) -> OldRuns:
+    """A page of dead letters that wait."""
+    return _page(connection, OLD_LETTERS, shards, after, before, limit)
 
 
 def old_logs(
@@ -190,14 +214,21 @@ def with_retention(connection: Connection, after: JobId, limit: int) -> list[Job
 def old_runs_of(
     connection: Connection,
     shards: Sequence[ShardId],
-    jobs: Sequence[JobId],
+    past: Mapping[JobId, RunKey],
     now: datetime,
     limit: int,
 ) -> list[EndedRun]:
-    """Runs of these jobs that are past their own retention."""
+    """Runs of these jobs, past these keys, that are past their own retention."""
     rows = connection.exec_driver_sql(
         OF_JOBS,
-        {"jobs": arrays.ids(jobs), "shards": arrays.numbers(shards), "now": now, "limit": limit},
+        {
+            "jobs": arrays.ids(past),
+            "ats": arrays.instants(key.scheduled_at for key in past.values()),
+            "runs": arrays.ids(key.run_id for key in past.values()),
+            "shards": arrays.numbers(shards),
+            "now": now,
+            "limit": limit,
+        },
     )
     return [*_ended(rows)]
 
@@ -268,6 +299,12 @@ def unwanted(connection: Connection, shards: Sequence[ShardId], limit: int) -> l
     """Objects whose rows are gone, longest gone first."""
     rows = connection.exec_driver_sql(UNWANTED, (arrays.numbers(shards), limit))
     return [Unwanted(place, ShardId(shard)) for place, shard in rows]
+
+
+def put_aside(connection: Connection, stuck: Sequence[Unwanted]) -> list[str]:
+    """These couldn't be removed; as if their rows had gone just now."""
+    places = arrays.texts(one.place for one in stuck)
+    return [*connection.exec_driver_sql(PUT_ASIDE, (places,)).scalars()]
 
 
 def settle(connection: Connection, removed: Sequence[Unwanted]) -> list[str]:

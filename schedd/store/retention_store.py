@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -34,6 +34,14 @@ class PostgresRetentionStore:
             lambda c: retaining.old_runs(c, shards, after, before, limit)
         )
 
+    async def old_letters(
+        self, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
+    ) -> OldRuns:
+        """The next page of old dead letters that wait."""
+        return await self.database.call(
+            lambda c: retaining.old_letters(c, shards, after, before, limit)
+        )
+
     async def old_logs(
         self, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
     ) -> OldRuns:
@@ -47,11 +55,11 @@ class PostgresRetentionStore:
         return await self.database.call(lambda c: retaining.with_retention(c, after, limit))
 
     async def old_runs_of(
-        self, shards: Sequence[ShardId], jobs: Sequence[JobId], now: datetime, limit: int
+        self, shards: Sequence[ShardId], past: Mapping[JobId, RunKey], now: datetime, limit: int
     ) -> list[EndedRun]:
-        """Runs past their job's own."""
+        """Runs past their job's own, and past these keys."""
         return await self.database.call(
-            lambda c: retaining.old_runs_of(c, shards, jobs, now, limit)
+            lambda c: retaining.old_runs_of(c, shards, past, now, limit)
         )
 
     async def delete_runs(self, claim: Claim, chosen: Sequence[EndedRun]) -> list[RunId]:
@@ -71,6 +79,10 @@ class PostgresRetentionStore:
     async def unwanted(self, shards: Sequence[ShardId], limit: int) -> list[Unwanted]:
         """Objects whose rows are gone."""
         return await self.database.call(lambda c: retaining.unwanted(c, shards, limit))
+
+    async def put_aside(self, claim: Claim, stuck: Sequence[Unwanted]) -> list[str]:
+        """Let all others go before these."""
+        return await fenced_rows(self.database, claim, stuck, retaining.put_aside)
 
     async def settle(self, claim: Claim, removed: Sequence[Unwanted]) -> list[str]:
         """They are gone from the result store."""

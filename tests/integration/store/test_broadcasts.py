@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from schedd.core.broadcast import Closed, Closing
 from schedd.core.deadlines import Ending
@@ -17,6 +19,9 @@ from schedd.core.partition import shard_of_pool
 from schedd.core.pools import pool_key
 from schedd.core.records import Assignments, JobRecord, RunRecord, Unstarted
 from schedd.core.redrive import Line
+from schedd.store import broadcasting
+from schedd.store.fence import BY_INDEX
+from schedd.store.keys import key_arguments
 from support.store import (
     START,
     Member,
@@ -152,6 +157,37 @@ async def test_it_ends_once_with_its_last_child(world: World) -> None:
     assert (row["state"], row["error"]) == ("SUCCEEDED", "")
     assert not await world.is_live(run.key.run_id)
     assert (await closed(me, parent)).ended == []
+
+
+MANY_ENDED = """
+INSERT INTO runs (scheduled_at, run_id, job_id, due_at, shard, priority, trigger, state, ready_at,
+    parent, target)
+SELECT scheduled_at, gen_random_uuid(), job_id, due_at, shard, priority, trigger, 'SUCCEEDED',
+    ready_at, run_id, 'x' || n
+FROM runs, generate_series(1, 2000) n WHERE run_id = %s
+"""
+
+
+async def test_a_look_reads_who_is_left_and_not_who_has_ended(world: World) -> None:
+    me = await world.member()
+    _, run = await fired(world, me)
+    parent, _ = await begun(me, run)
+    await world.sql(MANY_ENDED, parent.key.run_id)
+
+    def explained(connection: Connection) -> Any:
+        connection.exec_driver_sql(f"SELECT {BY_INDEX}")
+        statement = "EXPLAIN (ANALYZE, FORMAT JSON) " + broadcasting.OVER
+        return connection.exec_driver_sql(statement, key_arguments([parent.key])).scalar_one()
+
+    [plan] = await me.store.database.call(explained)
+    assert 0 < most_rows(plan["Plan"]) < 100
+
+
+def most_rows(plan: dict[str, Any]) -> float:
+    """The most that one node of the plan read, and gave or left out."""
+    read = plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)
+    below = [most_rows(one) for one in plan.get("Plans", ())]
+    return float(max([read * plan["Actual Loops"], *below]))
 
 
 async def test_what_failed_is_counted_named_and_counts_once(world: World) -> None:

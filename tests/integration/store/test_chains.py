@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import sys
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
 from schedd.core.chains import OF_SCHEDULES, After, Wanted, When
-from schedd.core.ids import chained_run_id, redriven_run_id
+from schedd.core.ids import TenureId, chained_run_id, redriven_run_id
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import LiveRun, Overlap, Priority, Trigger
 from schedd.core.records import ChainRefused, JobRecord, RunRecord, TimerEdit
 from schedd.core.redrive import Line
+from schedkit.errors import TookTooLong
 from support.store import START, Member, World, draft, firing, job_record, manual_run, ok, report
 
 FAILED: dict[str, Any] = {"state": State.FAILED, "reason": Reason.EXIT_CODE, "dead": True}
@@ -46,13 +51,17 @@ async def finished(me: Member, run: LiveRun, **how: Any) -> LiveRun:
 
 
 async def joined(
-    me: Member, *jobs: JobRecord, when: When = When.SUCCESS, payload: bytes | None = None
+    me: Member,
+    *jobs: JobRecord,
+    when: When = When.SUCCESS,
+    payload: bytes | None = None,
+    once: bool = False,
 ) -> list[LiveRun]:
     """What one look of the owner makes for these."""
     shards = sorted({job.shard for job in jobs})
     due = await me.store.chains.due(shards)
     wanted = [
-        Wanted(one, 1, After((), when), Priority.MEDIUM.value, payload)
+        Wanted(one, 1, After((), when), Priority.MEDIUM.value, payload, once)
         for one in due
         if one.child in {job.definition.job_id for job in jobs}
     ]
@@ -143,6 +152,33 @@ async def test_who_has_lost_the_shard_makes_nothing_and_the_next_owner_does(worl
     assert await runs_of(world, b) == []
     [run] = await joined(new, b)
     assert run.job_id == b.definition.job_id
+
+
+async def test_a_member_that_dies_before_the_commit_has_made_nothing_and_the_next_makes_it(
+    world: World, dsn: str
+) -> None:
+    """P5.3: the run is made in the transaction that takes its arrivals away."""
+    me, a = await world.member(), await world.job(name="a")
+    b = await chained(world, "b", "a")
+    await ended(me, a)
+    await me.store.membership.fence_own(me.tenure)
+    dies = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "support.joiner", dsn),
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"SCHEDD_FAILPOINTS": "chain.before_commit=kill"},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    said, _ = await dies.communicate()
+    assert (said, dies.returncode) == (b"1\n", -signal.SIGKILL)
+
+    [(tenure,)] = await world.sql("SELECT DISTINCT owner FROM shards")
+    assert tenure != me.tenure
+    await me.store.membership.fence_own(TenureId(tenure))
+    next_one = await world.member()
+    assert await runs_of(world, b) == []
+    [run] = await joined(next_one, b)
+    assert run.key.run_id == chained_run_id(b.definition.job_id, START, OF_SCHEDULES)
+    assert await world.sql("SELECT * FROM chain_arrivals") == []
 
 
 async def test_two_looks_at_once_make_one_run(world: World) -> None:
@@ -322,6 +358,86 @@ async def test_nothing_is_judged_by_an_old_definition_nor_while_the_cluster_is_p
     assert await me.store.chains.join(me.claim(b.shard), old) == []
     assert await runs_of(world, b) == []
     assert len(await me.store.chains.join(me.claim(b.shard), wanted)) == 1
+
+
+async def went_back(world: World) -> None:
+    """The database was restored; what was lost reached until now."""
+    await world.sql(
+        "INSERT INTO pauses (began, ended, paused_by, note, lost_until, caught_up)"
+        " VALUES (%s, clock_timestamp(), 'schedd', '', clock_timestamp(), true) RETURNING 1",
+        START,
+    )
+
+
+@pytest.mark.parametrize("once", [True, False])
+async def test_what_runs_at_most_once_doesnt_run_in_a_cycle_that_had_begun_in_what_was_lost(
+    world: World, once: bool
+) -> None:
+    """P5.3: its parent ends anew, and may have ended there too; nor by a redrive of that."""
+    me = await world.member()
+    a, b = await world.job(name="a"), await world.job(name="b")
+    c, d = await chained(world, "c", "a"), await chained(world, "d", "b")
+    await went_back(world)
+    await ended(me, a)
+    dead = await ended(me, b, **FAILED)
+    made = await joined(me, c, once=once)
+    assert await joined(me, d, once=once) == []
+    again = await me.store.dead_letters.once_more(
+        dead.key.run_id, None, Line(1, Overlap.BUFFER_ALL, 1), "anna", ok("retry")
+    )
+    assert isinstance(again, RunRecord)
+    await finished(me, again.run)
+    made += await joined(me, d, once=once)
+    assert len(made) == (0 if once else 2)
+    for job in (c, d) if once else ():
+        [skipped] = await runs_of(world, job)
+        assert (skipped.run.state, skipped.reason) == (State.SKIPPED, Reason.AFTER)
+        assert "may have run" in skipped.excluded_by
+    assert await world.sql("SELECT * FROM chain_arrivals") == []
+
+
+async def test_a_cycle_of_a_run_of_its_own_had_begun_when_that_was_made(world: World) -> None:
+    me = await world.member()
+    a, b = await world.job(name="a", due=None), await chained(world, "b", "a")
+
+    async def triggered() -> list[LiveRun]:
+        await me.store.users.insert_run(
+            a.definition.job_id, manual_run(), Trigger.MANUAL, Priority.MEDIUM, None, None, ok("t")
+        )
+        return await me.store.owner.live_runs([a.shard], [State.PENDING])
+
+    [before] = await triggered()
+    await went_back(world)
+    await finished(me, before)
+    assert await joined(me, b, once=True) == []
+    [after] = await triggered()
+    await finished(me, after)
+    [run] = await joined(me, b, once=True)
+    assert run.key.scheduled_at == after.key.scheduled_at
+
+
+async def test_a_join_that_takes_too_long_is_told_as_that_and_leaves_all_as_it_was(
+    world: World,
+) -> None:
+    me = await world.member()
+    a, b = await world.job(name="a"), await chained(world, "b", "a")
+    await ended(me, a)
+    await world.sql(
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$BEGIN PERFORM pg_sleep(30); RETURN NULL; END$$;"
+        "CREATE TRIGGER slow AFTER INSERT ON runs FOR EACH ROW EXECUTE FUNCTION slow();"
+        "SELECT 1"
+    )
+    [(name,)] = await world.sql("SELECT current_database()")
+    await world.sql(
+        f'ALTER ROLE CURRENT_USER IN DATABASE "{name}" SET statement_timeout = 300; SELECT 1'
+    )
+    me.store.database.reconnect()
+    with pytest.raises(TookTooLong):
+        await joined(me, b)
+    await world.sql("DROP TRIGGER slow ON runs; SELECT 1")
+    [run] = await joined(me, b)
+    assert run.job_id == b.definition.job_id
 
 
 async def test_a_cycle_in_the_graph_is_refused_with_its_path(world: World) -> None:

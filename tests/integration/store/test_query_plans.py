@@ -7,15 +7,15 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, event
 
 from schedd.core.backfill import Rerun, Wish
 from schedd.core.deadlines import Ending
-from schedd.core.ids import BackfillId, IncarnationId, ShardId
+from schedd.core.ids import BackfillId, IncarnationId, RunId, ShardId
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Crowd, LiveRun, Loss, Overlap, Priority
+from schedd.core.model import Crowd, LiveRun, Loss, Overlap, Priority, RunKey
 from schedd.core.records import Unstarted
 from schedd.core.redrive import Line
 from support.store import World, draft, firing, job_record, ok, report
@@ -138,6 +138,36 @@ async def test_hot_statements_never_scan_a_big_table(world: World) -> None:
         if scan["Node Type"] == "Seq Scan" and scan["Relation Name"] in big
     }
     assert walked == set()
+
+
+ARRIVED = """
+SET LOCAL statement_timeout = 0;
+INSERT INTO chain_arrivals (child, scheduled_at, root, parent, run_id, state)
+SELECT gen_random_uuid(), scheduled_at, run_id, job_id, run_id, 'SUCCEEDED' FROM runs
+OFFSET 500;
+ANALYZE chain_arrivals
+"""
+
+
+async def test_what_is_deleted_is_looked_for_among_what_chains_wait_for_by_an_index(
+    world: World,
+) -> None:
+    me = await world.member()
+    await filled(world)
+    await world.sql(ARRIVED)
+    found = explain(world)
+    page = await me.store.retention.old_runs(
+        sorted(me.epochs),
+        RunKey(datetime(2026, 1, 1, tzinfo=UTC), RunId(UUID(int=0))),
+        datetime.now(UTC),
+        BATCH,
+    )
+    some = [run for run in page.runs if run.shard == page.runs[0].shard]
+    await me.store.retention.delete_runs(me.claim(some[0].shard), some)
+    plans = [plan for name, plans in found.items() if "waiting" in name for plan in plans]
+    used = [s for plan in plans for s in scans(plan) if s["Relation Name"] == "chain_arrivals"]
+    assert used
+    assert [one["Node Type"] for one in used if one["Node Type"] == "Seq Scan"] == []
 
 
 REDRIVEN = """

@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import Connection, create_engine
 
 from schedd.core.backfill import Rerun, Wish
-from schedd.core.ids import BackfillId, RedriveId, Term
+from schedd.core.broadcast import Closing
+from schedd.core.ids import BackfillId, RedriveId, Term, child_run_id
 from schedd.core.lifecycle import Reason, State
 from schedd.core.marks import DOUBT, gap
 from schedd.core.model import AuditEntry, LiveRun, Priority, Verdict
@@ -143,6 +144,61 @@ async def test_waiting_runs_that_may_have_run_end_as_lost_if_they_run_at_most_on
     assert await world.sql("SELECT run_id FROM dead_letters") == [(waits.key.run_id,)]
     for run in (other, fresh):
         assert (await world.run_row(run.key.run_id))["state"] == "PENDING"
+
+
+@pytest.mark.parametrize("once", [True, False])
+async def test_a_broadcast_that_had_begun_ends_with_what_is_left_of_its_children(
+    world: World, once: bool
+) -> None:
+    """P2.9: a child that waits may have run in what was lost; its parent never ran itself."""
+    me = await world.member()
+    [run] = (await me.fire(firing(await a_job(world, once=once)))).runs
+    wish = draft(run, worker="", incarnation=None, targets=("w1", "w2"))
+    begun = {one.target: one for one in (await me.assign(wish)).begun}
+    parent, done, left = begun[None], begun["w1"], begun["w2"]
+    [assigned] = await me.assigned(draft(done, worker="w1", parent=parent.key.run_id))
+    await me.store.results.accept([report(assigned)])
+
+    await recover(me.store.recovery, None, None)
+
+    assert (await world.run_row(parent.key.run_id))["state"] == "RUNNING"
+    assert await world.is_live(parent.key.run_id)
+    row = await world.run_row(left.key.run_id)
+    if once:
+        assert (row["state"], row["reason"]) == ("FAILED", "WORKER_LOST")
+    else:
+        assert row["state"] == "PENDING"
+        assert await me.store.pauses.resume(False, None, told) is not None
+        [assigned] = await me.assigned(draft(left, worker="w2", parent=parent.key.run_id))
+        await me.store.results.accept([report(assigned)])
+    [ended] = (
+        await me.store.owner.close(
+            me.claim(run.shard), [Closing(parent.key, parent.job_id, parent.shard)]
+        )
+    ).ended
+    assert ended.state is (State.FAILED if once else State.SUCCEEDED)
+    dead = await world.sql("SELECT run_id FROM dead_letters")
+    assert dead == ([(parent.key.run_id,)] if once else []), "of a child there is none"
+
+
+async def test_a_broadcast_whose_beginning_was_lost_begins_anew_unless_it_runs_at_most_once(
+    world: World,
+) -> None:
+    """P2.9: its children have the ids that they had in what was lost."""
+    me = await world.member()
+    once, often = await a_job(world, once=True), await a_job(world, once=False)
+    [waits], [other] = (await me.fire(firing(once))).runs, (await me.fire(firing(often))).runs
+
+    await recover(me.store.recovery, None, None)
+
+    row = await world.run_row(waits.key.run_id)
+    assert (row["state"], row["reason"]) == ("FAILED", "WORKER_LOST")
+    assert await me.store.pauses.resume(False, None, told) is not None
+    wish = draft(other, worker="", incarnation=None, targets=("w1",))
+    begun = (await me.assign(wish)).begun
+    assert {one.key.run_id for one in begun} == {
+        other.key.run_id, child_run_id(other.key.run_id, "w1"),
+    }  # fmt: skip
 
 
 async def test_what_a_written_off_worker_doesnt_have_may_have_run_so_it_isnt_given_back(

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection
 
 from schedd.core.broadcast import Closing
 from schedd.core.events import Deleted
 from schedd.core.ids import RunId
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import LiveRun
+from schedd.core.model import LiveRun, RunKey
 from schedd.core.retention import Retention
 from schedd.owner.board import Board
 from schedd.owner.ownership import Ownership
 from schedd.owner.retaining import Retaining
 from schedd.owner.transact import Transactor
 from schedd.result_objects import StoredObjects
-from schedd.store import partitions
+from schedd.store import partitions, retaining
 from schedkit.clock import utcnow
 from schedkit.objects import NoSuchObject, log_key
 from schedkit.objects.files import Files
@@ -241,6 +245,73 @@ async def test_past_days_without_rows_are_dropped_and_no_others(world: World) ->
     assert partitions.name_of(full) in names
     assert partitions.name_of(empty) not in names
     assert partitions.name_of(today) in names
+
+
+async def test_a_past_day_that_takes_long_to_look_at_holds_nobody_up_and_no_other_day(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    me = await world.member()
+    today = datetime.now(UTC).date()
+    first, second = today - timedelta(days=9), today - timedelta(days=8)
+    for day in (first, second):
+        assert await me.store.database.call(partitions.making(day))
+    as_it_is, slow = partitions.is_empty, {first}
+
+    def is_empty(day: date) -> Callable[[Connection], bool]:
+        """Full of rows that were deleted, and not vacuumed yet."""
+        if day in slow:
+            return lambda c: c.exec_driver_sql("SELECT pg_sleep(30)").first() is None
+        return as_it_is(day)
+
+    monkeypatch.setattr(partitions, "is_empty", is_empty)
+    assert await me.store.database.call(partitions.dropping(first)) is False, "under the lock"
+    await me.store.keep_house()
+    assert str(first) in caplog.text
+    names = {row[0] for row in await world.sql(partitions.EXISTING)}
+    assert partitions.name_of(first) in names
+    assert partitions.name_of(second) not in names
+    slow.clear()
+    assert await me.store.drop_empty_days() == 1
+
+
+async def test_of_a_job_what_has_to_stay_keeps_nothing_later(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(world, me := await world.member(), tmp_path, KEEPS)
+    record = job_record()
+    record = replace(record, definition=replace(record.definition, retention=timedelta(hours=1)))
+    job = await me.store.users.create_job(record, None, audited("create"))
+    runs = [await cluster.ended(START + n * MINUTE, job=job) for n in range(3)]
+    child = (await world.job(name="child")).definition.job_id
+    await world.sql(
+        "INSERT INTO chain_arrivals (child, scheduled_at, root, parent, run_id, state)"
+        " SELECT %s, scheduled_at, run_id, job_id, run_id, 'SUCCEEDED' FROM runs"
+        " WHERE run_id = ANY (%s::uuid[]) RETURNING 1",
+        *(child, [str(run.key.run_id) for run in runs[:2]]),
+    )
+    # A page has room for those that stay alone.
+    monkeypatch.setattr(retaining, "OF_JOBS", retaining.OF_JOBS.replace("LIMIT 100", "LIMIT 2"))
+    await cluster.sweep()
+    left = [(await cluster.rows(run.key.run_id))["runs"] for run in runs]
+    assert left == [1, 1, 0]
+
+
+async def test_a_dead_letter_goes_before_what_is_kept_longer(world: World, tmp_path: Path) -> None:
+    kept = replace(KEEPS, dead_letters=timedelta(days=1))
+    cluster = Cluster(world, me := await world.member(), tmp_path, kept)
+    dead = await cluster.ended(
+        state=State.FAILED, reason=Reason.EXIT_CODE, dead=True, fingerprint="f"
+    )
+    await cluster.ended()
+    before = datetime.now(UTC)
+    first = RunKey(START - timedelta(days=1), dead.key.run_id)
+    page = await me.store.retention.old_letters(sorted(me.epochs), first, before, 10)
+    assert [run.key for run in page.runs] == [dead.key]
+    assert (
+        await me.store.retention.old_letters(sorted(me.epochs), dead.key, before, 10)
+    ).runs == []
+    await cluster.sweep()
+    assert (await cluster.rows(dead.key.run_id))["runs"] == 0
 
 
 async def test_a_child_stays_until_its_broadcast_has_ended(world: World, tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
+import pytest
+
 from schedd.core.chains import OF_SCHEDULES, After, Cycle, Ended, Join, Wanted, When
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.lifecycle import State
@@ -14,7 +16,9 @@ from schedd.core.model import Claim, LiveRun, Priority
 from schedd.core.records import ChainRefused
 from schedd.owner.board import Board
 from schedd.owner.chains import LOOK_EVERY, MOST_RESULTS, MOST_TRIES, STUCK_FOR, WHILE_FED, Chains
+from schedd.owner.slow_joins import LONGEST_PAUSE, PAUSE, pause_after
 from schedd.owner.transact import Transactor
+from schedkit.errors import TookTooLong, Unavailable
 from schedproto.v1 import common_pb2
 from support.dispatching import SHELL, Definitions
 from support.runs import NOW, SetClock, owning, run
@@ -23,11 +27,16 @@ PARENT = JobId(UUID(int=1))
 
 
 class Arrivals:
-    """What is due, in memory. `refuses`: whose joins the database refuses."""
+    """What is due, in memory. `refuses`: whose joins the database refuses; `slow`: whose take it
+    too long, with all that come along. `asked`: how many were judged together.
+    """
 
     def __init__(self, *due: Join) -> None:
         self.rows = list(due)
         self.refuses: set[JobId] = set()
+        self.slow: set[JobId] = set()
+        self.asked: list[int] = []
+        self.away = False
         self.wanted: list[Wanted] = []
         self.read: list[RunId] = []
         self.later: list[tuple[Join, timedelta]] = []
@@ -40,6 +49,11 @@ class Arrivals:
         return {run: common_pb2.Payload(json="7").SerializeToString() for run in runs}
 
     async def join(self, claim: Claim, wanted: Sequence[Wanted]) -> list[LiveRun]:
+        if self.away:
+            raise Unavailable("PostgreSQL: it is away")
+        self.asked.append(len(wanted))
+        if any(one.join.child in self.slow for one in wanted):
+            raise TookTooLong("PostgreSQL: canceling statement due to statement timeout")
         mine = [one for one in wanted if one.join.child not in self.refuses]
         self.wanted += mine
         self.rows = [one for one in self.rows if one not in [each.join for each in mine]]
@@ -122,3 +136,67 @@ async def test_what_runs_after_nobody_here_is_put_off() -> None:
     await chains.step()
     assert arrivals.wanted == []
     assert [wait for _, wait in arrivals.later] == [STUCK_FOR]
+
+
+async def test_one_that_takes_too_long_is_found_and_put_off_and_all_others_are_judged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    slow = join(77)
+    arrivals = Arrivals(*(join(n) for n in range(77)), slow, *(join(n) for n in range(78, 200)))
+    chains, _, _ = loop(arrivals)
+    arrivals.slow = {slow.child}
+    steps = 0
+    while arrivals.rows:
+        assert (steps := steps + 1) < 25, "it is found by halves"
+        await chains.step()
+    assert len(arrivals.wanted) == 199
+    assert arrivals.later == [(slow, PAUSE)], "nobody but who takes too long"
+
+    for times in (2, 3):
+        arrivals.rows = [slow, join(1_000 + times)]
+        await chains.step()
+        assert arrivals.rows == [], "who is known to take long is judged alone, after the others"
+        assert arrivals.later[-1] == (slow, PAUSE * 2 ** (times - 1))
+    told = [one for one in caplog.records if "isn't judged" in one.getMessage()]
+    assert len(told) == 1
+
+    arrivals.slow, arrivals.rows = set(), [slow]
+    await chains.step()
+    assert arrivals.wanted[-1].join == slow
+    arrivals.slow, arrivals.rows = {slow.child}, [slow]
+    await chains.step()
+    assert arrivals.later[-1] == (slow, PAUSE), "it begins anew"
+
+
+async def test_of_many_that_take_too_long_one_is_tried_a_step_and_the_rest_wait() -> None:
+    arrivals = Arrivals(*(join(n) for n in range(4)))
+    chains, _, _ = loop(arrivals)
+    arrivals.slow = {one.child for one in arrivals.rows}
+    while arrivals.rows:
+        await chains.step()
+    tried = len(arrivals.asked)
+    arrivals.rows = [join(n) for n in range(5)]
+    await chains.step()
+    assert arrivals.asked[tried:] == [1, 1], "one that is new, one that is known"
+    assert arrivals.rows == [], "the others keep no place at the front"
+
+
+async def test_a_database_that_is_away_puts_nobody_off() -> None:
+    arrivals = Arrivals(join(1))
+    chains, _, _ = loop(arrivals)
+    arrivals.away = True
+    for _ in range(MOST_TRIES + 1):
+        with pytest.raises(Unavailable):
+            await chains.step()
+    arrivals.away = False
+    await chains.step()
+    assert arrivals.later == []
+    assert len(arrivals.wanted) == 1
+
+
+@pytest.mark.parametrize(
+    ("times", "pause"), [(1, PAUSE), (2, PAUSE * 2), (7, PAUSE * 64), (8, LONGEST_PAUSE)]
+)
+def test_pauses_grow_up_to_an_hour(times: int, pause: timedelta) -> None:
+    assert pause_after(times) == pause
+    assert pause_after(10_000) == LONGEST_PAUSE

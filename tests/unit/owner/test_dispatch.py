@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from schedd.core.ids import JobId, ShardId, Token
+from schedd.core.labels import Match
 from schedd.core.late import LateLimits
 from schedd.core.lifecycle import State
 from schedd.core.model import (
@@ -29,6 +30,8 @@ from schedd.core.pools import PoolKey
 from schedd.core.ready_queue import Head
 from schedd.core.records import Assignments, Unstarted
 from schedd.owner import late_runs
+from schedd.owner.broadcasts import AT_ONCE as BROADCASTS_AT_ONCE
+from schedd.owner.broadcasts import LOOKS as BROADCASTS_LOOKS
 from schedd.owner.catalogue import Known
 from schedd.owner.dispatch import MANY
 from schedd.owner.elsewhere import Nowhere
@@ -781,3 +784,24 @@ async def test_a_broadcast_waits_until_somebody_is_there_and_leaves_out_where_it
 
     assert world.rows.drafts[0].targets == ("w2",)
     assert {run.key.run_id.int for run in world.lines["w2"].assigned} == {101}
+
+
+async def test_broadcasts_that_nobody_is_there_for_hide_no_others() -> None:
+    world = World()
+    many = BROADCASTS_AT_ONCE * BROADCASTS_LOOKS + 100
+    alone = replace(SHELL, placement=Placement.BROADCAST)
+    for job in range(1, 4):
+        asks = (Match("gpu", (f"a{job}",)),)
+        world.definitions.jobs[run(job).job_id] = replace(alone, require=asks)
+    world.definitions.jobs[run(4).job_id] = alone
+    world.attach(worker(1), grant=1)
+    world.board.put_runs([of(1 + n % 3, n, waited=90) for n in range(many)], NOW)
+    world.board.put_runs([of(4, many, waited=0)], NOW)
+
+    await world.settle()
+    if not world.rows.drafts:  # it has its turn in the round after that
+        world.dispatch._broadcasts._try_at = 0.0
+        await world.settle()
+
+    assert [draft.key.run_id.int for draft in world.rows.drafts if draft.targets] == [many]
+    assert len([one for one in world.board.ready if one.target is None]) == many

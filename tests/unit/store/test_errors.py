@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from schedd.store.errors import BrokenData, Remedy, SchemaMismatch, judge
-from schedkit.errors import Fault, Misconfigured, OutcomeUnknown, Unavailable
+from schedkit.errors import Fault, Misconfigured, OutcomeUnknown, TookTooLong, Unavailable
 
 
 class Told(Exception):
@@ -45,6 +45,11 @@ def test_a_long_wait_is_tried_once_more(code: str) -> None:
     """P1.6: and at COMMIT it isn't: there it may stand."""
     assert judge(failed(code), committing=False)[1] is Remedy.ONCE_MORE
     assert isinstance(judge(failed(code), committing=True)[0], OutcomeUnknown)
+
+
+def test_what_took_too_long_is_told_from_a_server_that_is_away() -> None:
+    assert type(judge(failed("57014"), committing=False)[0]) is TookTooLong
+    assert type(judge(failed("55P03"), committing=False)[0]) is Unavailable
 
 
 @pytest.mark.parametrize("code", ["22003", "22P02", "23514", "54000"])

@@ -1,0 +1,178 @@
+"""The loop of retention: what it reads, and that what has to stay keeps nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.model import Claim, RunKey
+from schedd.core.records import OldRuns, Unwanted
+from schedd.core.retention import EndedRun, Retention
+from schedd.owner.board import Board
+from schedd.owner.retaining import OBJECTS, Retaining
+from schedd.owner.transact import Transactor
+from support.runs import NOW, SetClock, owning
+
+DAY = timedelta(days=1)
+AT_ONCE = 100
+"""Of one job, in a page."""
+
+
+class Rows:
+    """Old rows and unwanted objects, in memory; `stays`: what the database doesn't delete."""
+
+    def __init__(self, *runs: EndedRun) -> None:
+        self.runs = sorted(runs, key=_key)
+        self.stays: set[RunId] = set()
+        self.objects: list[str] = []
+        self.stuck: set[str] = set()
+        self.asked: list[str] = []
+        self.read = 0
+
+    def _page(self, some: list[EndedRun], after: RunKey, before: datetime, limit: int) -> OldRuns:
+        old = [run for run in some if run.key.scheduled_at < before and _key(run) > _of(after)]
+        self.read += len(old[:limit])
+        return OldRuns(old[:limit], old[:limit][-1].key if old else None)
+
+    async def old_runs(
+        self, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
+    ) -> OldRuns:
+        return self._page(self.runs, after, before, limit)
+
+    async def old_letters(
+        self, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
+    ) -> OldRuns:
+        return self._page([run for run in self.runs if run.waits], after, before, limit)
+
+    async def old_logs(
+        self, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
+    ) -> OldRuns:
+        return OldRuns([], None)
+
+    async def with_retention(self, after: JobId, limit: int) -> list[JobId]:
+        found = sorted({run.job_id for run in self.runs if run.own is not None})
+        return [job for job in found if job > after][:limit]
+
+    async def old_runs_of(
+        self, shards: Sequence[ShardId], past: Mapping[JobId, RunKey], now: datetime, limit: int
+    ) -> list[EndedRun]:
+        found: list[EndedRun] = []
+        for job, key in past.items():
+            mine = [run for run in self.runs if run.job_id == job and _key(run) > _of(key)]
+            found += mine[:AT_ONCE]
+        return found[:limit]
+
+    async def delete_runs(self, claim: Claim, chosen: Sequence[EndedRun]) -> list[RunId]:
+        gone = [run.key.run_id for run in chosen if run.key.run_id not in self.stays]
+        self.runs = [run for run in self.runs if run.key.run_id not in gone]
+        return gone
+
+    async def delete_logs(self, claim: Claim, chosen: Sequence[EndedRun]) -> list[RunId]:
+        raise AssertionError("there are none")
+
+    async def unwanted(self, shards: Sequence[ShardId], limit: int) -> list[Unwanted]:
+        return [Unwanted(place, ShardId(0)) for place in self.objects[:limit]]
+
+    async def put_aside(self, claim: Claim, stuck: Sequence[Unwanted]) -> list[str]:
+        places = [one.place for one in stuck]
+        self.objects = [one for one in self.objects if one not in places] + places
+        return places
+
+    async def settle(self, claim: Claim, removed: Sequence[Unwanted]) -> list[str]:
+        places = [one.place for one in removed]
+        self.objects = [one for one in self.objects if one not in places]
+        return places
+
+    # -- the result store --
+
+    def parts(self, key: str, size: int, sha256: bytes) -> AsyncIterator[bytes]:
+        raise AssertionError("nobody reads one")
+
+    async def remove(self, places: Sequence[str]) -> tuple[list[str], list[str]]:
+        """As the real one: three in a row that it doesn't take away say that it is away."""
+        gone: list[str] = []
+        kept: list[str] = []
+        for place in places:
+            self.asked.append(place)
+            (kept if place in self.stuck else gone).append(place)
+            if len(kept) > 2 and list(places[: len(gone) + len(kept)])[-3:] == kept[-3:]:
+                break
+        return gone, kept
+
+    async def check(self) -> str:
+        return ""
+
+
+def _of(key: RunKey) -> tuple[datetime, RunId]:
+    return key.scheduled_at, key.run_id
+
+
+def _key(run: EndedRun) -> tuple[datetime, RunId]:
+    return _of(run.key)
+
+
+def ended(n: int, *, days: int = 40, job: int = 1, own: timedelta | None = None) -> EndedRun:
+    at = NOW - days * DAY + n * timedelta(seconds=1)
+    key = RunKey(at, RunId(UUID(int=n)))
+    return EndedRun(key, ShardId(0), JobId(UUID(int=job)), at, at, own)
+
+
+async def sweep(rows: Rows, kept: Retention | None = None) -> None:
+    board = Board(ownership := owning(0), lambda _job: 0)
+    transactor = Transactor(ownership, lambda: True, lambda _event: None)
+    clock = SetClock()
+    retaining = Retaining(
+        board, rows, rows, transactor, clock, kept or Retention(), lambda _event: None
+    )
+    for _ in range(1_000):
+        if await retaining.step() == retaining.loop.interval:
+            return
+    raise AssertionError("a sweep has an end")
+
+
+async def test_dead_letters_that_go_first_have_no_sweep_read_what_is_kept_longer() -> None:
+    kept = Retention(runs=30 * DAY, dead_letters=DAY)
+    letter = replace(ended(2_000, days=20), waits=True)
+    rows = Rows(*(ended(n, days=20) for n in range(1_500)), letter)
+    await sweep(rows, kept)
+    assert letter not in rows.runs
+    assert len(rows.runs) == 1_500
+    assert rows.read == 1
+
+
+async def test_dead_letters_stay_where_nobody_says_how_long() -> None:
+    rows = Rows(letter := replace(ended(1), waits=True), ended(2))
+    await sweep(rows)
+    assert rows.runs == [letter]
+
+
+async def test_what_of_a_job_has_to_stay_keeps_none_of_its_later_runs() -> None:
+    rows = Rows(
+        *(ended(n, own=DAY) for n in range(350)),
+        *(ended(n, own=DAY, job=2) for n in range(1_000, 1_700)),
+    )
+    rows.stays = {RunId(UUID(int=n)) for n in (*range(120), *range(1_000, 1_600))}
+    await sweep(rows)
+    assert {run.key.run_id for run in rows.runs} == rows.stays
+
+
+async def test_objects_that_the_store_keeps_are_asked_for_after_all_others() -> None:
+    rows = Rows()
+    rows.objects = [f"o{n}" for n in range(3 * OBJECTS)]
+    rows.stuck = {"o5", "o150"}
+    await sweep(rows)
+    assert set(rows.objects) == rows.stuck, "neither ends the sweep"
+    assert rows.asked.count("o5") == 1, "once a sweep"
+
+
+async def test_three_in_a_row_that_are_stuck_hold_nobody_up_for_longer_than_a_sweep() -> None:
+    rows = Rows()
+    rows.objects = [f"o{n}" for n in range(3 * OBJECTS)]
+    rows.stuck = {"o0", "o1", "o2"}
+    await sweep(rows)
+    assert rows.asked == ["o0", "o1", "o2"], "the store may be away"
+    await sweep(rows)
+    assert set(rows.objects) == rows.stuck
