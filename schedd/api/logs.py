@@ -18,6 +18,7 @@ from schedd.api.services import Services
 from schedd.core.ids import NO_TOKEN, RunId, Token
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import LiveRun
+from schedd.core.records import RunRecord
 from schedd.ports import Watching
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
@@ -27,8 +28,10 @@ from schedkit.objects.reading import Damaged
 from schedproto.v1 import run_pb2
 
 _FROM_THE_FIRST: Final = Token(1)
-LOOK_EVERY: Final = 1.0
-"""Seconds after which a run that is followed is read anew, whatever hint was lost."""
+LOOK_EVERY: Final = 0.15
+"""Seconds after which a run that is followed is read anew. What another member stores, such as its
+start, is seen by this alone; who follows, however many they are, shares one statement.
+"""
 
 
 class Reached:
@@ -132,7 +135,7 @@ async def followed(
     told: set[Token] = set()  # whose stored output was given out
     first = asked
     with services.changes.watching([run_id]) as changes:
-        while (record := await services.store.get_run(run_id)) is not None:
+        while (record := await _stands(services, run_id)) is not None:
             run = record.run
             first = first or run.token or _FROM_THE_FIRST
             running = run.token if run.state is State.RUNNING else NO_TOKEN
@@ -153,6 +156,10 @@ async def followed(
                     yield piece
             else:
                 await changes.wait(LOOK_EVERY)
+
+
+async def _stands(services: Services, run_id: RunId) -> RunRecord | None:
+    return next(iter(await services.store.get_runs([run_id])), None)
 
 
 async def _handed_out(
@@ -187,5 +194,5 @@ async def _as_it_comes(
             if pieces and boottime() - looked < LOOK_EVERY:
                 continue
             looked = boottime()
-            record = await services.store.get_run(run.key.run_id)
+            record = await _stands(services, run.key.run_id)
             over = record is None or (record.run.state, record.run.token) != (run.state, run.token)

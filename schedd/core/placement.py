@@ -14,7 +14,7 @@ again only where there is nobody else.
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeAlias
 
@@ -79,6 +79,18 @@ class Offer:
     def id(self) -> IncarnationId:
         """The incarnation's id."""
         return self.incarnation.id
+
+
+def still(before: Iterable[Offer], now: Iterable[Offer]) -> list[Offer]:
+    """What is offered now of what was `before`: whatever was granted since is for those that go
+    next, who needn't be those that were chosen for what was offered before.
+    """
+    then = {offer.id: offer for offer in before}
+    return [
+        replace(offer, slots=min(offer.slots, old.slots), last=min(offer.last, old.last))
+        for offer in now
+        if (old := then.get(offer.id)) is not None
+    ]
 
 
 Skill: TypeAlias = tuple[str, int, tuple[str, ...], tuple[str, ...], tuple[tuple[str, str], ...]]

@@ -32,7 +32,7 @@ from schedd.core.events import AssignedRuns, Emit, Waiting
 from schedd.core.ids import JobId, RunId
 from schedd.core.late import Room
 from schedd.core.model import Assigned, Claim, Draft, Incarnation, LiveRun
-from schedd.core.placement import Need, Offer, able, choose, free, need_of
+from schedd.core.placement import Need, Offer, able, choose, free, need_of, still
 from schedd.core.ready_queue import Head, class_of, rank_of
 from schedd.core.records import Assignments, Unstarted
 from schedd.owner.attached import Choice
@@ -166,7 +166,8 @@ class Dispatch:
         """Take runs off the queue in order, as far as the offers go; whether to go on at once.
 
         A run that no offer fits waits in the line of its need and holds nobody up. One that a scan
-        puts back while definitions are read is chosen once. An offer stands until the next wait.
+        puts back while definitions are read is chosen once. An offer stands until the next wait;
+        what is granted during one is for whoever goes next, not for what was popped before.
         """
         await self._late.look()
         rooms = await self._pools.look(self._board.ready.pools())
@@ -191,7 +192,7 @@ class Dispatch:
             except Unavailable:
                 self._board.ready.add([*batch, *(run for run, _, _ in chosen)])
                 raise
-            offers, now = self._workers.offers(), self._clock.now()
+            offers, now = still(offers, self._workers.offers()), self._clock.now()
             for run in batch:
                 entry = known.get(run.job_id)
                 if entry is None or run.key.run_id in taken:

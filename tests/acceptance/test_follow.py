@@ -16,7 +16,9 @@ from support.cluster import DevCluster
 from support.wait import PATIENCE, wait_until
 
 SOON = 0.3
-"""Seconds from a write to its reader."""
+"""Seconds from a write to its reader, whoever owns the run and however early it is followed."""
+LOADED = 0.5
+"""Seconds more for the slowest line, where other tests take the processors."""
 LINES = 20
 TICKS = f"for n in $(seq {LINES}); do date +%s.%N; sleep 0.1; done"
 
@@ -39,6 +41,7 @@ def test_what_a_run_writes_is_read_at_once_through_any_member(
         assert ends == [b"end\n"]
         figure(f"run logs -f at {endpoint}: {median(lags) * 1e3:.0f} ms, {max(lags) * 1e3:.0f} max")
         assert median(lags) < SOON
+        assert max(lags) < SOON + LOADED
 
 
 def test_a_run_is_followed_from_before_its_start_through_its_attempts(

@@ -269,12 +269,16 @@ def test_settings_that_are_not_checked_in_time_exit_7_too_and_nothing_was_starte
 def test_what_is_not_up_in_time_says_what_was_waited_for_and_how_to_wait_longer(
     tmp_path: Path, stays: list[str]
 ) -> None:
-    cluster = DevCluster(tmp_path / "d", members=0, workers=0)
-    late = cluster.dev("up", "--members", "0", "--workers", "0", "--timeout", "0.01", *stays)
+    silent = tmp_path / "etcd"
+    silent.write_text("#!/bin/sh\nexec sleep 300\n")
+    silent.chmod(0o755)
+    env = {"ETCD_BIN": str(silent)}
+    cluster = DevCluster(tmp_path / "d", members=0, workers=0, env=env)
+    late = cluster.dev("up", "--members", "0", "--workers", "0", "--timeout", "1.5", *stays)
     cluster.down()
     assert late.returncode == 7, late.stderr
     assert re.search(
-        r"error: (etcd|PostgreSQL) is not ready yet \(waited 0.01 s in all\)", late.stderr
+        r"error: (etcd|PostgreSQL) is not ready yet \(waited 1.5 s in all\)", late.stderr
     ), late.stderr
     assert "wait longer, with --timeout 60" in late.stderr
     assert left_over(cluster.directory) == []

@@ -233,21 +233,26 @@ async def test_another_user_has_the_limits_too_and_cant_lift_them(
         assert text(await stream.result_of(key)).startswith("32\n32\n")
 
 
+STARTED_ALONE = """
+import os, pwd, subprocess
+from workerd import privileges
+nobody = pwd.getpwnam("nobody")
+for _ in range(200):
+    process = privileges.started(
+        ["true"], {}, "/", [subprocess.DEVNULL] * 3, umask=-1, user=(nobody.pw_uid, nobody.pw_gid)
+    )
+    assert os.listdir("/proc/self/task") == [str(os.getpid())]
+    process.wait()
+print("alone")
+"""
+
+
 @pytest.mark.root
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may start programs as another user")
 def test_what_starts_a_program_is_gone_before_its_processes_are_counted() -> None:
-    files = [subprocess.DEVNULL] * 3
-    nobody = pwd.getpwnam("nobody")
-    user = (nobody.pw_uid, nobody.pw_gid)
-    for _ in range(200):
-        before = threads()
-        process = privileges.started(["true"], {}, "/", files, umask=-1, user=user)
-        assert threads() <= before
-        process.wait()
-
-
-def threads() -> set[Path]:
-    return set(Path("/proc/self/task").iterdir())
+    command = [sys.executable, "-c", STARTED_ALONE]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert shown.stdout == "alone\n", shown.stderr
 
 
 async def test_a_limit_so_low_that_nothing_begins_is_a_failure_and_not_tried_for_ever(

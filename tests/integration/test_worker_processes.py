@@ -93,16 +93,16 @@ def forks_and_returns_twice(payload, ctx):
 
 @handler(mode="process")
 def waits(payload, ctx):
-    open(payload + ".begun", "w").close()
     try:
+        open(payload + ".begun", "w").close()
         time.sleep(300)
     finally:
         open(payload, "w").write(f"in order, {ctx.cancel.is_set()}")
 
 @handler(mode="process")
 async def awaits(payload, ctx):
-    open(payload + ".begun", "w").close()
     try:
+        open(payload + ".begun", "w").close()
         await asyncio.sleep(300)
     except asyncio.CancelledError:
         await asyncio.sleep(0.01)

@@ -1,6 +1,6 @@
 """How far an attempt's output was given out."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -72,10 +72,10 @@ class Rows:
     looks: list[tuple[State, int]]
     stored: dict[int, bytes]
 
-    async def get_run(self, _run_id: RunId) -> Any:
+    async def get_runs(self, _run_ids: Sequence[RunId]) -> list[Any]:
         state, token = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
         found = run(1, state=state, token=Token(token))
-        return SimpleNamespace(run=found, namespace="default")
+        return [SimpleNamespace(run=found, namespace="default")]
 
     async def attempts(self, _run_id: RunId) -> list[Any]:
         return [SimpleNamespace(token=Token(token)) for token in sorted(self.stored)]

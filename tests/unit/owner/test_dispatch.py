@@ -395,6 +395,30 @@ async def test_what_is_withdrawn_while_definitions_are_read_is_used_for_no_run(
     assert world.handed() == {1}
 
 
+async def test_a_slot_granted_while_definitions_are_read_isnt_for_who_has_just_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What waits for just that worker goes first; the fresh one was tried by others' slots."""
+    world = World()
+    picky = replace(SHELL, require=(Match("disk", ("ssd",)),))
+    world.definitions.jobs = {run(1).job_id: picky, run(2).job_id: picky}
+    world.attach(worker(1), grant=1)
+    wanted = replace(worker(2), labels={"disk": "ssd"})
+    world.attach(wanted, grant=0)
+    world.board.put_runs([of(1, 1, waited=9)], NOW)
+    await world.settle()
+    read = world.definitions.newest
+
+    async def granted(jobs: Collection[JobId]) -> dict[JobId, Known]:
+        world.grant(wanted, 1)
+        return await read(jobs)
+
+    monkeypatch.setattr(world.definitions, "newest", granted)
+    world.board.put_runs([of(2, 2)], NOW)
+    await world.settle()
+    assert world.handed() == {1}
+
+
 async def test_what_was_handed_to_a_worker_that_left_meanwhile_goes_over_one_hop_or_back() -> None:
     """P4.5"""
     world = World()
