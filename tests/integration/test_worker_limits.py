@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import re
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from support.fake_member import FakeMember
 from support.repository import ROOT
 from support.wait import PATIENCE, wait_until_async
 from support.worker_process import WorkerProcess, cluster
-from workerd import privileges, procs
+from workerd import procs
 
 pytestmark = pytest.mark.skipif(
     controllers.version() == 0, reason="no controllers of memory and processes that may be used"
