@@ -216,6 +216,11 @@ class Result(Value):
         payload = cast("run_pb2.RunResult", self.message).result
         return payload.raw if payload.WhichOneof("kind") == "raw" else payload_value(payload)
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was returned, not even `null`; or what was isn't kept."""
+        return not self.stored and self.value is None and not self.size
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter(Value):

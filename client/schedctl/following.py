@@ -132,7 +132,7 @@ def print_result(result: Result) -> None:
     if isinstance(result.value, bytes):
         sys.stdout.buffer.write(result.value)
         sys.stdout.flush()
-    elif result.size or result.value is not None:
+    elif not result.empty:
         click.echo(json.dumps(result.value, ensure_ascii=False, indent=2))
 
 

@@ -174,7 +174,7 @@ async def redrive_dead_letters(
         raise stored_jobs.taken(made, name="redrive", key=request.idempotency_key)
     if made is None:
         raise FailedPrecondition(
-            "no dead letter is free to be done again",
+            f"no dead letter{_of(choice)} is free to be done again",
             reason="NO_DEAD_LETTERS",
             remedy="see `schedctl dlq groups`, and `schedctl dlq redrives` for what is under way",
         )
@@ -249,6 +249,14 @@ async def _switched(
 
 def _choice(namespace: str, job: str, fingerprint: str, run_ids: tuple[RunId, ...] = ()) -> Choice:
     return Choice(stored_jobs.namespace_of(namespace), job, fingerprint, run_ids)
+
+
+def _of(choice: Choice) -> str:
+    """In words, after what is chosen."""
+    job = f" of job {cut(choice.job)!r}" if choice.job else ""
+    return job + (
+        f" with the fingerprint {cut(choice.fingerprint)!r}" if choice.fingerprint else ""
+    )
 
 
 def _check_all(filtered: str, everything: bool) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import click
 
-from schedclient import Client, DeadlineExceeded, Run
+from schedclient import Client, DeadlineExceeded, Result, Run
 from schedctl import following
 from schedctl.columns import ATTEMPTS, CHILDREN, RUNS, facts, progress
 from schedctl.flags import Group, pass_session
@@ -225,13 +225,21 @@ def attempts(session: Session, run_id: str) -> None:
 @click.argument("run_id")
 @pass_session
 def result(session: Session, run_id: str) -> None:
-    """What a run returned: JSON, or the bytes themselves."""
-    found = session.run(lambda client: client.runs.result(run_id))
+    """What a run returned: JSON, or the bytes themselves. Exits with 1 where a run that didn't
+    succeed returned nothing.
+    """
+
+    async def work(client: Client) -> tuple[Result, Run]:
+        return await client.runs.result(run_id), await client.runs.get(run_id)
+
+    found, of = session.run(work)
     if not session.tabular:
         show_data(session, found.to_json(snake=session.output == "yaml"))
     else:
         following.print_result(found)
-    if found.problem:
+        if found.empty:
+            message(f"it returned nothing: {following.outcome(of)}")
+    if found.problem or (found.empty and not of.succeeded):
         click.get_current_context().exit(following.RUN_FAILED)
 
 
