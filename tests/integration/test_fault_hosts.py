@@ -110,7 +110,7 @@ def test_aborted_connections_end_at_once_and_no_others(network: Network) -> None
 
 
 OWNER = """
-import subprocess, sys, time
+import os, subprocess, sys, time
 sys.path[:0] = sys.argv[1:]
 from faults.world import grounds
 from faults.world.network import Network
@@ -120,6 +120,8 @@ network.lay()
 host = network.add("h1")
 grounds.disk(claimed.work / "disk", 1)
 child = subprocess.Popen([*host.enter(), "sleep", "1000"], start_new_session=True)
+while os.readlink(f"/proc/{child.pid}/ns/net") == os.readlink("/proc/self/ns/net"):
+    time.sleep(0.01)  # it isn't in its host yet, and belongs to nobody
 print(claimed.key, claimed.work, child.pid, flush=True)
 time.sleep(1000)
 """

@@ -1,0 +1,10 @@
+"""What the benchmarks' runs do: nothing, as a handler on the worker's loop."""
+
+from __future__ import annotations
+
+from schedclient import handler
+
+
+@handler
+async def noop(_payload: object) -> None:
+    """Nothing."""

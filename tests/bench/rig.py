@@ -1,0 +1,110 @@
+"""What the benchmarks of a whole cluster share: the cluster, what it spent, and how it is told.
+
+    with bench_cluster(members=1) as cluster:
+        before = spent(cluster)
+        …
+        tell("drain", rate=…, **(spent(cluster) - before).per(runs))
+
+Everything runs on this machine: PostgreSQL with fsync and synchronous_commit on, etcd, members,
+workers and the load. A figure of one run is worth little; ratios within one are worth something.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from schedctl.dev.processes import living_in
+from support.cluster import DevCluster, dev_cluster
+from support.repository import ROOT
+
+TICK: Final = os.sysconf("SC_CLK_TCK")
+HANDLERS: Final = 'workerd.handlers=["bench.noop"]'
+NOOP: Final = {"handler": "noop"}
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Since the cluster's beginning: seconds of the processor by part, bytes of WAL, commits."""
+
+    cpu: Mapping[str, float]
+    wal: int
+    commits: int
+
+    def __sub__(self, earlier: Spent) -> Spent:
+        """What was spent between."""
+        cpu = {part: used - earlier.cpu.get(part, 0.0) for part, used in self.cpu.items()}
+        return Spent(cpu, self.wal - earlier.wal, self.commits - earlier.commits)
+
+    def per(self, runs: int) -> dict[str, Any]:
+        """The same for each of so many runs: microseconds, bytes, commits."""
+        return {
+            "cpu_us_per_run": {part: round(used / runs * 1e6) for part, used in self.cpu.items()},
+            "wal_bytes_per_run": round(self.wal / runs),
+            "commits_per_run": round(self.commits / runs, 4),
+        }
+
+
+@contextmanager
+def bench_cluster(*, members: int, workers: int, slots: int) -> Iterator[DevCluster]:
+    """A cluster of its own, whose workers have the handler `noop`."""
+    path = os.pathsep.join(filter(None, (str(ROOT / "tests"), os.environ.get("PYTHONPATH"))))
+    with dev_cluster(
+        members=members,
+        workers=workers,
+        slots=slots,
+        overrides=[HANDLERS],
+        env={"PYTHONPATH": path},
+    ) as cluster:
+        yield cluster
+
+
+def spent(cluster: DevCluster) -> Spent:
+    """As it stands now. PostgreSQL's figure is of the processes that live now, and of those that
+    its postmaster has seen end.
+    """
+    record = cluster.record
+    parts = {part["name"]: [part["pid"]] for part in (*record["members"], *record["workers"])}
+    parts["etcd"] = [record["etcd"][0]["pid"]]
+    parts["postgres"] = [one.pid for one in living_in(cluster.directory / "postgres")]
+    [(wal, commits)] = cluster.sql(
+        "SELECT pg_current_wal_lsn() - '0/0'::pg_lsn,"
+        " (SELECT sum(xact_commit) FROM pg_stat_database)"
+    )
+    cpu = {name: sum(map(_processor, pids)) for name, pids in parts.items()}
+    return Spent(cpu, int(wal), int(commits))
+
+
+def tell(name: str, **figures: Any) -> None:
+    """One line of JSON, with what it ran on."""
+    machine = {"cores": os.cpu_count(), "python": platform.python_version()}
+    print(json.dumps({"bench": name, **figures, **machine}), flush=True)
+
+
+def note(text: str) -> None:
+    """For whoever waits."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def quantiles(values: list[float]) -> dict[str, float]:
+    """Of seconds, in milliseconds: p50, p99, p99.9 and the greatest."""
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    places = {"p50": 0.5, "p99": 0.99, "p999": 0.999, "max": 1.0}
+    return {name: round(ordered[round(last * at)] * 1e3, 1) for name, at in places.items()}
+
+
+def _processor(pid: int) -> float:
+    """Seconds of a process and of its children that have ended; 0 when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return sum(map(int, fields[11:15])) / TICK
