@@ -15,6 +15,8 @@ NAME    ?=
 ROW     ?=
 # bash would take it from the environment for its own clock
 unexport SECONDS
+# tests start thousands of processes: each would compile all that it imports, for seconds
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -54,6 +56,7 @@ acceptance-full: ## what .ci/run shows shortened, at full figures, each after th
 	$(MAKE) test faults-all
 	OUTPUT_MIB=10240 $(MAKE) test TESTS=tests/integration/test_worker_shell.py ARGS="-k first_and_last --timeout=1500"
 	AGEING_RUNS=1000 $(MAKE) test TESTS=tests/acceptance/test_ageing.py JOBS=0
+	CHAIN_CYCLES=200 $(MAKE) test TESTS=tests/acceptance/test_chains.py JOBS=0 ARGS="--timeout=1200"
 	POOL_RUNS=500 $(MAKE) test TESTS=tests/acceptance/test_pools.py JOBS=0 ARGS="--timeout=900"
 	REDRIVE_LETTERS=10000 $(MAKE) test TESTS=tests/acceptance/test_redrives.py JOBS=0 ARGS="--timeout=1800"
 	OUTAGE_JOBS=10000 $(MAKE) faults-all ARGS="-k outage_of_ten_minutes"

@@ -4,6 +4,9 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,10 +16,10 @@ NEEDS = "schedd needs its extra: pip install 'schedd[server]' (missing: {module}
 def main() -> int:
     """Run what the command line says; the process's exit code."""
     try:
-        from schedd import app
+        ended = _begin(sys.argv[1:])
     except ModuleNotFoundError as error:
         return _missing(error)
-    return _run(app, sys.argv[1:])
+    return ended if isinstance(ended, int) else ended()
 
 
 def _missing(error: ModuleNotFoundError) -> int:
@@ -27,15 +30,15 @@ def _missing(error: ModuleNotFoundError) -> int:
     return 2
 
 
-def _run(app: object, argv: list[str]) -> int:
+def _begin(argv: list[str]) -> int | Callable[[], int]:
+    """An exit code, or the daemon to run. Its parts are loaded for that alone: help and checks come
+    at once.
+    """
+    options = _parser().parse_args(argv)
     from schedd import config as settings
-    from schedd.app import Daemon, migrate, recover
     from schedkit import config, failpoints, logs
     from schedkit.errors import ScheddError
-    from schedkit.service import run_daemon
 
-    del app
-    options = _parser().parse_args(argv)
     file = options.config or (settings.DEFAULT_FILE if settings.DEFAULT_FILE.exists() else None)
     flags = {
         key: value
@@ -52,10 +55,15 @@ def _run(app: object, argv: list[str]) -> int:
             foreign=config.JOB_VARIABLES | {failpoints.VARIABLE},
         )
         found.check()
+        if not options.check_config or os.environ.get(failpoints.VARIABLE):
+            import_module("schedd.app")  # with it all the places that may be named
         failpoints.check(lambda name: not name.startswith("worker."))
         if options.check_config:
             print(json.dumps(config.masked(found), indent=2, default=str))
             return 0
+        from schedd.app import Daemon, migrate, recover
+        from schedkit.service import run_daemon
+
         logs.configure(found.log_level, found.log_format, "schedd")
         if options.command == "migrate":
             print(f"schema: {migrate(found)}")
@@ -66,7 +74,7 @@ def _run(app: object, argv: list[str]) -> int:
     except ScheddError as error:
         sys.stderr.write(f"schedd: {error}\n")
         return 2
-    return run_daemon(Daemon(found).run)
+    return partial(run_daemon, Daemon(found).run)
 
 
 def _parser() -> argparse.ArgumentParser:

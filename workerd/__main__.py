@@ -37,7 +37,6 @@ def _run(given: argparse.Namespace) -> int:
     # A job as another user is started by a real fork (others by vfork). gRPC's own handlers would
     # then run in the child, between fork and exec, and crash it now and then.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-    from workerd.app import serve
     from workerd.config import Config
 
     flags = {name: getattr(given, name) for name in _FLAGS}
@@ -58,6 +57,8 @@ def _run(given: argparse.Namespace) -> int:
         for key, value in settings.masked(config).items():
             sys.stdout.write(f"{key} = {value}\n")
         return OK
+    from workerd.app import serve  # not for a check, which comes at once
+
     logs.configure(config.log_level, config.log_format, "workerd")
     try:
         failpoints.check(lambda name: name.startswith("worker."))

@@ -35,7 +35,6 @@ from schedd.result_objects import StoredObjects
 from schedd.rpc.attach import Terms
 from schedd.rpc.crowds import Crowds, most_of_one
 from schedd.rpc.server import make_server, served
-from schedd.store import migrate as schema
 from schedd.store.database import Database
 from schedd.store.postgres import PostgresStore
 from schedd.web import app as web
@@ -57,7 +56,9 @@ GRACE: Final = 0.5
 
 def migrate(config: Config) -> str:
     """Bring the database to this version's schema; gives its revision."""
-    return schema.upgrade(config.postgres.dsn)
+    from schedd.store.migrate import upgrade  # it takes its time, and daemons don't need it
+
+    return upgrade(config.postgres.dsn)
 
 
 class Daemon:

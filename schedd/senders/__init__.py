@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from schedd.config import Smtp
 from schedd.core.notifications import Notice, Notification, Way
 from schedd.senders import command
 from schedd.senders.mail import Mail
-from schedd.senders.webhook import Webhook
+
+if TYPE_CHECKING:
+    from schedd.senders.webhook import Webhook
 
 LIMIT = 30.0
 """Seconds that one try may take, whatever it waits for."""
@@ -38,7 +41,9 @@ class Senders:
         smtp: Smtp,
         cluster_id: str,
     ) -> None:
-        self._webhook = Webhook(signing_key, allow_loopback=allow_loopback)
+        self._signing_key = signing_key
+        self._allow_loopback = allow_loopback
+        self._opened: Webhook | None = None
         self._commands = commands
         self._mail = Mail(smtp, cluster_id)
 
@@ -54,13 +59,31 @@ class Senders:
     async def _send(self, notification: Notification, notice: Notice) -> str:
         match notification.way:
             case Way.WEBHOOK:
-                return await self._webhook.send(notification, notice.webhook)
+                return await (await self._webhook()).send(notification, notice.webhook)
             case Way.COMMAND:
                 return await command.run(notification, notice.command, self._commands)
             case Way.EMAIL:
                 return await self._mail.send(notification, notice.email)
 
+    async def _webhook(self) -> Webhook:
+        """Made for the first one, beside the loop: to load its HTTP client would take each start of
+        a member long, and many a cluster tells nobody that way.
+        """
+        if self._opened is not None:
+            return self._opened
+        kind = await asyncio.to_thread(_loaded)
+        if self._opened is None:
+            self._opened = kind(self._signing_key, allow_loopback=self._allow_loopback)
+        return self._opened
+
     async def close(self) -> None:
         """Let go of what is open."""
-        await self._webhook.close()
+        if self._opened is not None:
+            await self._opened.close()
         self._mail.close()
+
+
+def _loaded() -> type[Webhook]:
+    from schedd.senders.webhook import Webhook
+
+    return Webhook

@@ -10,12 +10,12 @@ from sqlalchemy import Connection
 
 from schedd.core.checkup.facts import DatabaseFacts, Replica, TableFacts
 from schedd.core.ids import Timeline
-from schedd.store import migrate, partitions
+from schedd.store import partitions, revisions
 from schedd.store.servers import TIMELINE
 from schedkit.clock import boottime
 
 SETTINGS = (
-    *migrate.TIMEOUTS,
+    *revisions.TIMEOUTS,
     "fsync",
     "full_page_writes",
     "synchronous_commit",
@@ -68,7 +68,7 @@ def look(connection: Connection) -> DatabaseFacts:
     in_recovery, timeline, connections, age = connection.exec_driver_sql(ROLE).one()
     took = (boottime() - began) / (len(SETTINGS) + 1)
     oldest, held_back = connection.exec_driver_sql(OLDEST).one()
-    schema = migrate.look(connection)
+    schema = revisions.look(connection)
     replicas = () if in_recovery else connection.exec_driver_sql(REPLICAS).all()
     return DatabaseFacts(
         version=int(settings["server_version_num"]),
@@ -84,7 +84,7 @@ def look(connection: Connection) -> DatabaseFacts:
         tables=tuple(TableFacts(*row) for row in connection.exec_driver_sql(TABLES)),
         age=age,
         schema=schema.revision or "none",
-        wanted_schema=migrate.head(),
+        wanted_schema=revisions.head(),
         schema_admits=schema.admits(),
         missing_days=len(partitions.missing_days(connection, 1)),
         took=took,

@@ -1,12 +1,10 @@
-"""The schema: made and changed by `schedd migrate`, checked at each start.
+"""The schema: made and changed by `schedd migrate`, looked at by each start (`revisions`).
 
 Alembic runs the steps of `migrations/` in one transaction, under a lock that a second `migrate`
 waits for.
 
 Invariants
-- A daemon starts on the schema that it was written for, and on a newer one that says itself that it
-  may: `compatible_from` is the oldest revision whose code works on it. Each step names it.
-- Whether that holds is told by knowing that revision, never by comparing names of revisions.
+- Each step names the oldest revision whose code works on what it makes.
 - Members go on meanwhile: a step that has to wait holds them up for `HOLDS_UP` a table at most.
 - Nothing goes back: `migrate` of an older schedd leaves a newer schema as it is.
 """
@@ -15,14 +13,11 @@ from __future__ import annotations
 
 import logging
 from contextlib import nullcontext
-from dataclasses import dataclass
-from pathlib import Path
 from time import sleep
 from typing import Any
 
 from alembic import command
 from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
 from alembic.script import Script, ScriptDirectory
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
@@ -30,7 +25,8 @@ from sqlalchemy.pool import NullPool
 
 from schedd.store import partitions
 from schedd.store.database import CONNECTION, url_of
-from schedd.store.errors import SchemaMismatch, judge, sqlstate
+from schedd.store.errors import judge, sqlstate
+from schedd.store.revisions import MIGRATIONS, admitted, look
 from schedd.store.servers import Servers
 
 log = logging.getLogger(__name__)
@@ -47,33 +43,7 @@ TRIES, PAUSE = 20, 0.5
 IN_THE_WAY = ("55P03", "40P01")
 """Somebody has the table; somebody waits for us as we for him."""
 
-SAYS = "SELECT to_regclass('schema_compatibility') IS NOT NULL"
-
-PROMISED = "SELECT compatible_from FROM schema_compatibility"
-
 PROMISE = "UPDATE schema_compatibility SET compatible_from = %s"
-
-TIMEOUTS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The schema of a database.
-
-    `revision`: None if it has none yet. `compatible_from`: the oldest revision whose code works on
-    it; None if it doesn't say.
-    """
-
-    revision: str | None
-    compatible_from: str | None
-
-    def newer(self) -> bool:
-        """Whether it was made by a schedd newer than this one."""
-        return self.revision is not None and self.revision not in _known()
-
-    def admits(self) -> bool:
-        """Whether it is newer, and says that this schedd may work on it."""
-        return self.newer() and self.compatible_from in _known()
 
 
 def upgrade(dsn: str) -> str:
@@ -119,19 +89,12 @@ def _upgrade(engine: Engine) -> str:
         connection.exec_driver_sql("SET LOCAL lock_timeout = '10s'")
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{HOLDS_UP}'")
-        if not _admitted(look(connection)):
+        if not admitted(look(connection)):
             command.upgrade(_config(connection), "head")
             connection.exec_driver_sql(PROMISE, (compatible_from(),))
         for day in partitions.missing_days(connection, partitions.DAYS_AHEAD):
             partitions.make_day(connection, day)
         revision = look(connection).revision
-    assert revision is not None
-    return revision
-
-
-def head() -> str:
-    """The newest revision that this schedd knows."""
-    revision = _script().get_current_head()
     assert revision is not None
     return revision
 
@@ -148,73 +111,12 @@ def compatible_from() -> str:
     return named
 
 
-def look(connection: Connection) -> Found:
-    """What schema this database has."""
-    revision = MigrationContext.configure(connection).get_current_revision()
-    says = connection.exec_driver_sql(SAYS).scalar_one()
-    promised = connection.exec_driver_sql(PROMISED).scalar() if says else None
-    return Found(revision, promised)
-
-
-def check_schema(connection: Connection) -> None:
-    """Raise `SchemaMismatch` unless this schedd may work on the schema."""
-    found = look(connection)
-    if found.revision == head() or _admitted(found):
-        return
-    if found.revision is None:
-        raise SchemaMismatch("The database has no schema yet. Run `schedd migrate`.")
-    raise SchemaMismatch(
-        f"The schema is too old: revision {found.revision}, this schedd needs {head()}."
-        " Run `schedd migrate`."
-    )
-
-
-def check_timeouts(connection: Connection) -> list[str]:
-    """Names of the timeouts that the role lacks; each is told in the log with its remedy."""
-    unset = [
-        name
-        for name in TIMEOUTS
-        if connection.exec_driver_sql(f"SHOW {name}").scalar_one() in {"0", ""}
-    ]
-    if unset:
-        log.warning(
-            "the database role has no %s: a stalled session can hold others up."
-            " Set them with ALTER ROLE … SET (3s, 2s, 2s)",
-            ", ".join(unset),
-        )
-    return unset
-
-
-def _admitted(found: Found) -> bool:
-    """Whether there is a newer schema that admits this schedd. Raises `SchemaMismatch` if there is
-    one that doesn't.
-    """
-    if not found.newer():
-        return False
-    if not found.admits():
-        raise SchemaMismatch(
-            f"The schema is too new: revision {found.revision}, this schedd knows up to {head()}."
-            " Upgrade schedd, or point it at another database."
-        )
-    log.info(
-        "the schema is newer than this schedd (revision %s, not %s), and admits it (from %s on)",
-        found.revision,
-        head(),
-        found.compatible_from,
-    )
-    return True
-
-
-def _known() -> set[str]:
-    return {step.revision for step in steps()}
-
-
 def _script() -> ScriptDirectory:
     return ScriptDirectory.from_config(_config(None))
 
 
 def _config(connection: Connection | None) -> Config:
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.set_main_option("script_location", str(MIGRATIONS))
     config.attributes["connection"] = connection
     return config

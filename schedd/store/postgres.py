@@ -30,11 +30,11 @@ from schedd.store import (
     idempotency,
     lineage,
     membership,
-    migrate,
     partitions,
     pooling,
     reported,
     results,
+    revisions,
     workers,
 )
 from schedd.store.backfill_store import PostgresBackfillStore
@@ -274,8 +274,8 @@ class PostgresStore:
 
         Raises `SchemaMismatch`, or `Unavailable` when the database is away.
         """
-        await self.database.call(migrate.check_schema)
-        await self.database.call(migrate.check_timeouts)
+        await self.database.call(revisions.check_schema)
+        await self.database.call(revisions.check_timeouts)
 
     async def look(self) -> DatabaseFacts:
         """What a checkup wants to know of the database."""

@@ -6,6 +6,7 @@ AGEING_RUNS=1000 make test TESTS=tests/acceptance/test_ageing.py: LOW ones, a th
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,7 @@ from schedclient import Run, SyncClient
 from schedd.core.ready_queue import CLASS_STEP
 from support.cluster import DevCluster
 from support.probe import Probe, Start
-from support.wait import wait_until
+from support.wait import PATIENCE, wait_until
 from support.worker_process import WorkerProcess
 
 FULL = int(os.environ.get("AGEING_RUNS", "0"))
@@ -101,14 +102,22 @@ def one(client: SyncClient, priority: str, probe: Probe) -> Submitted:
 
 @contextmanager
 def one_slot(cluster: DevCluster, home: Path) -> Iterator[None]:
-    """A worker that takes one run at a time, and none but these."""
+    """A worker that takes one run at a time, and none but these, attached to all members: the one
+    that it reaches first would have its first slot.
+    """
     worker = WorkerProcess(home, cluster.endpoints, name="one-slot", slots="1")
     worker.config = '[labels]\ntest = "ageing"\n'
     worker.start()
     try:
+        wait_until(lambda: attachments(worker) == len(cluster.endpoints), PATIENCE, "its streams")
         yield
     finally:
         worker.kill()
+
+
+def attachments(worker: WorkerProcess) -> int:
+    """To how many members it has had a stream."""
+    return len(set(re.findall(r"attached to member (\S+)", worker.log.read_text())))
 
 
 @pytest.mark.timeout(2 * BOUND + COUNT + 120)

@@ -6,7 +6,7 @@ import asyncio
 
 from sqlalchemy import Connection
 
-from schedd.store import migrate
+from schedd.store import revisions
 from support.store import World
 
 
@@ -14,7 +14,7 @@ async def test_a_database_as_schedd_migrate_leaves_it_is_read_whole(world: World
     me = await world.member()
     found = await me.store.look()
     assert found.version >= 140000
-    assert (found.schema, found.wanted_schema) == (migrate.head(), migrate.head())
+    assert (found.schema, found.wanted_schema) == (revisions.head(), revisions.head())
     assert found.timeline == me.timeline
     assert not found.in_recovery
     assert found.connections > 0

@@ -13,7 +13,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, create_engine
 
 from schedd.core.records import Idempotency
-from schedd.store import migrate, partitions
+from schedd.store import migrate, partitions, revisions
 from schedd.store.database import url_of
 from schedd.store.errors import SchemaMismatch
 from schedd.store.schema import metadata
@@ -57,7 +57,7 @@ async def test_migrating_again_changes_nothing(world: World, dsn: str) -> None:
     await world.member(take=False)
     await world.job()
 
-    assert migrate.upgrade(dsn) == migrate.head()
+    assert migrate.upgrade(dsn) == revisions.head()
     assert await world.sql("SELECT count(*) FROM jobs") == [(1,)]
 
 
@@ -100,7 +100,7 @@ async def test_a_newer_schema_that_does_not_admit_this_schedd_is_refused(
         migrate.upgrade(dsn)
 
 
-@pytest.mark.parametrize("since", ["0004", migrate.head()])
+@pytest.mark.parametrize("since", ["0004", revisions.head()])
 async def test_a_newer_schema_that_admits_this_schedd_is_worked_on_and_left_as_it_is(
     world: World, dsn: str, since: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -110,7 +110,7 @@ async def test_a_newer_schema_that_admits_this_schedd_is_worked_on_and_left_as_i
 
     with caplog.at_level(logging.INFO):
         await me.store.check()
-    assert f"newer than this schedd (revision 9999, not {migrate.head()})" in caplog.text
+    assert f"newer than this schedd (revision 9999, not {revisions.head()})" in caplog.text
     assert migrate.upgrade(dsn) == "9999"
     assert await world.sql("SELECT compatible_from FROM schema_compatibility") == [(since,)]
     facts = await me.store.look()
@@ -138,7 +138,7 @@ async def test_timeouts_that_the_role_lacks_are_warned_of(
 
     def without(connection: Connection) -> list[str]:
         connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
-        return migrate.check_timeouts(connection)
+        return revisions.check_timeouts(connection)
 
     with caplog.at_level(logging.WARNING):
         assert await me.store.database.call(without) == ["lock_timeout"]
@@ -210,7 +210,7 @@ async def test_two_migrations_at_once_are_one(server: ScratchServer) -> None:
 
     heads = await asyncio.gather(*(asyncio.to_thread(migrate.upgrade, dsn) for _ in range(3)))
 
-    assert set(heads) == {migrate.head()}
+    assert set(heads) == {revisions.head()}
 
 
 async def test_a_migration_that_waits_for_a_table_holds_nobody_up(world: World, dsn: str) -> None:
@@ -228,7 +228,7 @@ async def test_a_migration_that_waits_for_a_table_holds_nobody_up(world: World, 
 
         assert time.monotonic() - began < 2.0
         assert not migrating.done()
-    assert await migrating == migrate.head()
+    assert await migrating == revisions.head()
     assert await world.sql(f"SELECT count(*) FROM {last}") == [(0,)]
     engine.dispose()
 

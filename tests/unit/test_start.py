@@ -1,0 +1,19 @@
+"""What a member loads when it starts: nothing that it may never need, for that takes long."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+SEEN = """
+import json, sys
+import schedd.app
+heavy = ("alembic", "aiohttp", "mako", "pygments")
+print(json.dumps([name for name in heavy if name in sys.modules]))
+"""
+
+
+def test_a_member_loads_neither_the_tool_that_changes_schemas_nor_a_client_of_http() -> None:
+    ended = subprocess.run([sys.executable, "-c", SEEN], capture_output=True, text=True, check=True)
+    assert json.loads(ended.stdout) == []
