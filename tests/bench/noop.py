@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from schedclient import handler
+from schedclient import Context, handler
 
 
 @handler
-async def noop(_payload: object) -> None:
+async def noop(_payload: object, _ctx: Context) -> None:
     """Nothing."""
