@@ -218,7 +218,7 @@ class Result(Value):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was returned, not even `null`; or what was isn't kept."""
+        """Whether nothing was returned, not even `null`."""
         return not self.stored and self.value is None and not self.size
 
 

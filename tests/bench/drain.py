@@ -7,13 +7,12 @@ executed, and its result accepted: nothing is taken out of it. JSON, a line.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 import time
 from collections.abc import Sequence
 
-from bench.rig import NOOP, bench_cluster, note, quantiles, spent, tell
+from bench.rig import NOOP, bench_cluster, ended, note, parser, quantiles, sizes, spent, tell
 from schedclient import Client
 from support.cluster import DevCluster
 
@@ -23,13 +22,10 @@ PATIENCE = 600.0
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, print."""
-    parser = argparse.ArgumentParser(prog="python -m bench.drain", description=__doc__)
-    parser.add_argument("--runs", type=int, default=20_000)
-    parser.add_argument("--members", type=int, default=1)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--slots", type=int, default=1_000, help="of each worker")
-    options = parser.parse_args(arguments)
-    with bench_cluster(members=options.members, workers=0, slots=options.slots) as cluster:
+    asked = parser("bench.drain", __doc__)
+    asked.add_argument("--runs", type=int, default=20_000)
+    options = asked.parse_args(arguments)
+    with bench_cluster(**sizes(options) | {"workers": 0}) as cluster:
         began = time.monotonic()
         asyncio.run(_submit(cluster, options.runs))
         submitted = options.runs / (time.monotonic() - began)
@@ -52,9 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     tell(
         "drain",
         runs=options.runs,
-        members=options.members,
-        workers=options.workers,
-        slots=options.slots,
+        **sizes(options),
         rate=round(options.runs / took),
         seconds=round(took, 2),
         succeeded=done,
@@ -77,14 +71,12 @@ async def _submit(cluster: DevCluster, count: int) -> None:
 
 
 def _wait(cluster: DevCluster, count: int) -> None:
-    """Until none is left. Looked at seldom, for the look costs too."""
+    """Until none is left."""
     until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        [(ended,)] = cluster.sql("SELECT count(*) FROM runs WHERE state = 'SUCCEEDED'")
-        if ended >= count:
-            return
+    while (done := ended(cluster)) < count:
+        if time.monotonic() > until:
+            raise TimeoutError(f"{done:,} of {count:,} runs ended within {PATIENCE:g} s")
         time.sleep(0.5)
-    raise TimeoutError(f"{ended:,} of {count:,} runs ended within {PATIENCE:g} s")
 
 
 if __name__ == "__main__":

@@ -6,14 +6,13 @@ worker's clock, less the instant itself. JSON, a line.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
-from bench.rig import NOOP, bench_cluster, note, quantiles, spent, tell
+from bench.rig import NOOP, bench_cluster, ended, note, parser, quantiles, sizes, spent, tell
 from schedclient import ApiError, Client
 from support.cluster import DevCluster
 
@@ -25,15 +24,11 @@ PATIENCE = 300.0
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, print."""
-    parser = argparse.ArgumentParser(prog="python -m bench.herd", description=__doc__)
-    parser.add_argument("--jobs", type=int, default=10_000)
-    parser.add_argument("--members", type=int, default=1)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--slots", type=int, default=1_000, help="of each worker")
-    parser.add_argument("--creates", type=int, default=250, help="a second that are counted on")
-    options = parser.parse_args(arguments)
-    sizes = {name: getattr(options, name) for name in ("members", "workers", "slots")}
-    with bench_cluster(**sizes) as cluster:
+    asked = parser("bench.herd", __doc__)
+    asked.add_argument("--jobs", type=int, default=10_000)
+    asked.add_argument("--creates", type=int, default=100, help="a second that are counted on")
+    options = asked.parse_args(arguments)
+    with bench_cluster(**sizes(options)) as cluster:
         wait = timedelta(seconds=options.jobs / options.creates + 10)
         due = (datetime.now(UTC) + wait).replace(microsecond=0)
         began = time.monotonic()
@@ -56,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     tell(
         "herd",
         jobs=options.jobs,
-        **sizes,
+        **sizes(options),
         succeeded=done,
         doubled=len(rows) - options.jobs,
         assigned_again=sum(row[3] for row in rows) - len(rows),
@@ -85,13 +80,11 @@ async def _create(cluster: DevCluster, count: int, due: datetime) -> None:
 
 def _wait(cluster: DevCluster, count: int, due: datetime) -> None:
     until = due + timedelta(seconds=PATIENCE)
-    ended = 0
-    while datetime.now(UTC) < until:
-        [(ended,)] = cluster.sql("SELECT count(*) FROM runs WHERE state = 'SUCCEEDED'")
-        if ended >= count:
+    while (done := ended(cluster)) < count:
+        if datetime.now(UTC) > until:
+            note(f"{done:,} of {count:,} runs ended within {PATIENCE:g} s")
             return
         time.sleep(1.0)
-    note(f"{ended:,} of {count:,} runs ended within {PATIENCE:g} s")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ workers and the load. A figure of one run is worth little; ratios within one are
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -64,6 +65,26 @@ def bench_cluster(*, members: int, workers: int, slots: int) -> Iterator[DevClus
         env={"PYTHONPATH": path},
     ) as cluster:
         yield cluster
+
+
+def parser(module: str, told: str | None) -> argparse.ArgumentParser:
+    """With how large the cluster is: see `sizes`."""
+    made = argparse.ArgumentParser(prog=f"python -m {module}", description=told)
+    made.add_argument("--members", type=int, default=1)
+    made.add_argument("--workers", type=int, default=1)
+    made.add_argument("--slots", type=int, default=1_000, help="of each worker")
+    return made
+
+
+def sizes(options: argparse.Namespace) -> dict[str, int]:
+    """Of the cluster, as they were given."""
+    return {name: getattr(options, name) for name in ("members", "workers", "slots")}
+
+
+def ended(cluster: DevCluster) -> int:
+    """How many runs have succeeded. Asked seldom, for the look costs too."""
+    [(count,)] = cluster.sql("SELECT count(*) FROM runs WHERE state = 'SUCCEEDED'")
+    return int(count)
 
 
 def spent(cluster: DevCluster) -> Spent:

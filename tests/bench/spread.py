@@ -10,7 +10,6 @@ itself, of every instant of the seconds that are measured, whether or not it sta
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import sys
@@ -21,7 +20,7 @@ from io import TextIOBase
 from pathlib import Path
 from uuid import UUID
 
-from bench.rig import NOOP, bench_cluster, note, quantiles, spent, tell
+from bench.rig import NOOP, bench_cluster, note, parser, quantiles, sizes, spent, tell
 from schedclient import Client
 from schedctl.dev import postgres
 from schedd.core.ids import JobId
@@ -54,16 +53,12 @@ WHERE r.scheduled_at >= %s AND r.scheduled_at < %s
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, print."""
-    parser = argparse.ArgumentParser(prog="python -m bench.spread", description=__doc__)
-    parser.add_argument("--idle", type=int, default=10_000)
-    parser.add_argument("--hot", type=int, default=100_000, help="jobs of one run a minute")
-    parser.add_argument("--seconds", type=int, default=60, help="that are measured")
-    parser.add_argument("--members", type=int, default=1)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--slots", type=int, default=1_000, help="of each worker")
-    options = parser.parse_args(arguments)
-    sizes = {name: getattr(options, name) for name in ("members", "workers", "slots")}
-    with bench_cluster(**sizes) as cluster:
+    asked = parser("bench.spread", __doc__)
+    asked.add_argument("--idle", type=int, default=10_000)
+    asked.add_argument("--hot", type=int, default=100_000, help="jobs of one run a minute")
+    asked.add_argument("--seconds", type=int, default=60, help="that are measured")
+    options = asked.parse_args(arguments)
+    with bench_cluster(**sizes(options)) as cluster:
         asyncio.run(_templates(cluster))
         began = time.monotonic()
         _copy(cluster, options.hot, options.idle)
@@ -85,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
         idle=options.idle,
         hot=options.hot,
         seconds=options.seconds,
-        **sizes,
+        **sizes(options),
         rate=round(options.hot / 60, 1),
         instants=len(rows),
         expected=expected,
