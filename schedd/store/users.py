@@ -21,9 +21,21 @@ from schedd.core.records import (
     StoredDefinition,
     TimerEdit,
 )
-from schedd.store import audit, counting, dispatch, jobs, ledger, pausing, runs, unstarted
+from schedd.store import (
+    audit,
+    counting,
+    dispatch,
+    jobs,
+    ledger,
+    pausing,
+    runs,
+    submitting,
+    unstarted,
+)
 from schedd.store.database import Database
 from schedd.store.gathered import Gathered
+from schedd.store.submitting import Submit
+from schedd.store.together import Together
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +44,17 @@ class PostgresUserStore:
 
     database: Database
     gathered: Gathered = field(init=False)
+    together: Together[Submit, RunRecord | Conflict | None] = field(init=False)
 
     def __post_init__(self) -> None:
         def fetch(run_ids: Sequence[RunId]) -> Awaitable[list[RunRecord]]:
             return self.database.call(lambda c: runs.get_runs(c, run_ids))
 
+        def submit_all(wanted: Sequence[Submit]) -> Awaitable[dict[int, RunRecord]]:
+            return self.database.call(lambda c: submitting.submit_all(c, wanted))
+
         object.__setattr__(self, "gathered", Gathered(fetch))
+        object.__setattr__(self, "together", Together(submit_all, self._submit, lambda s: s.size))
 
     async def create_job(
         self,
@@ -121,10 +138,12 @@ class PostgresUserStore:
         audit: AuditEntry,
         priority: Priority,
     ) -> RunRecord | Conflict | None:
-        """Store one-time work."""
-        return await self.database.call(
-            lambda c: runs.submit_run(c, record, run, idempotency, audit, priority)
-        )
+        """Store one-time work; with that of others who ask meanwhile, where it stands alone."""
+        submit = Submit(record, run, idempotency, audit, priority)
+        return await (self.together.ask if submit.plain else self._submit)(submit)
+
+    async def _submit(self, submit: Submit) -> RunRecord | Conflict | None:
+        return await self.database.call(lambda c: submitting.submit(c, submit))
 
     async def insert_run(
         self,

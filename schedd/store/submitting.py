@@ -1,0 +1,138 @@
+"""One-time work of many callers, stored by one statement: keys, jobs, timers, runs, live rows.
+
+Invariants
+- What this statement wrote is what `runs.submit_run` writes for each by itself.
+- A call whose key stands already, or comes twice in one batch, isn't written here: which answer it
+  gets is for `runs.submit_run` to say. Keys are taken in one order, so that no two batches wait for
+  each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection
+
+from schedd.core.model import AuditEntry, NewRun, Priority
+from schedd.core.records import Idempotency, JobRecord, RunRecord
+from schedd.store import arrays, audit, runs
+from schedd.store.idempotency import LIFE
+
+SUBMIT: Final = """
+WITH b AS MATERIALIZED (
+    SELECT * FROM unnest(%(places)s::int[], %(keyspaces)s::text[], %(calls)s::text[],
+        %(keys)s::text[], %(digests)s::bytea[], %(namespaces)s::text[], %(jobs)s::uuid[],
+        %(names)s::text[], %(shards)s::int[], %(generations)s::int[], %(specs)s::bytea[],
+        %(created)s::timestamptz[], %(actors)s::text[], %(retentions)s::float8[],
+        %(runs)s::uuid[], %(scheduled)s::timestamptz[], %(due)s::timestamptz[],
+        %(priorities)s::int[])
+      AS b(place, keyspace, call, key, digest, namespace, job_id, name, shard, generation, spec,
+        created_at, actor, retention, run_id, scheduled_at, due_at, priority)
+), taken AS (
+    INSERT INTO idempotency_keys AS k (namespace, call, key, digest, made, created_at)
+    SELECT keyspace, call, key, digest, run_id, clock_timestamp() FROM b WHERE key IS NOT NULL
+    ORDER BY keyspace, call, key
+    ON CONFLICT (namespace, call, key) DO UPDATE
+      SET digest = EXCLUDED.digest, made = EXCLUDED.made, created_at = EXCLUDED.created_at
+      WHERE k.created_at < clock_timestamp() - %(life)s * interval '1 s'
+    RETURNING made
+), fresh AS MATERIALIZED (
+    SELECT * FROM b WHERE key IS NULL OR run_id IN (SELECT made FROM taken)
+), stored AS (
+    INSERT INTO jobs (job_id, namespace, name, shard, generation, spec, ephemeral, created_at,
+        created_by, updated_at, pause_note, paused_by, retention)
+    SELECT job_id, namespace, name, shard, generation, spec, true, created_at, actor, created_at,
+        '', '', justify_hours(retention * interval '1 s') FROM fresh
+), timed AS (
+    INSERT INTO timers (job_id, shard, generation, paused, fired)
+    SELECT job_id, shard, generation, false, 0 FROM fresh
+), made AS (
+    INSERT INTO runs (scheduled_at, run_id, job_id, due_at, shard, priority, count, trigger, state,
+        ready_at, generation)
+    SELECT scheduled_at, run_id, job_id, due_at, shard, priority, 1, 'SUBMIT', 'PENDING', due_at,
+        generation FROM fresh
+), waiting AS (
+    INSERT INTO live (shard, job_id, run_id, scheduled_at)
+    SELECT shard, job_id, run_id, scheduled_at FROM fresh
+)
+SELECT place FROM fresh
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """What a call asks to be stored."""
+
+    record: JobRecord
+    run: NewRun
+    key: Idempotency | None
+    entry: AuditEntry
+    priority: Priority
+
+    @property
+    def plain(self) -> bool:
+        """Whether it depends on nothing that is stored but its key: no pool, no calendar."""
+        new = self.record.definition
+        return not (new.pool or new.calendars or new.after)
+
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+        return 500 + len(self.record.definition.spec)
+
+
+def submit(connection: Connection, submit: Submit) -> RunRecord | None:
+    """One by itself."""
+    return runs.submit_run(
+        connection, submit.record, submit.run, submit.key, submit.entry, submit.priority
+    )
+
+
+def submit_all(connection: Connection, submits: Sequence[Submit]) -> dict[int, RunRecord]:
+    """The records by their places; those that aren't there are to be judged one by one."""
+    chosen = _first_of_each_key(submits)
+    rows = connection.exec_driver_sql(SUBMIT, _columns(submits, chosen))
+    stored = {submits[place].run.key.run_id: place for place in sorted(rows.scalars())}
+    audit.write_all(connection, [submits[place].entry for place in stored.values()])
+    return {stored[each.run.key.run_id]: each for each in runs.get_runs(connection, [*stored])}
+
+
+def _first_of_each_key(submits: Sequence[Submit]) -> list[int]:
+    """Their places."""
+    chosen: dict[object, int] = {}
+    for place, each in enumerate(submits):
+        key = each.key
+        told = key and (key.namespace, arrays.clean(key.call), arrays.clean(key.key))
+        chosen.setdefault(told or place, place)
+    return list(chosen.values())
+
+
+def _columns(submits: Sequence[Submit], places: Sequence[int]) -> dict[str, object]:
+    chosen = [submits[place] for place in places]
+    new = [each.record.definition for each in chosen]
+    keys = [each.key for each in chosen]
+    return {
+        "places": arrays.numbers(places),
+        "keyspaces": arrays.texts(key.namespace if key else None for key in keys),
+        "calls": arrays.texts(key.call if key else None for key in keys),
+        "keys": arrays.texts(key.key if key else None for key in keys),
+        "digests": arrays.blobs(key.digest if key else None for key in keys),
+        "namespaces": arrays.texts(one.namespace for one in new),
+        "jobs": arrays.ids(one.job_id for one in new),
+        "names": arrays.texts(one.name for one in new),
+        "shards": arrays.numbers(each.record.shard for each in chosen),
+        "generations": arrays.numbers(one.generation for one in new),
+        "specs": arrays.blobs(one.spec for one in new),
+        "created": arrays.instants(each.record.created_at for each in chosen),
+        "actors": arrays.texts(each.record.created_by for each in chosen),
+        "retentions": arrays.numbers(
+            None if one.retention is None else one.retention.total_seconds() for one in new
+        ),
+        "runs": arrays.ids(each.run.key.run_id for each in chosen),
+        "scheduled": arrays.instants(each.run.key.scheduled_at for each in chosen),
+        "due": arrays.instants(each.run.due_at for each in chosen),
+        "priorities": arrays.numbers(each.priority.value for each in chosen),
+        "life": LIFE.total_seconds(),
+    }

@@ -1,0 +1,72 @@
+"""`python -m bench.submit` (from tests/): one-time jobs submitted by so many callers at one time.
+
+Each call is answered when its job and its run stand in PostgreSQL; due in an hour, none of them
+starts here. The callers share a few connections, as those of a service would. JSON, a line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from itertools import count
+
+from bench.rig import NOOP, bench_cluster, parser, quantiles, sizes, spent, tell
+from schedclient import Client
+from support.cluster import DevCluster
+
+LATER = "1h"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print."""
+    asked = parser("bench.submit", __doc__)
+    asked.add_argument("--callers", type=int, default=64, help="at one time")
+    asked.add_argument("--connections", type=int, default=8)
+    asked.add_argument("--calls", type=int, default=5_000, help="in all")
+    options = asked.parse_args(arguments)
+    with bench_cluster(**sizes(options)) as cluster:
+        asyncio.run(_submit(cluster, options.callers, options.connections, options.callers))
+        before = spent(cluster)
+        began = time.monotonic()
+        took = asyncio.run(_submit(cluster, options.callers, options.connections, options.calls))
+        seconds = time.monotonic() - began
+        used = spent(cluster) - before
+        stored = cluster.sql("SELECT count(*) FROM runs WHERE trigger = 'SUBMIT'")[0][0]
+    tell(
+        "submit",
+        callers=options.callers,
+        connections=options.connections,
+        calls=len(took),
+        stored=stored - options.callers,
+        **sizes(options),
+        rate=round(len(took) / seconds, 1),
+        answered_ms=quantiles(took),
+        **used.per(len(took)),
+    )
+    return 0 if stored == len(took) + options.callers else 1
+
+
+async def _submit(cluster: DevCluster, callers: int, connections: int, calls: int) -> list[float]:
+    """Seconds that each call took."""
+    numbers = iter(range(calls))
+    took: list[float] = []
+    clients = [Client(cluster.endpoints) for _ in range(connections)]
+
+    async def call(client: Client) -> None:
+        for _ in numbers:
+            began = time.monotonic()
+            await client.submit(python=NOOP, delay=LATER)
+            took.append(time.monotonic() - began)
+
+    try:
+        turn = count()
+        await asyncio.gather(*(call(clients[next(turn) % connections]) for _ in range(callers)))
+    finally:
+        await asyncio.gather(*(client.close() for client in clients))
+    return took
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

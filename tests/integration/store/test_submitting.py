@@ -1,0 +1,176 @@
+"""Submits that come at one time on a real PostgreSQL: one transaction, and each as if by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from schedd.core.ids import JobId, RunId
+from schedd.core.model import Priority
+from schedd.core.records import Conflict, Idempotency, RunRecord
+from schedd.store import submitting
+from schedd.store.errors import BrokenData
+from schedd.store.submitting import Submit
+from support.store import World, job_record, manual_run, ok
+
+TABLES = {
+    "jobs": "job_id",
+    "timers": "job_id",
+    "runs": "run_id",
+    "live": "run_id",
+    "audit": "run_id",
+    "idempotency_keys": "made",
+}
+OWN = ("job_id", "run_id", "name", "made", "key", "seq", "at", "object", "created_at", "updated_at")
+"""Columns in which two submits differ."""
+
+
+def wish(key: str | None = None, digest: bytes = b"digest", **changes: Any) -> Submit:
+    record = job_record(shard=3, due=None, ephemeral=True)
+    run = manual_run()
+    entry = replace(ok("submit"), object=f"run/{run.key.run_id}", run_id=run.key.run_id)
+    told = None if key is None else Idempotency("default", key, "SubmitRun", digest)
+    return replace(Submit(record, run, told, entry, Priority.HIGH), **changes)
+
+
+async def submitted(world: World, wanted: Sequence[Submit]) -> list[Any]:
+    """As calls do, all at one time."""
+    return await asyncio.gather(
+        *(
+            world.store.users.submit_run(one.record, one.run, one.key, one.entry, one.priority)
+            for one in wanted
+        ),
+        return_exceptions=True,
+    )
+
+
+async def rows(world: World, wanted: Submit) -> dict[str, list[Any]]:
+    ids = {"job_id": wanted.record.definition.job_id}
+    ids["run_id"] = ids["made"] = JobId(wanted.run.key.run_id)
+    return {
+        table: await world.sql(
+            f"SELECT to_jsonb(t) - '{{{','.join(OWN)}}}'::text[] FROM {table} t"
+            f" WHERE {column} = '{ids[column]}'"
+        )
+        for table, column in TABLES.items()
+    }
+
+
+async def test_a_submit_with_others_leaves_the_rows_of_one_by_itself(world: World) -> None:
+    await world.member()
+    kept = job_record(shard=3, due=None, ephemeral=True)
+    kept = replace(kept, definition=replace(kept.definition, retention=timedelta(days=3)))
+    alone, together = wish("alone", record=kept), wish("together")
+    together = replace(
+        together,
+        record=replace(
+            together.record,
+            definition=replace(together.record.definition, retention=timedelta(days=3)),
+        ),
+    )
+    database = world.store.database
+
+    await database.call(lambda c: submitting.submit(c, alone))
+    stored = await database.call(lambda c: submitting.submit_all(c, [wish(), together, wish()]))
+
+    assert sorted(stored) == [0, 1, 2]
+    found = await rows(world, together)
+    assert found == await rows(world, alone)
+    assert all(len(each) == 1 for each in found.values())
+
+
+async def test_each_of_many_hears_of_its_own_run(world: World) -> None:
+    await world.member()
+    wanted = [wish(f"key-{n}") for n in range(200)]
+
+    answers = await submitted(world, wanted)
+
+    assert [answer.run.key for answer in answers] == [one.run.key for one in wanted]
+    for table in TABLES:
+        assert await world.sql(f"SELECT count(*) FROM {table}") == [(200,)]
+
+
+async def test_of_one_key_a_single_run_is_made_whoever_comes_with_it(world: World) -> None:
+    await world.member()
+    wanted = [wish("one") for _ in range(50)] + [wish("one", b"other"), wish("two")]
+
+    *same, other, two = await submitted(world, wanted)
+
+    made = {answer.run.key.run_id for answer in same}
+    assert len(made) == 1
+    assert other == Conflict("key", JobId(next(iter(made))))
+    assert isinstance(two, RunRecord)
+    assert await world.sql("SELECT count(*) FROM runs") == [(2,)]
+    assert await world.sql("SELECT count(*) FROM audit") == [(2,)]
+
+
+async def test_two_keys_that_the_database_holds_as_one_are_one(world: World) -> None:
+    await world.member()
+
+    first, second = await submitted(world, [wish("a\0"), wish("a␀")])
+
+    assert first.run.key == second.run.key
+
+
+async def test_a_key_that_was_used_a_day_ago_makes_another_run(world: World) -> None:
+    await world.member()
+    [first] = await submitted(world, [wish("k")])
+    await world.sql("UPDATE idempotency_keys SET created_at = created_at - interval '25 h'")
+
+    again = await submitted(world, [wish("k"), wish("k")])
+
+    assert again[0].run.key == again[1].run.key != first.run.key
+
+
+async def test_what_the_database_refuses_fails_its_own_call_alone(world: World) -> None:
+    await world.member()
+    [there] = await submitted(world, [wish()])
+    taken = wish()
+    taken = replace(
+        taken,
+        record=replace(
+            taken.record, definition=replace(taken.record.definition, job_id=there.run.job_id)
+        ),
+    )
+
+    good, broken, last = await submitted(world, [wish("a"), taken, wish("b")])
+
+    assert isinstance(good, RunRecord)
+    assert isinstance(broken, BrokenData | Conflict)
+    assert isinstance(last, RunRecord)
+    assert await world.sql("SELECT count(*) FROM runs") == [(3,)]
+
+
+@pytest.mark.parametrize("pool", ["narrow"])
+async def test_a_pool_that_isnt_there_refuses_its_own_submit_alone(world: World, pool: str) -> None:
+    await world.member()
+    into = replace(wish(), record=job_record(shard=3, due=None, ephemeral=True, pool=pool))
+
+    plain, refused = await submitted(world, [wish(), into])
+
+    assert isinstance(plain, RunRecord)
+    assert refused == Conflict("pool", into.record.definition.job_id)
+
+
+async def test_batches_of_two_members_with_the_same_keys_dont_wait_for_each_other_forever(
+    world: World,
+) -> None:
+    first, second = await world.member(), await world.member()
+    keys = [f"key-{n}" for n in range(100)]
+
+    async def asked(database: Any, order: Sequence[str]) -> list[RunId]:
+        batch = [wish(key) for key in order]
+        stored = await database.call(lambda c: submitting.submit_all(c, batch))
+        return [each.run.key.run_id for each in stored.values()]
+
+    made = await asyncio.wait_for(
+        asyncio.gather(asked(first.store.database, keys), asked(second.store.database, keys[::-1])),
+        timeout=20,
+    )
+
+    assert len({run for runs in made for run in runs}) == len(keys)

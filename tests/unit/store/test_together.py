@@ -1,0 +1,117 @@
+"""What many ask for at one time is written together, and each hears of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from schedd.store.errors import BrokenData
+from schedd.store.together import BYTES, MOST, Together
+from schedkit.errors import Unavailable
+
+
+class Table:
+    """Odd numbers it writes for all; even ones it leaves to be judged alone."""
+
+    def __init__(self) -> None:
+        self.written: list[list[int]] = []
+        self.alone: list[int] = []
+        self.error: Exception | None = None
+        self.open = asyncio.Event()
+        self.open.set()
+        self.together = Together(self.write, self.write_alone, lambda number: number)
+
+    async def write(self, numbers: Sequence[int]) -> Mapping[int, str]:
+        self.written.append([*numbers])
+        await self.open.wait()
+        if self.error is not None:
+            raise self.error
+        return {place: f"all {n}" for place, n in enumerate(numbers) if n % 2}
+
+    async def write_alone(self, number: int) -> str:
+        self.alone.append(number)
+        if number == 0:
+            raise BrokenData("zero")
+        return f"alone {number}"
+
+
+async def test_who_asks_alone_is_written_at_once() -> None:
+    table = Table()
+    assert await table.together.ask(1) == "all 1"
+    assert await table.together.ask(3) == "all 3"
+    assert table.written == [[1], [3]]
+
+
+async def test_who_asks_while_a_transaction_runs_is_written_by_the_next_one() -> None:
+    table = Table()
+    table.open.clear()
+    first = asyncio.create_task(table.together.ask(1))
+    await asyncio.sleep(0)
+    others = [asyncio.create_task(table.together.ask(2 * n + 1)) for n in range(1, 2 * MOST)]
+    await asyncio.sleep(0)
+    table.open.set()
+    assert await asyncio.gather(first, *others) == [f"all {2 * n + 1}" for n in range(2 * MOST)]
+    assert [len(batch) for batch in table.written] == [1, MOST, MOST - 1]
+
+
+async def test_what_cant_be_judged_together_is_judged_alone() -> None:
+    table = Table()
+    answers = await asyncio.gather(*(table.together.ask(n) for n in (1, 2, 3)))
+    assert answers == ["all 1", "alone 2", "all 3"]
+
+
+async def test_a_value_that_breaks_the_statement_fails_its_own_call_alone() -> None:
+    table = Table()
+    table.error = BrokenData("one of them")
+    answers = await asyncio.gather(*(table.together.ask(n) for n in (1, 0)), return_exceptions=True)
+    assert answers[0] == "alone 1"
+    assert isinstance(answers[1], BrokenData)
+
+
+@pytest.mark.parametrize("error", [Unavailable("away"), RuntimeError("a defect")])
+async def test_what_may_have_been_written_is_never_written_again(error: Exception) -> None:
+    table = Table()
+    table.error = error
+    answers = await asyncio.gather(*(table.together.ask(n) for n in (1, 2)), return_exceptions=True)
+    assert answers == [error, error]
+    assert table.alone == []
+    table.error = None
+    assert await table.together.ask(5) == "all 5"
+
+
+async def test_who_left_before_its_turn_isnt_written() -> None:
+    table = Table()
+    table.open.clear()
+    first, left, last = (asyncio.create_task(table.together.ask(n)) for n in (1, 3, 5))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(table.together.ask(7))
+    await asyncio.sleep(0)
+    second.cancel()
+    table.open.set()
+    assert [*await asyncio.gather(first, left, last)] == ["all 1", "all 3", "all 5"]
+    assert all(7 not in batch for batch in table.written)
+
+
+async def test_large_wishes_share_a_transaction_only_while_it_stays_small() -> None:
+    table = Table()
+    sizes = [BYTES // 2 - 1, BYTES // 2 + 1, BYTES * 3 + 1, 1]
+    await asyncio.gather(*(table.together.ask(size) for size in sizes))
+    assert table.written == [sizes[:2], sizes[2:3], sizes[3:]]
+
+
+async def test_one_whose_writer_is_ended_isnt_left_waiting() -> None:
+    table = Table()
+    table.open.clear()
+    asked = [asyncio.create_task(table.together.ask(n)) for n in (1, 3)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    late = asyncio.create_task(table.together.ask(5))
+    await asyncio.sleep(0)
+    [writer] = [task for task in asyncio.all_tasks() if task.get_name() == "together"]
+    writer.cancel()
+    answers = await asyncio.wait_for(
+        asyncio.gather(*asked, late, return_exceptions=True), timeout=5
+    )
+    assert all(isinstance(answer, asyncio.CancelledError) for answer in answers)
