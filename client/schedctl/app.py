@@ -37,7 +37,24 @@ COMMANDS: Final = {
 PROGRAM: Final = "schedctl"
 
 
+def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if not asked:
+        return
+    from schedctl.commands.version import this_version
+
+    click.echo(f"{PROGRAM} {this_version()}")
+    ctx.exit()
+
+
 @with_globals
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="This program's version, and nothing else.",
+)
 @click.group(cls=Group, lazy=COMMANDS, context_settings={"auto_envvar_prefix": "SCHEDCTL"})
 def root() -> None:
     """Talk to a schedd cluster.

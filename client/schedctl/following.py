@@ -7,14 +7,14 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable
 from typing import Final, TypeVar
 
 import click
 
-from schedclient import Client, DeadlineExceeded, FailedPrecondition, Result, Run
+from schedclient import Client, DeadlineExceeded, FailedPrecondition, LogPiece, Result, Run
 from schedctl.columns import progress
-from schedctl.output import MARKS, length, message
+from schedctl.output import MARKS, length, message, stamp
 from schedctl.session import Session
 
 RUN_FAILED: Final = 1
@@ -87,9 +87,10 @@ async def to_its_end(
         raise
 
 
-async def print_logs(client: Client, run_id: str, *, token: int = 0, follow: bool = False) -> None:
-    """Its stdout on ours, its stderr on ours, byte for byte."""
-    async for piece in client.runs.logs(run_id, fencing_token=token, follow=follow):
+async def print_pieces(pieces: AsyncIterable[LogPiece], *, timestamps: bool = False) -> None:
+    """Its stdout on ours, its stderr on ours, byte for byte; or each line after its time."""
+    begins = {"STDOUT": True, "STDERR": True}
+    async for piece in pieces:
         stream = sys.stderr if piece.stream == "STDERR" else sys.stdout
         if piece.note:
             stream.flush()
@@ -98,8 +99,19 @@ async def print_logs(client: Client, run_id: str, *, token: int = 0, follow: boo
         if piece.omitted:
             stream.flush()
             message(f"… {piece.omitted:,} bytes left out …")
-        stream.buffer.write(piece.data)
+        data = piece.data
+        if timestamps and data and piece.at is not None:
+            data = _dated(data, stamp(piece.at), begins=begins[piece.stream])
+            begins[piece.stream] = data.endswith(b"\n")
+        stream.buffer.write(data)
         stream.flush()
+
+
+def _dated(data: bytes, at: str, *, begins: bool) -> bytes:
+    """Each line that begins in it after its time; the first one does if `begins`."""
+    ahead = f"{at} ".encode()
+    first, *others = data.splitlines(keepends=True)
+    return b"".join([ahead if begins else b"", first, *(ahead + line for line in others)])
 
 
 async def print_output(client: Client, run: Run) -> None:
@@ -109,9 +121,9 @@ async def print_output(client: Client, run: Run) -> None:
 
 
 async def _print_any(client: Client, run_id: str, *, follow: bool = False) -> None:
-    """As `print_logs`; of a broadcast, which writes nothing itself, who does."""
+    """As `print_pieces`; of a broadcast, which writes nothing itself, who does."""
     try:
-        await print_logs(client, run_id, follow=follow)
+        await print_pieces(client.runs.logs(run_id, follow=follow))
     except FailedPrecondition as refused:
         if refused.reason != "IS_BROADCAST":
             raise

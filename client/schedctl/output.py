@@ -149,12 +149,17 @@ def message(text: str) -> None:
     click.echo(text, err=True)
 
 
+def stamp(at: datetime) -> str:
+    """UTC, to the millisecond."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def instant(session: Session, at: datetime | None) -> str:
     """A time as asked for; empty when unknown."""
     if at is None:
         return ""
     if not session.relative:
-        return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return stamp(at)
     away = at - datetime.now(UTC)
     return f"in {length(away)}" if away > timedelta(0) else f"{length(-away)} ago"
 

@@ -23,6 +23,7 @@ MOST_FILES: Final = 20
 """Of variables, that a job may name."""
 _EXECUTOR: Final = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HOST: Final = re.compile(rb"[A-Za-z0-9._~-]+")
 _METADATA: Final = re.compile(r"[0-9A-Za-z_.-]+")
 _TEXT: Final = re.compile(r"[ -~]*")
 
@@ -166,11 +167,21 @@ def _twice(field: str, names: Iterable[str]) -> Iterator[Violation]:
 
 
 def is_url(text: str) -> bool:
-    """Whether it is an http or https address with a host."""
+    """Whether it is an http or https address with a host that can be looked up."""
     if not re.match(r"https?://[^/\s]+", text):
         return False
     try:
         parts = urlsplit(text)
-        return bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        port = parts.port is None or parts.port > 0
+        return port and "\\" not in parts.netloc and _is_host(parts.hostname or "")
     except ValueError:
         return False
+
+
+def _is_host(host: str) -> bool:
+    """Raises ValueError where one of its labels is none."""
+    if ":" in host:  # an IPv6 address, which `urlsplit` has read
+        return True
+    known = host.encode("idna")
+    known.decode("idna")
+    return _HOST.fullmatch(known) is not None

@@ -83,3 +83,22 @@ def test_ten_readers_of_a_flood_hold_nobody_up(calm_client: SyncClient) -> None:
     assert calm_client.runs.wait(run, timeout=60).succeeded
     assert sum(len(piece.data) + piece.omitted for piece in first) == 512 * 65536
     wait_until(lambda: calm_client.submit(shell={"argv": ["true"]}), PATIENCE, "it goes on")
+
+
+def test_a_log_tells_when_each_line_was_written_and_in_which_order(
+    calm: DevCluster, calm_client: SyncClient
+) -> None:
+    script = "date +%s.%N; sleep 1; date +%s.%N >&2; sleep 1; date +%s.%N"
+    run = calm_client.submit(shell={"script": script})
+    calm_client.runs.wait(run)
+    pieces = [*calm_client.runs.logs(run.run_id)]
+    assert [piece.stream for piece in pieces] == ["STDOUT", "STDERR", "STDOUT"]
+    for piece in pieces:
+        assert piece.at is not None
+        assert abs(piece.at.timestamp() - float(piece.data)) < LOADED
+    command = [sys.executable, "-m", "schedctl", "run", "logs", run.run_id, "--timestamps"]
+    env = {**calm.env, "SCHEDCTL_ENDPOINTS": ",".join(calm.endpoints)}
+    told = subprocess.check_output(command, env=env, text=True).splitlines()
+    assert [line.partition(" ")[2] for line in told] == [
+        piece.data.decode().strip() for piece in pieces if piece.stream == "STDOUT"
+    ]

@@ -3,19 +3,23 @@
 Secrets are masked before anything is kept: offsets and counts are those of the masked stream.
 
 Invariants
-- `head` and `tail` never overlap; what lies between them is counted, never guessed.
-- At most `3 * KEEP` bytes are held, however much flows through.
+- Pieces never overlap; what lies between head and tail is counted, never guessed.
+- At most `3 * KEEP` bytes and `2 * MOST_MARKS` times are held, however much flows through.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import pairwise
 
 from workerd.core.masking import Mask
 
 KEEP = 64 * 1024
+MOST_MARKS = 32
+"""Times that are kept of either end."""
+FINEST = timedelta(milliseconds=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,37 @@ class Piece:
 
 
 @dataclass(slots=True)
+class Marks:
+    """At which offsets something was read when: the further apart, the longer it goes on."""
+
+    _marks: list[tuple[int, datetime]] = field(default_factory=list)
+    _apart: timedelta = FINEST
+
+    def note(self, offset: int, at: datetime) -> None:
+        """The byte at `offset` was read at `at`."""
+        if self._marks and abs(at - self._marks[-1][1]) < self._apart:
+            return
+        self._marks.append((offset, at))
+        if len(self._marks) > MOST_MARKS:
+            del self._marks[1::2]
+            self._apart *= 2
+
+    def forget(self, before: int) -> None:
+        """Nothing before this offset is held any more."""
+        while len(self._marks) > 1 and self._marks[1][0] <= before:
+            del self._marks[0]
+        if len(self._marks) < MOST_MARKS // 4:
+            self._apart = max(FINEST, self._apart / 2)
+
+    def cut(self, begin: int, end: int) -> Iterator[tuple[int, int, datetime]]:
+        """The bytes from `begin` to `end` by when they were read: from, to, when."""
+        self.forget(begin)
+        edges = [begin, *(offset for offset, _ in self._marks[1:] if offset < end), end]
+        for (start, stop), (_, at) in zip(pairwise(edges), self._marks, strict=False):
+            yield start, stop, at
+
+
+@dataclass(slots=True)
 class Capture:
     """One stream, being read."""
 
@@ -43,8 +78,8 @@ class Capture:
     total: int = 0
     _head: bytearray = field(default_factory=bytearray)
     _tail: bytearray = field(default_factory=bytearray)
-    _began: datetime | None = None
-    _tailed: datetime | None = None
+    _headed: Marks = field(default_factory=Marks)
+    _tailed: Marks = field(default_factory=Marks)
 
     def feed(self, data: bytes, at: datetime) -> None:
         """Take in what was read at `at`."""
@@ -55,31 +90,32 @@ class Capture:
         self._keep(self.mask.end(), at)
 
     def pieces(self) -> list[Piece]:
-        """What is kept: nothing, the head, or the head and the tail."""
-        if self._began is None:
-            return []
-        kept = [Piece(self.stderr, bytes(self._head), 0, self._began)]
-        if self._tailed is not None:
-            tail = bytes(self._tail[-KEEP:])
-            offset = self.total - len(tail)
-            omitted = offset - len(self._head)
-            kept.append(Piece(self.stderr, tail, offset, self._tailed, omitted))
-        return kept
+        """What is kept, by when it was read: nothing, the head, or the head and the tail."""
+        tail = bytes(self._tail[-KEEP:])
+        return [
+            *self._pieces(bytes(self._head), 0, self._headed),
+            *self._pieces(tail, self.total - len(tail), self._tailed, after=len(self._head)),
+        ]
+
+    def _pieces(self, data: bytes, offset: int, marks: Marks, after: int = 0) -> Iterator[Piece]:
+        for start, stop, at in marks.cut(offset, offset + len(data)):
+            part = data[start - offset : stop - offset]
+            yield Piece(self.stderr, part, start, at, omitted=max(0, start - after))
+            after = stop
 
     def _keep(self, data: bytes, at: datetime) -> None:
         if not data:
             return
-        if self._began is None:
-            self._began = at
         if self.tell is not None:
             self.tell(Piece(self.stderr, data, self.total, at))
-        self.total += len(data)
         room = KEEP - len(self._head)
         if room > 0:
+            self._headed.note(self.total, at)
             self._head += data[:room]
-            data = data[room:]
-        if data:
-            self._tailed = at
-            self._tail += data
-            if len(self._tail) > 2 * KEEP:
-                del self._tail[:-KEEP]
+        if rest := data[max(0, room) :]:
+            self._tailed.note(self.total + len(data) - len(rest), at)
+            self._tail += rest
+        self.total += len(data)
+        if len(self._tail) > 2 * KEEP:
+            del self._tail[:-KEEP]
+            self._tailed.forget(self.total - KEEP)

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import hashlib
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum, auto
+from typing import Final
 
 from workerd.core.bounds import Bounds, Excess, out_of_memory
 from workerd.core.capture import Piece
@@ -30,6 +31,8 @@ MAX_RESULT = 64 * 1024
 """Of what stands in a row; what is larger goes to the result store."""
 MAX_ERROR = 4 * 1024
 """Characters."""
+MOST_WORDS: Final = 300
+"""Characters of what a program said last, in its error."""
 
 
 class Verdict(Enum):
@@ -107,11 +110,23 @@ def exited(code: int, output: tuple[Piece, ...], success_codes: Collection[int] 
     """The outcome of a program that ended by itself; a negative `code` is minus its signal."""
     if code in (success_codes or (0,)):
         return Outcome(Verdict.SUCCEEDED, exit_code=code, output=output)
+    words = last_words(output)
+    told = f": {words}" if words else ""
     if code < 0:
-        error = f"ended by {_signal_name(-code)}"
+        error = f"ended by {_signal_name(-code)}{told}"
         return Outcome(Verdict.FAILED, Reason.SIGNAL, error, exit_code=128 - code, output=output)
     reason = Reason.DONT_RETRY if code == DONT_RETRY_CODE else Reason.EXIT_CODE
-    return Outcome(Verdict.FAILED, reason, f"exit code {code}", exit_code=code, output=output)
+    error = f"exit code {code}{told}"
+    return Outcome(Verdict.FAILED, reason, error, exit_code=code, output=output)
+
+
+def last_words(output: Sequence[Piece]) -> str:
+    """The last line of its stderr that says anything, as one line of `MOST_WORDS` at most."""
+    written = b"".join(piece.data for piece in output if piece.stderr)
+    lines = written[-8 * MOST_WORDS :].decode(errors="replace").splitlines()
+    last = next((line for each in reversed(lines) if (line := each.strip())), "")
+    printable = "".join(sign if sign.isprintable() else " " for sign in last).strip()
+    return printable if len(printable) <= MOST_WORDS else f"{printable[: MOST_WORDS - 1]}…"
 
 
 def judged(outcome: Outcome, bounds: Bounds, excess: Excess) -> Outcome:

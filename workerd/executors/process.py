@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import logging
 import os
 import signal
@@ -145,7 +146,9 @@ class Child:
             pause = min(2 * pause, _LAST_LOOK)
 
     def _kept(self) -> tuple[Piece, ...]:
-        return tuple(piece for stream in self._streams for piece in stream.capture.pieces())
+        """Of both streams, in the order in which they were read."""
+        kept = (stream.capture.pieces() for stream in self._streams)
+        return tuple(heapq.merge(*kept, key=lambda piece: piece.at))
 
     def close(self) -> None:
         """Let go of everything; whatever still runs is killed. May be called again."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import click
 
 from schedctl import rewriting
 from schedctl.flags import Command, pass_session
-from schedctl.output import show_data, show_rows
+from schedctl.output import show_data, show_rows, stamp
 from schedctl.session import Session
 from schedctl.timetables import Table, given, source_options, tell_left_out, window_options
 from schedd.core import timetable
@@ -135,22 +135,18 @@ def _at(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M}Z"
 
 
-def _stamp(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def _data(found: Forecast, rows: Sequence[Row], flat: Flattened | None) -> dict[str, Any]:
     grid = found.grid
     hours = range(0, grid.minutes, 60)
     return {
-        "from": _stamp(grid.at(0)),
-        "to": _stamp(grid.at(grid.minutes)),
+        "from": stamp(grid.at(0)),
+        "to": stamp(grid.at(grid.minutes)),
         "schedules": len(rows),
         "runs": found.total,
         "peak": found.peak,
         "hottest": [
             {
-                "at": _stamp(hot.at),
+                "at": stamp(hot.at),
                 "starts": hot.starts,
                 "times": hot.alike,
                 "jobs": [{"name": e.name, "where": e.where, "starts": n} for e, n in hot.entries],
@@ -159,7 +155,7 @@ def _data(found: Forecast, rows: Sequence[Row], flat: Flattened | None) -> dict[
         ],
         "hours": [
             {
-                "at": _stamp(grid.at(minute)),
+                "at": stamp(grid.at(minute)),
                 "runs": sum(found.counts[minute : minute + 60]),
                 "peak": max(found.counts[minute : minute + 60]),
             }
@@ -240,15 +236,15 @@ def _collision_row(one: Together, full: bool) -> tuple[str, str, str, str]:
 
 def _collisions(found: Collisions, grid: Grid, schedules: int, allowed: int) -> dict[str, Any]:
     return {
-        "from": _stamp(grid.at(0)),
-        "to": _stamp(grid.at(grid.minutes)),
+        "from": stamp(grid.at(0)),
+        "to": stamp(grid.at(grid.minutes)),
         "schedules": schedules,
         "moreThan": allowed,
         "instants": found.instants,
         "most": found.most,
         "worst": [
             {
-                "at": _stamp(one.at),
+                "at": stamp(one.at),
                 "starts": len(one.entries),
                 "jobs": [{"name": e.name, "where": e.where} for e in one.entries],
             }

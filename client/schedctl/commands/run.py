@@ -169,18 +169,17 @@ async def _all_ended(session: Session, client: Client, run_ids: Sequence[str]) -
 @click.argument("run_id")
 @click.option("-f", "--follow", is_flag=True, help="Stay until it has ended.")
 @click.option("--token", type=int, default=0, help="Of the attempt with this token.")
+@click.option("--timestamps", is_flag=True, help="Each line with when the worker read it, UTC.")
 @pass_session
-def logs(session: Session, run_id: str, follow: bool, token: int) -> None:
+def logs(session: Session, run_id: str, follow: bool, token: int, timestamps: bool) -> None:
     """What it wrote, byte for byte: its stdout on stdout, its stderr on stderr."""
 
     async def work(client: Client) -> None:
+        pieces = client.runs.logs(run_id, fencing_token=token, follow=follow)
         if session.tabular:
-            await following.print_logs(client, run_id, token=token, follow=follow)
+            await following.print_pieces(pieces, timestamps=timestamps)
             return
-        pieces = [
-            piece async for piece in client.runs.logs(run_id, fencing_token=token, follow=follow)
-        ]
-        show_list(session, pieces, (), lambda piece: piece.stream)
+        show_list(session, [piece async for piece in pieces], (), lambda piece: piece.stream)
 
     session.run(work)
 

@@ -16,11 +16,16 @@ from schedctl.session import Session
 @pass_session
 def version(session: Session) -> None:
     """This program's version; asks no cluster."""
-    try:
-        found = installed("schedd")
-    except PackageNotFoundError:
-        found = "unknown"
+    found = this_version()
     if session.tabular or session.output == "name":
         click.echo(f"schedctl {found}")
     else:
         show_data(session, {"version": found})
+
+
+def this_version() -> str:
+    """As it was installed."""
+    try:
+        return installed("schedd")
+    except PackageNotFoundError:
+        return "unknown"

@@ -8,6 +8,7 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.api import calls, validation
+from schedd.api.actions import is_url
 from schedd.api.errors import InvalidArgument
 from schedd.api.wellformed import check_wellformed
 from schedproto.v1 import job_pb2, job_service_pb2, run_service_pb2
@@ -113,9 +114,38 @@ def test_a_pattern_that_cannot_be_compiled_is_a_violation(pattern):
     assert set(violations(job(http=http))) == {"http.success_pattern"}
 
 
-@pytest.mark.parametrize("url", ["http://[::1", "http://h:99999/", "http://h:x/", "http://:80/"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://[::1",
+        "http://h:99999/",
+        "http://h:x/",
+        "http://:80/",
+        "http://127.0.0.1\\@example.com/",
+        "http://exa mple.com/",
+        "http://127.0.0.1%00.example.com/",
+        "http://a..example.com/",
+        "http://xn--/",
+        f"http://{'a' * 64}.com/",
+    ],
+)
 def test_what_is_no_url_is_a_violation(url):
     assert set(violations(job(http=job_pb2.HttpAction(url=url)))) == {"http.url"}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://localhost:8080",
+        "https://user:word@a_b.example.com./x y?q",
+        "http://b\u00fccher.example/",
+        "http://[::1]:80/",
+        "http://[fe80::1%25lo]/",
+        "http://xn--bcher-kva.example/",
+    ],
+)
+def test_what_is_a_url_is_none(url):
+    assert is_url(url)
 
 
 @pytest.mark.parametrize(

@@ -616,6 +616,23 @@ async def test_logs_are_passed_on_byte_for_byte(member, capfdbinary, monkeypatch
     assert capfdbinary.readouterr().out == b"\xff\x00\n"
 
 
+async def test_each_line_of_a_log_may_have_its_time(ctl, member):
+    early, late = piece(b"one\ntw"), piece(b"o\n\nthree")
+    early.at.FromDatetime(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
+    late.at.FromDatetime(datetime(2026, 1, 2, 3, 4, 6, tzinfo=UTC))
+    late.offset = len(early.data)
+    member.say("ReadLogs", [early, late])
+    done = await ctl("run", "logs", "r1", "--timestamps")
+    assert done.out == (
+        "2026-01-02T03:04:05.000Z one\n2026-01-02T03:04:05.000Z two\n"
+        "2026-01-02T03:04:06.000Z \n2026-01-02T03:04:06.000Z three"
+    )
+
+
+async def test_the_version_is_told_by_a_flag_too(ctl, member):
+    assert (await ctl("--version")).out == (await ctl("version")).out
+
+
 async def test_the_cluster_its_workers_audit_and_dead_letters(ctl, member):
     member.say("GetCluster", cluster.Cluster(leader="m1", shards=256, owned=255))
     leader = cluster.Member(name="m1", role=cluster.Member.ROLE_LEADER)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pytest
 
 from workerd.core.bounds import WITHIN, Bounds, Excess
-from workerd.core.capture import KEEP, Capture
+from workerd.core.capture import FINEST, KEEP, MOST_MARKS, Capture, Piece
 from workerd.core.cluster_time import ClusterTime, JudgingClock, RoundTrip
 from workerd.core.grants import Head, Share, deal
 from workerd.core.ids import Address, Key, RunId, Token
 from workerd.core.outcome import (
+    MOST_WORDS,
     Cause,
     Content,
     Outcome,
@@ -267,7 +269,56 @@ def test_what_is_kept_is_the_first_and_the_last_of_the_stream(total: int, chunk:
         assert sum(piece.omitted for piece in pieces) == 0
 
 
+@pytest.mark.parametrize("writes", [1, 5, 40, 3_000])
+@pytest.mark.parametrize("size", [1, 100, 5_000])
+def test_what_is_kept_says_when_each_part_of_it_was_read(writes: int, size: int) -> None:
+    chance = random.Random(writes * size)
+    capture, stream, read = Capture(stderr=False), b"", dict[int, datetime]()
+    at = NOW
+    for _ in range(writes):
+        at += timedelta(seconds=chance.choice([0, 0.001, 0.02, 3]))
+        read[len(stream)] = at
+        part = chance.randbytes(size)
+        capture.feed(part, at)
+        stream += part
+
+    pieces = capture.pieces()
+
+    assert len(pieces) <= 2 * MOST_MARKS
+    place = 0
+    for piece in pieces:
+        assert piece.offset == place + piece.omitted
+        assert piece.data == stream[piece.offset : piece.offset + len(piece.data)]
+        assert piece.at <= read[max(start for start in read if start <= piece.offset)]
+        place = piece.offset + len(piece.data)
+    assert place == len(stream)
+    assert [piece.at for piece in pieces] == sorted(piece.at for piece in pieces)
+    if writes == 5:
+        apart = [b - a >= FINEST for a, b in pairwise(read.values())]
+        assert len(pieces) > sum(apart) / 2, "lines that were written apart are kept apart"
+
+
 # -- Outcomes --
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        (b"", ""),
+        (b"\n \n", ""),
+        (b"reading\nno such table: orders\n\n", "no such table: orders"),
+        (b"half a l\xc3\xa9\xff\tine", "half a l\u00e9\ufffd ine"),
+        (b"x" * 4_000, "x" * (MOST_WORDS - 1) + "\u2026"),
+        (b"\x1b[31mred\x1b[0m\r\n", "[31mred [0m"),
+    ],
+)
+def test_an_error_ends_with_what_the_program_said_last(written: bytes, words: str) -> None:
+    out = Piece(stderr=False, data=b"all is well\n", offset=0, at=NOW)
+    said = Piece(stderr=True, data=written, offset=0, at=NOW)
+    told = f": {words}" if words else ""
+    assert exited(3, (out, said)).error == f"exit code 3{told}"
+    assert exited(-9, (out, said)).error == f"ended by SIGKILL{told}"
+    assert exited(0, (out, said)).error == ""
 
 
 @pytest.mark.parametrize(
