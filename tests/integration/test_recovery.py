@@ -140,9 +140,11 @@ async def test_a_database_put_back_under_a_running_member_is_held_in_recovery(
     assert "schedctl cluster resume --catch-up-since" in note
     assert world.sql("SELECT paused FROM cluster") == [(True,)]
     assert world.counts()[1] > term
-    [(actor, reason, after)] = world.audit("recover")
-    assert (actor, json.loads(after)["note"]) == ("schedd", note)
-    assert reason.startswith("it lost about 36")
+    told = world.audit("recover")
+    assert 1 <= len(told) <= world.counts()[1] - term, "a term that ends in it has a successor"
+    for actor, reason, after in told:
+        assert (actor, json.loads(after)["note"]) == ("schedd", note)
+        assert reason.startswith("it lost about 36")
     after_all = await world.remembered()
     assert after_all.at is not None
     assert after_all.at > before.at
