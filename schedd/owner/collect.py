@@ -1,16 +1,18 @@
 """Collect: take workers' results, decide what follows, store it, and only then acknowledge.
 
-    results ──read the runs──→ decide (core/retry) ──one transaction──→ acknowledge
-                                                                      └──→ board, or nudge the owner
+    results ──whose runs?──→ decide (core/retry) ──one transaction──→ acknowledge
+                                                                    └──→ board, or nudge the owner
 
 Any member does this, with or without a tenure: the token alone protects the row (PROTOCOL 5). What
 is decided before the transaction can't change under it, since the statement compares token and
-state. While the database is away nothing is acknowledged and the worker keeps the result. What this
+state. So a run that this member has handed out itself, under that token, is taken from its board,
+and one whose end was accepted is over for all: rows are read of the others alone, before and
+afterwards. While the database is away nothing is acknowledged and the worker keeps the result. What this
 member can't judge (`reports`) it doesn't answer either.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, TypeAlias
@@ -141,8 +143,7 @@ class Collect:
 
     async def _store_results(self) -> None:
         batch = list(self._results.items())[:BATCH]
-        keys = [reported.key for _, (reported, _) in batch]
-        runs = await self._store.reported_runs(keys)
+        runs = await self._runs_of([reported for _, (reported, _) in batch])
         decided = await self._decide([reported for _, (reported, _) in batch], runs)
         told: dict[_At, Report] = {}
         for (at, _), report in zip(batch, decided, strict=True):
@@ -158,7 +159,8 @@ class Collect:
             self._tell(report, verdict, runs.get(report.key))
         answers = zip(told.values(), verdicts, strict=True)
         changed = [report for report, verdict in answers if verdict is Verdict.ACCEPTED]
-        await self._hand_on([report.key for report in changed])
+        self._over(runs[report.key] for report in changed if report.state not in LIVE)
+        await self._hand_on([report.key for report in changed if report.state in LIVE])
         failed = {
             (run.job_id, run.shard)
             for report in changed
@@ -167,6 +169,20 @@ class Collect:
         }
         if failed:  # perhaps once too often
             self._nudges.jobs_changed(sorted(failed))
+
+    async def _runs_of(self, reported: Sequence[Reported]) -> dict[RunKey, LiveRun]:
+        """The runs that these are about: as they were handed out here under these tokens, or else
+        as they stand.
+        """
+        running = self.board.running if self.board else {}
+        found = {
+            one.key: run
+            for one in reported
+            if (run := running.get(one.key.run_id)) is not None
+            and (run.key, run.token, run.incarnation) == (one.key, one.token, one.sender)
+        }
+        others = [one.key for one in reported if one.key not in found]
+        return found | await self._store.reported_runs(others) if others else found
 
     async def _decide(
         self, reported: Sequence[Reported], runs: dict[RunKey, LiveRun]
@@ -212,6 +228,17 @@ class Collect:
         self._alarmed[run.shard] = now
         if self.board is not None:
             self.board.ownership.drop([run.shard])
+
+    def _over(self, ended: Iterable[LiveRun]) -> None:
+        """These have ended, whatever their end was."""
+        runs = [*ended]
+        self._nudges.runs_changed([run.key.run_id for run in runs])
+        self._catalogue.over(run.job_id for run in runs)
+        board = self.board
+        for run in runs:
+            owned = board is not None and run.shard in board.ownership.epochs
+            if board and owned and board.forget(run.key.run_id, run.job_id):
+                self._ready()
 
     async def _hand_on(self, keys: Sequence[RunKey]) -> None:
         """Tell the board, or the owner, how these runs stand now."""

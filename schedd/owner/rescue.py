@@ -13,8 +13,8 @@ Absence is judged on a list read after the rows (PROTOCOL 6), so a run that was 
 the list was made is never taken for lost. Loss of an incarnation is committed by the rescuing
 transaction, and final.
 
-A scan is read in parts of about `PART` rows, and takes at most a quarter of the time, so however
-much waits, no statement comes near its timeout and nothing else stands still. What stood on the
+A scan is read in parts of about `PART` rows, and takes a tenth of the time, or of much
+what ten seconds' pause leaves, so however much waits, no statement comes near its timeout and nothing else stands still. What stood on the
 board before the scan and isn't among its rows is taken off.
 """
 
@@ -45,6 +45,10 @@ from schedkit.errors import Unavailable
 from schedkit.tasks import Loop, in_turns
 
 SCAN_EVERY: Final = 1.0
+REST: Final = 9
+"""Times as long as a scan took, until the next. A key that went has one begun at once."""
+LONGEST_REST: Final = 10.0
+"""Seconds."""
 HORIZON: Final = timedelta(seconds=15)
 """How far ahead runs that wait for their time are held in memory; longer than any scan's pause."""
 PART: Final = 2_000
@@ -126,7 +130,7 @@ class Rescue:
             self._look_at, self._scan_at = set(), now + SCAN_EVERY
             await self._scan(sorted(self._board.ownership.epochs))
             if self._scan_at:  # else somebody wants another: a key went after the list was read
-                self._scan_at = max(self._scan_at, boottime() + 3 * (boottime() - now))
+                self._scan_at = max(self._scan_at, boottime() + _rest(boottime() - now))
         return 0.0 if self._look_at else max(0.0, self._scan_at - boottime())
 
     async def look_again(self) -> None:
@@ -245,6 +249,10 @@ class Rescue:
         if back:
             self._emit(NeverStarted(len(back)))
             await self._put(back)
+
+
+def _rest(took: float) -> float:
+    return min(REST * took, LONGEST_REST)
 
 
 def _parts(shards: Sequence[ShardId], count: int) -> list[Sequence[ShardId]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from schedd.core.records import Counts
+from schedd.store.fence import BY_INDEX
 
 EXACT = 20_000
 """Up to so many rows are counted one by one; past it the planner's statistics answer."""
@@ -38,6 +39,7 @@ def counts(connection: Connection) -> Counts:
 
 def _live(connection: Connection) -> dict[str, int]:
     """How many live runs are in each state; past `EXACT`, the shares of so many stand for all."""
+    connection.exec_driver_sql(f"SELECT {BY_INDEX}")
     states: dict[str, int] = {
         row[0]: row[1] for row in connection.exec_driver_sql(LIVE, {"limit": EXACT})
     }

@@ -41,8 +41,10 @@ class Rows:
     outdone: list[tuple[ShardId, Epoch]] = field(default_factory=list)
     meanwhile: Callable[[], None] = lambda: None
     """What happens while results are stored."""
+    read: list[RunKey] = field(default_factory=list)
 
     async def reported_runs(self, keys: Sequence[RunKey]) -> dict[RunKey, LiveRun]:
+        self.read += keys
         return {key: self.runs[key] for key in keys if key in self.runs}
 
     async def accept(self, reports: Sequence[Report]) -> list[Verdict]:
@@ -179,6 +181,52 @@ async def test_a_run_takes_no_slot_from_its_result_on_though_that_isnt_stored_ye
 
     assert list(board.under_way()) == []
     assert list(board.running.values()) == [world.run], "it is the database that says so"
+
+
+async def test_the_end_of_what_was_handed_out_here_is_stored_without_reading_a_row() -> None:
+    """The token says which attempt it was, and after an end nothing follows."""
+    world = World()
+    board = world.collect.board = Board(owning(0))
+    board.put_runs([world.run], NOW)
+    world.rows.runs.clear()
+
+    world.succeeds()
+    await world.collect.step()
+
+    assert [report.state for report in world.rows.accepted] == [State.SUCCEEDED]
+    assert world.line.acknowledged
+    assert board.running == {}, "it is over for its owner too"
+    assert world.rows.read == []
+
+
+@pytest.mark.parametrize(
+    "other", [{"token": Token(2)}, {"incarnation": IncarnationId(uuid4())}, {"key": run(7).key}]
+)
+async def test_of_any_other_handing_out_the_row_is_read(other: dict[str, object]) -> None:
+    """What stands on the board may be older than its row, or newer than the report."""
+    world = World()
+    board = world.collect.board = Board(owning(0))
+    board.running[world.run.key.run_id] = replace(world.run, **other)  # type: ignore[arg-type]
+
+    world.succeeds()
+    await world.collect.step()
+
+    assert world.rows.read == [world.run.key]
+
+
+async def test_how_a_run_stands_that_is_to_be_tried_again_is_read_from_its_row() -> None:
+    """It may have been cancelled meanwhile, or its job deleted."""
+    world = World()
+    board = world.collect.board = Board(owning(0))
+    board.put_runs([world.run], NOW)
+    world.rows.runs[world.run.key] = replace(world.run, state=State.CANCELLED)
+
+    world.ends(Outcome.FAILED)
+    await world.collect.step()
+
+    assert [report.state for report in world.rows.accepted] == [State.RETRYING]
+    assert world.rows.read == [world.run.key]
+    assert (board.running, len(board.waiting)) == ({}, 0)
 
 
 async def test_who_hands_out_is_told_when_a_late_run_has_reported_and_others_wait() -> None:
