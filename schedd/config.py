@@ -50,8 +50,8 @@ class Postgres:
     """How PostgreSQL is reached."""
 
     dsn: str = secret("")
-    lanes: int = 3
-    """Threads with a connection each for the owner's transactions."""
+    lanes: int = 1
+    """Threads with a connection each for the owner's transactions. Each parts every batch anew."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,18 @@ forget while it waits for the database. A definition that is missing from an ans
 import logging
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
+from uuid import UUID
 
 from google.protobuf.message import DecodeError
 
-from schedd.api.definitions import check_dialect, compiled, stored_definition
+from schedd.api.definitions import check_dialect, compiled, definition_of
 from schedd.core.ids import JobId
 from schedd.core.model import Definition, LiveRun, Placement, Priority
 from schedd.core.placement import Need, need_of
-from schedd.core.records import StoredDefinition
+from schedd.core.records import PinnedCalendar, StoredDefinition
 from schedd.core.schedule import CompiledSchedule
 from schedd.ports import OwnerStore
 from schedkit.tasks import in_turns
@@ -30,6 +32,9 @@ log = logging.getLogger(__name__)
 CAPACITY: Final = 50_000
 """Definitions kept; past that the longest unused goes."""
 MOST_UNREADABLE: Final = 1_000
+SHARED_AT_MOST: Final = 4096
+"""Bytes of a definition that may be shared."""
+NO_JOB: Final = JobId(UUID(int=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +174,24 @@ class Catalogue:
 
 
 def _known(row: StoredDefinition) -> Known:
-    spec = job_pb2.Job.FromString(row.spec)
-    check_dialect(spec)
-    definition = stored_definition(row, spec)
+    read = _alike if len(row.spec) <= SHARED_AT_MOST else _read
+    spec, like = read(row.spec, row.namespace, row.calendars)
+    definition = replace(like, job_id=row.job_id, generation=row.generation, name=row.name)
     schedule = compiled(definition)
     once = row.ephemeral or schedule.single is not None
     return Known(definition, schedule, spec, once)
+
+
+def _read(
+    spec: bytes, namespace: str, calendars: tuple[PinnedCalendar, ...]
+) -> tuple[job_pb2.Job, Definition]:
+    """A definition but for which job's it is, and its message. Raises ValueError, DecodeError."""
+    message = job_pb2.Job.FromString(spec)
+    check_dialect(message)
+    return message, definition_of(message, NO_JOB, 0, namespace, "", calendars)
+
+
+_alike = lru_cache(maxsize=1024)(_read)
+"""The same, shared by all whose words are the same: what is submitted by the thousand, and jobs
+that a program made. It costs a fifth of reading it, and holds one message instead of many.
+"""

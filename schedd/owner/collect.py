@@ -7,8 +7,8 @@ Any member does this, with or without a tenure: the token alone protects the row
 is decided before the transaction can't change under it, since the statement compares token and
 state. So a run that this member has handed out itself, under that token, is taken from its board,
 and one whose end was accepted is over for all: rows are read of the others alone, before and
-afterwards. While the database is away nothing is acknowledged and the worker keeps the result. What this
-member can't judge (`reports`) it doesn't answer either.
+afterwards. While the database is away nothing is acknowledged and the worker keeps the result. What
+this member can't judge (`reports`) it doesn't answer either.
 """
 
 import math

@@ -13,9 +13,9 @@ Absence is judged on a list read after the rows (PROTOCOL 6), so a run that was 
 the list was made is never taken for lost. Loss of an incarnation is committed by the rescuing
 transaction, and final.
 
-A scan is read in parts of about `PART` rows, and takes a tenth of the time, or of much
-what ten seconds' pause leaves, so however much waits, no statement comes near its timeout and nothing else stands still. What stood on the
-board before the scan and isn't among its rows is taken off.
+A scan is read in parts of about `PART` rows, and takes a tenth of the time, or of much what ten
+seconds' pause leaves: so however much waits, no statement comes near its timeout and nothing else
+stands still. What stood on the board before the scan and isn't among its rows is taken off.
 """
 
 import asyncio

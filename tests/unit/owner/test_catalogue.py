@@ -161,3 +161,18 @@ async def test_what_is_at_hand_tells_what_is_paced_and_how_many_slots_it_takes()
     assert [*map(catalogue.paces, late)] == [True, False]
     assert not catalogue.paces(run(1)), "it is on time"
     assert [*map(catalogue.slots_of, (JOB, OTHER))] == [3, 1]
+
+
+async def test_jobs_of_the_same_words_share_them_and_nothing_else() -> None:
+    """A thousand submits of one kind, or jobs that a program made, hold one message."""
+    rows = Rows()
+    spec = job_pb2.Job(cron=["H * * * *"], shell=SHELL)
+    rows.specs = {JOB: spec, OTHER: spec}
+    rows.generation = 7
+    known = await Catalogue(cast("OwnerStore", rows)).newest([JOB, OTHER])
+
+    one, other = known[JOB], known[OTHER]
+    assert one.spec is other.spec
+    assert (one.definition.job_id, other.definition.job_id) == (JOB, OTHER)
+    assert {each.definition.generation for each in known.values()} == {7}
+    assert one.compiled.job_id == JOB
