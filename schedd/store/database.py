@@ -23,7 +23,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 
 from sqlalchemy import URL, Connection, create_engine, event, make_url
@@ -31,6 +30,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from schedd.core.ids import Timeline
 from schedd.core.marks import Lineage
+from schedd.store import casts
 from schedd.store.errors import Remedy, judge
 from schedd.store.lineage import admit
 from schedd.store.patience import Call, Patience
@@ -115,7 +115,7 @@ class Database:
             connect_args=dict(CONNECTION),
         )
         event.listen(self._engine, "do_connect", self._connect)
-        event.listen(self._engine, "connect", _read_instants_as_utc)
+        event.listen(self._engine, "connect", casts.register)
         event.listen(self._engine, "checkin", self._close_if_old)
         self.lineage = Lineage()
         self._patience = Patience(self._engine, patience)
@@ -248,15 +248,3 @@ class _Failed(Exception):
         super().__init__(str(error))
         self.error = error
         self.remedy = remedy
-
-
-def _read_instants_as_utc(connection: Any, _record: object) -> None:
-    """Give instants in UTC whatever the session's time zone (a pooler may lose a setting)."""
-    from psycopg2 import extensions
-
-    def cast(value: str | bytes | None, cursor: Any) -> datetime | None:
-        read: datetime | None = extensions.PYDATETIMETZ(value, cursor)
-        return read if read is None else read.astimezone(UTC)
-
-    instant = extensions.new_type((1184,), "UTC_INSTANT", cast)
-    extensions.register_type(instant, connection)
