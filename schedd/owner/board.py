@@ -88,6 +88,11 @@ class Board:
             else:
                 self._put_late(timer, now)
 
+    def stands(self, timer: Timer) -> bool:
+        """Whether it is here already, as it is."""
+        found = self.timers.get(timer.job_id)
+        return found is not None and found[1] == timer
+
     def sort_timer(self, job: JobId) -> None:
         """What is known of its priority has changed."""
         found = self.timers.get(job)

@@ -34,8 +34,9 @@ HORIZON: Final = timedelta(seconds=10)
 LOAD_EVERY: Final = timedelta(seconds=2.5)
 """Between two loads. A nudge brings a new timer in at once; the load is the truth."""
 LATEST_LOAD: Final = HORIZON / 2
-"""After the one before; till then a load rests three times as long as it took."""
-LOAD_LIMIT: Final = 5_000
+"""After the one before; till then a load rests nineteen times as long as it took."""
+REST: Final = 19
+LOAD_LIMIT: Final = 20_000
 """Timers that one load reads at most, and so many of the latest. What it left behind is due no
 sooner than what it brought, so the next load can wait until half of that has fired.
 """
@@ -132,7 +133,7 @@ class NearFuture:
         await self._load(now, with_latest=True)
         if self._load_at is not None:  # else somebody wants another: shards came meanwhile
             ended = self._clock.now()
-            rested = min(ended + 3 * (ended - now), now + LATEST_LOAD)
+            rested = min(ended + REST * (ended - now), now + LATEST_LOAD)
             self._load_at = max(self._load_at, rested)
         return True
 
@@ -152,7 +153,7 @@ class NearFuture:
             self._load_at = None
             raise
         async for timer in in_turns(loaded, every=500):
-            if timer.job_id not in self._newer:
+            if timer.job_id not in self._newer and not self._board.stands(timer):
                 self._board.put_timers([timer], now=now)
         self._unread = [timer.job_id for timer in loaded]
         self._ahead = READ_AHEAD
