@@ -314,9 +314,11 @@ class Draft:
     incarnation: IncarnationId | None
     """None: of a broadcast, which no worker gets."""
     overlap: Overlap
-    """What the job says; the run's own row may say something else."""
+    """What the job says."""
     overlap_limit: int
     """How many admitted runs of the job may be there at once, as it says; 0: no limit (allow)."""
+    said: Overlap | None = None
+    """What the run's own row says; it counts instead."""
     start_by_after: timedelta = timedelta(seconds=5)
     counted: bool = False
     """The schedule has `max_runs`: what is skipped gives its turn back."""

@@ -35,6 +35,7 @@ def draft_of(run: LiveRun, known: Known, to: Offer | Each) -> Draft:
         incarnation=one.id if one else None,
         overlap=definition.overlap,
         overlap_limit=limit_of(definition),
+        said=run.overlap,
         start_by_after=START_WITHIN,
         counted=definition.max_runs > 0,
         pool=definition.pool,

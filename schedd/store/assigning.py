@@ -14,6 +14,9 @@ Invariants (PROTOCOL 1, 3)
 - A broadcast is judged as any run, and goes to nobody: its children are made in its stead
   (`broadcasting`). They go whoever else is there.
 - Of a pool only as many are judged as it has places for (`pooling`).
+- Who may go without a look at other runs of its job isn't asked for one, and what is looked at is
+  the batch's own day if all that may count is in it (`_statement`): the planner looks at each day
+  that is kept, otherwise, and for each look anew.
 - `attempt` counts tries, the present one included; the one before moves to `attempts`.
 """
 
@@ -21,20 +24,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection
 
 from schedd.core.ids import RunId, ShardId, TenureId, Token
 from schedd.core.lifecycle import State
-from schedd.core.model import Draft, LiveRun, Priority, RunKey
+from schedd.core.model import Draft, LiveRun, Overlap, Priority, RunKey
 from schedd.core.pools import PoolKey
 from schedd.store import arrays, broadcasting, pooling, turns
-from schedd.store.keys import key_arguments, lock_runs
+from schedd.store.keys import RUNS, key_arguments, lock_runs
 from schedd.store.overlapping import APART, NEXT
 
 ADMITTED = "COALESCE(((SELECT busy.runs FROM busy) ->> e.job_id::text)::int, 0)"
 """How many runs of its job are admitted."""
+
+DAYS = """
+SELECT min(l.scheduled_at) >= %(first)s AND max(l.scheduled_at) < %(last)s
+FROM unnest(%(jobs)s::uuid[], %(shards)s::int[]) b(job_id, shard)
+JOIN live l ON l.shard = b.shard AND l.job_id = b.job_id
+"""
+"""Whether all live runs of these jobs are of these days. Whoever inserts another meanwhile doesn't
+admit it: that takes the lock of the shard.
+"""
 
 ASSIGN = f"""
 WITH b AS MATERIALIZED (
@@ -54,7 +67,7 @@ WITH b AS MATERIALIZED (
     FROM b JOIN timers t ON t.job_id = b.job_id AND t.shard = b.shard
       AND t.generation = b.generation
     CROSS JOIN LATERAL (
-        SELECT * FROM runs r WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+        SELECT * FROM {{runs}} r WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
           AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s OFFSET 0
     ) r
     WHERE r.state IN ('PENDING', 'RETRYING') AND r.token < b.next_token AND r.job_id = b.job_id
@@ -65,15 +78,11 @@ WITH b AS MATERIALIZED (
         SELECT l.job_id, count(*) AS admitted
         FROM (SELECT DISTINCT shard, job_id FROM c WHERE token = 0 AND overlap_limit > 0) j
         JOIN live l ON l.shard = j.shard AND l.job_id = j.job_id
-        JOIN runs x ON x.scheduled_at = l.scheduled_at AND x.run_id = l.run_id
+        JOIN {{others}} x ON x.scheduled_at = l.scheduled_at AND x.run_id = l.run_id
         WHERE x.token > 0 AND x.state IN ('PENDING', 'RUNNING', 'RETRYING') AND NOT {APART}
         GROUP BY l.job_id
     ) admitted
-), q AS (  -- jobs whose runs are lined up; seldom any
-    SELECT job_id, shard, job_policy, paused, max(ready_at) AS as_of FROM c
-    WHERE token = 0 AND policy NOT IN ('SKIP', 'ALLOW')
-    GROUP BY job_id, shard, job_policy, paused
-), next AS ({NEXT}), e AS (
+), {{next}}, e AS (
     SELECT c.*, row_number() OVER mine AS place,
         c.said IS NOT DISTINCT FROM first_value(c.said) OVER mine AS judged
     FROM c WINDOW mine AS (PARTITION BY c.job_id, c.token = 0, c.child ORDER BY c.n)
@@ -93,7 +102,7 @@ WITH b AS MATERIALIZED (
         error, digest
     FROM d WHERE goes AND token > 0
 ), assigned AS (
-    UPDATE runs r SET state = 'RUNNING', token = d.next_token, generation = d.generation,
+    UPDATE {{runs}} r SET state = 'RUNNING', token = d.next_token, generation = d.generation,
         attempt = r.attempt + 1, assignments = r.assignments + 1, worker = d.next_worker,
         incarnation = d.next_incarnation, assigned_at = statement_timestamp(),
         start_by = statement_timestamp() + d.patience * interval '1 s',
@@ -110,6 +119,15 @@ SELECT n, CASE WHEN policy = 'SKIP' THEN false END, NULL, NULL, NULL, NULL, NULL
 FROM d WHERE NOT goes AND judged AND state = 'PENDING'
 ORDER BY n
 """
+
+LINED_UP = f"""q AS (
+    SELECT job_id, shard, job_policy, paused, max(ready_at) AS as_of FROM c
+    WHERE token = 0 AND policy NOT IN ('SKIP', 'ALLOW')
+    GROUP BY job_id, shard, job_policy, paused
+), next AS ({NEXT})"""
+"""Jobs whose runs are lined up, and who of them is next."""
+NOBODY = "next AS (SELECT NULL::jsonb AS runs)"
+"""In a batch without such jobs; a run that is of one all the same waits."""
 
 SKIP = f"""
 WITH way AS (  -- by job, the oldest run that is admitted; a map, as above
@@ -175,11 +193,14 @@ def assign(
         return outcome
     tokens = [next_token(draft.shard) for draft in drafts]
     keys = key_arguments([draft.key for draft in drafts])
-    lock_runs(connection, keys)
+    table = lock_runs(connection, keys)
+    arguments = keys | _arguments(drafts, tokens)
+    others = table if table == RUNS or _of_its_days(connection, arguments) else RUNS
+    statement = _statement(table, others, any(map(_is_lined_up, drafts)))
     handed: list[tuple[LiveRun, PoolKey]] = []
     begun: dict[RunKey, tuple[str, ...]] = {}
     told = set()
-    for n, goes, *columns in connection.exec_driver_sql(ASSIGN, keys | _arguments(drafts, tokens)):
+    for n, goes, *columns in connection.exec_driver_sql(statement, arguments):
         draft = drafts[n - 1]
         told.add(draft.key)
         if goes and draft.targets:
@@ -199,6 +220,21 @@ def assign(
         turns.give_back(connection, [key for key in outcome.ended if key in counted])
     outcome.waiting.extend(draft.key for draft in drafts if draft.key not in told)
     return outcome
+
+
+@lru_cache(maxsize=8)
+def _statement(runs: str, others: str, lined_up: bool) -> str:
+    """ASSIGN of runs that are in this table, beside other runs of their jobs that are in that."""
+    return ASSIGN.format(runs=runs, others=others, next=LINED_UP if lined_up else NOBODY)
+
+
+def _of_its_days(connection: Connection, arguments: dict[str, object]) -> bool:
+    """Whether other live runs of the jobs are where the batch is, each."""
+    return connection.exec_driver_sql(DAYS, arguments).scalar() is True
+
+
+def _is_lined_up(draft: Draft) -> bool:
+    return (draft.said or draft.overlap) not in {Overlap.SKIP, Overlap.ALLOW}
 
 
 def _skip(

@@ -28,7 +28,7 @@ from schedd.store import arrays, noticing
 from schedd.store import standing as standing_of_jobs
 from schedd.store.audit import write_once
 from schedd.store.fence import BY_INDEX
-from schedd.store.keys import key_arguments
+from schedd.store.keys import STANDS, key_arguments, table_of
 from schedd.store.settled import Standing, settle
 
 LOCK = f"""
@@ -37,7 +37,7 @@ SELECT b.n, r.*, {BY_INDEX} FROM (
       b(scheduled_at, run_id, n) ORDER BY scheduled_at, run_id
 ) b CROSS JOIN LATERAL (
     SELECT r.state, r.token, r.incarnation, r.digest, r.cancelling, r.reason, r.job_id,
-        r.assigned_at, r.parent IS NOT NULL AS child
+        r.assigned_at, r.parent IS NOT NULL AS child, {STANDS} AS stands
     FROM runs r
     WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
       AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s
@@ -56,7 +56,8 @@ WITH b AS MATERIALIZED (
       AS b(scheduled_at, run_id, token, sender, state, reason, error, exit_code, started_at,
         finished_at, digest, retry_at, free, lost, n)
 ), accepted AS (
-    UPDATE runs r SET state = b.state, reason = b.reason, error = b.error, exit_code = b.exit_code,
+    UPDATE {runs} r SET state = b.state, reason = b.reason, error = b.error,
+        exit_code = b.exit_code,
         started_at = COALESCE(b.started_at, r.started_at),
         finished_at = COALESCE(b.finished_at, statement_timestamp()), digest = b.digest,
         ready_at = COALESCE(b.retry_at, r.ready_at), attempt = r.attempt - b.free,
@@ -107,10 +108,12 @@ SELECT * FROM unnest(%(runs)s::uuid[], %(scheduled)s::timestamptz[], %(jobs)s::u
 
 def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
     """A verdict for each report, in order; accepted ones are written, stale ones audited."""
-    rows = connection.exec_driver_sql(LOCK, key_arguments([report.key for report in reports]))
+    keys = key_arguments([report.key for report in reports])
+    rows = connection.exec_driver_sql(LOCK, keys).all()
+    table = table_of(keys, stands=bool(rows) and rows[0].stands)
     standing = {
         reports[n - 1].key: Standing(State(state), token, incarnation, _bytes(digest), *others)
-        for n, state, token, incarnation, digest, *others, _ in rows
+        for n, state, token, incarnation, digest, *others, _, _ in rows
     }
     verdicts: list[Verdict | None] = [None] * len(reports)
     fresh: dict[RunKey, int] = {}
@@ -123,7 +126,7 @@ def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
         elif row is not None and _stored_in(row, report):
             verdicts[index] = Verdict.REPEATED
     if fresh:
-        written = _write(connection, [reports[index] for index in fresh.values()], standing)
+        written = _write(connection, [reports[index] for index in fresh.values()], standing, table)
         for index in fresh.values():
             verdicts[index] = Verdict.ACCEPTED if reports[index].key in written else None
     doubtful = [index for index, verdict in enumerate(verdicts) if verdict is None]
@@ -169,10 +172,14 @@ def _again(report: Report, first: Report) -> Verdict:
 
 
 def _write(
-    connection: Connection, reports: Sequence[Report], standing: dict[RunKey, Standing]
+    connection: Connection,
+    reports: Sequence[Report],
+    standing: dict[RunKey, Standing],
+    table: str,
 ) -> set[RunKey]:
+    """`table`: where all of them are."""
     final = settle(connection, reports, standing)
-    rows = connection.exec_driver_sql(ACCEPT, _arguments(final)).all()
+    rows = connection.exec_driver_sql(ACCEPT.format(runs=table), _arguments(final)).all()
     jobs = {final[n - 1].key: job for n, job, _ in rows}
     shards = {final[n - 1].key: shard for n, _, shard in rows}
     written = [report for report in final if report.key in jobs]

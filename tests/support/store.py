@@ -264,6 +264,7 @@ def draft(run: LiveRun, **changes: Any) -> Draft:
         incarnation=INCARNATION,
         overlap=Overlap.SKIP,
         overlap_limit=1,
+        said=run.overlap,
     )
     return replace(made, **changes)
 
