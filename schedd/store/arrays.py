@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from functools import lru_cache
+from typing import Final
 from uuid import UUID
+
+_SHORT: Final = 64
 
 
 def ids(values: Iterable[UUID | None]) -> str:
@@ -27,13 +31,18 @@ def flags(values: Iterable[bool]) -> str:
 
 
 def instants(values: Iterable[datetime | None]) -> str:
-    """A `timestamptz[]`; instants carry their offset."""
-    return _joined("NULL" if value is None else value.isoformat() for value in values)
+    """A `timestamptz[]`; instants carry their offset. A batch is due at few."""
+    written: dict[datetime | None, str] = {None: "NULL"}
+    return _joined(written.get(value) or written.setdefault(value, _iso(value)) for value in values)
+
+
+def _iso(value: datetime | None) -> str:
+    return "NULL" if value is None else value.isoformat()
 
 
 def texts(values: Iterable[str | None]) -> str:
     """A `text[]`. NUL, which PostgreSQL's text can't hold, is shown as U+2400."""
-    return _joined("NULL" if value is None else _quoted(clean(value)) for value in values)
+    return _joined("NULL" if value is None else _written(value) for value in values)
 
 
 def blobs(values: Iterable[bytes | None]) -> str:
@@ -50,6 +59,16 @@ def clean(value: str) -> str:
     except UnicodeEncodeError:
         value = value.encode(errors="replace").decode()
     return value
+
+
+def _written(value: str) -> str:
+    return _word(value) if len(value) <= _SHORT else _quoted(clean(value))
+
+
+@lru_cache(maxsize=4096)
+def _word(value: str) -> str:
+    """States, reasons, names of workers: few, and again and again."""
+    return _quoted(clean(value))
 
 
 def _quoted(value: str) -> str:

@@ -82,9 +82,16 @@ def sizes(options: argparse.Namespace) -> dict[str, int]:
 
 
 def ended(cluster: DevCluster) -> int:
-    """How many runs have succeeded. Asked seldom, for the look costs too."""
-    [(count,)] = cluster.sql("SELECT count(*) FROM runs WHERE state = 'SUCCEEDED'")
-    return int(count)
+    """How many runs have succeeded, as the members count them: a look at the rows would read all of
+    them, each time. What is told in the end is read from the rows.
+    """
+    total = 0.0
+    for member in cluster.record["members"]:
+        answer = cluster.get(member["name"], "/metrics")
+        for line in answer.body.decode().splitlines() if answer else ():
+            if line.startswith("schedd_runs_ended_total{") and 'state="SUCCEEDED"' in line:
+                total += float(line.rpartition(" ")[2])
+    return round(total)
 
 
 def spent(cluster: DevCluster) -> Spent:
