@@ -20,8 +20,8 @@ from schedd.core.ids import IncarnationId, JobId, Token
 from schedd.core.model import Assigned, Incarnation, RunKey
 from schedd.core.placement import Offer, Unable
 from schedd.core.ready_queue import Head
-from schedd.owner.catalogue import Known
 from schedd.owner.elsewhere import Heard
+from schedd.owner.wordings import Known
 
 MOST_UNABLE: Final = 1_000
 """Jobs of a worker that are remembered so."""

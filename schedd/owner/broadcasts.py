@@ -23,9 +23,10 @@ from schedd.core.model import Definition, Incarnation, LiveRun
 from schedd.core.placement import Need, need_of
 from schedd.core.pools import Rooms
 from schedd.owner.board import Board
-from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.catalogue import Catalogue
 from schedd.owner.drafts import Each
 from schedd.owner.transact import Failed, Transactor
+from schedd.owner.wordings import Known
 from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
 from schedd.ports import ClusterClock, Nudges, OwnerStore

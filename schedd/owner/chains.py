@@ -20,10 +20,11 @@ from schedd.core.ids import JobId, RunId
 from schedd.core.model import Definition, Delivery
 from schedd.core.redrive import line_of
 from schedd.owner.board import Board
-from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.catalogue import Catalogue
 from schedd.owner.handing_on import handed_on
 from schedd.owner.slow_joins import Key, SlowJoins, key_of
 from schedd.owner.transact import Failed, Transactor
+from schedd.owner.wordings import Known
 from schedd.ports import ChainStore, ClusterClock
 from schedkit.errors import TookTooLong
 from schedkit.tasks import Loop

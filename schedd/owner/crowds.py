@@ -19,8 +19,9 @@ from schedd.core.model import Crowd, LiveRun
 from schedd.core.overlap import LINED_UP, policy_of
 from schedd.core.records import Parted
 from schedd.owner.board import Board
-from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.catalogue import Catalogue
 from schedd.owner.transact import Failed, Transactor
+from schedd.owner.wordings import Known
 from schedd.owner.workers import Workers
 from schedd.ports import ClusterClock, Nudges, OwnerStore
 

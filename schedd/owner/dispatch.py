@@ -39,12 +39,13 @@ from schedd.owner.attached import Choice
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.broadcasts import Broadcasts
-from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.catalogue import Catalogue
 from schedd.owner.crowds import Crowds
 from schedd.owner.drafts import Chosen, draft_of
 from schedd.owner.late_runs import LateRuns
 from schedd.owner.pools import Pools
 from schedd.owner.transact import Failed, Transactor
+from schedd.owner.wordings import Known
 from schedd.owner.workers import Workers, no_demand
 from schedd.ports import ClusterClock, Nudges, OwnerStore
 from schedkit import failpoints

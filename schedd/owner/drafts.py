@@ -10,7 +10,7 @@ from schedd.core.deadlines import START_WITHIN
 from schedd.core.model import Draft, LiveRun
 from schedd.core.overlap import limit_of
 from schedd.core.placement import Offer
-from schedd.owner.catalogue import Known
+from schedd.owner.wordings import Known
 
 Chosen: TypeAlias = tuple[LiveRun, Known, "Offer | Each"]
 

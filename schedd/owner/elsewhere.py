@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.model import Assigned, LiveRun
-from schedd.owner.catalogue import Known
+from schedd.owner.wordings import Known
 
 MOST_ASKED: Final = 8
 """Workers about which a scan asks at most; the others have their turn in the next ones."""

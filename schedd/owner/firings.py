@@ -24,7 +24,7 @@ from schedd.core.model import (
 )
 from schedd.core.pauses import Pauses
 from schedd.core.schedule import Occurrence
-from schedd.owner.catalogue import Known
+from schedd.owner.wordings import Known
 
 
 def firing_of(

@@ -35,8 +35,9 @@ from schedd.core.notifications import (
 )
 from schedd.core.receivers import AT_ONCE, Receivers
 from schedd.owner.board import Board
-from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.catalogue import Catalogue
 from schedd.owner.transact import Failed, Transactor
+from schedd.owner.wordings import Known
 from schedd.ports import ClusterClock, NotificationStore, Sender
 from schedkit.clock import boottime
 from schedkit.tasks import Loop

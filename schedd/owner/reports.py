@@ -18,7 +18,7 @@ from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Delivery, LiveRun, Report, RunKey
 from schedd.core.notifications import Notices
 from schedd.core.retry import Outcome, Sequel, after_attempt, fingerprint
-from schedd.owner.catalogue import Known
+from schedd.owner.wordings import Known
 
 
 @dataclass(frozen=True, slots=True)

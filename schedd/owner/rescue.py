@@ -33,9 +33,10 @@ from schedd.core.model import LiveRun, Loss, RunKey
 from schedd.core.records import Unstarted
 from schedd.core.retry import after_loss, fingerprint, reissue_after
 from schedd.owner.board import Board
-from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.catalogue import Catalogue
 from schedd.owner.crowds import Crowds, crowded
 from schedd.owner.transact import Failed, Transactor
+from schedd.owner.wordings import Known
 from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
 from schedd.ports import ClusterClock, Nudges, OwnerStore

@@ -29,9 +29,9 @@ from schedd.core.placement import Offer, Skill, Unable, skill_of
 from schedd.core.ready_queue import Head
 from schedd.core.records import WorkerView
 from schedd.owner.attached import Attached, Choice, Line
-from schedd.owner.catalogue import Known
 from schedd.owner.elsewhere import Elsewhere, Heard, Nowhere, Turns
 from schedd.owner.revocations import At, Question, Revocations, ask_elsewhere
+from schedd.owner.wordings import Known
 from schedd.ports import ClusterClock
 from schedkit.clock import boottime
 

@@ -18,9 +18,9 @@ from schedd.core.lifecycle import Reason
 from schedd.core.model import Assigned, Incarnation, RunKey
 from schedd.core.ready_queue import Head
 from schedd.core.retry import Outcome
-from schedd.owner.catalogue import Known
 from schedd.owner.collect import Refusal
 from schedd.owner.reports import Reported
+from schedd.owner.wordings import Known
 from schedproto.v1 import common_pb2, job_pb2, run_pb2, worker_service_pb2
 
 MOST_NOTE: Final = 200

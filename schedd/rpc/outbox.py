@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from schedd.core.ids import Token
 from schedd.core.model import Assigned, RunKey
 from schedd.core.ready_queue import Head
-from schedd.owner.catalogue import Known
+from schedd.owner.wordings import Known
 from schedd.rpc import frames
 from schedproto.v1 import worker_service_pb2 as wire
 

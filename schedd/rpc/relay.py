@@ -23,8 +23,8 @@ from typing import Final, NoReturn, TypeVar
 
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.model import Assigned, LiveRun, RunKey
-from schedd.owner.catalogue import Known
 from schedd.owner.elsewhere import Heard
+from schedd.owner.wordings import Known
 from schedd.owner.workers import Workers
 from schedd.rpc import frames
 from schedd.rpc.outbox import MOST_IN_FRAME, Outbox, one_frame

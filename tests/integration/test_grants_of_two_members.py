@@ -23,10 +23,10 @@ from schedd.core.model import Claim, Draft
 from schedd.core.records import Assignments
 from schedd.owner.advances import Advances
 from schedd.owner.attached import Line
-from schedd.owner.catalogue import Known
 from schedd.owner.collect import Refusal
 from schedd.owner.reports import Reported
 from schedd.owner.tails import Tails
+from schedd.owner.wordings import Known
 from schedd.rpc.attach import Terms, WorkerService
 from schedkit.channel import SERVER_OPTIONS, listen
 from schedproto.v1 import job_pb2

@@ -16,8 +16,8 @@ from schedd.core import schedule
 from schedd.core.ids import SHARDS, JobId, RunId, ShardId, TenureId, Term
 from schedd.core.membership import ClusterView, MemberView
 from schedd.core.model import Assigned, Definition
-from schedd.owner.catalogue import Known
 from schedd.owner.elsewhere import Heard
+from schedd.owner.wordings import Known
 from schedd.owner.workers import Workers
 from schedd.rpc.nudges import Nudger
 from schedd.rpc.outbox import MOST_IN_FRAME, Outbox

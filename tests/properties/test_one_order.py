@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from schedd.core.model import Assigned, Incarnation, LiveRun, Priority, RunKey
 from schedd.core.ready_queue import Head
-from schedd.owner.catalogue import Known
+from schedd.owner.wordings import Known
 from schedd.rpc import frames
 from schedproto.v1 import worker_service_pb2 as pb
 from support.dispatching import SHELL, World, of

@@ -36,12 +36,13 @@ from schedd.core.records import Assignments, Parted
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.broadcasts import Broadcasts
-from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.catalogue import Catalogue
 from schedd.owner.crowds import Crowds
 from schedd.owner.dispatch import Dispatch
 from schedd.owner.late_runs import LateRuns
 from schedd.owner.pools import Pools
 from schedd.owner.transact import Transactor
+from schedd.owner.wordings import Known
 from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
 from schedd.ports import OwnerStore, PauseStore

@@ -21,8 +21,8 @@ from schedd.core.ids import (
 from schedd.core.lifecycle import State
 from schedd.core.model import Assigned, Incarnation, LiveRun, Priority, RunKey
 from schedd.core.ready_queue import Head
-from schedd.owner.catalogue import Known
 from schedd.owner.ownership import Ownership
+from schedd.owner.wordings import Known
 
 NOW = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 

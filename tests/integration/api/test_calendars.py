@@ -15,8 +15,8 @@ from schedd.api import stored_jobs
 from schedd.api.errors import Aborted, CallError, FailedPrecondition, InvalidArgument, NotFound
 from schedd.core.model import LiveRun, Timer
 from schedd.core.records import JobRecord
-from schedd.owner.catalogue import Known
 from schedd.owner.firings import firing_of
+from schedd.owner.wordings import Known
 from schedproto.v1 import calendar_service_pb2 as calendars
 from schedproto.v1 import job_pb2
 from schedproto.v1 import job_service_pb2 as wire

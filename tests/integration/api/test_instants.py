@@ -18,8 +18,8 @@ from schedd.api import stored_jobs
 from schedd.api.errors import InvalidArgument, NotFound
 from schedd.core.model import LiveRun, Timer
 from schedd.core.records import JobRecord
-from schedd.owner.catalogue import Known
 from schedd.owner.firings import firing_of
+from schedd.owner.wordings import Known
 from schedproto.v1 import job_pb2, run_service_pb2
 from schedproto.v1 import job_service_pb2 as wire
 from schedproto.v1.cluster_service_pb2 import PauseClusterRequest, ResumeClusterRequest

@@ -15,6 +15,7 @@ from schedd.core.ids import JobId
 from schedd.core.lifecycle import State
 from schedd.core.records import StoredDefinition
 from schedd.owner.catalogue import Catalogue
+from schedd.owner.wordings import ALONE, ITSELF, Wordings
 from schedd.ports import OwnerStore
 from schedproto.v1 import job_pb2
 from support.runs import run
@@ -176,3 +177,35 @@ async def test_jobs_of_the_same_words_share_them_and_nothing_else() -> None:
     assert (one.definition.job_id, other.definition.job_id) == (JOB, OTHER)
     assert {each.definition.generation for each in known.values()} == {7}
     assert one.compiled.job_id == JOB
+
+
+async def test_words_of_their_own_take_more_of_what_may_be_kept() -> None:
+    """A hundred thousand jobs of one kind are held; as many that all differ would take too much."""
+    rows = Rows()
+    jobs = [run(n).job_id for n in range(200)]
+    catalogue = Catalogue(cast("OwnerStore", rows), capacity=100 * (ITSELF + ALONE))
+
+    rows.specs = dict.fromkeys(jobs, job_pb2.Job(on_demand=True, shell=SHELL))
+    await catalogue.newest(jobs)
+    assert sum(map(catalogue.knows, jobs)) == 200
+    catalogue.forget(jobs)
+
+    rows.specs = {job: job_pb2.Job(labels={"of": str(job)}, shell=SHELL) for job in jobs}
+    await catalogue.newest(jobs)
+    assert 50 < sum(map(catalogue.knows, jobs)) < 100
+    assert catalogue.knows(jobs[-1])
+    assert not catalogue.knows(jobs[0])
+
+
+def test_a_wording_is_read_once_as_long_as_it_is_used() -> None:
+    wordings = Wordings(most=2)
+
+    def spec(n: int) -> job_pb2.Job:
+        words = job_pb2.Job(slots=n, shell=SHELL).SerializeToString()
+        return wordings.known(StoredDefinition(JOB, 1, "default", "j", words, False)).spec
+
+    first = spec(1)
+    assert spec(2) is not first
+    assert spec(1) is first
+    assert spec(3) is not first
+    assert spec(1) is first, "the second one went: it wasn't used since"

@@ -19,9 +19,10 @@ from schedd.core.placement import Unable
 from schedd.core.records import Unstarted
 from schedd.core.retry import Outcome
 from schedd.owner.board import Board
-from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.catalogue import Catalogue
 from schedd.owner.collect import Collect, Refusal
 from schedd.owner.reports import Reported
+from schedd.owner.wordings import Known
 from schedd.ports import Nudges, ResultStore
 from schedkit.errors import OutcomeUnknown, Unavailable
 from schedproto.v1 import job_pb2

@@ -19,9 +19,9 @@ from schedd.owner import deadlines
 from schedd.owner.attached import Attached
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
-from schedd.owner.catalogue import Known
 from schedd.owner.deadlines import BATCH, LOOK_EVERY, READ_AT_ONCE, SHARE, Deadlines
 from schedd.owner.transact import Transactor
+from schedd.owner.wordings import Known
 from schedd.owner.workers import Workers
 from schedd.ports import OwnerStore, PauseStore
 from schedkit.errors import Unavailable

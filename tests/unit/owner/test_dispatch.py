@@ -32,9 +32,9 @@ from schedd.core.records import Assignments, Unstarted
 from schedd.owner import late_runs
 from schedd.owner.broadcasts import AT_ONCE as BROADCASTS_AT_ONCE
 from schedd.owner.broadcasts import LOOKS as BROADCASTS_LOOKS
-from schedd.owner.catalogue import Known
 from schedd.owner.dispatch import MANY
 from schedd.owner.elsewhere import Nowhere
+from schedd.owner.wordings import Known
 from schedkit.errors import OutcomeUnknown, Unavailable
 from support.dispatching import SHELL, World, of
 from support.runs import NOW, RecordingLine, run, worker

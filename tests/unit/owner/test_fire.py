@@ -31,10 +31,11 @@ from schedd.core.records import Fired
 from schedd.owner import fire, near_future
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
-from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.catalogue import Catalogue
 from schedd.owner.fire import BATCH, ENOUGH, RESTS, Fire
 from schedd.owner.near_future import LOAD_LIMIT, READ_AHEAD, NearFuture
 from schedd.owner.transact import Transactor
+from schedd.owner.wordings import Known
 from schedd.ports import OwnerStore, PauseStore
 from schedkit.errors import OutcomeUnknown, Unavailable
 from schedproto.v1 import job_pb2

@@ -2,7 +2,7 @@
 
 from schedd.core import schedule
 from schedd.core.model import Assigned, Definition
-from schedd.owner.catalogue import Known
+from schedd.owner.wordings import Known
 from schedd.rpc.outbox import BYTES_IN_FRAME, Outbox
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as wire

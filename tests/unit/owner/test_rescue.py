@@ -18,10 +18,11 @@ from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Claim, Crowd, Definition, LiveRun, Loss, Overlap, RunKey
 from schedd.core.records import Parted, Unstarted
 from schedd.owner.board import Board
-from schedd.owner.catalogue import Catalogue, Known
+from schedd.owner.catalogue import Catalogue
 from schedd.owner.crowds import Crowds
 from schedd.owner.rescue import FIRST_PARTS, PART, Rescue
 from schedd.owner.transact import Transactor
+from schedd.owner.wordings import Known
 from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
 from schedd.ports import Nudges, OwnerStore

@@ -12,9 +12,9 @@ from schedd.core import schedule
 from schedd.core.ids import IncarnationId, JobId, RunId, Token
 from schedd.core.model import Assigned, Definition, LiveRun, Priority
 from schedd.core.ready_queue import Head
-from schedd.owner.catalogue import Known
 from schedd.owner.elsewhere import MOST_ASKED, Heard, Nowhere
 from schedd.owner.revocations import ASKED_AT_ONCE
+from schedd.owner.wordings import Known
 from schedd.owner.workers import REVOKE_MARGIN, SILENT_AFTER, Workers
 from schedproto.v1 import job_pb2
 from support.runs import NOW, RecordingLine, SetClock, running, worker
