@@ -181,12 +181,15 @@ class Peer(ABC):
             site = Site(
                 Path(folder).resolve(), installed, store, self.settings, self.variables, deadline
             )
-            for command in self.schema(site):
-                site.run(*command)
-            began = time.monotonic()
-            self.enqueue(site, jobs)
-            enqueueing = time.monotonic() - began
-            watched = self._watched(site, jobs, deadline)
+            try:
+                for command in self.schema(site):
+                    site.run(*command)
+                began = time.monotonic()
+                self.enqueue(site, jobs)
+                enqueueing = time.monotonic() - began
+                watched = self._watched(site, jobs, deadline)
+            finally:
+                end(list(living_in(site.folder)))
             content = site.starts.read_bytes() if site.starts.exists() else b""
             verdict = judge(content, jobs)
             return Drained(jobs, verdict, watched, enqueueing, installed.versions, store.told)
@@ -207,7 +210,6 @@ class Peer(ABC):
             )
         finally:
             end(processes, (signal.SIGTERM, FAREWELL))
-            end(list(living_in(site.folder)))
         if watched.trouble:
             said = tail(site.log).split("\n")
             last = next((line.strip() for line in reversed(said) if line.strip()), "nothing said")
