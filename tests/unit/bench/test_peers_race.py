@@ -16,6 +16,7 @@ from bench.peers.peer import Drained
 from bench.peers.racing import Race
 from bench.peers.roster import OURSELVES, PEERS
 from bench.peers.starts import Verdict
+from bench.peers.stores import durable_redis
 from bench.peers.summary import ratio, ratios, spread
 from bench.peers.watching import Watched
 
@@ -181,3 +182,12 @@ def test_without_node_its_peers_are_left_out(
 
     with pytest.raises(LeftOut, match="no node"):
         Environment("toy", Tool.NODE, {"toy": "1.0"}).installed(tmp_path)
+
+
+def test_without_redis_its_peers_are_left_out_with_what_would_help(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("REDIS_BIN", "no-such-program")
+
+    with pytest.raises(LeftOut, match="apt-get install redis-server"), durable_redis("always"):
+        pass
