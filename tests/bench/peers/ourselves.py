@@ -1,0 +1,94 @@
+"""schedd in the same race: a cluster of its own, one member, one worker of 1,000 slots.
+
+The runs are submitted while the worker is drained (it is there, and takes nothing); it is
+undrained, and the race begins. Each run is handed out under a token of its own, and its result
+stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from bench.peers.errors import Failed
+from bench.peers.peer import Drained
+from bench.peers.starts import judge
+from bench.peers.stores import said_by_postgres
+from bench.peers.watching import watch
+from bench.rig import ended
+from schedclient import ApiError, Client
+from support.cluster import DevCluster, dev_cluster
+from support.repository import ROOT
+from support.wait import PATIENCE, wait_until_async
+
+SLOTS: Final = 1_000
+_SIZES: Final = {"members": 1, "workers": 1, "slots": SLOTS}
+_HANDLERS: Final = 'workerd.handlers=["bench.peers.handler"]'
+
+
+class Schedd:
+    """As `make bench NAME=drain` has it."""
+
+    name = "schedd"
+    share = 1.0
+    processes = 1
+    settings = _SIZES
+
+    def drain(self, jobs: int, _cache: Path, deadline: float) -> Drained:
+        """One, from nothing to nothing.
+
+        Raises:
+            Failed: it didn't come up, or its runs couldn't be submitted in time.
+        """
+        try:
+            return self._drained(jobs, deadline)
+        except (ApiError, AssertionError) as error:  # DevCluster asserts what it waits for
+            raise Failed(f"schedd: {error}") from error
+
+    def _drained(self, jobs: int, deadline: float) -> Drained:
+        with tempfile.TemporaryDirectory(prefix="schedd-peer-schedd-") as folder:
+            starts = Path(folder) / "starts"
+            variables = {"PYTHONPATH": str(ROOT / "tests"), "PEERS_STARTS": str(starts)}
+            with dev_cluster(
+                members=1, workers=1, slots=SLOTS, overrides=[_HANDLERS], env=variables
+            ) as cluster:
+                began = time.monotonic()
+                asyncio.run(_submit(cluster, jobs, deadline))
+                enqueueing = time.monotonic() - began
+                asyncio.run(_undrain(cluster))
+                watched = watch(starts, jobs, lambda: ended(cluster), lambda: True, deadline)
+                told = said_by_postgres(cluster.sql)
+            content = starts.read_bytes() if starts.exists() else b""
+        versions = {"schedd": version("schedd")}
+        return Drained(jobs, judge(content, jobs), watched, enqueueing, versions, told)
+
+
+async def _submit(cluster: DevCluster, jobs: int, deadline: float) -> None:
+    """Them all, while the worker takes none."""
+    async with Client(cluster.endpoints) as client:
+        async for worker in client.workers.list():
+            await client.workers.drain(worker, reason="the race hasn't begun")
+
+        async def drained() -> bool:
+            return all([one.state == "DRAINING" async for one in client.workers.list()])
+
+        await wait_until_async(drained, PATIENCE, "the worker to be drained")
+        work = ({"python": {"handler": "noop"}, "payload": number} for number in range(jobs))
+        try:
+            async with asyncio.timeout(deadline):
+                answers = await client.submit_many(work, name="noop", concurrency=64)
+        except TimeoutError as error:
+            raise Failed(f"{jobs} runs were not submitted within {deadline:g} s") from error
+    refused = [answer for answer in answers if isinstance(answer, ApiError)]
+    if refused:
+        raise Failed(f"{len(refused)} of {jobs} submits were refused: {refused[0]}")
+
+
+async def _undrain(cluster: DevCluster) -> None:
+    async with Client(cluster.endpoints) as client:
+        async for worker in client.workers.list():
+            await client.workers.undrain(worker)

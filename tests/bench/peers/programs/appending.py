@@ -1,0 +1,13 @@
+"""The no-op of every contestant in Python: one line, its number and the instant of its start."""
+
+from __future__ import annotations
+
+import os
+import time
+
+_FILE = os.open(os.environ["PEERS_STARTS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+def append(number: int) -> None:
+    """By one write, so that lines of several processes never mix."""
+    os.write(_FILE, b"%010d %017.6f\n" % (number, time.time()))

@@ -1,0 +1,46 @@
+"""PgQueuer: `worker` is what `pgq run` is told; run as a program, it puts so many jobs in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+from pgqueuer import PgQueuer
+from pgqueuer.db import AsyncpgDriver
+from pgqueuer.models import Job
+from pgqueuer.queries import Queries
+
+BULK = 1_000
+
+
+@asynccontextmanager
+async def worker() -> AsyncIterator[PgQueuer]:
+    """One manager on one connection, as its page on tuning wants it."""
+    from appending import append
+
+    manager = PgQueuer(AsyncpgDriver(await asyncpg.connect(os.environ["PEERS_URL"])))
+
+    @manager.entrypoint("noop")
+    async def noop(job: Job) -> None:
+        append(int(job.payload or b""))
+
+    yield manager
+
+
+async def enqueue(count: int) -> None:
+    """By its own bulk call."""
+    connection = await asyncpg.connect(os.environ["PEERS_URL"])
+    queries = Queries(AsyncpgDriver(connection))
+    for first in range(0, count, BULK):
+        numbers = range(first, min(first + BULK, count))
+        payloads: list[bytes | None] = [str(number).encode() for number in numbers]
+        await queries.enqueue(["noop"] * len(payloads), payloads, [0] * len(payloads))
+    await connection.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(enqueue(int(sys.argv[1])))
