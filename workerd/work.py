@@ -306,14 +306,14 @@ class Work:
         self._metrics.ended(outcome.verdict.name, outcome.reason.name).inc()
         finished_at = max(started_at, self._date())
         try:
-            result = wire.result(assignment, self._worker, outcome, started_at, finished_at)
+            result = wire.result(key, assignment, self._worker, outcome, started_at, finished_at)
         except Exception as error:
             log.exception("a bug in the executor of %s ends run %s alone", action, key.run)
             told = (
                 f"what the worker's executor of {action} gave can't be told: {type(error).__name__}"
             )
             outcome = Outcome(Verdict.FAILED, Reason.EXCEPTION, told)
-            result = wire.result(assignment, self._worker, outcome, started_at, finished_at)
+            result = wire.result(key, assignment, self._worker, outcome, started_at, finished_at)
         parcel = self._keeping.parcel(key, assignment.namespace, recording, outcome)
         self._tell(result, item.origin.address, parcel)
         self.on_change()
