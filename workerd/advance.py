@@ -21,7 +21,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 
 EVERY: Final = 0.25
 """Seconds from one telling to the next, at least."""
-_newest: Final = threading.Lock()
+_newest: Final = threading.RLock()
 """Held for a moment by whoever tells or takes the newest, of any attempt."""
 
 
