@@ -68,7 +68,9 @@ class Caller:
         context = _context(attempt)
         try:
             if loop:
-                call = asyncio.create_task(_awaited(function, payload, context, stop))
+                handling = _awaited(function, payload, context, stop)
+                name = f"handler of {context.run_id}"
+                call = asyncio.get_running_loop().create_task(handling, name=name)
                 answer = await _stayed(call, call.cancel, attempt, stop)
             else:
                 thread = functools.partial(called, function, payload, context)
@@ -201,12 +203,12 @@ async def _stayed(
 async def _awaited(
     function: sdk.Handler, payload: object, context: sdk.Context, stop: Stop
 ) -> object:
-    me = asyncio.current_task()
     try:
         return await function(payload, context)
     except Exception:
         raise
     except asyncio.CancelledError as error:
+        me = asyncio.current_task()
         if stop.cause is not None or me is None or me.cancelling():
             raise  # ours: a stop, or the worker's end
         raise Escaped(repr(error)) from error
