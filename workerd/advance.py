@@ -21,10 +21,24 @@ from schedproto.v1 import worker_service_pb2 as pb
 
 EVERY: Final = 0.25
 """Seconds from one telling to the next, at least."""
+_newest: Final = threading.RLock()
+"""Held for a moment by whoever tells or takes the newest, of any attempt."""
 
 
 class Advance:
     """Of an attempt that begins now. Belongs to the event loop; `came` may be called anywhere."""
+
+    __slots__ = (
+        "_closed",
+        "_date",
+        "_key",
+        "_loop",
+        "_newest",
+        "_tell",
+        "_timer",
+        "_told_at",
+        "told",
+    )
 
     def __init__(
         self,
@@ -37,7 +51,6 @@ class Advance:
         self._date = date
         self._tell = tell
         self._loop = asyncio.get_running_loop()
-        self._lock = threading.Lock()
         self._newest: Progress | None = None
         self._told_at = -inf
         self._timer: asyncio.TimerHandle | None = None
@@ -47,7 +60,7 @@ class Advance:
 
     def came(self, progress: Progress) -> None:
         """It is so far."""
-        with self._lock:
+        with _newest:
             due, self._newest = self._newest is None, progress
         if due:
             with contextlib.suppress(RuntimeError):  # a closed loop: the worker has ended
@@ -65,7 +78,7 @@ class Advance:
             self._timer = self._loop.call_later(max(wait, 0.0), self._say)
 
     def _say(self) -> None:
-        with self._lock:
+        with _newest:
             newest, self._newest = self._newest, None
         assert newest is not None, "it was planned for one"
         self._told_at = boottime()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import socket
@@ -57,6 +58,10 @@ _GONE_WITHIN = 10.0
 """Seconds from the end of the drain to that of the process, whatever doesn't close or return."""
 _REAP_WITHIN = 3.0
 """Seconds for what was killed to be gone."""
+_COLLECT_AFTER = 10_000
+"""Containers made and not let go of until Python looks for cycles among them. An attempt leaves no
+cycles; a handler's work may, and they are found a little later.
+"""
 
 
 class App:
@@ -206,9 +211,20 @@ async def serve(config: Config, daemon: Daemon) -> None:
         inside = bool(config.handlers or points)
         sessions = Sessions(spool.directory, wanted=config.cgroups, handlers=inside)
         with contextlib.closing(sessions):
-            await App(config, spool, sessions, points).run(daemon)
+            app = App(config, spool, sessions, points)
+            _spare_the_collector()
+            await app.run(daemon)
     finally:
         spool.close()
+
+
+def _spare_the_collector() -> None:
+    """What is there by now, the handlers' modules too, stays until the end: it is never looked
+    through again. And what attempts hold while they run is looked through less often.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER)
 
 
 def _gone_within(seconds: float) -> None:

@@ -16,13 +16,11 @@ class Pulse:
     """Of an attempt that begins now. Belongs to the event loop; `beat` may be called anywhere."""
 
     def __init__(self, timeout: float, silent: Callable[[], object]) -> None:
-        """`timeout`: seconds; 0: it may be silent."""
+        """`timeout`: seconds, more than 0."""
         self._timeout = timeout
         self._silent = silent
-        self._heard = self._look_at = boottime()
-        self._timer: asyncio.TimerHandle | None = None
-        if timeout:
-            self._wait(timeout)
+        self._heard = boottime()
+        self._wait(timeout)
 
     def beat(self) -> None:
         """It goes on."""
@@ -30,8 +28,7 @@ class Pulse:
 
     def close(self) -> None:
         """It has ended: listen no more."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
 
     def _wait(self, seconds: float) -> None:
         self._look_at = boottime() + seconds

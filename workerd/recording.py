@@ -87,19 +87,38 @@ class Folder:
 
 
 class Recording:
-    """Of one attempt; belongs to the event loop, but for `_write`."""
+    """Of one attempt; belongs to the event loop, but for `_write`.
+
+    Each attempt has one, and most write nothing: what is needed only then is made only then.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_digest",
+        "_file",
+        "_folder",
+        "_key",
+        "_left",
+        "_looked",
+        "_over",
+        "_room",
+        "_size",
+        "_waiting",
+        "omitted",
+        "problem",
+    )
 
     def __init__(self, folder: Folder, key: Key, most: int) -> None:
         """`most`: bytes of output that are recorded."""
         self._folder = folder
-        self._path = folder.file(key, "log")
+        self._key = key
         self._left = most
         self._buffer = bytearray()
         self._waiting = 0
-        self._room: asyncio.Event = asyncio.Event()
-        self._room.set()
+        self._room: asyncio.Event | None = None
+        """Not set while too much waits; None: that never was."""
         self._file: BinaryIO | None = None
-        self._digest = hashlib.sha256()
+        self._digest: hashlib._Hash | None = None
         self._size = 0
         self._looked = 0
         self._over = False
@@ -109,6 +128,10 @@ class Recording:
         """Why no more is."""
 
     @property
+    def _path(self) -> Path:
+        return self._folder.file(self._key, "log")
+
+    @property
     def in_memory(self) -> int:
         """Bytes that aren't on disk yet."""
         return self._waiting + len(self._buffer)
@@ -116,10 +139,12 @@ class Recording:
     @property
     def full(self) -> bool:
         """Whether nothing more should be read until there is `room`."""
-        return not self._room.is_set()
+        return self._room is not None and not self._room.is_set()
 
     async def room(self) -> None:
         """Return when more may come: soon, whatever the disk does."""
+        if self._room is None:
+            return
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._room.wait()
@@ -147,7 +172,8 @@ class Recording:
         await self._settled()
         if self.problem and not self._size:
             raise OSError(self.problem)
-        return Recorded(self._path, self._size, self._digest.digest())
+        digest = self._digest or hashlib.sha256()
+        return Recorded(self._path, self._size, digest.digest())
 
     async def discard(self) -> None:
         """Nobody wants it."""
@@ -166,6 +192,7 @@ class Recording:
         data, self._buffer = bytes(self._buffer), bytearray()
         self._waiting += len(data)
         if self._waiting >= MOST_WAITING:
+            self._room = self._room or asyncio.Event()
             self._room.clear()
         loop = asyncio.get_running_loop()
 
@@ -180,7 +207,7 @@ class Recording:
         if error is not None and not self.problem:
             self.problem = str(getattr(error, "strerror", None) or error)
             log.warning("a log isn't recorded any further: %s", self.problem)
-        if self._waiting < MOST_WAITING:
+        if self._room is not None and self._waiting < MOST_WAITING:
             self._room.set()
 
     def _write(self, data: bytes) -> None:
@@ -199,6 +226,7 @@ class Recording:
         except OSError:
             self._file.truncate(self._size)  # no half of a message
             raise
+        self._digest = self._digest or hashlib.sha256()
         self._digest.update(data)
         self._size += len(data)
         self._folder.used += len(data)

@@ -19,6 +19,8 @@ def _nothing() -> Sequence[Piece]:
 class Tail:
     """Of an attempt; belongs to the event loop."""
 
+    __slots__ = ("_followers", "_kept", "recording")
+
     def __init__(self, recording: Recording | None = None) -> None:
         """`recording`: takes all of it."""
         self.recording = recording

@@ -1,10 +1,15 @@
-"""Between the messages of `worker_service.proto` and the values that the core reasons on."""
+"""Between the messages of `worker_service.proto` and the values that the core reasons on.
+
+Instants and durations are counted here by hand: what protobuf brings for that takes three times as
+long, and each run has five of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedproto.v1 import common_pb2, run_pb2
@@ -14,10 +19,21 @@ from workerd.core.capture import Piece
 from workerd.core.cluster_time import ClusterTime
 from workerd.core.grants import Head, Share
 from workerd.core.ids import Incarnation, Key, RunId, Token
-from workerd.core.outcome import MAX_ERROR, MAX_RESULT, Content, Outcome, digest
+from workerd.core.outcome import (
+    MAX_ERROR,
+    MAX_RESULT,
+    Content,
+    Outcome,
+    Reason,
+    Verdict,
+    digest,
+)
 from workerd.core.promises import Promises
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WHY = {why: pb.Refusal.Why.Value(f"WHY_{why.name}") for why in Why}
+_OUTCOME = {each: pb.Result.Outcome.ValueType(each.value) for each in Verdict}
+_REASON = {each: common_pb2.Reason.ValueType(each.value) for each in Reason}
 _STATE = {
     State.HELD: pb.Holding.STATE_HELD,
     State.ARMED: pb.Holding.STATE_ARMED,
@@ -34,6 +50,23 @@ def key_of(message: pb.AssignmentKey) -> Key:
 def seconds(instant: Timestamp) -> float:
     """Seconds of the Unix epoch."""
     return instant.seconds + instant.nanos / 1e9
+
+
+def date_of(instant: Timestamp) -> datetime:
+    """In UTC, to the microsecond."""
+    return _EPOCH + timedelta(seconds=instant.seconds, microseconds=instant.nanos // 1000)
+
+
+def span_of(duration: Duration) -> timedelta:
+    """To the microsecond."""
+    return timedelta(seconds=duration.seconds, microseconds=int(duration.nanos / 1000))
+
+
+def put(instant: datetime, into: Timestamp) -> None:
+    """Write it there."""
+    since = instant - _EPOCH
+    into.seconds = since.days * 86_400 + since.seconds
+    into.nanos = since.microseconds * 1000
 
 
 def offer_of(message: pb.Assignment, time: ClusterTime) -> Offer:
@@ -85,32 +118,35 @@ def holding(key: pb.AssignmentKey, state: State, started_at: datetime | None) ->
     """One line of a heartbeat."""
     message = pb.Holding(key=key, state=_STATE[state])
     if started_at is not None:
-        message.started_at.FromDatetime(started_at)
+        put(started_at, message.started_at)
     return message
 
 
 def result(
+    key: Key,
     assignment: pb.Assignment,
     worker: str,
     outcome: Outcome,
     started_at: datetime,
     finished_at: datetime,
 ) -> pb.Result:
-    """What is spooled and sent when an attempt has ended."""
+    """What is spooled and sent when an attempt has ended; `key` is the assignment's."""
     message = pb.Result(
         key=assignment.key,
         worker=worker,
         incarnation=assignment.incarnation,
-        digest=digest(key_of(assignment.key), outcome),
-        outcome=pb.Result.Outcome.ValueType(outcome.verdict.value),
-        reason=common_pb2.Reason.ValueType(outcome.reason.value),
-        error=outcome.error.encode(errors="replace").decode()[:MAX_ERROR],
+        digest=digest(key, outcome),
+        outcome=_OUTCOME[outcome.verdict],
+        reason=_REASON[outcome.reason],
         exit_code=outcome.exit_code,
-        output=map(piece, outcome.output),
     )
+    if outcome.error:
+        message.error = outcome.error.encode(errors="replace").decode()[:MAX_ERROR]
+    if outcome.output:
+        message.output.extend(map(piece, outcome.output))
     if outcome.began:
-        message.started_at.FromDatetime(started_at)
-    message.finished_at.FromDatetime(finished_at)
+        put(started_at, message.started_at)
+    put(finished_at, message.finished_at)
     if outcome.result is not None and len(outcome.result.data) <= MAX_RESULT:
         message.result.CopyFrom(payload(outcome.result))
     if outcome.retry_after is not None:
@@ -131,5 +167,5 @@ def piece(kept: Piece) -> run_pb2.LogPiece:
     message = run_pb2.LogPiece(
         stream=stream, data=kept.data, offset=kept.offset, omitted=kept.omitted
     )
-    message.at.FromDatetime(kept.at)
+    put(kept.at, message.at)
     return message

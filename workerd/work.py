@@ -73,6 +73,7 @@ class Origin(Protocol):
 @dataclass(slots=True)
 class _Item:
     assignment: pb.Assignment
+    action: str
     origin: Origin
     stop: Stop = field(default_factory=Stop)
     tail: Tail = field(default_factory=Tail)
@@ -134,15 +135,16 @@ class Work:
     def _assign(self, assignment: pb.Assignment, time: ClusterTime, origin: Origin) -> None:
         now = boottime()
         offer = wire.offer_of(assignment, time)
+        action = wire.action_of(assignment)
         verdict = self._admission.offer(
             offer,
             self._clock.read(now),
             trusted=self._trusted(now),
-            unable=self._objection(assignment),
+            unable=self._objection(action, assignment),
         )
         match verdict:
             case Taken():
-                self._items[offer.key] = _Item(assignment, origin)
+                self._items[offer.key] = _Item(assignment, action, origin)
                 self._idle.clear()
                 self._begin(offer.key)
             case Known(state):
@@ -269,21 +271,22 @@ class Work:
                 self._group.create_task(self._attempt(key, item, item.started_at), name=name)
 
     async def _attempt(self, key: Key, item: _Item, started_at: datetime) -> None:
-        assignment = item.assignment
-        action = wire.action_of(assignment)
+        assignment, action = item.assignment, item.action
         timeout = timeout_of(assignment)
         timer = asyncio.get_running_loop().call_later(
             timeout.total_seconds(), self._time_over, item
         )
         self._metrics.started(action).inc()
-        pulse = Pulse(heartbeat_timeout_of(assignment), lambda: self._silent(item))
+        silence = heartbeat_timeout_of(assignment)
+        pulse = Pulse(silence, lambda: self._silent(item)) if silence else None
         # By the job's own clock.
         deadline = utcnow() + timeout
         item.advance = Advance(assignment.key, self._date, self.on_progress)
         recording = item.tail.recording = self._keeping.recording(key)
         most = self._keeping.most_result
+        beat = pulse.beat if pulse is not None else _unheard
         attempt = Attempt(
-            assignment, self._worker, deadline, pulse.beat, item.tail, item.advance.came, most
+            assignment, self._worker, deadline, beat, item.tail, item.advance.came, most
         )
         await BEFORE_EXEC()
         try:
@@ -294,7 +297,8 @@ class Work:
             outcome = Outcome(Verdict.FAILED, Reason.EXCEPTION, told)
         finally:
             timer.cancel()
-            pulse.close()
+            if pulse is not None:
+                pulse.close()
             item.advance.close()
         self._judge(item)
         if item.stop.cause is Cause.LEASE_LOST and outcome.verdict is Verdict.FAILED:
@@ -306,14 +310,14 @@ class Work:
         self._metrics.ended(outcome.verdict.name, outcome.reason.name).inc()
         finished_at = max(started_at, self._date())
         try:
-            result = wire.result(assignment, self._worker, outcome, started_at, finished_at)
+            result = wire.result(key, assignment, self._worker, outcome, started_at, finished_at)
         except Exception as error:
             log.exception("a bug in the executor of %s ends run %s alone", action, key.run)
             told = (
                 f"what the worker's executor of {action} gave can't be told: {type(error).__name__}"
             )
             outcome = Outcome(Verdict.FAILED, Reason.EXCEPTION, told)
-            result = wire.result(assignment, self._worker, outcome, started_at, finished_at)
+            result = wire.result(key, assignment, self._worker, outcome, started_at, finished_at)
         parcel = self._keeping.parcel(key, assignment.namespace, recording, outcome)
         self._tell(result, item.origin.address, parcel)
         self.on_change()
@@ -367,8 +371,7 @@ class Work:
     def _trusted(self, now: float) -> bool:
         return self._trust.holds(now) and self._clock.known
 
-    def _objection(self, assignment: pb.Assignment) -> str:
-        action = wire.action_of(assignment)
+    def _objection(self, action: str, assignment: pb.Assignment) -> str:
         executor = self._executors.get(action)
         if executor is None:
             return f"this worker has no executor for {action or 'nothing'}"
@@ -397,3 +400,7 @@ class Work:
             item.timer.cancel()
         if not self._items:
             self._idle.set()
+
+
+def _unheard() -> None:
+    """A heartbeat of an attempt that may be silent."""

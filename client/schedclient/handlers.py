@@ -74,6 +74,46 @@ class Progress:
         return self.done / self.total
 
 
+_turn: Final = threading.RLock()
+"""Held for a moment by who sets a cancel, or begins to wait for one."""
+
+
+class _Cancel(threading.Event):
+    """An Event that makes what waiting takes when somebody waits. Few attempts ever do, and to make
+    it takes longer than all the rest of a `Context`.
+    """
+
+    def __init__(self) -> None:
+        self._told = False
+        self._heard: threading.Event | None = None
+        """Follows `_told` once it is there."""
+
+    def __repr__(self) -> str:
+        return f"<cancel: {'set' if self._told else 'unset'}>"
+
+    def is_set(self) -> bool:
+        return self._told
+
+    def set(self) -> None:
+        with _turn:
+            self._told = True
+            if self._heard is not None:
+                self._heard.set()
+
+    def clear(self) -> None:
+        with _turn:
+            self._told = False
+            if self._heard is not None:
+                self._heard.clear()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        with _turn:
+            if self._told:
+                return True
+            self._heard = self._heard or threading.Event()
+        return self._heard.wait(timeout)
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a handler knows about the attempt it is."""
@@ -94,7 +134,7 @@ class Context:
     """
     traceparent: str
     worker: str
-    cancel: threading.Event = field(default_factory=threading.Event)
+    cancel: threading.Event = field(default_factory=_Cancel)
     """Set when the attempt should end: a cancel, its timeout, a shutdown. Threads must look. In a
     process of its own a coroutine is cancelled then as well, and a function ends by `SystemExit`.
     """

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from math import inf
 
 KEPT = 8
 TOLERATED = 1.0
@@ -44,11 +45,14 @@ class ClusterTime:
 
     _trips: deque[RoundTrip] = field(default_factory=lambda: deque(maxlen=KEPT))
     _best: RoundTrip | None = None
+    width: float = inf
+    """The uncertainty in seconds; infinite without a reading."""
 
     def observe(self, trip: RoundTrip) -> None:
         """Take in one more reading."""
         self._trips.append(trip)
         self._best = min(self._trips, key=lambda each: each.width)
+        self.width = self._best.width
 
     def surely_reached(self, instant: float) -> float:
         """Boot time from which on the cluster's time is surely at or past `instant`."""
@@ -56,16 +60,12 @@ class ClusterTime:
 
     def latest(self, boot: float) -> float:
         """The most that the cluster's time can be at boot time `boot`."""
-        return boot + self._bounds.cluster - self._bounds.sent
+        best = self._bounds
+        return boot + best.cluster - best.sent
 
     def likely(self, boot: float) -> float:
         """What the cluster's time is at boot time `boot`, give or take half of `width`."""
         return self.latest(boot) - self.width / 2
-
-    @property
-    def width(self) -> float:
-        """The uncertainty in seconds; infinite without a reading."""
-        return float("inf") if self._best is None else self._best.width
 
     @property
     def _bounds(self) -> RoundTrip:

@@ -152,11 +152,8 @@ def digest(key: Key, outcome: Outcome) -> bytes:
         outcome.error.encode(errors="surrogateescape"),
         b"" if result is None else (b"j" if result.json else b"r") + result.data,
     )
-    sha = hashlib.sha256()
-    for each in fields:
-        sha.update(len(each).to_bytes(8, "big"))
-        sha.update(each)
-    return sha.digest()
+    told = [part for each in fields for part in (len(each).to_bytes(8, "big"), each)]
+    return hashlib.sha256(b"".join(told)).digest()
 
 
 def _signal_name(number: int) -> str:

@@ -19,6 +19,7 @@ from typing import Protocol, TypeVar
 from schedclient.handlers import Progress
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
+from workerd import wire
 from workerd.core.bounds import Bounds
 from workerd.core.ids import Key, RunId, Token
 from workerd.core.outcome import MAX_RESULT, Cause, Content, Outcome
@@ -59,7 +60,7 @@ class Attempt:
         given = self.assignment
         if not given.HasField("kill_after"):
             return DEFAULT_KILL_AFTER
-        return given.kill_after.ToTimedelta().total_seconds()
+        return wire.span_of(given.kill_after).total_seconds()
 
     @property
     def dies_with_lease(self) -> bool:
@@ -79,7 +80,7 @@ class Attempt:
     @property
     def scheduled_at(self) -> datetime:
         """The nominal instant."""
-        return self.assignment.key.scheduled_at.ToDatetime(tzinfo=UTC)
+        return wire.date_of(self.assignment.key.scheduled_at)
 
     def facts(self) -> dict[str, str]:
         """What each job is told about itself, by snake_case name; every face renames the keys."""
@@ -183,7 +184,9 @@ def bounds_of(limits: job_pb2.ShellAction.Limits) -> Bounds:
 
 def heartbeat_timeout_of(assignment: pb.Assignment) -> float:
     """Seconds of silence that end the attempt; 0: it may be silent."""
-    return assignment.heartbeat_timeout.ToTimedelta().total_seconds()
+    if not assignment.HasField("heartbeat_timeout"):
+        return 0.0
+    return wire.span_of(assignment.heartbeat_timeout).total_seconds()
 
 
 def rfc3339(instant: datetime) -> str:
@@ -196,4 +199,4 @@ def timeout_of(assignment: pb.Assignment) -> timedelta:
     """How long the attempt may last; one hour if not given."""
     if not assignment.HasField("timeout"):
         return timedelta(hours=1)
-    return assignment.timeout.ToTimedelta()
+    return wire.span_of(assignment.timeout)

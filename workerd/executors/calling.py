@@ -30,6 +30,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+_NOTHING = Outcome(Verdict.SUCCEEDED)
+"""What most return."""
+
+
 class Escaped(Exception):
     """A handler raised what Python keeps for itself, and what would end or hang its caller."""
 
@@ -66,7 +70,7 @@ def unfit(error: Exception) -> Outcome:
 def returned(answer: object, most: int = MAX_RESULT) -> Outcome:
     """It returned this, of at most so many bytes."""
     if answer is None:
-        return Outcome(Verdict.SUCCEEDED)
+        return _NOTHING
     if isinstance(answer, bytes):
         content = Content(answer, json=False)
     else:

@@ -68,7 +68,9 @@ class Caller:
         context = _context(attempt)
         try:
             if loop:
-                call = asyncio.create_task(_awaited(function, payload, context, stop))
+                handling = _awaited(function, payload, context, stop)
+                name = f"handler of {context.run_id}"
+                call = asyncio.get_running_loop().create_task(handling, name=name)
                 answer = await _stayed(call, call.cancel, attempt, stop)
             else:
                 thread = functools.partial(called, function, payload, context)
@@ -133,7 +135,7 @@ class Python:
             return f"no handler {action.handler!r} on this worker"
         if handler.mode is Mode.PROCESS:
             return self._apart.lacking(bounds_of(action.limits))
-        if action.env_from or bounds_of(action.limits):
+        if action.env_from or (action.HasField("limits") and bounds_of(action.limits)):
             told = f"handler {action.handler!r} has no process of its own (mode)"
             return f"{told}: no env_from, no limits"
         return ""
@@ -169,24 +171,26 @@ async def _stayed(
     """What it gives, or raises. None when it was stopped: it ended, or is left behind. `ask` has it
     end.
     """
-    loop = asyncio.get_running_loop()
-    given_up: asyncio.Future[object] = loop.create_future()
+    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake(_: object = None) -> None:
+        if not over.done():
+            over.set_result(None)
 
     def end(kill: bool) -> None:
         ask()
         if stop.cause in _FINAL:
-            wait = 0.0 if kill else attempt.kill_after
-            loop.call_later(wait, given_up.cancel)
+            over.get_loop().call_later(0.0 if kill else attempt.kill_after, wake)
 
+    future.add_done_callback(wake)
     stop.listen(end)
     try:
-        await asyncio.wait([future, given_up], return_when=asyncio.FIRST_COMPLETED)
+        await over
     except asyncio.CancelledError:  # the worker ends
         ask()
         raise
     finally:
         stop.deafen()
-        given_up.cancel()
     if not future.done():
         log.warning("handler of run %s doesn't end; it is left behind", attempt.key.run)
         future.add_done_callback(_heard)
@@ -199,12 +203,12 @@ async def _stayed(
 async def _awaited(
     function: sdk.Handler, payload: object, context: sdk.Context, stop: Stop
 ) -> object:
-    me = asyncio.current_task()
     try:
         return await function(payload, context)
     except Exception:
         raise
     except asyncio.CancelledError as error:
+        me = asyncio.current_task()
         if stop.cause is not None or me is None or me.cancelling():
             raise  # ours: a stop, or the worker's end
         raise Escaped(repr(error)) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from datetime import UTC, datetime
 
 import pytest
@@ -97,3 +98,64 @@ def test_progress_is_so_many_of_so_many_and_a_heartbeat():
     for wrong in ((2,), (-1, 3), (1, 0), (float("nan"),), (1, float("inf"))):
         with pytest.raises(ValueError, match="progress: "):
             ctx.progress(*wrong)
+
+
+def cancel() -> threading.Event:
+    at = datetime(2026, 11, 24, tzinfo=UTC)
+    return Context("n", "j", "r", 1, at, at, 7, "", "w").cancel
+
+
+def test_a_cancel_is_an_event_of_its_own_context():
+    one, other = cancel(), cancel()
+    assert isinstance(one, threading.Event)
+    one.set()
+    assert one.is_set()
+    assert one.wait()
+    assert "unset" not in repr(one)
+    assert not other.is_set()
+    assert not other.wait(0.01)
+    assert "unset" in repr(other)
+
+
+def test_who_waits_for_a_cancel_hears_it_even_if_it_was_cleared_meanwhile():
+    one, heard, waits = cancel(), threading.Event(), threading.Semaphore(0)
+
+    def wait() -> None:
+        waits.release()
+        assert one.wait(30)
+        heard.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    waits.acquire()
+    one.wait(0.01)  # a second one to wait, for less long
+    one.clear()
+    assert not heard.is_set()
+    one.set()
+    assert heard.wait(30)
+    thread.join()
+    one.clear()
+    assert not one.is_set()
+    assert not one.wait(0.01)
+
+
+def test_a_cancel_that_is_set_while_many_begin_to_wait_is_missed_by_none():
+    for _ in range(50):
+        assert heard_by_many(cancel()) == [True] * 4
+
+
+def heard_by_many(one: threading.Event) -> list[bool]:
+    heard, start = [], threading.Barrier(5)
+
+    def wait() -> None:
+        start.wait(30)
+        heard.append(one.wait(30))
+
+    threads = [threading.Thread(target=wait) for _ in range(4)]
+    for each in threads:
+        each.start()
+    start.wait(30)
+    one.set()
+    for each in threads:
+        each.join()
+    return heard

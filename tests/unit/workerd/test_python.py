@@ -13,6 +13,7 @@ from support.fake_member import FakeMember
 from support.wait import PATIENCE
 from workerd.core.outcome import Cause, Outcome, Reason, Verdict
 from workerd.executors.base import Attempt, Stop
+from workerd.executors.calling import Escaped
 from workerd.executors.fitting import fit_of
 from workerd.executors.python import Caller
 
@@ -21,9 +22,9 @@ class Panic(BaseException):
     """What a module in Rust raises where it should not."""
 
 
-async def called(function: Any, stop: Stop) -> Outcome:
+async def called(function: Any, stop: Stop, **how: Any) -> Outcome:
     action = job_pb2.PythonAction(handler="h")
-    assignment = FakeMember().assignment(incarnation="i", python=action)
+    assignment = FakeMember().assignment(incarnation="i", python=action, **how)
     attempt = Attempt(assignment, "w1", datetime.now(UTC))
     async with asyncio.timeout(PATIENCE):
         return await Caller().call(function, fit_of(function), attempt, stop, loop=True)
@@ -74,3 +75,60 @@ async def test_the_workers_own_end_is_no_outcome_of_a_coroutine() -> None:
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
+
+
+async def test_a_coroutine_that_was_stopped_before_it_could_begin_never_does() -> None:
+    stop, begun = Stop(), asyncio.Event()
+
+    async def begins(_payload: Any, _ctx: Any) -> None:
+        begun.set()
+
+    stop.ask(Cause.CANCEL)
+    assert (await called(begins, stop)).verdict is Verdict.CANCELLED
+    assert not begun.is_set()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_coroutine_that_swallows_its_cancel_is_left_behind(
+    killed: bool,
+) -> None:
+    stop, waits, go = Stop(), asyncio.Event(), asyncio.Event()
+
+    async def swallows(_payload: Any, ctx: Any) -> None:
+        while not go.is_set():
+            waits.set()
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                assert not ctx.cancel.is_set()
+        raise Panic
+
+    patience = PATIENCE * 10 if killed else 0.05
+    call = asyncio.create_task(called(swallows, stop, kill_after=patience))
+    await waits.wait()
+    stop.ask(Cause.CANCEL)
+    stop.ask(Cause.CANCEL, kill=killed)
+    assert (await call).verdict is Verdict.CANCELLED
+    left = next(each for each in asyncio.all_tasks() if each.get_name().startswith("handler of "))
+    go.set()
+    await asyncio.wait([left])
+    assert isinstance(left.exception(), Escaped)
+
+
+async def test_a_coroutine_that_swallows_a_drain_is_waited_for() -> None:
+    stop, waits, go = Stop(), asyncio.Event(), asyncio.Event()
+
+    async def swallows(_payload: Any, _ctx: Any) -> None:
+        waits.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await go.wait()
+
+    call = asyncio.create_task(called(swallows, stop, kill_after=0.01))
+    await waits.wait()
+    stop.ask(Cause.DRAIN)
+    await asyncio.wait([call], timeout=0.1)
+    assert not call.done()
+    go.set()
+    assert (await call).verdict is Verdict.RETURNED

@@ -1,0 +1,62 @@
+"""Instants and durations of messages are counted by hand: as protobuf counts them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import given
+from hypothesis import strategies as some
+
+from schedproto.v1 import common_pb2
+from schedproto.v1 import worker_service_pb2 as pb
+from workerd import wire
+from workerd.core.ids import Key, RunId, Token
+from workerd.core.outcome import Outcome, Reason, Verdict, digest
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone(timedelta(hours=5, minutes=45)))
+
+
+@given(some.timedeltas(timedelta(days=-700_000), timedelta(days=2_900_000)))
+def test_an_instant_is_written_and_read_as_protobuf_does(since: timedelta) -> None:
+    instant = EPOCH + since
+    ours, theirs = Timestamp(), Timestamp()
+    wire.put(instant, ours)
+    theirs.FromDatetime(instant)
+    assert ours == theirs
+    assert wire.date_of(ours) == instant
+
+
+@given(some.integers(-62_135_596_800, 253_402_300_799), some.integers(0, 999_999_999))
+def test_an_instant_of_nanoseconds_is_cut_to_the_microsecond(seconds: int, nanos: int) -> None:
+    told = Timestamp(seconds=seconds, nanos=nanos)
+    assert wire.date_of(told) == told.ToDatetime(tzinfo=UTC)
+
+
+@given(some.integers(-(10**9), 10**9), some.integers(0, 999_999_999))
+def test_a_duration_is_read_as_protobuf_does(seconds: int, nanos: int) -> None:
+    told = Duration(seconds=seconds, nanos=nanos if seconds >= 0 else -nanos)
+    assert wire.span_of(told) == told.ToTimedelta()
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+@pytest.mark.parametrize("reason", Reason)
+def test_each_end_has_its_number_on_the_wire(verdict: Verdict, reason: Reason) -> None:
+    at, key = datetime(2026, 11, 25, tzinfo=UTC), Key(RunId("r"), Token(7))
+    assignment = pb.Assignment(key=pb.AssignmentKey(run_id="r", fencing_token=7), incarnation="i")
+    outcome = Outcome(verdict, reason)
+    told = wire.result(key, assignment, "w1", outcome, at, at)
+    assert pb.Result.Outcome.Name(told.outcome) == f"OUTCOME_{verdict.name}"
+    assert common_pb2.Reason.Name(told.reason).startswith("REASON_")
+    assert told.reason == reason.value
+    assert (told.key, told.incarnation) == (assignment.key, "i")
+    assert told.digest == digest(key, outcome)
+
+
+def test_the_same_outcome_has_the_digest_that_it_had_in_every_version() -> None:
+    outcome = Outcome(Verdict.FAILED, Reason.EXIT_CODE, "exit code 3", 3)
+    assert digest(Key(RunId("r"), Token(1 << 33)), outcome).hex() == (
+        "32ebc68ed6115638c00c65eaa57c42967f1385f61bbc546cffa99b3d0225aa93"
+    )
