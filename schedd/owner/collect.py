@@ -38,6 +38,8 @@ QUEUE: Final = 20_000
 again, and a run that was refused is found by the scan, for it never started.
 """
 
+GATHER: Final = 0.1
+"""Seconds; see `_gathers`."""
 ALARM_EVERY: Final = 60.0
 """Seconds between two alarms of one shard: each has it taken anew, which its jobs wait for."""
 
@@ -89,6 +91,8 @@ class Collect:
         self._results: dict[_At, tuple[Reported, Line]] = {}
         self._refusals: dict[tuple[RunId, Token], Refusal] = {}
         self._starts: dict[tuple[RunId, Token], tuple[RunKey, Token, datetime]] = {}
+        self._since = 0.0
+        """When the first of the results came that wait."""
         self.loop = Loop("collect", self.step, interval=5.0)
 
     def on_ready(self, told: Callable[[], None]) -> None:
@@ -104,6 +108,8 @@ class Collect:
         last.
         """
         at = (reported.key.run_id, reported.token, reported.digest)
+        if not self._results:
+            self._since = self._boot()
         if at in self._results or len(self._results) < QUEUE:
             self._results[at] = (reported, line)
             if self.board and self.board.report(reported.key.run_id, reported.token):
@@ -134,12 +140,22 @@ class Collect:
         """Store one batch of each kind; seconds until the next."""
         if self._refusals:
             await self._store_refusals()
-        if self._results:
+        gathers = self._gathers()
+        if self._results and not gathers:
             await self._store_results()
         if self._starts:
             starts, self._starts = self._starts, {}
             await self._store.started(list(starts.values()))
-        return 0.0 if self._results or self._refusals else 5.0
+        return (gathers or self._gathers()) if self._results or self._refusals else 5.0
+
+    def _gathers(self) -> float:
+        """Seconds for which results wait for more of them: while runs that are ready wait to start,
+        what has ended can wait, and is stored the cheaper the more go together.
+        """
+        many = len(self._results) >= BATCH
+        if many or not self._results or self.board is None or not self.board.ready:
+            return 0.0
+        return max(0.0, self._since + GATHER - self._boot())
 
     async def _store_results(self) -> None:
         batch = list(self._results.items())[:BATCH]

@@ -55,7 +55,7 @@ what is due now has its turn between.
 """
 GUARD_PAUSE: Final = timedelta(seconds=0.5)
 """Before a timer that the database held back is tried again."""
-ENOUGH: Final = 500
+ENOUGH: Final = 1_000
 """Runs that are ready: as many as are handed out at once at most. With so many it rests as long as
 a batch took, with twice as many four times as long, with three times as many nine times: a batch
 takes a tenth of what it takes to hand it out.
