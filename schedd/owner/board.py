@@ -15,6 +15,7 @@ falls due meanwhile, and not before it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 
 from schedd.core.agenda import Agenda
@@ -63,6 +64,8 @@ class Board:
         """Called when one has ended while runs wait for pools: theirs may have room now."""
         self.reported: dict[RunId, Token] = {}
         """Of the running: those whose result is here, and about to be stored. They take no slot."""
+        self.busy = 0
+        """How many batches are under way to be fired or handed out (`starting`)."""
         self.read: set[ShardId] = set()
         """Owned shards whose live runs were all read since they were gained: of these it is known
         what is under way.
@@ -71,6 +74,15 @@ class Board:
         self._judged: dict[JobId, int] = {}
         """Of jobs whose runs are being judged: how many went meanwhile."""
         ownership.listen(self._shards_changed)
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Around a batch that is fired, or handed out: what has ended can wait for it."""
+        self.busy += 1
+        try:
+            yield
+        finally:
+            self.busy -= 1
 
     def put_timers(
         self, timers: Iterable[Timer], until: datetime | None = None, now: datetime | None = None

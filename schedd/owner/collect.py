@@ -149,11 +149,11 @@ class Collect:
         return (gathers or self._gathers()) if self._results or self._refusals else 5.0
 
     def _gathers(self) -> float:
-        """Seconds for which results wait for more of them: while runs that are ready wait to start,
-        what has ended can wait, and is stored the cheaper the more go together.
+        """Seconds for which results wait for more of them: while others are about to start, what
+        has ended can wait, and is stored the cheaper the more go together.
         """
         many = len(self._results) >= BATCH
-        if many or not self._results or self.board is None or not self.board.ready:
+        if many or not self._results or self.board is None or not self.board.busy:
             return 0.0
         return max(0.0, self._since + GATHER - self._boot())
 

@@ -137,7 +137,8 @@ class Dispatch:
             begin = await self._broadcasts.choose(self._late.room(), self._pools.rooms)
             chosen: list[Chosen] = [*placed, *begin]
             if chosen:
-                more = await self._assign(chosen, choice) or more
+                with self._board.starting():
+                    more = await self._assign(chosen, choice) or more
                 self._size.took(len(chosen), boottime() - began)
         self._tell_demand()
         if more or (chosen and self._board.ready and self._workers.offers()):

@@ -146,7 +146,8 @@ class Fire:
         """
         full = len(due) >= self._size.now
         began = self._boot()
-        await self._fire(due)
+        with self._board.starting():
+            await self._fire(due)
         ended = self._boot()
         self._size.took(len(due), ended - began)
         if not full or len(self._board.ready) < ENOUGH:

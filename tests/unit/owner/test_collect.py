@@ -230,40 +230,39 @@ async def test_how_a_run_stands_that_is_to_be_tried_again_is_read_from_its_row()
     assert (board.running, len(board.waiting)) == ({}, 0)
 
 
-async def test_results_wait_for_each_other_while_runs_wait_to_start() -> None:
+async def test_results_wait_for_each_other_while_runs_are_about_to_start() -> None:
     """What is due goes first; and what ends is stored the cheaper the more go together."""
     world = World()
     board = world.collect.board = Board(owning(0))
-    board.put_runs([world.run, run(2)], NOW)
-    world.succeeds()
-
-    assert await world.collect.step() == pytest.approx(GATHER)
-    assert world.rows.accepted == []
-    world.now += GATHER / 2
-    world.run = replace(world.run, token=Token(world.run.token + 1))
-    world.succeeds()
-    assert await world.collect.step() == pytest.approx(GATHER / 2), "the first one's time counts"
-    world.now += GATHER
-    await world.collect.step()
-
+    with board.starting():
+        world.succeeds()
+        assert await world.collect.step() == pytest.approx(GATHER)
+        assert world.rows.accepted == []
+        world.now += GATHER / 2
+        world.run = replace(world.run, token=Token(world.run.token + 1))
+        world.succeeds()
+        assert await world.collect.step() == pytest.approx(GATHER / 2), "the first one counts"
+        world.now += GATHER
+        await world.collect.step()
     assert len(world.rows.accepted) == 2
 
 
-async def test_results_wait_for_nobody_when_nothing_waits_to_start_or_a_batch_is_full(
+async def test_results_wait_for_nobody_when_nothing_is_about_to_start_or_a_batch_is_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Runs that no worker takes may be ready for hours."""
     world = World()
     board = world.collect.board = Board(owning(0))
-    board.put_runs([world.run], NOW)
+    board.put_runs([run(2)], NOW)
     world.succeeds()
     await world.collect.step()
     assert len(world.rows.accepted) == 1
 
     monkeypatch.setattr("schedd.owner.collect.BATCH", 1)
-    board.put_runs([run(2)], NOW)
     world.run = replace(world.run, token=Token(world.run.token + 1))
-    world.succeeds()
-    await world.collect.step()
+    with board.starting():
+        world.succeeds()
+        await world.collect.step()
     assert len(world.rows.accepted) == 2
 
 
