@@ -11,40 +11,21 @@ itself, of every instant of the seconds that are measured, whether or not it sta
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from io import TextIOBase
 from pathlib import Path
-from uuid import UUID
 
+from bench import copies
+from bench.copies import TEMPLATE
 from bench.rig import NOOP, bench_cluster, note, parser, quantiles, sizes, spent, tell
 from schedclient import Client
-from schedctl.dev import postgres
-from schedd.core.ids import JobId
-from schedd.core.partition import shard_of
 from support.cluster import DevCluster
 
 SETTLES = 20.0
 """Seconds from the last copy to the first instant that counts."""
 FAR = "0 0 1 1 *"
-AT_ONCE = 1_000_000
-"""Copies in one statement."""
-
-COPIED = "CREATE UNLOGGED TABLE copied (job_id uuid, shard int, template int, number int)"
-JOBS = """
-INSERT INTO jobs SELECT (jsonb_populate_record(t, jsonb_build_object('job_id', c.job_id,
-    'shard', c.shard, 'name', t.name || '-' || c.number))).*
-FROM copied c JOIN jobs t ON t.name = 'template-' || c.template
-"""
-TIMERS = """
-INSERT INTO timers SELECT (jsonb_populate_record(m, jsonb_build_object('job_id', c.job_id,
-    'shard', c.shard))).*
-FROM copied c JOIN jobs t ON t.name = 'template-' || c.template
-JOIN timers m ON m.job_id = t.job_id
-"""
 LATE = """
 SELECT extract(epoch FROM r.started_at - r.due_at), r.state, r.assignments FROM runs r
 WHERE r.scheduled_at >= %s AND r.scheduled_at < %s
@@ -61,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     with bench_cluster(**sizes(options)) as cluster:
         asyncio.run(_templates(cluster))
         began = time.monotonic()
-        _copy(cluster, options.hot, options.idle)
+        copies.copy(cluster, (options.idle, range(60, 61)), (options.hot, range(60)))
         loaded = time.monotonic() - began
         first = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=SETTLES)
         last = first + timedelta(seconds=options.seconds)
@@ -98,53 +79,8 @@ def main(arguments: Sequence[str]) -> int:
 async def _templates(cluster: DevCluster) -> None:
     async with Client(cluster.endpoints) as client:
         for second in range(60):
-            await client.jobs.create(f"template-{second}", cron=f"{second} * * * * *", python=NOOP)
-        await client.jobs.create("template-60", cron=FAR, python=NOOP)
-
-
-def _copy(cluster: DevCluster, hot: int, idle: int) -> None:
-    """The idle ones first: what is due soon is copied last."""
-    with postgres.connect(cluster.dsn) as session, session.cursor() as cursor:
-        cursor.execute("SET statement_timeout = 0")
-        cursor.execute("SET idle_in_transaction_session_timeout = 0")
-        cursor.execute(COPIED)
-        for template, count in ((60, idle), (None, hot)):
-            for start in range(0, count, AT_ONCE):
-                rows = _Rows(_lines(start, min(count, start + AT_ONCE), template))
-                cursor.execute("TRUNCATE copied")
-                cursor.copy_expert("COPY copied FROM STDIN", rows)
-                cursor.execute(JOBS)
-                cursor.execute(TIMERS)
-                session.commit()
-        cursor.execute("DROP TABLE copied")
-        session.commit()
-        session.autocommit = True
-        cursor.execute("ANALYZE jobs, timers")
-
-
-def _lines(start: int, stop: int, template: int | None) -> Iterator[str]:
-    for number in range(start, stop):
-        job = JobId(UUID(bytes=os.urandom(16), version=4))
-        kind = number % 60 if template is None else template
-        yield f"{job}\t{shard_of(job)}\t{kind}\t{number}\n"
-
-
-class _Rows(TextIOBase):
-    """Lines as a file that COPY reads."""
-
-    def __init__(self, lines: Iterator[str]) -> None:
-        self._lines = lines
-
-    def read(self, size: int | None = -1, /) -> str:
-        """About so much; empty at the end."""
-        parts: list[str] = []
-        length = 0
-        for line in self._lines:
-            parts.append(line)
-            length += len(line)
-            if size is not None and 0 <= size <= length:
-                break
-        return "".join(parts)
+            await client.jobs.create(f"{TEMPLATE}{second}", cron=f"{second} * * * * *", python=NOOP)
+        await client.jobs.create(f"{TEMPLATE}60", cron=FAR, python=NOOP)
 
 
 def _memory(pid: int) -> float:
