@@ -24,6 +24,7 @@ from schedd.core.records import (
 from schedd.store import (
     audit,
     counting,
+    creating,
     dispatch,
     jobs,
     ledger,
@@ -32,6 +33,7 @@ from schedd.store import (
     submitting,
     unstarted,
 )
+from schedd.store.creating import Create
 from schedd.store.database import Database
 from schedd.store.gathered import Gathered
 from schedd.store.submitting import Submit
@@ -44,7 +46,8 @@ class PostgresUserStore:
 
     database: Database
     gathered: Gathered = field(init=False)
-    together: Together[Submit, RunRecord | Conflict | None] = field(init=False)
+    submits: Together[Submit, RunRecord | Conflict | None] = field(init=False)
+    creates: Together[Create, JobRecord | Conflict | ChainRefused] = field(init=False)
 
     def __post_init__(self) -> None:
         def fetch(run_ids: Sequence[RunId]) -> Awaitable[list[RunRecord]]:
@@ -53,8 +56,12 @@ class PostgresUserStore:
         def submit_all(wanted: Sequence[Submit]) -> Awaitable[dict[int, RunRecord]]:
             return self.database.call(lambda c: submitting.submit_all(c, wanted))
 
+        def create_all(wanted: Sequence[Create]) -> Awaitable[dict[int, JobRecord]]:
+            return self.database.call(lambda c: creating.create_all(c, wanted))
+
         object.__setattr__(self, "gathered", Gathered(fetch))
-        object.__setattr__(self, "together", Together(submit_all, self._submit, lambda s: s.size))
+        object.__setattr__(self, "submits", Together(submit_all, self._submit, lambda s: s.size))
+        object.__setattr__(self, "creates", Together(create_all, self._create, lambda c: c.size))
 
     async def create_job(
         self,
@@ -62,8 +69,12 @@ class PostgresUserStore:
         idempotency: Idempotency | None,
         audit: AuditEntry,
     ) -> JobRecord | Conflict | ChainRefused:
-        """Store job and timer."""
-        return await self.database.call(lambda c: jobs.create_job(c, record, idempotency, audit))
+        """Store job and timer; with those of others who ask meanwhile, where it stands alone."""
+        create = Create(record, idempotency, audit)
+        return await (self.creates.ask if create.plain else self._create)(create)
+
+    async def _create(self, create: Create) -> JobRecord | Conflict | ChainRefused:
+        return await self.database.call(lambda c: creating.create(c, create))
 
     async def get_job(self, namespace: str, job: str) -> JobRecord | None:
         """By id or by name."""
@@ -140,7 +151,7 @@ class PostgresUserStore:
     ) -> RunRecord | Conflict | None:
         """Store one-time work; with that of others who ask meanwhile, where it stands alone."""
         submit = Submit(record, run, idempotency, audit, priority)
-        return await (self.together.ask if submit.plain else self._submit)(submit)
+        return await (self.submits.ask if submit.plain else self._submit)(submit)
 
     async def _submit(self, submit: Submit) -> RunRecord | Conflict | None:
         return await self.database.call(lambda c: submitting.submit(c, submit))

@@ -1,7 +1,10 @@
-"""`python -m bench.submit` (from tests/): one-time jobs submitted by so many callers at one time.
+"""`python -m bench.submit` (from tests/): jobs stored by so many callers at one time.
 
-Each call is answered when its job and its run stand in PostgreSQL; due in an hour, none of them
-starts here. The callers share a few connections, as those of a service would. JSON, a line.
+    submits         one-time jobs, due in an hour: none of them starts here
+    --create        jobs with a schedule whose next instant is months away
+
+Each call is answered when what it asked for stands in PostgreSQL. The callers share a few
+connections, as those of a service would. JSON, a line.
 """
 
 from __future__ import annotations
@@ -9,14 +12,18 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
+from uuid import uuid4
 
 from bench.rig import NOOP, bench_cluster, parser, quantiles, sizes, spent, tell
 from schedclient import Client
 from support.cluster import DevCluster
 
 LATER = "1h"
+FAR = "0 0 1 1 *"
+SUBMITTED = "SELECT count(*) FROM runs WHERE trigger = 'SUBMIT'"
+CREATED = "SELECT count(*) FROM jobs WHERE NOT ephemeral"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -25,17 +32,20 @@ def main(arguments: Sequence[str]) -> int:
     asked.add_argument("--callers", type=int, default=64, help="at one time")
     asked.add_argument("--connections", type=int, default=8)
     asked.add_argument("--calls", type=int, default=5_000, help="in all")
+    asked.add_argument("--create", action="store_true", help="jobs instead of one-time work")
     options = asked.parse_args(arguments)
+    ask = _create if options.create else _submit
+    stored_by_now = CREATED if options.create else SUBMITTED
     with bench_cluster(**sizes(options)) as cluster:
-        asyncio.run(_submit(cluster, options.callers, options.connections, options.callers))
+        asyncio.run(_ask(cluster, ask, options.callers, options.connections, options.callers))
         before = spent(cluster)
         began = time.monotonic()
-        took = asyncio.run(_submit(cluster, options.callers, options.connections, options.calls))
+        took = asyncio.run(_ask(cluster, ask, options.callers, options.connections, options.calls))
         seconds = time.monotonic() - began
         used = spent(cluster) - before
-        stored = cluster.sql("SELECT count(*) FROM runs WHERE trigger = 'SUBMIT'")[0][0]
+        stored = cluster.sql(stored_by_now)[0][0]
     tell(
-        "submit",
+        "create" if options.create else "submit",
         callers=options.callers,
         connections=options.connections,
         calls=len(took),
@@ -48,7 +58,21 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if stored == len(took) + options.callers else 1
 
 
-async def _submit(cluster: DevCluster, callers: int, connections: int, calls: int) -> list[float]:
+async def _submit(client: Client) -> None:
+    await client.submit(python=NOOP, delay=LATER)
+
+
+async def _create(client: Client) -> None:
+    await client.jobs.create(f"job-{uuid4()}", cron=FAR, python=NOOP)
+
+
+async def _ask(
+    cluster: DevCluster,
+    ask: Callable[[Client], Awaitable[None]],
+    callers: int,
+    connections: int,
+    calls: int,
+) -> list[float]:
     """Seconds that each call took."""
     numbers = iter(range(calls))
     took: list[float] = []
@@ -57,7 +81,7 @@ async def _submit(cluster: DevCluster, callers: int, connections: int, calls: in
     async def call(client: Client) -> None:
         for _ in numbers:
             began = time.monotonic()
-            await client.submit(python=NOOP, delay=LATER)
+            await ask(client)
             took.append(time.monotonic() - began)
 
     try:

@@ -1,0 +1,135 @@
+"""Jobs of many callers, stored by one statement: jobs, timers, keys.
+
+Invariants
+- What this statement wrote is what `jobs.create_job` writes for each by itself.
+- A call whose key stands already or comes twice in one batch, or whose name is taken, isn't
+  written here: which answer it gets is for `jobs.create_job` to say.
+- A key is taken with the job that it made, or nothing of the batch is written: one that somebody
+  else takes meanwhile has them all begin anew, each by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection
+
+from schedd.core.model import AuditEntry
+from schedd.core.records import ChainRefused, Conflict, Idempotency, JobRecord
+from schedd.store import arrays, audit, jobs
+from schedd.store.database import Refused
+
+CREATE: Final = """
+WITH b AS MATERIALIZED (
+    SELECT * FROM unnest(%(places)s::int[], %(keyspaces)s::text[], %(calls)s::text[],
+        %(keys)s::text[], %(digests)s::bytea[], %(namespaces)s::text[], %(jobs)s::uuid[],
+        %(names)s::text[], %(shards)s::int[], %(generations)s::int[], %(specs)s::bytea[],
+        %(created)s::timestamptz[], %(updated)s::timestamptz[], %(actors)s::text[],
+        %(retentions)s::float8[], %(due)s::timestamptz[], %(nominal)s::timestamptz[])
+      AS b(place, keyspace, call, key, digest, namespace, job_id, name, shard, generation, spec,
+        created_at, updated_at, actor, retention, due_at, nominal)
+), stored AS (
+    INSERT INTO jobs (job_id, namespace, name, shard, generation, spec, ephemeral, created_at,
+        created_by, updated_at, pause_note, paused_by, retention)
+    SELECT job_id, namespace, name, shard, generation, spec, false, created_at, actor, updated_at,
+        '', '', justify_hours(retention * interval '1 s')
+    FROM b WHERE NOT EXISTS (
+        SELECT FROM idempotency_keys k
+        WHERE k.namespace = b.keyspace AND k.call = b.call AND k.key = b.key)
+    ORDER BY namespace, name
+    ON CONFLICT (namespace, name) WHERE deleted_at IS NULL AND NOT ephemeral DO NOTHING
+    RETURNING job_id
+), timed AS (
+    INSERT INTO timers (job_id, shard, due_at, nominal, generation, paused, fired)
+    SELECT job_id, shard, due_at, nominal, generation, false, 0 FROM b JOIN stored USING (job_id)
+), taken AS (
+    INSERT INTO idempotency_keys (namespace, call, key, digest, made, created_at)
+    SELECT keyspace, call, key, digest, job_id, clock_timestamp()
+    FROM b JOIN stored USING (job_id) WHERE key IS NOT NULL
+    ORDER BY keyspace, call, key
+    ON CONFLICT (namespace, call, key) DO NOTHING RETURNING made
+)
+SELECT place, key IS NULL OR job_id IN (SELECT made FROM taken) FROM b JOIN stored USING (job_id)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """What a call asks to be stored."""
+
+    record: JobRecord
+    key: Idempotency | None
+    entry: AuditEntry
+
+    @property
+    def plain(self) -> bool:
+        """Whether it depends on nothing that is stored but its key and its name."""
+        new = self.record.definition
+        paused = new.paused or self.record.paused_until is not None
+        return not (new.pool or new.calendars or new.after or new.ephemeral or paused)
+
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+        return 500 + len(self.record.definition.spec)
+
+
+def create(connection: Connection, create: Create) -> JobRecord | Conflict | ChainRefused:
+    """One by itself."""
+    return jobs.create_job(connection, create.record, create.key, create.entry)
+
+
+def create_all(connection: Connection, creates: Sequence[Create]) -> dict[int, JobRecord]:
+    """The records by their places; those that aren't there are to be judged one by one."""
+    chosen = _first_of_each(creates)
+    rows = connection.exec_driver_sql(CREATE, _columns(creates, chosen)).all()
+    if not all(keyed for _, keyed in rows):
+        raise Refused({})
+    stored = {creates[place].record.definition.job_id: place for place, _ in sorted(rows)}
+    audit.write_all(connection, [creates[place].entry for place in stored.values()])
+    found = jobs.records_of(connection, [*stored])
+    return {stored[record.definition.job_id]: record for record in found}
+
+
+def _first_of_each(creates: Sequence[Create]) -> list[int]:
+    """The places of those whose key and name no one before them has."""
+    chosen: list[int] = []
+    seen: set[object] = set()
+    for place, each in enumerate(creates):
+        key, new = each.key, each.record.definition
+        told: list[object] = [("name", arrays.clean(new.namespace), arrays.clean(new.name))]
+        if key is not None:
+            told.append((key.namespace, arrays.clean(key.call), arrays.clean(key.key)))
+        if seen.isdisjoint(told):
+            chosen.append(place)
+        seen.update(told)
+    return chosen
+
+
+def _columns(creates: Sequence[Create], places: Sequence[int]) -> dict[str, object]:
+    chosen = [creates[place] for place in places]
+    new = [each.record.definition for each in chosen]
+    keys = [each.key for each in chosen]
+    return {
+        "places": arrays.numbers(places),
+        "keyspaces": arrays.texts(key.namespace if key else None for key in keys),
+        "calls": arrays.texts(key.call if key else None for key in keys),
+        "keys": arrays.texts(key.key if key else None for key in keys),
+        "digests": arrays.blobs(key.digest if key else None for key in keys),
+        "namespaces": arrays.texts(one.namespace for one in new),
+        "jobs": arrays.ids(one.job_id for one in new),
+        "names": arrays.texts(one.name for one in new),
+        "shards": arrays.numbers(each.record.shard for each in chosen),
+        "generations": arrays.numbers(one.generation for one in new),
+        "specs": arrays.blobs(one.spec for one in new),
+        "created": arrays.instants(each.record.created_at for each in chosen),
+        "updated": arrays.instants(each.record.updated_at for each in chosen),
+        "actors": arrays.texts(each.record.created_by for each in chosen),
+        "retentions": arrays.numbers(
+            None if one.retention is None else one.retention.total_seconds() for one in new
+        ),
+        "due": arrays.instants(each.record.due_at for each in chosen),
+        "nominal": arrays.instants(each.record.nominal for each in chosen),
+    }
