@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from google.protobuf.message import Message
@@ -108,8 +108,15 @@ class Runs:
                     return
             await asyncio.sleep(backoff.next())
 
-    async def wait(self, run: Run | str, *, timeout: float | None = None) -> Run:
+    async def wait(
+        self,
+        run: Run | str,
+        *,
+        timeout: float | None = None,
+        changed: Callable[[Run], Awaitable[None]] | None = None,
+    ) -> Run:
         """Return the run when it has ended; it is left alone if `timeout` seconds pass first.
+        `changed` is awaited with how it stands, and with each change of it until then.
 
         Raises:
             DeadlineExceeded: it hasn't ended by then.
@@ -119,6 +126,8 @@ class Runs:
         try:
             async with asyncio.timeout(timeout):
                 async for last in self.watch(run_id):
+                    if changed is not None:
+                        await changed(last)
                     if last.ended:
                         return last
         except TimeoutError:

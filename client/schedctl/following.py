@@ -12,12 +12,21 @@ from typing import Final, TypeVar
 
 import click
 
-from schedclient import Client, DeadlineExceeded, FailedPrecondition, LogPiece, Result, Run
+from schedclient import (
+    ApiError,
+    Client,
+    DeadlineExceeded,
+    FailedPrecondition,
+    LogPiece,
+    Result,
+    Run,
+)
 from schedctl.columns import progress
 from schedctl.output import MARKS, length, message, stamp
 from schedctl.session import Session
 
 RUN_FAILED: Final = 1
+WAITING: Final = ("PENDING", "RETRYING")
 LOOK_EVERY: Final = (0.2, 0.5, 1.0, 2.0)
 """Seconds before each look at how far it is; the last is for all that follow."""
 
@@ -27,10 +36,32 @@ T = TypeVar("T")
 async def wait(session: Session, client: Client, run: Run) -> Run:
     """Until it has ended, or `--timeout` passes, or Ctrl-C; the run itself is left alone."""
     try:
-        return await client.runs.wait(run, timeout=session.timeout)
+        return await client.runs.wait(run, timeout=session.timeout, changed=Refusals(client).look)
     except asyncio.CancelledError:
         message(f"run {run.run_id} goes on: schedctl run wait {run.run_id}")
         raise
+
+
+class Refusals:
+    """Says of a run that waits because each worker has refused it, once for each reason: it looks
+    as if it were about to run, and never will be as things are.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._told: set[tuple[str, str]] = set()
+
+    async def look(self, run: Run) -> None:
+        """At a run that has changed."""
+        if run.state not in WAITING or run.assignments <= run.attempt:
+            return  # it is under way, or wasn't handed out in vain
+        try:
+            found = await self._client.runs.why(run.run_id)
+        except ApiError:
+            return  # who waits for the run hears of it there
+        if found.refused and (at := (run.run_id, found.answer)) not in self._told:
+            self._told.add(at)
+            message(f"run {run.run_id}: {found.answer} schedctl run why {run.run_id}")
 
 
 async def stay(session: Session, client: Client, run: Run, *, follow: bool) -> Run:
