@@ -164,12 +164,13 @@ class Runs:
         deadline: float | None = None,
     ) -> AsyncIterator[LogPiece]:
         """Yield the output of the latest attempt, or of the one with this token; with `follow` as
-        it comes, attempt after attempt, until the run has ended (or this attempt of it).
+        it comes, attempt after attempt, until the run has ended (or this attempt of it). NotFound
+        where no attempt of it has this token.
 
         A broken stream is taken up again where it broke.
         """
         request = wire.ReadLogsRequest(
-            run_id=run_of(run_id), fencing_token=fencing_token, follow=follow
+            run_id=run_of(run_id), fencing_token=_token(fencing_token), follow=follow
         )
         reached: dict[tuple[int, int], int] = {}
         backoff = Backoff(0.1, 2.0)
@@ -234,6 +235,13 @@ class Runs:
                 reason="OBJECT_DAMAGED",
             )
         return bytes(content)
+
+
+def _token(number: int) -> int:
+    try:
+        return from_json({"fencing_token": number}, wire.ReadLogsRequest).fencing_token
+    except FormErrors as error:
+        raise from_form(error) from None
 
 
 def _states(words: Iterable[str]) -> Any:

@@ -119,8 +119,11 @@ async def to_its_end(
 
 
 async def print_pieces(pieces: AsyncIterable[LogPiece], *, timestamps: bool = False) -> None:
-    """Its stdout on ours, its stderr on ours, byte for byte; or each line after its time."""
+    """Its stdout on ours, its stderr on ours, byte for byte; or each line after its time. What an
+    attempt writes begins a line: where the one before it hasn't ended its last, that is ended here.
+    """
     begins = {"STDOUT": True, "STDERR": True}
+    attempts: dict[str, int] = {}
     async for piece in pieces:
         stream = sys.stderr if piece.stream == "STDERR" else sys.stdout
         if piece.note:
@@ -130,10 +133,17 @@ async def print_pieces(pieces: AsyncIterable[LogPiece], *, timestamps: bool = Fa
         if piece.omitted:
             stream.flush()
             message(f"… {piece.omitted:,} bytes left out …")
+        if not piece.data:
+            continue
+        before = attempts.get(piece.stream, piece.fencing_token)
+        attempts[piece.stream] = piece.fencing_token
+        if before != piece.fencing_token and not begins[piece.stream]:
+            stream.buffer.write(b"\n")
+            begins[piece.stream] = True
         data = piece.data
-        if timestamps and data and piece.at is not None:
+        if timestamps and piece.at is not None:
             data = _dated(data, stamp(piece.at), begins=begins[piece.stream])
-            begins[piece.stream] = data.endswith(b"\n")
+        begins[piece.stream] = data.endswith(b"\n")
         stream.buffer.write(data)
         stream.flush()
 

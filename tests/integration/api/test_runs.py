@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from schedd.api import calls
 from schedd.api.errors import (
     AlreadyExists,
     CallError,
@@ -18,6 +19,7 @@ from schedd.api.errors import (
     InvalidArgument,
     NotFound,
 )
+from schedd.api.services import Caller
 from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import Incarnation, Verdict
 from schedd.core.records import WorkerView
@@ -140,6 +142,16 @@ async def test_every_change_stands_in_the_audit(api):
     await api("CancelRun", wire.CancelRunRequest(run_id=run.run_id))
     page = await api("ListAudit", cluster_service_pb2.ListAuditRequest())
     assert [entry.action for entry in page.entries] == ["cancel", "submit"]
+
+
+@pytest.mark.parametrize("follow", [False, True])
+async def test_an_attempt_that_a_run_hasnt_has_no_log(api, follow):
+    run = await api("SubmitRun", submit())
+    [read] = [call for full, call in calls.STREAMING.items() if full.endswith(".ReadLogs")]
+    for token in (5, -1):
+        asked = wire.ReadLogsRequest(run_id=run.run_id, fencing_token=token, follow=follow)
+        with pytest.raises(NotFound, match=f"no attempt with the token {token}"):
+            _ = [piece async for piece in read(api.services, Caller("tester", "test"), asked)]
 
 
 async def test_why_a_run_was_cancelled_stands_in_the_audit(api):

@@ -652,6 +652,27 @@ async def test_each_line_of_a_log_may_have_its_time(ctl, member):
     )
 
 
+async def test_an_attempt_begins_a_line_whatever_the_one_before_ended_with(ctl, member):
+    first, second, third = piece(b"tail"), piece(b"first\n"), piece(b"last")
+    for token, each in enumerate((first, second, third), 1):
+        each.fencing_token = token
+        each.at.FromDatetime(datetime(2026, 1, 2, 3, 4, token, tzinfo=UTC))
+    member.say("ReadLogs", [first, second, third])
+    assert (await ctl("run", "logs", "-f", "r1")).out == "tail\nfirst\nlast"
+    assert (await ctl("run", "logs", "-f", "r1", "--timestamps")).out == (
+        "2026-01-02T03:04:01.000Z tail\n2026-01-02T03:04:02.000Z first\n"
+        "2026-01-02T03:04:03.000Z last"
+    )
+
+
+@pytest.mark.parametrize("token", ["-1", "9" * 20])
+async def test_a_token_that_can_be_none_is_a_usage_error(ctl, member, token):
+    ended = await ctl("run", "logs", "r1", f"--token={token}")
+    assert (ended.code, ended.out) == (2, "")
+    assert "fencing_token" in ended.err
+    assert not member.heard("ReadLogs")
+
+
 async def test_the_version_is_told_by_a_flag_too(ctl, member):
     assert (await ctl("--version")).out == (await ctl("version")).out
 
