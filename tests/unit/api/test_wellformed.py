@@ -249,6 +249,17 @@ def test_what_is_no_variables_name_is_a_violation(name):
 
 @pytest.mark.parametrize("cwd", ["work", "./work", "~/work"])
 def test_a_folder_that_depends_on_where_the_worker_stands_is_a_violation(cwd):
+def test_a_variable_by_which_a_program_is_told_of_its_run_is_a_violation():
+    """As are such headers and metadata: it would be overwritten without a word."""
+    for name in ("SCHEDD_JOB", "SCHEDD_WHATEVER"):
+        shell = job_pb2.ShellAction(argv=["true"], env={name: "x"})
+        assert violations(job(shell=shell))["shell.env"] == (
+            f"'{name}' is set by schedd itself, as all SCHEDD_…"
+        )
+    for name in ("SCHEDD", "MY_SCHEDD_JOB", "SCHEDCTL_ENDPOINTS"):
+        validation.check(job(shell=job_pb2.ShellAction(argv=["true"], env={name: "x"})), NOW)
+
+
     assert set(violations(job(shell=job_pb2.ShellAction(argv=["true"], cwd=cwd)))) == {"shell.cwd"}
 
 
