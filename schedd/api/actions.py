@@ -170,7 +170,7 @@ def _twice(field: str, names: Iterable[str]) -> Iterator[Violation]:
 
 def is_url(text: str) -> bool:
     """Whether it is an http or https address with a host that can be looked up."""
-    if not re.match(r"https?://[^/\s]+", text):
+    if not re.match(r"https?://[^/\s]+", text, re.IGNORECASE):
         return False
     try:
         parts = urlsplit(text)

@@ -137,6 +137,8 @@ def test_what_is_no_url_is_a_violation(url):
     "url",
     [
         "http://localhost:8080",
+        "HTTP://localhost:8080",
+        "Https://example.com/",
         "https://user:word@a_b.example.com./x y?q",
         "http://b\u00fccher.example/",
         "http://[::1]:80/",
@@ -247,8 +249,6 @@ def test_what_is_no_variables_name_is_a_violation(name):
     assert set(violations(job(shell=shell))) == {"shell.env"}
 
 
-@pytest.mark.parametrize("cwd", ["work", "./work", "~/work"])
-def test_a_folder_that_depends_on_where_the_worker_stands_is_a_violation(cwd):
 def test_a_variable_by_which_a_program_is_told_of_its_run_is_a_violation():
     """As are such headers and metadata: it would be overwritten without a word."""
     for name in ("SCHEDD_JOB", "SCHEDD_WHATEVER"):
@@ -260,6 +260,8 @@ def test_a_variable_by_which_a_program_is_told_of_its_run_is_a_violation():
         validation.check(job(shell=job_pb2.ShellAction(argv=["true"], env={name: "x"})), NOW)
 
 
+@pytest.mark.parametrize("cwd", ["work", "./work", "~/work"])
+def test_a_folder_that_depends_on_where_the_worker_stands_is_a_violation(cwd):
     assert set(violations(job(shell=job_pb2.ShellAction(argv=["true"], cwd=cwd)))) == {"shell.cwd"}
 
 
