@@ -27,6 +27,8 @@ from schedctl.session import Session
 
 RUN_FAILED: Final = 1
 WAITING: Final = ("PENDING", "RETRYING")
+ASK_WITHIN: Final = 5.0
+"""Seconds for what is only told beside: meanwhile nothing is heard of the run."""
 LOOK_EVERY: Final = (0.2, 0.5, 1.0, 2.0)
 """Seconds before each look at how far it is; the last is for all that follow."""
 
@@ -56,7 +58,7 @@ class Refusals:
         if run.state not in WAITING or run.assignments <= run.attempt:
             return  # it is under way, or wasn't handed out in vain
         try:
-            found = await self._client.runs.why(run.run_id)
+            found = await self._client.runs.why(run.run_id, deadline=ASK_WITHIN)
         except ApiError:
             return  # who waits for the run hears of it there
         if found.refused and (at := (run.run_id, found.answer)) not in self._told:
