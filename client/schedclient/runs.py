@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from google.protobuf.message import Message
@@ -108,8 +108,15 @@ class Runs:
                     return
             await asyncio.sleep(backoff.next())
 
-    async def wait(self, run: Run | str, *, timeout: float | None = None) -> Run:
+    async def wait(
+        self,
+        run: Run | str,
+        *,
+        timeout: float | None = None,
+        changed: Callable[[Run], Awaitable[None]] | None = None,
+    ) -> Run:
         """Return the run when it has ended; it is left alone if `timeout` seconds pass first.
+        `changed` is awaited with how it stands, and with each change of it until then.
 
         Raises:
             DeadlineExceeded: it hasn't ended by then.
@@ -119,6 +126,8 @@ class Runs:
         try:
             async with asyncio.timeout(timeout):
                 async for last in self.watch(run_id):
+                    if changed is not None:
+                        await changed(last)
                     if last.ended:
                         return last
         except TimeoutError:
@@ -155,12 +164,13 @@ class Runs:
         deadline: float | None = None,
     ) -> AsyncIterator[LogPiece]:
         """Yield the output of the latest attempt, or of the one with this token; with `follow` as
-        it comes, attempt after attempt, until the run has ended (or this attempt of it).
+        it comes, attempt after attempt, until the run has ended (or this attempt of it). NotFound
+        where no attempt of it has this token.
 
         A broken stream is taken up again where it broke.
         """
         request = wire.ReadLogsRequest(
-            run_id=run_of(run_id), fencing_token=fencing_token, follow=follow
+            run_id=run_of(run_id), fencing_token=_token(fencing_token), follow=follow
         )
         reached: dict[tuple[int, int], int] = {}
         backoff = Backoff(0.1, 2.0)
@@ -225,6 +235,13 @@ class Runs:
                 reason="OBJECT_DAMAGED",
             )
         return bytes(content)
+
+
+def _token(number: int) -> int:
+    try:
+        return from_json({"fencing_token": number}, wire.ReadLogsRequest).fencing_token
+    except FormErrors as error:
+        raise from_form(error) from None
 
 
 def _states(words: Iterable[str]) -> Any:

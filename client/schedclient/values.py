@@ -310,6 +310,8 @@ class Explanation(Value):
 
     answer: str
     checks: tuple[Check, ...]
+    refused: bool
+    """It waits because each worker that might run it has refused it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

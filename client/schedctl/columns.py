@@ -110,7 +110,7 @@ _STATE: Final[Sequence[Column[Run | Attempt]]] = (
 )
 _HOW_IT_ENDED: Final[Sequence[Column[Run | Attempt]]] = (
     Column("EXIT", lambda one: one.exit_code),
-    Column("ERROR", lambda one: one.error),
+    Column("ERROR", lambda one: one.error, cut=True),
 )
 RUNS: Final[Sequence[Column[Run]]] = (
     Column("RUN", lambda run: run.run_id),
@@ -170,11 +170,11 @@ DEAD_GROUPS: Final[Sequence[Column[DeadLetterGroup]]] = (
     Column("JOB", lambda one: one.job),
     Column("REASON", lambda one: one.reason),
     Column("EXIT", lambda one: one.exit_code, wide=True),
-    Column("ERROR", lambda one: last_line(one.error)),
     Column("FIRST", lambda one: one.first_died_at, wide=True),
     Column("LAST", lambda one: one.last_died_at),
     Column("FINGERPRINT", lambda one: one.fingerprint),
     Column("RUN", lambda one: one.run_id),
+    Column("ERROR", lambda one: last_line(one.error), cut=True),  # last: it pads no line
 )
 REDRIVES: Final[Sequence[Column[Redrive]]] = (
     Column("REDRIVE", lambda one: one.redrive_id),

@@ -12,12 +12,23 @@ from typing import Final, TypeVar
 
 import click
 
-from schedclient import Client, DeadlineExceeded, FailedPrecondition, LogPiece, Result, Run
+from schedclient import (
+    ApiError,
+    Client,
+    DeadlineExceeded,
+    FailedPrecondition,
+    LogPiece,
+    Result,
+    Run,
+)
 from schedctl.columns import progress
 from schedctl.output import MARKS, length, message, stamp
 from schedctl.session import Session
 
 RUN_FAILED: Final = 1
+WAITING: Final = ("PENDING", "RETRYING")
+ASK_WITHIN: Final = 5.0
+"""Seconds for what is only told beside: meanwhile nothing is heard of the run."""
 LOOK_EVERY: Final = (0.2, 0.5, 1.0, 2.0)
 """Seconds before each look at how far it is; the last is for all that follow."""
 
@@ -27,10 +38,32 @@ T = TypeVar("T")
 async def wait(session: Session, client: Client, run: Run) -> Run:
     """Until it has ended, or `--timeout` passes, or Ctrl-C; the run itself is left alone."""
     try:
-        return await client.runs.wait(run, timeout=session.timeout)
+        return await client.runs.wait(run, timeout=session.timeout, changed=Refusals(client).look)
     except asyncio.CancelledError:
         message(f"run {run.run_id} goes on: schedctl run wait {run.run_id}")
         raise
+
+
+class Refusals:
+    """Says of a run that waits because each worker has refused it, once for each reason: it looks
+    as if it were about to run, and never will be as things are.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._told: set[tuple[str, str]] = set()
+
+    async def look(self, run: Run) -> None:
+        """At a run that has changed."""
+        if run.state not in WAITING or run.assignments <= run.attempt:
+            return  # it is under way, or wasn't handed out in vain
+        try:
+            found = await self._client.runs.why(run.run_id, deadline=ASK_WITHIN)
+        except ApiError:
+            return  # who waits for the run hears of it there
+        if found.refused and (at := (run.run_id, found.answer)) not in self._told:
+            self._told.add(at)
+            message(f"run {run.run_id}: {found.answer} schedctl run why {run.run_id}")
 
 
 async def stay(session: Session, client: Client, run: Run, *, follow: bool) -> Run:
@@ -88,8 +121,11 @@ async def to_its_end(
 
 
 async def print_pieces(pieces: AsyncIterable[LogPiece], *, timestamps: bool = False) -> None:
-    """Its stdout on ours, its stderr on ours, byte for byte; or each line after its time."""
+    """Its stdout on ours, its stderr on ours, byte for byte; or each line after its time. What an
+    attempt writes begins a line: where the one before it hasn't ended its last, that is ended here.
+    """
     begins = {"STDOUT": True, "STDERR": True}
+    attempts: dict[str, int] = {}
     async for piece in pieces:
         stream = sys.stderr if piece.stream == "STDERR" else sys.stdout
         if piece.note:
@@ -99,10 +135,17 @@ async def print_pieces(pieces: AsyncIterable[LogPiece], *, timestamps: bool = Fa
         if piece.omitted:
             stream.flush()
             message(f"… {piece.omitted:,} bytes left out …")
+        if not piece.data:
+            continue
+        before = attempts.get(piece.stream, piece.fencing_token)
+        attempts[piece.stream] = piece.fencing_token
+        if before != piece.fencing_token and not begins[piece.stream]:
+            stream.buffer.write(b"\n")
+            begins[piece.stream] = True
         data = piece.data
-        if timestamps and data and piece.at is not None:
+        if timestamps and piece.at is not None:
             data = _dated(data, stamp(piece.at), begins=begins[piece.stream])
-            begins[piece.stream] = data.endswith(b"\n")
+        begins[piece.stream] = data.endswith(b"\n")
         stream.buffer.write(data)
         stream.flush()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -40,15 +42,21 @@ MARKS: Final = {
 """The symbol and the colour that stand beside a word, where there are colours."""
 
 UNBOUNDED: Final = 10_000
+LEAST_CUT: Final = 20
+"""Characters of a cell that are shown at least."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Of_contra]):
-    """A column of a table: its head, its cell, and whether only `-o wide` shows it."""
+    """A column of a table: its head, its cell, and whether only `-o wide` shows it.
+
+    `cut`: a person reads its beginning; it takes what room a terminal has beside the others.
+    """
 
     head: str
     cell: Callable[[Of_contra], Any]
     wide: bool = False
+    cut: bool = False
 
 
 def show_list(
@@ -71,8 +79,12 @@ def show_list(
             _echo(name(value))
     else:
         shown = [one for one in columns if form == "wide" or not one.wide]
+        heads = [one.head for one in shown]
         rows = [[_cell(session, one.cell(value)) for one in shown] for value in values]
-        _table(session, [one.head for one in shown], rows)
+        if form == "table" and sys.stdout.isatty():
+            for at in (at for at, one in enumerate(shown) if one.cut):
+                rows = _cut(session, heads, rows, at)
+        _table(session, heads, rows)
 
 
 def show_listing(
@@ -207,6 +219,26 @@ def _table(session: Session, heads: Sequence[str], rows: Sequence[Sequence[str]]
     for line in lines:
         cells = (f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True))
         _echo("  ".join(cells).rstrip())
+
+
+def _cut(
+    session: Session, heads: Sequence[str], rows: Sequence[Sequence[str]], at: int
+) -> list[list[str]]:
+    """This column's cells, cut so that each line fits the terminal, if there is room at all."""
+    marks = 2 * session.colour  # a mark and a space
+    others = sum(
+        2 + max(len(head), *(len(row[n]) + marks * (row[n] in MARKS) for row in rows))
+        for n, head in enumerate(heads)
+        if n != at and rows
+    )
+    room = max(LEAST_CUT, shutil.get_terminal_size().columns - others)
+    return [
+        [
+            cell if n != at or len(cell) <= room else f"{cell[: room - 1]}…"
+            for n, cell in enumerate(row)
+        ]
+        for row in rows
+    ]
 
 
 def _rich_table(session: Session, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

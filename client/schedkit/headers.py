@@ -1,4 +1,4 @@
-"""Headers, and metadata, that a job may not set on the requests it makes."""
+"""Headers, metadata and variables that a job may not set: schedd's own, which tell of its run."""
 
 from __future__ import annotations
 
@@ -30,3 +30,8 @@ def reserved_metadata(name: str) -> bool:
     """Whether a job may not set this metadata, in whatever case it is written."""
     lower = name.lower()
     return reserved(name) or lower in RPC or lower.startswith("grpc-")
+
+
+def reserved_variable(name: str) -> bool:
+    """Whether a job may not set this variable of its program: in them it is told of its run."""
+    return name.startswith("SCHEDD_")

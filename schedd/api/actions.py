@@ -73,6 +73,8 @@ def _shell(shell: job_pb2.ShellAction) -> Iterator[Violation]:
     for name in shell.env:
         if not _VARIABLE.fullmatch(name) or not name.isprintable():
             yield Violation("shell.env", f"{name!r} isn't the name of a variable")
+        elif headers.reserved_variable(name):
+            yield Violation("shell.env", f"{name[:60]!r} is set by schedd itself, as all SCHEDD_…")
 
 
 def _python(python: job_pb2.PythonAction) -> Iterator[Violation]:
@@ -168,7 +170,7 @@ def _twice(field: str, names: Iterable[str]) -> Iterator[Violation]:
 
 def is_url(text: str) -> bool:
     """Whether it is an http or https address with a host that can be looked up."""
-    if not re.match(r"https?://[^/\s]+", text):
+    if not re.match(r"https?://[^/\s]+", text, re.IGNORECASE):
         return False
     try:
         parts = urlsplit(text)

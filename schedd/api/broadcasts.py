@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from schedd.api.errors import FailedPrecondition
 from schedd.api.services import Services
+from schedd.core.ids import IncarnationId
 from schedd.core.lifecycle import State
 from schedd.core.placement import Need, able
 from schedd.core.records import RunRecord, WorkerView
 from schedproto.v1 import run_service_pb2
 
 Check = run_service_pb2.ExplainRunResponse.Check
+
+REFUSED: Final = "Does a worker take it?"
+CHANGE: Final = "change the job, or have a worker that can; they are asked again and again"
 
 NAMED: Final = 20
 """Children that an answer names."""
@@ -80,8 +84,12 @@ async def explained(services: Services, record: RunRecord) -> run_service_pb2.Ex
     return run_service_pb2.ExplainRunResponse(answer=answer, checks=checks)
 
 
-def waits_for(need: Need, workers: Sequence[WorkerView]) -> list[Check]:
-    """Of a child that waits: whether its worker is there, could do it, and has a slot."""
+def waits_for(
+    need: Need, workers: Sequence[WorkerView], said: Mapping[IncarnationId, str]
+) -> list[Check]:
+    """Of a child that waits: whether its worker is there, could do it, has refused it (`said`: why)
+    and has a slot.
+    """
     name = need.worker
     question = f"Is worker {name} there, which alone it is for?"
     mine = [one for one in workers if one.incarnation.worker == name]
@@ -92,6 +100,9 @@ def waits_for(need: Need, workers: Sequence[WorkerView]) -> list[Check]:
         answer = f"no, worker {name} is there, but can't do it any more"
     elif all(one.draining for one in fit):
         answer = f"no, worker {name} is draining, and it goes to no other"
+    elif why := next((said[one.incarnation.id] for one in fit if one.incarnation.id in said), ""):
+        answer = f"worker {name} has refused it: {why}"
+        return [Check(question=REFUSED, answer=answer, remedy=CHANGE)]
     else:
         checks = [Check(question=question, answer="yes")]
         if not any(one.free >= need.slots for one in fit):

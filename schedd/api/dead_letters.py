@@ -159,7 +159,10 @@ async def redrive_dead_letters(
     _check_all(request.job or request.fingerprint, request.all)
     choice = _choice(request.namespace, request.job, request.fingerprint)
     if request.dry_run:
-        return wire.RedriveDeadLettersResponse(total=await services.dead_letters.planned(choice))
+        planned = await services.dead_letters.planned(choice)
+        if not planned:
+            await _check_job(services, choice)
+        return wire.RedriveDeadLettersResponse(total=planned)
     redrive_id = RedriveId(uuid4())
     wish = Wish(redrive_id, shard_of(JobId(redrive_id)), choice, rate, payload, caller.actor)
     what = _told(choice) | {"rate": rate, "payload": payload is not None}
@@ -173,6 +176,7 @@ async def redrive_dead_letters(
     if isinstance(made, Conflict):
         raise stored_jobs.taken(made, name="redrive", key=request.idempotency_key)
     if made is None:
+        await _check_job(services, choice)
         raise FailedPrecondition(
             f"no dead letter{_of(choice)} is free to be done again",
             reason="NO_DEAD_LETTERS",
@@ -249,6 +253,15 @@ async def _switched(
 
 def _choice(namespace: str, job: str, fingerprint: str, run_ids: tuple[RunId, ...] = ()) -> Choice:
     return Choice(stored_jobs.namespace_of(namespace), job, fingerprint, run_ids)
+
+
+async def _check_job(services: Services, choice: Choice) -> None:
+    """Raise NotFound where the job that is named neither is there nor has left a letter."""
+    if not choice.job or await services.store.get_job(choice.namespace, choice.job) is not None:
+        return
+    of_job = Choice(choice.namespace, choice.job)
+    if not await services.dead_letters.listed(of_job, None, None, 1, settled=True):
+        raise stored_jobs.unknown(choice.job)
 
 
 def _of(choice: Choice) -> str:

@@ -40,6 +40,8 @@ class Reached:
     def __init__(self, token: Token) -> None:
         self._token = token
         self._ends: dict[int, int] = {}
+        self.left_out = 0
+        """Bytes that were passed over."""
 
     def next(self, piece: run_pb2.LogPiece) -> run_pb2.LogPiece | None:
         """As `beyond`, of what comes while it runs: nothing of a stream before its beginning, which
@@ -57,6 +59,7 @@ class Reached:
             return None
         self._ends[piece.stream] = end
         begin = max(at, piece.offset)
+        self.left_out += begin - at
         return run_pb2.LogPiece(
             stream=piece.stream,
             data=piece.data[begin - piece.offset :],
@@ -83,6 +86,7 @@ async def kept(
     if stored is None:
         return
     output = run_pb2.Output.FromString(stored)
+    left_out = reach.left_out  # of what came while it ran
     if output.HasField("log") and reach.lacks(output.pieces):
         async for piece in _whole(services, namespace, run_id, output.log):
             if piece.note:
@@ -92,6 +96,12 @@ async def kept(
     for piece in output.pieces:
         if (rest := reach.beyond(piece)) is not None:
             yield rest
+    if left_out and output.HasField("log") and not output.log.problem:
+        command = f"schedctl run logs {run_id} --token {output.log.fencing_token}"
+        what = "more of it" if output.log.omitted else "the whole"
+        yield run_pb2.LogPiece(
+            note=f"{left_out:,} bytes were left out as it came; {command} has {what}"
+        )
 
 
 async def _whole(

@@ -70,6 +70,9 @@ def _way_violations(field: str, said: job_pb2.Notification) -> Iterator[Violatio
     if said.webhook and (not is_url(said.webhook) or "@" in said.webhook.split("/")[2]):
         problem = f"{said.webhook[:140]!r} isn't an http or https URL without a user"
         yield Violation(f"{field}.webhook", problem)
+    elif any(sign.isspace() for sign in said.webhook):
+        problem = f"{said.webhook[:140]!r} holds white space; a URL has %20 for a space"
+        yield Violation(f"{field}.webhook", problem)
     if said.command and not said.command[0].startswith("/"):
         problem = f"{said.command[0][:140]!r} isn't the absolute path of a program"
         yield Violation(f"{field}.command", problem)

@@ -17,7 +17,7 @@ from schedd.api.errors import (
 from schedd.api.services import Caller, Services
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.core.partition import shard_of_pool
-from schedd.core.pools import LEAST_PER, MOST_AT_ONCE, MOST_PER, PoolRecord, PoolUse, Rate
+from schedd.core.pools import LEAST_PER, MOST_AT_ONCE, MOST_PER, PoolRecord, PoolUse, PoolUser, Rate
 from schedd.core.records import Conflict
 from schedproto.v1 import pool_service_pb2
 
@@ -249,12 +249,19 @@ def _unknown(name: str) -> NotFound:
     )
 
 
-def _in_use(name: str, users: Sequence[str]) -> FailedPrecondition:
-    told = ", ".join(users[:MOST_USERS]) + (" and more" if len(users) > MOST_USERS else "")
+def _in_use(name: str, users: Sequence[PoolUser]) -> FailedPrecondition:
+    told = ", ".join(map(str, users[:MOST_USERS])) + " and more" * (len(users) > MOST_USERS)
+    wishes = []
+    if any(one.run is None for one in users):
+        wishes.append("take the jobs out of it first: schedctl job patch JOB --pool ''")
+    if any(one.run is not None for one in users):
+        wishes.append(
+            "wait until submitted runs have ended, or cancel them: schedctl run cancel RUN"
+        )
     return FailedPrecondition(
         f"pool {name!r} is used by {told}",
         reason="POOL_IN_USE",
-        remedy="take the jobs out of it first: schedctl job patch JOB --pool ''",
+        remedy="; ".join(wishes),
     )
 
 

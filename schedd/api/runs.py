@@ -226,6 +226,7 @@ async def read_logs(
     if record.run.children is not None:
         raise await broadcasts.no_log(services, record)
     run_id, token = record.run.key.run_id, Token(request.fencing_token)
+    await _check_attempt(services, record, token)
     if request.follow:
         async for piece in logs.followed(services, run_id, token):
             yield piece
@@ -241,6 +242,20 @@ async def explain_run(
     """Why it waits, or why it ended so."""
     del caller
     return await explain(services, await _find(services, request.run_id))
+
+
+async def _check_attempt(services: Services, record: RunRecord, token: Token) -> None:
+    """Raise NotFound unless the run has an attempt with this token, or none is asked for."""
+    if token in (NO_TOKEN, record.run.token):
+        return
+    run_id = record.run.key.run_id
+    tokens = [attempt.token for attempt in await services.store.attempts(run_id)]
+    if token not in tokens:
+        raise NotFound(
+            f"run {run_id} has no attempt with the token {token}",
+            reason="NO_SUCH_ATTEMPT",
+            remedy=f"see `schedctl run attempts {run_id}`",
+        )
 
 
 def _lives(record: RunRecord | None) -> bool:

@@ -24,6 +24,7 @@ from schedd.ports import (
     Nudges,
     PauseStore,
     PoolStore,
+    Refusals,
     ResultObjects,
     Succession,
     Tails,
@@ -51,6 +52,7 @@ class Services:
     clock: ClusterClock
     nudges: Nudges
     lines: WorkerLines
+    refusals: Refusals
     changes: Changes
     tails: Tails
     advances: Advances

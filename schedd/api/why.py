@@ -1,23 +1,22 @@
 """Why does a run wait, or why did it end so: looked at in the order in which things can stop it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from schedd.api import broadcasts, definitions, standing, views
+from schedd.api.broadcasts import CHANGE, REFUSED
 from schedd.api.services import Services
 from schedd.core import labels
-from schedd.core.ids import NO_TOKEN, JobId
+from schedd.core.ids import NO_TOKEN, IncarnationId, JobId
 from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import CatchUpPolicy, Definition, LiveRun, Overlap
 from schedd.core.overlap import BUFFERS, limit_of, policy_of
-from schedd.core.placement import able, need_of, refused
+from schedd.core.placement import able, need_of
 from schedd.core.records import RunRecord, WorkerView
 from schedproto.v1 import run_service_pb2
 
 Check = run_service_pb2.ExplainRunResponse.Check
-
-REFUSED: Final = "Does a worker take it?"
 
 ENDS: Final = {
     "OVERLAP": "another run of the job hadn't ended, and the job, or its trigger, says overlap:"
@@ -65,9 +64,10 @@ async def explain(services: Services, record: RunRecord) -> run_service_pb2.Expl
     checks = [*_seen(services), *braked, *_waits(services, record)]
     definition = await _definition(services, run.job_id)
     if definition is not None:
+        said = await services.refusals.of(run.shard, run.job_id, definition.generation)
         checks += [
             *await _overlap(services, record, definition),
-            *_needs(services, record.run, definition),
+            *_needs(services, record.run, definition, said),
         ]
         checks += await _pool(services, definition)
         checks += _late(services, record.run, definition)
@@ -75,7 +75,9 @@ async def explain(services: Services, record: RunRecord) -> run_service_pb2.Expl
     wrong = next((check for check in checks if check.remedy), None)
     if wrong is not None:
         reason = wrong.answer.removeprefix("yes, ").removeprefix("no, ")
-        return _answer(f"It waits: {reason}.", checks)
+        answer = _answer(f"It waits: {reason}.", checks)
+        answer.refused = checks[0].question == REFUSED
+        return answer
     return _answer("It waits for its turn: it is handed out next.", checks)
 
 
@@ -175,11 +177,14 @@ async def _pool(services: Services, definition: Definition) -> list[Check]:
     ]
 
 
-def _needs(services: Services, run: LiveRun, definition: Definition) -> list[Check]:
+def _needs(
+    services: Services, run: LiveRun, definition: Definition, said: Mapping[IncarnationId, str]
+) -> list[Check]:
+    """`said`: why workers have refused it."""
     workers = services.lines.workers()
     need = need_of(definition, run)
     if need.worker is not None:
-        return broadcasts.waits_for(need, workers)
+        return broadcasts.waits_for(need, workers, said)
     if need.each:
         need = replace(need, each=False)
         workers = [one for one in workers if not one.draining]
@@ -201,10 +206,15 @@ def _needs(services: Services, run: LiveRun, definition: Definition) -> list[Che
     if need_of(definition, run).each:
         answer = f"{len(fit)} can run it, and each is to have a run of its own"
         return [Check(question="Is there a worker for it?", answer=answer)]
-    if all(refused(one.unable, definition) for one in fit):
-        return [_refused(fit, definition)]
+    whys = sorted({why for one in fit if (why := said.get(one.incarnation.id)) is not None})
+    able_so_far = [one for one in fit if one.incarnation.id not in said]
+    if not able_so_far:
+        return [_refused(len(fit), whys)]
+    no = len(fit) - len(able_so_far)
+    but = f", {no} {'has' if no == 1 else 'have'} refused it: {'; '.join(whys)}" if no else ""
+    fit = able_so_far
     free = [one for one in fit if one.free >= definition.slots and not one.draining]
-    checks = [Check(question="Is there a worker for it?", answer=f"{len(fit)} can run it")]
+    checks = [Check(question="Is there a worker for it?", answer=f"{len(fit)} can run it{but}")]
     if not free:
         checks.append(
             Check(
@@ -216,13 +226,12 @@ def _needs(services: Services, run: LiveRun, definition: Definition) -> list[Che
     return checks
 
 
-def _refused(fit: Sequence[WorkerView], definition: Definition) -> Check:
-    """Each of these was asked, and says that it can't."""
-    said = {found.why for one in fit if (found := refused(one.unable, definition))}
+def _refused(asked: int, whys: Sequence[str]) -> Check:
+    """Each of so many was asked, and says that it can't."""
     return Check(
         question=REFUSED,
-        answer=f"{len(fit)} might run it, and each has refused it: {'; '.join(sorted(said))}",
-        remedy="change the job, or have a worker that can; they are asked again and again",
+        answer=f"{asked} might run it, and each has refused it: {'; '.join(whys)}",
+        remedy=CHANGE,
     )
 
 

@@ -33,6 +33,7 @@ from schedd.owner.workers import Workers
 from schedd.result_objects import StoredObjects
 from schedd.rpc.nudges import Nudger
 from schedd.rpc.peers import Peers
+from schedd.rpc.refusals import AskedRefusals
 from schedd.rpc.relay import Relay
 from schedd.senders import Senders
 from schedd.store.postgres import PostgresStore
@@ -139,7 +140,9 @@ def build(ground: Ground) -> Parts:
         tails=tails,
         advances=advances,
         sender=sender,
-        services=_services(ground, member, nudges, workers, watchers, tails, advances, checkup),
+        services=_services(
+            ground, member, nudges, workers, peers, watchers, tails, advances, checkup
+        ),
         telemetry=telemetry,
     )
 
@@ -184,6 +187,7 @@ def _services(
     member: Member,
     nudges: Nudger,
     workers: Workers,
+    peers: Peers,
     watchers: Watchers,
     tails: Tails,
     advances: Advances,
@@ -202,6 +206,7 @@ def _services(
         clock=ground.clock,
         nudges=nudges,
         lines=workers,
+        refusals=AskedRefusals(member.cluster, workers, peers),
         changes=watchers,
         tails=tails,
         advances=advances,

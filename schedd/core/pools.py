@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, NewType
 
+from schedd.core.ids import RunId
+
 PoolKey = NewType("PoolKey", str)
 """`namespace/name`."""
 
@@ -68,6 +70,17 @@ class PoolUse:
     running: int
     waiting: int
     recent: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolUser:
+    """Who keeps a pool: a job, by its name, or a submitted run that hasn't ended."""
+
+    job: str = ""
+    run: RunId | None = None
+
+    def __str__(self) -> str:
+        return self.job if self.run is None else f"submitted run {self.run}"
 
 
 @dataclass(frozen=True, slots=True)

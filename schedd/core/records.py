@@ -6,7 +6,6 @@ a normal answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -36,7 +35,6 @@ from schedd.core.model import (
     RunKey,
     Trigger,
 )
-from schedd.core.placement import Unable
 from schedd.core.redrive import Settled
 from schedd.core.retention import EndedRun
 
@@ -458,5 +456,3 @@ class WorkerView:
     """Bytes that its spool takes, and that are free on its disk; 0: it didn't say, or none are."""
     refuses: str = ""
     """Why it asks for no new work though it isn't draining, in words."""
-    unable: Mapping[JobId, Unable] = field(default_factory=dict)
-    """What it has refused for want of something."""

@@ -2,8 +2,10 @@
 
     wait n = min(max, backoff × factor^(n−1)) × (1 + jitter × u),  u in [−1, 1) hashed from (run, n)
 
-Deterministic: whichever member accepts the result computes the same instant. A worker's death or a
-shutdown is not the job's failure and costs no attempt, up to `MAX_LOSSES`. What never began (a
+Deterministic: whichever member accepts the result, and however long that takes, computes the same
+instant, counted from the attempt's end. That end is a worker's word, so it is taken only where it
+can be: no attempt ends before its run was ready, or after its result was accepted. A worker's death
+or a shutdown is not the job's failure and costs no attempt, up to `MAX_LOSSES`. What never began (a
 refusal, a worker that couldn't start it) costs nothing at all. A job `at_most_once` is begun again
 only after a failure that was reported, or when it surely never began.
 """
@@ -85,10 +87,12 @@ def after_attempt(
     retry_after: timedelta | None = None,
     *,
     began: bool = True,
+    finished_at: datetime | None = None,
 ) -> Sequel:
     """Decide from the outcome of the run's present attempt; `run.attempt` counts it already.
 
-    `began`: False when its worker says that nothing of it ever ran.
+    `began`: False when its worker says that nothing of it ever ran. `finished_at`: when it ended,
+    as its worker says.
     """
     if outcome is Outcome.SUCCEEDED:
         return Sequel(State.SUCCEEDED, None)
@@ -104,10 +108,18 @@ def after_attempt(
     if not again or run.attempt >= policy.max_attempts:
         return Sequel(State.FAILED, failure.reason, dead=True)
     pause = wait(policy, run.key.run_id, run.attempt)
-    retry_at = now + max(pause, min(retry_after or pause, LONGEST_ASKED))
+    pause = max(pause, min(retry_after or pause, LONGEST_ASKED))
+    retry_at = max(now, _end(run, finished_at, now) + pause)
     if until is not None and retry_at >= until:  # it would wait for nothing
         return Sequel(State.FAILED, failure.reason, dead=True)
     return Sequel(State.RETRYING, failure.reason, retry_at=retry_at)
+
+
+def _end(run: LiveRun, finished_at: datetime | None, now: datetime) -> datetime:
+    """What the wait is counted from. By a clock that is wrong it would be too long, or none."""
+    if finished_at is None or not run.ready_at <= finished_at <= now:
+        return now
+    return finished_at
 
 
 def after_loss(run: LiveRun, definition: Definition) -> Sequel:

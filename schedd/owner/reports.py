@@ -61,6 +61,7 @@ def report_of(
             now,
             reported.retry_after,
             began=reported.started_at is not None,
+            finished_at=reported.finished_at,
         )
     entry = None if run is None else known.get(run.job_id)
     said = None if run is None or entry is None else own(run, entry.definition)

@@ -286,10 +286,17 @@ class Workers:
                 spool=attached.disk[0],
                 disk_free=attached.disk[1],
                 refuses=attached.refuses,
-                unable=dict(attached.unable),
             )
             for attached in self._attached.values()
         ]
+
+    def refusals(self, job: JobId, generation: int) -> dict[IncarnationId, str]:
+        """Those attached here that have refused a run of it, as it was in this generation: why."""
+        return {
+            incarnation: said.why
+            for incarnation, attached in self._attached.items()
+            if (said := attached.unable.get(job)) is not None and said.generation == generation
+        }
 
     async def never_started(self, runs: Collection[LiveRun]) -> list[LiveRun]:
         """Those of which their live worker has said, by a heartbeat stamped after `start_by`,

@@ -13,7 +13,16 @@ from schedd.ports.chains import ChainStore
 from schedd.ports.cluster import Checkup, Cluster, ClusterClock, ClusterView, MemberView, Succession
 from schedd.ports.coordination import Coordination, KeepLease, LeaseKeeper
 from schedd.ports.dead_letters import DeadLetterStore
-from schedd.ports.lines import Advances, Changes, Nudges, Reader, Tails, Watching, WorkerLines
+from schedd.ports.lines import (
+    Advances,
+    Changes,
+    Nudges,
+    Reader,
+    Refusals,
+    Tails,
+    Watching,
+    WorkerLines,
+)
 from schedd.ports.membership import MembershipStore
 from schedd.ports.notifications import NotificationStore, Sender
 from schedd.ports.objects import ResultObjects
@@ -47,6 +56,7 @@ __all__ = [
     "PoolStore",
     "Reader",
     "RecoveryStore",
+    "Refusals",
     "ResultObjects",
     "ResultStore",
     "RetentionStore",

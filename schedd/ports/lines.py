@@ -1,10 +1,11 @@
 """Between members and workers: hints, revokes, and waiting for changes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 from schedd.core.ids import (
+    IncarnationId,
     JobId,
     RunId,
     ShardId,
@@ -49,6 +50,14 @@ class WorkerLines(Protocol):
 
     def cancel(self, run: LiveRun, *, kill: bool = False) -> None: ...
     def workers(self) -> list[WorkerView]: ...
+
+
+class Refusals(Protocol):
+    """Which workers have refused runs, as the member that hands them out was told."""
+
+    async def of(self, shard: ShardId, job: JobId, generation: int) -> Mapping[IncarnationId, str]:
+        """Those that can't run this job, of this shard, as it is defined now, and why, in words."""
+        ...
 
 
 class Watching(Protocol):

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from schedd.core.model import AuditEntry
-from schedd.core.pools import PoolKey, PoolRecord, PoolUse, Rate, Standing
+from schedd.core.pools import PoolKey, PoolRecord, PoolUse, PoolUser, Rate, Standing
 from schedd.core.records import Conflict
 
 
@@ -49,6 +49,6 @@ class PoolStore(Protocol):
 
     async def delete(
         self, namespace: str, name: str, audit: AuditEntry, most: int
-    ) -> bool | builtins.list[str]:
-        """False: there is none. Names, `most` of them: these jobs use it, and it stays."""
+    ) -> bool | builtins.list[PoolUser]:
+        """False: there is none. Some, at most `most`: these use it, and it stays."""
         ...

@@ -1,4 +1,6 @@
-"""What the other members ask of this one: look at these rows, pass this on, how do you stand."""
+"""What the other members ask of this one: look at these rows, pass this on, how do you stand,
+who has refused this.
+"""
 
 from collections.abc import Callable
 
@@ -9,13 +11,14 @@ from schedd.owner.workers import Workers
 from schedd.rpc import frames
 from schedd.rpc.nudges import Nudged, take_nudge
 from schedd.rpc.reading import MOST_PARTS_OF_FRAME, put, unary
+from schedd.rpc.refusals import told
 from schedd.rpc.relay import pass_on
 from schedd.rpc.status import abort
 from schedproto.v1 import peer_service_pb2 as wire
 
 
 class PeerService:
-    """Serves `Nudge`, `Relay` and `Examine`. `stands`: how this member stands."""
+    """Serves `Nudge`, `Relay`, `Examine` and `Refusals`. `stands`: how this member stands."""
 
     def __init__(
         self, here: Nudged, workers: Workers, stands: Callable[[], wire.ExamineResponse]
@@ -30,6 +33,7 @@ class PeerService:
             "Nudge": unary(self.nudge, wire.NudgeRequest, wire.NudgeResponse),
             "Relay": unary(self.relay, wire.RelayRequest, wire.RelayResponse, MOST_PARTS_OF_FRAME),
             "Examine": unary(self.examine, wire.ExamineRequest, wire.ExamineResponse),
+            "Refusals": unary(self.refusals, wire.RefusalsRequest, wire.RefusalsResponse),
         }
         put(server, "schedd.v1.PeerService", table)
 
@@ -51,5 +55,16 @@ class PeerService:
         try:
             incarnation = IncarnationId(frames.uuid(request.incarnation, "incarnation"))
             return await pass_on(self._workers, incarnation, request.frame)
+        except frames.BadFrame as bad:
+            await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")
+
+    async def refusals(
+        self,
+        request: wire.RefusalsRequest,
+        context: grpc.aio.ServicerContext[wire.RefusalsRequest, wire.RefusalsResponse],
+    ) -> wire.RefusalsResponse:
+        """Which workers have told this member that they can't run a job."""
+        try:
+            return told(self._workers, request)
         except frames.BadFrame as bad:
             await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")

@@ -24,7 +24,13 @@ DEADLINE: Final = 1.0
 LOOK_EVERY: Final = 10.0
 
 
-A = TypeVar("A", wire.NudgeResponse, wire.RelayResponse, wire.ExamineResponse)
+A = TypeVar(
+    "A",
+    wire.NudgeResponse,
+    wire.RelayResponse,
+    wire.ExamineResponse,
+    wire.RefusalsResponse,
+)
 
 
 class Peers:
@@ -57,6 +63,10 @@ class Peers:
         """Ask how it stands. Raises Unavailable."""
         return await self._call(endpoint, "Examine", wire.ExamineRequest(), wire.ExamineResponse)
 
+    async def refusals(self, endpoint: str, request: wire.RefusalsRequest) -> wire.RefusalsResponse:
+        """Ask which workers have refused a job. Raises Unavailable."""
+        return await self._call(endpoint, "Refusals", request, wire.RefusalsResponse)
+
     async def run(self) -> NoReturn:
         """Close the channels of those that have gone, for ever."""
         while True:
@@ -75,7 +85,7 @@ class Peers:
         self,
         endpoint: str,
         method: str,
-        request: wire.NudgeRequest | wire.RelayRequest | wire.ExamineRequest,
+        request: wire.NudgeRequest | wire.RelayRequest | wire.ExamineRequest | wire.RefusalsRequest,
         answer: type[A],
     ) -> A:
         channel = self._channel(endpoint)

@@ -22,7 +22,7 @@ from sqlalchemy.dialects.postgresql import insert
 from schedd.core.ids import JobId
 from schedd.core.model import AuditEntry
 from schedd.core.partition import shard_of_pool
-from schedd.core.pools import PoolKey, PoolRecord, PoolUse, Rate, Standing, pool_key
+from schedd.core.pools import PoolKey, PoolRecord, PoolUse, PoolUser, Rate, Standing, pool_key
 from schedd.core.records import Conflict
 from schedd.store import arrays, audit, pooling
 from schedd.store.arrays import clean
@@ -119,26 +119,28 @@ def pause_pool(
 
 def delete_pool(
     connection: Connection, namespace: str, name: str, entry: AuditEntry, most: int
-) -> bool | list[str]:
-    """Delete it. False: there is none; names (`most` of them): these jobs, or submitted runs, use
-    it, and it stays.
-    """
+) -> bool | list[PoolUser]:
+    """Delete it. False: there is none; some (at most `most`): these use it, and it stays."""
     connection.exec_driver_sql(LOCK_SHARD, (shard_of_pool(namespace, name),))
     held = select(pools.c.name).where(_is(namespace, name)).with_for_update()
     if connection.execute(held).first() is None:
         return False
     here = (jobs.c.namespace == clean(namespace)) & (jobs.c.pool == name)
-    alive = select(live.c.run_id).where(
-        live.c.shard == shard_of_pool(namespace, name), live.c.job_id == jobs.c.job_id
+    alive = (
+        select(live.c.run_id)
+        .where(live.c.shard == shard_of_pool(namespace, name), live.c.job_id == jobs.c.job_id)
+        .limit(1)
     )
     users = connection.execute(
-        select(jobs.c.job_id, jobs.c.name, jobs.c.ephemeral)
+        select(jobs.c.name, jobs.c.ephemeral, alive.scalar_subquery().label("run_id"))
         .where(here, jobs.c.deleted_at.is_(None), ~jobs.c.ephemeral | alive.exists())
         .order_by(jobs.c.ephemeral, jobs.c.name)
         .limit(most)
     )
-    if names := [row.name or f"submitted run {row.job_id}" for row in users]:
-        return names
+    if found := [
+        PoolUser(run=row.run_id) if row.ephemeral else PoolUser(row.name) for row in users
+    ]:
+        return found
     # What still runs, of jobs that have moved, counts again if a pool of that name is made anew.
     connection.exec_driver_sql(pooling.SETTLE, {"pools": arrays.texts([pool_key(namespace, name)])})
     mine = pool_turns.c.pool == pool_key(namespace, name)
@@ -263,6 +265,6 @@ class PostgresPoolStore:
 
     async def delete(
         self, namespace: str, name: str, audit: AuditEntry, most: int
-    ) -> bool | builtins.list[str]:
+    ) -> bool | builtins.list[PoolUser]:
         """False: there is none; names: who uses it."""
         return await self.database.call(lambda c: delete_pool(c, namespace, name, audit, most))

@@ -57,6 +57,11 @@ def test_a_run_is_followed_from_before_its_start_through_its_attempts(
     assert pieces[0].fencing_token < pieces[-1].fencing_token
     only = [*calm_client.runs.logs(run.run_id, fencing_token=pieces[0].fencing_token, follow=True)]
     assert b"".join(piece.data for piece in only) == b"attempt 1\n"
+    for more in ([], ["-f"]):
+        for token in (5, pieces[-1].fencing_token + 1):
+            told = calm.schedctl("run", "logs", run.run_id, f"--token={token}", *more)
+            assert (told.returncode, told.stdout) == (3, "")
+            assert f"has no attempt with the token {token}" in told.stderr
 
 
 def test_the_command_follows_until_the_end_and_leaves_the_run_alone_at_ctrl_c(

@@ -278,3 +278,26 @@ def test_a_run_waits_for_a_worker_that_has_its_executor(
         assert client.runs.get(run.run_id).state == "PENDING"
     finally:
         client.runs.cancel(run.run_id)
+
+
+def test_who_waits_is_told_that_each_worker_has_refused_and_any_member_says_why(
+    cluster: DevCluster, client: SyncClient
+) -> None:
+    asked = ["--python", "in_a_thread", "--limit-memory", "50MiB", "--idempotency-key", "refused"]
+    waited = cluster.schedctl("--timeout", "15s", "submit", *asked, "--wait")
+    run = client.submit(
+        python={"handler": "in_a_thread", "limits": {"memory_bytes": 50 << 20}},
+        idempotency_key="refused",
+    )
+    try:
+        refused = "It waits: 1 might run it, and each has refused it: handler 'in_a_thread' has no"
+        [line] = [one for one in waited.stderr.splitlines() if "refused" in one]
+        assert line.startswith(f"run {run.run_id}: {refused}")
+        assert waited.returncode == 7
+        for member in cluster.endpoints:
+            with SyncClient(member) as each:
+                why = each.runs.why(run.run_id)
+                assert why.refused
+                assert why.answer.startswith(refused), member
+    finally:
+        client.runs.cancel(run.run_id)

@@ -16,6 +16,7 @@ from schedd.core import schedule
 from schedd.core.ids import SHARDS, JobId, RunId, ShardId, TenureId, Term
 from schedd.core.membership import ClusterView, MemberView
 from schedd.core.model import Assigned, Definition
+from schedd.core.placement import Unable
 from schedd.owner.elsewhere import Heard
 from schedd.owner.wordings import Known
 from schedd.owner.workers import Workers
@@ -23,6 +24,7 @@ from schedd.rpc.nudges import Nudger
 from schedd.rpc.outbox import MOST_IN_FRAME, Outbox
 from schedd.rpc.peer_service import PeerService
 from schedd.rpc.peers import Peers
+from schedd.rpc.refusals import AskedRefusals
 from schedd.rpc.relay import Relay
 from schedproto.v1 import job_pb2, peer_service_pb2
 from schedproto.v1 import worker_service_pb2 as down
@@ -316,6 +318,38 @@ async def test_what_a_worker_said_to_another_member_comes_over_one_hop(peers: Pe
     peer.workers.heard(attached, at, holding, running=0, free=1, since_refresh=0, draining=False)
 
     assert await Relay(peers).heard(one.id) == Heard(at, frozenset(holding))
+
+
+async def test_any_member_tells_what_the_owner_of_a_runs_shard_knows_of_refusals(
+    cluster: Cluster, peers: Peers, peer: Peer
+):
+    """Its runs are handed out by that one, which alone hears what becomes of that."""
+    one, job, shard = worker(), JobId(uuid4()), ShardId(1)
+    here = Workers(SetClock(), lambda _event: None)
+    refusals = AskedRefusals(cluster, here, peers)  # type: ignore[arg-type]
+    peer.workers.attach(one, Outbox())
+    peer.workers.unable(one.id, job, Unable(2, "no such limits"))
+
+    assert await refusals.of(shard, job, 2) == {}, "nobody owns it, and nothing was said here"
+    cluster.assigned = {shard: OTHER}
+    assert await refusals.of(shard, job, 2) == {one.id: "no such limits"}
+    assert await refusals.of(shard, job, 3) == {}, "another generation, which it hasn't seen"
+    assert await refusals.of(shard, JobId(uuid4()), 2) == {}
+    cluster.assigned = {shard: ME}
+    assert await refusals.of(shard, job, 2) == {}
+
+
+async def test_of_refusals_a_member_tells_what_it_knows_where_the_owner_is_away_or_older(
+    cluster: Cluster, peers: Peers
+):
+    one, job, shard = worker(), JobId(uuid4()), ShardId(1)
+    here = Workers(SetClock(), lambda _event: None)
+    here.attach(one, Outbox())
+    here.unable(one.id, job, Unable(2, "no such limits"))
+    cluster.members[THIRD] = "127.0.0.1:1"
+    cluster.assigned = {shard: THIRD}
+    refusals = AskedRefusals(cluster, here, peers)  # type: ignore[arg-type]
+    assert await refusals.of(shard, job, 2) == {one.id: "no such limits"}
 
 
 async def test_only_what_concerns_runs_is_passed_on(peers: Peers, peer: Peer):

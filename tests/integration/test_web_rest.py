@@ -255,8 +255,11 @@ async def test_a_redrive_is_asked_for_read_stopped_and_resumed(web: Web) -> None
     assert len(chosen["deadLetters"]) == 2
     none = await web.post("/api/v1/dead-letters:redrive", {"all": True})
     assert (none.status, none.json["reason"]) == (409, "NO_DEAD_LETTERS")
-    none = await web.post("/api/v1/dead-letters:redrive", {"job": "mistyped"})
-    assert "no dead letter of job 'mistyped' is free" in none.json["detail"]
+    none = await web.post("/api/v1/dead-letters:redrive", {"fingerprint": "mistyped"})
+    assert "no dead letter with the fingerprint 'mistyped' is free" in none.json["detail"]
+    for more in ({}, {"dryRun": True}):
+        none = await web.post("/api/v1/dead-letters:redrive", {"job": "mistyped", **more})
+        assert (none.status, none.json["reason"]) == (404, "NO_SUCH_JOB")
     wrong = await web.post("/api/v1/dead-letters:redrive", {"all": True, "rate": 1e6})
     assert (wrong.status, wrong.json["reason"]) == (400, "INVALID_FIELD")
 

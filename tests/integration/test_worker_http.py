@@ -229,6 +229,10 @@ async def test_redirects_are_followed_only_when_asked_and_checked_on_the_way(
         inside = await request(stream, url=server.url("/inside"), follow_redirects=True)
         assert inside.reason == common_pb2.REASON_DONT_RETRY
         assert "169.254.169.254" in inside.error
+        for server.elsewhere in ("file:///etc/passwd", "ftp://example.com/", "mailto:ops@x"):
+            other = await request(stream, url=server.url("/elsewhere"), follow_redirects=True)
+            assert other.reason == common_pb2.REASON_DONT_RETRY
+            assert f"{server.elsewhere} is no http or https address" in other.error
 
 
 async def test_no_way_to_write_an_address_reaches_what_isnt_public(tmp_path: Path) -> None:

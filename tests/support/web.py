@@ -33,6 +33,7 @@ from schedd.owner.workers import Workers
 from schedd.result_objects import StoredObjects
 from schedd.rpc.nudges import Nudger
 from schedd.rpc.peers import Peers
+from schedd.rpc.refusals import AskedRefusals
 from schedd.store.database import Database
 from schedd.store.postgres import PostgresStore
 from schedd.telemetry import Telemetry
@@ -178,7 +179,7 @@ async def served(dsn: str) -> AsyncIterator[Web]:
     cluster, telemetry, reasons = ToldCluster(), Telemetry(), []
     clock = DatabaseClock(store.membership.probe)
     await clock.step()
-    lines = Workers(clock, telemetry.emit)
+    lines, peers = Workers(clock, telemetry.emit), Peers(cluster, None)
     services = Services(
         store=store.users,
         calendars=store.calendars,
@@ -190,8 +191,9 @@ async def served(dsn: str) -> AsyncIterator[Web]:
         membership=store.membership,
         worker_store=store.workers,
         clock=clock,
-        nudges=Nudger(cluster, Peers(cluster, None)),
+        nudges=Nudger(cluster, peers),
         lines=lines,
+        refusals=AskedRefusals(cluster, lines, peers),
         changes=Watchers(),
         tails=Tails(lines),
         advances=Advances(),

@@ -121,6 +121,7 @@ class Http:
                 if not (action.follow_redirects and answer.status in _REDIRECTS and onward):
                     return await _judged(answer, action, pattern, attempt.most_result)
             target = url.join(URL(onward))
+            self._check(target)
             if target.origin() != url.origin():
                 headers = {k: v for k, v in headers.items() if k.lower() not in _CREDENTIALS}
                 signing = ()

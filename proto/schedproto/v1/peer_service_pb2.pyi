@@ -167,3 +167,57 @@ class ExamineResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["certificate_until", b"certificate_until", "cluster", b"cluster", "database_away", b"database_away", "name", b"name", "trusted", b"trusted", "tzdata", b"tzdata", "version", b"version", "wall", b"wall"]) -> None: ...
 
 global___ExamineResponse = ExamineResponse
+
+@typing.final
+class RefusalsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    job_id: builtins.str
+    generation: builtins.int
+    """Of its definition: of another one they have said nothing."""
+    def __init__(
+        self,
+        *,
+        job_id: builtins.str = ...,
+        generation: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["generation", b"generation", "job_id", b"job_id"]) -> None: ...
+
+global___RefusalsRequest = RefusalsRequest
+
+@typing.final
+class RefusalsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class Refused(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        INCARNATION_FIELD_NUMBER: builtins.int
+        WHY_FIELD_NUMBER: builtins.int
+        incarnation: builtins.str
+        why: builtins.str
+        """In words."""
+        def __init__(
+            self,
+            *,
+            incarnation: builtins.str = ...,
+            why: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["incarnation", b"incarnation", "why", b"why"]) -> None: ...
+
+    REFUSED_FIELD_NUMBER: builtins.int
+    @property
+    def refused(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RefusalsResponse.Refused]:
+        """Of workers that are attached to the member that is called."""
+
+    def __init__(
+        self,
+        *,
+        refused: collections.abc.Iterable[global___RefusalsResponse.Refused] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["refused", b"refused"]) -> None: ...
+
+global___RefusalsResponse = RefusalsResponse

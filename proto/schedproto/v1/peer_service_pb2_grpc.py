@@ -49,6 +49,11 @@ class PeerServiceStub(object):
                 request_serializer=schedproto_dot_v1_dot_peer__service__pb2.ExamineRequest.SerializeToString,
                 response_deserializer=schedproto_dot_v1_dot_peer__service__pb2.ExamineResponse.FromString,
                 _registered_method=True)
+        self.Refusals = channel.unary_unary(
+                '/schedd.v1.PeerService/Refusals',
+                request_serializer=schedproto_dot_v1_dot_peer__service__pb2.RefusalsRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_peer__service__pb2.RefusalsResponse.FromString,
+                _registered_method=True)
 
 
 class PeerServiceServicer(object):
@@ -75,6 +80,13 @@ class PeerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Refusals(self, request, context):
+        """Which workers have told this member that they can't run a job.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -92,6 +104,11 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     servicer.Examine,
                     request_deserializer=schedproto_dot_v1_dot_peer__service__pb2.ExamineRequest.FromString,
                     response_serializer=schedproto_dot_v1_dot_peer__service__pb2.ExamineResponse.SerializeToString,
+            ),
+            'Refusals': grpc.unary_unary_rpc_method_handler(
+                    servicer.Refusals,
+                    request_deserializer=schedproto_dot_v1_dot_peer__service__pb2.RefusalsRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_peer__service__pb2.RefusalsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -175,6 +192,33 @@ class PeerService(object):
             '/schedd.v1.PeerService/Examine',
             schedproto_dot_v1_dot_peer__service__pb2.ExamineRequest.SerializeToString,
             schedproto_dot_v1_dot_peer__service__pb2.ExamineResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Refusals(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/schedd.v1.PeerService/Refusals',
+            schedproto_dot_v1_dot_peer__service__pb2.RefusalsRequest.SerializeToString,
+            schedproto_dot_v1_dot_peer__service__pb2.RefusalsResponse.FromString,
             options,
             channel_credentials,
             insecure,

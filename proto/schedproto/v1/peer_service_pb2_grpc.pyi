@@ -37,6 +37,12 @@ class PeerServiceStub:
     ]
     """How this member stands, as it alone can tell."""
 
+    Refusals: grpc.UnaryUnaryMultiCallable[
+        schedproto.v1.peer_service_pb2.RefusalsRequest,
+        schedproto.v1.peer_service_pb2.RefusalsResponse,
+    ]
+    """Which workers have told this member that they can't run a job."""
+
 class PeerServiceAsyncStub:
     Nudge: grpc.aio.UnaryUnaryMultiCallable[
         schedproto.v1.peer_service_pb2.NudgeRequest,
@@ -55,6 +61,12 @@ class PeerServiceAsyncStub:
         schedproto.v1.peer_service_pb2.ExamineResponse,
     ]
     """How this member stands, as it alone can tell."""
+
+    Refusals: grpc.aio.UnaryUnaryMultiCallable[
+        schedproto.v1.peer_service_pb2.RefusalsRequest,
+        schedproto.v1.peer_service_pb2.RefusalsResponse,
+    ]
+    """Which workers have told this member that they can't run a job."""
 
 class PeerServiceServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -80,5 +92,13 @@ class PeerServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[schedproto.v1.peer_service_pb2.ExamineResponse, collections.abc.Awaitable[schedproto.v1.peer_service_pb2.ExamineResponse]]:
         """How this member stands, as it alone can tell."""
+
+    @abc.abstractmethod
+    def Refusals(
+        self,
+        request: schedproto.v1.peer_service_pb2.RefusalsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[schedproto.v1.peer_service_pb2.RefusalsResponse, collections.abc.Awaitable[schedproto.v1.peer_service_pb2.RefusalsResponse]]:
+        """Which workers have told this member that they can't run a job."""
 
 def add_PeerServiceServicer_to_server(servicer: PeerServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

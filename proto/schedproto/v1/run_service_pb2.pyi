@@ -354,8 +354,11 @@ class ExplainRunResponse(google.protobuf.message.Message):
 
     ANSWER_FIELD_NUMBER: builtins.int
     CHECKS_FIELD_NUMBER: builtins.int
+    REFUSED_FIELD_NUMBER: builtins.int
     answer: builtins.str
     """One sentence."""
+    refused: builtins.bool
+    """It waits because each worker that might run it has refused it."""
     @property
     def checks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ExplainRunResponse.Check]:
         """What was looked at, in order."""
@@ -365,8 +368,9 @@ class ExplainRunResponse(google.protobuf.message.Message):
         *,
         answer: builtins.str = ...,
         checks: collections.abc.Iterable[global___ExplainRunResponse.Check] | None = ...,
+        refused: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["answer", b"answer", "checks", b"checks"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["answer", b"answer", "checks", b"checks", "refused", b"refused"]) -> None: ...
 
 global___ExplainRunResponse = ExplainRunResponse
 

@@ -14,7 +14,7 @@ import pytest
 from schedd.api import calls
 from schedd.api.services import Caller, Services
 from schedd.core.checkup.facts import EtcdFacts, Facts
-from schedd.core.ids import Epoch, JobId, RunId, ShardId, TenureId, Term
+from schedd.core.ids import Epoch, IncarnationId, JobId, RunId, ShardId, TenureId, Term
 from schedd.core.membership import EMPTY_VIEW, ClusterView
 from schedd.core.model import LiveRun
 from schedd.core.records import WorkerView
@@ -66,6 +66,12 @@ class Lines:
     attached: list[WorkerView] = field(default_factory=list)
     revoked: list[RunId] = field(default_factory=list)
     cancelled: list[RunId] = field(default_factory=list)
+    refused: dict[IncarnationId, str] = field(default_factory=dict)
+
+    async def of(self, shard: ShardId, job: JobId, generation: int) -> dict[IncarnationId, str]:
+        """Whatever job it is."""
+        del shard, job, generation
+        return self.refused
 
     async def revoke(self, runs: Sequence[LiveRun]) -> None:
         self.revoked += [run.key.run_id for run in runs]
@@ -158,6 +164,7 @@ async def api(dsn: str, tmp_path: Path) -> AsyncIterator[Api]:
             clock=clock,
             nudges=nudged,
             lines=lines,
+            refusals=lines,
             changes=Watchers(),
             tails=Tails(Workers(clock, lambda _event: None)),
             advances=Advances(),

@@ -89,6 +89,24 @@ async def test_a_job_goes_where_its_pool_is_and_back(api: Any) -> None:
         await get(api)
 
 
+async def test_a_pool_that_a_submitted_run_keeps_is_waited_for_or_the_run_is_cancelled(
+    api: Any,
+) -> None:
+    """Nobody can patch such a run."""
+    await set_pool(api, limit=3)
+    spec = job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"]), pool="p")
+    run = await api("SubmitRun", run_service_pb2.SubmitRunRequest(spec=spec, name="named"))
+    delete = pools.DeletePoolRequest(pool="p")
+    with pytest.raises(FailedPrecondition, match=f"used by submitted run {run.run_id}") as refused:
+        await api("DeletePool", delete)
+    assert "schedctl run cancel RUN" in refused.value.remedy
+    assert "job patch" not in refused.value.remedy
+    await create(api)
+    with pytest.raises(FailedPrecondition, match=f"used by j, submitted run {run.run_id}") as both:
+        await api("DeletePool", delete)
+    assert "--pool ''; wait until submitted runs have ended" in both.value.remedy
+
+
 @pytest.mark.parametrize("call", ["create", "dry", "submit", "update"])
 async def test_no_job_names_a_pool_that_isnt_there(api: Any, call: str) -> None:
     job = job_pb2.Job(name="j", on_demand=True, shell=SHELL, pool="p")

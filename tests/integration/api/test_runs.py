@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import replace
 from datetime import UTC, timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from schedd.api import calls
 from schedd.api.errors import (
     AlreadyExists,
     CallError,
@@ -19,12 +19,11 @@ from schedd.api.errors import (
     InvalidArgument,
     NotFound,
 )
-from schedd.core.ids import JobId
+from schedd.api.services import Caller
 from schedd.core.lifecycle import LIVE, Reason, State
-from schedd.core.model import Verdict
-from schedd.core.placement import Unable
+from schedd.core.model import Incarnation, Verdict
 from schedd.core.records import WorkerView
-from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, job_service_pb2, run_pb2
+from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 from support.store import draft, incarnation, report
 
@@ -145,6 +144,16 @@ async def test_every_change_stands_in_the_audit(api):
     assert [entry.action for entry in page.entries] == ["cancel", "submit"]
 
 
+@pytest.mark.parametrize("follow", [False, True])
+async def test_an_attempt_that_a_run_hasnt_has_no_log(api, follow):
+    run = await api("SubmitRun", submit())
+    [read] = [call for full, call in calls.STREAMING.items() if full.endswith(".ReadLogs")]
+    for token in (5, -1):
+        asked = wire.ReadLogsRequest(run_id=run.run_id, fencing_token=token, follow=follow)
+        with pytest.raises(NotFound, match=f"no attempt with the token {token}"):
+            _ = [piece async for piece in read(api.services, Caller("tester", "test"), asked)]
+
+
 async def test_why_a_run_was_cancelled_stands_in_the_audit(api):
     run = await api("SubmitRun", submit())
     await api("CancelRun", wire.CancelRunRequest(run_id=run.run_id, reason="no longer wanted"))
@@ -163,25 +172,25 @@ async def test_why_a_run_waits_that_asks_more_slots_than_any_worker_has(api):
 
 
 async def test_why_a_run_waits_that_each_worker_has_refused(api):
-    spec = job_pb2.Job(name="j", on_demand=True, shell=job_pb2.ShellAction(argv=["true"]))
-    stored = await api("CreateJob", job_service_pb2.CreateJobRequest(job=spec))
-    run = await api("TriggerJob", job_service_pb2.TriggerJobRequest(job="j"))
-    job = JobId(UUID(stored.job_id))
+    run = await api("SubmitRun", submit())
+    one, other = incarnation(), incarnation(worker="worker-2")
+    api.lines.attached = [
+        WorkerView(each, True, False, free=2, running=0, lease_age=0.0) for each in (one, other)
+    ]
 
-    async def answer(**refusals: Unable) -> str:
-        seen = WorkerView(incarnation(), True, False, free=2, running=0, lease_age=0.0)
-        api.lines.attached = [
-            replace(seen, unable={job: refusals["one"]}),
-            replace(seen, unable={job: refusals["other"]} if "other" in refusals else {}),
-        ]
-        why = await api("ExplainRun", wire.ExplainRunRequest(run_id=run.run_id))
-        return why.answer
+    async def why(*refused: Incarnation) -> wire.ExplainRunResponse:
+        api.lines.refused = {each.id: "no cgroup" for each in refused}
+        return await api("ExplainRun", wire.ExplainRunRequest(run_id=run.run_id))
 
-    refused = await answer(one=Unable(1, "no cgroup"), other=Unable(1, "no cgroup"))
-    assert refused == "It waits: 2 might run it, and each has refused it: no cgroup."
-    another = await answer(one=Unable(1, "no cgroup"), other=Unable(2, "no cgroup"))
-    assert "refused" not in another, "another generation of it, which it hasn't seen"
-    assert "refused" not in await answer(one=Unable(1, "no cgroup"))
+    by_all = await why(one, other)
+    assert by_all.answer == "It waits: 2 might run it, and each has refused it: no cgroup."
+    assert by_all.refused
+    by_one = await why(one)
+    assert not by_one.refused
+    assert "1 can run it, 1 has refused it: no cgroup" in [each.answer for each in by_one.checks]
+    by_none = await why()
+    assert not by_none.refused
+    assert "2 can run it" in [each.answer for each in by_none.checks]
 
 
 async def test_why_a_run_waits_at_a_member_that_has_lost_its_lease(api):

@@ -12,7 +12,7 @@ from schedd.core.ids import ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import Draft, LiveRun, Loss, Overlap, Priority, Trigger
 from schedd.core.partition import shard_of, shard_of_pool
-from schedd.core.pools import NO_POOL, PoolKey, PoolRecord, Rate, pool_key
+from schedd.core.pools import NO_POOL, PoolKey, PoolRecord, PoolUser, Rate, pool_key
 from schedd.core.records import Conflict, JobRecord, TimerEdit, Unstarted
 from support.store import Member, World, draft, manual_run, ok, report
 
@@ -359,7 +359,7 @@ async def test_a_pool_is_deleted_once_nothing_uses_it(world: World) -> None:
     me = await world.member()
     await pool(me, limit=3)
     job = await world.job(shard=HERE, pool=NAME, name="etl")
-    assert await me.store.pools.delete("default", NAME, ok("delete"), 5) == ["etl"]
+    assert await me.store.pools.delete("default", NAME, ok("delete"), 5) == [PoolUser("etl")]
     await edited(me, job, pool="")
     assert await me.store.pools.delete("default", NAME, ok("delete"), 5) is True
     assert await me.store.pools.delete("default", NAME, ok("delete"), 5) is False

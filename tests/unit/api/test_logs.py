@@ -144,9 +144,11 @@ class Objects:
 
 
 async def read(
-    content: bytes | Exception = b"", *, given: int = 0, **log: Any
+    content: bytes | Exception = b"", *, given: int = 0, after: int = 0, **log: Any
 ) -> list[tuple[str, bytes, int]]:
-    """What is told of a log whose ends are inline, after so many bytes of it were given out."""
+    """What is told of a log whose ends are inline, after so many bytes of it were given out, those
+    up to `after` left out.
+    """
     tail = piece(TAIL, 30)
     tail.omitted = 20
     output = run_pb2.Output(pieces=[piece(HEAD, 0), tail], log=run_pb2.Kept(**log))
@@ -157,7 +159,7 @@ async def read(
     services = SimpleNamespace(store=SimpleNamespace(output=stored), objects=Objects(content))
     reach = Reached(Token(7))
     if given:
-        reach.beyond(piece(WHOLE[:given], 0))
+        reach.beyond(piece(WHOLE[after:given], after))
     run_id = run(1).key.run_id
     told = logs.kept(cast("Any", services), "default", run_id, Token(7), reach)
     return [(one.note, one.data, one.omitted) async for one in told]
@@ -173,6 +175,16 @@ async def test_the_whole_log_comes_from_the_store_and_nothing_twice() -> None:
         told = await read(framed_log(WHOLE), given=given)
         assert b"".join(data for _, data, _ in told) == WHOLE[given:]
         assert not any(note or omitted for note, _, omitted in told)
+
+
+async def test_who_followed_it_is_told_where_the_whole_is_if_something_was_left_out() -> None:
+    command = f"schedctl run logs {run(1).key.run_id} --token 7"
+    [*rest, (note, _, _)] = await read(framed_log(WHOLE), given=35, after=8, fencing_token=7)
+    assert b"".join(data for _, data, _ in rest) == WHOLE[35:]
+    assert note == f"8 bytes were left out as it came; {command} has the whole"
+    [*_, (note, _, _)] = await read(given=35, after=8, fencing_token=7, omitted=4)
+    assert note == f"8 bytes were left out as it came; {command} has more of it"
+    assert not any(note for note, _, _ in await read(given=35, after=8, problem="away"))
 
 
 async def test_a_store_is_not_asked_for_what_was_given_out() -> None:

@@ -41,6 +41,8 @@ def test_what_can_be_told_is_taken(fields: dict[str, Any]) -> None:
         ("on_failure", {"threshold": 2}, ""),
         ("on_failure", {"webhook": "ftp://ops.example.com/"}, ".webhook"),
         ("on_failure", {"webhook": "https://me:secret@ops.example.com/"}, ".webhook"),
+        ("on_failure", {"webhook": "https://ops.example.com/my hook"}, ".webhook"),
+        ("on_failure", {"webhook": "https://ops.example.com/hook\n"}, ".webhook"),
         ("on_failure", {"command": ["page", "x"]}, ".command"),
         ("on_failure", {"command": ["/opt/page", "a\0b"]}, ".command"),
         ("on_failure", {"email": "ops"}, ".email"),

@@ -137,6 +137,8 @@ def test_what_is_no_url_is_a_violation(url):
     "url",
     [
         "http://localhost:8080",
+        "HTTP://localhost:8080",
+        "Https://example.com/",
         "https://user:word@a_b.example.com./x y?q",
         "http://b\u00fccher.example/",
         "http://[::1]:80/",
@@ -245,6 +247,17 @@ def test_a_limit_that_leaves_no_program_anything_is_a_violation(field, value):
 def test_what_is_no_variables_name_is_a_violation(name):
     shell = job_pb2.ShellAction(argv=["true"], env={name: "x"})
     assert set(violations(job(shell=shell))) == {"shell.env"}
+
+
+def test_a_variable_by_which_a_program_is_told_of_its_run_is_a_violation():
+    """As are such headers and metadata: it would be overwritten without a word."""
+    for name in ("SCHEDD_JOB", "SCHEDD_WHATEVER"):
+        shell = job_pb2.ShellAction(argv=["true"], env={name: "x"})
+        assert violations(job(shell=shell))["shell.env"] == (
+            f"'{name}' is set by schedd itself, as all SCHEDD_…"
+        )
+    for name in ("SCHEDD", "MY_SCHEDD_JOB", "SCHEDCTL_ENDPOINTS"):
+        validation.check(job(shell=job_pb2.ShellAction(argv=["true"], env={name: "x"})), NOW)
 
 
 @pytest.mark.parametrize("cwd", ["work", "./work", "~/work"])

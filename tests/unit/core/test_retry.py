@@ -75,6 +75,41 @@ def test_a_job_that_says_dont_retry_fails_at_once():
     assert (sequel.state, sequel.dead) == (State.FAILED, True)
 
 
+def test_a_wait_is_counted_from_the_end_of_the_attempt():
+    """However long its result took: by `finishedAt`, which people see, the formula holds."""
+    job = replace(JOB, retry=RetryPolicy(backoff=timedelta(seconds=10), jitter=0))
+    asked = timedelta(seconds=30)
+
+    def retry_at(ended: datetime | None, retry_after: timedelta | None = None) -> datetime | None:
+        run = replace(running(), ready_at=NOW - timedelta(seconds=60))
+        failure = Failure(Reason.EXIT_CODE)
+        sequel = after_attempt(
+            Outcome.FAILED, failure, run, job, NOW, retry_after, finished_at=ended
+        )
+        return sequel.retry_at
+
+    for took in (timedelta(0), timedelta(milliseconds=54), timedelta(seconds=9)):
+        assert retry_at(NOW - took) == NOW - took + timedelta(seconds=10)
+        assert retry_at(NOW - took, asked) == NOW - took + asked
+    late = NOW - timedelta(seconds=40)
+    assert retry_at(late) == NOW, "not in the past"
+    assert retry_at(late, asked) == NOW
+    assert retry_at(NOW - timedelta(seconds=60)) == NOW, "the earliest that can be"
+    for wrong in (None, NOW + timedelta(microseconds=1), NOW + timedelta(days=9)):
+        assert retry_at(wrong) == NOW + timedelta(seconds=10)
+
+
+def test_an_end_before_the_run_was_ready_is_a_wrong_clocks_and_saves_no_wait():
+    """Else a worker whose clock is slow would start a failing job again and again, at once."""
+    job = replace(JOB, retry=RetryPolicy(backoff=timedelta(seconds=10), jitter=0))
+    run = replace(running(), ready_at=NOW - timedelta(seconds=60))
+    before = run.ready_at - timedelta(microseconds=1)
+    sequel = after_attempt(
+        Outcome.FAILED, Failure(Reason.EXIT_CODE), run, job, NOW, finished_at=before
+    )
+    assert sequel.retry_at == NOW + timedelta(seconds=10)
+
+
 def test_retry_after_lengthens_the_wait_and_never_shortens_it():
     later = after_attempt(
         Outcome.FAILED, Failure(Reason.HTTP_STATUS), running(), JOB, NOW, timedelta(minutes=5)

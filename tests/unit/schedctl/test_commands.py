@@ -515,6 +515,29 @@ async def test_submit_and_wait_as_json_is_the_run_alone(ctl, member):
     assert ended.err == ""
 
 
+async def test_who_waits_is_told_once_that_each_worker_has_refused(ctl, member):
+    answer = "It waits: 2 might run it, and each has refused it: no such limits."
+    back = [run_of(common_pb2.RUN_STATE_PENDING, assignments=n) for n in (1, 2, 3)]
+    said = runs.ExplainRunResponse(answer="It waits: all slots are taken.")
+    refused = runs.ExplainRunResponse(answer=answer, refused=True)
+    for words in (["submit", "--wait", "-o", "json", "--", "date"], ["run", "wait", "r1"]):
+        member.say("SubmitRun", run_of(common_pb2.RUN_STATE_PENDING))
+        member.say("WatchRuns", says_of(*back, run_of(exit_code=0)))
+        member.say("ExplainRun", said, refused)
+        ended = await ctl(*words)
+        assert ended.code == 0
+        assert ended.err.count(f"run r1: {answer} schedctl run why r1\n") == 1
+        assert "slots" not in ended.err
+
+
+async def test_who_waits_for_what_was_never_handed_out_in_vain_asks_nothing(ctl, member):
+    waits = run_of(common_pb2.RUN_STATE_PENDING)
+    failed = run_of(common_pb2.RUN_STATE_RETRYING, assignments=1)
+    member.say("WatchRuns", says_of(waits, failed, run_of(exit_code=0)))
+    assert (await ctl("run", "wait", "r1")).code == 0
+    assert not member.heard("ExplainRun")
+
+
 async def test_submit_without_waiting_prints_the_run(ctl, member):
     member.say("SubmitRun", run_of(common_pb2.RUN_STATE_PENDING))
     ended = await ctl("submit", "--name", "n", "--delay", "5s", "-o", "name", "--", "date", "-u")
@@ -627,6 +650,27 @@ async def test_each_line_of_a_log_may_have_its_time(ctl, member):
         "2026-01-02T03:04:05.000Z one\n2026-01-02T03:04:05.000Z two\n"
         "2026-01-02T03:04:06.000Z \n2026-01-02T03:04:06.000Z three"
     )
+
+
+async def test_an_attempt_begins_a_line_whatever_the_one_before_ended_with(ctl, member):
+    first, second, third = piece(b"tail"), piece(b"first\n"), piece(b"last")
+    for token, each in enumerate((first, second, third), 1):
+        each.fencing_token = token
+        each.at.FromDatetime(datetime(2026, 1, 2, 3, 4, token, tzinfo=UTC))
+    member.say("ReadLogs", [first, second, third])
+    assert (await ctl("run", "logs", "-f", "r1")).out == "tail\nfirst\nlast"
+    assert (await ctl("run", "logs", "-f", "r1", "--timestamps")).out == (
+        "2026-01-02T03:04:01.000Z tail\n2026-01-02T03:04:02.000Z first\n"
+        "2026-01-02T03:04:03.000Z last"
+    )
+
+
+@pytest.mark.parametrize("token", ["-1", "9" * 20])
+async def test_a_token_that_can_be_none_is_a_usage_error(ctl, member, token):
+    ended = await ctl("run", "logs", "r1", f"--token={token}")
+    assert (ended.code, ended.out) == (2, "")
+    assert "fencing_token" in ended.err
+    assert not member.heard("ReadLogs")
 
 
 async def test_the_version_is_told_by_a_flag_too(ctl, member):

@@ -80,12 +80,37 @@ async def test_groups_tell_how_many_of_which_error_a_line_each(ctl, member):
     ended = await ctl("dlq", "groups", "--job", "etl")
     named = await ctl("dlq", "groups", "-o", "name")
 
-    heads = ["COUNT", "JOB", "REASON", "ERROR", "LAST", "FINGERPRINT", "RUN"]
+    heads = ["COUNT", "JOB", "REASON", "LAST", "FINGERPRINT", "RUN", "ERROR"]
     assert ended.lines[0].split() == heads
     assert len(ended.lines) == 2
     assert "… KeyError: 'total'" in ended.lines[1]
     assert ended.lines[1].split()[:2] == ["12", "etl"]
     assert named.lines == ["f1"]
+
+
+async def test_a_long_error_pads_no_line_and_is_cut_where_a_terminal_ends(ctl, member, monkeypatch):
+    groups = [
+        run_pb2.DeadLetterGroup(fingerprint=f"f{len(error)}", job="etl", error=error, run_id="r")
+        for error in ("e" * 4_000, "short")
+    ]
+    member.say("ListDeadLetterGroups", runs.ListDeadLetterGroupsResponse(groups=groups))
+    monkeypatch.setenv("COLUMNS", "100")
+
+    piped = await ctl("dlq", "groups")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    shown = await ctl("dlq", "groups", "--color", "never")
+    coloured = await ctl("dlq", "groups", "--color", "always")
+    wide = await ctl("dlq", "groups", "--color", "never", "-o", "wide")
+    data = await ctl("dlq", "groups", "-o", "json")
+
+    assert "e" * 4_000 in piped.lines[1], "off a terminal nothing is cut"
+    assert max(map(len, piped.lines[::2])) < 100
+    assert len(shown.lines[1]) == 100
+    assert shown.lines[1].endswith("eee…")
+    assert [line.split()[-1] for line in shown.lines[::2]] == ["ERROR", "short"]
+    assert "e" * 100 not in coloured.out
+    assert "e" * 4_000 in wide.out
+    assert data.data[0]["error"] == "e" * 4_000
 
 
 async def test_one_is_shown_with_its_error_its_tries_and_what_to_do(ctl, member):
