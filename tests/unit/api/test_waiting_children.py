@@ -1,0 +1,21 @@
+"""Why a child of a broadcast waits, which goes to one worker alone."""
+
+from __future__ import annotations
+
+from schedd.api.broadcasts import REFUSED, waits_for
+from schedd.core.placement import Need
+from schedd.core.records import WorkerView
+from support.runs import worker
+
+
+def test_a_child_says_that_its_worker_has_refused_it_and_not_that_it_is_there() -> None:
+    one = worker()
+    views = [WorkerView(one, True, draining=False, free=1, running=0, lease_age=0.0)]
+    need = Need("shell", worker=one.worker)
+    [check] = waits_for(need, views, {one.id: "no such limits"})
+    assert (check.question, check.answer) == (
+        REFUSED,
+        f"worker {one.worker} has refused it: no such limits",
+    )
+    [there] = waits_for(need, views, {worker(9).id: "no such limits"})
+    assert (there.answer, there.remedy) == ("yes", "")
