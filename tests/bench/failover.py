@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     asked = parser("bench.failover", __doc__)
     asked.set_defaults(members=3, workers=2, slots=200)
     asked.add_argument("--jobs", type=int, default=60, help="that fire each second")
-    asked.add_argument("--rounds", type=int, default=3, help="of each fault")
+    asked.add_argument("--rounds", type=int, default=2, help="of each fault")
     asked.add_argument("--member-ttl", type=int, default=5, help="seconds")
     asked.add_argument("--worker-ttl", type=int, default=15, help="seconds")
     asked.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS)
