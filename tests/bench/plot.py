@@ -25,6 +25,8 @@ from typing import Any, Final
 COLOURS: Final = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860")
 BAR, GAP, HEIGHT, HEAD, FOOT = 34, 26, 220, 64, 34
 """Of a bar, between groups, of the tallest bar, above them, below them; in pixels."""
+LETTER: Final = 7
+"""Pixels that a letter takes, more or less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +62,19 @@ def bars(title: str, shown: Sequence[Group], *, log: bool = False) -> str:
     heights = _heights([one for group in shown for one in group.figures.values()], log)
     parts, left = [], GAP
     for group in shown:
-        began = left
-        for name, figure in group.figures.items():
-            parts += _bar(left, heights[figure], figure, COLOURS[names.index(name) % len(COLOURS)])
-            left += BAR
-        parts.append(_text((began + left) / 2, HEAD + HEIGHT + 20, group.name))
-        # A name may be wider than its bars.
-        left = max(left, round((began + left) / 2 + len(group.name) * 3.5)) + GAP
+        own = len(group.figures) * BAR
+        wide = max(own, len(group.name) * LETTER)
+        for place, (name, figure) in enumerate(group.figures.items()):
+            at = left + (wide - own) // 2 + place * BAR
+            parts += _bar(at, heights[figure], figure, COLOURS[names.index(name) % len(COLOURS)])
+        parts.append(_text(left + wide / 2, HEAD + HEIGHT + 20, group.name))
+        left += wide + GAP
     legend = GAP
     for name, colour in zip(names, COLOURS * (len(names) // len(COLOURS) + 1), strict=False):
         parts.append(f'<rect x="{legend}" y="30" width="10" height="10" fill="{colour}"/>')
         parts.append(_text(legend + 14, 39, name, anchor="start"))
-        legend += 24 + len(name) * 7
-    width, height = max(left, legend, GAP + len(title) * 8), HEAD + HEIGHT + FOOT
+        legend += 24 + len(name) * LETTER
+    width, height = max(left, legend, GAP + len(title) * 9), HEAD + HEIGHT + FOOT
     return "\n".join(
         (
             (

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from bench.plot import HEIGHT, Group, bars, groups, main
+from bench.plot import HEIGHT, LETTER, Group, bars, groups, main
 
 LINES = [
     {"bench": "simulated", "workers": 10, "late_ms": {"p50": 25.0, "p99": 50.0}, "rate": 100},
@@ -53,6 +53,15 @@ def test_on_a_scale_of_powers_equal_factors_are_equal_steps() -> None:
 def test_each_bar_says_its_figure_and_what_is_said_is_text() -> None:
     shown = words(bars("p < 1 & more", [Group("<a>", {"x": 1234.0, "y": 0.0})]))
     assert {"p < 1 & more", "<a>", "x", "y", "1,234", "0"} <= set(shown)
+
+
+def test_groups_whose_names_are_wider_than_their_bars_stand_apart() -> None:
+    name = "a name that is much wider than one bar"
+    shown = ET.fromstring(bars("late", [Group(name, {"x": 1.0}), Group(name, {"x": 2.0})]))
+    first, second = (
+        float(each.attrib["x"]) for each in shown.iter(f"{SVG}text") if each.text == name
+    )
+    assert second - first > len(name) * LETTER
 
 
 def test_nothing_to_show_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
