@@ -22,6 +22,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import schedclient.transport
+from bench.connections import apart
 from bench.rig import NOOP, bench_cluster, note, parser, quantiles, sizes, spent, tell
 from schedclient import ApiError, Client
 from support.cluster import DevCluster
@@ -51,6 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     asked.add_argument("--connections", type=int, default=8)
     asked.add_argument("--seed", type=int, default=1)
     options = asked.parse_args(arguments)
+    schedclient.transport.connect = apart
     wrong = 0
     with bench_cluster(**sizes(options)) as cluster:
         asyncio.run(_submit(cluster, [0.01 * n for n in range(200)], options.connections))

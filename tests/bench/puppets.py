@@ -20,10 +20,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final, NoReturn
 
-import grpc.aio
-
 import workerd.link
-from schedkit.channel import CLIENT_OPTIONS, TLS
+from bench.connections import apart
 from schedkit.clock import boottime, utcnow
 from schedproto.v1 import worker_service_pb2 as pb
 from support.wait import wait_until_async
@@ -234,13 +232,6 @@ def puppet(name: str, seeds: Sequence[str], slots: int, lasts: float) -> tuple[A
     attach = Attach(identity, addresses, None, admission, trust, clock, hands, hands)  # type: ignore[arg-type]
     hands.attach = attach
     return attach, hands
-
-
-def apart(endpoint: str, *, tls: TLS | None) -> grpc.aio.Channel:
-    """A connection of its own: channels alike share one otherwise, and its bounds."""
-    assert tls is None
-    options = (*CLIENT_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
-    return grpc.aio.insecure_channel(endpoint, options=options)
 
 
 async def live(options: argparse.Namespace) -> None:
