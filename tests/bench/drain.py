@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from bench.rig import NOOP, bench_cluster, ended, note, parser, quantiles, sizes, spent, tell
 from schedclient import Client
@@ -19,6 +20,13 @@ from support.cluster import DevCluster
 PATIENCE = 600.0
 """Seconds for all of them."""
 
+TOLD = """
+SELECT min(assigned_at), max(finished_at), count(*) FILTER (WHERE state = 'SUCCEEDED'),
+    sum(assignments)
+FROM runs WHERE created_at >= %s
+"""
+WAITS = "SELECT extract(epoch FROM started_at - assigned_at) FROM runs WHERE created_at >= %s"
+
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, print."""
@@ -26,38 +34,40 @@ def main(arguments: Sequence[str]) -> int:
     asked.add_argument("--runs", type=int, default=20_000)
     options = asked.parse_args(arguments)
     with bench_cluster(**sizes(options) | {"workers": 0}) as cluster:
-        began = time.monotonic()
-        asyncio.run(_submit(cluster, options.runs))
-        submitted = options.runs / (time.monotonic() - began)
-        note(f"{options.runs:,} runs wait ({submitted:,.0f} submits/s)")
-        before = spent(cluster)
-        cluster.workers = options.workers
-        cluster.up()
-        _wait(cluster, options.runs)
-        used = spent(cluster) - before
-        [(first, last, done, tries)] = cluster.sql(
-            "SELECT min(assigned_at), max(finished_at),"
-            " count(*) FILTER (WHERE state = 'SUCCEEDED'),"
-            " sum(assignments) FROM runs"
-        )
-        waits = [
-            float(row[0])
-            for row in cluster.sql("SELECT extract(epoch FROM started_at - assigned_at) FROM runs")
-        ]
+
+        def have_them_come() -> None:
+            cluster.workers = options.workers
+            cluster.up()
+
+        drained = drain(cluster, options.runs, have_them_come)
+    tell("drain", runs=options.runs, **sizes(options), **drained)
+    return 0 if drained["succeeded"] == options.runs else 1
+
+
+def drain(cluster: DevCluster, runs: int, release: Callable[[], object]) -> dict[str, Any]:
+    """Have so many runs wait, and release them; what it took. Nothing is handed out before that."""
+    [(since,)] = cluster.sql("SELECT clock_timestamp()")
+    already = ended(cluster)
+    began = time.monotonic()
+    asyncio.run(_submit(cluster, runs))
+    submitted = runs / (time.monotonic() - began)
+    note(f"{runs:,} runs wait ({submitted:,.0f} submits/s)")
+    before = spent(cluster)
+    release()
+    _wait(cluster, already + runs)
+    used = spent(cluster) - before
+    [(first, last, done, tries)] = cluster.sql(TOLD, since)
+    waits = [float(row[0]) for row in cluster.sql(WAITS, since)]
     took = (last - first).total_seconds()
-    tell(
-        "drain",
-        runs=options.runs,
-        **sizes(options),
-        rate=round(options.runs / took),
-        seconds=round(took, 2),
-        succeeded=done,
-        assigned_again=int(tries) - options.runs,
-        submits_per_second=round(submitted),
-        assigned_to_started_ms=quantiles(waits),
-        **used.per(options.runs),
-    )
-    return 0 if done == options.runs else 1
+    return {
+        "rate": round(runs / took),
+        "seconds": round(took, 2),
+        "succeeded": done,
+        "assigned_again": int(tries) - runs,
+        "submits_per_second": round(submitted),
+        "assigned_to_started_ms": quantiles(waits),
+        **used.per(runs),
+    }
 
 
 async def _submit(cluster: DevCluster, count: int) -> None:

@@ -1,6 +1,9 @@
-"""What the benchmarks' runs do: nothing, as a handler on the worker's loop."""
+"""What the benchmarks' runs do, as handlers on the worker's loop: nothing, or waiting."""
 
 from __future__ import annotations
+
+import asyncio
+import time
 
 from schedclient import Context, handler
 
@@ -8,3 +11,9 @@ from schedclient import Context, handler
 @handler
 async def noop(_payload: object, _ctx: Context) -> None:
     """Nothing."""
+
+
+@handler
+async def until(instant: float, _ctx: Context) -> None:
+    """Be in hand until then, in seconds of the epoch; nothing if that has passed."""
+    await asyncio.sleep(max(0.0, instant - time.time()))

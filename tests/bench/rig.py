@@ -16,7 +16,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,14 +54,18 @@ class Spent:
 
 
 @contextmanager
-def bench_cluster(*, members: int, workers: int, slots: int) -> Iterator[DevCluster]:
-    """A cluster of its own, whose workers have the handler `noop`."""
+def bench_cluster(
+    *, members: int, workers: int, slots: int, settings: Sequence[str] = ()
+) -> Iterator[DevCluster]:
+    """A cluster of its own, whose workers have the handlers of `bench.noop`; `settings` are what
+    `schedctl dev up --set` takes.
+    """
     path = os.pathsep.join(filter(None, (str(ROOT / "tests"), os.environ.get("PYTHONPATH"))))
     with dev_cluster(
         members=members,
         workers=workers,
         slots=slots,
-        overrides=[HANDLERS],
+        overrides=[HANDLERS, *settings],
         env={"PYTHONPATH": path},
     ) as cluster:
         yield cluster
@@ -106,7 +110,7 @@ def spent(cluster: DevCluster) -> Spent:
         "SELECT pg_current_wal_lsn() - '0/0'::pg_lsn,"
         " (SELECT sum(xact_commit) FROM pg_stat_database)"
     )
-    cpu = {name: sum(map(_processor, pids)) for name, pids in parts.items()}
+    cpu = {name: sum(map(processor, pids)) for name, pids in parts.items()}
     return Spent(cpu, int(wal), int(commits))
 
 
@@ -129,7 +133,14 @@ def quantiles(values: list[float]) -> dict[str, float]:
     return {name: round(ordered[round(last * at)] * 1e3, 1) for name, at in places.items()}
 
 
-def _processor(pid: int) -> float:
+def memory(pid: int) -> float:
+    """MiB of a process that are its own."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    kib = sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+    return round(kib / 1024, 1)
+
+
+def processor(pid: int) -> float:
     """Seconds of a process and of its children that have ended; 0 when it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()

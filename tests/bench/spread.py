@@ -15,11 +15,10 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from bench import copies
 from bench.copies import TEMPLATE
-from bench.rig import NOOP, bench_cluster, note, parser, quantiles, sizes, spent, tell
+from bench.rig import NOOP, bench_cluster, memory, note, parser, quantiles, sizes, spent, tell
 from schedclient import Client
 from support.cluster import DevCluster
 
@@ -53,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         used = spent(cluster) - before
         time.sleep(10)
         rows = cluster.sql(LATE, first, last)
-        memory = {one["name"]: _memory(one["pid"]) for one in cluster.record["members"]}
+        used_memory = {one["name"]: memory(one["pid"]) for one in cluster.record["members"]}
     expected = round((options.hot + 60) * options.seconds / 60)  # the templates are hot, too
     late = [float(row[0]) for row in rows if row[0] is not None]
     tell(
@@ -70,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
         assigned_again=sum(row[2] > 1 for row in rows),
         late_ms=quantiles(late) if late else None,
         early=sum(one < 0 for one in late),
-        memory_mib=memory,
+        memory_mib=used_memory,
         **used.per(max(len(rows), 1)),
     )
     return 0 if len(late) == len(rows) and abs(len(rows) - expected) <= options.hot / 60 else 1
@@ -81,13 +80,6 @@ async def _templates(cluster: DevCluster) -> None:
         for second in range(60):
             await client.jobs.create(f"{TEMPLATE}{second}", cron=f"{second} * * * * *", python=NOOP)
         await client.jobs.create(f"{TEMPLATE}60", cron=FAR, python=NOOP)
-
-
-def _memory(pid: int) -> float:
-    """MiB of a process that are its own."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
-    kib = sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
-    return round(kib / 1024, 1)
 
 
 if __name__ == "__main__":

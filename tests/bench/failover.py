@@ -1,0 +1,185 @@
+"""`python -m bench.failover` (from tests/): the gaps that faults leave, told by the rows.
+
+    kill      SIGKILL of the leader, which owns its part of the jobs
+    handover  SIGTERM of the leader: it hands over, and ends
+    worker    SIGKILL of a worker that has runs in hand
+
+Jobs fire each second, all over the shards; each instant has a row, however late it comes. Of the
+jobs that the member owned: how long after the fault each was back on time (`back_ms`; 0 if none of
+its instants was late), and how late the latest was. Of the runs that the worker had in hand: how
+long after its death they were started again (`again_ms`). What was killed is brought back, and all
+are on time again, before the next round. Nothing may be lost or doubled. JSON, a line for a fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bench.gaps import Gap, reckon
+from bench.rig import bench_cluster, note, parser, quantiles, sizes, tell
+from bench.ticks import Ticks, await_shared
+from schedclient import Client
+from support.cluster import DevCluster
+from support.wait import wait_until
+
+FAULTS: Final = ("kill", "handover", "worker")
+PATIENCE: Final = 60.0
+"""Seconds for what takes a moment; past a lease."""
+BEYOND: Final = 3.0
+"""Seconds past the end of a lease at which nothing more is to be seen of the fault."""
+HELD: Final = 16
+"""Runs in hand of all workers when one is killed."""
+
+STATES = """
+SELECT run_id::text, worker, state, extract(epoch FROM started_at), assignments FROM runs
+WHERE run_id = ANY (%s::uuid[])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One fault: what its jobs, and all others, have seen of it; of a worker, the runs it had."""
+
+    theirs: Gap
+    others: Gap
+    again: tuple[float, ...] = ()
+    """Seconds to the second start, of each."""
+    lost: int = 0
+    """Of the runs that were in hand of any worker."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print. 1 when anything was lost or doubled."""
+    asked = parser("bench.failover", __doc__)
+    asked.set_defaults(members=3, workers=2, slots=200)
+    asked.add_argument("--jobs", type=int, default=60, help="that fire each second")
+    asked.add_argument("--rounds", type=int, default=2, help="of each fault")
+    asked.add_argument("--member-ttl", type=int, default=5, help="seconds")
+    asked.add_argument("--worker-ttl", type=int, default=15, help="seconds")
+    asked.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS)
+    options = asked.parse_args(arguments)
+    settings = [f"schedd.{name}={getattr(options, name)}s" for name in ("member_ttl", "worker_ttl")]
+    wrong = 0
+    with bench_cluster(**sizes(options), settings=settings) as cluster:
+        ticks = Ticks(cluster, options.jobs)
+        bench = Faults(cluster, ticks, options)
+        for fault in options.faults:
+            rounds = [bench.round(fault) for _ in range(options.rounds)]
+            wrong += _tell(fault, rounds, options)
+    return 1 if wrong else 0
+
+
+class Faults:
+    """Each made in a cluster that stands well, and awaited until it does again."""
+
+    def __init__(self, cluster: DevCluster, ticks: Ticks, options: Namespace) -> None:
+        self._cluster, self._ticks, self._options = cluster, ticks, options
+        self._turn = 0
+
+    def round(self, fault: str) -> Round:
+        """Make this one."""
+        await_shared(self._cluster, PATIENCE)
+        self._ticks.await_steady(time.time(), PATIENCE)
+        return self._worker() if fault == "worker" else self._member(fault)
+
+    def _member(self, fault: str) -> Round:
+        victim = wait_until(self._cluster.leader, PATIENCE, "a leader")
+        owners = self._ticks.owners()
+        theirs = [job for job, owner in owners.items() if owner == victim]
+        how = signal.SIGKILL if fault == "kill" else signal.SIGTERM
+        at = time.time()
+        self._cluster.signal(victim, how, PATIENCE)
+        last = self._ticks.await_steady(at + self._options.member_ttl + BEYOND, PATIENCE)
+        rows = self._ticks.await_ended(at, last, PATIENCE)
+        rest = owners.keys() - theirs
+        self._cluster.up()
+        seen = [reckon(rows, jobs, fault=at, first=at, last=last) for jobs in (theirs, rest)]
+        self._note(fault, victim, seen[0])
+        return Round(*seen)
+
+    def _worker(self) -> Round:
+        ttl = self._options.worker_ttl
+        names = [worker["name"] for worker in self._cluster.record["workers"]]
+        victim = names[self._turn % len(names)]
+        self._turn += 1
+        runs = asyncio.run(self._hold(time.time() + ttl + 2 * BEYOND + ttl / 3))
+        in_hand = wait_until(lambda: self._started(runs, victim), PATIENCE, "all of them to run")
+        at = time.time()
+        self._cluster.kill(victim)
+        last = self._ticks.await_steady(at + ttl + BEYOND, PATIENCE)
+        # What was in its hands had come before.
+        rows = self._ticks.await_ended(at - 1, last, PATIENCE)
+        states = wait_until(lambda: self._ended(runs), PATIENCE, "their end")
+        self._cluster.up()
+        gap = reckon(rows, self._ticks.jobs, fault=at, first=at - 1, last=last)
+        self._note("worker", victim, gap)
+        again = [float(row[3]) - at for row in states if row[0] in in_hand]
+        lost = sum(row[2] != "SUCCEEDED" for row in states)
+        return Round(gap, reckon((), (), fault=at, first=at, last=last), tuple(again), lost)
+
+    async def _hold(self, until: float) -> list[str]:
+        async with Client(self._cluster.endpoints) as client:
+            work: dict[str, Any] = {"python": {"handler": "until"}, "payload": until}
+            answers = await client.submit_many([work] * HELD, name="held")
+        for refused in answers:
+            if isinstance(refused, Exception):
+                raise refused
+        return [run.run_id for run in answers if not isinstance(run, Exception)]
+
+    def _started(self, runs: list[str], worker: str) -> set[str] | None:
+        rows = self._cluster.sql(STATES, runs)
+        if any(row[2] != "RUNNING" or row[3] is None for row in rows):
+            return None
+        return {row[0] for row in rows if row[1] == worker}
+
+    def _ended(self, runs: list[str]) -> list[tuple[Any, ...]] | None:
+        rows = self._cluster.sql(STATES, runs)
+        return None if any(row[2] in ("PENDING", "RUNNING") for row in rows) else rows
+
+    def _note(self, fault: str, victim: str, gap: Gap) -> None:
+        back = max(gap.backs, default=0.0)
+        note(f"{fault} of {victim}: {gap.late} late, the latest {gap.latest:.2f} s; {back:.2f} s")
+
+
+def _tell(fault: str, rounds: Sequence[Round], options: Namespace) -> int:
+    """A line; how much is wrong."""
+    every = [gap for each in rounds for gap in (each.theirs, each.others)]
+
+    def in_all(count: Callable[[Gap], int]) -> int:
+        return sum(map(count, every))
+
+    backs = [back for each in rounds for back in each.theirs.backs]
+    again = [one for each in rounds for one in each.again]
+    lost = in_all(lambda gap: gap.lost) + sum(each.lost for each in rounds)
+    doubled = in_all(lambda gap: gap.doubled)
+    tell(
+        "failover",
+        fault=fault,
+        rounds=len(rounds),
+        **sizes(options),
+        member_ttl_s=options.member_ttl,
+        worker_ttl_s=options.worker_ttl,
+        jobs=options.jobs,
+        jobs_hit=len(backs),
+        back_ms=quantiles(backs) if backs else None,
+        again_ms=quantiles(again) if again else None,
+        latest_ms=quantiles([each.theirs.latest for each in rounds]),
+        late_instants=[each.theirs.late for each in rounds],
+        late_elsewhere=[each.others.late for each in rounds],
+        latest_elsewhere_ms=round(max(each.others.latest for each in rounds) * 1e3, 1),
+        handed_out_again=in_all(lambda gap: gap.again),
+        lost=lost,
+        doubled=doubled,
+    )
+    return lost + doubled
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

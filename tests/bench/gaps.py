@@ -1,0 +1,95 @@
+"""What a fault has cost the jobs that fire each second, by the rows that they left.
+
+    due   1     2     3     4     5     6     7          a second each; the fault just after 2
+    start 1.0   2.0   ······6.1·6.1·6.1 6.1   7.0
+                  └──────────── back: 5.0 ─────┘         and the latest was 3.1 late
+
+Back on time is a job with the first instant that starts on time after its last late one; if none
+is late, there was no gap. Nothing is guessed of instants that have no row: they are lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import floor
+from typing import Final
+
+ON_TIME: Final = 0.5
+"""Seconds; what starts later is late. Beyond what a machine that is shared does to each start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """One row of a job: when it was due and started, in seconds of the epoch, and its end."""
+
+    job: str
+    due: float
+    started: float | None
+    succeeded: bool
+    assignments: int = 1
+
+    @property
+    def late(self) -> float:
+        """Seconds; endless if it never started."""
+        return float("inf") if self.started is None else self.started - self.due
+
+    @property
+    def on_time(self) -> bool:
+        """Whether it started as if nothing had happened."""
+        return self.late <= ON_TIME
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Of some jobs, over a stretch of instants."""
+
+    backs: tuple[float, ...]
+    """Of each job, seconds from the fault to when it was back on time; 0: it never was late."""
+    latest: float
+    """Seconds that the latest start was late."""
+    late: int
+    lost: int
+    """Instants without a row, or whose run didn't succeed."""
+    doubled: int
+    """Rows beyond one for each instant."""
+    again: int
+    """Runs that were handed out more than once."""
+
+
+def reckon(
+    rows: Iterable[Instant], jobs: Iterable[str], *, fault: float, first: float, last: float
+) -> Gap:
+    """What these jobs' instants past `first`, up to `last`, tell of the fault."""
+    wanted = set(jobs)
+    seen = [row for row in rows if row.job in wanted and first < row.due <= last]
+    rows_of: defaultdict[str, list[Instant]] = defaultdict(list)
+    for row in seen:
+        rows_of[row.job].append(row)
+    counted = Counter((row.job, row.due) for row in seen if row.succeeded)
+    expected = seconds_between(first, last) * len(wanted)
+    started = [row for row in seen if row.started is not None]
+    return Gap(
+        tuple(_back(rows_of[job], fault) for job in sorted(wanted)),
+        max((row.late for row in started), default=0.0),
+        sum(not row.on_time for row in seen),
+        expected - len(counted),
+        len(seen) - len({(row.job, row.due) for row in seen}),
+        sum(row.assignments > 1 for row in seen),
+    )
+
+
+def seconds_between(first: float, last: float) -> int:
+    """Whole seconds past `first`, up to `last`."""
+    return max(0, floor(last) - floor(first))
+
+
+def _back(rows: Iterable[Instant], fault: float) -> float:
+    ordered = sorted(rows, key=lambda row: row.due)
+    late = [place for place, row in enumerate(ordered) if not row.on_time]
+    if not late:
+        return 0.0
+    after = ordered[late[-1] + 1 :]
+    started = after[0].started if after else None
+    return float("inf") if started is None else started - fault

@@ -1,0 +1,178 @@
+"""`python -m bench.openloop` (from tests/): from the moment a submit is meant for to its start.
+
+    meant for ──(waits here if the client is behind)── submitted ── stored ── handed out ── started
+        └──────────────────────────────── latency ──────────────────────────────────┘
+
+Submits arrive as they would from many users who know nothing of each other (gaps of an exponential
+distribution, by a seed), at parts of `--peak`, whether or not earlier ones were answered. So what a
+stall keeps waiting counts for each that it kept. A latency that grows with time says that the rate
+isn't borne; `behind_ms`, that the load itself is late: it is one process. JSON, a line for each
+rate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import time
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import schedclient.transport
+from bench.connections import apart
+from bench.rig import NOOP, bench_cluster, note, parser, quantiles, sizes, spent, tell
+from schedclient import ApiError, Client
+from support.cluster import DevCluster
+from support.wait import WaitedInVain, wait_until
+
+AHEAD: Final = 1.0
+"""Seconds until the first is meant for: connections are there by then."""
+ENDED_WITHIN: Final = 60.0
+"""Seconds past the last answer for all runs to have started."""
+
+STARTED = """
+SELECT run_id::text, extract(epoch FROM started_at), state = 'SUCCEEDED' FROM runs
+WHERE trigger = 'SUBMIT' AND created_at >= to_timestamp(%s)
+"""
+WAITING = """
+SELECT count(*) FROM runs WHERE trigger = 'SUBMIT' AND created_at >= to_timestamp(%s)
+AND state <> 'SUCCEEDED'
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print. 1 when a run was lost."""
+    asked = parser("bench.openloop", __doc__)
+    asked.add_argument("--peak", type=int, default=1_000, help="submits a second")
+    asked.add_argument("--parts", type=int, nargs="+", default=[10, 50, 80], help="of it, percent")
+    asked.add_argument("--seconds", type=float, default=20.0, help="of each rate")
+    asked.add_argument("--connections", type=int, default=8)
+    asked.add_argument("--seed", type=int, default=1)
+    options = asked.parse_args(arguments)
+    schedclient.transport.connect = apart
+    wrong = 0
+    with bench_cluster(**sizes(options)) as cluster:
+        asyncio.run(_submit(cluster, [0.01 * n for n in range(200)], options.connections))
+        for part in options.parts:
+            wrong += _measure(cluster, options, part)
+    return 1 if wrong else 0
+
+
+def arrivals(rate: float, seconds: float, seed: int) -> Iterator[float]:
+    """When each comes, in seconds from the beginning: at random, so many a second on average."""
+    drawn = random.Random(seed)
+    at = drawn.expovariate(rate)
+    while at < seconds:
+        yield at
+        at += drawn.expovariate(rate)
+
+
+def halves(waits: Iterable[tuple[float, float]], middle: float) -> tuple[list[float], list[float]]:
+    """Of (moment, wait): the waits of those before the middle, and of the others. Where the second
+    are much longer, what was asked for isn't borne.
+    """
+    parts: tuple[list[float], list[float]] = ([], [])
+    for moment, wait in waits:
+        parts[moment >= middle].append(wait)
+    return parts
+
+
+@dataclass(slots=True)
+class Told:
+    """What the answers said."""
+
+    first: float
+    """Seconds of the epoch from which moments are counted."""
+    meant: dict[str, float] = field(default_factory=dict)
+    """Run → the moment it was meant for."""
+    answered: list[float] = field(default_factory=list)
+    """Seconds from then to each answer."""
+    behind: list[float] = field(default_factory=list)
+    """Seconds from then to each call: how far the load itself was behind."""
+    refused: list[ApiError] = field(default_factory=list)
+
+
+def _measure(cluster: DevCluster, options: Namespace, part: int) -> int:
+    """One line; how many runs are lost."""
+    rate = options.peak * part / 100
+    moments = [*arrivals(rate, options.seconds, options.seed)]
+    began, before = time.time(), spent(cluster)
+    own = time.process_time()
+    told = asyncio.run(_submit(cluster, moments, options.connections))
+    own = time.process_time() - own
+    took = time.time() - told.first
+    try:
+        wait_until(
+            lambda: not cluster.sql(WAITING, began)[0][0], ENDED_WITHIN, "all to end", every=0.5
+        )
+    except WaitedInVain as short:
+        note(str(short))
+    used = spent(cluster) - before
+    rows = {run: (started, done) for run, started, done in cluster.sql(STARTED, began)}
+    waits = [
+        (moment, float(rows[run][0]) - told.first - moment)
+        for run, moment in told.meant.items()
+        if run in rows and rows[run][0] is not None
+    ]
+    lost = sum(not rows.get(run, (None, False))[1] for run in told.meant)
+    tell(
+        "openloop",
+        peak=options.peak,
+        part=part,
+        seconds=options.seconds,
+        **sizes(options),
+        connections=options.connections,
+        wanted=len(moments),
+        answered=len(told.meant),
+        refused=Counter(error.status for error in told.refused),
+        stored=len(rows),
+        lost=lost,
+        answers_per_second=round(len(told.meant) / max(took, options.seconds), 1),
+        behind_ms=quantiles(told.behind) if told.behind else None,
+        answered_ms=quantiles(told.answered) if told.answered else None,
+        started_ms=quantiles([wait for _, wait in waits]) if waits else None,
+        started_p50_ms_by_half=[
+            quantiles(half)["p50"] if half else None for half in halves(waits, options.seconds / 2)
+        ],
+        load_cpu_us_per_run=round(own / max(len(told.meant), 1) * 1e6),
+        **used.per(max(len(told.meant), 1)),
+    )
+    return lost
+
+
+async def _submit(cluster: DevCluster, moments: Sequence[float], connections: int) -> Told:
+    """Each at its moment, whatever has become of the others."""
+    clients = [Client(cluster.endpoints) for _ in range(connections)]
+
+    async def submit(client: Client, moment: float) -> None:
+        told.behind.append(time.time() - told.first - moment)
+        try:
+            run = await client.submit(python=NOOP)
+        except ApiError as error:
+            told.refused.append(error)
+        else:
+            told.meant[run.run_id] = moment
+            told.answered.append(time.time() - told.first - moment)
+
+    try:
+        await asyncio.gather(*(client.cluster.status() for client in clients))
+        told = Told(time.time() + AHEAD)
+        async with asyncio.TaskGroup() as group:
+            for number, moment in enumerate(moments):
+                if (left := told.first + moment - time.time()) > 0:
+                    await asyncio.sleep(left)
+                client = clients[number % connections]
+                group.create_task(submit(client, moment), name=f"submit {number}")
+    finally:
+        await asyncio.gather(*(client.close() for client in clients))
+    if told.refused:
+        note(f"{len(told.refused):,} refused, the first: {told.refused[0]}")
+    return told
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,283 @@
+"""`python -m bench.puppets` (from tests/): a process of workers that attach and do nothing else.
+
+    member ←── Attach (the real one) ──→ Hands: taken → started → ended → result → acknowledged
+                                         in memory: no executor, no spool, no keeper
+
+Each has its own connection, incarnation, slots and clock, as a process of its own would: it grants,
+beats, refuses what it can't take, and sends each result until a member has answered it. What is in
+memory alone is safe here: a puppet that dies has run nothing. It says `attached N` on a line when
+all its workers have a stream, and ends when its standard input does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Final, NoReturn
+
+import workerd.link
+from bench.connections import apart
+from schedkit.clock import boottime, utcnow
+from schedproto.v1 import worker_service_pb2 as pb
+from support.wait import wait_until_async
+from workerd import wire
+from workerd.attach import Attach
+from workerd.core.admission import Admission, Known, NotYet, Refused, Started, State, Taken, Why
+from workerd.core.cluster_time import ClusterTime, JudgingClock
+from workerd.core.ids import Address, Incarnation, Key
+from workerd.core.outcome import Outcome, Verdict
+from workerd.core.trust import Trust
+from workerd.courier import PATIENCE
+from workerd.identity import Identity
+from workerd.link import Link
+from workerd.work import Origin
+
+SUCCEEDED: Final = Outcome(Verdict.SUCCEEDED)
+AT_A_TIME: Final = 20
+"""Workers that are started in each `STEP` seconds: a fleet isn't started in one instant."""
+STEP: Final = 0.1
+ATTACH_WITHIN: Final = 100.0
+"""Seconds for all of a process; then it ends."""
+
+
+class Hands:
+    """What `Attach` takes for a worker's work and its courier: assignments, answered."""
+
+    refuses = ""
+    room = (0, 1 << 40)
+
+    def __init__(
+        self, name: str, admission: Admission, trust: Trust, clock: JudgingClock, lasts: float
+    ) -> None:
+        self._name, self._lasts = name, lasts
+        self._admission, self._trust, self._clock = admission, trust, clock
+        self._taken: dict[Key, tuple[pb.Assignment, Origin]] = {}
+        self._started: dict[Key, datetime] = {}
+        self._unanswered: dict[Key, tuple[pb.Result, float]] = {}
+        self._streams: list[Link] = []
+        self.attach: Attach | None = None
+
+    # -- Work --
+
+    def assign(
+        self, assignments: Iterable[pb.Assignment], time: ClusterTime, origin: Origin
+    ) -> None:
+        """Take them, start them, or refuse them."""
+        now = boottime()
+        for assignment in assignments:
+            offer = wire.offer_of(assignment, time)
+            verdict = self._admission.offer(
+                offer, self._clock.read(now), trusted=self._trusted(now)
+            )
+            match verdict:
+                case Taken():
+                    self._taken[offer.key] = assignment, origin
+                    self._begin(offer.key)
+                case Known(State.ENDED):
+                    self._send(offer.key)
+                case Refused():
+                    origin.send_refusal(wire.refusal(assignment.key, verdict))
+        self._redeal()
+
+    def revoke(self, message: pb.AssignmentKey) -> pb.RevokeAnswer:
+        """Never start it, unless it has."""
+        key = wire.key_of(message)
+        revoked = self._admission.revoke(key, self._clock.read(boottime()))
+        if revoked:
+            self._taken.pop(key, None)
+        outcome = pb.RevokeAnswer.OUTCOME_REVOKED if revoked else pb.RevokeAnswer.OUTCOME_STARTED
+        return pb.RevokeAnswer(key=message, outcome=outcome)
+
+    def cancel(self, cancel: pb.Cancel, link: Origin) -> None:
+        """What has started ends well, and soon."""
+        key = wire.key_of(cancel.key)
+        if self._admission.revoke(key, self._clock.read(boottime())):
+            self._taken.pop(key, None)
+            refused = Refused(Why.REVOKED, key.token, "cancelled before its start")
+            link.send_refusal(wire.refusal(cancel.key, refused))
+
+    def drain(self, *, on: bool) -> None:
+        """Take nothing more, or something again."""
+        self._admission.draining = on
+        self._redeal()
+
+    def renew(self, incarnation: Incarnation) -> None:
+        """What waits was meant for the earlier one."""
+        for key, refused in self._admission.renew(incarnation):
+            assignment, origin = self._taken.pop(key)
+            origin.send_refusal(wire.refusal(assignment.key, refused))
+
+    def holdings(self) -> Iterator[pb.Holding]:
+        """What is held, armed or runs."""
+        for key, (assignment, _) in self._taken.items():
+            state = self._admission.state(key)
+            if state is not None:
+                yield wire.holding(assignment.key, state, self._started.get(key))
+
+    def progress(self) -> Iterator[pb.Progress]:
+        """None is told."""
+        return iter(())
+
+    def lease_lost(self) -> None:
+        """Nothing here dies with it."""
+
+    def follow(self, follow: pb.Follow, origin: Origin) -> None:
+        """Nothing is written."""
+
+    def gone(self, origin: Origin) -> None:
+        """Nobody reads along."""
+
+    def _begin(self, key: Key) -> None:
+        if key not in self._taken:  # revoked, while it was armed
+            return
+        now = boottime()
+        assignment, origin = self._taken[key]
+        verdict = self._admission.start(key, now, self._clock.read(now), trusted=self._trusted(now))
+        match verdict:
+            case NotYet(until):
+                asyncio.get_running_loop().call_later(until - now, self._begin, key)
+            case Refused():
+                del self._taken[key]
+                origin.send_refusal(wire.refusal(assignment.key, verdict))
+            case Started():
+                self._started[key] = self._date()
+                if self._lasts:
+                    asyncio.get_running_loop().call_later(self._lasts, self._end, key)
+                else:
+                    self._end(key)
+
+    def _end(self, key: Key) -> None:
+        assignment, _ = self._taken.pop(key)
+        began = self._started.pop(key)
+        self._admission.ended(key)
+        ended = max(began, self._date())
+        result = wire.result(key, assignment, self._name, SUCCEEDED, began, ended)
+        self._unanswered[key] = result, 0.0
+        self._send(key)
+        self._redeal()
+
+    # -- Courier --
+
+    def results(self) -> Iterator[pb.Result]:
+        """What no member has answered."""
+        return (result for result, _ in self._unanswered.values())
+
+    def attached(self, stream: Link) -> None:
+        """One more way to send."""
+        self._streams.append(stream)
+        for key in self._unanswered:
+            self._send(key)
+
+    def detached(self, stream: Link) -> None:
+        """It goes another way."""
+        self._streams.remove(stream)
+        for key in self._unanswered:
+            self._send(key)
+
+    def acknowledge(self, answers: Iterable[pb.Acknowledgement]) -> None:
+        """Stored, or stale: in either case it is over."""
+        for answer in answers:
+            key = wire.key_of(answer.key)
+            if self._unanswered.pop(key, None) is not None:
+                self._admission.acknowledged(key)
+
+    def tidy(self) -> None:
+        """Send again what stays unanswered; forget old tokens."""
+        now = boottime()
+        for key, (_, sent) in self._unanswered.items():
+            if now - sent > PATIENCE:
+                self._send(key)
+        if self._clock.known:
+            self._admission.forget(self._clock.read(now))
+
+    def _send(self, key: Key) -> None:
+        if self._streams and (parcel := self._unanswered.get(key)) is not None:
+            self._unanswered[key] = parcel[0], boottime()
+            self._streams[0].send_result(parcel[0])
+
+    def _redeal(self) -> None:
+        if self.attach is not None:
+            self.attach.redeal()
+
+    def _trusted(self, now: float) -> bool:
+        return self._trust.holds(now) and self._clock.known
+
+    def _date(self) -> datetime:
+        at = self._clock.date(boottime())
+        return utcnow() if at is None else datetime.fromtimestamp(at, UTC)
+
+
+def puppet(name: str, seeds: Sequence[str], slots: int, lasts: float) -> tuple[Attach, Hands]:
+    """One worker; `Attach.run` is its life."""
+    identity = Identity(
+        worker=name,
+        spool_id=str(uuid.uuid4()),
+        version="0",
+        host="puppets",
+        slots=slots,
+        labels={},
+        handlers=["noop"],
+        actions=["python"],
+        started_at=utcnow(),
+    )
+    admission, trust, clock = Admission(slots, identity.incarnation), Trust(), JudgingClock()
+    hands = Hands(name, admission, trust, clock, lasts)
+    addresses = [Address(each) for each in seeds]
+    # They are asked for no more than what `Hands` has.
+    attach = Attach(identity, addresses, None, admission, trust, clock, hands, hands)  # type: ignore[arg-type]
+    hands.attach = attach
+    return attach, hands
+
+
+async def live(options: argparse.Namespace) -> None:
+    """All of them, until the standard input ends."""
+    names = [f"puppet-{options.first + number}" for number in range(options.count)]
+    puppets = [puppet(name, options.seeds, options.slots, options.lasts) for name in names]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_tidy([hands for _, hands in puppets]), name="tidy")]
+        for place, (attach, _) in enumerate(puppets):
+            tasks.append(group.create_task(attach.run(), name=names[place]))
+            if place % AT_A_TIME == AT_A_TIME - 1:
+                await asyncio.sleep(STEP)
+        await wait_until_async(
+            lambda: all(attach.attached and attach.trusted() for attach, _ in puppets),
+            ATTACH_WITHIN,
+            "all puppets to be attached",
+            every=STEP,
+        )
+        print(f"attached {len(puppets)}", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+        for task in tasks:
+            task.cancel()
+
+
+async def _tidy(all_of_them: Sequence[Hands]) -> NoReturn:
+    while True:
+        await asyncio.sleep(1.0)
+        for hands in all_of_them:
+            hands.tidy()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Live."""
+    asked = argparse.ArgumentParser(prog="python -m bench.puppets", description=__doc__)
+    asked.add_argument("--seeds", nargs="+", required=True)
+    asked.add_argument("--first", type=int, default=0, help="number of the first, for its name")
+    asked.add_argument("--count", type=int, default=10)
+    asked.add_argument("--slots", type=int, default=10, help="of each")
+    asked.add_argument("--lasts", type=float, default=0.0, help="seconds from start to end")
+    options = asked.parse_args(arguments)
+    workerd.link.connect = apart
+    asyncio.run(live(options))
+    # grpcio's own threads needn't be waited for.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

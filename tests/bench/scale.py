@@ -1,0 +1,88 @@
+"""`python -m bench.scale` (from tests/): the drain by more members and more workers.
+
+1, 2 and 3 members, each with 1, 2 and 4 workers, that have as many slots together in each cell. All
+of it shares one machine: what is gained is what one process alone leaves of it, and what is spent
+beside that shows in the processor's time of a run. A cluster for each number of members, whose
+workers come and go; each member owns its part of the shards before anything is submitted. The runs
+wait in a paused cluster whose workers are there: what it takes to start those isn't counted. JSON,
+a line for each cell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from bench.drain import drain
+from bench.rig import bench_cluster, note, tell
+from bench.ticks import await_shared
+from schedclient import SyncClient
+from support.cluster import DevCluster
+
+PATIENCE: Final = 60.0
+"""Seconds for the shards to be shared out."""
+KINDS: Final = {"m": "members", "w": "workers"}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print. 1 when a run was lost."""
+    asked = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
+    asked.add_argument("--members", type=int, nargs="+", default=[1, 2, 3])
+    asked.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
+    asked.add_argument("--slots", type=int, default=1_000, help="of all workers together")
+    asked.add_argument("--runs", type=int, default=5_000, help="of each cell")
+    options = asked.parse_args(arguments)
+    lost = 0
+    for members in options.members:
+        with bench_cluster(members=members, workers=0, slots=options.slots) as cluster:
+            await_shared(cluster, PATIENCE)
+            for workers, slots in cells(options.workers, options.slots):
+                note(f"{members} members, {workers} workers of {slots} slots")
+                cluster.slots, cluster.workers = slots, workers
+                cluster.up()
+                _pause(cluster)
+                figures = drain(cluster, options.runs, partial(_resume, cluster))
+                for worker in cluster.record["workers"]:
+                    cluster.terminate(worker["name"])
+                tell(
+                    "scale",
+                    members=members,
+                    workers=workers,
+                    slots=slots,
+                    runs=options.runs,
+                    **figures,
+                    cpu_us_together=together(figures["cpu_us_per_run"]),
+                )
+                lost += options.runs - figures["succeeded"]
+    return 1 if lost else 0
+
+
+def _pause(cluster: DevCluster) -> None:
+    with SyncClient(cluster.endpoints) as client:
+        client.cluster.pause(note="a backlog comes")
+
+
+def _resume(cluster: DevCluster) -> None:
+    with SyncClient(cluster.endpoints) as client:
+        client.cluster.resume()
+
+
+def cells(workers: Sequence[int], slots: int) -> Iterator[tuple[int, int]]:
+    """So many workers, of so many slots each: never more than all may have together."""
+    return ((count, slots // count) for count in workers)
+
+
+def together(spent: Mapping[str, int]) -> dict[str, int]:
+    """Of all members, all workers, both stores, and everything."""
+    counted: Counter[str] = Counter()
+    for name, used in spent.items():
+        counted[KINDS.get(name.rstrip("0123456789"), "stores")] += used
+    return {**counted, "all": counted.total()}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,159 @@
+"""`python -m bench.simulated` (from tests/): lateness with a thousand workers of few slots each.
+
+The workers are real streams without anything behind them (`bench.puppets`): each answers what it is
+handed at once, or `--lasts` seconds later, over a connection of its own. 10 of them, then 100, then
+1,000 are attached, up to `--workers`; and so many jobs as `--rate` says are due at each second.
+Lateness is the start, by the worker's clock, less the instant itself. JSON, a line for each size.
+"""
+
+from __future__ import annotations
+
+import select
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Final
+
+from bench.rig import (
+    bench_cluster,
+    memory,
+    note,
+    parser,
+    processor,
+    quantiles,
+    sizes,
+    spent,
+    tell,
+)
+from bench.ticks import SETTLED, Ticks
+from support.cluster import DevCluster
+from support.wait import WaitedInVain, wait_until
+
+AT_LEAST: Final = 10
+"""Workers of the first size; each next one has ten times as many."""
+OF_A_PROCESS: Final = 250
+SETTLES: Final = 30.0
+"""Seconds in which a size comes to be on time, or is measured as it is."""
+ATTACH_WITHIN: Final = 120.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print. 1 when a run was lost or doubled."""
+    asked = parser("bench.simulated", __doc__)
+    asked.set_defaults(workers=1_000, slots=10)
+    asked.add_argument("--rate", type=int, default=100, help="runs a second")
+    asked.add_argument("--seconds", type=int, default=20, help="that are measured, of each size")
+    asked.add_argument("--lasts", type=float, default=0.0, help="seconds from start to end")
+    options = asked.parse_args(arguments)
+    wrong = 0
+    with ExitStack() as stack:
+        cluster = stack.enter_context(bench_cluster(**sizes(options) | {"workers": 0}))
+        ticks = Ticks(cluster, options.rate)
+        fleet: list[int] = []
+        attached = 0
+        for size in growing(options.workers):
+            began = time.monotonic()
+            for first in range(attached, size, OF_A_PROCESS):
+                count = min(size - first, OF_A_PROCESS)
+                fleet.append(stack.enter_context(_puppets(cluster, options, first, count)))
+            attached = size
+            took = round(time.monotonic() - began, 1)
+            note(f"{size:,} workers attached, the last after {took} s")
+            wrong += _measure(cluster, ticks, options, size, took, fleet)
+    return 1 if wrong else 0
+
+
+def growing(most: int) -> Iterator[int]:
+    """The sizes: ten times as many each, and at last as many as are asked for."""
+    size = AT_LEAST
+    while size < most:
+        yield size
+        size *= 10
+    yield most
+
+
+@contextmanager
+def _puppets(cluster: DevCluster, options: Namespace, first: int, count: int) -> Iterator[int]:
+    """A process of them; its pid, once all are attached."""
+    told = {"first": first, "count": count, "slots": options.slots, "lasts": options.lasts}
+    words = [word for name, value in told.items() for word in (f"--{name}", str(value))]
+    argv = [sys.executable, "-m", "bench.puppets", *words, "--seeds", *cluster.endpoints]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        if not select.select([process.stdout], [], [], ATTACH_WITHIN)[0]:
+            raise TimeoutError(f"{count} workers didn't attach within {ATTACH_WITHIN:g} s")
+        if process.stdout.readline().split() != ["attached", str(count)]:
+            raise RuntimeError(f"the puppets ended: {process.wait()}")
+        yield process.pid
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _measure(
+    cluster: DevCluster,
+    ticks: Ticks,
+    options: Namespace,
+    size: int,
+    took: float,
+    fleet: Sequence[int],
+) -> int:
+    """One line; how many runs are missing, or too many."""
+    steady = True
+    try:
+        ticks.await_steady(time.time(), SETTLES)
+    except WaitedInVain:
+        steady = False
+    before, puppets = spent(cluster), sum(map(processor, fleet))
+    first = float(int(time.time()))
+    last = first + options.seconds
+    time.sleep(last + SETTLED - time.time())
+    used, puppets = spent(cluster) - before, sum(map(processor, fleet)) - puppets
+    expected = options.seconds * len(ticks.jobs)
+    try:
+        wait_until(lambda: len(ticks.rows(first, last)) == expected, SETTLES, "all rows", every=1.0)
+    except WaitedInVain as short:
+        note(str(short))
+    rows = ticks.rows(first, last)
+    late = [row.late for row in rows if row.started is not None]
+    tell(
+        "simulated",
+        **sizes(options) | {"workers": size},
+        rate=options.rate,
+        lasts=options.lasts,
+        attached_within_s=took,
+        steady=steady,
+        expected=expected,
+        instants=len(rows),
+        succeeded=sum(row.succeeded for row in rows),
+        handed_out_again=sum(row.assignments > 1 for row in rows),
+        early=sum(one < 0 for one in late),
+        late_ms=quantiles(late) if late else None,
+        attached=[_attached(cluster, one["name"]) for one in cluster.record["members"]],
+        memory_mib={one["name"]: memory(one["pid"]) for one in cluster.record["members"]},
+        puppets_cpu_us_per_run=round(puppets / expected * 1e6),
+        **used.per(expected),
+    )
+    return abs(expected - len(rows)) + sum(not row.succeeded for row in rows)
+
+
+def _attached(cluster: DevCluster, member: str) -> int | None:
+    """Workers with a stream to it, as it says itself."""
+    answer = cluster.get(member, "/metrics")
+    for line in answer.body.decode().splitlines() if answer else ():
+        if line.startswith("schedd_workers_attached "):
+            return round(float(line.split()[1]))
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
