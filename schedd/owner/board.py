@@ -17,6 +17,7 @@ falls due meanwhile, and not before it.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from typing import Final
 
 from schedd.core.agenda import Agenda
 from schedd.core.catch_up import GRACE
@@ -27,6 +28,10 @@ from schedd.core.model import LiveRun, Priority, Timer
 from schedd.core.placement import Need
 from schedd.core.ready_queue import ReadyQueue
 from schedd.owner.ownership import Ownership
+
+
+NOWHERE: Final = Token(-1)
+"""Below every token."""
 
 
 def _medium(_: JobId) -> Priority:
@@ -66,6 +71,9 @@ class Board:
         """Of the running: those whose result is here, and about to be stored. They take no slot."""
         self.busy = 0
         """How many batches are under way to be fired or handed out (`starting`)."""
+        self._reading = 0
+        self._over: dict[RunId, Token] = {}
+        """What has ended while rows were read, and under which token."""
         self.read: set[ShardId] = set()
         """Owned shards whose live runs were all read since they were gained: of these it is known
         what is under way.
@@ -83,6 +91,19 @@ class Board:
             yield
         finally:
             self.busy -= 1
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Around a look at rows and their sorting in: what ends meanwhile stays away, though it is
+        among them.
+        """
+        self._reading += 1
+        try:
+            yield
+        finally:
+            self._reading -= 1
+            if not self._reading:
+                self._over.clear()
 
     def put_timers(
         self, timers: Iterable[Timer], until: datetime | None = None, now: datetime | None = None
@@ -133,6 +154,8 @@ class Board:
         fresh = 0
         for run in runs:
             run_id = run.key.run_id
+            if self._over and run.token <= self._over.get(run_id, NOWHERE):
+                continue  # read before it ended
             at_hand = self.running.get(run_id) or self.broadcasts.get(run_id)
             if run.shard not in self.ownership.epochs or run.state not in LIVE:
                 self.forget(run_id, run.job_id)
@@ -199,6 +222,12 @@ class Board:
     def held(self) -> list[JobId]:
         """Jobs of which runs are held."""
         return list(self._held)
+
+    def over(self, run: LiveRun) -> int:
+        """It has ended, wherever it stands: as `gone`."""
+        if self._reading:
+            self._over[run.key.run_id] = run.token
+        return self.forget(run.key.run_id, run.job_id)
 
     def forget(self, run_id: RunId, job: JobId) -> int:
         """The run has ended, or is somebody else's, wherever it stands: as `gone`."""

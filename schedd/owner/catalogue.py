@@ -8,7 +8,7 @@ forget while it waits for the database. A definition that is missing from an ans
 """
 
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable
 from typing import Final
 
@@ -18,7 +18,7 @@ from schedd.core.ids import JobId
 from schedd.core.model import Definition, LiveRun, Placement, Priority
 from schedd.core.placement import Need, need_of
 from schedd.core.records import StoredDefinition
-from schedd.owner.wordings import Known, Wordings
+from schedd.owner.wordings import ITSELF, Known, Wordings
 from schedd.ports import OwnerStore
 from schedkit.tasks import in_turns
 
@@ -42,6 +42,8 @@ class Catalogue:
         self._capacity = capacity
         self._known: OrderedDict[JobId, Known] = OrderedDict()
         self._taken = 0
+        self._sharing: Counter[int] = Counter()
+        """How many of these share their words, by the message that they hold."""
         self._wordings = Wordings()
         self._unreadable: dict[JobId, int] = {}
 
@@ -107,6 +109,7 @@ class Catalogue:
     def clear(self) -> None:
         """Read all of them anew: generations of a database that lost its tail may come again."""
         self._known.clear()
+        self._sharing.clear()
         self._taken = 0
 
     def forget(self, jobs: Iterable[JobId]) -> None:
@@ -144,17 +147,27 @@ class Catalogue:
         except (ValueError, DecodeError, OverflowError) as wrong:
             self._set_aside(job, row, str(wrong))
             return None
-        self._drop(job)
-        self._known[job] = known
-        self._taken += known.takes
+        self._keep(job, known)
         notices = known.definition.notices
         self.any_late |= notices is not None and notices.late is not None
         return known
 
+    def _keep(self, job: JobId, known: Known) -> None:
+        self._drop(job)
+        self._known[job] = known
+        words = id(known.spec)
+        self._taken += ITSELF if self._sharing[words] else ITSELF + known.words
+        self._sharing[words] += 1
+
     def _drop(self, job: JobId) -> None:
         known = self._known.pop(job, None)
-        if known is not None:
-            self._taken -= known.takes
+        if known is None:
+            return
+        words = id(known.spec)
+        self._sharing[words] -= 1
+        self._taken -= ITSELF if self._sharing[words] else ITSELF + known.words
+        if not self._sharing[words]:
+            del self._sharing[words]
 
     def _set_aside(self, job: JobId, row: StoredDefinition, why: str) -> None:
         self._drop(job)

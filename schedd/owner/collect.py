@@ -12,7 +12,7 @@ this member can't judge (`reports`) it doesn't answer either.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, TypeAlias
@@ -175,7 +175,7 @@ class Collect:
             self._tell(report, verdict, runs.get(report.key))
         answers = zip(told.values(), verdicts, strict=True)
         changed = [report for report, verdict in answers if verdict is Verdict.ACCEPTED]
-        self._over(runs[report.key] for report in changed if report.state not in LIVE)
+        self._over([runs[report.key] for report in changed if report.state not in LIVE])
         await self._hand_on([report.key for report in changed if report.state in LIVE])
         failed = {
             (run.job_id, run.shard)
@@ -245,15 +245,14 @@ class Collect:
         if self.board is not None:
             self.board.ownership.drop([run.shard])
 
-    def _over(self, ended: Iterable[LiveRun]) -> None:
+    def _over(self, runs: Sequence[LiveRun]) -> None:
         """These have ended, whatever their end was."""
-        runs = [*ended]
         self._nudges.runs_changed([run.key.run_id for run in runs])
         self._catalogue.over(run.job_id for run in runs)
         board = self.board
         for run in runs:
             owned = board is not None and run.shard in board.ownership.epochs
-            if board and owned and board.forget(run.key.run_id, run.job_id):
+            if board and owned and board.over(run):
                 self._ready()
 
     async def _hand_on(self, keys: Sequence[RunKey]) -> None:

@@ -137,9 +137,11 @@ class Dispatch:
             begin = await self._broadcasts.choose(self._late.room(), self._pools.rooms)
             chosen: list[Chosen] = [*placed, *begin]
             if chosen:
-                with self._board.starting():
-                    more = await self._assign(chosen, choice) or more
-                self._size.took(len(chosen), boottime() - began)
+                try:
+                    with self._board.starting():
+                        more = await self._assign(chosen, choice) or more
+                finally:  # what takes too long for the database is tried again by fewer
+                    self._size.took(len(chosen), boottime() - began)
         self._tell_demand()
         if more or (chosen and self._board.ready and self._workers.offers()):
             return 0.0

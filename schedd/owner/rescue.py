@@ -126,10 +126,12 @@ class Rescue:
         now = boottime()
         if now < self._scan_at and self._look_at:
             shards, self._look_at = sorted(self._look_at & set(self._board.ownership.epochs)), set()
-            await self._put(await self._store.live_runs(shards, WAITING, self._until()))
+            with self._board.reading():
+                await self._put(await self._store.live_runs(shards, WAITING, self._until()))
         else:
             self._look_at, self._scan_at = set(), now + SCAN_EVERY
-            await self._scan(sorted(self._board.ownership.epochs))
+            with self._board.reading():
+                await self._scan(sorted(self._board.ownership.epochs))
             if self._scan_at:  # else somebody wants another: a key went after the list was read
                 self._scan_at = max(self._scan_at, boottime() + _rest(boottime() - now))
         return 0.0 if self._look_at else max(0.0, self._scan_at - boottime())

@@ -26,9 +26,9 @@ MOST: Final = 1_024
 LONGEST: Final = 4_096
 """Bytes of a wording that may be remembered."""
 ITSELF: Final = 800
-"""Bytes that a definition takes whose words are shared, as was measured."""
+"""Bytes that a definition takes but for its words, as was measured."""
 ALONE: Final = 3_200
-"""More that one takes whose words are its own, beside twice their length."""
+"""Bytes that its words take, beside twice their length."""
 
 _NOBODY: Final = JobId(UUID(int=0))
 
@@ -45,8 +45,8 @@ class Known:
     spec: job_pb2.Job
     once: bool = False
     """It has one run, and nobody asks for it afterwards."""
-    takes: int = ITSELF
-    """Bytes, about."""
+    words: int = ALONE
+    """Bytes that its words take, about, beside `ITSELF`, however many jobs share them."""
 
 
 class Wordings:
@@ -59,14 +59,12 @@ class Wordings:
     def known(self, row: StoredDefinition) -> Known:
         """The definition of a job. Raises ValueError or DecodeError when it can't be read."""
         words = (row.spec, row.namespace, row.calendars)
-        found = self._read.get(words)
-        takes = ITSELF if found else ITSELF + ALONE + 2 * len(row.spec)
-        spec, alike = found or _read(words)
+        spec, alike = self._read.get(words) or _read(words)
         self._keep(words, (spec, alike))
         definition = replace(alike, job_id=row.job_id, generation=row.generation, name=row.name)
         schedule = compiled(definition)
         once = row.ephemeral or schedule.single is not None
-        return Known(definition, schedule, spec, once, takes)
+        return Known(definition, schedule, spec, once, ALONE + 2 * len(row.spec))
 
     def _keep(self, words: Words, read: tuple[job_pb2.Job, Definition]) -> None:
         if len(words[0]) > LONGEST:

@@ -41,12 +41,18 @@ ADMITTED = "COALESCE(((SELECT busy.runs FROM busy) ->> e.job_id::text)::int, 0)"
 """How many runs of its job are admitted."""
 
 DAYS = """
-SELECT min(l.scheduled_at) >= %(first)s AND max(l.scheduled_at) < %(last)s
-FROM unnest(%(jobs)s::uuid[], %(shards)s::int[]) b(job_id, shard)
-JOIN live l ON l.shard = b.shard AND l.job_id = b.job_id
+SELECT COALESCE(bool_and(l.scheduled_at >= %(first)s AND l.scheduled_at < %(last)s), true)
+FROM (
+    SELECT DISTINCT b.shard, b.job_id
+    FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(jobs)s::uuid[],
+        %(shards)s::int[], %(limits)s::int[]) b(scheduled_at, run_id, job_id, shard, job_limit)
+    JOIN {runs} r ON r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+    WHERE CASE WHEN r.overlap IS NULL THEN b.job_limit > 0 ELSE r.overlap <> 'ALLOW' END
+) j JOIN live l ON l.shard = j.shard AND l.job_id = j.job_id
 """
-"""Whether all live runs of these jobs are of these days. Whoever inserts another meanwhile doesn't
-admit it: that takes the lock of the shard.
+"""Whether all live runs, of those jobs of which somebody counts them, are of these days: once for
+each job, for it may have as many as there are drafts, and more. Whoever inserts another meanwhile
+doesn't admit it: that takes the lock of the shard.
 """
 
 ASSIGN = f"""
@@ -195,7 +201,7 @@ def assign(
     keys = key_arguments([draft.key for draft in drafts])
     table = lock_runs(connection, keys)
     arguments = keys | _arguments(drafts, tokens)
-    others = table if table == RUNS or _of_its_days(connection, arguments) else RUNS
+    others = table if table == RUNS or _of_its_days(connection, table, arguments) else RUNS
     statement = _statement(table, others, any(map(_is_lined_up, drafts)))
     handed: list[tuple[LiveRun, PoolKey]] = []
     begun: dict[RunKey, tuple[str, ...]] = {}
@@ -228,9 +234,9 @@ def _statement(runs: str, others: str, lined_up: bool) -> str:
     return ASSIGN.format(runs=runs, others=others, next=LINED_UP if lined_up else NOBODY)
 
 
-def _of_its_days(connection: Connection, arguments: dict[str, object]) -> bool:
+def _of_its_days(connection: Connection, table: str, arguments: dict[str, object]) -> bool:
     """Whether other live runs of the jobs are where the batch is, each."""
-    return connection.exec_driver_sql(DAYS, arguments).scalar() is True
+    return connection.exec_driver_sql(DAYS.format(runs=table), arguments).scalar() is True
 
 
 def _is_lined_up(draft: Draft) -> bool:

@@ -25,18 +25,21 @@ from schedd.store.partitions import name_of
 
 RUNS: Final = "runs"
 """All of them."""
+DEFAULT: Final = "runs_default"
+"""What has no day of its own."""
 
-STANDS: Final = "to_regclass(%(day)s) IS NOT NULL"
-"""A column: whether the day that a batch is in has a table of its own. A row of it is locked by the
-same statement, so nobody drops it before this transaction ends.
+PLACE: Final = "r.tableoid::regclass::text AS place"
+"""A column: the table that a row is in. It is locked by the same statement, so nobody drops that
+table, or detaches it, before this transaction ends. (A table of the day's name may be a detached
+one.)
 """
 
 LOCK_RUNS = f"""
-SELECT {BY_INDEX}, {STANDS} FROM (
+SELECT {BY_INDEX}, r.place FROM (
     SELECT * FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[]) b(scheduled_at, run_id)
     ORDER BY scheduled_at, run_id
 ) b CROSS JOIN LATERAL (
-    SELECT 1 FROM runs r WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+    SELECT {PLACE} FROM runs r WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
       AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s
     FOR NO KEY UPDATE
 ) r
@@ -67,10 +70,11 @@ def lock_runs(connection: Connection, keys: dict[str, object]) -> str:
     """Lock the runs' rows in order: a batch's own join may visit them in another one. Gives the
     name of a table that all of them are in.
     """
-    row = connection.exec_driver_sql(LOCK_RUNS, keys).first()
-    return table_of(keys, stands=row is not None and row[1])
+    rows = connection.exec_driver_sql(LOCK_RUNS, keys)
+    return table_of(keys, {row[1] for row in rows})
 
 
-def table_of(keys: dict[str, object], *, stands: bool) -> str:
-    """Where the batch is, by what `STANDS` said while its rows were locked."""
-    return str(keys["day"]) if stands else RUNS
+def table_of(keys: dict[str, object], places: set[str]) -> str:
+    """Where the batch is, by the places of its rows; what has no day of its own isn't named."""
+    one = keys["day"] is not None and len(places) == 1 and DEFAULT not in places
+    return next(iter(places)) if one else RUNS

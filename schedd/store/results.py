@@ -28,7 +28,7 @@ from schedd.store import arrays, noticing
 from schedd.store import standing as standing_of_jobs
 from schedd.store.audit import write_once
 from schedd.store.fence import BY_INDEX
-from schedd.store.keys import STANDS, key_arguments, table_of
+from schedd.store.keys import PLACE, key_arguments, table_of
 from schedd.store.settled import Standing, settle
 
 LOCK = f"""
@@ -37,7 +37,7 @@ SELECT b.n, r.*, {BY_INDEX} FROM (
       b(scheduled_at, run_id, n) ORDER BY scheduled_at, run_id
 ) b CROSS JOIN LATERAL (
     SELECT r.state, r.token, r.incarnation, r.digest, r.cancelling, r.reason, r.job_id,
-        r.assigned_at, r.parent IS NOT NULL AS child, {STANDS} AS stands
+        r.assigned_at, r.parent IS NOT NULL AS child, {PLACE}
     FROM runs r
     WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
       AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s
@@ -110,7 +110,7 @@ def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
     """A verdict for each report, in order; accepted ones are written, stale ones audited."""
     keys = key_arguments([report.key for report in reports])
     rows = connection.exec_driver_sql(LOCK, keys).all()
-    table = table_of(keys, stands=bool(rows) and rows[0].stands)
+    table = table_of(keys, {row.place for row in rows})
     standing = {
         reports[n - 1].key: Standing(State(state), token, incarnation, _bytes(digest), *others)
         for n, state, token, incarnation, digest, *others, _, _ in rows

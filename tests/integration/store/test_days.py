@@ -9,6 +9,8 @@ from itertools import pairwise
 
 from sqlalchemy import event
 
+from schedd.core.ids import ShardId
+from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Overlap, Verdict
 from schedd.store.partitions import name_of
 from support.store import Member, World, draft, firing, report
@@ -101,3 +103,42 @@ async def test_who_lines_up_waits_though_nobody_said_that_the_batch_has_such_run
     assert (unaware.assigned, unaware.held) == ([], [run.key])
     [handed] = await me.assigned(draft(run, said=Overlap.BUFFER_ALL))
     assert handed.key == run.key
+
+
+async def test_a_day_that_somebody_took_out_is_written_where_its_rows_are(world: World) -> None:
+    """Its table stands on under its name, and what is written there is seen by nobody."""
+    me = await world.member()
+    now = datetime.now(UTC)
+    table = name_of(now.date())
+    await world.sql(f"ALTER TABLE runs DETACH PARTITION {table}")
+
+    [run] = await fired(world, me, now)
+    [handed] = await me.assigned(draft(run))
+    assert await me.store.results.accept([report(handed)]) == [Verdict.ACCEPTED]
+
+    assert (await world.run_row(run.key.run_id))["state"] == "SUCCEEDED"
+    assert await world.sql(f"SELECT count(*) FROM {table}") == [(0,)]
+
+
+async def test_a_job_with_very_many_live_runs_is_looked_at_once_for_all_of_a_batch(
+    world: World,
+) -> None:
+    """Once for each draft took longer than any statement may, again and again."""
+    me = await world.member()
+    job = await world.job()
+    await world.sql(
+        "WITH made AS (INSERT INTO runs (scheduled_at, run_id, job_id, due_at, shard, priority,"
+        " trigger, state, ready_at) SELECT date_trunc('day', now()) + n * interval '1 ms',"
+        " gen_random_uuid(), %s, now(), 0, 2, 'SCHEDULE', 'PENDING', now()"
+        " FROM generate_series(1, 20000) n RETURNING shard, job_id, run_id, scheduled_at)"
+        " INSERT INTO live (shard, job_id, run_id, scheduled_at) SELECT * FROM made",
+        job.definition.job_id,
+    )
+    waiting = await me.store.owner.live_runs([ShardId(0)], [State.PENDING])
+    assert len(waiting) == 20_000
+
+    allowed = [draft(run, overlap=Overlap.ALLOW, overlap_limit=0) for run in waiting[:500]]
+    assert len(await me.assigned(*allowed)) == 500
+    more = [draft(run, overlap=Overlap.ALLOW, overlap_limit=600) for run in waiting[500:1_000]]
+    answer = await me.assign(*more)
+    assert (len(answer.assigned), len(answer.held)) == (100, 400)

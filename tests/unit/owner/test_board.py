@@ -155,3 +155,22 @@ def test_the_report_of_a_late_run_is_news_to_late_ones_that_wait():
     board.put_runs([run(3, due_at=before)], NOW)
     assert board.report(run(1).key.run_id, Token(7))
     assert not board.report(run(2).key.run_id, Token(7))
+
+
+def test_what_ends_while_rows_are_read_stays_away_though_it_is_among_them() -> None:
+    """Else it took a late run's slot until the next scan, which may be ten seconds."""
+    board = Board(owning(0))
+    ended = running(1, worker(), token=9)
+    board.put_runs([ended], NOW)
+
+    with board.reading():
+        board.over(ended)
+        board.put_runs([ended], NOW)
+        assert board.running == {}
+        again = replace(ended, token=Token(10))
+        board.put_runs([again], NOW)
+        assert list(board.running.values()) == [again], "it was handed out anew since"
+        board.over(again)
+
+    board.put_runs([ended], NOW)
+    assert list(board.running.values()) == [ended], "what is read now is as it stands"

@@ -191,10 +191,12 @@ async def test_words_of_their_own_take_more_of_what_may_be_kept() -> None:
     catalogue.forget(jobs)
 
     rows.specs = {job: job_pb2.Job(labels={"of": str(job)}, shell=SHELL) for job in jobs}
-    await catalogue.newest(jobs)
-    assert 50 < sum(map(catalogue.knows, jobs)) < 100
-    assert catalogue.knows(jobs[-1])
-    assert not catalogue.knows(jobs[0])
+    for _ in range(3):  # read again they take as much, though their words are remembered
+        await catalogue.newest(jobs)
+        assert 50 < sum(map(catalogue.knows, jobs)) < 100
+        assert catalogue.knows(jobs[-1])
+        assert not catalogue.knows(jobs[0])
+        catalogue.forget(jobs[100:])
 
 
 def test_a_wording_is_read_once_as_long_as_it_is_used() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from schedd.core.batch_size import LEAST
 from schedd.core.ids import JobId, ShardId, Token
 from schedd.core.labels import Match
 from schedd.core.late import LateLimits
@@ -326,6 +327,35 @@ async def test_what_may_not_have_been_committed_is_pushed_to_nobody() -> None:
     assert line.assigned == []
     assert world.board.running == {}
     assert len(world.rows.drafts) == 1
+
+
+async def test_what_takes_too_long_for_the_database_is_tried_again_by_fewer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same batch would fail for ever, and nothing of this member's start."""
+    world = World()
+    world.attach(worker(), grant=2_000)
+    world.board.put_runs([of(n, n) for n in range(1, 2_001)], NOW)
+    for _ in range(4):
+        await world.dispatch.step()
+    now = 1_000.0
+    monkeypatch.setattr("schedd.owner.dispatch.boottime", lambda: now)
+
+    def slow() -> None:
+        nonlocal now
+        now += 6.0
+
+    world.rows.meanwhile = slow
+    world.rows.fails.append(Unavailable("it took too long"))
+    before = len(world.rows.drafts)
+    with pytest.raises(Unavailable):
+        await world.dispatch.step()
+    failed = len(world.rows.drafts) - before
+    world.rows.meanwhile = lambda: None
+    await world.dispatch.step()
+
+    assert failed >= 8 * LEAST
+    assert len(world.rows.drafts) - before - failed == LEAST
 
 
 async def test_what_is_being_written_when_a_worker_grants_less_is_told_and_pushed() -> None:
