@@ -29,7 +29,6 @@ from schedd.core.placement import Need
 from schedd.core.ready_queue import ReadyQueue
 from schedd.owner.ownership import Ownership
 
-
 NOWHERE: Final = Token(-1)
 """Below every token."""
 
