@@ -20,6 +20,7 @@ from schedd.core.model import AuditEntry
 from schedd.core.records import ChainRefused, Conflict, Idempotency, JobRecord
 from schedd.store import arrays, audit, jobs
 from schedd.store.database import Refused
+from schedd.store.wished import wished_columns
 
 CREATE: Final = """
 WITH b AS MATERIALIZED (
@@ -110,26 +111,9 @@ def _first_of_each(creates: Sequence[Create]) -> list[int]:
 
 def _columns(creates: Sequence[Create], places: Sequence[int]) -> dict[str, object]:
     chosen = [creates[place] for place in places]
-    new = [each.record.definition for each in chosen]
-    keys = [each.key for each in chosen]
-    return {
-        "places": arrays.numbers(places),
-        "keyspaces": arrays.texts(key.namespace if key else None for key in keys),
-        "calls": arrays.texts(key.call if key else None for key in keys),
-        "keys": arrays.texts(key.key if key else None for key in keys),
-        "digests": arrays.blobs(key.digest if key else None for key in keys),
-        "namespaces": arrays.texts(one.namespace for one in new),
-        "jobs": arrays.ids(one.job_id for one in new),
-        "names": arrays.texts(one.name for one in new),
-        "shards": arrays.numbers(each.record.shard for each in chosen),
-        "generations": arrays.numbers(one.generation for one in new),
-        "specs": arrays.blobs(one.spec for one in new),
-        "created": arrays.instants(each.record.created_at for each in chosen),
-        "updated": arrays.instants(each.record.updated_at for each in chosen),
-        "actors": arrays.texts(each.record.created_by for each in chosen),
-        "retentions": arrays.numbers(
-            None if one.retention is None else one.retention.total_seconds() for one in new
-        ),
-        "due": arrays.instants(each.record.due_at for each in chosen),
-        "nominal": arrays.instants(each.record.nominal for each in chosen),
+    records = [each.record for each in chosen]
+    return wished_columns(places, records, [each.key for each in chosen]) | {
+        "updated": arrays.instants(record.updated_at for record in records),
+        "due": arrays.instants(record.due_at for record in records),
+        "nominal": arrays.instants(record.nominal for record in records),
     }

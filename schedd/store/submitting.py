@@ -19,6 +19,7 @@ from schedd.core.model import AuditEntry, NewRun, Priority
 from schedd.core.records import Idempotency, JobRecord, RunRecord
 from schedd.store import arrays, audit, runs
 from schedd.store.idempotency import LIFE
+from schedd.store.wished import wished_columns
 
 SUBMIT: Final = """
 WITH b AS MATERIALIZED (
@@ -111,25 +112,8 @@ def _first_of_each_key(submits: Sequence[Submit]) -> list[int]:
 
 def _columns(submits: Sequence[Submit], places: Sequence[int]) -> dict[str, object]:
     chosen = [submits[place] for place in places]
-    new = [each.record.definition for each in chosen]
-    keys = [each.key for each in chosen]
-    return {
-        "places": arrays.numbers(places),
-        "keyspaces": arrays.texts(key.namespace if key else None for key in keys),
-        "calls": arrays.texts(key.call if key else None for key in keys),
-        "keys": arrays.texts(key.key if key else None for key in keys),
-        "digests": arrays.blobs(key.digest if key else None for key in keys),
-        "namespaces": arrays.texts(one.namespace for one in new),
-        "jobs": arrays.ids(one.job_id for one in new),
-        "names": arrays.texts(one.name for one in new),
-        "shards": arrays.numbers(each.record.shard for each in chosen),
-        "generations": arrays.numbers(one.generation for one in new),
-        "specs": arrays.blobs(one.spec for one in new),
-        "created": arrays.instants(each.record.created_at for each in chosen),
-        "actors": arrays.texts(each.record.created_by for each in chosen),
-        "retentions": arrays.numbers(
-            None if one.retention is None else one.retention.total_seconds() for one in new
-        ),
+    records = [each.record for each in chosen]
+    return wished_columns(places, records, [each.key for each in chosen]) | {
         "runs": arrays.ids(each.run.key.run_id for each in chosen),
         "scheduled": arrays.instants(each.run.key.scheduled_at for each in chosen),
         "due": arrays.instants(each.run.due_at for each in chosen),
