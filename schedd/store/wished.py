@@ -1,4 +1,4 @@
-"""Jobs that many callers wish for at one time: the columns that `creating` and `submitting` share."""
+"""Jobs that many callers wish for: the columns that `creating` and `submitting` share."""
 
 from __future__ import annotations
 
