@@ -65,9 +65,10 @@ def main(arguments: Sequence[str]) -> int:
     asked.add_argument("--worker-ttl", type=int, default=15, help="seconds")
     asked.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS)
     options = asked.parse_args(arguments)
-    settings = [f"schedd.{name}={getattr(options, name)}s" for name in ("member_ttl", "worker_ttl")]
+    ttls = ("member_ttl", "worker_ttl")
+    options.settings += [f"schedd.{name}={getattr(options, name)}s" for name in ttls]
     wrong = 0
-    with bench_cluster(**sizes(options), settings=settings) as cluster:
+    with bench_cluster(**sizes(options)) as cluster:
         ticks = Ticks(cluster, options.jobs)
         bench = Faults(cluster, ticks, options)
         for fault in options.faults:

@@ -77,12 +77,21 @@ def parser(module: str, told: str | None) -> argparse.ArgumentParser:
     made.add_argument("--members", type=int, default=1)
     made.add_argument("--workers", type=int, default=1)
     made.add_argument("--slots", type=int, default=1_000, help="of each worker")
+    made.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="TARGET.KEY=VALUE",
+        help="as `schedctl dev up` takes it: postgres.shared_buffers=2GB; repeatable",
+    )
     return made
 
 
-def sizes(options: argparse.Namespace) -> dict[str, int]:
-    """Of the cluster, as they were given."""
-    return {name: getattr(options, name) for name in ("members", "workers", "slots")}
+def sizes(options: argparse.Namespace) -> dict[str, Any]:
+    """Of the cluster, and its settings, as they were given."""
+    names = ("members", "workers", "slots", "settings")
+    return {name: getattr(options, name) for name in names}
 
 
 def ended(cluster: DevCluster) -> int:

@@ -73,7 +73,7 @@ def group() -> None:
     "overrides",
     multiple=True,
     metavar="TARGET.KEY=VALUE",
-    help="A setting of the daemons; TARGET is schedd, workerd or one daemon's name. Repeatable.",
+    help="A setting; TARGET is schedd, workerd, one daemon's name or postgres. Repeatable.",
 )
 @click.option("--postgres", "dsn", metavar="DSN", help="Use this PostgreSQL; start none.")
 @click.option("--detach", is_flag=True, help="Return when it is up, instead of staying.")

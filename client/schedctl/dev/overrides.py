@@ -1,9 +1,9 @@
 """`--set schedd.member_ttl=3s`: settings of daemons from the command line.
 
-The first word says whose: `schedd` (every member), `workerd` (every worker) or one daemon's name
-(`m1`, `w2`). The rest is a dotted key of its configuration file. The value is TOML where it can be
-read as such (`1`, `true`, `["a", "b"]`), else it is a string. Whether the key exists is for the
-daemon's own check of its configuration to say.
+The first word says whose: `schedd` (every member), `workerd` (every worker), one daemon's name
+(`m1`, `w2`) or `postgres`. The rest is a dotted key of its configuration file. The value is TOML
+where it can be read as such (`1`, `true`, `["a", "b"]`), else it is a string. Whether the key
+exists is for the daemon's own check of its configuration to say, or for PostgreSQL.
 """
 
 from __future__ import annotations

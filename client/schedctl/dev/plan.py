@@ -64,7 +64,7 @@ def overrides_of(state: State) -> list[Override]:
         BadOverride: one can't be read, or is for a daemon that is not there.
     """
     daemons = [part.name for part in (*state.of(Kind.MEMBER), *state.of(Kind.WORKER))]
-    known = ["schedd", "workerd", *daemons]
+    known = ["schedd", "workerd", *daemons, *(part.name for part in state.of(Kind.POSTGRES))]
     overrides = [parse(text) for text in state.overrides]
     for override in overrides:
         if override.target not in known:
@@ -73,6 +73,21 @@ def overrides_of(state: State) -> list[Override]:
                 f"the first word is one of {', '.join(known)}",
             )
     return overrides
+
+
+def settings_of_postgres(state: State) -> dict[str, str]:
+    """What the state's overrides set of PostgreSQL, each as its command line takes it.
+
+    >>> settings_of_postgres(State(overrides=("postgres.fsync=true", "postgres.work_mem=8MB")))
+    {'fsync': 'on', 'work_mem': '8MB'}
+    """
+    found = [parse(text) for text in state.overrides]
+    switches = {True: "on", False: "off"}
+    return {
+        ".".join(one.path): switches[one.value] if isinstance(one.value, bool) else str(one.value)
+        for one in found
+        if one.target == Kind.POSTGRES
+    }
 
 
 def overridden(parts: Sequence[Part], overrides: Sequence[Override]) -> list[Part]:

@@ -18,6 +18,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from schedctl.dev import nonroot
@@ -102,8 +103,16 @@ def initialise(
     draft.rename(data)
 
 
-def start(binaries: PostgresBinaries, data: Path, port: int, log: Path) -> Process:
-    """Start the server of an initialised data folder; returns before it accepts connections."""
+def start(
+    binaries: PostgresBinaries,
+    data: Path,
+    port: int,
+    log: Path,
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> Process:
+    """Start the server of an initialised data folder; returns before it accepts connections.
+    `settings` hold for this start, above those of its file.
+    """
     clean_up(data)
     return spawn(
         [
@@ -113,6 +122,7 @@ def start(binaries: PostgresBinaries, data: Path, port: int, log: Path) -> Proce
             *("-h", HOST),
             *("-p", str(port)),
             *("-k", ""),
+            *(word for name, value in settings.items() for word in ("-c", f"{name}={value}")),
         ],
         log=log,
         cwd=data.parent,
