@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, Literal
 
-from schedd.core import retention
+from schedd.core import early, retention
 from schedd.core.late import LateLimits
 from schedkit.channel import TLS, check_plaintext
 from schedkit.config import secret
@@ -72,6 +72,23 @@ class CatchUp:
     def limits(self) -> LateLimits:
         """As decisions take them."""
         return LateLimits(float(self.release_rate), self.reserved_percent / 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """How long before it is due a schedule's run is prepared; 0s: not before."""
+
+    fire: timedelta = timedelta(seconds=2.5)
+    """It is made: its row is there, PENDING."""
+    arm: timedelta = timedelta(seconds=1.5)
+    """It takes a worker's free slot, and starts by the worker's own timer. At most `fire`."""
+
+    def __post_init__(self) -> None:
+        self.kept()
+
+    def kept(self) -> early.Ahead:
+        """As decisions take it."""
+        return early.Ahead(self.fire, self.arm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +203,7 @@ class Config:
     etcd: Etcd = Etcd()
     postgres: Postgres = Postgres()
     catch_up: CatchUp = CatchUp()
+    ahead: Ahead = Ahead()
     notifications: Notifications = Notifications()
     smtp: Smtp = Smtp()
     results: Results = field(default_factory=Results)

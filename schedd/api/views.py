@@ -10,7 +10,7 @@ from schedd.api.errors import Unbuilt
 from schedd.core.backfill import Plan
 from schedd.core.cron import ScheduleError
 from schedd.core.ids import NO_TOKEN
-from schedd.core.lifecycle import State
+from schedd.core.lifecycle import Reason, State
 from schedd.core.model import AuditEntry, Trigger
 from schedd.core.pauses import Pause
 from schedd.core.records import (
@@ -89,7 +89,7 @@ def run_message(record: RunRecord, progress: run_pb2.RunProgress | None = None) 
         namespace=record.namespace,
         job=record.job,
         job_id="" if record.ephemeral else str(run.job_id),
-        state=state_value(run.state),
+        state=state_value(record.state),
         reason=reason_value(_reason(record)),
         priority=common_pb2.Priority.ValueType(run.priority),
         scheduled_at=stamp(run.key.scheduled_at),
@@ -303,5 +303,7 @@ def paused(pause: Pause) -> str:
 
 def _reason(record: RunRecord) -> str | None:
     """The stored reason; a waiting run of a paused job, or cluster, says PAUSED."""
+    if record.armed:
+        return Reason.ARMED
     waits = record.run.state in {State.PENDING, State.RETRYING}
     return "PAUSED" if (record.paused or record.braked) and waits else record.reason

@@ -58,6 +58,8 @@ async def explain(services: Services, record: RunRecord) -> run_service_pb2.Expl
         return _ended(record)
     if run.state is State.RUNNING and run.children is not None:
         return await broadcasts.explained(services, record)
+    if record.armed:
+        return _answer(f"It is armed: {run.worker} starts it when it is due.", [])
     if run.state is State.RUNNING:
         return _answer(f"It runs: {_under_way(record)}.", [])
     braked = await _cluster(services)

@@ -114,6 +114,7 @@ def build(ground: Ground) -> Parts:
         brake=brake,
         emit=emit,
         limits=ground.config.catch_up.limits(),
+        ahead=ground.config.ahead.kept(),
         old=store.retention,
         objects=ground.objects,
         retention=config.retention.kept(),

@@ -33,6 +33,8 @@ GRACE: Final = timedelta(seconds=1)
 FIRES: Final = 1000
 """Most runs that one plan fires."""
 
+NOT_EARLY: Final = timedelta(0)
+
 WALKED: Final = 10_000
 """Most instants that one plan looks at one by one."""
 
@@ -86,7 +88,7 @@ def plan(
     due: datetime,
     now: datetime,
     *,
-    ahead: timedelta = timedelta(0),
+    ahead: timedelta = NOT_EARLY,
     grace: timedelta = GRACE,
     limit: int = FIRES,
     until: datetime | None = None,

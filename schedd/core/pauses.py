@@ -26,7 +26,7 @@ from functools import partial
 from typing import Final
 
 from schedd.core import because, catch_up
-from schedd.core.catch_up import Plan
+from schedd.core.catch_up import NOT_EARLY, Plan
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import CatchUp
 from schedd.core.schedule import CompiledSchedule, Occurrence
@@ -112,12 +112,13 @@ def plan(
     at_most_once: bool = False,
     limit: int = catch_up.FIRES,
     looked: datetime | None = None,
+    ahead: timedelta = NOT_EARLY,
 ) -> Plan:
     """One step of a timer that stands at (`nominal`, `due`), looked at `now`. `limit`: of runs.
-    `looked`: at the first step of this catching up.
+    `looked`: at the first step of this catching up. `ahead`: what falls due within it fires too.
     """
     by_policy = partial(
-        catch_up.plan, compiled, policy, nominal, due, now, limit=limit, looked=looked
+        catch_up.plan, compiled, policy, nominal, due, now, limit=limit, looked=looked, ahead=ahead
     )
     passed = pauses.since(nominal)
     if at_most_once:  # what may have run comes first: it isn't to run for an older pause's sake

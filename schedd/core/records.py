@@ -111,6 +111,8 @@ class StoredDefinition:
     after: tuple[str, ...] = ()
     """The jobs that it is to run after, where it is written; what is read says it in its spec."""
     retention: timedelta | None = None
+    updated_at: datetime | None = None
+    """When this generation was made, where it was read for its owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +305,13 @@ class RunRecord:
     """The dead run that it does again."""
     parents: tuple[Ended, ...] = ()
     """Of a chain's run: those that it was judged by."""
+    armed: bool = False
+    """It was handed out before it is due, and isn't due yet."""
+
+    @property
+    def state(self) -> State:
+        """As people see it: what is armed waits."""
+        return State.PENDING if self.armed else self.run.state
 
     @property
     def apart(self) -> bool:

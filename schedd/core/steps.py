@@ -23,7 +23,7 @@ from typing import Final
 
 from schedd.core import catch_up, pauses
 from schedd.core.calendars import Group, groups
-from schedd.core.catch_up import Fold, Plan
+from schedd.core.catch_up import NOT_EARLY, Fold, Plan
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import CatchUp
 from schedd.core.pauses import NO_PAUSES, Pauses
@@ -45,9 +45,12 @@ def plan(
     at_most_once: bool = False,
     limit: int = catch_up.FIRES,
     looked: datetime | None = None,
+    ahead: timedelta = NOT_EARLY,
 ) -> Plan:
     """One step of a timer that stands at (`nominal`, `due`), looked at `now`. Fires at most `limit`
-    runs. `looked`: at the first step of this catching up; None: it is this one.
+    runs. `looked`: at the first step of this catching up; None: it is this one. `ahead`: what falls
+    due within it fires too, unless the schedule excludes instants: a new version of its calendar
+    may exclude what was made early.
     """
     head = Occurrence(nominal, due)
 
@@ -62,6 +65,7 @@ def plan(
             at_most_once=at_most_once,
             limit=limit,
             looked=looked,
+            ahead=ahead if compiled.exclusion is None else NOT_EARLY,
         )
 
     if compiled.exclusion is None:

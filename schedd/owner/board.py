@@ -9,6 +9,9 @@ The rows in PostgreSQL are the truth; this is what was last read or written of t
 entry costs a scan's time, keeping a stale one costs a refused statement and lasts until the next
 scan.
 
+Timers come up so long before they are due as runs are made early, and what is due later is `early`
+from when it may be armed on, beside its place among what waits (`core/early`).
+
 A timer that is late when it is put here comes up behind what is due now: as if it had been due when
 it was put, and were of the class below. So what fell due in an outage is caught up with beside what
 falls due meanwhile, and not before it.
@@ -21,6 +24,7 @@ from typing import Final
 
 from schedd.core.agenda import Agenda
 from schedd.core.catch_up import GRACE
+from schedd.core.early import NEVER, Ahead, EarlyRuns, may_go_early
 from schedd.core.held import Held
 from schedd.core.ids import JobId, RunId, ShardId, Token
 from schedd.core.lifecycle import LIVE, State
@@ -43,7 +47,8 @@ def _unknown(_: LiveRun) -> Need | None:
 
 class Board:
     """The owned work of one tenure. `priority_of`: of a job, as far as it is known. `need_of`: of a
-    run that is to be sorted at once, slots or not.
+    run that is to be sorted at once, slots or not. `early_need_of`: of one that may be armed, as
+    far as it is known.
     """
 
     def __init__(
@@ -51,13 +56,19 @@ class Board:
         ownership: Ownership,
         priority_of: Callable[[JobId], Priority] = _medium,
         need_of: Callable[[LiveRun], Need | None] = _unknown,
+        early_need_of: Callable[[LiveRun], Need | None] = _unknown,
+        ahead: Ahead = NEVER,
     ) -> None:
         self.ownership = ownership
+        self.ahead = ahead
+        self._early_need_of = early_need_of
         self._priority_of = priority_of
         self._need_of = need_of
         self.timers: Agenda[JobId, Timer] = Agenda()
         self.waiting: Agenda[RunId, LiveRun] = Agenda()
         """Runs that aren't ready yet: in their back-off, or due later."""
+        self.early = EarlyRuns()
+        """Of these, those that may be handed out before they are ready."""
         self.ready = ReadyQueue()
         self.running: dict[RunId, LiveRun] = {}
         self.broadcasts: dict[RunId, LiveRun] = {}
@@ -107,8 +118,9 @@ class Board:
     def put_timers(
         self, timers: Iterable[Timer], until: datetime | None = None, now: datetime | None = None
     ) -> None:
-        """Have these timers come up; paused ones, those without a next instant and those due
-        later than `until` go: the load brings the latter in time. Which are late is seen by `now`.
+        """Have these timers come up, so long before they are due as runs are made ahead; paused
+        ones, those without a next instant and those due later than `until` go: the load brings the
+        latter in time. Which are late is seen by `now`.
         """
         for timer in timers:
             due = timer.due_at
@@ -116,9 +128,14 @@ class Board:
             if due is None or late or timer.paused or timer.shard not in self.ownership.epochs:
                 self.timers.discard(timer.job_id)
             elif now is None or due >= now - GRACE:
-                self.timers.put(timer.job_id, due, timer, self._priority_of(timer.job_id))
+                at = due - self.ahead.fire
+                self.timers.put(timer.job_id, at, timer, self._priority_of(timer.job_id))
             else:
                 self._put_late(timer, now)
+
+    def put_timer_off(self, timer: Timer, at: datetime) -> None:
+        """It comes up then: nothing of it may be made sooner."""
+        self.timers.put(timer.job_id, at, timer, self._priority_of(timer.job_id))
 
     def stands(self, timer: Timer) -> bool:
         """Whether it is here already, as it is."""
@@ -167,10 +184,10 @@ class Board:
                 self._no_longer_runs(run_id)
                 self.ready.discard(run_id)
                 self._unhold(run_id, run.job_id)
-                self.waiting.put(run_id, run.ready_at, run)
+                self._wait(run, now)
             else:
                 self._no_longer_runs(run_id)
-                self.waiting.discard(run_id)
+                self._waits_no_more(run_id)
                 fresh += self._put_ready(run)
         return fresh
 
@@ -179,11 +196,30 @@ class Board:
         self.read.update(self.ownership.epochs.keys() & set(shards))
 
     def ripen(self, now: datetime) -> int:
-        """Move what has become ready into the queue; gives how many."""
-        ripe = self.waiting.pop_due(now, limit=len(self.waiting))
-        for run in ripe:
-            self.ready.add([run], self._need_of(run))
-        return len(ripe)
+        """Move what has become ready into the queue, and what may be armed to what is early; gives
+        how many are ready.
+        """
+        ripe = 0
+        for run in self.waiting.pop_due(now, limit=len(self.waiting)):
+            if run.ready_at > now:
+                self._wait(run, now)
+            else:
+                self.early.discard(run.key.run_id)
+                self.ready.add([run], self._need_of(run))
+                ripe += 1
+        return ripe
+
+    def take_early(self, count: int, goes: Callable[[Need], bool]) -> list[LiveRun]:
+        """Take out the soonest due of what may be armed, to hand it out: it waits no more."""
+        taken = self.early.take(count, goes)
+        for run in taken:
+            self.waiting.discard(run.key.run_id)
+        return taken
+
+    def wait(self, run: LiveRun) -> None:
+        """It waits until it is ready, and isn't armed."""
+        self.early.discard(run.key.run_id)
+        self.waiting.put(run.key.run_id, run.ready_at, run)
 
     def hold(self, run: LiveRun) -> None:
         """Its job has as many admitted runs as it may: it waits until one of them is gone."""
@@ -263,7 +299,7 @@ class Board:
         """The tenure is over: let go of all of it now. Parts of a tenure know each other, so that
         nothing else would, but a look through all objects.
         """
-        self.timers, self.waiting = Agenda(), Agenda()
+        self.timers, self.waiting, self.early = Agenda(), Agenda(), EarlyRuns()
         self.ready, self.running, self._held, self._judged = ReadyQueue(), {}, {}, {}
         self.broadcasts = {}
         self.reported = {}
@@ -274,6 +310,22 @@ class Board:
         if found is None or found[1] != timer:  # one that is there keeps its place
             priority = self._priority_of(timer.job_id) - 1
             self.timers.put(timer.job_id, now, timer, priority)
+
+    def _wait(self, run: LiveRun, now: datetime) -> None:
+        """Until it is ready, or first until it may be armed."""
+        run_id, may = run.key.run_id, bool(self.ahead.arm) and may_go_early(run)
+        arms_at = run.ready_at - self.ahead.arm
+        if may and arms_at > now:
+            self.waiting.put(run_id, arms_at, run)
+            return
+        self.waiting.put(run_id, run.ready_at, run)
+        need = self._early_need_of(run) if may else None
+        if need is not None:
+            self.early.add(run, need)
+
+    def _waits_no_more(self, run_id: RunId) -> LiveRun | None:
+        self.early.discard(run_id)
+        return self.waiting.discard(run_id)
 
     def _put_ready(self, run: LiveRun) -> bool:
         """Whether that is news."""
@@ -289,7 +341,7 @@ class Board:
         """Whether it was there."""
         running = self._no_longer_runs(run_id)
         self.reported.pop(run_id, None)
-        waiting = self.waiting.discard(run_id)
+        waiting = self._waits_no_more(run_id)
         ready = self.ready.discard(run_id)
         held = self._unhold(run_id, job)
         begun = self.broadcasts.pop(run_id, None)
@@ -315,6 +367,7 @@ class Board:
         self.read -= gone
         self.timers.clear_where({t.job_id for t in self.timers.values() if t.shard in gone})
         self.waiting.clear_where({r.key.run_id for r in self.waiting.values() if r.shard in gone})
+        self.early.drop_shards(gone)
         self.ready.drop_shards(gone)
         self.running = {run: r for run, r in self.running.items() if r.shard not in gone}
         self.broadcasts = {run: r for run, r in self.broadcasts.items() if r.shard not in gone}

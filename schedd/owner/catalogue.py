@@ -14,6 +14,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from schedd.core.early import armable
 from schedd.core.ids import JobId
 from schedd.core.model import Definition, LiveRun, Placement, Priority
 from schedd.core.placement import Need, need_of
@@ -95,6 +96,17 @@ class Catalogue:
         if definition is None or definition.placement is not Placement.BROADCAST:
             return None
         return need_of(definition, run)
+
+    def early_need_of(self, run: LiveRun) -> Need | None:
+        """What it asks for, if by the definition at hand it may be armed; None without it."""
+        known = self._known.get(run.job_id)
+        if known is None or not armable(run, known.definition, known.compiled):
+            return None
+        return need_of(known.definition, run)
+
+    def known_of(self, job: JobId) -> Known | None:
+        """The one at hand, with its schedule."""
+        return self._known.get(job)
 
     def paces(self, run: LiveRun) -> bool:
         """Whether it is a paced one, by the definition at hand; False without it."""

@@ -3,6 +3,8 @@
     all that waits on the board, now and then ─→ whose time is over (`core/deadlines`)
     what dispatch came upon ───────────────────╯        └─one transaction a lane─→ MISSED, FAILED
 
+So does, as SKIPPED, what was made early and is of an instant that was edited away (`core/early`).
+
 A broadcast's child waits for one worker alone: so long as its job allows after that was last seen
 here (`core/broadcast.Away`).
 
@@ -19,7 +21,7 @@ from itertools import islice
 from typing import Final
 
 from schedd.core.broadcast import Away, own
-from schedd.core.deadlines import Ending, hurried, overdue
+from schedd.core.deadlines import Ending, hurried
 from schedd.core.ids import JobId, RunId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Definition, LiveRun
@@ -136,10 +138,10 @@ class Deadlines:
         now = self._clock.now()
         ends: list[Ending] = []
         async for run in in_turns(waiting, every=1_000):
-            definition = self._catalogue.definition_of(run.job_id)
-            if definition is None or not (hurried(definition) or run.parent):
+            known = self._catalogue.known_of(run.job_id)
+            if known is None or not _may_end(run, known.definition):
                 continue
-            reason = overdue(run, definition, now)
+            definition, reason = known.definition, known.ends(run, now)
             if run.parent and self._away.too_long(need_of(definition, run), definition, now):
                 reason = reason or Reason.WORKER_LOST
             if reason is not None and len(ends) < BATCH:
@@ -162,18 +164,29 @@ class Deadlines:
         await self._catalogue.newest(asked)
 
 
+def _may_end(run: LiveRun, definition: Definition) -> bool:
+    """Whether there is any time at which it ends though it waits."""
+    edited = run.generation < definition.generation
+    return hurried(definition) or run.parent is not None or edited
+
+
+ENDS: Final = {Reason.START_DEADLINE: State.MISSED, Reason.EDITED: State.SKIPPED}
+"""How what waited ends for these reasons; for others it has failed."""
+
+
 def _ending(run: LiveRun, definition: Definition, reason: Reason) -> Ending:
-    missed = reason is Reason.START_DEADLINE
+    state = ENDS.get(reason, State.FAILED)
+    failed = state is State.FAILED
     said = own(run, definition)
     return Ending(
         run.key,
         run.job_id,
         run.shard,
-        State.MISSED if missed else State.FAILED,
+        state,
         reason,
-        fingerprint="" if missed or run.parent else fingerprint(reason, None, ""),
+        fingerprint=fingerprint(reason, None, "") if failed and not run.parent else "",
         counted=said.max_runs > 0,
-        pause_after=0 if missed else said.pause_after_failures,
+        pause_after=said.pause_after_failures if failed else 0,
         generation=said.generation,
         notices=said.notices,
     )

@@ -9,6 +9,9 @@ A batch is written as a whole, and where much is ready it is full: there it has 
 priority than its first, so that the few that are urgent don't take the time of the many. The next
 one has: who waits beside free slots waits for one batch, however many are urgent.
 
+What slots are left then is for what is due soon (`core/early`): it is handed out ahead and armed,
+in a batch of its own, so that what is ready doesn't wait for it.
+
 Slots may be granted for what goes before another member's head alone; a run that goes after it
 leaves them unused, and the demand that is told then has them dealt anew. What is late goes as far
 as there is room for it (`late_runs`), and asks for no more slots than that.
@@ -24,10 +27,12 @@ replaces is ended (`crowds`); else the scan brings it back.
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from datetime import timedelta
+from math import inf
 from typing import Final
 
 from schedd.core.batch_size import BatchSize
-from schedd.core.deadlines import overdue
+from schedd.core.early import armable, early_rank
 from schedd.core.events import AssignedRuns, Emit, Waiting
 from schedd.core.ids import JobId, RunId
 from schedd.core.late import Room
@@ -54,6 +59,9 @@ from schedkit.errors import Unavailable
 from schedkit.tasks import Loop
 
 BATCH: Final = 500
+EARLY_BATCH: Final = 250
+"""Runs that are armed in one go: what becomes ready meanwhile waits for that."""
+AT_ONCE: Final = timedelta(0)
 MANY: Final = 500
 """Runs that are ready, from which on what is urgent doesn't share its statement with the rest."""
 SORTED_AT_MOST: Final = 2_000
@@ -142,6 +150,7 @@ class Dispatch:
                         more = await self._assign(chosen, choice) or more
                 finally:  # what takes too long for the database is tried again by fewer
                     self._size.took(len(chosen), boottime() - began)
+        more = more or await self._arm()
         self._tell_demand()
         if more or (chosen and self._board.ready and self._workers.offers()):
             return 0.0
@@ -201,7 +210,7 @@ class Dispatch:
                 entry = known.get(run.job_id)
                 if entry is None or run.key.run_id in taken:
                     continue  # its definition can't be read; the scan brings it back
-                if overdue(run, entry.definition, now) is not None:
+                if entry.ends(run, now) is not None:
                     self._passed(run)
                     continue
                 need, paced = need_of(entry.definition, run), run.paced_by(entry.definition)
@@ -218,6 +227,38 @@ class Dispatch:
                     taken.add(run.key.run_id)
                     chosen.append((run, entry, offer))
         return chosen, True
+
+    async def _arm(self) -> bool:
+        """Hand out what is due soon, as far as slots are left; whether there is more of it."""
+        with self._workers.choosing() as choice:
+            chosen = await self._choose_early(choice)
+            if chosen:
+                with self._board.starting():
+                    await self._assign(chosen, choice)
+        return bool(chosen) and len(self._board.early) > 0
+
+    async def _choose_early(self, choice: Choice) -> list[Chosen]:
+        offers = self._workers.offers()
+        room = min(EARLY_BATCH, sum(offer.slots for offer in offers))
+        if not room or not self._board.early:
+            return []
+        batch = self._board.take_early(room, lambda need: free(need, -inf, offers))
+        known = await self._catalogue.newest({run.job_id for run in batch})
+        offers = still(offers, self._workers.offers())
+        chosen: list[Chosen] = []
+        for run in batch:
+            entry = known.get(run.job_id)
+            if entry is None or not armable(run, entry.definition, entry.compiled):
+                self._board.wait(run)
+                continue
+            need = need_of(entry.definition, run)
+            offer = choose(entry.definition, need, early_rank(run), offers)
+            if offer is None:
+                self._board.put_runs([run], self._clock.now())
+            else:
+                choice.take(offer, need.slots)
+                chosen.append((run, entry, offer))
+        return chosen
 
     def _pop(
         self,
@@ -278,8 +319,12 @@ class Dispatch:
                 held += [runs[key.run_id] for key in answer.held]
                 full += [runs[key.run_id] for key in answer.full]
         choice.settle()
+        now = self._clock.now()
         for run in held:
-            self._board.hold(run)
+            if run.ready_at > now:  # whatever is in its way may be gone by then
+                self._board.wait(run)
+            else:
+                self._board.hold(run)
         self._wait_for_pools(full, known)
         stays = {run.key.run_id for run in held} | {run.key.run_id for run, _ in refused}
         self._pools.forget({known[run_id].definition.pool for run_id in stays})
@@ -290,7 +335,7 @@ class Dispatch:
         failed = [answer for answer in answers if isinstance(answer, Failed)]
         for answer in failed:
             # It didn't happen, or is in doubt: either way the statement judges them again.
-            self._board.ready.add(runs[draft.key.run_id] for draft in answer.items)
+            self._board.put_runs([runs[draft.key.run_id] for draft in answer.items], now)
             self._pools.forget({draft.pool for draft in answer.items})
         if unpushed:
             await self._send_elsewhere([(each, known[each.run.key.run_id]) for each in unpushed])
@@ -358,7 +403,9 @@ class Dispatch:
         if turns:  # given back: a schedule that had ended by them may go on
             self._nudges.jobs_changed(turns)
         if answer.assigned:
-            waits = tuple(now - runs[a.run.key.run_id].ready_at for a in answer.assigned)
+            waits = tuple(
+                max(AT_ONCE, now - runs[a.run.key.run_id].ready_at) for a in answer.assigned
+            )
             self._emit(AssignedRuns(len(answer.assigned), waits))
         self._nudges.runs_changed(
             [a.run.key.run_id for a in answer.assigned] + [key.run_id for key in answer.ended]
@@ -376,15 +423,16 @@ class Dispatch:
             if (entry := newest.get(run.job_id)) is not None
             and entry.definition.generation != made_from.definition.generation
         ]
-        self._board.ready.add(again)
-        return bool(again)
+        return self._board.put_runs(again, self._clock.now()) > 0
 
     def _tell_demand(self) -> None:
-        ready, running, timers = self._board.ready, self._board.running, self._board.timers
+        ready, early = self._board.ready, self._board.early
+        running, timers = self._board.running, self._board.timers
         late, rooms = self._late.room(), self._pools.rooms
 
         def heads(worker: Incarnation) -> list[Head]:
-            return ready.heads(lambda need: need is None or able(worker, need), late, rooms)
+            first = ready.heads(lambda need: need is None or able(worker, need), late, rooms)
+            return first + early.heads(lambda need: able(worker, need))
 
         self._workers.demand(heads, by_name=ready.has_named)
         counts = (len(ready), len(running), len(timers), ready.late, ready.pooled)

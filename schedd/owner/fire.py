@@ -1,4 +1,4 @@
-"""Fire: turn due instants into runs, on time and never early.
+"""Fire: turn due instants into runs, a little before they are due; nothing starts early.
 
     agenda (`near_future`) ──due──→ plan ──one transaction a lane──→ runs
 
@@ -9,6 +9,10 @@ edited, moved or fired by somebody else meanwhile inserts nothing (PROTOCOL 3); 
 again. One that comes back unchanged met a guard of the database:
 its clock is behind ours, or the cluster was just paused or resumed. It is tried again after a
 pause. While the cluster is paused nothing is looked at.
+
+Runs are made ahead (`core/early`), so that the database and this loop leave the way of what is due
+at one instant. A schedule that excludes instants has none made before they are due: the next
+version of its calendar may exclude them.
 
 Of what is due the higher priority goes first, by the order of what waits for a worker: else what is
 urgent would wait for all of a herd before it waits for a slot, where it goes first. What is late
@@ -34,6 +38,7 @@ from schedd.core.events import Fired as FiredEvent
 from schedd.core.ids import Epoch, JobId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import Claim, Firing, Priority, Timer
+from schedd.core.pauses import Pauses
 from schedd.core.records import Fired
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
@@ -41,6 +46,7 @@ from schedd.owner.catalogue import Catalogue
 from schedd.owner.firings import firing_of
 from schedd.owner.near_future import HORIZON, LOAD_EVERY, NearFuture
 from schedd.owner.transact import Failed, Transactor
+from schedd.owner.wordings import Known
 from schedd.ports import ClusterClock, OwnerStore
 from schedkit import failpoints
 from schedkit.clock import boottime
@@ -53,6 +59,7 @@ ROWS: Final = 2_000
 """Runs that one batch inserts, about: timers that are far behind take a few each at a time, and
 what is due now has its turn between.
 """
+ON_TIME: Final = timedelta(0)
 GUARD_PAUSE: Final = timedelta(seconds=0.5)
 """Before a timer that the database held back is tried again."""
 ENOUGH: Final = 1_000
@@ -192,9 +199,9 @@ class Fire:
             now, reckoned = self._clock.now(), self._brake.pauses
             most = max(1, min(catch_up.FIRES, ROWS // len(due)))
             firings = [
-                firing_of(timer, known[timer.job_id], now, reckoned, most, self._look(timer, now))
+                self._firing_of(timer, known[timer.job_id], now, reckoned, most)
                 async for timer in in_turns(due)
-                if timer.job_id in known
+                if timer.job_id in known and not self._too_soon(timer, known[timer.job_id], now)
             ]
 
             async def write(claim: Claim, items: Sequence[Firing]) -> Fired:
@@ -219,6 +226,19 @@ class Fire:
         if failed:
             self._changed |= in_doubt  # their rows say what happened
             raise failed[0].error
+
+    def _firing_of(
+        self, timer: Timer, known: Known, now: datetime, reckoned: Pauses, most: int
+    ) -> Firing:
+        looked, ahead = self._look(timer, now), self._board.ahead.fire
+        return firing_of(timer, known, now, reckoned, most, looked, ahead)
+
+    def _too_soon(self, timer: Timer, known: Known, now: datetime) -> bool:
+        """Whether none of its instants may be made ahead: it comes up again when it is due."""
+        if known.compiled.exclusion is None or timer.due_at is None or timer.due_at <= now:
+            return False
+        self._board.put_timer_off(timer, timer.due_at)
+        return True
 
     def _epoch(self, shard: ShardId) -> Epoch | None:
         """Under which it is owned now, if it is."""
@@ -276,12 +296,13 @@ class Fire:
             self._brake.look()
         for answer in answers:
             self._transactor.lost(answer.lost, "fire")
-            if self._board.put_runs(answer.runs, now):
+            self._board.put_runs(answer.runs, now)
+            if answer.runs:  # those that aren't due yet may be armed soon
                 self._ready()
         self._emit(
             FiredEvent(
                 runs=sum(len(answer.runs) for answer in answers),
                 folds=sum(run.state is not State.PENDING for f in firings for run in f.runs),
-                latenesses=tuple(now - run.due_at for a in answers for run in a.runs),
+                latenesses=tuple(max(ON_TIME, now - run.due_at) for a in answers for run in a.runs),
             )
         )

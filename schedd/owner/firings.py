@@ -8,10 +8,10 @@ Invariants
 - What has made its `max_runs` has nothing due, and still knows where it would go on.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from schedd.core import catch_up, steps
-from schedd.core.catch_up import Plan
+from schedd.core.catch_up import NOT_EARLY, Plan
 from schedd.core.ids import JobId, scheduled_run_id
 from schedd.core.model import (
     CatchUpPolicy,
@@ -34,16 +34,17 @@ def firing_of(
     reckoned: Pauses,
     most: int = catch_up.FIRES,
     looked: datetime | None = None,
+    ahead: timedelta = NOT_EARLY,
 ) -> Firing:
     """What this timer does at `now`; it fires at most so many. `looked`: at its first step, if it
-    takes several to catch up.
+    takes several to catch up. `ahead`: runs are made so long before they are due.
     """
     definition = known.definition
     if timer.nominal is None or timer.due_at is None:
         raise ValueError(f"timer of job {timer.job_id} has nothing due")
     left = definition.max_runs - timer.fired if definition.max_runs else None
     limit = most if left is None else min(left, most)
-    plan = _plan(timer, timer.nominal, timer.due_at, known, now, reckoned, limit, looked)
+    plan = _plan(timer, timer.nominal, timer.due_at, known, now, reckoned, limit, looked, ahead)
     fires = tuple(_run(definition, fire, now) for fire in plan.fires)
     folds = tuple(_fold(definition.job_id, fold) for fold in plan.folds)
     ended = left is not None and len(fires) >= left
@@ -72,6 +73,7 @@ def _plan(
     reckoned: Pauses,
     limit: int,
     looked: datetime | None,
+    ahead: timedelta,
 ) -> Plan:
     """One step that fires at most `limit`."""
     definition = known.definition
@@ -89,6 +91,7 @@ def _plan(
         at_most_once=definition.delivery is Delivery.AT_MOST_ONCE,
         limit=limit,
         looked=looked,
+        ahead=ahead,
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from schedd.core.early import NEVER, Ahead
 from schedd.core.events import Emit
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.late import DEFAULTS, LateLimits
@@ -126,7 +127,9 @@ class Owner:
         objects: ResultObjects,
         retention: Retention = KEPT,
         limits: LateLimits = DEFAULTS,
+        ahead: Ahead = NEVER,
     ) -> None:
+        self._ahead = ahead
         self._old, self._objects, self._retention = old, objects, retention
         self._brake = brake
         self._limits = limits
@@ -150,7 +153,13 @@ class Owner:
     def loops(self, live: LiveTenure, nudges: Nudges) -> Sequence[TenureLoop]:
         """The loops of this tenure. Those of an earlier one have ended by now."""
         self._catalogue.clear()
-        board = Board(live.ownership, self._catalogue.priority_of, self._catalogue.need_of)
+        board = Board(
+            live.ownership,
+            self._catalogue.priority_of,
+            self._catalogue.need_of,
+            self._catalogue.early_need_of,
+            self._ahead,
+        )
         loops = self._loops = self._made(board, live, nudges)
         made = (loops.backfills, loops.broadcasts, loops.chains)
         for source in (loops.fire, loops.rescue, loops.deadlines, *made, self._collect):

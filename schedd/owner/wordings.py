@@ -11,12 +11,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
 from schedd.api.definitions import check_dialect, compiled, definition_of
+from schedd.core.deadlines import overdue
+from schedd.core.early import edited_away
 from schedd.core.ids import JobId
-from schedd.core.model import Definition
+from schedd.core.lifecycle import Reason
+from schedd.core.model import Definition, LiveRun
 from schedd.core.records import PinnedCalendar, StoredDefinition
 from schedd.core.schedule import CompiledSchedule
 from schedproto.v1 import job_pb2
@@ -29,6 +33,9 @@ ITSELF: Final = 800
 """Bytes that a definition takes but for its words, as was measured."""
 ALONE: Final = 3_200
 """Bytes that its words take, beside twice their length."""
+
+NEVER_EDITED: Final = datetime.max.replace(tzinfo=UTC)
+"""Of a definition of which nobody says when it was made: nothing was due after that."""
 
 _NOBODY: Final = JobId(UUID(int=0))
 
@@ -45,8 +52,16 @@ class Known:
     spec: job_pb2.Job
     once: bool = False
     """It has one run, and nobody asks for it afterwards."""
+    edited_at: datetime = NEVER_EDITED
+    """When its generation was made."""
     words: int = ALONE
     """Bytes that its words take, about, beside `ITSELF`, however many jobs share them."""
+
+    def ends(self, run: LiveRun, now: datetime) -> Reason | None:
+        """Why a run of it that waits has to end now; None: it may go on waiting."""
+        if edited_away(run, self.definition, self.compiled, self.edited_at):
+            return Reason.EDITED if run.ready_at <= now else None
+        return overdue(run, self.definition, now)
 
 
 class Wordings:
@@ -64,7 +79,8 @@ class Wordings:
         definition = replace(alike, job_id=row.job_id, generation=row.generation, name=row.name)
         schedule = compiled(definition)
         once = row.ephemeral or schedule.single is not None
-        return Known(definition, schedule, spec, once, ALONE + 2 * len(row.spec))
+        edited_at = row.updated_at or NEVER_EDITED
+        return Known(definition, schedule, spec, once, edited_at, ALONE + 2 * len(row.spec))
 
     def _keep(self, words: Words, read: tuple[job_pb2.Job, Definition]) -> None:
         if len(words[0]) > LONGEST:

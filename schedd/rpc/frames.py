@@ -13,6 +13,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.core import ready_queue
 from schedd.core.deadlines import START_WITHIN, time_left
+from schedd.core.early import armed_until
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.lifecycle import Reason
 from schedd.core.model import Assigned, Incarnation, RunKey
@@ -153,6 +154,8 @@ def assignment(assigned: Assigned, known: Known) -> worker_service_pb2.Assignmen
     put_stamp(key.scheduled_at, run.key.scheduled_at)
     put_stamp(message.due_at, run.due_at)
     put_stamp(message.start_by, run.start_by)
+    if (not_before := armed_until(run)) is not None:
+        put_stamp(message.not_before, not_before)
     put_span(message.timeout, time_left(run, definition, run.start_by - START_WITHIN))
     put_span(message.kill_after, definition.kill_after)
     if definition.heartbeat_timeout is not None:

@@ -17,6 +17,7 @@ Invariants (PROTOCOL 1, 3)
 - Who may go without a look at other runs of its job isn't asked for one, and what is looked at is
   the batch's own day if all that may count is in it (`_statement`): the planner looks at each day
   that is kept, otherwise, and for each look anew.
+- What isn't ready yet is armed: it may start from then on, and its `start_by` is counted from then.
 - `attempt` counts tries, the present one included; the one before moves to `attempts`.
 """
 
@@ -111,7 +112,7 @@ WITH b AS MATERIALIZED (
     UPDATE {{runs}} r SET state = 'RUNNING', token = d.next_token, generation = d.generation,
         attempt = r.attempt + 1, assignments = r.assignments + 1, worker = d.next_worker,
         incarnation = d.next_incarnation, assigned_at = statement_timestamp(),
-        start_by = statement_timestamp() + d.patience * interval '1 s',
+        start_by = GREATEST(statement_timestamp(), r.ready_at) + d.patience * interval '1 s',
         started_at = NULL, finished_at = NULL, exit_code = NULL, reason = NULL, error = '',
         digest = NULL
     FROM d WHERE d.goes AND r.scheduled_at = d.scheduled_at AND r.run_id = d.run_id

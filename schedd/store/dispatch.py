@@ -44,7 +44,7 @@ WHERE l.shard = ANY (%(shards)s::int[]) AND r.state = ANY (%(states)s::text[])
 
 DEFINITIONS = f"""
 SELECT j.job_id, j.generation, j.namespace, j.name, j.spec, COALESCE(t.paused, false),
-    j.deleted_at IS NOT NULL, j.ephemeral, pinned.names, pinned.versions, pinned.specs
+    j.deleted_at IS NOT NULL, j.ephemeral, j.updated_at, pinned.names, pinned.versions, pinned.specs
 FROM unnest(%(jobs)s::uuid[]) b(job_id) JOIN jobs j USING (job_id) LEFT JOIN timers t USING (job_id)
 {PINNED}
 """
@@ -159,7 +159,7 @@ def definitions(connection: Connection, jobs: Collection[JobId]) -> dict[JobId, 
     """The present definitions, deleted jobs' too."""
     rows = connection.exec_driver_sql(DEFINITIONS, {"jobs": arrays.ids(jobs)})
     found = {}
-    for job_id, generation, namespace, name, spec, paused, deleted, ephemeral, *calendars in rows:
+    for job_id, generation, namespace, name, spec, paused, deleted, ephemeral, at, *pins in rows:
         found[job_id] = StoredDefinition(
             job_id,
             generation,
@@ -169,7 +169,8 @@ def definitions(connection: Connection, jobs: Collection[JobId]) -> dict[JobId, 
             paused,
             deleted,
             ephemeral,
-            pinned(*calendars),
+            pinned(*pins),
+            updated_at=at,
         )
     return found
 

@@ -31,7 +31,7 @@ WITH b AS MATERIALIZED (
     WHERE NOT (SELECT paused FROM cluster WHERE one)
 ), ended AS (
     UPDATE runs r SET state = b.state, reason = b.reason, finished_at = statement_timestamp(),
-        fired_by = CASE b.state WHEN 'MISSED' THEN %(tenure)s ELSE r.fired_by END
+        fired_by = CASE b.state WHEN 'FAILED' THEN r.fired_by ELSE %(tenure)s END
     FROM b CROSS JOIN timers t WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
       AND r.shard = ANY (%(shards)s::int[]) AND r.state = ANY (b.allowed)
       AND t.job_id = r.job_id AND t.generation = b.generation
@@ -71,7 +71,7 @@ def end_waiting(
     ended = {RunKey(*row) for row in rows}
     done = [end for end in ends if end.key in ended]
     turns.give_back(
-        connection, [end.key for end in done if end.counted and end.state is State.MISSED]
+        connection, [end.key for end in done if end.counted and end.state is not State.FAILED]
     )
     standing.count(
         connection,

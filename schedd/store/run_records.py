@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Row, Select, case, func, literal_column, select
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Select,
+    and_,
+    case,
+    func,
+    literal_column,
+    select,
+)
 
 from schedd.core.chains import Ended
 from schedd.core.ids import BackfillId, JobId, RunId, TenureId, Token
@@ -17,6 +27,22 @@ from schedd.store.schema import attempts, jobs, runs, tenures, timers
 
 RAN: Final = frozenset({State.SUCCEEDED, State.FAILED})
 """Nothing kept these from running, whatever was about to."""
+
+
+ARMED: Final = and_(
+    runs.c.state == State.RUNNING.value,
+    runs.c.started_at.is_(None),
+    runs.c.ready_at > func.clock_timestamp(),
+)
+"""It was handed out before it is due, and isn't due yet: for people it waits (SEMANTICS)."""
+
+
+def in_states(states: Sequence[State]) -> ColumnElement[bool]:
+    """The condition that people see a run in one of these states."""
+    found: ColumnElement[bool] = runs.c.state.in_([state.value for state in states])
+    if State.PENDING in states and State.RUNNING not in states:
+        return found | ARMED
+    return found & ~ARMED if State.RUNNING in states and State.PENDING not in states else found
 
 
 def records() -> Select[Any]:
@@ -32,6 +58,7 @@ def records() -> Select[Any]:
         jobs.c.ephemeral,
         func.coalesce(timers.c.paused, False).label("paused"),
         literal_column("(SELECT paused FROM cluster WHERE one)").label("braked"),
+        ARMED.label("armed"),
         func.least(earlier, runs.c.started_at).label("first_started_at"),
         fired_by.correlate(runs).scalar_subquery().label("member"),
     ).select_from(
@@ -89,6 +116,7 @@ def record(row: Row[Any]) -> RunRecord:
         member=row.member or "",
         redrive_of=row.redrive_of and RunId(row.redrive_of),
         parents=_parents(row.parents),
+        armed=row.armed,
     )
 
 

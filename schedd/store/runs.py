@@ -23,7 +23,7 @@ from schedd.store.arrays import clean
 from schedd.store.database import Refused
 from schedd.store.inserting import insert_run_row
 from schedd.store.jobs import insert_job
-from schedd.store.run_records import newest_first, of_job, record, records
+from schedd.store.run_records import in_states, newest_first, of_job, record, records
 from schedd.store.schema import (
     attempts,
     backfills,
@@ -145,7 +145,7 @@ def list_runs(
     if job is not None:
         query = query.where(of_job(namespace, job))
     if states:
-        query = query.where(runs.c.state.in_([state.value for state in states]))
+        query = query.where(in_states(states))
         if LIVE.issuperset(states):
             query = query.where(runs.c.run_id.in_(select(live.c.run_id)))
     if worker is not None:

@@ -16,6 +16,7 @@ from math import inf
 from typing import cast
 
 from schedd.core import schedule
+from schedd.core.early import NEVER, Ahead, armable
 from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.late import DEFAULTS, LateLimits
 from schedd.core.lifecycle import State
@@ -30,6 +31,7 @@ from schedd.core.model import (
     Overlap,
     RunKey,
 )
+from schedd.core.placement import Need, need_of
 from schedd.core.pools import PoolKey, Standing
 from schedd.core.ready_queue import Head, last_rank
 from schedd.core.records import Assignments, Parted
@@ -42,7 +44,7 @@ from schedd.owner.dispatch import Dispatch
 from schedd.owner.late_runs import LateRuns
 from schedd.owner.pools import Pools
 from schedd.owner.transact import Transactor
-from schedd.owner.wordings import Known
+from schedd.owner.wordings import NEVER_EDITED, Known
 from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
 from schedd.ports import OwnerStore, PauseStore
@@ -156,6 +158,7 @@ class Definitions(Catalogue):
         self.stale: dict[JobId, Definition] = {}
         self.unread: set[JobId] = set()
         """What isn't at hand."""
+        self.edited_at = NEVER_EDITED
 
     async def newest(self, jobs: Collection[JobId]) -> dict[JobId, Known]:
         self.unread -= set(jobs)
@@ -174,11 +177,19 @@ class Definitions(Catalogue):
     def definition_of(self, job: JobId) -> Definition:
         return self._one(job).definition
 
+    def known_of(self, job: JobId) -> Known | None:
+        return self._one(job)
+
+    def early_need_of(self, run: LiveRun) -> Need | None:
+        entry = self._one(run.job_id)
+        fits = armable(run, entry.definition, entry.compiled)
+        return need_of(entry.definition, run) if fits else None
+
     def _one(self, job: JobId) -> Known:
         plain = self.stale.get(job) or self.jobs.get(job) or self.default
         definition = replace(plain, job_id=job)
-        compiled = schedule.compile(schedule.OnDemand(), "default/j", job)
-        return Known(definition, compiled, job_pb2.Job())
+        compiled = schedule.compile(definition.schedule, "default/j", job)
+        return Known(definition, compiled, job_pb2.Job(), edited_at=self.edited_at)
 
 
 class Nudges:
@@ -198,11 +209,20 @@ class World:
         definitions: Callable[[Definition], Definitions] = Definitions,
         limits: LateLimits = DEFAULTS,
         owned: int = 1,
+        ahead: Ahead = NEVER,
     ) -> None:
         self.rows = Rows()
+        self.passed: list[LiveRun] = []
+        """What waited too long, or for an instant that is none any more."""
         self.definitions = definitions(SHELL)
         self.workers = Workers(SetClock(), lambda _event: None)
-        self.board = Board(owning(*range(owned)), need_of=self.definitions.need_of)
+        self.clock = SetClock()
+        self.board = Board(
+            owning(*range(owned)),
+            need_of=self.definitions.need_of,
+            early_need_of=self.definitions.early_need_of,
+            ahead=ahead,
+        )
         self.board.were_read(map(ShardId, range(owned)))
         self.seconds = 1_000.0
         """On the clock of what is released."""
@@ -226,7 +246,7 @@ class World:
             self.workers,
             cast("OwnerStore", self.rows),
             transactor,
-            SetClock(),
+            self.clock,
             self.brake,
             Nudges(),
             self.crowds,
@@ -245,6 +265,7 @@ class World:
                 cast("OwnerStore", self.rows), lambda: self.board.ended, boot=lambda: self.seconds
             ),
             lambda _event: None,
+            self.passed.append,
         )
         self.lines: dict[str, RecordingLine] = {}
 

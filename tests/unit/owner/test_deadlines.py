@@ -72,6 +72,9 @@ class Some(Definitions):
     def definition_of(self, job: JobId) -> Definition | None:  # type: ignore[override]
         return super().definition_of(job) if self.knows(job) else None
 
+    def known_of(self, job: JobId) -> Known | None:
+        return super().known_of(job) if self.knows(job) else None
+
 
 class World:
     def __init__(self) -> None:

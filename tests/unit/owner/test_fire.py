@@ -13,6 +13,8 @@ import pytest
 
 from schedd.core import schedule
 from schedd.core.batch_size import LEAST, MOMENT
+from schedd.core.calendars import Exclusion
+from schedd.core.early import NEVER, Ahead
 from schedd.core.ids import Epoch, JobId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import (
@@ -103,6 +105,7 @@ class Definitions(Catalogue):
         self._urgent = urgent
         self.max_runs = 0
         self.catch_up = CatchUp()
+        self.exclusion: Exclusion | None = None
         self.read_of: set[JobId] = set()
 
     async def at_generations(self, wanted: dict[JobId, int]) -> dict[JobId, Known]:
@@ -131,16 +134,26 @@ class Definitions(Catalogue):
             max_runs=self.max_runs,
             catch_up=self.catch_up,
         )
-        return Known(definition, schedule.compile(EVERY, "default/j", job), job_pb2.Job())
+        compiled = schedule.compile(EVERY, "default/j", job)
+        excluding = None if self.exclusion is None else compiled
+        compiled = replace(compiled, exclusion=self.exclusion, excluding=excluding)
+        return Known(definition, compiled, job_pb2.Job())
 
     def forget(self, jobs: object) -> None: ...
 
 
 class World:
-    def __init__(self, rows: Rows, *, trusted: bool = True, urgent: Collection[JobId] = ()) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        *,
+        trusted: bool = True,
+        urgent: Collection[JobId] = (),
+        ahead: Ahead = NEVER,
+    ) -> None:
         self.clock = SetClock()
         self.definitions = Definitions(urgent)
-        self.board = Board(owning(0), self.definitions.priority_of)
+        self.board = Board(owning(0), self.definitions.priority_of, ahead=ahead)
         transactor = Transactor(self.board.ownership, lambda: trusted, lambda _event: None)
         self.brake = Brake(cast("PauseStore", None), lambda _event: None)
         self.placeable: Callable[[], int] = lambda: len(self.board.ready)
@@ -181,6 +194,41 @@ async def test_a_timer_that_the_databases_clock_holds_back_is_tried_again_after_
     world.clock.time += timedelta(seconds=pause)
     await world.step()
     assert len(world.board.ready) == 1
+
+
+async def test_runs_are_made_so_long_before_they_are_due_and_wait_for_their_instant() -> None:
+    rows = Rows(replace(TIMER, due_at=NOW + timedelta(seconds=3), nominal=NOW))
+    world = World(rows, ahead=Ahead(timedelta(seconds=2)))
+    told: list[bool] = []
+    world.fire.on_ready(lambda: told.append(True))
+    await world.step()
+    assert await world.step() == pytest.approx(1.0)
+    world.clock.time += timedelta(seconds=0.999)
+    await world.step()
+    assert rows.fired == []
+
+    world.clock.time += timedelta(seconds=0.001)
+    await world.step()
+
+    [made] = rows.fired
+    assert made.due_at == NOW + timedelta(seconds=3)
+    assert (len(world.board.ready), len(world.board.waiting)) == (0, 1)
+    assert told, "it may have to be armed at once"
+    due = rows.timer.due_at
+    assert due is not None
+    assert world.board.timers.next_at() == due - timedelta(seconds=2)
+
+
+async def test_what_a_calendar_may_still_exclude_is_made_when_it_is_due() -> None:
+    rows = Rows(replace(TIMER, due_at=NOW + timedelta(seconds=1), nominal=NOW))
+    world = World(rows, ahead=Ahead(timedelta(seconds=2)))
+    world.definitions.exclusion = Exclusion(())
+    await world.step()
+    assert await world.step() == pytest.approx(1.0)
+    assert rows.calls.count("fire") == 0
+    world.clock.time += timedelta(seconds=1)
+    await world.step()
+    assert rows.calls.count("fire") == 1
 
 
 async def test_after_a_commit_in_doubt_the_rows_are_read_before_anything_else() -> None:

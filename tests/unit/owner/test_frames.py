@@ -1,16 +1,25 @@
 """Whatever comes up a stream is read, or is a BadFrame: never a surprise for the member."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, timedelta
 from uuid import uuid4
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from schedd.core import schedule
 from schedd.core.ids import IncarnationId
+from schedd.core.model import Assigned
+from schedd.owner.wordings import Known
 from schedd.rpc import frames
+from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as wire
+from support.dispatching import SHELL
+from support.runs import NOW, running, worker
 
+KNOWN = Known(SHELL, schedule.compile(SHELL.schedule, "default/j", SHELL.job_id), job_pb2.Job())
 HUGE = 1 << 62
 WORKER = IncarnationId(uuid4())
 KEY = wire.AssignmentKey(run_id=str(uuid4()), fencing_token=7)
@@ -60,3 +69,12 @@ def test_what_waits_in_the_spool_runs_no_more():
     states = (wire.Holding.STATE_HELD, wire.Holding.STATE_RUNNING, wire.Holding.STATE_SPOOLED)
     beat = wire.Heartbeat(holdings=[wire.Holding(state=state) for state in states])
     assert frames.running(beat) == 2
+
+
+def test_an_assignment_says_from_when_on_it_may_start_if_that_is_to_come():
+    armed = replace(running(1, worker()), ready_at=NOW, start_by=NOW + timedelta(seconds=5))
+    message = frames.assignment(Assigned(armed, None), KNOWN)
+    assert message.not_before.ToDatetime(UTC) == NOW
+    assert message.start_by.ToDatetime(UTC) == NOW + timedelta(seconds=5)
+    at_once = replace(armed, start_by=NOW + timedelta(seconds=7))
+    assert not frames.assignment(Assigned(at_once, None), KNOWN).HasField("not_before")

@@ -1,0 +1,182 @@
+"""Runs that are made, and handed out, before they are due."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from schedd.core import schedule
+from schedd.core.early import (
+    Ahead,
+    EarlyRuns,
+    armable,
+    armed_until,
+    early_rank,
+    edited_away,
+    may_go_early,
+)
+from schedd.core.ids import JobId, RunId, Token, scheduled_run_id
+from schedd.core.lifecycle import State
+from schedd.core.model import Definition, LiveRun, Overlap, Placement, Priority, RunKey
+from schedd.core.placement import Need
+from schedd.core.pools import PoolKey
+from schedd.core.ready_queue import Head, rank_of
+from support.runs import NOW, run, running, worker
+
+JOB = JobId(run(1).job_id)
+PLAIN = Definition(JOB, 2, "default", "j", action="shell", overlap=Overlap.SKIP)
+EVERY = schedule.compile(schedule.EverySchedule(timedelta(seconds=10)), "default/j", JOB)
+NARROW, WIDE = Need("shell"), Need("shell", slots=3)
+
+
+def second(number: float) -> timedelta:
+    return timedelta(seconds=number)
+
+
+def due(number: int, after: float, **changes: Any) -> LiveRun:
+    at = NOW + second(after)
+    return run(number, due_at=at, ready_at=at, **changes)
+
+
+def of_instant(at: datetime, **changes: Any) -> LiveRun:
+    key = RunKey(at, scheduled_run_id(JOB, at))
+    return run(1, key=key, due_at=at, ready_at=at, **{"generation": 1, **changes})
+
+
+@pytest.mark.parametrize(
+    ("fire", "arm"), [(1.0, 2.0), (-1.0, -2.0), (5.0, 1.0), (1.0, -1.0)], ids=str
+)
+def test_nothing_is_armed_before_it_is_made_nor_made_past_the_guard_of_the_database(
+    fire: float, arm: float
+) -> None:
+    with pytest.raises(ValueError, match="at most 4 s"):
+        Ahead(second(fire), second(arm))
+
+
+@pytest.mark.parametrize(
+    ("changes", "may"),
+    [
+        ({}, True),
+        ({"state": State.RETRYING}, False),
+        ({"token": Token(3)}, False),
+        ({"parent": RunId(JOB)}, False),
+        ({"ready_at": NOW + second(60)}, False),
+    ],
+    ids=["fresh", "retrying", "given back", "a child", "late, or in its back-off"],
+)
+def test_what_waits_for_its_instant_alone_may_go_early(changes: dict[str, Any], may: bool) -> None:
+    assert may_go_early(replace(due(1, 5), **changes)) is may
+
+
+@pytest.mark.parametrize(
+    ("changes", "may"),
+    [
+        ({}, True),
+        ({"overlap": Overlap.ALLOW}, True),
+        ({"overlap": Overlap.BUFFER_ONE}, False),
+        ({"overlap": Overlap.BUFFER_ALL}, False),
+        ({"overlap": Overlap.CANCEL_OTHER}, False),
+        ({"overlap": Overlap.TERMINATE_OTHER}, False),
+        ({"pool": PoolKey("default/p")}, False),
+        ({"placement": Placement.BROADCAST}, False),
+        ({"placement": Placement.STICKY}, True),
+    ],
+    ids=str,
+)
+def test_what_something_may_still_forbid_isnt_armed(changes: dict[str, Any], may: bool) -> None:
+    assert armable(of_instant(NOW), replace(PLAIN, **changes), EVERY) is may
+
+
+def test_a_run_of_an_earlier_definition_is_armed_if_its_instant_is_one_of_the_newest() -> None:
+    assert armable(of_instant(NOW), PLAIN, EVERY)
+    between = NOW + second(3)
+    assert not armable(of_instant(between), PLAIN, EVERY)
+    assert armable(of_instant(between, generation=2), PLAIN, EVERY), "it was made by this one"
+
+
+def test_a_run_that_was_handed_out_before_it_was_ready_says_until_when_it_is_armed() -> None:
+    armed = replace(running(1, worker()), ready_at=NOW, start_by=NOW + second(5))
+    assert armed_until(armed) == NOW
+    assert armed_until(replace(armed, start_by=NOW + second(5.000001))) is None
+    assert armed_until(run(1)) is None
+
+
+@pytest.mark.parametrize(
+    ("at", "edited", "generation", "away"),
+    [
+        (3, 2, 1, True),
+        (3, 4, 1, False),
+        (10, 2, 1, False),
+        (3, 2, 2, False),
+    ],
+    ids=["taken out before", "was due before the edit", "still an instant", "of this definition"],
+)
+def test_an_instant_that_was_taken_out_before_it_was_due_is_edited_away(
+    at: float, edited: float, generation: int, away: bool
+) -> None:
+    one = of_instant(NOW + second(at), generation=generation)
+    assert edited_away(one, PLAIN, EVERY, NOW + second(edited)) is away
+
+
+def test_what_a_person_made_is_never_edited_away() -> None:
+    assert not edited_away(due(1, 3, generation=1), PLAIN, EVERY, NOW)
+
+
+def test_the_soonest_go_first_and_of_one_instant_the_most_urgent() -> None:
+    early = EarlyRuns()
+    early.add(due(1, 3), NARROW)
+    early.add(due(2, 1, priority=Priority.LOW), WIDE)
+    early.add(due(3, 1, priority=Priority.HIGH), NARROW)
+    early.add(due(4, 2), WIDE)
+
+    def numbers(count: int) -> list[int]:
+        return [one.key.run_id.int for one in early.take(count, lambda _: True)]
+
+    assert (numbers(3), numbers(3), len(early)) == ([3, 2, 4], [1], 0)
+
+
+def test_a_need_that_doesnt_go_holds_no_other_up() -> None:
+    early = EarlyRuns()
+    early.add(due(1, 1), WIDE)
+    early.add(due(2, 2), NARROW)
+    assert [one.key.run_id.int for one in early.take(9, lambda need: need == NARROW)] == [2]
+    assert run(1).key.run_id in early
+
+
+def test_one_that_is_put_again_stands_once_and_by_what_was_said_last() -> None:
+    early = EarlyRuns()
+    early.add(due(1, 1), WIDE)
+    early.add(due(2, 2), WIDE)
+    early.add(due(1, 3), WIDE)
+    early.add(due(2, 2), NARROW)
+    assert len(early) == 2
+    assert [one.key.run_id.int for one in early.take(9, lambda _: True)] == [2, 1]
+    assert early.take(9, lambda _: True) == []
+
+
+def test_heads_ask_for_slots_behind_all_that_is_ready() -> None:
+    early = EarlyRuns()
+    for number in range(1, 4):
+        early.add(due(number, number, priority=Priority.HIGH), NARROW)
+    early.add(due(9, 2), WIDE)
+    low = Priority.LOW
+    assert early.heads(lambda _: True) == [
+        Head(low, NOW + second(2), 3, 3),
+        Head(low, NOW + second(1), 3, 1),
+    ]
+    assert early.heads(lambda need: need == WIDE) == [Head(low, NOW + second(2), 3, 3)]
+    ready = run(8, priority=Priority.LOW)
+    assert rank_of(ready) < early_rank(due(1, 1, priority=Priority.HIGH))
+
+
+def test_what_is_of_a_shard_that_went_goes_and_what_is_discarded_stays_away() -> None:
+    early = EarlyRuns()
+    for number in range(1, 5):
+        early.add(due(number, number, shard=number % 2), NARROW)
+    early.discard(run(1).key.run_id)
+    early.discard(run(1).key.run_id)
+    early.drop_shards({run(1).shard})
+    assert [one.key.run_id.int for one in early.take(9, lambda _: True)] == [3]

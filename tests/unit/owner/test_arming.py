@@ -1,0 +1,167 @@
+"""Handing out before the instant: who is armed, and who waits until it is due."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from schedd.core.early import Ahead
+from schedd.core.ids import Epoch, JobId, ShardId, Token, scheduled_run_id
+from schedd.core.lifecycle import State
+from schedd.core.model import LiveRun, Overlap, Priority, RunKey
+from schedd.core.ready_queue import Head
+from schedd.core.schedule import EverySchedule
+from schedkit.errors import OutcomeUnknown
+from support.dispatching import SHELL, World, of
+from support.runs import NOW, run, running, worker
+
+AHEAD = Ahead(timedelta(seconds=3), timedelta(seconds=2))
+JOB = JobId(run(1).job_id)
+
+
+def second(number: float) -> timedelta:
+    return timedelta(seconds=number)
+
+
+def due(number: int, after: float, **changes: Any) -> LiveRun:
+    at = NOW + second(after)
+    return run(number, due_at=at, ready_at=at, **{"generation": 1, **changes})
+
+
+def world_with(grant: int = 4) -> World:
+    world = World(ahead=AHEAD)
+    world.attach(worker(slots=8), grant=grant)
+    return world
+
+
+async def at(world: World, after: float) -> set[int]:
+    """What has been handed out so many seconds later."""
+    world.clock.time = NOW + second(after)
+    await world.settle()
+    return world.handed()
+
+
+async def test_a_run_is_armed_so_long_before_it_is_due_and_not_sooner():
+    world = world_with()
+    world.board.put_runs([due(1, 3)], NOW)
+    assert await world.dispatch.step() == pytest.approx(1.0)
+    assert await at(world, 0.999) == set()
+    assert await at(world, 1) == {1}
+    assert await at(world, 3) == {1}
+    assert len(world.rows.drafts) == 1, "it stood on the board once"
+
+
+async def test_nothing_is_armed_where_nothing_is_to_be():
+    world = World()
+    world.attach(worker(), grant=4)
+    world.board.put_runs([due(1, 1)], NOW)
+    assert await at(world, 0.999) == set()
+    assert await at(world, 1) == {1}
+
+
+async def test_what_is_ready_goes_first_whatever_its_class():
+    world = world_with(grant=2)
+    urgent = [due(number, 1, priority=Priority.HIGH) for number in (1, 2)]
+    world.board.put_runs([*urgent, run(3, priority=Priority.LOW)], NOW)
+    assert await at(world, 0) == {3, 1}
+
+
+async def test_what_found_no_slot_before_is_handed_out_when_it_is_due_in_its_class():
+    world = world_with(grant=0)
+    line = world.lines["w1"]
+    world.board.put_runs([due(1, 1, priority=Priority.HIGH)], NOW)
+    assert await at(world, 0) == set()
+    assert line.demanded[-1] == [Head(Priority.LOW, NOW + second(1), 1)]
+    await at(world, 1)
+    assert line.demanded[-1] == [Head(Priority.HIGH, NOW + second(1), 1)]
+    world.grant(worker(slots=8), 1)
+    assert await at(world, 1.1) == {1}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"overlap": Overlap.BUFFER_ONE}, {"overlap": Overlap.CANCEL_OTHER}, {"slots": 9}],
+    ids=str,
+)
+async def test_what_may_not_go_early_waits_until_it_is_due(changes: dict[str, Any]):
+    world = world_with()
+    world.definitions.default = replace(SHELL, **changes)
+    world.board.put_runs([due(1, 1)], NOW)
+    await at(world, 0.5)
+    assert world.rows.drafts == []
+    await at(world, 1)
+    assert len(world.board.ready) + len(world.rows.drafts) == 1
+
+
+async def test_whom_another_run_is_in_the_way_of_early_is_judged_again_when_it_is_due():
+    """Nothing is skipped early: what runs now may have ended by then."""
+    world = world_with()
+    world.definitions.default = replace(SHELL, overlap=Overlap.SKIP)
+    world.rows.limits = {JOB: 1}
+    world.rows.admitted = {JOB: 1}
+    world.board.put_runs([due(1, 1)], NOW)
+    assert await at(world, 0) == set()
+    assert len(world.rows.drafts) == 1
+    assert await at(world, 0.5) == set()
+    assert len(world.rows.drafts) == 1, "it isn't asked for again and again"
+    world.rows.admitted = {JOB: 0}
+    assert await at(world, 1) == {1}
+
+
+async def test_an_early_run_that_the_database_took_too_long_for_is_tried_again():
+    world = world_with()
+    world.rows.fails = [OutcomeUnknown("no answer to COMMIT")]
+    world.board.put_runs([due(1, 1)], NOW)
+    with pytest.raises(OutcomeUnknown):
+        await world.dispatch.step()
+    assert len(world.board.ready) == 0, "it isn't due yet"
+    assert run(1).key.run_id in world.board.early
+
+
+async def test_what_ends_or_begins_elsewhere_before_it_is_due_isnt_armed():
+    world = world_with(grant=0)
+    world.board.put_runs([due(1, 1), due(2, 1), due(3, 1)], NOW)
+    await at(world, 0)
+    world.board.put_runs([due(1, 1, state=State.CANCELLED)], NOW)
+    world.board.put_runs([replace(running(2, worker()), token=Token(5))], NOW)
+    world.grant(worker(slots=8), 4)
+    assert await at(world, 0.1) == {3}
+
+
+async def test_what_is_of_a_shard_that_was_dropped_isnt_armed():
+    world = world_with(grant=0)
+    world.board.put_runs([due(1, 1)], NOW)
+    await at(world, 0)
+    world.board.ownership.drop({ShardId(0)})
+    world.board.ownership.gain({ShardId(0): Epoch(6)})
+    world.grant(worker(slots=8), 4)
+    assert await at(world, 0.5) == set()
+
+
+async def test_a_run_of_an_instant_that_was_edited_away_is_passed_on_when_it_was_due():
+    """PROTOCOL 3: not before, for another edit may bring its instant back."""
+    world = world_with()
+    every = EverySchedule(second(10))
+    world.definitions.default = replace(SHELL, generation=2, schedule=every)
+    world.definitions.edited_at = NOW + second(0.5)
+    world.rows.generations = {JOB: 2}
+    instant = NOW + second(1)
+    one = due(1, 1, generation=1)
+    one = replace(one, key=RunKey(instant, scheduled_run_id(one.job_id, instant)))
+    world.board.put_runs([one], NOW)
+    assert await at(world, 0.6) == set()
+    assert world.passed == []
+    assert await at(world, 1) == set()
+    assert world.passed == [one]
+
+
+async def test_hundreds_that_are_due_soon_are_armed_in_batches():
+    world = World(ahead=AHEAD)
+    world.attach(worker(slots=10_000), grant=10_000)
+    world.board.put_runs([due(number, 1) for number in range(1, 601)], NOW)
+    await world.settle()
+    assert len(world.handed()) == 600
+    assert of(1, 1).key.run_id not in world.board.early
