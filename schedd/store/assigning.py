@@ -18,6 +18,7 @@ Invariants (PROTOCOL 1, 3)
   the batch's own day if all that may count is in it (`_statement`): the planner looks at each day
   that is kept, otherwise, and for each look anew.
 - What isn't ready yet is armed: it may start from then on, and its `start_by` is counted from then.
+  It isn't skipped before: what is in its way may be gone by then.
 - `attempt` counts tries, the present one included; the one before moves to `attempts`.
 """
 
@@ -122,7 +123,8 @@ WITH b AS MATERIALIZED (
 SELECT n, true, priority, due_at, ready_at, attempt, losses, start_by, created_at, paid
 FROM assigned
 UNION ALL
-SELECT n, CASE WHEN policy = 'SKIP' THEN false END, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT n, CASE WHEN policy = 'SKIP' AND ready_at <= statement_timestamp() THEN false END,
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM d WHERE NOT goes AND judged AND state = 'PENDING'
 ORDER BY n
 """

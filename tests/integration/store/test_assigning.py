@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 
 from schedd.core.deadlines import Ending
+from schedd.core.early import armed_until
 from schedd.core.ids import IncarnationId, ShardId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import LiveRun, Overlap, Priority, Trigger
@@ -66,6 +67,75 @@ async def test_an_assigned_run_is_running_under_its_token(world: World) -> None:
     assert assigned.run.start_by is not None
     assert timedelta(seconds=4) < assigned.run.start_by - asked < timedelta(seconds=7)
     assert await me.store.owner.live_runs([run.shard], [State.RUNNING]) == [assigned.run]
+
+
+async def soon_due(world: World, me: Member, job: JobRecord | None = None) -> LiveRun:
+    """A run that was made a while before it is due."""
+    at = datetime.now(UTC) + timedelta(seconds=20)
+    job = job or await world.job(due=at)
+    if job.due_at != at:
+        await world.sql("UPDATE timers SET due_at = %s, nominal = %s RETURNING 1", at, at)
+    [run] = (await me.fire(firing(job, at=at))).runs
+    return run
+
+
+async def test_a_run_that_isnt_due_yet_is_armed_and_has_its_five_seconds_from_then(
+    world: World,
+) -> None:
+    me = await world.member(horizon=timedelta(seconds=30))
+    run = await soon_due(world, me)
+    [assigned] = (await me.assign(draft(run))).assigned
+    assert armed_until(assigned.run) == run.due_at
+    [row] = await me.store.owner.live_runs([run.shard], [State.RUNNING])
+    assert armed_until(row) == run.due_at
+
+
+async def test_what_is_in_the_way_of_a_run_that_isnt_due_yet_skips_it_when_it_is_due(
+    world: World,
+) -> None:
+    """P3.5: it may be gone by then."""
+    me = await world.member(horizon=timedelta(seconds=30))
+    job = await world.job()
+    [before] = await fired(me, job)
+    [running] = await me.assigned(draft(before))
+    run = await soon_due(world, me, job)
+
+    answer = await me.assign(draft(run))
+    assert (answer.assigned, answer.ended, answer.held) == ([], [], [run.key])
+    await me.store.results.accept([report(running)])
+    [armed] = (await me.assign(draft(run))).assigned
+    assert armed_until(armed.run) == run.due_at
+
+
+async def test_people_see_an_armed_run_wait_until_it_is_due(world: World) -> None:
+    me = await world.member(horizon=timedelta(seconds=30))
+    run = await soon_due(world, me)
+    await me.assigned(draft(run))
+
+    async def seen(*states: State) -> list[State]:
+        asked = {"worker": None, "since": None, "before": None, "after": None, "limit": 9}
+        found = await me.store.users.list_runs("default", None, states, **asked)
+        return [one.state for one in found]
+
+    assert (await seen(State.PENDING), await seen(State.RUNNING)) == ([State.PENDING], [])
+    assert await seen(State.PENDING, State.RUNNING) == await seen() == [State.PENDING]
+    await world.sql("UPDATE runs SET ready_at = now() RETURNING 1")
+    assert (await seen(State.PENDING), await seen(State.RUNNING)) == ([], [State.RUNNING])
+
+
+async def test_a_run_of_an_instant_that_was_edited_away_ends_as_skipped_and_gives_its_turn_back(
+    world: World,
+) -> None:
+    me = await world.member()
+    job = await world.job()
+    step = firing(job, runs=(new_run(job, START),), counted=1, next_due_at=None)
+    [run] = (await me.fire(step)).runs
+    ended = over(run, state=State.SKIPPED, reason=Reason.EDITED, counted=True)
+    assert await me.store.owner.end_waiting(me.claim(0), [ended]) == [run.key]
+    row = await world.run_row(run.key.run_id)
+    assert (row["state"], row["reason"], row["fired_by"]) == ("SKIPPED", "EDITED", me.tenure)
+    assert await world.sql("SELECT fired FROM timers") == [(0,)]
+    assert not await world.is_live(run.key.run_id)
 
 
 async def test_tokens_are_drawn_after_the_shard_rows_are_locked(world: World) -> None:

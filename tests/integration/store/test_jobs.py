@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import State
 from schedd.core.model import Priority, Trigger
-from schedd.core.records import Conflict, Idempotency, JobRecord, RunRecord, TimerEdit
+from schedd.core.records import Conflict, Idempotency, JobRecord, RunRecord, TimerEdit, Unstarted
 from schedd.store import runs
 from schedd.store.fence import lock_shards
 from support.store import (
@@ -249,8 +249,9 @@ async def test_a_triggered_run_of_a_paused_job_works(world: World) -> None:
     assert made is not None
 
 
+@pytest.mark.parametrize("armed", [False, True])
 async def test_resume_skips_what_was_inserted_early_and_fell_due_in_the_pause(
-    world: World,
+    world: World, armed: bool
 ) -> None:
     """P3.7: the pause ended nothing, for the key would swallow the instant; the resume accounts for
     it.
@@ -265,6 +266,11 @@ async def test_resume_skips_what_was_inserted_early_and_fell_due_in_the_pause(
         "UPDATE timers SET paused = false, due_at = %s, generation = 1", inside - MINUTE / 2
     )
     early = (await me.fire(firing(job, at=inside - MINUTE / 2))).runs
+    if armed:  # handed out before the pause, and asked back
+        [assigned] = (await me.assign(draft(early[0], generation=1))).assigned
+        given = Unstarted(early[0].key, job.shard, assigned.run.token)
+        await me.store.owner.give_back(me.claim(job.shard), [given])
+        assert (await world.run_row(early[0].key.run_id))["token"] > 0
     await world.sql("UPDATE timers SET paused = true")
     fold = new_run(job, inside - MINUTE / 4, state=State.SKIPPED, count=3, scheduled_until=inside)
 
