@@ -1,7 +1,7 @@
 """What `ok` of pause, edit and delete waits for: each attempt that may still start was given up,
 has started, or has expired (PROTOCOL 3).
 
-    probe ─→ change, COMMIT ─→ what is out? ─→ asked back, at most 5 s ─→ probe ─→ ok
+    probe ─→ change, COMMIT ─→ what is out? ─→ asked back, at most 10 s ─→ probe ─→ ok
       └──────────────── the same timeline of PostgreSQL? else: unknown ────┘
 
 A standby that was promoted while `ok` waited may lack the change. What fails after the COMMIT
@@ -115,5 +115,5 @@ def _attempts_out(what: str) -> OutcomeUnclear:
     return OutcomeUnclear(
         f"{what} was changed, but a run of it may still start",
         reason="ATTEMPTS_OUT",
-        remedy="it can't start later than five seconds from now; call again to be sure",
+        remedy="it can't start later than ten seconds from now; call again to be sure",
     )

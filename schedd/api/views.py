@@ -67,13 +67,19 @@ def job_message(record: JobRecord) -> job_pb2.Job:
 
 
 def next_run(record: JobRecord, job: job_pb2.Job) -> datetime | None:
-    """When it runs next. The timer of a job that excludes instants may stand at one of those."""
-    if record.due_at is None or record.nominal is None or not job.HasField("exclude"):
+    """When it runs next. The timer of a job that excludes instants may stand at one of those, and
+    what was made before it is due (`core/early`) comes before where any stands.
+    """
+    plain = record.due_at is None or record.nominal is None or not job.HasField("exclude")
+    if plain and record.early is None:
         return record.due_at
     try:
         schedule = definitions.compiled(definitions.stored_definition(record.definition, job))
     except ScheduleError:  # stored by a version that took it
         return record.due_at
+    if record.early is not None:
+        return schedule.due(record.early)
+    assert record.nominal is not None, "it stands at an instant"
     if not schedule.excludes(record.nominal):
         return record.due_at
     following = schedule.next_after(record.nominal)

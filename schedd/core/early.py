@@ -10,6 +10,8 @@ is a run that was handed out before it was ready: its `start_by` is counted from
 Invariants
 - Nothing that is ready waits for what isn't: early runs have what slots are left, and go after all
   that is ready, of whatever class.
+- What may run once at most goes when it is due: its worker may be lost before, and whether it had
+  started couldn't be told.
 - Early goes only what nothing can still forbid, as far as is known: no run of its job lines up, it
   is in no pool, and its instant is one of the schedule as it stands. What the statement finds in
   its way lets it wait until it is due, and is looked at again then: it ends nothing early.
@@ -25,7 +27,7 @@ from schedd.core.catch_up import NOT_EARLY
 from schedd.core.deadlines import START_WITHIN
 from schedd.core.ids import NO_TOKEN, RunId, ShardId, scheduled_run_id
 from schedd.core.lifecycle import State
-from schedd.core.model import Definition, LiveRun, Placement, Priority
+from schedd.core.model import Definition, Delivery, LiveRun, Placement, Priority
 from schedd.core.overlap import LINED_UP, policy_of
 from schedd.core.placement import Need
 from schedd.core.pools import NO_POOL
@@ -49,6 +51,7 @@ class Ahead:
 
 
 NEVER: Final = Ahead()
+AT_MOST_ONCE: Final = Delivery.AT_MOST_ONCE
 
 
 def may_go_early(run: LiveRun) -> bool:
@@ -61,7 +64,7 @@ def armable(run: LiveRun, definition: Definition, schedule: CompiledSchedule) ->
     """Whether nothing that is known here could still forbid it at its instant."""
     if policy_of(run, definition) in LINED_UP or definition.pool != NO_POOL:
         return False
-    if definition.placement is Placement.BROADCAST:
+    if definition.placement is Placement.BROADCAST or definition.delivery is AT_MOST_ONCE:
         return False
     return run.generation == definition.generation or schedule.whole.contains(run.key.scheduled_at)
 

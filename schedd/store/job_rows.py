@@ -29,7 +29,7 @@ from schedd.core.records import JobRecord, StoredDefinition, TimerEdit
 from schedd.store import arrays, calendars
 from schedd.store.database import StartOver
 from schedd.store.inserting import insert_run_row
-from schedd.store.schema import jobs, resumptions, timers
+from schedd.store.schema import jobs, live, resumptions, timers
 
 LOCK_SHARDS: Final = """
 SELECT 1 FROM shards WHERE id = ANY (%s::int[]) ORDER BY id FOR NO KEY UPDATE
@@ -125,6 +125,11 @@ def stored(connection: Connection, job_id: JobId) -> JobRecord:
 
 
 def records() -> Select[Any]:
+    early = select(func.min(live.c.scheduled_at)).where(
+        live.c.shard == timers.c.shard,
+        live.c.job_id == timers.c.job_id,
+        live.c.scheduled_at > func.clock_timestamp(),
+    )
     pinned = calendars.pinned_lateral()
     return select(
         jobs,
@@ -133,6 +138,7 @@ def records() -> Select[Any]:
         func.coalesce(timers.c.paused, False).label("paused"),
         func.coalesce(timers.c.fired, 0).label("fired"),
         resumptions.c.resume_at,
+        early.correlate(timers).scalar_subquery().label("early"),
         pinned.c.names,
         pinned.c.versions,
         pinned.c.specs,
@@ -174,4 +180,5 @@ def record_of(row: Row[Any]) -> JobRecord:
         row.paused_at,
         row.resume_at,
         row.fired,
+        row.early,
     )

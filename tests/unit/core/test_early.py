@@ -20,7 +20,7 @@ from schedd.core.early import (
 )
 from schedd.core.ids import JobId, RunId, Token, scheduled_run_id
 from schedd.core.lifecycle import State
-from schedd.core.model import Definition, LiveRun, Overlap, Placement, Priority, RunKey
+from schedd.core.model import Definition, Delivery, LiveRun, Overlap, Placement, Priority, RunKey
 from schedd.core.placement import Need
 from schedd.core.pools import PoolKey
 from schedd.core.ready_queue import Head, rank_of
@@ -83,6 +83,7 @@ def test_what_waits_for_its_instant_alone_may_go_early(changes: dict[str, Any], 
         ({"pool": PoolKey("default/p")}, False),
         ({"placement": Placement.BROADCAST}, False),
         ({"placement": Placement.STICKY}, True),
+        ({"delivery": Delivery.AT_MOST_ONCE}, False),
     ],
     ids=str,
 )
