@@ -216,6 +216,12 @@ class Board:
             self.waiting.discard(run.key.run_id)
         return taken
 
+    def handed_out(self, run: LiveRun) -> None:
+        """It runs, or is armed; a scan may have seen it wait meanwhile."""
+        self.running[run.key.run_id] = run
+        self.ready.discard(run.key.run_id)
+        self._waits_no_more(run.key.run_id)
+
     def wait(self, run: LiveRun) -> None:
         """It waits until it is ready, and isn't armed."""
         self.early.discard(run.key.run_id)

@@ -243,7 +243,11 @@ class Dispatch:
         if not room or not self._board.early:
             return []
         batch = self._board.take_early(room, lambda need: free(need, -inf, offers))
-        known = await self._catalogue.newest({run.job_id for run in batch})
+        try:
+            known = await self._catalogue.newest({run.job_id for run in batch})
+        except Unavailable:
+            self._board.put_runs(batch, self._clock.now())
+            raise
         offers = still(offers, self._workers.offers())
         chosen: list[Chosen] = []
         for run in batch:
@@ -390,8 +394,7 @@ class Dispatch:
         unpushed: list[Assigned] = []
         for assigned in answer.assigned:
             run = assigned.run
-            self._board.running[run.key.run_id] = run
-            self._board.ready.discard(run.key.run_id)  # where a scan saw it wait, meanwhile
+            self._board.handed_out(run)
             if not self._workers.push(assigned, known[run.key.run_id]):
                 unpushed.append(assigned)
         turns = []

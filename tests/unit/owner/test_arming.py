@@ -14,7 +14,8 @@ from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Overlap, Priority, RunKey
 from schedd.core.ready_queue import Head
 from schedd.core.schedule import EverySchedule
-from schedkit.errors import OutcomeUnknown
+from schedd.owner.wordings import Known
+from schedkit.errors import OutcomeUnknown, Unavailable
 from support.dispatching import SHELL, World, of
 from support.runs import NOW, run, running, worker
 
@@ -165,3 +166,29 @@ async def test_hundreds_that_are_due_soon_are_armed_in_batches():
     await world.settle()
     assert len(world.handed()) == 600
     assert of(1, 1).key.run_id not in world.board.early
+
+
+async def test_what_a_scan_puts_back_while_it_is_armed_isnt_handed_out_again():
+    world = world_with()
+    one = due(1, 1)
+    world.board.put_runs([one], NOW)
+    world.rows.meanwhile = lambda: world.board.put_runs([one], NOW)
+    assert await at(world, 0) == {1}
+    await at(world, 1)
+    assert len(world.rows.drafts) == 1
+
+
+async def test_what_was_about_to_be_armed_when_the_database_went_away_is_armed_later(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    world = world_with()
+
+    async def away(jobs: object) -> dict[JobId, Known]:
+        raise Unavailable("no database")
+
+    world.board.put_runs([due(1, 1)], NOW)
+    with monkeypatch.context() as patched:
+        patched.setattr(world.definitions, "newest", away)
+        with pytest.raises(Unavailable):
+            await world.dispatch.step()
+    assert await at(world, 0.5) == {1}
