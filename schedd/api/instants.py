@@ -23,7 +23,7 @@ from schedd.core import because
 from schedd.core.catch_up import GRACE
 from schedd.core.cron import ScheduleError
 from schedd.core.lifecycle import LIVE, NEVER_RAN, Reason, State
-from schedd.core.model import Delivery
+from schedd.core.model import Delivery, Trigger
 from schedd.core.records import JobRecord, RunRecord
 from schedd.core.schedule import CompiledSchedule
 from schedkit.duration import render
@@ -128,6 +128,8 @@ async def _waits(asked: Asked, row: RunRecord) -> str:
     run = row.run
     if row.first_started_at is not None:
         return f"It ran and will be tried again: {run.state} after attempt {run.attempt}."
+    if (paused := await _made_before_pause(asked, row)) is not None:
+        return paused
     told = f"It was made and waits to start: `schedctl run why {run.key.run_id}` says for what."
     if not run.late:
         return told
@@ -301,6 +303,19 @@ def _counted_out(asked: Asked) -> str:
         f"It won't be due, unless one before it is skipped: max_runs is {most:,}, of which "
         f"{record.fired:,} were made, and the rest comes sooner."
     )
+
+
+async def _made_before_pause(asked: Asked, row: RunRecord) -> str | None:
+    """Of an instant of the pause that lasts, whose run was made ahead of both."""
+    record, present = asked.record, await asked.services.pauses.present()
+    if not asked.is_instant or row.trigger is not Trigger.SCHEDULE:
+        return None
+    if record.paused_at is not None and record.paused_at < asked.at <= asked.now:
+        who = _pause(record.paused_by, record.paused_at, record.pause_note)
+        return f"It didn't run: the job is {who}. It is skipped when the job is resumed."
+    if present is not None and present.began < asked.at <= asked.now:
+        return f"It didn't run: the cluster is {views.paused(present)}."
+    return None
 
 
 async def _unaccounted(asked: Asked) -> str:

@@ -88,6 +88,8 @@ class Board:
         """Owned shards whose live runs were all read since they were gained: of these it is known
         what is under way.
         """
+        self._kept: dict[JobId, set[RunId]] = {}
+        """Of what waits, that which isn't armed before another of its job is gone."""
         self._held: dict[JobId, Held] = {}
         self._judged: dict[JobId, int] = {}
         """Of jobs whose runs are being judged: how many went meanwhile."""
@@ -187,7 +189,7 @@ class Board:
                 self._wait(run, now)
             else:
                 self._no_longer_runs(run_id)
-                self._waits_no_more(run_id)
+                self._waits_no_more(run_id, run.job_id)
                 fresh += self._put_ready(run)
         return fresh
 
@@ -204,7 +206,7 @@ class Board:
             if run.ready_at > now:
                 self._wait(run, now)
             else:
-                self.early.discard(run.key.run_id)
+                self._waits_no_more(run.key.run_id, run.job_id)
                 self.ready.add([run], self._need_of(run))
                 ripe += 1
         return ripe
@@ -213,19 +215,21 @@ class Board:
         """Take out the soonest due of what may be armed, to hand it out: it waits no more."""
         taken = self.early.take(count, goes)
         for run in taken:
-            self.waiting.discard(run.key.run_id)
+            self._waits_no_more(run.key.run_id, run.job_id)
         return taken
 
     def handed_out(self, run: LiveRun) -> None:
         """It runs, or is armed; a scan may have seen it wait meanwhile."""
         self.running[run.key.run_id] = run
         self.ready.discard(run.key.run_id)
-        self._waits_no_more(run.key.run_id)
+        self._waits_no_more(run.key.run_id, run.job_id)
 
     def wait(self, run: LiveRun) -> None:
-        """It waits until it is ready, and isn't armed."""
-        self.early.discard(run.key.run_id)
-        self.waiting.put(run.key.run_id, run.ready_at, run)
+        """It waits until it is ready, and isn't armed before another of its job is gone."""
+        run_id = run.key.run_id
+        self.early.discard(run_id)
+        self.waiting.put(run_id, run.ready_at, run)
+        self._kept.setdefault(run.job_id, set()).add(run_id)
 
     def hold(self, run: LiveRun) -> None:
         """Its job has as many admitted runs as it may: it waits until one of them is gone."""
@@ -276,8 +280,11 @@ class Board:
 
     def gone(self, job: JobId) -> int:
         """A run of this job is no more. One that was held may take its place, at once or when
-        others of its job have been judged: gives how many became ready.
+        others of its job have been judged: gives how many became ready. So may one be armed.
         """
+        for run_id in self._kept.pop(job, ()):
+            if (found := self.waiting.get(run_id)) is not None:
+                self._may_be_armed(found[1])
         if job in self._judged:
             self._judged[job] += 1
             return 0
@@ -307,7 +314,7 @@ class Board:
         """
         self.timers, self.waiting, self.early = Agenda(), Agenda(), EarlyRuns()
         self.ready, self.running, self._held, self._judged = ReadyQueue(), {}, {}, {}
-        self.broadcasts = {}
+        self.broadcasts, self._kept = {}, {}
         self.reported = {}
         self.on_room = lambda: None
 
@@ -325,12 +332,19 @@ class Board:
             self.waiting.put(run_id, arms_at, run)
             return
         self.waiting.put(run_id, run.ready_at, run)
-        need = self._early_need_of(run) if may else None
-        if need is not None:
+        if may and run_id not in self._kept.get(run.job_id, ()):
+            self._may_be_armed(run)
+
+    def _may_be_armed(self, run: LiveRun) -> None:
+        if (need := self._early_need_of(run)) is not None:
             self.early.add(run, need)
 
-    def _waits_no_more(self, run_id: RunId) -> LiveRun | None:
+    def _waits_no_more(self, run_id: RunId, job: JobId) -> LiveRun | None:
         self.early.discard(run_id)
+        if (kept := self._kept.get(job)) is not None:
+            kept.discard(run_id)
+            if not kept:
+                del self._kept[job]
         return self.waiting.discard(run_id)
 
     def _put_ready(self, run: LiveRun) -> bool:
@@ -347,7 +361,7 @@ class Board:
         """Whether it was there."""
         running = self._no_longer_runs(run_id)
         self.reported.pop(run_id, None)
-        waiting = self._waits_no_more(run_id)
+        waiting = self._waits_no_more(run_id, job)
         ready = self.ready.discard(run_id)
         held = self._unhold(run_id, job)
         begun = self.broadcasts.pop(run_id, None)
@@ -378,6 +392,10 @@ class Board:
         self.running = {run: r for run, r in self.running.items() if r.shard not in gone}
         self.broadcasts = {run: r for run, r in self.broadcasts.items() if r.shard not in gone}
         self.reported = {run: t for run, t in self.reported.items() if run in self.running}
+        for job, kept in list(self._kept.items()):
+            self._kept[job] = {run for run in kept if run in self.waiting}
+            if not self._kept[job]:
+                del self._kept[job]
         for job, held in list(self._held.items()):
             held.drop_shards(gone)
             if not held:

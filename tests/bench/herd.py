@@ -20,6 +20,8 @@ from support.cluster import DevCluster
 
 AHEAD = 15.0
 """Seconds before the instant at which all jobs are to be stored: the near future is loaded then."""
+MADE_AHEAD = 6.0
+"""Seconds before the instant from which on what is spent counts: members make runs ahead."""
 PATIENCE = 300.0
 """Seconds past the instant for all of them."""
 
@@ -39,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         note(f"{options.jobs:,} jobs stored, {left:.1f} s before their instant")
         if left < AHEAD:
             raise SystemExit("too late: give fewer --copies")
-        time.sleep(left - 1)
+        time.sleep(left - MADE_AHEAD)
         before = spent(cluster)
         _wait(cluster, options.jobs, due)
         used = spent(cluster) - before

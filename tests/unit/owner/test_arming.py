@@ -192,3 +192,19 @@ async def test_what_was_about_to_be_armed_when_the_database_went_away_is_armed_l
         with pytest.raises(Unavailable):
             await world.dispatch.step()
     assert await at(world, 0.5) == {1}
+
+
+async def test_whom_another_run_is_in_the_way_of_is_armed_once_that_is_gone():
+    world = world_with()
+    world.definitions.default = replace(SHELL, overlap=Overlap.SKIP)
+    world.rows.limits, world.rows.admitted = {JOB: 1}, {JOB: 1}
+    world.board.put_runs([replace(running(9, worker()), job_id=JOB)], NOW)
+    world.board.put_runs([due(1, 1)], NOW)
+    assert await at(world, 0.2) == set()
+    world.board.put_runs([due(1, 1)], NOW)  # a scan
+    await at(world, 0.3)
+    assert len(world.rows.drafts) == 1
+    world.rows.admitted = {JOB: 0}
+    world.board.forget(run(9).key.run_id, JOB)
+    assert await at(world, 0.4) == {1}
+    assert not world.board._kept
