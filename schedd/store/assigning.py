@@ -18,7 +18,8 @@ Invariants (PROTOCOL 1, 3)
   the batch's own day if all that may count is in it (`_statement`): the planner looks at each day
   that is kept, otherwise, and for each look anew.
 - What isn't ready yet is armed: it may start from then on, and its `start_by` is counted from then.
-  It isn't skipped before: what is in its way may be gone by then.
+  It isn't skipped before: what is in its way may be gone by then. And it isn't armed while one of
+  its job waits that is ready before it, for that would be skipped for its sake.
 - `attempt` counts tries, the present one included; the one before moves to `attempts`.
 """
 
@@ -81,13 +82,18 @@ WITH b AS MATERIALIZED (
     WHERE r.state IN ('PENDING', 'RETRYING') AND r.token < b.next_token AND r.job_id = b.job_id
       AND (NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
       AND NOT (SELECT paused FROM cluster WHERE one)
-), busy AS (  -- admitted runs by job; a map, for a join with it may become a loop over it
+), busy AS (  -- admitted runs by job, and beside what isn't due yet those that wait before it;
+    -- a map, for a join with it may become a loop over it
     SELECT jsonb_object_agg(job_id::text, admitted) AS runs FROM (
         SELECT l.job_id, count(*) AS admitted
-        FROM (SELECT DISTINCT shard, job_id FROM c WHERE token = 0 AND overlap_limit > 0) j
+        FROM (
+            SELECT shard, job_id, min(ready_at) AS soonest FROM c
+            WHERE token = 0 AND overlap_limit > 0 GROUP BY shard, job_id
+        ) j
         JOIN live l ON l.shard = j.shard AND l.job_id = j.job_id
         JOIN {{others}} x ON x.scheduled_at = l.scheduled_at AND x.run_id = l.run_id
-        WHERE x.token > 0 AND x.state IN ('PENDING', 'RUNNING', 'RETRYING') AND NOT {APART}
+        WHERE x.state IN ('PENDING', 'RUNNING', 'RETRYING') AND NOT {APART}
+          AND (x.token > 0 OR j.soonest > statement_timestamp() AND x.ready_at < j.soonest)
         GROUP BY l.job_id
     ) admitted
 ), {{next}}, e AS (
