@@ -124,6 +124,37 @@ async def test_nothing_is_armed_while_a_run_of_its_job_waits_that_is_due_before_
     assert armed_until(armed.run) == run.due_at
 
 
+async def test_what_was_armed_and_given_back_is_in_nobodys_way_and_is_judged_anew(
+    world: World,
+) -> None:
+    """P3.6: else a trigger in a pause would be skipped for what waits for its end."""
+    me = await world.member(horizon=timedelta(seconds=30))
+    job = await world.job()
+    run = await soon_due(world, me, job)
+    [armed] = await me.assigned(draft(run))
+    await me.store.results.refuse([Unstarted(run.key, run.shard, armed.token, armed.incarnation)])
+    record = await me.store.users.insert_run(
+        job.definition.job_id,
+        manual_run(),
+        Trigger.MANUAL,
+        Priority.MEDIUM,
+        None,
+        None,
+        ok("trigger"),
+    )
+    assert isinstance(record, RunRecord)
+    triggered = record.run
+
+    [assigned] = (await me.assign(draft(triggered))).assigned
+    answer = await me.assign(draft(run))
+    assert (answer.assigned, answer.ended, answer.held) == ([], [], [run.key])
+    await me.store.results.accept([report(assigned.run)])
+    [again] = (await me.assign(draft(run))).assigned
+    assert again.run.token > armed.token
+    earlier = await world.sql("SELECT token FROM attempts WHERE run_id = %s", run.key.run_id)
+    assert earlier == [(armed.token,)]
+
+
 async def test_what_is_lost_while_it_is_armed_waits_until_it_is_due(world: World) -> None:
     me = await world.member(horizon=timedelta(seconds=30))
     run = await soon_due(world, me)
