@@ -80,8 +80,10 @@ def edited_away(
     run: LiveRun, definition: Definition, schedule: CompiledSchedule, edited_at: datetime
 ) -> bool:
     """Whether a run that was made early is of an instant that an edit has taken out before it was
-    due. One that was due before runs, however long it waits.
+    due. One that was due before runs, however long it waits; so does one that may have begun.
     """
+    if run.state is not State.PENDING:
+        return False
     if run.generation >= definition.generation or edited_at > run.due_at:
         return False
     nominal = run.key.scheduled_at

@@ -18,7 +18,8 @@ Invariants (PROTOCOL 1, 3)
   the batch's own day if all that may count is in it (`_statement`): the planner looks at each day
   that is kept, otherwise, and for each look anew.
 - What isn't ready yet is armed: it may start from then on, and its `start_by` is counted from then.
-  It isn't skipped before: what is in its way may be gone by then.
+  It isn't skipped before: what is in its way may be gone by then. And it isn't armed while one of
+  its job waits that is ready before it, for that would be skipped for its sake.
 - `attempt` counts tries, the present one included; the one before moves to `attempts`.
 """
 
@@ -37,9 +38,9 @@ from schedd.core.model import Draft, LiveRun, Overlap, Priority, RunKey
 from schedd.core.pools import PoolKey
 from schedd.store import arrays, broadcasting, pooling, turns
 from schedd.store.keys import RUNS, key_arguments, lock_runs
-from schedd.store.overlapping import APART, NEXT
+from schedd.store.overlapping import ADMITTED, APART, NEXT
 
-ADMITTED = "COALESCE(((SELECT busy.runs FROM busy) ->> e.job_id::text)::int, 0)"
+BUSY = "COALESCE(((SELECT busy.runs FROM busy) ->> e.job_id::text)::int, 0)"
 """How many runs of its job are admitted."""
 
 DAYS = """
@@ -69,6 +70,7 @@ WITH b AS MATERIALIZED (
         COALESCE(r.overlap, b.job_policy) AS policy,
         CASE WHEN r.overlap IS NULL THEN b.job_limit WHEN r.overlap = 'ALLOW' THEN 0 ELSE 1 END
           AS overlap_limit, r.parent IS NOT NULL AS child,
+        r.state = 'PENDING' AND {turns.AS_FRESH.format(r="r")} AS fresh,
         r.token, r.attempt, r.generation AS made_from, r.state, r.reason,
         r.worker, r.incarnation, r.assigned_at, r.start_by, r.started_at, r.finished_at,
         r.exit_code, r.error, r.digest
@@ -81,24 +83,29 @@ WITH b AS MATERIALIZED (
     WHERE r.state IN ('PENDING', 'RETRYING') AND r.token < b.next_token AND r.job_id = b.job_id
       AND (NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
       AND NOT (SELECT paused FROM cluster WHERE one)
-), busy AS (  -- admitted runs by job; a map, for a join with it may become a loop over it
+), busy AS (  -- admitted runs by job, and beside what isn't due yet those that wait before it;
+    -- a map, for a join with it may become a loop over it
     SELECT jsonb_object_agg(job_id::text, admitted) AS runs FROM (
         SELECT l.job_id, count(*) AS admitted
-        FROM (SELECT DISTINCT shard, job_id FROM c WHERE token = 0 AND overlap_limit > 0) j
+        FROM (
+            SELECT shard, job_id, min(ready_at) AS soonest FROM c
+            WHERE fresh AND overlap_limit > 0 GROUP BY shard, job_id
+        ) j
         JOIN live l ON l.shard = j.shard AND l.job_id = j.job_id
         JOIN {{others}} x ON x.scheduled_at = l.scheduled_at AND x.run_id = l.run_id
-        WHERE x.token > 0 AND x.state IN ('PENDING', 'RUNNING', 'RETRYING') AND NOT {APART}
+        WHERE x.state IN ('PENDING', 'RUNNING', 'RETRYING') AND NOT {APART}
+          AND ({ADMITTED} OR j.soonest > statement_timestamp() AND x.ready_at < j.soonest)
         GROUP BY l.job_id
     ) admitted
 ), {{next}}, e AS (
     SELECT c.*, row_number() OVER mine AS place,
         c.said IS NOT DISTINCT FROM first_value(c.said) OVER mine AS judged
-    FROM c WINDOW mine AS (PARTITION BY c.job_id, c.token = 0, c.child ORDER BY c.n)
+    FROM c WINDOW mine AS (PARTITION BY c.job_id, c.fresh, c.child ORDER BY c.n)
 ), d AS (
-    SELECT e.*, e.token > 0 OR e.judged AND CASE
+    SELECT e.*, NOT e.fresh OR e.judged AND CASE
         WHEN e.overlap_limit = 0 THEN true
-        WHEN e.policy IN ('SKIP', 'ALLOW') THEN {ADMITTED} + e.place <= e.overlap_limit
-        ELSE {ADMITTED} = 0 AND COALESCE((SELECT next.runs FROM next) ? e.run_id::text, false)
+        WHEN e.policy IN ('SKIP', 'ALLOW') THEN {BUSY} + e.place <= e.overlap_limit
+        ELSE {BUSY} = 0 AND COALESCE((SELECT next.runs FROM next) ? e.run_id::text, false)
         END AS goes
     FROM e
 ), before AS (
@@ -131,7 +138,7 @@ ORDER BY n
 
 LINED_UP = f"""q AS (
     SELECT job_id, shard, job_policy, paused, max(ready_at) AS as_of FROM c
-    WHERE token = 0 AND policy NOT IN ('SKIP', 'ALLOW')
+    WHERE fresh AND policy NOT IN ('SKIP', 'ALLOW')
     GROUP BY job_id, shard, job_policy, paused
 ), next AS ({NEXT})"""
 """Jobs whose runs are lined up, and who of them is next."""
@@ -146,7 +153,7 @@ WITH way AS (  -- by job, the oldest run that is admitted; a map, as above
         SELECT x.run_id FROM live l
         JOIN runs x ON x.scheduled_at = l.scheduled_at AND x.run_id = l.run_id
         WHERE l.shard = j.shard AND l.job_id = j.job_id
-          AND x.token > 0 AND x.state IN ('PENDING', 'RUNNING', 'RETRYING') AND NOT {APART}
+          AND x.state IN ('PENDING', 'RUNNING', 'RETRYING') AND {ADMITTED} AND NOT {APART}
         ORDER BY x.due_at, x.run_id LIMIT 1
     ) x
 ), skipped AS (

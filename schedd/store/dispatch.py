@@ -113,7 +113,7 @@ WITH d AS MATERIALIZED (
 ), moved AS (
     UPDATE runs r SET state = d.state, reason = d.reason, losses = r.losses + 1,
         attempt = r.attempt - 1, finished_at = statement_timestamp(),
-        ready_at = statement_timestamp() + d.wait * interval '1 s'
+        ready_at = GREATEST(r.ready_at, statement_timestamp() + d.wait * interval '1 s')
     FROM d WHERE r.scheduled_at = d.scheduled_at AND r.run_id = d.run_id
       AND r.token = d.token AND r.state = d.running AND r.incarnation = d.incarnation
     RETURNING r.scheduled_at, r.run_id, r.job_id, r.shard, r.state, d.dead, d.fingerprint,

@@ -19,7 +19,13 @@ from schedd.core.model import RunKey
 from schedd.store import arrays
 from schedd.store.keys import key_arguments
 
-GIVE_BACK = """
+AS_FRESH = """({r}.token = 0
+    OR {r}.attempt = 0 AND {r}.losses = 0 AND {r}.assigned_at < {r}.due_at)"""
+"""The waiting run `r` was never handed out, or was asked back before it could start: it was armed.
+Its token tells the two apart, and nothing else.
+"""
+
+GIVE_BACK = f"""
 UPDATE timers t SET fired = GREATEST(0, t.fired - b.turns), due_at = COALESCE(t.due_at, t.nominal)
 FROM (
     SELECT r.job_id, count(*) AS turns
@@ -28,7 +34,8 @@ FROM (
         SELECT * FROM runs r WHERE r.scheduled_at = k.scheduled_at AND r.run_id = k.run_id
           AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s OFFSET 0
     ) r
-    WHERE r.trigger = 'SCHEDULE' AND r.token = 0 AND r.parent IS NULL GROUP BY r.job_id
+    WHERE r.trigger = 'SCHEDULE' AND {AS_FRESH.format(r="r")} AND r.parent IS NULL
+    GROUP BY r.job_id
 ) b
 WHERE t.job_id = b.job_id AND t.fired > 0
 """

@@ -14,7 +14,7 @@ from schedd.core.deadlines import Ending
 from schedd.core.early import armed_until
 from schedd.core.ids import IncarnationId, ShardId, Token
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import LiveRun, Overlap, Priority, Trigger
+from schedd.core.model import LiveRun, Loss, Overlap, Priority, Trigger
 from schedd.core.records import JobRecord, RunRecord, TimerEdit, Unstarted
 from support.store import (
     INCARNATION,
@@ -105,6 +105,64 @@ async def test_what_is_in_the_way_of_a_run_that_isnt_due_yet_skips_it_when_it_is
     await me.store.results.accept([report(running)])
     [armed] = (await me.assign(draft(run))).assigned
     assert armed_until(armed.run) == run.due_at
+
+
+async def test_nothing_is_armed_while_a_run_of_its_job_waits_that_is_due_before_it(
+    world: World,
+) -> None:
+    """P3.6: that one would be skipped for it when it is due."""
+    me = await world.member(horizon=timedelta(seconds=30))
+    job = await world.job()
+    [earlier] = await fired(me, job)
+    run = await soon_due(world, me, job)
+
+    answer = await me.assign(draft(run))
+    assert (answer.assigned, answer.ended, answer.held) == ([], [], [run.key])
+    [assigned] = (await me.assign(draft(earlier))).assigned
+    await me.store.results.accept([report(assigned.run)])
+    [armed] = (await me.assign(draft(run))).assigned
+    assert armed_until(armed.run) == run.due_at
+
+
+async def test_what_was_armed_and_given_back_is_in_nobodys_way_and_is_judged_anew(
+    world: World,
+) -> None:
+    """P3.6: else a trigger in a pause would be skipped for what waits for its end."""
+    me = await world.member(horizon=timedelta(seconds=30))
+    job = await world.job()
+    run = await soon_due(world, me, job)
+    [armed] = await me.assigned(draft(run))
+    await me.store.results.refuse([Unstarted(run.key, run.shard, armed.token, armed.incarnation)])
+    record = await me.store.users.insert_run(
+        job.definition.job_id,
+        manual_run(),
+        Trigger.MANUAL,
+        Priority.MEDIUM,
+        None,
+        None,
+        ok("trigger"),
+    )
+    assert isinstance(record, RunRecord)
+    triggered = record.run
+
+    [assigned] = (await me.assign(draft(triggered))).assigned
+    answer = await me.assign(draft(run))
+    assert (answer.assigned, answer.ended, answer.held) == ([], [], [run.key])
+    await me.store.results.accept([report(assigned.run)])
+    [again] = (await me.assign(draft(run))).assigned
+    assert again.run.token > armed.token
+    earlier = await world.sql("SELECT token FROM attempts WHERE run_id = %s", run.key.run_id)
+    assert earlier == [(armed.token,)]
+
+
+async def test_what_is_lost_while_it_is_armed_waits_until_it_is_due(world: World) -> None:
+    me = await world.member(horizon=timedelta(seconds=30))
+    run = await soon_due(world, me)
+    [armed] = await me.assigned(draft(run))
+    loss = Loss(run.key, run.shard, armed.token, armed.incarnation, State.RETRYING, None)  # type: ignore[arg-type] # it has one
+    assert await me.store.owner.rescue(me.claim(0), [loss]) == [run.key]
+    [waits] = await me.store.owner.live_runs([run.shard], [State.RETRYING])
+    assert waits.ready_at == run.due_at
 
 
 async def test_people_see_an_armed_run_wait_until_it_is_due(world: World) -> None:

@@ -122,6 +122,13 @@ def test_an_instant_that_was_taken_out_before_it_was_due_is_edited_away(
     assert edited_away(one, PLAIN, EVERY, NOW + second(edited)) is away
 
 
+@pytest.mark.parametrize("state", [State.RETRYING, State.RUNNING])
+def test_what_may_have_begun_runs_on_though_its_instant_was_taken_out(state: State) -> None:
+    """It ends by no other way than its attempts': a run that was skipped never began."""
+    lost = of_instant(NOW + second(3), state=state, token=Token(7))
+    assert not edited_away(lost, PLAIN, EVERY, NOW + second(2))
+
+
 def test_what_a_person_made_is_never_edited_away() -> None:
     assert not edited_away(due(1, 3, generation=1), PLAIN, EVERY, NOW)
 
