@@ -366,7 +366,7 @@ async def test_what_is_being_written_when_a_worker_grants_less_is_told_and_pushe
     await world.dispatch.step()
     assert line.reached == [(3, 2)]
     assert world.handed() == {1, 2}
-    assert world.workers.offers() == []
+    assert not world.workers.offers()
 
 
 async def test_what_is_not_committed_after_a_worker_has_granted_less_is_let_go_of() -> None:

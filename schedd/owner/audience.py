@@ -1,0 +1,81 @@
+"""Who is told what waits here: once for all workers that can do the same, and where it is news.
+
+    the queue ──once for each skill──→ heads ──news for workers of so many slots?──→ each of them
+
+A worker deals by the order of heads, and by no more slots than it has. So it is no news to it that
+of much there is a little less or more; nor that the oldest is younger by less than it looks at. A
+queue of ten thousand is told to a thousand workers when it begins and when it ends, not each time
+that some of it were handed out.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from schedd.core.model import Incarnation
+from schedd.core.placement import NOTHING, Asked, Skill, skill_of
+from schedd.core.ready_queue import Head
+from schedd.owner.attached import Attached, is_news
+
+Demand: TypeAlias = Callable[[Incarnation], Sequence[Head]]
+"""What waits at this member that a worker can do."""
+
+
+@dataclass(slots=True)
+class _Alike:
+    """Workers that can do the same of what is asked."""
+
+    members: dict[Attached, None] = field(default_factory=dict)
+    told: tuple[Head, ...] | None = ()
+    """All of them, last; None: not all the same."""
+
+
+class Audience:
+    """All attached workers, by what they can do."""
+
+    def __init__(self) -> None:
+        self._asked = NOTHING
+        self._groups: dict[Skill, _Alike] = {}
+        self._group_of: dict[Attached, Skill] = {}
+
+    def came(self, attached: Attached) -> None:
+        """It is attached, and will be told what waits now apart from the others."""
+        skill = skill_of(attached.incarnation, self._asked)
+        self._group_of[attached] = skill
+        group = self._groups.setdefault(skill, _Alike())
+        group.members[attached] = None
+        group.told = None
+
+    def went(self, attached: Attached) -> None:
+        """It isn't attached any more."""
+        skill = self._group_of.pop(attached)
+        group = self._groups[skill]
+        del group.members[attached]
+        if not group.members:
+            del self._groups[skill]
+
+    def tell(self, demand: Demand, asked: Asked) -> None:
+        """Tell each what waits for it, if that is news. `asked`: all that `demand` looks at."""
+        self._tell_apart(asked)
+        for group in self._groups.values():
+            one = next(iter(group.members))
+            heads = tuple(demand(one.incarnation))
+            if group.told is None or is_news(heads, group.told, one.incarnation.slots):
+                group.told = heads
+                for attached in group.members:
+                    attached.tell_demand(heads)
+
+    def _tell_apart(self, asked: Asked) -> None:
+        """Labels that were asked for once are looked at ever after; a name only where some run is
+        for it alone.
+        """
+        known = self._asked
+        if asked.labels <= known.labels and (
+            asked.names == known.names or (asked.names and asked.names < known.names)
+        ):
+            return
+        self._asked = Asked(known.labels | asked.labels, asked.names)
+        members = [*self._group_of]
+        self._groups.clear()
+        for attached in members:
+            self.came(attached)
