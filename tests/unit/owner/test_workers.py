@@ -169,6 +169,46 @@ def test_demand_is_told_when_it_changes_and_to_whoever_comes_later(workers: Work
     assert late.demanded == [[head]]
 
 
+def test_what_a_worker_would_deal_alike_by_is_no_news_to_it(workers: Workers):
+    few, many = RecordingLine(), RecordingLine()
+    workers.attach(worker(1, slots=2), few)
+    workers.attach(worker(2, slots=50), many)
+    heads = [
+        Head(Priority.HIGH, NOW + timedelta(seconds=late), slots)
+        for late, slots in ((0.0, 90), (0.6, 60), (0.9, 40), (1.2, 40), (1.3, 1))
+    ]
+    for head in heads:
+        workers.demand(lambda _, head=head: [head])
+    workers.demand(lambda _: [])
+    assert few.demanded == [[heads[0]], [heads[3]], [heads[4]], []]
+    assert many.demanded == [[heads[0]], [heads[2]], [heads[4]], []]
+
+
+def test_whoever_comes_is_told_once_and_told_again_what_is_news_to_it(workers: Workers):
+    first, late = RecordingLine(), RecordingLine()
+    old, new = Head(Priority.HIGH, NOW, 3), Head(Priority.LOW, NOW, 1)
+    workers.attach(worker(1), first)
+    workers.demand(lambda _: [old])
+    workers.attach(worker(2), late)
+    workers.demand(lambda _: [old])
+    workers.demand(lambda _: [new])
+    assert first.demanded == late.demanded == [[old], [new]]
+
+
+def test_what_is_for_one_worker_alone_is_told_to_that_one(workers: Workers):
+    lines = {number: RecordingLine() for number in (1, 2, 3)}
+    for number, line in lines.items():
+        workers.attach(worker(number), line)
+    head = Head(Priority.HIGH, NOW, 1)
+    for name in ("w2", "w3"):
+        workers.demand(
+            lambda one, name=name: [head] if one.worker == name else [],
+            Asked(names=frozenset({name})),
+        )
+    workers.demand(lambda _: [])
+    assert [line.demanded for line in lines.values()] == [[], [[head], []], [[head], []]]
+
+
 def test_a_worker_is_told_only_what_waits_for_it(workers: Workers):
     first, second = RecordingLine(), RecordingLine()
     workers.attach(worker(1), first)
