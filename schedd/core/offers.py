@@ -74,7 +74,7 @@ class Offers:
         self._skills: dict[IncarnationId, Skill] = {}
         self._kinds: dict[Skill, _Kind] = {}
         self._able: dict[_Wanted, list[tuple[int, _Kind]]] = {}
-        self._named: dict[str, dict[IncarnationId, Offer]] = {}
+        self._named: dict[str, set[IncarnationId]] = {}
         self.slots = 0
         """All of them together."""
         for offer in offers:
@@ -90,12 +90,20 @@ class Offers:
 
     def put(self, offer: Offer) -> None:
         """This is what its worker offers now, in place of what it did."""
-        self.drop(offer.id)
-        if offer.slots > 0:
+        before = self._offers.get(offer.id)
+        if before is None or before.incarnation is not offer.incarnation or offer.slots <= 0:
+            self.drop(offer.id)
+            if offer.slots > 0:
+                self._enter(offer)
+                self._named.setdefault(offer.incarnation.worker, set()).add(offer.id)
+                self._offers[offer.id] = offer
+                self.slots += offer.slots
+        else:
+            kind = self._kinds[self._skills[offer.id]]
+            kind.drop(before)
+            kind.put(offer)
             self._offers[offer.id] = offer
-            self._named.setdefault(offer.incarnation.worker, {})[offer.id] = offer
-            self._enter(offer)
-            self.slots += offer.slots
+            self.slots += offer.slots - before.slots
 
     def drop(self, incarnation: IncarnationId) -> None:
         """It offers nothing."""
@@ -103,7 +111,7 @@ class Offers:
             self.slots -= offer.slots
             self._kinds[self._skills.pop(incarnation)].drop(offer)
             named = self._named[offer.incarnation.worker]
-            del named[incarnation]
+            named.remove(incarnation)
             if not named:
                 del self._named[offer.incarnation.worker]
 
@@ -164,7 +172,8 @@ class Offers:
         return None
 
     def _of_one(self, need: Need, rank: float) -> Iterator[Offer]:
-        for offer in self._named.get(need.worker or "", {}).values():
+        for incarnation in self._named.get(need.worker or "", ()):
+            offer = self._offers[incarnation]
             if offer.slots >= need.slots and rank <= offer.last and able(offer.incarnation, need):
                 yield offer
 

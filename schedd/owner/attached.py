@@ -26,18 +26,14 @@ MOST_UNABLE: Final = 1_000
 """Jobs of a worker that are remembered so."""
 
 
-NEAR: Final = timedelta(seconds=1)
-"""By less a head's age isn't news: workers tell it of no other either, and members have a leeway of
-half a class.
-"""
-
-
-def is_news(heads: Sequence[Head], told: Sequence[Head], slots: int) -> bool:
-    """Whether a worker of so many slots would deal otherwise by these than by what it was told."""
+def is_news(heads: Sequence[Head], told: Sequence[Head], slots: int, near: timedelta) -> bool:
+    """Whether a worker of so many slots would deal otherwise by these than by what it was told.
+    `near`: by so much a head's age may be off.
+    """
     return len(heads) != len(told) or any(
         (new.priority, new.least, min(new.slots, slots))
         != (old.priority, old.least, min(old.slots, slots))
-        or abs(new.waiting_since - old.waiting_since) >= NEAR
+        or abs(new.waiting_since - old.waiting_since) > near
         for new, old in zip(heads, told, strict=True)
     )
 
@@ -125,9 +121,9 @@ class Attached:
             self.line.drain(on=on)
         self.drained = on
 
-    def tell_demand(self, heads: Sequence[Head]) -> None:
+    def tell_demand(self, heads: Sequence[Head], near: timedelta = timedelta()) -> None:
         """What waits here for it, if that is news."""
-        if is_news(heads, self.demanded, self.incarnation.slots):
+        if is_news(heads, self.demanded, self.incarnation.slots, near):
             self.demanded = tuple(heads)
             self.line.demand(heads)
 

@@ -3,19 +3,26 @@
     the queue ──once for each skill──→ heads ──news for workers of so many slots?──→ each of them
 
 A worker deals by the order of heads, and by no more slots than it has. So it is no news to it that
-of much there is a little less or more; nor that the oldest is younger by less than it looks at. A
-queue of ten thousand is told to a thousand workers when it begins and when it ends, not each time
-that some of it were handed out.
+of much there is a little less or more: a queue of ten thousand is told to a thousand workers when
+it begins and when it ends, not each time that some of it were handed out. That its oldest is
+another by now is news, for by that the queues of several owners are one; but where very many would
+hear of it, only as often as they may.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from datetime import timedelta
+from typing import Final, TypeAlias
 
 from schedd.core.model import Incarnation
 from schedd.core.placement import NOTHING, Asked, Skill, skill_of
 from schedd.core.ready_queue import Head
 from schedd.owner.attached import Attached, is_news
+
+AGES_A_SECOND: Final = 2_000
+"""Frames for the sake of a head's age alone, about: it grows by a second each second where as much
+comes as goes. Of ten workers each knows it to 5 ms, of a thousand to half a second.
+"""
 
 Demand: TypeAlias = Callable[[Incarnation], Sequence[Head]]
 """What waits at this member that a worker can do."""
@@ -57,13 +64,14 @@ class Audience:
     def tell(self, demand: Demand, asked: Asked) -> None:
         """Tell each what waits for it, if that is news. `asked`: all that `demand` looks at."""
         self._tell_apart(asked)
+        near = timedelta(seconds=len(self._group_of) / AGES_A_SECOND)
         for group in self._groups.values():
             one = next(iter(group.members))
             heads = tuple(demand(one.incarnation))
-            if group.told is None or is_news(heads, group.told, one.incarnation.slots):
+            if group.told is None or is_news(heads, group.told, one.incarnation.slots, near):
                 group.told = heads
                 for attached in group.members:
-                    attached.tell_demand(heads)
+                    attached.tell_demand(heads, near)
 
     def _tell_apart(self, asked: Asked) -> None:
         """Labels that were asked for once are looked at ever after; a name only where some run is

@@ -44,9 +44,9 @@ class Offering:
         incarnation = attached.incarnation.id
         if self.attached.get(incarnation) is attached:  # a stream's last frames may come behind it
             attached.spoke_at = self._boot()
-            self._awake.pop(incarnation, None)
+            if self._awake.pop(incarnation, None) is not attached:
+                self._changed.add(incarnation)
             self._awake[incarnation] = attached
-            self._changed.add(incarnation)
 
     def went(self, incarnation: IncarnationId) -> None:
         """Its stream is gone."""

@@ -123,6 +123,7 @@ class Workers:
         """The worker keeps so many slots free for this member, for runs up to the rank `last`."""
         attached.grant(slots, received, last, serial)
         self._offering.spoke(attached)
+        self._offering.changed(attached.incarnation.id)
         if attached.available:
             for told in self._slots_freed:
                 told()
@@ -147,8 +148,10 @@ class Workers:
         attached.free = free
         attached.running = running
         attached.since_refresh = since_refresh
-        attached.draining = draining
         self._offering.spoke(attached)
+        if attached.draining != draining:
+            attached.draining = draining
+            self._offering.changed(attached.incarnation.id)
 
     def drained(self, names: Collection[str]) -> None:
         """The workers of these names are drained, and no others."""

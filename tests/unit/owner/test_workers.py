@@ -170,18 +170,30 @@ def test_demand_is_told_when_it_changes_and_to_whoever_comes_later(workers: Work
 
 
 def test_what_a_worker_would_deal_alike_by_is_no_news_to_it(workers: Workers):
+    """Of a thousand each knows the age of a head to half a second."""
     few, many = RecordingLine(), RecordingLine()
     workers.attach(worker(1, slots=2), few)
     workers.attach(worker(2, slots=50), many)
+    for number in range(3, 1_001):
+        workers.attach(worker(number), RecordingLine())
     heads = [
         Head(Priority.HIGH, NOW + timedelta(seconds=late), slots)
-        for late, slots in ((0.0, 90), (0.6, 60), (0.9, 40), (1.2, 40), (1.3, 1))
+        for late, slots in ((0.0, 90), (0.3, 60), (0.4, 40), (0.6, 40), (0.7, 1))
     ]
     for head in heads:
         workers.demand(lambda _, head=head: [head])
     workers.demand(lambda _: [])
     assert few.demanded == [[heads[0]], [heads[3]], [heads[4]], []]
     assert many.demanded == [[heads[0]], [heads[2]], [heads[4]], []]
+
+
+def test_a_few_workers_are_told_at_once_that_the_oldest_is_another(workers: Workers):
+    """By that the queues of several owners are one."""
+    workers.attach(worker(), line := RecordingLine())
+    heads = [Head(Priority.HIGH, NOW + timedelta(seconds=at), 3) for at in (0.0, 0.01)]
+    for head in heads:
+        workers.demand(lambda _, head=head: [head])
+    assert line.demanded == [[head] for head in heads]
 
 
 def test_whoever_comes_is_told_once_and_told_again_what_is_news_to_it(workers: Workers):
