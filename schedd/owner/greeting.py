@@ -190,11 +190,7 @@ class Greeting:
     async def _refresh(self) -> float:
         """Refresh the leases of those heard, all at once."""
         heard, self._heard = self._heard, []
-        refreshed: frozenset[IncarnationId] = frozenset()
-        try:
-            refreshed = await self._leases.heard([incarnation for incarnation, _ in heard])
-        except Unavailable as away:
-            log.info("the leases of %d workers weren't refreshed: %s", len(heard), away)
+        refreshed = await self._leases.heard([incarnation for incarnation, _ in heard])
         for incarnation, answer in heard:
             answer(refreshed=incarnation.id in refreshed, lost=incarnation.id in self._lost)
         if heard:

@@ -28,6 +28,8 @@ from schedkit.errors import Unavailable
 log = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 3
+AT_ONCE: Final = 100
+"""Leases that one stream refreshes within the deadline of a call."""
 
 
 class WorkerLeases:
@@ -108,11 +110,21 @@ class WorkerLeases:
         return since_refresh >= self.ttl * share
 
     async def heard(self, incarnations: Sequence[Incarnation]) -> frozenset[IncarnationId]:
-        """Heartbeats came of these that are `due`: those whose leases etcd has refreshed since.
-        Raises Unavailable when it refreshed none.
-        """
+        """Heartbeats came of these that are `due`: those whose leases etcd has refreshed since."""
+        async with asyncio.TaskGroup() as group:
+            parts = [
+                group.create_task(self._refresh(incarnations[at : at + AT_ONCE]), name="refresh")
+                for at in range(0, len(incarnations), AT_ONCE)
+            ]
+        return frozenset(one for part in parts for one in part.result())
+
+    async def _refresh(self, incarnations: Sequence[Incarnation]) -> set[IncarnationId]:
         held = {one.id: lease for one in incarnations if (lease := self._held.get(one.id))}
-        alive = await self._etcd.keep_alive(held.values())
+        try:
+            alive = await self._etcd.keep_alive(held.values())
+        except Unavailable as away:
+            log.info("the leases of %d workers weren't refreshed: %s", len(incarnations), away)
+            return set()
         lives = {one for one, lease in held.items() if alive.get(lease)}
         async with asyncio.TaskGroup() as group:
             revived = {
@@ -120,7 +132,7 @@ class WorkerLeases:
                 for one in incarnations
                 if one.id not in lives
             }
-        return frozenset(lives | {one for one, task in revived.items() if task.result()})
+        return lives | {one for one, task in revived.items() if task.result()}
 
     async def end(self, worker: str, incarnation: IncarnationId) -> None:
         """Take the key away: the worker said goodbye, or a newcomer of its spool is here."""
