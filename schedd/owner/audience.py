@@ -33,8 +33,10 @@ class _Alike:
     """Workers that can do the same of what is asked."""
 
     members: dict[Attached, None] = field(default_factory=dict)
-    told: tuple[Head, ...] | None = ()
-    """All of them, last; None: not all the same."""
+    new: dict[Attached, None] = field(default_factory=dict)
+    """Those that have come since, and may have been told something else."""
+    told: tuple[Head, ...] = ()
+    """All the others, last."""
 
 
 class Audience:
@@ -50,14 +52,14 @@ class Audience:
         skill = skill_of(attached.incarnation, self._asked)
         self._group_of[attached] = skill
         group = self._groups.setdefault(skill, _Alike())
-        group.members[attached] = None
-        group.told = None
+        group.members[attached] = group.new[attached] = None
 
     def went(self, attached: Attached) -> None:
         """It isn't attached any more."""
         skill = self._group_of.pop(attached)
         group = self._groups[skill]
         del group.members[attached]
+        group.new.pop(attached, None)
         if not group.members:
             del self._groups[skill]
 
@@ -68,10 +70,12 @@ class Audience:
         for group in self._groups.values():
             one = next(iter(group.members))
             heads = tuple(demand(one.incarnation))
-            if group.told is None or is_news(heads, group.told, one.incarnation.slots, near):
+            if is_news(heads, group.told, one.incarnation.slots, near):
                 group.told = heads
-                for attached in group.members:
-                    attached.tell_demand(heads, near)
+                group.new = group.members
+            for attached in group.new:
+                attached.tell_demand(heads, near)
+            group.new = {}
 
     def _tell_apart(self, asked: Asked) -> None:
         """Labels that were asked for once are looked at ever after; a name only where some run is

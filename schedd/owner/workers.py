@@ -98,6 +98,8 @@ class Workers:
         attached = Attached(incarnation, line, spoke_at=self._boot(), draining=draining)
         if self._drained is not None:
             attached.drain(incarnation.worker in self._drained)
+        if (before := self._attached.get(incarnation.id)) is not None:
+            self._audience.went(before)
         self._attached[incarnation.id] = attached
         self._offering.spoke(attached)
         self._audience.came(attached)

@@ -158,6 +158,15 @@ def test_an_old_stream_that_ends_late_doesnt_detach_the_new_one(workers: Workers
     assert len(line.assigned) == 1
 
 
+def test_an_old_stream_is_told_nothing_once_there_is_a_new_one(workers: Workers):
+    old, new = RecordingLine(), RecordingLine()
+    workers.attach(worker(), old)
+    workers.detach(workers.attach(worker(2), RecordingLine()))
+    workers.attach(worker(), new)
+    workers.demand(lambda _: [Head(Priority.HIGH, NOW, 3)])
+    assert (len(old.demanded), len(new.demanded)) == (0, 1)
+
+
 def test_demand_is_told_when_it_changes_and_to_whoever_comes_later(workers: Workers):
     first, late = RecordingLine(), RecordingLine()
     workers.attach(worker(1), first)
