@@ -159,8 +159,10 @@ class Workers:
         """The workers of these names are drained, and no others."""
         self._drained = frozenset(names)
         for attached in self._attached.values():
-            attached.drain(attached.incarnation.worker in self._drained)
-            self._offering.changed(attached.incarnation.id)
+            on = attached.incarnation.worker in self._drained
+            if on != attached.drained:
+                attached.drain(on)
+                self._offering.changed(attached.incarnation.id)
 
     def lost(self, incarnations: Iterable[IncarnationId]) -> None:
         """These are written off: nothing more for them, even while their streams stand."""
