@@ -13,7 +13,7 @@ again only where there is nobody else. How one is found among many: `offers`.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Final, TypeAlias
@@ -95,6 +95,17 @@ class Asked:
 
 
 NOTHING: Final = Asked()
+
+
+def asked_by(needs: Iterable[Need]) -> Asked:
+    """What runs of these needs look at."""
+    labels: set[str] = set()
+    names: set[str] = set()
+    for need in needs:
+        labels.update(match.key for match in need.require)
+        if need.worker is not None:
+            names.add(need.worker)
+    return Asked(frozenset(labels), frozenset(names))
 
 
 def skill_of(worker: Incarnation, asked: Asked) -> Skill:

@@ -28,7 +28,7 @@ from typing import NamedTuple, TypeAlias
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.late import Room
 from schedd.core.model import LiveRun, Priority
-from schedd.core.placement import Asked, Need
+from schedd.core.placement import Need
 from schedd.core.pools import NO_POOL, PoolKey, Rooms
 
 CLASS_STEP = timedelta(seconds=60)
@@ -264,13 +264,9 @@ class ReadyQueue:
         return sum(len(line.runs) for line in lines if fits(line.need))
 
     @property
-    def asked(self) -> Asked:
-        """What those whose need is known look at in a worker."""
-        needs = [line.need for line in self._lines.values() if line.need]
-        return Asked(
-            frozenset(match.key for need in needs for match in need.require),
-            frozenset(need.worker for need in needs if need.worker is not None),
-        )
+    def needs(self) -> list[Need]:
+        """Those that are known of what waits, some of them more than once."""
+        return [line.need for line in self._lines.values() if line.need]
 
     @property
     def has_pooled(self) -> bool:

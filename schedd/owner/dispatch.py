@@ -38,7 +38,7 @@ from schedd.core.ids import JobId, RunId
 from schedd.core.late import Room
 from schedd.core.model import Assigned, Claim, Draft, Incarnation, LiveRun
 from schedd.core.offers import Offers
-from schedd.core.placement import Need, Offer, able, need_of
+from schedd.core.placement import Need, Offer, able, asked_by, need_of
 from schedd.core.ready_queue import Head, class_of, rank_of
 from schedd.core.records import Assignments, Unstarted
 from schedd.owner.board import Board
@@ -126,7 +126,7 @@ class Dispatch:
 
     def slots_freed(self) -> None:
         """Slots became free: where nothing waits, nobody looks."""
-        if self._board.ready:
+        if self._board.ready or self._board.early:
             self.loop.wake()
 
     def changed(self, jobs: Collection[JobId]) -> None:
@@ -245,16 +245,16 @@ class Dispatch:
 
     async def _choose_early(self, choice: Choice) -> list[Chosen]:
         offers = self._workers.offers()
-        room = min(EARLY_BATCH, sum(offer.slots for offer in offers))
+        room = min(EARLY_BATCH, offers.slots)
         if not room or not self._board.early:
             return []
-        batch = self._board.take_early(room, lambda need: free(need, -inf, offers))
+        batch = self._board.take_early(room, lambda need: offers.free(need, -inf))
         try:
             known = await self._catalogue.newest({run.job_id for run in batch})
         except Unavailable:
             self._board.put_runs(batch, self._clock.now())
             raise
-        offers = still(offers, self._workers.offers())
+        offers = self._workers.still_offered()
         chosen: list[Chosen] = []
         for run in batch:
             entry = known.get(run.job_id)
@@ -262,7 +262,7 @@ class Dispatch:
                 self._board.wait(run)
                 continue
             need = need_of(entry.definition, run)
-            offer = choose(entry.definition, need, early_rank(run), offers)
+            offer = offers.choose(entry.definition, need, early_rank(run))
             if offer is None:
                 self._board.put_runs([run], self._clock.now())
             else:
@@ -441,6 +441,6 @@ class Dispatch:
             first = ready.heads(lambda need: need is None or able(worker, need), late, rooms)
             return first + early.heads(lambda need: able(worker, need))
 
-        self._workers.demand(heads, ready.asked)
+        self._workers.demand(heads, asked_by([*ready.needs, *early.needs]))
         counts = (len(ready), len(running), len(timers), ready.late, ready.pooled)
         self._emit(Waiting(*counts))
