@@ -173,6 +173,11 @@ class EarlyRuns:
                 heapq.heapreplace(heads, (following, at))
         return taken
 
+    @property
+    def needs(self) -> list[Need]:
+        """Those of what waits here."""
+        return [*self._lines]
+
     def heads(self, fits: Callable[[Need], bool]) -> list[Head]:
         """What waits here and fits, one head a width: behind all that is ready."""
         found: dict[int, tuple[datetime, int]] = {}

@@ -292,4 +292,4 @@ class Owner:
 
     def _slots_freed(self) -> None:
         if self._loops is not None:
-            self._loops.dispatch.wake()
+            self._loops.dispatch.slots_freed()
