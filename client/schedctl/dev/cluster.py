@@ -216,9 +216,7 @@ def _start_stores(folder: Folder, state: State, deadline: float, say: Say) -> St
         found, data = binaries.find_postgres(), folder.data(part.name)
         postgres.initialise(found, data)
         settings = plan.settings_of_postgres(state)
-        process = postgres.start(
-            found, data, part.ports["sql"], folder.log(part.name), settings
-        )
+        process = postgres.start(found, data, part.ports["sql"], folder.log(part.name), settings)
         state = state.with_part(replace(part, process=process))
         folder.save(state)
     for part in state.of(Kind.ETCD):
