@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
             _sleep_until(end + (end - start) / GRACE)
             counted = _count(cluster, start, end, options.hot)
             lines.append(_line(counted, before, now))
-            tell("soak", minute=number, at=f"{start:%H:%M:%S}", **lines[-1])
+            tell("soak", window=number, at=f"{start:%H:%M:%S}", **lines[-1])
             before = now
         _sleep_until(windows[-1][1] + timedelta(seconds=options.window))
         whole = [_count(cluster, start, end, options.hot) for start, end in windows]
