@@ -53,23 +53,14 @@ WITH b AS (
     UPDATE timers t SET due_at = b.next_due, nominal = b.next_nominal,
         fired = t.fired + b.counted FROM b
     WHERE t.job_id = b.job_id AND t.shard = b.shard AND t.generation = b.generation
-      AND t.due_at = b.due_at AND t.fired = b.fired AND NOT t.paused
+      AND t.due_at IS NOT DISTINCT FROM b.due_at AND t.fired = b.fired AND NOT t.paused
       AND b.last_instant <= clock_timestamp() + %(horizon)s
       AND EXISTS (SELECT FROM cluster WHERE one AND NOT paused AND switched = %(switched)s)
     RETURNING b.*
 ), fired AS (
     SELECT shard, generation, priority, job_id, scheduled_at, run_id, run_due, ready, state, reason,
         count, scheduled_until, excluded_by
-    FROM advanced WHERE run_id IS NOT NULL
-    UNION ALL
-    SELECT a.shard, a.generation, a.priority, n.* FROM advanced a
-    JOIN unnest(%(more_jobs)s::uuid[], %(more_scheduled)s::timestamptz[], %(more_runs)s::uuid[],
-        %(more_run_due)s::timestamptz[], %(more_ready)s::timestamptz[],
-        %(more_states)s::text[], %(more_reasons)s::text[], %(more_counts)s::int[],
-        %(more_until)s::timestamptz[], %(more_excluded)s::text[])
-      AS n(job_id, scheduled_at, run_id, run_due, ready, state, reason, count, scheduled_until,
-        excluded_by)
-      USING (job_id)
+    FROM advanced WHERE run_id IS NOT NULL{more}
 ), inserted AS (
     INSERT INTO runs (scheduled_at, run_id, job_id, due_at, shard, priority, count,
         scheduled_until, fired_by, trigger, state, ready_at, generation, reason,
@@ -86,7 +77,20 @@ WITH b AS (
 )
 SELECT job_id, NULL FROM advanced UNION ALL SELECT NULL, run_id FROM inserted
 """
-"""A firing's first run stands in its own row: the usual firing has one, and needs no join."""
+"""A firing's first run stands in its own row: the usual firing has one, and needs no `MORE`."""
+
+MORE = """
+    UNION ALL
+    SELECT a.shard, a.generation, a.priority, n.* FROM advanced a
+    JOIN unnest(%(more_jobs)s::uuid[], %(more_scheduled)s::timestamptz[], %(more_runs)s::uuid[],
+        %(more_run_due)s::timestamptz[], %(more_ready)s::timestamptz[],
+        %(more_states)s::text[], %(more_reasons)s::text[], %(more_counts)s::int[],
+        %(more_until)s::timestamptz[], %(more_excluded)s::text[])
+      AS n(job_id, scheduled_at, run_id, run_due, ready, state, reason, count, scheduled_until,
+        excluded_by)
+      USING (job_id)"""
+
+FIRE_ONE_EACH, FIRE_MORE = (FIRE.format(more=more) for more in ("", MORE))
 
 
 def due_timers(
@@ -121,7 +125,9 @@ def fire(
 
     At most one firing a job.
     """
-    rows = connection.exec_driver_sql(FIRE, _arguments(tenure, firings, horizon, switched)).all()
+    more = any(len(firing.runs) > 1 for firing in firings)
+    arguments = _arguments(tenure, firings, horizon, switched)
+    rows = connection.exec_driver_sql(FIRE_MORE if more else FIRE_ONE_EACH, arguments).all()
     advanced = {row[0] for row in rows}
     inserted = {row[1] for row in rows}
     live = [

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection
@@ -28,7 +29,7 @@ from schedd.store import arrays, noticing
 from schedd.store import standing as standing_of_jobs
 from schedd.store.audit import write_once
 from schedd.store.fence import BY_INDEX
-from schedd.store.keys import PLACE, key_arguments, table_of
+from schedd.store.keys import PLACE, SPOT, Places, key_arguments, places_of
 from schedd.store.settled import Standing, settle
 
 LOCK = f"""
@@ -37,7 +38,7 @@ SELECT b.n, r.*, {BY_INDEX} FROM (
       b(scheduled_at, run_id, n) ORDER BY scheduled_at, run_id
 ) b CROSS JOIN LATERAL (
     SELECT r.state, r.token, r.incarnation, r.digest, r.cancelling, r.reason, r.job_id,
-        r.assigned_at, r.parent IS NOT NULL AS child, {PLACE}
+        r.assigned_at, r.parent IS NOT NULL AS child, {PLACE}, {SPOT}
     FROM runs r
     WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
       AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s
@@ -52,9 +53,9 @@ WITH b AS MATERIALIZED (
         %(senders)s::uuid[], %(states)s::text[], %(reasons)s::text[], %(errors)s::text[],
         %(exit_codes)s::int[], %(started)s::timestamptz[], %(finished)s::timestamptz[],
         %(digests)s::bytea[], %(retries)s::timestamptz[], %(free)s::int[],
-        %(lost)s::int[]) WITH ORDINALITY
+        %(lost)s::int[], %(spots)s::tid[]) WITH ORDINALITY
       AS b(scheduled_at, run_id, token, sender, state, reason, error, exit_code, started_at,
-        finished_at, digest, retry_at, free, lost, n)
+        finished_at, digest, retry_at, free, lost, spot, n)
 ), accepted AS (
     UPDATE {runs} r SET state = b.state, reason = b.reason, error = b.error,
         exit_code = b.exit_code,
@@ -63,8 +64,7 @@ WITH b AS MATERIALIZED (
         ready_at = COALESCE(b.retry_at, r.ready_at), attempt = r.attempt - b.free,
         losses = r.losses + b.lost
     FROM b
-    WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
-      AND r.token = b.token AND r.incarnation = b.sender AND r.state = b.running
+    WHERE {found} AND r.token = b.token AND r.incarnation = b.sender AND r.state = b.running
     RETURNING b.n, r.shard, r.job_id, r.run_id, r.state
 ), gone AS (
     DELETE FROM live l USING accepted a
@@ -110,11 +110,13 @@ def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
     """A verdict for each report, in order; accepted ones are written, stale ones audited."""
     keys = key_arguments([report.key for report in reports])
     rows = connection.exec_driver_sql(LOCK, keys).all()
-    table = table_of(keys, {row.place for row in rows})
-    standing = {
-        reports[n - 1].key: Standing(State(state), token, incarnation, _bytes(digest), *others)
-        for n, state, token, incarnation, digest, *others, _, _ in rows
-    }
+    standing = {}
+    found = {}
+    for n, state, token, incarnation, digest, *others, table, spot, _ in rows:
+        key = reports[n - 1].key
+        standing[key] = Standing(State(state), token, incarnation, _bytes(digest), *others)
+        found[key] = table, spot
+    places = places_of(keys, found)
     verdicts: list[Verdict | None] = [None] * len(reports)
     fresh: dict[RunKey, int] = {}
     for index, report in enumerate(reports):
@@ -126,7 +128,7 @@ def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
         elif row is not None and _stored_in(row, report):
             verdicts[index] = Verdict.REPEATED
     if fresh:
-        written = _write(connection, [reports[index] for index in fresh.values()], standing, table)
+        written = _write(connection, [reports[index] for index in fresh.values()], standing, places)
         for index in fresh.values():
             verdicts[index] = Verdict.ACCEPTED if reports[index].key in written else None
     doubtful = [index for index, verdict in enumerate(verdicts) if verdict is None]
@@ -175,11 +177,11 @@ def _write(
     connection: Connection,
     reports: Sequence[Report],
     standing: dict[RunKey, Standing],
-    table: str,
+    places: Places,
 ) -> set[RunKey]:
-    """`table`: where all of them are."""
     final = settle(connection, reports, standing)
-    rows = connection.exec_driver_sql(ACCEPT.format(runs=table), _arguments(final)).all()
+    arguments = _arguments(final) | {"spots": places.column(report.key for report in final)}
+    rows = connection.exec_driver_sql(statement(places.table, places.found), arguments).all()
     jobs = {final[n - 1].key: job for n, job, _ in rows}
     shards = {final[n - 1].key: shard for n, _, shard in rows}
     written = [report for report in final if report.key in jobs]
@@ -211,6 +213,12 @@ def _write(
     if noticed:
         noticing.tell(connection, _happened(connection, noticed, jobs, shards))
     return set(jobs)
+
+
+@lru_cache(maxsize=8)
+def statement(runs: str, found: str) -> str:
+    """ACCEPT of runs that are in this table, and are found so."""
+    return ACCEPT.format(runs=runs, found=found.format(by="b"))
 
 
 def _happened(
