@@ -35,7 +35,7 @@ from schedd.core.lifecycle import State
 from schedd.core.model import Draft, LiveRun, Overlap, Priority, RunKey
 from schedd.core.pools import PoolKey
 from schedd.store import arrays, broadcasting, pooling, turns
-from schedd.store.keys import RUNS, Locked, key_arguments, lock_runs, places_of
+from schedd.store.keys import RUNS, Locked, found_in, key_arguments, lock_runs, table_of
 from schedd.store.overlapping import APART, NEXT
 
 ADMITTED = "COALESCE(((SELECT busy.runs FROM busy) ->> e.job_id::text)::int, 0)"
@@ -225,18 +225,14 @@ def assign(
     tokens = [next_token(draft.shard) for draft in drafts]
     keys = key_arguments([draft.key for draft in drafts])
     locked = lock_runs(connection, keys)
-    places = places_of(keys, {drafts[one.n - 1].key: (one.table, one.spot) for one in locked})
+    table = table_of(keys, {one.table for one in locked})
     beside = _beside(connection, keys, drafts)
     lined_up = any(map(_is_lined_up, drafts))
     apart = not (beside or lined_up) and all(_is_plain(drafts[one.n - 1], one) for one in locked)
-    others = places.table if all(beside.values()) else RUNS
-    arguments = (
-        keys
-        | _arguments(drafts, tokens, beside)
-        | {"spots": places.column(draft.key for draft in drafts)}
-    )
+    others = table if all(beside.values()) else RUNS
     rows = connection.exec_driver_sql(
-        statement(places.table, places.found, None if apart else others, lined_up), arguments
+        statement(table, None if apart else others, lined_up),
+        keys | _arguments(drafts, tokens, beside, locked),
     )
     handed: list[tuple[LiveRun, PoolKey]] = []
     begun: dict[RunKey, tuple[str, ...]] = {}
@@ -264,11 +260,15 @@ def assign(
 
 
 @lru_cache(maxsize=16)
-def statement(runs: str, found: str, others: str | None, lined_up: bool) -> str:
-    """ASSIGN of runs that are in this table, and are found so, beside other runs of their jobs that
-    are in that; None: there are none.
+def statement(table: str, others: str | None, lined_up: bool) -> str:
+    """ASSIGN of runs that are in this table, beside other runs of their jobs that are in that one;
+    None: there are none.
     """
-    named = {"runs": runs, "found_by_b": found.format(by="b"), "found_by_d": found.format(by="d")}
+    named = {
+        "runs": table,
+        "found_by_b": found_in(table, "b"),
+        "found_by_d": found_in(table, "d"),
+    }
     if others is None:
         return HAND_ALL_OUT.format(**named)
     return ASSIGN.format(**named, others=others, next=LINED_UP if lined_up else NOBODY)
@@ -319,9 +319,16 @@ def payloads(connection: Connection, keys: Sequence[RunKey]) -> dict[RunId, byte
 
 
 def _arguments(
-    drafts: Sequence[Draft], tokens: Sequence[Token], beside: Collection[JobId]
+    drafts: Sequence[Draft],
+    tokens: Sequence[Token],
+    beside: Collection[JobId],
+    locked: Sequence[Locked],
 ) -> dict[str, object]:
+    spots: list[str | None] = [None] * len(drafts)
+    for one in locked:
+        spots[one.n - 1] = one.spot
     return {
+        "spots": arrays.spots(spots),
         "counted": arrays.flags(map(_is_counted, drafts)),
         "crowded": arrays.flags(draft.job_id in beside for draft in drafts),
         "jobs": arrays.ids(draft.job_id for draft in drafts),

@@ -12,8 +12,7 @@ statistics of the day say (they say "none": most runs have ended, and the newest
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -78,24 +77,6 @@ def _day(instant: datetime) -> datetime:
     return instant.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Where the rows of a batch are that this transaction has locked."""
-
-    table: str
-    """That all of them are in."""
-    spots: Mapping[RunKey, str]
-
-    @property
-    def found(self) -> str:
-        """How a statement for `table` finds the rows `r` of `{by}`: a condition."""
-        return BY_KEY if self.table == RUNS else BY_SPOT
-
-    def column(self, keys: Iterable[RunKey]) -> str:
-        """The spots of these rows, as a `tid[]`; none of what isn't there."""
-        return arrays.spots(self.spots.get(key) for key in keys)
-
-
 class Locked(NamedTuple):
     """Of a run whose row is locked: what doesn't change any more."""
 
@@ -114,8 +95,12 @@ def lock_runs(connection: Connection, keys: dict[str, object]) -> list[Locked]:
     return [Locked(*row[1:]) for row in connection.exec_driver_sql(LOCK_RUNS, keys)]
 
 
-def places_of(keys: dict[str, object], rows: Mapping[RunKey, tuple[str, str]]) -> Places:
-    """By the tables and spots of what was locked; what has no day of its own isn't named."""
-    tables = {table for table, _ in rows.values()}
-    one = keys["day"] is not None and len(tables) == 1 and DEFAULT not in tables
-    return Places(tables.pop() if one else RUNS, {key: spot for key, (_, spot) in rows.items()})
+def table_of(keys: dict[str, object], places: set[str]) -> str:
+    """Where the batch is, by the places of its rows; what has no day of its own isn't named."""
+    one = keys["day"] is not None and len(places) == 1 and DEFAULT not in places
+    return next(iter(places)) if one else RUNS
+
+
+def found_in(table: str, by: str) -> str:
+    """How a statement for this table finds the rows `r` of `by`: a condition."""
+    return (BY_KEY if table == RUNS else BY_SPOT).format(by=by)

@@ -29,7 +29,7 @@ from schedd.store import arrays, noticing
 from schedd.store import standing as standing_of_jobs
 from schedd.store.audit import write_once
 from schedd.store.fence import BY_INDEX
-from schedd.store.keys import PLACE, SPOT, Places, key_arguments, places_of
+from schedd.store.keys import PLACE, SPOT, found_in, key_arguments, table_of
 from schedd.store.settled import Standing, settle
 
 LOCK = f"""
@@ -38,7 +38,7 @@ SELECT b.n, r.*, {BY_INDEX} FROM (
       b(scheduled_at, run_id, n) ORDER BY scheduled_at, run_id
 ) b CROSS JOIN LATERAL (
     SELECT r.state, r.token, r.incarnation, r.digest, r.cancelling, r.reason, r.job_id,
-        r.assigned_at, r.parent IS NOT NULL AS child, {PLACE}, {SPOT}
+        r.assigned_at, r.parent IS NOT NULL AS child, {SPOT}, {PLACE}
     FROM runs r
     WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
       AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s
@@ -110,13 +110,11 @@ def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
     """A verdict for each report, in order; accepted ones are written, stale ones audited."""
     keys = key_arguments([report.key for report in reports])
     rows = connection.exec_driver_sql(LOCK, keys).all()
-    standing = {}
-    found = {}
-    for n, state, token, incarnation, digest, *others, table, spot, _ in rows:
-        key = reports[n - 1].key
-        standing[key] = Standing(State(state), token, incarnation, _bytes(digest), *others)
-        found[key] = table, spot
-    places = places_of(keys, found)
+    table = table_of(keys, {row.place for row in rows})
+    standing = {
+        reports[n - 1].key: Standing(State(state), token, incarnation, _bytes(digest), *others)
+        for n, state, token, incarnation, digest, *others, _, _ in rows
+    }
     verdicts: list[Verdict | None] = [None] * len(reports)
     fresh: dict[RunKey, int] = {}
     for index, report in enumerate(reports):
@@ -128,7 +126,7 @@ def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
         elif row is not None and _stored_in(row, report):
             verdicts[index] = Verdict.REPEATED
     if fresh:
-        written = _write(connection, [reports[index] for index in fresh.values()], standing, places)
+        written = _write(connection, [reports[index] for index in fresh.values()], standing, table)
         for index in fresh.values():
             verdicts[index] = Verdict.ACCEPTED if reports[index].key in written else None
     doubtful = [index for index, verdict in enumerate(verdicts) if verdict is None]
@@ -177,11 +175,12 @@ def _write(
     connection: Connection,
     reports: Sequence[Report],
     standing: dict[RunKey, Standing],
-    places: Places,
+    table: str,
 ) -> set[RunKey]:
+    """`table`: where all of them are."""
     final = settle(connection, reports, standing)
-    arguments = _arguments(final) | {"spots": places.column(report.key for report in final)}
-    rows = connection.exec_driver_sql(statement(places.table, places.found), arguments).all()
+    spots = arrays.spots(standing[report.key].spot for report in final)
+    rows = connection.exec_driver_sql(statement(table), _arguments(final) | {"spots": spots}).all()
     jobs = {final[n - 1].key: job for n, job, _ in rows}
     shards = {final[n - 1].key: shard for n, _, shard in rows}
     written = [report for report in final if report.key in jobs]
@@ -216,9 +215,9 @@ def _write(
 
 
 @lru_cache(maxsize=8)
-def statement(runs: str, found: str) -> str:
-    """ACCEPT of runs that are in this table, and are found so."""
-    return ACCEPT.format(runs=runs, found=found.format(by="b"))
+def statement(table: str) -> str:
+    """ACCEPT of runs that are in this table."""
+    return ACCEPT.format(runs=table, found=found_in(table, "b"))
 
 
 def _happened(

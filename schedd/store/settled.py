@@ -44,6 +44,8 @@ class Standing:
     assigned_at: datetime | None
     child: bool
     """Of a broadcast: it becomes no dead letter."""
+    spot: str
+    """Where the row is, in its table."""
 
 
 def settle(

@@ -18,7 +18,7 @@ from schedd.store import assigning, results
 from schedd.store.database import Database
 from schedd.store.dispatch import GIVE_BACK, RESCUE
 from schedd.store.fence import LOCK_SHARDS
-from schedd.store.keys import BY_KEY, RUNS
+from schedd.store.keys import RUNS
 from schedd.store.results import STORED
 from support.store import START, World, draft, incarnation, manual_run, ok, report
 
@@ -67,8 +67,8 @@ async def test_whoever_holds_locks_reads_little_however_much_the_runs_hold(world
     assert len(await me.store.owner.rescue(me.claim(0), losses)) == 3
     assert await me.store.results.accept(failed) == [Verdict.REPEATED] * 3
 
-    assign = {assigning.statement(RUNS, BY_KEY, others, lined_up=False) for others in (None, RUNS)}
-    accept = results.statement(RUNS, BY_KEY)
+    assign = {assigning.statement(RUNS, others, lined_up=False) for others in (None, RUNS)}
+    accept = results.statement(RUNS)
     assert {LOCK_SHARDS, *assign, GIVE_BACK, RESCUE, accept, STORED} <= set(read)
     assert max(read.values()) < LITTLE * len(runs), max(read, key=lambda each: read[each])
 
