@@ -74,10 +74,17 @@ WITH b AS (
     INSERT INTO live (shard, job_id, run_id, scheduled_at)
     SELECT shard, job_id, run_id, scheduled_at FROM inserted WHERE state = 'PENDING'
     ON CONFLICT DO NOTHING
+), whole AS (
+    SELECT (SELECT count(*) FROM advanced) = %(firings)s
+      AND (SELECT count(*) FROM inserted) = %(made)s AS so
 )
-SELECT job_id, NULL FROM advanced UNION ALL SELECT NULL, run_id FROM inserted
+SELECT true, NULL::uuid, NULL::uuid FROM whole WHERE so
+UNION ALL SELECT false, job_id, NULL FROM advanced WHERE NOT (SELECT so FROM whole)
+UNION ALL SELECT false, NULL, run_id FROM inserted WHERE NOT (SELECT so FROM whole)
 """
-"""A firing's first run stands in its own row: the usual firing has one, and needs no `MORE`."""
+"""A firing's first run stands in its own row: the usual firing has one, and needs no `MORE`. What
+became of each is told if not all of them advanced and all of their runs are new.
+"""
 
 MORE = """
     UNION ALL
@@ -128,8 +135,12 @@ def fire(
     more = any(len(firing.runs) > 1 for firing in firings)
     arguments = _arguments(tenure, firings, horizon, switched)
     rows = connection.exec_driver_sql(FIRE_MORE if more else FIRE_ONE_EACH, arguments).all()
-    advanced = {row[0] for row in rows}
-    inserted = {row[1] for row in rows}
+    if rows and rows[0][0]:
+        advanced = {firing.job_id for firing in firings}
+        inserted = {run.key.run_id for firing in firings for run in firing.runs}
+    else:
+        advanced = {job_id for _, job_id, _ in rows}
+        inserted = {run_id for _, _, run_id in rows}
     live = [
         LiveRun(
             new.key,
@@ -185,6 +196,8 @@ def _arguments(
     rest = _columns([run for _, run in more])
     return _columns(first) | {
         "tenure": tenure,
+        "firings": len(firings),
+        "made": sum(len(each.runs) for each in firings),
         "horizon": horizon,
         "switched": switched,
         "jobs": arrays.ids(each.job_id for each in firings),

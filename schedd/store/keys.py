@@ -35,7 +35,7 @@ table, or detaches it, before this transaction ends. (A table of the day's name 
 one.)
 """
 
-SPOT: Final = "r.ctid AS spot"
+SPOT: Final = "r.ctid::text AS spot"
 """A column: where in its table the row is, until this transaction writes it. A lock that had to
 wait tells of the row as it is afterwards, and so where that is.
 """
