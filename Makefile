@@ -76,7 +76,7 @@ golden-diff: $(VENV)/contrib ## what the installed libraries would change of 320
 golden-write: $(VENV)/contrib ## take that over; REASON="tzdata 2027a: Morocco gives up summer time"
 	@cd tests && ../$(BIN)/python -m almanac.golden --write --reason "$(REASON)"
 
-bench: $(VENV)/contrib ## what things cost, JSON lines out: NAME=cron, drain, failover, herd, openloop, peers, scale, simulated, soak, spread or submit, ARGS="--runs 9"
+bench: $(VENV)/contrib ## what things cost, JSON lines out: NAME=cron, drain, failover, herd, openloop, peers, scale, simulated, soak, spread, statements or submit, ARGS="--runs 9"
 	@cd tests && ../$(BIN)/python -m bench.$(or $(NAME),cron) $(ARGS)
 
 lint: $(VENV)/contrib ## formatting, lint, strict types, who may import whom
