@@ -35,6 +35,7 @@ WHERE j.name = ANY (%s) AND r.state = 'RUNNING' AND r.due_at = to_timestamp(%s)
 def test_what_is_armed_starts_on_time_though_its_owner_was_killed_a_moment_before(
     rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
+    """P4.7: by their worker's own timer."""
     ticking = start_ticking(rough, client, tmp_path, overlap="allow")
     leader = wait_until(rough.leader, PATIENCE, "a leader")
     owner = min(set(ticking.owners.values()) - {leader})

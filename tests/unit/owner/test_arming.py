@@ -143,7 +143,7 @@ async def test_what_is_of_a_shard_that_was_dropped_isnt_armed():
 
 
 async def test_a_run_of_an_instant_that_was_edited_away_is_passed_on_when_it_was_due():
-    """PROTOCOL 3: not before, for another edit may bring its instant back."""
+    """P3.18: not before, for another edit may bring its instant back."""
     world = world_with()
     every = EverySchedule(second(10))
     world.definitions.default = replace(SHELL, generation=2, schedule=every)
