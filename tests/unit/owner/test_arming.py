@@ -205,6 +205,6 @@ async def test_whom_another_run_is_in_the_way_of_is_armed_once_that_is_gone():
     await at(world, 0.3)
     assert len(world.rows.drafts) == 1
     world.rows.admitted = {JOB: 0}
-    world.board.forget(run(9).key.run_id, JOB)
+    assert world.board.forget(run(9).key.run_id, JOB) == 1, "the dispatcher is to look"
     assert await at(world, 0.4) == {1}
     assert not world.board._kept
