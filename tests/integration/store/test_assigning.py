@@ -82,6 +82,7 @@ async def soon_due(world: World, me: Member, job: JobRecord | None = None) -> Li
 async def test_a_run_that_isnt_due_yet_is_armed_and_has_its_five_seconds_from_then(
     world: World,
 ) -> None:
+    """P4.7."""
     me = await world.member(horizon=timedelta(seconds=30))
     run = await soon_due(world, me)
     [assigned] = (await me.assign(draft(run))).assigned
@@ -127,7 +128,7 @@ async def test_nothing_is_armed_while_a_run_of_its_job_waits_that_is_due_before_
 async def test_what_was_armed_and_given_back_is_in_nobodys_way_and_is_judged_anew(
     world: World,
 ) -> None:
-    """P3.6: else a trigger in a pause would be skipped for what waits for its end."""
+    """P4.7: else a trigger in a pause would be skipped for what waits for its end."""
     me = await world.member(horizon=timedelta(seconds=30))
     job = await world.job()
     run = await soon_due(world, me, job)
@@ -156,6 +157,7 @@ async def test_what_was_armed_and_given_back_is_in_nobodys_way_and_is_judged_ane
 
 
 async def test_what_is_lost_while_it_is_armed_waits_until_it_is_due(world: World) -> None:
+    """P4.7: as a run that is lost goes again at once, and a retry has no instant to wait for."""
     me = await world.member(horizon=timedelta(seconds=30))
     run = await soon_due(world, me)
     [armed] = await me.assigned(draft(run))

@@ -124,7 +124,7 @@ def test_an_instant_that_was_taken_out_before_it_was_due_is_edited_away(
 
 @pytest.mark.parametrize("state", [State.RETRYING, State.RUNNING])
 def test_what_may_have_begun_runs_on_though_its_instant_was_taken_out(state: State) -> None:
-    """It ends by no other way than its attempts': a run that was skipped never began."""
+    """P3.18: a run that was skipped never began, and what retries may not end so."""
     lost = of_instant(NOW + second(3), state=state, token=Token(7))
     assert not edited_away(lost, PLAIN, EVERY, NOW + second(2))
 
