@@ -336,10 +336,10 @@ async def test_what_takes_too_long_for_the_database_is_tried_again_by_fewer(
     world = World()
     world.attach(worker(), grant=2_000)
     world.board.put_runs([of(n, n) for n in range(1, 2_001)], NOW)
-    for _ in range(4):
-        await world.dispatch.step()
     now = 1_000.0
     monkeypatch.setattr("schedd.owner.dispatch.boottime", lambda: now)
+    for _ in range(4):
+        await world.dispatch.step()
 
     def slow() -> None:
         nonlocal now
