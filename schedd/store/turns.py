@@ -1,5 +1,5 @@
-"""Turns of schedules with `max_runs`: a run that was skipped before it was ever handed out gives
-its turn back, and a schedule that had ended by it goes on.
+"""Turns of schedules with `max_runs`: a run that was skipped before it ever began gives its turn
+back, and a schedule that had ended by it goes on. It may have been armed, and asked back.
 
     fire: fired + 1 for each run that is made ─→ max_runs reached: due_at is NULL, nominal stays
     skipped (overlap, a full buffer, a pause): fired − 1, due_at = nominal where it was NULL
@@ -28,7 +28,8 @@ FROM (
         SELECT * FROM runs r WHERE r.scheduled_at = k.scheduled_at AND r.run_id = k.run_id
           AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s OFFSET 0
     ) r
-    WHERE r.trigger = 'SCHEDULE' AND r.token = 0 AND r.parent IS NULL GROUP BY r.job_id
+    WHERE r.trigger = 'SCHEDULE' AND r.parent IS NULL
+      AND (r.token = 0 OR r.state IN ('SKIPPED', 'MISSED')) GROUP BY r.job_id
 ) b
 WHERE t.job_id = b.job_id AND t.fired > 0
 """

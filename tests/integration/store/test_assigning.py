@@ -14,7 +14,7 @@ from schedd.core.deadlines import Ending
 from schedd.core.early import armed_until
 from schedd.core.ids import IncarnationId, ShardId, Token
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import LiveRun, Overlap, Priority, Trigger
+from schedd.core.model import LiveRun, Loss, Overlap, Priority, Trigger
 from schedd.core.records import JobRecord, RunRecord, TimerEdit, Unstarted
 from support.store import (
     INCARNATION,
@@ -24,6 +24,7 @@ from support.store import (
     World,
     draft,
     firing,
+    incarnation,
     manual_run,
     new_run,
     ok,
@@ -144,6 +145,39 @@ async def test_a_run_of_an_instant_that_was_edited_away_ends_as_skipped_and_give
     assert (row["state"], row["reason"], row["fired_by"]) == ("SKIPPED", "EDITED", me.tenure)
     assert await world.sql("SELECT fired FROM timers") == [(0,)]
     assert not await world.is_live(run.key.run_id)
+
+
+async def test_a_run_whose_worker_is_lost_while_it_is_armed_waits_for_its_instant(
+    world: World,
+) -> None:
+    """S7: it never began, so it is as any that was given back; whom `ok` asks is still told of it."""
+    me = await world.member(horizon=timedelta(seconds=30))
+    worker = await me.store.workers.register(incarnation())
+    run = await soon_due(world, me)
+    [armed] = await me.assigned(draft(run, incarnation=worker.id))
+    lost = Loss(run.key, run.shard, armed.token, worker.id, State.RETRYING, Reason.WORKER_LOST)
+    assert await me.store.owner.rescue(me.claim(0), [lost]) == [run.key]
+    [back] = await me.store.owner.live_runs([run.shard], [State.PENDING])
+    assert (back.ready_at, back.attempt, back.losses) == (run.due_at, 0, 0)
+    assert (await world.run_row(run.key.run_id))["reason"] is None
+    assert await world.is_live(run.key.run_id)
+    asked = await me.store.users.unstarted_attempts(run.job_id, run.due_at)
+    assert [one.token for one in asked] == [armed.token]
+
+
+async def test_what_was_armed_and_asked_back_gives_its_turn_back_if_it_doesnt_run(
+    world: World,
+) -> None:
+    me = await world.member()
+    job = await world.job()
+    step = firing(job, runs=(new_run(job, START),), counted=1, next_due_at=None)
+    [run] = (await me.fire(step)).runs
+    [armed] = await me.assigned(draft(run))
+    given = Unstarted(run.key, run.shard, armed.token)
+    assert len(await me.store.owner.give_back(me.claim(0), [given])) == 1
+    ended = over(run, state=State.SKIPPED, reason=Reason.EDITED, counted=True)
+    assert await me.store.owner.end_waiting(me.claim(0), [ended]) == [run.key]
+    assert await world.sql("SELECT fired FROM timers") == [(0,)]
 
 
 async def test_tokens_are_drawn_after_the_shard_rows_are_locked(world: World) -> None:
