@@ -76,6 +76,8 @@ def test_what_waits_for_its_instant_alone_may_go_early(changes: dict[str, Any], 
     [
         ({}, True),
         ({"overlap": Overlap.ALLOW}, True),
+        ({"pause_after_failures": 3}, True),
+        ({"overlap": Overlap.ALLOW, "pause_after_failures": 3}, False),
         ({"overlap": Overlap.BUFFER_ONE}, False),
         ({"overlap": Overlap.BUFFER_ALL}, False),
         ({"overlap": Overlap.CANCEL_OTHER}, False),
@@ -120,6 +122,14 @@ def test_an_instant_that_was_taken_out_before_it_was_due_is_edited_away(
 ) -> None:
     one = of_instant(NOW + second(at), generation=generation)
     assert edited_away(one, PLAIN, EVERY, NOW + second(edited)) is away
+
+
+@pytest.mark.parametrize("state", [State.RETRYING, State.RUNNING])
+def test_what_has_begun_is_never_edited_away(state: State) -> None:
+    """It began when the edit was too late for it, and is tried again as any: nothing else ends it."""
+    one = of_instant(NOW + second(3), token=Token(1), state=state)
+    assert not edited_away(one, PLAIN, EVERY, NOW)
+    assert edited_away(replace(one, state=State.PENDING), PLAIN, EVERY, NOW), "it was asked back"
 
 
 def test_what_a_person_made_is_never_edited_away() -> None:
