@@ -257,10 +257,13 @@ class Board:
         self._judged = dict.fromkeys(jobs, 0)
 
     def judged(self) -> int:
-        """They are where they belong: as many as went meanwhile may be tried again; gives how
-        many of them were held.
+        """They are where they belong: as many as went meanwhile may be tried again, or armed; gives
+        how many of them were held.
         """
         gone, self._judged = self._judged, {}
+        for job, count in gone.items():
+            if count:
+                self._unkeep(job)
         return sum(self.release(job, count) for job, count in gone.items())
 
     @property
@@ -282,9 +285,7 @@ class Board:
         """A run of this job is no more. One that was held may take its place, at once or when
         others of its job have been judged: gives how many became ready. So may one be armed.
         """
-        for run_id in self._kept.pop(job, ()):
-            if (found := self.waiting.get(run_id)) is not None:
-                self._may_be_armed(found[1])
+        self._unkeep(job)
         if job in self._judged:
             self._judged[job] += 1
             return 0
@@ -338,6 +339,11 @@ class Board:
     def _may_be_armed(self, run: LiveRun) -> None:
         if (need := self._early_need_of(run)) is not None:
             self.early.add(run, need)
+
+    def _unkeep(self, job: JobId) -> None:
+        for run_id in self._kept.pop(job, ()):
+            if (found := self.waiting.get(run_id)) is not None:
+                self._may_be_armed(found[1])
 
     def _waits_no_more(self, run_id: RunId, job: JobId) -> LiveRun | None:
         self.early.discard(run_id)
