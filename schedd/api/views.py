@@ -82,7 +82,7 @@ def next_run(record: JobRecord, job: job_pb2.Job) -> datetime | None:
     if not plain and record.nominal is not None and schedule.excludes(record.nominal):
         following = schedule.next_after(record.nominal)
         due = None if following is None else following.due
-    if record.early is None or not schedule.whole.contains(record.early):
+    if record.early is None or not schedule.runs_at(record.early):
         return due
     made = schedule.due(record.early)
     return made if due is None else min(due, made)

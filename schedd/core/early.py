@@ -70,7 +70,7 @@ def armable(run: LiveRun, definition: Definition, schedule: CompiledSchedule) ->
         return False  # one beside it may be the failure that pauses the job
     if definition.placement is Placement.BROADCAST or definition.delivery is AT_MOST_ONCE:
         return False
-    return run.generation == definition.generation or schedule.whole.contains(run.key.scheduled_at)
+    return run.generation == definition.generation or schedule.runs_at(run.key.scheduled_at)
 
 
 def armed_until(run: LiveRun) -> datetime | None:
@@ -83,15 +83,15 @@ def armed_until(run: LiveRun) -> datetime | None:
 def edited_away(
     run: LiveRun, definition: Definition, schedule: CompiledSchedule, edited_at: datetime
 ) -> bool:
-    """Whether a run that was made early is of an instant that an edit has taken out before it was
-    due. One that was due before runs, however long it waits, and one that has begun goes on.
+    """Whether a run that was made early is of an instant that an edit has taken out, or excluded,
+    before it was due. One that was due before runs, however long it waits, and one that has begun goes on.
     """
     waits = run.state is State.PENDING
     if not waits or run.generation >= definition.generation or edited_at > run.due_at:
         return False
     nominal = run.key.scheduled_at
     of_schedule = run.key.run_id == scheduled_run_id(run.job_id, nominal)
-    return of_schedule and run.parent is None and not schedule.whole.contains(nominal)
+    return of_schedule and run.parent is None and not schedule.runs_at(nominal)
 
 
 def early_rank(run: LiveRun) -> float:
