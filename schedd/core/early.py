@@ -84,7 +84,7 @@ def edited_away(
     run: LiveRun, definition: Definition, schedule: CompiledSchedule, edited_at: datetime
 ) -> bool:
     """Whether a run that was made early is of an instant that an edit has taken out, or excluded,
-    before it was due. One that was due before runs, however long it waits, and one that has begun goes on.
+    before it was due. One that was due before runs, however long it waits; what has begun goes on.
     """
     waits = run.state is State.PENDING
     if not waits or run.generation >= definition.generation or edited_at > run.due_at:
