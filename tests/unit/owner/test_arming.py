@@ -171,7 +171,7 @@ async def test_hundreds_that_are_due_soon_are_armed_in_batches():
 
 
 async def test_fewer_are_armed_at_once_where_a_batch_takes_long(monkeypatch: pytest.MonkeyPatch):
-    """Else what the database can't do in time would be tried anew for ever, before all that is ready."""
+    """Else what the database can't do in time would be tried anew for ever."""
     seconds = iter(range(10_000))
     monkeypatch.setattr(dispatch, "boottime", lambda: float(next(seconds)))
     world = world_with(grant=10_000)
