@@ -72,7 +72,7 @@ def next_run(record: JobRecord, job: job_pb2.Job) -> datetime | None:
     taken its instant out since.
     """
     plain = record.due_at is None or record.nominal is None or not job.HasField("exclude")
-    if plain and record.early is None:
+    if plain and not record.early:
         return record.due_at
     try:
         schedule = definitions.compiled(definitions.stored_definition(record.definition, job))
@@ -82,10 +82,8 @@ def next_run(record: JobRecord, job: job_pb2.Job) -> datetime | None:
     if not plain and record.nominal is not None and schedule.excludes(record.nominal):
         following = schedule.next_after(record.nominal)
         due = None if following is None else following.due
-    if record.early is None or not schedule.runs_at(record.early):
-        return due
-    made = schedule.due(record.early)
-    return made if due is None else min(due, made)
+    made = next((schedule.due(at) for at in record.early if schedule.runs_at(at)), None)
+    return min((at for at in (due, made) if at is not None), default=None)
 
 
 def run_message(record: RunRecord, progress: run_pb2.RunProgress | None = None) -> run_pb2.Run:

@@ -139,7 +139,7 @@ async def test_a_job_runs_next_when_its_early_run_is_due(world: World) -> None:
     run = await soon_due(world, me)
     record = await me.store.users.get_job("default", str(run.job_id))
     assert record is not None
-    assert (record.early, record.due_at) == (run.due_at, run.due_at + MINUTE)
+    assert (record.early, record.due_at) == ((run.due_at,), run.due_at + MINUTE)
 
 
 async def test_a_run_of_an_instant_that_was_edited_away_ends_as_skipped_and_gives_its_turn_back(

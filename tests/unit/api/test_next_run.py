@@ -23,7 +23,7 @@ def next_run(timer: float | None, early: float | None) -> datetime | None:
     spec.shell.argv.append("true")
     stands = job_record(due=None if timer is None else second(timer))
     definition = replace(stands.definition, spec=spec.SerializeToString())
-    made = None if early is None else second(early)
+    made = () if early is None else (second(early), second(early + 5))
     return views.next_run(replace(stands, definition=definition, early=made), spec)
 
 
