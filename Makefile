@@ -26,7 +26,7 @@ PIP   := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 CHOSEN = $(if $(ROW),--row '$(ROW)')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test model acceptance-full faults faults-all faults-long mutants cron-long golden-diff golden-write bench lint gen clean
+.PHONY: help demo test smoke model acceptance-full faults faults-all faults-long mutants cron-long golden-diff golden-write bench lint gen clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
@@ -36,6 +36,9 @@ demo: $(VENV)/dev ## a cluster of real processes running real jobs; SECONDS=40 e
 
 test: $(VENV)/contrib ## the whole suite on real etcd, PostgreSQL and processes; TESTS=tests/unit narrows, JOBS=0 runs all in one process
 	$(BIN)/pytest $(TESTS) --numprocesses $(JOBS) --max-worker-restart 0 $(ARGS)
+
+smoke: $(VENV)/contrib ## each benchmark at its smallest, for whether it works: under 3 minutes
+	$(BIN)/pytest tests/smoke --numprocesses 2 --max-worker-restart 0 $(ARGS)
 
 model: $(VENV)/contrib ## the protocol's adversarial model: all rules, then all but each; SEEDS=500 WITHOUT=shard-row-fence, or SEED=42 told
 	@cd tests && ../$(BIN)/python -m faults.model $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) $(if $(SEED),--seed $(SEED)) $(foreach rule,$(WITHOUT),--without $(rule))
@@ -73,7 +76,7 @@ golden-diff: $(VENV)/contrib ## what the installed libraries would change of 320
 golden-write: $(VENV)/contrib ## take that over; REASON="tzdata 2027a: Morocco gives up summer time"
 	@cd tests && ../$(BIN)/python -m almanac.golden --write --reason "$(REASON)"
 
-bench: $(VENV)/contrib ## what things cost, JSON lines out: NAME=cron, drain, failover, herd, openloop, peers, scale, simulated, spread or submit, ARGS="--runs 9"
+bench: $(VENV)/contrib ## what things cost, JSON lines out: NAME=cron, drain, failover, herd, openloop, peers, scale, simulated, soak, spread, statements or submit, ARGS="--runs 9"
 	@cd tests && ../$(BIN)/python -m bench.$(or $(NAME),cron) $(ARGS)
 
 lint: $(VENV)/contrib ## formatting, lint, strict types, who may import whom

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the pages say that the code says too: made from the code, and compared with it by a test.
+"""What the pages say that code and kept figures say too: made from them, and compared by a test.
 
 .venv/bin/python docs/generate.py     writes it anew, between the pages' markers
 """
@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE / "images"))
+sys.path[:0] = [str(HERE / "images"), str(HERE.parent / "tests")]
 
-import lifecycle  # noqa: E402 - beside this file, not in a package
+import benchmarks  # noqa: E402 - beside this file, not in a package
+import lifecycle  # noqa: E402 - the same
 
 from schedctl import unbuilt as commands  # noqa: E402
 from schedd.api import unbuilt  # noqa: E402
@@ -22,6 +23,7 @@ def made() -> dict[Path, str]:
     """Every file that has something made in it, as it should be."""
     return {
         HERE / "images" / "lifecycle.svg": lifecycle.picture(),
+        **benchmarks.made(),
         HERE / "architecture.md": _page("architecture.md", "lifecycle", lifecycle.listing()),
         HERE / "semantics.md": _page("semantics.md", "unbuilt", _unbuilt()),
     }

@@ -266,6 +266,7 @@ class Link:
         """
         while True:
             await self._outbox.wait()
+            await asyncio.sleep(0)  # a result and the slot that it frees go together
             frame = self._outbox.take()
             if self._outbox.heartbeat_due:
                 self._outbox.heartbeat_due = False

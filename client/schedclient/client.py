@@ -34,6 +34,9 @@ from schedproto.v1 import run_service_pb2 as wire
 class Client:
     """A cluster's calls. Use it as an async context manager, in one event loop.
 
+    Ask for as many calls at once as you like: 128 are made at a time, and the others wait for their
+    turn, which counts to the time that they have.
+
     Args:
         endpoints: `host:port` of members, in a comma list or a sequence; some may be dead.
         tls: the files of mutual TLS; None talks in the clear.

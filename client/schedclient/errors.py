@@ -40,6 +40,10 @@ from schedkit.errors import ScheddError
 from schedkit.jsonform import FormErrors
 
 DETAILS: Final = "grpc-status-details-bin"
+REFUSED: Final = "REFUSED_STREAM"
+"""Why a call ended that nobody began on: it may be made again, whatever it does."""
+_REFUSED_STREAM: Final = "RST_STREAM with error code 7"
+"""How gRPC's core tells it (RFC 9113, 8.7): in words alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +225,13 @@ def from_rpc(error: grpc.aio.AioRpcError, endpoint: str) -> ApiError:
             "the request is larger than a message may be (4 MiB)",
             reason="TOO_LARGE",
             remedy="put what is large somewhere that the job can read, and give its address",
+            endpoint=endpoint,
+        )
+    if status == "UNAVAILABLE" and _REFUSED_STREAM in (error.details() or ""):
+        return ClusterUnavailable(
+            "the member takes no more calls on this connection at present; it has begun on none",
+            reason=REFUSED,
+            remedy="call again, or make fewer calls at a time",
             endpoint=endpoint,
         )
     info, bad = _details(error.trailing_metadata())

@@ -1,14 +1,18 @@
 """Calls over any of several members: the dead are passed by, what is safe is tried again.
 
-    call ──▶ an endpoint that is connected ──▶ answer
-                │ none is yet: try the next    │ UNAVAILABLE, or out of patience: back off, go on
-                ╰──────────── until the deadline of the call ──────────╯
+    call ──▶ an endpoint that is connected ──▶ a place ──▶ answer
+                │ none is yet: try the next               │ UNAVAILABLE, or out of patience:
+                │                                         │ back off, go on
+                ╰──────────── until the deadline of the call ─────────╯
 
 Invariants
 - Each call has a deadline; no wait or try goes past it. Streams have one only if asked for.
-- A call that may not be made twice (`Again.UNSENT`) is sent once at most: trying another
-  endpoint is allowed only before a connection stands.
+- A call that may not be made twice (`Again.UNSENT`) is begun on once at most: trying again is
+  allowed only before a connection stands, or where the stream was refused (`errors.REFUSED`).
 - The endpoint that answered last is asked first again.
+- At most AT_ONCE calls are under way, however many are asked for: the others wait here in the order
+  in which they came, and what a try may take counts from when it is sent.
+- Streams, which last, have a connection beside that of the calls: they keep no call waiting.
 """
 
 from __future__ import annotations
@@ -24,10 +28,10 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from schedclient.errors import ApiError, ClusterUnavailable, DeadlineExceeded, from_rpc
+from schedclient.errors import REFUSED, ApiError, ClusterUnavailable, DeadlineExceeded, from_rpc
 from schedclient.methods import Again, Method
 from schedkit.backoff import Backoff
-from schedkit.channel import TLS, check_plaintext, connect, split_address
+from schedkit.channel import MAX_STREAMS, TLS, check_plaintext, connect, split_address
 from schedkit.errors import Misconfigured
 
 Req = TypeVar("Req", bound=Message)
@@ -39,6 +43,13 @@ ENOUGH: Final = 1.0
 """Seconds in which another member may find out more than the one that was asked."""
 CONNECTING: Final = 1.5
 """Seconds that connecting to one endpoint may take before the next is tried."""
+AT_ONCE: Final = MAX_STREAMS // 2
+"""Calls under way of one client. Half of what a connection bears: members of before also count
+those that have just ended, and other clients of this process share the connection.
+"""
+CALLS: Final = ""
+STREAMS: Final = "streams"
+"""What a connection is used for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +89,11 @@ class Transport:
         self.settings = settings
         self._order = list(settings.endpoints)
         random.shuffle(self._order)  # many clients with one list spread over its members
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._channels: dict[tuple[str, str], grpc.aio.Channel] = {}
         self._callables: dict[tuple[str, str], Any] = {}
         token = settings.token
         self._met = False
+        self._places = asyncio.Semaphore(AT_ONCE)
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
 
     async def close(self) -> None:
@@ -100,12 +112,16 @@ class Transport:
         """
         deadline = _Deadline(self.settings.timeout if timeout is None else timeout)
         backoff = Backoff(0.05, 1.0)
+        failure: ApiError | None = None
         while True:
-            endpoint = await self._connected(deadline)
-            answer: grpc.aio.UnaryUnaryCall[Req, Res] = self._callable(endpoint, method)(
-                request, timeout=self._try_for(method, deadline), metadata=self._metadata
-            )
+            await self._connected(deadline)
+            if not await self._placed(deadline):
+                raise _told(failure or _never_sent(), method)
             try:
+                endpoint = await self._connected(deadline)  # the one of before may be gone by now
+                answer: grpc.aio.UnaryUnaryCall[Req, Res] = self._callable(endpoint, method)(
+                    request, timeout=self._try_for(method, deadline), metadata=self._metadata
+                )
                 return await answer
             except grpc.aio.AioRpcError as error:
                 failure = from_rpc(error, endpoint)
@@ -113,6 +129,8 @@ class Transport:
                 wait = backoff.next()
                 if not self._worth_another(failure, method, deadline.left() - wait):
                     raise _told(failure, method) from error
+            finally:
+                self._places.release()
             await asyncio.sleep(wait)
 
     async def stream(
@@ -124,7 +142,7 @@ class Transport:
             ApiError: see `schedclient.errors`; `ClusterUnavailable` when the stream broke.
         """
         settling = self.settings.timeout if timeout is None else min(timeout, self.settings.timeout)
-        endpoint = await self._connected(_Deadline(settling))
+        endpoint = await self._connected(_Deadline(settling), STREAMS)
         pieces: grpc.aio.UnaryStreamCall[Req, Res] = self._callable(endpoint, method, stream=True)(
             request, timeout=timeout, metadata=self._metadata
         )
@@ -140,8 +158,8 @@ class Transport:
 
     # -- Endpoints --
 
-    async def _connected(self, deadline: _Deadline) -> str:
-        """An endpoint with a connection: the first in order that gets one in time."""
+    async def _connected(self, deadline: _Deadline, use: str = CALLS) -> str:
+        """An endpoint with a connection of this use: the first in order that gets one in time."""
         backoff = Backoff(0.05, 1.0)
         tried = False  # whether one has refused, or had all the time that connecting may take
         if not self._met and self.settings.patience is not None:
@@ -149,7 +167,7 @@ class Transport:
         while True:
             for endpoint in tuple(self._order):
                 within = min(CONNECTING, deadline.left())
-                ready = await self._connects(endpoint, within)
+                ready = await self._connects(endpoint, use, within)
                 if ready:
                     self._met = True
                     return endpoint
@@ -171,9 +189,9 @@ class Transport:
                 )
             await asyncio.sleep(wait)
 
-    async def _connects(self, endpoint: str, within: float) -> bool | None:
+    async def _connects(self, endpoint: str, use: str, within: float) -> bool | None:
         """Whether a connection stands; None: it neither did nor was refused `within` seconds."""
-        channel = self._channel(endpoint)
+        channel = self._channel(endpoint, use)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(within, 0.0)):
                 state = channel.get_state(try_to_connect=True)
@@ -185,7 +203,17 @@ class Transport:
                 return True
         return None
 
+    async def _placed(self, deadline: _Deadline) -> bool:
+        """Whether it is this call's turn within its time; then the caller releases the place."""
+        try:
+            async with asyncio.timeout(deadline.left()):
+                return await self._places.acquire()
+        except TimeoutError:
+            return False
+
     def _worth_another(self, failure: ApiError, method: Method[Any, Any], left: float) -> bool:
+        if failure.reason == REFUSED:
+            return left > 0
         if method.again is Again.UNSENT or left <= 0:
             return False
         if failure.reason == SILENT and (len(self._order) == 1 or left < ENOUGH):
@@ -210,16 +238,17 @@ class Transport:
 
     # -- Channels --
 
-    def _channel(self, endpoint: str) -> grpc.aio.Channel:
-        channel = self._channels.get(endpoint)
+    def _channel(self, endpoint: str, use: str) -> grpc.aio.Channel:
+        channel = self._channels.get((endpoint, use))
         if channel is None:
-            channel = self._channels[endpoint] = connect(endpoint, tls=self.settings.tls)
+            channel = connect(endpoint, tls=self.settings.tls, use=use)
+            self._channels[endpoint, use] = channel
         return channel
 
     def _callable(self, endpoint: str, method: Method[Req, Res], *, stream: bool = False) -> Any:
         key = (endpoint, method.path)
         if key not in self._callables:
-            channel = self._channel(endpoint)
+            channel = self._channel(endpoint, STREAMS if stream else CALLS)
             make = channel.unary_stream if stream else channel.unary_unary
             self._callables[key] = cast("Any", make)(
                 method.path,
@@ -239,6 +268,14 @@ class _Deadline:
     def left(self) -> float:
         """Seconds that are left, never less than zero."""
         return max(0.0, self._at - self._loop.time())
+
+
+def _never_sent() -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"the time was over before it was this call's turn: {AT_ONCE} are made at a time",
+        reason="NO_TIME",
+        remedy="give it more time, or make fewer at a time; nothing was sent",
+    )
 
 
 def _told(failure: ApiError, method: Method[Any, Any]) -> ApiError:

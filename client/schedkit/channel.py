@@ -30,7 +30,7 @@ MAX_MESSAGE: Final = 4 * 1024 * 1024
 """Bytes of the greatest message, in both directions."""
 
 MAX_STREAMS: Final = 256
-"""Calls under way on one connection; a client of ours has the others wait."""
+"""Calls under way on one connection: a client's others wait until one of these has ended."""
 
 _BOTH: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE),
@@ -56,6 +56,9 @@ SERVER_OPTIONS: Final = (
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ("grpc.max_concurrent_streams", MAX_STREAMS),
+    # Else calls count until they are taken apart, of which their caller knows nothing: one that has
+    # no more than it may is refused streams, each time that a loop is behind with its work.
+    ("grpc.http.overload_protection", 0),
     ("grpc.server_handshake_timeout_ms", 10_000),  # two minutes else, for who says nothing at all
     ("grpc.max_connection_idle_ms", 300_000),  # without a call; a client comes again by itself
     ("grpc.so_reuseport", 0),  # two daemons on one port are an error, not a lottery
@@ -128,16 +131,19 @@ def check_plaintext(address: str, insecure: bool) -> None:
         )
 
 
-def connect(endpoint: str, *, tls: TLS | None) -> grpc.aio.Channel:
+def connect(endpoint: str, *, tls: TLS | None, use: str = "") -> grpc.aio.Channel:
     """A channel to `host:port`. Connects lazily and again by itself; the caller closes it.
 
-    The certificate files are read now: a channel lives with the certificate it began with.
+    Channels of one process to one address share a connection, and with it MAX_STREAMS, unless their
+    `use` differs. The certificate files are read now: a channel lives with the certificate it began
+    with.
     """
+    options = (*CLIENT_OPTIONS, *((("schedd.use", use),) if use else ()))
     if tls is None:
-        return grpc.aio.insecure_channel(endpoint, options=CLIENT_OPTIONS)
+        return grpc.aio.insecure_channel(endpoint, options=options)
     ca, cert, key = tls.read()
     credentials = grpc.ssl_channel_credentials(ca, key, cert)
-    return grpc.aio.secure_channel(endpoint, credentials, options=CLIENT_OPTIONS)
+    return grpc.aio.secure_channel(endpoint, credentials, options=options)
 
 
 def listen(server: grpc.aio.Server, address: str, tls: TLS | None) -> int:

@@ -144,7 +144,7 @@ async def retry_run(
         raise _deleted(found)
     if isinstance(made, Conflict):
         raise _refused(found, made)
-    services.nudges.runs_ready([made.run.shard])
+    services.nudges.runs_made([made.run])
     return views.run_message(made)
 
 

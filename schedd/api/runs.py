@@ -74,7 +74,7 @@ async def submit_run(
             reason="RUN_FORGOTTEN",
             remedy="give another key to submit it again",
         )
-    services.nudges.runs_ready([stored.run.shard])
+    services.nudges.runs_made([stored.run])
     return views.run_message(stored)
 
 

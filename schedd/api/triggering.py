@@ -38,7 +38,7 @@ async def trigger_job(
         raise stored_jobs.taken(inserted, name=request.job, key=request.idempotency_key)
     if inserted is None:
         raise stored_jobs.unknown(request.job)
-    services.nudges.runs_ready([record.shard])
+    services.nudges.runs_made([inserted.run])
     return views.run_message(inserted)
 
 

@@ -33,7 +33,7 @@ from schedd.config import Config
 from schedd.etcd import client as etcd_client
 from schedd.result_objects import StoredObjects
 from schedd.rpc.attach import Terms
-from schedd.rpc.crowds import Crowds, most_of_one
+from schedd.rpc.crowds import Crowds, most_of_all, most_of_one
 from schedd.rpc.server import make_server, served
 from schedd.store.database import Database
 from schedd.store.postgres import PostgresStore
@@ -96,8 +96,10 @@ class Daemon:
             etcd = await stack.enter_async_context(
                 etcd_client.connect(access, deadline=deadline, root=config.etcd.prefix)
             )
-            connections = connections_for(more_descriptors(), listeners=2)
-            grpc_server = make_server(connections)
+            descriptors = more_descriptors()
+            pages = connections_for(descriptors, listeners=2)
+            streams = most_of_all(descriptors, pages)
+            grpc_server = make_server(streams)
             port = listen(grpc_server, config.listen.grpc, config.tls.files())
             http = await stack.enter_async_context(web_server.bound(config.listen.http))
             identity = configured.identity(config, port, http.port)
@@ -111,7 +113,7 @@ class Daemon:
             stack.push_async_callback(grpc_server.stop, GRACE)
             sweeper = Sweeper()
             sweeper.take_over()
-            await _live(daemon, parts, sweeper, http, grpc_server, port, connections)
+            await _live(daemon, parts, sweeper, http, grpc_server, port, pages, streams)
 
 
 async def _live(
@@ -121,7 +123,8 @@ async def _live(
     http: web_server.Bound,
     grpc_server: grpc.aio.Server,
     port: int,
-    connections: int,
+    pages: int,
+    streams: int,
 ) -> None:
     page = web.build(
         parts.services,
@@ -138,7 +141,7 @@ async def _live(
         ("nudges", parts.nudges.run),
         ("relay", parts.relay.run),
         ("grpc", lambda: served(grpc_server)),
-        ("crowds", Crowds(port, most_of_one(connections)).run),
+        ("crowds", Crowds(port, most_of_one(streams)).run),
         ("pulse", parts.telemetry.pulse.run),
         ("garbage", sweeper.loop.run),
         ("reload", lambda: answer_reloads(daemon, serving)),
@@ -146,7 +149,7 @@ async def _live(
     ]
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(guard(run, name), name=name) for name, run in eternal]
-        tasks.append(group.create_task(http.serve(page, connections), name="http"))
+        tasks.append(group.create_task(http.serve(page, pages), name="http"))
         daemon.ready(serving)
         await parts.member.run(daemon.draining)
         for task in tasks:

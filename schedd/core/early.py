@@ -84,10 +84,12 @@ def edited_away(
     run: LiveRun, definition: Definition, schedule: CompiledSchedule, edited_at: datetime
 ) -> bool:
     """Whether a run that was made early is of an instant that an edit has taken out, or excluded,
-    before it was due. One that was due before runs, however long it waits; what has begun goes on.
+    before it was due. One that was due before runs, however long it waits; so does one that may
+    have begun.
     """
-    waits = run.state is State.PENDING
-    if not waits or run.generation >= definition.generation or edited_at > run.due_at:
+    if run.state is not State.PENDING:
+        return False
+    if run.generation >= definition.generation or edited_at > run.due_at:
         return False
     nominal = run.key.scheduled_at
     of_schedule = run.key.run_id == scheduled_run_id(run.job_id, nominal)
@@ -175,6 +177,11 @@ class EarlyRuns:
             else:
                 heapq.heapreplace(heads, (following, at))
         return taken
+
+    @property
+    def needs(self) -> list[Need]:
+        """Those of what waits here."""
+        return [*self._lines]
 
     def heads(self, fits: Callable[[Need], bool]) -> list[Head]:
         """What waits here and fits, one head a width: behind all that is ready."""

@@ -1,6 +1,7 @@
 """Overlap: what happens to a run while another one of its job hasn't ended.
 
-    admitted   it has had a token and hasn't ended: RUNNING, RETRYING, or given back to PENDING
+    admitted   it has had a token and hasn't ended: RUNNING, RETRYING, or given back to PENDING,
+               but for one that was armed: it waits, as before
     waiting    PENDING without a token, and ready
     order      by due instant, then nominal instant, then id: what fell due later is newer
     apart      of a backfill that says ALLOW, or a broadcast's child: it is in nobody's way, and

@@ -9,14 +9,14 @@
 
 What is preferred is never waited for: whoever can do it and has a slot now goes before whoever
 would suit better later. Who has said that it can't do this job (an older version, say) is asked
-again only where there is nobody else.
+again only where there is nobody else. How one is found among many: `offers`.
 """
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from schedd.core.ids import IncarnationId, JobId
 from schedd.core.labels import Match
@@ -81,27 +81,39 @@ class Offer:
         return self.incarnation.id
 
 
-def still(before: Iterable[Offer], now: Iterable[Offer]) -> list[Offer]:
-    """What is offered now of what was `before`: whatever was granted since is for those that go
-    next, who needn't be those that were chosen for what was offered before.
-    """
-    then = {offer.id: offer for offer in before}
-    return [
-        replace(offer, slots=min(offer.slots, old.slots), last=min(offer.last, old.last))
-        for offer in now
-        if (old := then.get(offer.id)) is not None
-    ]
-
-
 Skill: TypeAlias = tuple[str, int, tuple[str, ...], tuple[str, ...], tuple[tuple[str, str], ...]]
 
 
-def skill_of(worker: Incarnation, *, by_name: bool) -> Skill:
-    """All that `able` looks at: workers that have it alike can do the same runs. `by_name`: some of
-    the runs are for one worker alone.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What runs look at in a worker, beyond what it runs and how many slots it has."""
+
+    labels: frozenset[str] = frozenset()
+    """Keys of labels that some require, or prefer."""
+    names: frozenset[str] = frozenset()
+    """Workers that some are for alone."""
+
+
+NOTHING: Final = Asked()
+
+
+def asked_by(needs: Iterable[Need]) -> Asked:
+    """What runs of these needs look at."""
+    labels: set[str] = set()
+    names: set[str] = set()
+    for need in needs:
+        labels.update(match.key for match in need.require)
+        if need.worker is not None:
+            names.add(need.worker)
+    return Asked(frozenset(labels), frozenset(names))
+
+
+def skill_of(worker: Incarnation, asked: Asked) -> Skill:
+    """All that `able` looks at: workers that have it alike can do the same of the runs that ask for
+    no more than this.
     """
-    labels = tuple(sorted(worker.labels.items()))
-    name = worker.worker if by_name else ""
+    labels = tuple(sorted((key, worker.labels[key]) for key in asked.labels & worker.labels.keys()))
+    name = worker.worker if worker.worker in asked.names else ""
     return name, worker.slots, tuple(worker.actions), tuple(worker.handlers), labels
 
 
@@ -124,37 +136,7 @@ def refused(unable: Mapping[JobId, Unable], definition: Definition) -> Unable | 
     return found if found and found.generation == definition.generation else None
 
 
-def free(need: Need, rank: float, offers: Iterable[Offer]) -> bool:
-    """Whether one of these would take a run of this need and rank now."""
-    return any(_fits(need, rank, offer) for offer in offers)
-
-
-def choose(
-    definition: Definition, need: Need, rank: float, offers: Iterable[Offer]
-) -> Offer | None:
-    """The one for a run of this job, by the rules above; ties go by the incarnation's id."""
-    prefer, job = definition.prefer, definition.job_id
-    fit = [offer for offer in offers if _fits(need, rank, offer)]
-    able_so_far = [one for one in fit if not refused(one.unable, definition)]
-    fit = able_so_far or fit
-    if prefer and fit:
-        suits = [sum(one.fits(offer.incarnation.labels) for one in prefer) for offer in fit]
-        best = max(suits)
-        fit = [offer for offer, suit in zip(fit, suits, strict=True) if suit == best]
-    match definition.placement:
-        case Placement.PACK:
-            return min(fit, key=lambda offer: (offer.slots, offer.id.int), default=None)
-        case Placement.STICKY:
-            return max(fit, key=lambda offer: _weight(offer.incarnation.worker, job), default=None)
-    return max(fit, key=lambda offer: (offer.slots, offer.id.int), default=None)
-
-
-def _fits(need: Need, rank: float, offer: Offer) -> bool:
-    enough = offer.slots >= need.slots and rank <= offer.last
-    return enough and able(offer.incarnation, need)
-
-
-def _weight(worker: str, job: JobId) -> bytes:
+def weight(worker: str, job: JobId) -> bytes:
     """Rendezvous hashing: when a worker comes or goes, only the jobs that were, or are now, its own
     move. By its name, which outlives its incarnations.
     """

@@ -264,9 +264,9 @@ class ReadyQueue:
         return sum(len(line.runs) for line in lines if fits(line.need))
 
     @property
-    def has_named(self) -> bool:
-        """Whether any is known to be for one worker alone."""
-        return any(line.need and line.need.worker is not None for line in self._lines.values())
+    def needs(self) -> list[Need]:
+        """Those that are known of what waits, some of them more than once."""
+        return [line.need for line in self._lines.values() if line.need]
 
     @property
     def has_pooled(self) -> bool:

@@ -8,7 +8,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -167,6 +167,14 @@ class EtcdClient:
         """Start the lease's time anew; the seconds granted, 0 if the lease is gone."""
         request = wire.LeaseKeepAliveRequest(id=lease)
         return (await self._connection.call(LEASE_KEEP_ALIVE, request)).ttl
+
+    async def keep_alive(self, leases: Collection[LeaseId]) -> dict[LeaseId, int]:
+        """Start the time of each of these anew; the seconds granted, 0 if it is gone. A stream for
+        all of them costs a third of as many calls.
+        """
+        requests = [wire.LeaseKeepAliveRequest(id=lease) for lease in leases]
+        replies = await self._connection.call_each(LEASE_KEEP_ALIVE, requests) if requests else []
+        return dict.fromkeys(leases, 0) | {LeaseId(reply.id): reply.ttl for reply in replies}
 
     async def time_to_live(self, lease: LeaseId) -> int | None:
         """Whole seconds that the lease has left, None if it is gone."""

@@ -20,8 +20,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterator
-from typing import Final, TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
@@ -40,6 +41,9 @@ log = logging.getLogger(__name__)
 
 RequestT = TypeVar("RequestT", bound=Message)
 ReplyT = TypeVar("ReplyT", bound=Message)
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+_Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
 _HOPELESS: Final = (ChannelConnectivity.TRANSIENT_FAILURE, ChannelConnectivity.SHUTDOWN)
 
@@ -79,6 +83,15 @@ class Connection:
             AccessDenied: the user, the password or a right is wrong.
             Refused: etcd calls the request invalid.
         """
+        return await self._over(_One(method, request))
+
+    async def call_each(
+        self, method: Method[RequestT, ReplyT], requests: Sequence[RequestT]
+    ) -> list[ReplyT]:
+        """As `call`, of many requests on one stream; a reply to each, in their order."""
+        return await self._over(_Each(method, requests))
+
+    async def _over(self, what: _What[T]) -> T:
         clock = _Clock(self.deadline)
         told: ScheddError | None = None
         for position, share in self._round(clock):
@@ -86,7 +99,7 @@ class Connection:
                 told = self._unreachable(position)
                 continue
             try:
-                return await self._send(position, method, request, clock)
+                return await self._send(position, what, clock)
             except CallFailed as failed:
                 told = self._note(position, failed.failure)
                 if failed.failure.remedy is not Remedy.ELSEWHERE:
@@ -101,7 +114,7 @@ class Connection:
         if not await self._connected(position, clock.left()):
             raise self._unreachable(position)
         try:
-            return await self._send(position, method, request, clock)
+            return await self._send(position, _One(method, request), clock)
         except CallFailed as failed:
             raise failed.failure.error from failed.__cause__
 
@@ -178,33 +191,23 @@ class Connection:
         except TimeoutError:
             return False
 
-    async def _send(
-        self, position: int, method: Method[RequestT, ReplyT], request: RequestT, clock: _Clock
-    ) -> ReplyT:
+    async def _send(self, position: int, what: _What[T], clock: _Clock) -> T:
         token = await self._current_token(position, clock)
         try:
-            return await self._send_once(position, method, request, clock, token)
+            return await self._send_once(position, what, clock, token)
         except CallFailed as failed:
             if token is None or failed.failure.remedy is not Remedy.TOKEN:
                 raise
         token = await self._current_token(position, clock, stale=token)
-        return await self._send_once(position, method, request, clock, token)
+        return await self._send_once(position, what, clock, token)
 
     async def _send_once(
-        self,
-        position: int,
-        method: Method[RequestT, ReplyT],
-        request: RequestT,
-        clock: _Clock,
-        token: str | None,
-    ) -> ReplyT:
-        stub = self._channel(position).unary_unary(
-            method.path, request_serializer=method.encode, response_deserializer=method.decode
-        )
+        self, position: int, what: _What[T], clock: _Clock, token: str | None
+    ) -> T:
         try:
-            return await stub(request, timeout=clock.left(), metadata=metadata(token))
+            return await what.send(self._channel(position), clock.left(), metadata(token))
         except grpc.aio.AioRpcError as error:
-            failure = judge(error.code(), error.details() or "", writes=method.writes)
+            failure = judge(error.code(), error.details() or "", writes=what.method.writes)
             raise CallFailed(failure) from error
 
     # ── tokens ───────────────────────────────────────────────────────────────────────────────
@@ -230,13 +233,61 @@ class Connection:
         user, password = self._access.user or "", self._access.password or ""
         request = wire.AuthenticateRequest(name=user, password=password)
         try:
-            reply = await self._send_once(position, AUTHENTICATE, request, clock, token=None)
+            reply: wire.AuthenticateResponse = await self._send_once(
+                position, _One(AUTHENTICATE, request), clock, token=None
+            )
         except CallFailed as failed:
             if not isinstance(failed.failure.error, RightsOff):
                 raise
             log.warning("etcd checks no rights: its user %r is configured in vain", request.name)
             return ""
         return reply.token
+
+
+class _What(Protocol[T_co]):
+    """What is to be sent, and how it is answered."""
+
+    @property
+    def method(self) -> Method[Any, Any]: ...
+
+    async def send(
+        self, channel: grpc.aio.Channel, timeout: float, metadata: _Metadata
+    ) -> T_co: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _One(Generic[RequestT, ReplyT]):
+    """A request."""
+
+    method: Method[RequestT, ReplyT]
+    request: RequestT
+
+    async def send(self, channel: grpc.aio.Channel, timeout: float, metadata: _Metadata) -> ReplyT:
+        stub = channel.unary_unary(
+            self.method.path,
+            request_serializer=self.method.encode,
+            response_deserializer=self.method.decode,
+        )
+        return await stub(self.request, timeout=timeout, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class _Each(Generic[RequestT, ReplyT]):
+    """Requests of one stream. A reply to each is awaited, or the stream ends with an error."""
+
+    method: Method[RequestT, ReplyT]
+    requests: Sequence[RequestT]
+
+    async def send(
+        self, channel: grpc.aio.Channel, timeout: float, metadata: _Metadata
+    ) -> list[ReplyT]:
+        stub = channel.stream_stream(
+            self.method.path,
+            request_serializer=self.method.encode,
+            response_deserializer=self.method.decode,
+        )
+        call = stub(iter(self.requests), timeout=timeout, metadata=metadata)
+        return [reply async for reply in call]
 
 
 class _Clock:

@@ -9,22 +9,33 @@ Invariants
   are kept for that alone.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from math import inf
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
-from schedd.core.ids import IncarnationId, JobId, Token
+from schedd.core.ids import JobId, Token
 from schedd.core.model import Assigned, Incarnation, RunKey
-from schedd.core.placement import Offer, Unable
+from schedd.core.placement import Unable
 from schedd.core.ready_queue import Head
 from schedd.owner.elsewhere import Heard
 from schedd.owner.wordings import Known
 
 MOST_UNABLE: Final = 1_000
 """Jobs of a worker that are remembered so."""
+
+
+def is_news(heads: Sequence[Head], told: Sequence[Head], slots: int, near: timedelta) -> bool:
+    """Whether a worker of so many slots would deal otherwise by these than by what it was told.
+    `near`: by so much a head's age may be off.
+    """
+    return len(heads) != len(told) or any(
+        (new.priority, new.least, min(new.slots, slots))
+        != (old.priority, old.least, min(old.slots, slots))
+        or abs(new.waiting_since - old.waiting_since) > near
+        for new, old in zip(heads, told, strict=True)
+    )
 
 
 class Line(Protocol):
@@ -110,11 +121,11 @@ class Attached:
             self.line.drain(on=on)
         self.drained = on
 
-    def tell_demand(self, heads: Sequence[Head]) -> None:
+    def tell_demand(self, heads: Sequence[Head], near: timedelta = timedelta()) -> None:
         """What waits here for it, if that is news."""
-        if self.demanded != (told := tuple(heads)):
-            self.demanded = told
-            self.line.demand(told)
+        if is_news(heads, self.demanded, self.incarnation.slots, near):
+            self.demanded = tuple(heads)
+            self.line.demand(heads)
 
     def let_go(self, slots: int) -> None:
         """So much of what was under way isn't any more: it was pushed, or it never will be."""
@@ -133,35 +144,3 @@ class Attached:
     def _tell_reach(self) -> None:
         self.told = self._reach
         self.line.reach(self.serial, self.told)
-
-
-class Choice:
-    """What is under way at the same time, from the choice to the push; a with-block around both."""
-
-    def __init__(self, attached: Mapping[IncarnationId, Attached]) -> None:
-        self._attached = attached
-        self._under_way: Counter[Attached] = Counter()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.settle()
-
-    def take(self, offer: Offer, slots: int) -> None:
-        """So many slots of an offer of this moment."""
-        offer.slots -= slots
-        attached = self._attached[offer.id]
-        attached.under_way += slots
-        self._under_way[attached] += slots
-
-    def settle(self) -> None:
-        """All of it was pushed by now, or never will be."""
-        for attached, slots in self._under_way.items():
-            attached.let_go(slots)
-        self._under_way.clear()

@@ -283,13 +283,13 @@ class Board:
 
     def gone(self, job: JobId) -> int:
         """A run of this job is no more. One that was held may take its place, at once or when
-        others of its job have been judged: gives how many became ready. So may one be armed.
+        others of its job have been judged. So may one be armed. Gives how many may go now.
         """
-        self._unkeep(job)
+        early = self._unkeep(job)
         if job in self._judged:
             self._judged[job] += 1
-            return 0
-        return self.release(job)
+            return early
+        return early + self.release(job)
 
     def standing(self, until: datetime) -> list[LiveRun]:
         """What stands here now, but for what becomes ready later than `until`."""
@@ -336,14 +336,16 @@ class Board:
         if may and run_id not in self._kept.get(run.job_id, ()):
             self._may_be_armed(run)
 
-    def _may_be_armed(self, run: LiveRun) -> None:
-        if (need := self._early_need_of(run)) is not None:
+    def _may_be_armed(self, run: LiveRun) -> bool:
+        need = self._early_need_of(run)
+        if need is not None:
             self.early.add(run, need)
+        return need is not None
 
-    def _unkeep(self, job: JobId) -> None:
-        for run_id in self._kept.pop(job, ()):
-            if (found := self.waiting.get(run_id)) is not None:
-                self._may_be_armed(found[1])
+    def _unkeep(self, job: JobId) -> int:
+        """Those that weren't to be armed may be, as far as is known; gives how many."""
+        kept = [self.waiting.get(run_id) for run_id in self._kept.pop(job, ())]
+        return sum(self._may_be_armed(found[1]) for found in kept if found is not None)
 
     def _waits_no_more(self, run_id: RunId, job: JobId) -> LiveRun | None:
         self.early.discard(run_id)

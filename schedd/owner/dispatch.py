@@ -37,10 +37,10 @@ from schedd.core.events import AssignedRuns, Emit, Waiting
 from schedd.core.ids import JobId, RunId
 from schedd.core.late import Room
 from schedd.core.model import Assigned, Claim, Draft, Incarnation, LiveRun
-from schedd.core.placement import Need, Offer, able, choose, free, need_of, still
+from schedd.core.offers import Offers
+from schedd.core.placement import Need, Offer, able, asked_by, need_of
 from schedd.core.ready_queue import Head, class_of, rank_of
 from schedd.core.records import Assignments, Unstarted
-from schedd.owner.attached import Choice
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.broadcasts import Broadcasts
@@ -48,6 +48,7 @@ from schedd.owner.catalogue import Catalogue
 from schedd.owner.crowds import Crowds
 from schedd.owner.drafts import Chosen, draft_of
 from schedd.owner.late_runs import LateRuns
+from schedd.owner.offering import Choice
 from schedd.owner.pools import Pools
 from schedd.owner.transact import Failed, Transactor
 from schedd.owner.wordings import Known
@@ -120,8 +121,13 @@ class Dispatch:
         self.loop = Loop("dispatch", self.step, interval=1.0)
 
     def wake(self) -> None:
-        """Runs became ready, or slots free."""
+        """Runs became ready."""
         self.loop.wake()
+
+    def slots_freed(self) -> None:
+        """Slots became free: where nothing waits, nobody looks."""
+        if self._board.ready or self._board.early:
+            self.loop.wake()
 
     def changed(self, jobs: Collection[JobId]) -> None:
         """Their definitions were written: what of them waits for a pool may be in another."""
@@ -191,7 +197,7 @@ class Dispatch:
         self._left_room = False
         while len(chosen) < self._size.now and seen < SORTED_AT_MOST:
             offers = self._workers.offers()
-            room = min(self._size.now - len(chosen), sum(offer.slots for offer in offers))
+            room = min(self._size.now - len(chosen), offers.slots)
             first = chosen[0][0] if chosen else None
             batch = self._pop(room, offers, late, first, apart=apart)
             if not batch:
@@ -204,7 +210,7 @@ class Dispatch:
             except Unavailable:
                 self._board.ready.add([*batch, *(run for run, _, _ in chosen)])
                 raise
-            offers, now = still(offers, self._workers.offers()), self._clock.now()
+            offers, now = self._workers.still_offered(), self._clock.now()
             for run in batch:
                 entry = known.get(run.job_id)
                 if entry is None or run.key.run_id in taken:
@@ -215,7 +221,7 @@ class Dispatch:
                 need, paced = need_of(entry.definition, run), run.paced_by(entry.definition)
                 fits = not run.late or late.fits(need.slots, paced=paced)
                 fits = fits and rooms.fits(need.pool)
-                offer = choose(entry.definition, need, rank_of(run), offers) if fits else None
+                offer = offers.choose(entry.definition, need, rank_of(run)) if fits else None
                 if offer is None:
                     self._board.ready.add([run], need, paced=paced)
                 else:
@@ -242,16 +248,16 @@ class Dispatch:
 
     async def _choose_early(self, choice: Choice) -> list[Chosen]:
         offers = self._workers.offers()
-        room = min(self._early_size.now, sum(offer.slots for offer in offers))
+        room = min(self._early_size.now, offers.slots)
         if not room or not self._board.early:
             return []
-        batch = self._board.take_early(room, lambda need: free(need, -inf, offers))
+        batch = self._board.take_early(room, lambda need: offers.free(need, -inf))
         try:
             known = await self._catalogue.newest({run.job_id for run in batch})
         except Unavailable:
             self._board.put_runs(batch, self._clock.now())
             raise
-        offers = still(offers, self._workers.offers())
+        offers = self._workers.still_offered()
         chosen: list[Chosen] = []
         for run in batch:
             entry = known.get(run.job_id)
@@ -259,7 +265,7 @@ class Dispatch:
                 self._board.wait(run)
                 continue
             need = need_of(entry.definition, run)
-            offer = choose(entry.definition, need, early_rank(run), offers)
+            offer = offers.choose(entry.definition, need, early_rank(run))
             if offer is None:
                 self._board.put_runs([run], self._clock.now())
             else:
@@ -270,7 +276,7 @@ class Dispatch:
     def _pop(
         self,
         count: int,
-        offers: Sequence[Offer],
+        offers: Offers,
         late: Room,
         first: LiveRun | None,
         *,
@@ -281,9 +287,7 @@ class Dispatch:
         """
 
         def goes(need: Need | None, rank: float) -> bool:
-            if need is None:
-                return any(offer.slots and rank <= offer.last for offer in offers)
-            return free(need, rank, offers)
+            return offers.any(rank) if need is None else offers.free(need, rank)
 
         batch: list[LiveRun] = []
         ready, knows = self._board.ready, self._catalogue.knows
@@ -440,6 +444,6 @@ class Dispatch:
             first = ready.heads(lambda need: need is None or able(worker, need), late, rooms)
             return first + early.heads(lambda need: able(worker, need))
 
-        self._workers.demand(heads, by_name=ready.has_named)
+        self._workers.demand(heads, asked_by([*ready.needs, *early.needs]))
         counts = (len(ready), len(running), len(timers), ready.late, ready.pooled)
         self._emit(Waiting(*counts))

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 SPOOL_WITHIN: Final = 10.0
 """Seconds that an earlier incarnation of a spool lives on for the results in it."""
 LOOK_EVERY: Final = 1.0
+GATHER: Final = 0.05
+"""Seconds for which heartbeats that are to be refreshed are gathered, but for the first."""
 TWINS_KNOWN: Final = 1000
 """Of so many that were turned away it is known when the audit was told of them."""
 TELL_EVERY: Final = 600.0
@@ -188,31 +190,20 @@ class Greeting:
     async def _refresh(self) -> float:
         """Refresh the leases of those heard, all at once."""
         heard, self._heard = self._heard, []
-        async with asyncio.TaskGroup() as group:
-            for incarnation, answer in heard:
-                group.create_task(
-                    self._refresh_one(incarnation, answer),
-                    name=f"refresh {incarnation.worker}",
-                )
+        refreshed = await self._leases.heard([incarnation for incarnation, _ in heard])
+        for incarnation, answer in heard:
+            answer(refreshed=incarnation.id in refreshed, lost=incarnation.id in self._lost)
+        if heard:
+            await asyncio.sleep(GATHER)
         return 0.0 if self._heard else 5.0
-
-    async def _refresh_one(self, incarnation: Incarnation, answer: Answer) -> None:
-        try:
-            refreshed = await self._leases.heard(incarnation)
-        except Unavailable as away:
-            log.info("the lease of %s wasn't refreshed: %s", incarnation.worker, away)
-            refreshed = False
-        answer(refreshed=refreshed, lost=incarnation.id in self._lost)
 
     async def _look_after(self) -> None:
         """See who is silent, who was lost, and end what waited for a spool."""
         self._workers.look()
         self._workers.drained({one.worker for one in await self._store.drains()})
-        attached = [view.incarnation for view in self._workers.workers()]
-        stored = await self._store.incarnations([one.id for one in attached])
-        living = {one.id for one in stored if one.lost_at is None}
-        # Without a row: a database that lost its tail knows nothing of this life, nor of its runs.
-        gone = [one for one in attached if one.id not in living]
+        attached = self._workers.incarnations()
+        ended = await self._store.not_living([one.id for one in attached])
+        gone = [one for one in attached if one.id in ended]
         self._workers.lost(one.id for one in gone)  # each time: a rescue in doubt spares them
         for one in gone:
             if one.id not in self._lost:

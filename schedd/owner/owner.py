@@ -17,6 +17,8 @@ from schedd.core.early import NEVER, Ahead
 from schedd.core.events import Emit
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.late import DEFAULTS, LateLimits
+from schedd.core.lifecycle import State
+from schedd.core.model import LiveRun
 from schedd.core.retention import DEFAULTS as KEPT
 from schedd.core.retention import Retention
 from schedd.owner.backfills import Backfills
@@ -259,6 +261,14 @@ class Owner:
             self._loops.backfills.wake()
             self._loops.broadcasts.wake()
 
+    def runs_made(self, runs: Iterable[LiveRun]) -> None:
+        """These were inserted just now, and wait. What isn't as it was then is refused by rows."""
+        board = self._collect.board
+        if self._loops is not None and board is not None:
+            waiting = [run for run in runs if run.state is State.PENDING and not run.token]
+            board.put_runs(waiting, self._clock.now())
+            self._loops.dispatch.wake()
+
     def runs_changed(self, runs: Iterable[RunId]) -> None:
         """Somebody may watch these."""
         self._watchers.changed(runs)
@@ -282,4 +292,4 @@ class Owner:
 
     def _slots_freed(self) -> None:
         if self._loops is not None:
-            self._loops.dispatch.wake()
+            self._loops.dispatch.slots_freed()

@@ -12,7 +12,7 @@ What it means that a key is missing is `core/absence.py`'s to say.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -28,6 +28,8 @@ from schedkit.errors import Unavailable
 log = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 3
+AT_ONCE: Final = 100
+"""Leases that one stream refreshes within the deadline of a call."""
 
 
 class WorkerLeases:
@@ -107,13 +109,30 @@ class WorkerLeases:
         share = 1 / 3 if self._designated(incarnation) else 1 / 2
         return since_refresh >= self.ttl * share
 
-    async def heard(self, incarnation: Incarnation) -> bool:
-        """A heartbeat came that is `due`. True when etcd has refreshed the lease since."""
-        lock = self._lock(incarnation.id)
-        if lock.locked():
-            return False
-        async with lock:
-            return await self._refresh(incarnation)
+    async def heard(self, incarnations: Sequence[Incarnation]) -> frozenset[IncarnationId]:
+        """Heartbeats came of these that are `due`: those whose leases etcd has refreshed since."""
+        async with asyncio.TaskGroup() as group:
+            parts = [
+                group.create_task(self._refresh(incarnations[at : at + AT_ONCE]), name="refresh")
+                for at in range(0, len(incarnations), AT_ONCE)
+            ]
+        return frozenset(one for part in parts for one in part.result())
+
+    async def _refresh(self, incarnations: Sequence[Incarnation]) -> set[IncarnationId]:
+        held = {one.id: lease for one in incarnations if (lease := self._held.get(one.id))}
+        try:
+            alive = await self._etcd.keep_alive(held.values())
+        except Unavailable as away:
+            log.info("the leases of %d workers weren't refreshed: %s", len(incarnations), away)
+            return set()
+        lives = {one for one, lease in held.items() if alive.get(lease)}
+        async with asyncio.TaskGroup() as group:
+            revived = {
+                one.id: group.create_task(self._try_to_revive(one), name=f"revive {one.worker}")
+                for one in incarnations
+                if one.id not in lives
+            }
+        return lives | {one for one, task in revived.items() if task.result()}
 
     async def end(self, worker: str, incarnation: IncarnationId) -> None:
         """Take the key away: the worker said goodbye, or a newcomer of its spool is here."""
@@ -136,11 +155,16 @@ class WorkerLeases:
     def _lock(self, incarnation: IncarnationId) -> asyncio.Lock:
         return self._busy.setdefault(incarnation, asyncio.Lock())
 
-    async def _refresh(self, incarnation: Incarnation) -> bool:
-        held = self._held.get(incarnation.id)
-        if held is None or not await self._etcd.keepalive_once(held):
-            return await self._revive(incarnation)
-        return True
+    async def _try_to_revive(self, incarnation: Incarnation) -> bool:
+        lock = self._lock(incarnation.id)
+        if lock.locked():  # it is being made
+            return False
+        async with lock:
+            try:
+                return await self._revive(incarnation)
+            except Unavailable as away:
+                log.info("the lease of %s wasn't refreshed: %s", incarnation.worker, away)
+                return False
 
     async def _revive(self, incarnation: Incarnation) -> bool:
         """The lease is unknown here, or gone. Make it anew unless the incarnation is lost."""

@@ -20,23 +20,24 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from math import inf
-from typing import Final, TypeAlias
+from typing import Final
 
 from schedd.core.events import Emit, WorkerCame, WorkerWent
 from schedd.core.ids import IncarnationId, JobId, RunId, Token
 from schedd.core.model import Assigned, Incarnation, LiveRun
-from schedd.core.placement import Offer, Skill, Unable, skill_of
+from schedd.core.offers import Offers
+from schedd.core.placement import NOTHING, Asked, Unable
 from schedd.core.ready_queue import Head
 from schedd.core.records import WorkerView
-from schedd.owner.attached import Attached, Choice, Line
+from schedd.owner.attached import Attached, Line
+from schedd.owner.audience import Audience, Demand
 from schedd.owner.elsewhere import Elsewhere, Heard, Nowhere, Turns
+from schedd.owner.offering import SILENT_AFTER, Choice, Offering
 from schedd.owner.revocations import At, Question, Revocations, ask_elsewhere
 from schedd.owner.wordings import Known
 from schedd.ports import ClusterClock
 from schedkit.clock import boottime
 
-SILENT_AFTER: Final = 7.5
-"""Seconds without a word, three heartbeats of the default, after which nothing more is pushed."""
 REVOKE_MARGIN: Final = 0.5
 """Seconds past `start_by`, by this member's clock, after which nothing can start any more: by so
 much a worker's may be behind.
@@ -44,9 +45,6 @@ much a worker's may be behind.
 
 ASK_AFTER: Final = timedelta(seconds=1)
 """Past `start_by`, before other members are asked about it: a heartbeat tells most by then."""
-
-Demand: TypeAlias = Callable[[Incarnation], Sequence[Head]]
-"""What waits at this member that a worker can do."""
 
 
 def no_demand(_: Incarnation) -> Sequence[Head]:
@@ -67,9 +65,9 @@ class Workers:
     ) -> None:
         self._clock = clock
         self._emit = emit
-        self._silent_after = silent_after
         self._boot = boot
         self._attached: dict[IncarnationId, Attached] = {}
+        self._offering = Offering(self._attached, silent_after=silent_after, boot=boot)
         self._drained: frozenset[str] | None = None
         """Names of workers that are drained, as they were last read."""
         self._revocations = Revocations()
@@ -78,6 +76,7 @@ class Workers:
         self._attachment: Callable[[bool], None] = lambda _some: None
         self._some = False
         self._demand: Demand = no_demand
+        self._audience = Audience()
         self._turns = Turns()
 
     def on_attachment(self, told: Callable[[bool], None]) -> None:
@@ -87,7 +86,7 @@ class Workers:
 
     def look(self) -> None:
         """See who has fallen silent: a line that was cut may stand for long before it breaks."""
-        some = any(self._speaks(attached) for attached in self._attached.values())
+        some = self._offering.some()
         if some != self._some:
             self._some = some
             self._attachment(some)
@@ -99,7 +98,11 @@ class Workers:
         attached = Attached(incarnation, line, spoke_at=self._boot(), draining=draining)
         if self._drained is not None:
             attached.drain(incarnation.worker in self._drained)
+        if (before := self._attached.get(incarnation.id)) is not None:
+            self._audience.went(before)
         self._attached[incarnation.id] = attached
+        self._offering.spoke(attached)
+        self._audience.came(attached)
         self.look()
         self._emit(WorkerCame(incarnation.worker, incarnation.id))
         attached.tell_demand(self._demand(incarnation))
@@ -110,6 +113,8 @@ class Workers:
         if self._attached.get(attached.incarnation.id) is not attached:
             return False
         del self._attached[attached.incarnation.id]
+        self._offering.went(attached.incarnation.id)
+        self._audience.went(attached)
         self.look()
         self._emit(WorkerWent(attached.incarnation.worker, attached.incarnation.id))
         return True
@@ -118,8 +123,9 @@ class Workers:
         self, attached: Attached, slots: int, received: int, last: float = inf, serial: int = 0
     ) -> None:
         """The worker keeps so many slots free for this member, for runs up to the rank `last`."""
-        attached.spoke_at = self._boot()
         attached.grant(slots, received, last, serial)
+        self._offering.spoke(attached)
+        self._offering.changed(attached.incarnation.id)
         if attached.available:
             for told in self._slots_freed:
                 told()
@@ -140,18 +146,23 @@ class Workers:
         """A heartbeat came. `running`: of what it holds, that which has not ended."""
         attached.disk = disk
         attached.refuses = refuses
-        attached.spoke_at = self._boot()
         attached.heard = Heard(at, frozenset(holding))
         attached.free = free
         attached.running = running
         attached.since_refresh = since_refresh
-        attached.draining = draining
+        self._offering.spoke(attached)
+        if attached.draining != draining:
+            attached.draining = draining
+            self._offering.changed(attached.incarnation.id)
 
     def drained(self, names: Collection[str]) -> None:
         """The workers of these names are drained, and no others."""
         self._drained = frozenset(names)
         for attached in self._attached.values():
-            attached.drain(attached.incarnation.worker in self._drained)
+            on = attached.incarnation.worker in self._drained
+            if on != attached.drained:
+                attached.drain(on)
+                self._offering.changed(attached.incarnation.id)
 
     def lost(self, incarnations: Iterable[IncarnationId]) -> None:
         """These are written off: nothing more for them, even while their streams stand."""
@@ -176,24 +187,24 @@ class Workers:
         """Have `told()` called when slots may be free."""
         self._slots_freed.append(told)
 
-    def offers(self) -> list[Offer]:
-        """The slots that may be used now."""
-        return [
-            Offer(attached.incarnation, attached.available, attached.last, attached.unable)
-            for attached in self._attached.values()
-            if attached.available > 0 and self._speaks(attached)
-        ]
+    def offers(self) -> Offers:
+        """The slots that may be used now. It is the same one each time, and goes with the time."""
+        return self._offering.now()
+
+    def still_offered(self) -> Offers:
+        """What of the last `offers` may still be used."""
+        return self._offering.still()
 
     def choosing(self) -> Choice:
         """Around a choice among offers, and all that it leads to up to the push."""
-        return Choice(self._attached)
+        return Choice(self._offering)
 
     def slots(self) -> int:
         """All that the workers here have, free or not."""
         return sum(
             attached.incarnation.slots
             for attached in self._attached.values()
-            if self._speaks(attached) and not attached.draining
+            if self._offering.speaks(attached) and not attached.draining
         )
 
     def incarnations(self) -> list[Incarnation]:
@@ -205,7 +216,7 @@ class Workers:
         return [
             attached.incarnation
             for attached in self._attached.values()
-            if self._speaks(attached) and attached.stays
+            if self._offering.speaks(attached) and attached.stays
         ]
 
     def leaving(self) -> set[IncarnationId]:
@@ -218,21 +229,17 @@ class Workers:
         if attached is None:
             return False
         attached.pushed += known.definition.slots
+        self._offering.changed(attached.incarnation.id)
         attached.line.assign(assigned, known)
         return True
 
-    def demand(self, demand: Demand, *, by_name: bool = False) -> None:
-        """Tell each worker what waits here for it, if that has changed. What it can't do it isn't
-        told: slots granted for that would be idle, and missing elsewhere. Those that can do the
-        same are told the same; `by_name`: some of it is for one worker alone.
+    def demand(self, demand: Demand, asked: Asked = NOTHING) -> None:
+        """Tell each worker what waits here for it, if that is news. What it can't do it isn't
+        told: slots granted for that would be idle, and missing elsewhere. `asked`: all that what
+        waits looks at.
         """
         self._demand = demand
-        alike: dict[Skill, Sequence[Head]] = {}
-        for attached in self._attached.values():
-            skill = skill_of(attached.incarnation, by_name=by_name)
-            if skill not in alike:
-                alike[skill] = demand(attached.incarnation)
-            attached.tell_demand(alike[skill])
+        self._audience.tell(demand, asked)
 
     # -- what calls ask --
 
@@ -250,7 +257,7 @@ class Workers:
                 attached = self._of(run)
                 if attached is not None:
                     attached.line.revoke(run.key, run.token)
-                if run.incarnation and (attached is None or not self._speaks(attached)):
+                if run.incarnation and (attached is None or not self._offering.speaks(attached)):
                     away.setdefault(run.incarnation, []).append(run)
             async with asyncio.TaskGroup() as group:
                 asking = ask_elsewhere(self.elsewhere, away, self._revocations.answered)
@@ -265,7 +272,7 @@ class Workers:
         attached = self._of(run)
         if attached is not None:
             attached.line.cancel(run.key, run.token, kill=kill)
-        if attached is None or not self._speaks(attached):
+        if attached is None or not self._offering.speaks(attached):
             self.elsewhere.cancel(run, kill=kill)
 
     def follow(self, run: LiveRun, *, on: bool) -> None:
@@ -304,7 +311,9 @@ class Workers:
         attached here, or silent, once each.
         """
         heard = {one.incarnation.id: one.heard for one in self._attached.values()}
-        speaking = {one.incarnation.id for one in self._attached.values() if self._speaks(one)}
+        speaking = {
+            one.incarnation.id for one in self._attached.values() if self._offering.speaks(one)
+        }
         past = self._clock.now() - ASK_AFTER
         away: set[IncarnationId] = {
             run.incarnation
@@ -341,9 +350,7 @@ class Workers:
         for incarnation in incarnations:
             if (attached := self._attached.get(incarnation)) is not None:
                 attached.lost = lost
-
-    def _speaks(self, attached: Attached) -> bool:
-        return attached.spoke_at >= self._boot() - self._silent_after
+                self._offering.changed(incarnation)
 
     def _of(self, run: LiveRun) -> Attached | None:
         return None if run.incarnation is None else self._attached.get(run.incarnation)

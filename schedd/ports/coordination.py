@@ -1,7 +1,7 @@
 """etcd, and a lease of one's own in it."""
 
 import enum
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeAlias
 
@@ -28,6 +28,7 @@ class Coordination(Protocol):
     async def grant(self, ttl: int) -> Lease: ...
     async def revoke(self, lease: LeaseId) -> None: ...
     async def keepalive_once(self, lease: LeaseId) -> int: ...
+    async def keep_alive(self, leases: Collection[LeaseId]) -> dict[LeaseId, int]: ...
     def follow(self, prefix: str) -> AsyncIterator[Followed]: ...
 
 

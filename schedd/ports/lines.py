@@ -30,6 +30,10 @@ class Nudges(Protocol):
         """Runs were inserted or made ready in these shards."""
         ...
 
+    def runs_made(self, runs: Sequence[LiveRun]) -> None:
+        """These were inserted just now: an owner that is here needs no look for them."""
+        ...
+
     def runs_changed(self, runs: Sequence[RunId]) -> None:
         """Somebody may be watching these runs, here or at another member."""
         ...

@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 HELLO_WITHIN: Final = 10.0
 """Seconds a new stream has for its first frame."""
+BEATS_A_SECOND: Final = 400
+"""Heartbeats that a member bears without much ado: each costs it a quarter of a millisecond."""
 
 AFTER_PUSH = failpoints.awaited("assign.after_push", None)
 BEFORE_ACKNOWLEDGING = failpoints.awaited("acknowledge.before", None)
@@ -53,10 +55,13 @@ class Terms:
     version: str
     worker_ttl: timedelta
 
-    @property
-    def heartbeat_interval(self) -> timedelta:
-        """Six heartbeats a TTL, so that two may be lost before a refresh is late."""
-        return self.worker_ttl / 6
+    def heartbeat_interval(self, attached: int) -> timedelta:
+        """Six heartbeats a TTL, so that two may be lost before a refresh is late. Whoever comes to
+        very many beats seldomer, but no less than three times: then each is a refresh, and one may
+        be lost.
+        """
+        bearable = timedelta(seconds=attached / BEATS_A_SECOND)
+        return min(max(self.worker_ttl / 6, bearable), self.worker_ttl / 3)
 
 
 class WorkerService:
@@ -249,7 +254,7 @@ class WorkerService:
             cluster_id=self._terms.cluster_id,
             members=self._members(),
             worker_ttl=frames.span(self._terms.worker_ttl),
-            heartbeat_interval=frames.span(self._terms.heartbeat_interval),
+            heartbeat_interval=frames.span(self._terms.heartbeat_interval(len(self._outboxes))),
             version=self._terms.version,
             cluster_time=frames.stamp(self._clock.now()),
             answers_grants=True,

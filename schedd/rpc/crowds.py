@@ -22,11 +22,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NoReturn
 
+from schedkit.patience import SPARE
+
 log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 1.0
+MOST: Final = 16_384
+"""Connections here, descriptors permitting: each worker has one to each member."""
 MOST_OF_ONE_HOST: Final = 256
 """What one host may have in any case, if there may be as many."""
+
+
+def most_of_all(descriptors: int, others: int) -> int:
+    """How many connections may be here, beside so many others: what they leave."""
+    return max(16, min(MOST, descriptors - SPARE - others))
 
 
 def most_of_one(connections: int) -> int:

@@ -13,6 +13,7 @@ from typing import Final, NoReturn, Protocol
 from uuid import UUID
 
 from schedd.core.ids import SHARDS, JobId, RunId, ShardId
+from schedd.core.model import LiveRun
 from schedd.ports import Cluster
 from schedd.rpc.peers import Peers
 from schedkit.errors import Unavailable
@@ -30,6 +31,7 @@ class Nudged(Protocol):
 
     def jobs_changed(self, jobs: Iterable[JobId]) -> None: ...
     def runs_ready(self, shards: Iterable[ShardId]) -> None: ...
+    def runs_made(self, runs: Iterable[LiveRun]) -> None: ...
     def runs_changed(self, runs: Iterable[RunId]) -> None: ...
     def cluster_changed(self) -> None: ...
 
@@ -41,6 +43,9 @@ class _Nobody:
         """Nothing to do."""
 
     def runs_ready(self, shards: Iterable[ShardId]) -> None:
+        """Nothing to do."""
+
+    def runs_made(self, runs: Iterable[LiveRun]) -> None:
         """Nothing to do."""
 
     def runs_changed(self, runs: Iterable[RunId]) -> None:
@@ -90,6 +95,14 @@ class Nudger:
         for shard in shards:
             if shard not in own and (gathered := self._for(shard)) is not None:
                 gathered.shards.add(shard)
+
+    def runs_made(self, runs: Sequence[LiveRun]) -> None:
+        """These runs were inserted just now."""
+        own = self._cluster.owned()
+        if here := [run for run in runs if run.shard in own]:
+            self._here.runs_made(here)
+        if elsewhere := [run.shard for run in runs if run.shard not in own]:
+            self.runs_ready(elsewhere)
 
     def runs_changed(self, runs: Sequence[RunId]) -> None:
         """These runs changed; only those who watch them care, and they look by themselves soon."""

@@ -50,6 +50,11 @@ def blobs(values: Iterable[bytes | None]) -> str:
     return _joined("NULL" if value is None else f'"\\\\x{value.hex()}"' for value in values)
 
 
+def spots(values: Iterable[str | None]) -> str:
+    """A `tid[]`, of what the database has told."""
+    return _joined("NULL" if value is None else f'"{value}"' for value in values)
+
+
 def clean(value: str) -> str:
     """The text as PostgreSQL can hold it: no NUL, no lone surrogates."""
     if "\0" in value:

@@ -14,91 +14,129 @@ Invariants (PROTOCOL 1, 3)
 - A broadcast is judged as any run, and goes to nobody: its children are made in its stead
   (`broadcasting`). They go whoever else is there.
 - Of a pool only as many are judged as it has places for (`pooling`).
-- Who may go without a look at other runs of its job isn't asked for one, and what is looked at is
-  the batch's own day if all that may count is in it (`_statement`): the planner looks at each day
-  that is kept, otherwise, and for each look anew.
+- Other runs of a job are looked at if it has any and somebody counts them, and in the batch's own
+  day if all of them are there (`_beside`): otherwise the planner looks at each day that is kept,
+  and for each look anew. A run waits whose row counts others though its draft doesn't.
 - What isn't ready yet is armed: it may start from then on, and its `start_by` is counted from then.
-  It isn't skipped before: what is in its way may be gone by then.
+  It isn't skipped before: what is in its way may be gone by then. And it isn't armed while one of
+  its job waits that is ready before it, for that would be skipped for its sake.
 - `attempt` counts tries, the present one included; the one before moves to `attempts`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import Connection
 
-from schedd.core.ids import RunId, ShardId, TenureId, Token
+from schedd.core.ids import JobId, RunId, ShardId, TenureId, Token
 from schedd.core.lifecycle import State
 from schedd.core.model import Draft, LiveRun, Overlap, Priority, RunKey
 from schedd.core.pools import PoolKey
 from schedd.store import arrays, broadcasting, pooling, turns
-from schedd.store.keys import RUNS, key_arguments, lock_runs
-from schedd.store.overlapping import APART, NEXT
+from schedd.store.keys import RUNS, Locked, found_in, key_arguments, lock_runs, table_of
+from schedd.store.overlapping import ADMITTED, APART, NEXT
 
-ADMITTED = "COALESCE(((SELECT busy.runs FROM busy) ->> e.job_id::text)::int, 0)"
+BUSY = "COALESCE(((SELECT busy.runs FROM busy) ->> e.job_id::text)::int, 0)"
 """How many runs of its job are admitted."""
 
-DAYS = """
-SELECT COALESCE(bool_and(l.scheduled_at >= %(first)s AND l.scheduled_at < %(last)s), true)
-FROM (
-    SELECT DISTINCT b.shard, b.job_id
-    FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(jobs)s::uuid[],
-        %(shards)s::int[], %(limits)s::int[]) b(scheduled_at, run_id, job_id, shard, job_limit)
-    JOIN {runs} r ON r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
-    WHERE CASE WHEN r.overlap IS NULL THEN b.job_limit > 0 ELSE r.overlap <> 'ALLOW' END
-) j JOIN live l ON l.shard = j.shard AND l.job_id = j.job_id
+BESIDE = """
+SELECT l.job_id, bool_and(l.scheduled_at >= %(first)s AND l.scheduled_at < %(last)s)
+FROM unnest(%(jobs)s::uuid[], %(shards)s::int[]) j(job_id, shard)
+JOIN live l ON l.shard = j.shard AND l.job_id = j.job_id
+GROUP BY l.job_id HAVING count(*) > 1
 """
-"""Whether all live runs, of those jobs of which somebody counts them, are of these days: once for
-each job, for it may have as many as there are drafts, and more. Whoever inserts another meanwhile
+"""Those of these jobs that have more than one live run, and whether all of a job's are of the
+batch's days. Of the rest nobody is admitted but the batch's own. Whoever inserts another meanwhile
 doesn't admit it: that takes the lock of the shard.
+"""
+
+DRAFTS = """unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(jobs)s::uuid[],
+        %(shards)s::int[], %(generations)s::int[], %(tokens)s::bigint[], %(workers)s::text[],
+        %(incarnations)s::uuid[], %(limits)s::int[], %(policies)s::text[], %(patience)s::float8[],
+        %(counted)s::bool[], %(crowded)s::bool[], %(spots)s::tid[])
+      WITH ORDINALITY AS {by}(scheduled_at, run_id, job_id, shard, generation, next_token,
+        next_worker, next_incarnation, job_limit, job_policy, patience, counted, crowded, spot,
+        n)"""
+
+MAY = """r.state IN ('PENDING', 'RETRYING') AND r.token < {by}.next_token
+      AND r.job_id IS NOT DISTINCT FROM {by}.job_id
+      AND (NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
+      AND NOT (SELECT paused FROM cluster WHERE one)
+      AND ({by}.counted OR CASE WHEN r.overlap IS NULL THEN {by}.job_limit = 0
+        ELSE r.overlap = 'ALLOW' END)"""
+"""Who may be asked: it waits, and its timer `t` is as the owner thinks. (Jobs are compared in a way
+that isn't one to look up an index by.)
+"""
+
+HAND_OUT = """UPDATE {{runs}} r SET state = 'RUNNING', token = d.next_token,
+        generation = d.generation, attempt = r.attempt + 1, assignments = r.assignments + 1,
+        worker = d.next_worker, incarnation = d.next_incarnation,
+        assigned_at = statement_timestamp(),
+        start_by = GREATEST(statement_timestamp(), r.ready_at) + d.patience * interval '1 s',
+        started_at = NULL, finished_at = NULL, exit_code = NULL, reason = NULL, error = '',
+        digest = NULL
+    FROM {source} WHERE {goes} AND {{found_by_d}}
+    RETURNING d.n, {told}r.priority, r.due_at, r.ready_at, r.attempt, r.losses, r.start_by,
+        r.created_at, r.payload IS NOT NULL AS paid"""
+
+HAND_ALL_OUT = HAND_OUT.format(
+    source=DRAFTS.format(by="d")
+    + """
+    JOIN timers t ON t.job_id = d.job_id AND t.shard = d.shard AND t.generation = d.generation""",
+    goes=f"r.token = 0 AND {MAY.format(by='d')}",
+    told="true, ",
+)
+"""ASSIGN of a batch of which nobody had a token yet and nobody has others of its job beside it: who
+may be asked goes.
 """
 
 ASSIGN = f"""
 WITH b AS MATERIALIZED (
-    SELECT * FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(jobs)s::uuid[],
-        %(shards)s::int[], %(generations)s::int[], %(tokens)s::bigint[], %(workers)s::text[],
-        %(incarnations)s::uuid[], %(limits)s::int[], %(policies)s::text[], %(patience)s::float8[])
-      WITH ORDINALITY AS b(scheduled_at, run_id, job_id, shard, generation, next_token, next_worker,
-        next_incarnation, job_limit, job_policy, patience, n)
+    SELECT * FROM {DRAFTS.format(by="b")}
 ), c AS (  -- may be asked: they wait, and their timer is as the owner thinks
     SELECT b.*, t.paused, r.ready_at, r.overlap AS said,
         COALESCE(r.overlap, b.job_policy) AS policy,
         CASE WHEN r.overlap IS NULL THEN b.job_limit WHEN r.overlap = 'ALLOW' THEN 0 ELSE 1 END
           AS overlap_limit, r.parent IS NOT NULL AS child,
+        r.state = 'PENDING' AND {turns.AS_FRESH.format(r="r")} AS fresh,
         r.token, r.attempt, r.generation AS made_from, r.state, r.reason,
         r.worker, r.incarnation, r.assigned_at, r.start_by, r.started_at, r.finished_at,
         r.exit_code, r.error, r.digest
     FROM b JOIN timers t ON t.job_id = b.job_id AND t.shard = b.shard
       AND t.generation = b.generation
     CROSS JOIN LATERAL (
-        SELECT * FROM {{runs}} r WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+        SELECT * FROM {{runs}} r WHERE {{found_by_b}}
           AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s OFFSET 0
     ) r
-    WHERE r.state IN ('PENDING', 'RETRYING') AND r.token < b.next_token AND r.job_id = b.job_id
-      AND (NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
-      AND NOT (SELECT paused FROM cluster WHERE one)
-), busy AS (  -- admitted runs by job; a map, for a join with it may become a loop over it
+    WHERE {MAY.format(by="b")}
+), busy AS (  -- admitted runs by job, and beside what isn't due yet those that wait before it;
+    -- a map, for a join with it may become a loop over it
     SELECT jsonb_object_agg(job_id::text, admitted) AS runs FROM (
         SELECT l.job_id, count(*) AS admitted
-        FROM (SELECT DISTINCT shard, job_id FROM c WHERE token = 0 AND overlap_limit > 0) j
+        FROM (
+            SELECT shard, job_id, min(ready_at) AS soonest FROM c
+            WHERE fresh AND overlap_limit > 0 AND crowded GROUP BY shard, job_id
+        ) j
         JOIN live l ON l.shard = j.shard AND l.job_id = j.job_id
         JOIN {{others}} x ON x.scheduled_at = l.scheduled_at AND x.run_id = l.run_id
-        WHERE x.token > 0 AND x.state IN ('PENDING', 'RUNNING', 'RETRYING') AND NOT {APART}
+        WHERE x.state IN ('PENDING', 'RUNNING', 'RETRYING') AND NOT {APART}
+          AND ({ADMITTED} OR j.soonest > statement_timestamp() AND x.ready_at < j.soonest)
         GROUP BY l.job_id
     ) admitted
 ), {{next}}, e AS (
     SELECT c.*, row_number() OVER mine AS place,
         c.said IS NOT DISTINCT FROM first_value(c.said) OVER mine AS judged
-    FROM c WINDOW mine AS (PARTITION BY c.job_id, c.token = 0, c.child ORDER BY c.n)
+    FROM c WINDOW mine AS (PARTITION BY c.job_id, c.fresh, c.child ORDER BY c.n)
 ), d AS (
-    SELECT e.*, e.token > 0 OR e.judged AND CASE
+    SELECT e.*, NOT e.fresh OR e.judged AND CASE
         WHEN e.overlap_limit = 0 THEN true
-        WHEN e.policy IN ('SKIP', 'ALLOW') THEN {ADMITTED} + e.place <= e.overlap_limit
-        ELSE {ADMITTED} = 0 AND COALESCE((SELECT next.runs FROM next) ? e.run_id::text, false)
+        WHEN e.policy IN ('SKIP', 'ALLOW') THEN {BUSY} + e.place <= e.overlap_limit
+        ELSE {BUSY} = 0 AND COALESCE((SELECT next.runs FROM next) ? e.run_id::text, false)
         END AS goes
     FROM e
 ), before AS (
@@ -110,15 +148,7 @@ WITH b AS MATERIALIZED (
         error, digest
     FROM d WHERE goes AND token > 0
 ), assigned AS (
-    UPDATE {{runs}} r SET state = 'RUNNING', token = d.next_token, generation = d.generation,
-        attempt = r.attempt + 1, assignments = r.assignments + 1, worker = d.next_worker,
-        incarnation = d.next_incarnation, assigned_at = statement_timestamp(),
-        start_by = GREATEST(statement_timestamp(), r.ready_at) + d.patience * interval '1 s',
-        started_at = NULL, finished_at = NULL, exit_code = NULL, reason = NULL, error = '',
-        digest = NULL
-    FROM d WHERE d.goes AND r.scheduled_at = d.scheduled_at AND r.run_id = d.run_id
-    RETURNING d.n, r.priority, r.due_at, r.ready_at, r.attempt, r.losses, r.start_by, r.created_at,
-        r.payload IS NOT NULL AS paid
+    {HAND_OUT.format(source="d", goes="d.goes", told="")}
 )
 SELECT n, true, priority, due_at, ready_at, attempt, losses, start_by, created_at, paid
 FROM assigned
@@ -131,7 +161,7 @@ ORDER BY n
 
 LINED_UP = f"""q AS (
     SELECT job_id, shard, job_policy, paused, max(ready_at) AS as_of FROM c
-    WHERE token = 0 AND policy NOT IN ('SKIP', 'ALLOW')
+    WHERE fresh AND policy NOT IN ('SKIP', 'ALLOW')
     GROUP BY job_id, shard, job_policy, paused
 ), next AS ({NEXT})"""
 """Jobs whose runs are lined up, and who of them is next."""
@@ -146,7 +176,7 @@ WITH way AS (  -- by job, the oldest run that is admitted; a map, as above
         SELECT x.run_id FROM live l
         JOIN runs x ON x.scheduled_at = l.scheduled_at AND x.run_id = l.run_id
         WHERE l.shard = j.shard AND l.job_id = j.job_id
-          AND x.token > 0 AND x.state IN ('PENDING', 'RUNNING', 'RETRYING') AND NOT {APART}
+          AND x.state IN ('PENDING', 'RUNNING', 'RETRYING') AND {ADMITTED} AND NOT {APART}
         ORDER BY x.due_at, x.run_id LIMIT 1
     ) x
 ), skipped AS (
@@ -202,14 +232,20 @@ def assign(
         return outcome
     tokens = [next_token(draft.shard) for draft in drafts]
     keys = key_arguments([draft.key for draft in drafts])
-    table = lock_runs(connection, keys)
-    arguments = keys | _arguments(drafts, tokens)
-    others = table if table == RUNS or _of_its_days(connection, table, arguments) else RUNS
-    statement = _statement(table, others, any(map(_is_lined_up, drafts)))
+    locked = lock_runs(connection, keys)
+    table = table_of(keys, {one.table for one in locked})
+    beside = _beside(connection, keys, drafts)
+    lined_up = any(map(_is_lined_up, drafts))
+    apart = not (beside or lined_up) and all(_is_plain(drafts[one.n - 1], one) for one in locked)
+    others = table if all(beside.values()) else RUNS
+    rows = connection.exec_driver_sql(
+        statement(table, None if apart else others, lined_up),
+        keys | _arguments(drafts, tokens, beside, locked),
+    )
     handed: list[tuple[LiveRun, PoolKey]] = []
     begun: dict[RunKey, tuple[str, ...]] = {}
     told = set()
-    for n, goes, *columns in connection.exec_driver_sql(statement, arguments):
+    for n, goes, *columns in sorted(rows, key=itemgetter(0)):
         draft = drafts[n - 1]
         told.add(draft.key)
         if goes and draft.targets:
@@ -231,15 +267,44 @@ def assign(
     return outcome
 
 
-@lru_cache(maxsize=8)
-def _statement(runs: str, others: str, lined_up: bool) -> str:
-    """ASSIGN of runs that are in this table, beside other runs of their jobs that are in that."""
-    return ASSIGN.format(runs=runs, others=others, next=LINED_UP if lined_up else NOBODY)
+@lru_cache(maxsize=16)
+def statement(table: str, others: str | None, lined_up: bool) -> str:
+    """ASSIGN of runs that are in this table, beside other runs of their jobs that are in that one;
+    None: there are none.
+    """
+    named = {
+        "runs": table,
+        "found_by_b": found_in(table, "b"),
+        "found_by_d": found_in(table, "d"),
+    }
+    if others is None:
+        return HAND_ALL_OUT.format(**named)
+    return ASSIGN.format(**named, others=others, next=LINED_UP if lined_up else NOBODY)
 
 
-def _of_its_days(connection: Connection, table: str, arguments: dict[str, object]) -> bool:
-    """Whether other live runs of the jobs are where the batch is, each."""
-    return connection.exec_driver_sql(DAYS.format(runs=table), arguments).scalar() is True
+def _beside(
+    connection: Connection, keys: dict[str, object], drafts: Sequence[Draft]
+) -> dict[JobId, bool]:
+    """Jobs of the drafts that have other live runs, if anybody counts them; and whether those are
+    of the drafts' days.
+    """
+    jobs = {draft.job_id: draft.shard for draft in drafts if _is_counted(draft)}
+    if not jobs:
+        return {}
+    of = {"jobs": arrays.ids(jobs), "shards": arrays.numbers(jobs.values())}
+    return dict(map(tuple, connection.exec_driver_sql(BESIDE, keys | of)))
+
+
+def _is_counted(draft: Draft) -> bool:
+    """Whether other runs of its job have a say; by what the owner knows."""
+    if draft.said is None:
+        return draft.overlap_limit > 0
+    return draft.said is not Overlap.ALLOW
+
+
+def _is_plain(draft: Draft, row: Locked) -> bool:
+    """It never had a token, and its row says what its owner thinks."""
+    return row.token == 0 and row.overlap == draft.said
 
 
 def _is_lined_up(draft: Draft) -> bool:
@@ -261,8 +326,19 @@ def payloads(connection: Connection, keys: Sequence[RunKey]) -> dict[RunId, byte
     return {run_id: bytes(payload) for run_id, payload in rows if payload is not None}
 
 
-def _arguments(drafts: Sequence[Draft], tokens: Sequence[Token]) -> dict[str, object]:
+def _arguments(
+    drafts: Sequence[Draft],
+    tokens: Sequence[Token],
+    beside: Collection[JobId],
+    locked: Sequence[Locked],
+) -> dict[str, object]:
+    spots: list[str | None] = [None] * len(drafts)
+    for one in locked:
+        spots[one.n - 1] = one.spot
     return {
+        "spots": arrays.spots(spots),
+        "counted": arrays.flags(map(_is_counted, drafts)),
+        "crowded": arrays.flags(draft.job_id in beside for draft in drafts),
         "jobs": arrays.ids(draft.job_id for draft in drafts),
         "shards": arrays.numbers(draft.shard for draft in drafts),
         "generations": arrays.numbers(draft.generation for draft in drafts),

@@ -1,12 +1,10 @@
 """Live runs: what an owner finds, takes back, gives up and ends.
 
     PENDING, RETRYING ──assign──→ RUNNING ──give_back──→ whence it came, no attempt spent
-            └─end_waiting──→ the end  └────rescue─────→ RETRYING or FAILED, with lost_at;
-                                                        PENDING what was armed and isn't due
+            └─end_waiting──→ the end  └────rescue─────→ RETRYING or FAILED, with lost_at
 
 Invariants (PROTOCOL 4, 6)
 - A run that never started, or was lost with its worker, gives its count of an attempt back.
-- What is armed is never ready sooner for its worker's death. It is no loss: it goes whence it came.
 - What comes back unstarted again and again waits ever longer, up to 10 s: a worker that refuses
   all must not keep the database busy.
 - Loss is a row, committed with what follows from it. Of an incarnation that is lost an owner gives
@@ -97,14 +95,11 @@ WHERE id IN (SELECT i.id FROM incarnations i WHERE i.id = ANY (%(ids)s::uuid[])
   AND lost_at IS NULL
 """
 
-# It isn't due yet: no worker, whatever became of it, has begun it.
-_LOST = """CASE WHEN b.state = 'RETRYING' AND r.attempt <= 1 AND r.started_at IS NULL
-        AND r.ready_at > statement_timestamp() THEN 'PENDING' ELSE b.state END"""
-
 RESCUE = f"""
 WITH d AS MATERIALIZED (
     SELECT r.scheduled_at, r.run_id, b.token, 'RUNNING' AS running, b.incarnation,
-        b.fingerprint, b.dead, b.wait, {_AFTER.format(state=_LOST, reason="b.reason")}
+        b.fingerprint, b.dead, b.wait,
+        {_AFTER.format(state="b.state", reason="b.reason")}
     FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(tokens)s::bigint[],
         %(incarnations)s::uuid[], %(states)s::text[], %(reasons)s::text[], %(dead)s::bool[],
         %(fingerprints)s::text[], %(waits)s::float8[])
@@ -116,8 +111,7 @@ WITH d AS MATERIALIZED (
     LEFT JOIN timers t ON t.job_id = r.job_id
     WHERE r.shard = ANY (%(shards)s::int[])
 ), moved AS (
-    UPDATE runs r SET state = d.state, reason = CASE WHEN d.state <> 'PENDING' THEN d.reason END,
-        losses = r.losses + CASE WHEN d.state = 'PENDING' THEN 0 ELSE 1 END,
+    UPDATE runs r SET state = d.state, reason = d.reason, losses = r.losses + 1,
         attempt = r.attempt - 1, finished_at = statement_timestamp(),
         ready_at = GREATEST(r.ready_at, statement_timestamp() + d.wait * interval '1 s')
     FROM d WHERE r.scheduled_at = d.scheduled_at AND r.run_id = d.run_id
@@ -132,7 +126,7 @@ WITH d AS MATERIALIZED (
     ON CONFLICT DO NOTHING
 ), gone AS (
     DELETE FROM live l USING moved m
-    WHERE m.state NOT IN ('PENDING', 'RETRYING') AND l.shard = m.shard AND l.job_id = m.job_id
+    WHERE m.state <> 'RETRYING' AND l.shard = m.shard AND l.job_id = m.job_id
       AND l.run_id = m.run_id
 ), buried AS (
     INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint)

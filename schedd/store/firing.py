@@ -53,23 +53,14 @@ WITH b AS (
     UPDATE timers t SET due_at = b.next_due, nominal = b.next_nominal,
         fired = t.fired + b.counted FROM b
     WHERE t.job_id = b.job_id AND t.shard = b.shard AND t.generation = b.generation
-      AND t.due_at = b.due_at AND t.fired = b.fired AND NOT t.paused
+      AND t.due_at IS NOT DISTINCT FROM b.due_at AND t.fired = b.fired AND NOT t.paused
       AND b.last_instant <= clock_timestamp() + %(horizon)s
       AND EXISTS (SELECT FROM cluster WHERE one AND NOT paused AND switched = %(switched)s)
     RETURNING b.*
 ), fired AS (
     SELECT shard, generation, priority, job_id, scheduled_at, run_id, run_due, ready, state, reason,
         count, scheduled_until, excluded_by
-    FROM advanced WHERE run_id IS NOT NULL
-    UNION ALL
-    SELECT a.shard, a.generation, a.priority, n.* FROM advanced a
-    JOIN unnest(%(more_jobs)s::uuid[], %(more_scheduled)s::timestamptz[], %(more_runs)s::uuid[],
-        %(more_run_due)s::timestamptz[], %(more_ready)s::timestamptz[],
-        %(more_states)s::text[], %(more_reasons)s::text[], %(more_counts)s::int[],
-        %(more_until)s::timestamptz[], %(more_excluded)s::text[])
-      AS n(job_id, scheduled_at, run_id, run_due, ready, state, reason, count, scheduled_until,
-        excluded_by)
-      USING (job_id)
+    FROM advanced WHERE run_id IS NOT NULL{more}
 ), inserted AS (
     INSERT INTO runs (scheduled_at, run_id, job_id, due_at, shard, priority, count,
         scheduled_until, fired_by, trigger, state, ready_at, generation, reason,
@@ -83,10 +74,30 @@ WITH b AS (
     INSERT INTO live (shard, job_id, run_id, scheduled_at)
     SELECT shard, job_id, run_id, scheduled_at FROM inserted WHERE state = 'PENDING'
     ON CONFLICT DO NOTHING
+), whole AS (
+    SELECT (SELECT count(*) FROM advanced) = %(firings)s
+      AND (SELECT count(*) FROM inserted) = %(made)s AS so
 )
-SELECT job_id, NULL FROM advanced UNION ALL SELECT NULL, run_id FROM inserted
+SELECT true, NULL::uuid, NULL::uuid FROM whole WHERE so
+UNION ALL SELECT false, job_id, NULL FROM advanced WHERE NOT (SELECT so FROM whole)
+UNION ALL SELECT false, NULL, run_id FROM inserted WHERE NOT (SELECT so FROM whole)
 """
-"""A firing's first run stands in its own row: the usual firing has one, and needs no join."""
+"""A firing's first run stands in its own row: the usual firing has one, and needs no `MORE`. What
+became of each is told if not all of them advanced and all of their runs are new.
+"""
+
+MORE = """
+    UNION ALL
+    SELECT a.shard, a.generation, a.priority, n.* FROM advanced a
+    JOIN unnest(%(more_jobs)s::uuid[], %(more_scheduled)s::timestamptz[], %(more_runs)s::uuid[],
+        %(more_run_due)s::timestamptz[], %(more_ready)s::timestamptz[],
+        %(more_states)s::text[], %(more_reasons)s::text[], %(more_counts)s::int[],
+        %(more_until)s::timestamptz[], %(more_excluded)s::text[])
+      AS n(job_id, scheduled_at, run_id, run_due, ready, state, reason, count, scheduled_until,
+        excluded_by)
+      USING (job_id)"""
+
+FIRE_ONE_EACH, FIRE_MORE = (FIRE.format(more=more) for more in ("", MORE))
 
 
 def due_timers(
@@ -121,9 +132,15 @@ def fire(
 
     At most one firing a job.
     """
-    rows = connection.exec_driver_sql(FIRE, _arguments(tenure, firings, horizon, switched)).all()
-    advanced = {row[0] for row in rows}
-    inserted = {row[1] for row in rows}
+    more = any(len(firing.runs) > 1 for firing in firings)
+    arguments = _arguments(tenure, firings, horizon, switched)
+    rows = connection.exec_driver_sql(FIRE_MORE if more else FIRE_ONE_EACH, arguments).all()
+    if rows and rows[0][0]:
+        advanced = {firing.job_id for firing in firings}
+        inserted = {run.key.run_id for firing in firings for run in firing.runs}
+    else:
+        advanced = {job_id for _, job_id, _ in rows}
+        inserted = {run_id for _, _, run_id in rows}
     live = [
         LiveRun(
             new.key,
@@ -179,6 +196,8 @@ def _arguments(
     rest = _columns([run for _, run in more])
     return _columns(first) | {
         "tenure": tenure,
+        "firings": len(firings),
+        "made": sum(len(each.runs) for each in firings),
         "horizon": horizon,
         "switched": switched,
         "jobs": arrays.ids(each.job_id for each in firings),

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from sqlalchemy import Connection
 
+from schedd.core.ids import Token
 from schedd.core.model import RunKey
 from schedd.store import arrays
 from schedd.store.fence import BY_INDEX
@@ -34,12 +35,22 @@ table, or detaches it, before this transaction ends. (A table of the day's name 
 one.)
 """
 
+SPOT: Final = "r.ctid::text AS spot"
+"""A column: where in its table the row is, until this transaction writes it. A lock that had to
+wait tells of the row as it is afterwards, and so where that is.
+"""
+
+# The second condition of the latter isn't one to look up an index by.
+BY_KEY: Final = "r.scheduled_at = {by}.scheduled_at AND r.run_id = {by}.run_id"
+BY_SPOT: Final = "r.ctid = {by}.spot AND r.run_id IS NOT DISTINCT FROM {by}.run_id"
+
 LOCK_RUNS = f"""
-SELECT {BY_INDEX}, r.place FROM (
-    SELECT * FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[]) b(scheduled_at, run_id)
-    ORDER BY scheduled_at, run_id
+SELECT {BY_INDEX}, b.n, r.* FROM (
+    SELECT * FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[]) WITH ORDINALITY
+      b(scheduled_at, run_id, n) ORDER BY scheduled_at, run_id
 ) b CROSS JOIN LATERAL (
-    SELECT {PLACE} FROM runs r WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+    SELECT {PLACE}, {SPOT}, r.token, r.overlap FROM runs r
+    WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
       AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s
     FOR NO KEY UPDATE
 ) r
@@ -66,15 +77,30 @@ def _day(instant: datetime) -> datetime:
     return instant.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-def lock_runs(connection: Connection, keys: dict[str, object]) -> str:
-    """Lock the runs' rows in order: a batch's own join may visit them in another one. Gives the
-    name of a table that all of them are in.
+class Locked(NamedTuple):
+    """Of a run whose row is locked: what doesn't change any more."""
+
+    n: int
+    """Its number in the batch, from 1."""
+    table: str
+    spot: str
+    token: Token
+    overlap: str | None
+
+
+def lock_runs(connection: Connection, keys: dict[str, object]) -> list[Locked]:
+    """Lock the runs' rows in order: a batch's own join may visit them in another one. Gives those
+    that are there.
     """
-    rows = connection.exec_driver_sql(LOCK_RUNS, keys)
-    return table_of(keys, {row[1] for row in rows})
+    return [Locked(*row[1:]) for row in connection.exec_driver_sql(LOCK_RUNS, keys)]
 
 
 def table_of(keys: dict[str, object], places: set[str]) -> str:
     """Where the batch is, by the places of its rows; what has no day of its own isn't named."""
     one = keys["day"] is not None and len(places) == 1 and DEFAULT not in places
     return next(iter(places)) if one else RUNS
+
+
+def found_in(table: str, by: str) -> str:
+    """How a statement for this table finds the rows `r` of `by`: a condition."""
+    return (BY_KEY if table == RUNS else BY_SPOT).format(by=by)

@@ -47,9 +47,12 @@ APART = """(x.parent IS NOT NULL
 and nobody in its.
 """
 
+ADMITTED = f"(x.token > 0 AND NOT (x.state = 'PENDING' AND {turns.AS_FRESH.format(r='x')}))"
+"""The run `x`, one that hasn't ended, is in the way of others of its job."""
+
 STANDING = f"""
     SELECT q.job_id, x.run_id, x.scheduled_at, x.due_at, x.priority, x.state, x.token,
-        x.token > 0 AS admitted, x.cancelling, x.killing,
+        {ADMITTED} AS admitted, x.cancelling, x.killing,
         COALESCE(x.overlap, q.job_policy) AS policy,
         NOT q.paused OR x.trigger IN ('MANUAL', 'SUBMIT') AS asked
     FROM q JOIN live l ON l.shard = q.shard AND l.job_id = q.job_id
@@ -57,7 +60,7 @@ STANDING = f"""
         SELECT * FROM runs r WHERE r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id OFFSET 0
     ) x
     WHERE x.state IN ('PENDING', 'RUNNING', 'RETRYING') AND NOT {APART}
-      AND (x.token > 0 OR x.ready_at <= GREATEST(statement_timestamp(), q.as_of))
+      AND ({ADMITTED} OR x.ready_at <= GREATEST(statement_timestamp(), q.as_of))
 """
 """What is admitted or waits of the jobs in `q (job_id, shard, job_policy, paused, as_of)`."""
 

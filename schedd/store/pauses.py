@@ -56,7 +56,8 @@ WHERE ended IS NULL
 INSERTED_EARLY = """
 SELECT r.scheduled_at, r.run_id, r.shard, r.job_id FROM runs r
 WHERE r.scheduled_at > %(began)s AND r.scheduled_at <= %(last)s
-  AND r.state = 'PENDING' AND r.trigger = 'SCHEDULE' AND r.parent IS NULL
+  AND r.state = 'PENDING' AND r.losses = 0
+  AND r.trigger = 'SCHEDULE' AND r.parent IS NULL
 ORDER BY r.scheduled_at, r.run_id FOR NO KEY UPDATE
 """
 

@@ -207,6 +207,10 @@ class PostgresWorkerStore:
         """Those that are known, lost ones too."""
         return await self.database.call(lambda c: workers.incarnations(c, ids))
 
+    async def not_living(self, ids: Sequence[IncarnationId]) -> frozenset[IncarnationId]:
+        """Those that are lost, or not known."""
+        return await self.database.call(lambda c: workers.not_living(c, ids))
+
     async def of_worker(self, worker: str) -> list[Incarnation]:
         """Those of this worker that aren't lost, newest first."""
         return await self.database.call(lambda c: workers.of_worker(c, worker))

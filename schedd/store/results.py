@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection
 
-from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.ids import RunId
 from schedd.core.lifecycle import State
 from schedd.core.model import AuditEntry, Report, RunKey, Verdict
 from schedd.core.notifications import Happened
@@ -28,7 +29,7 @@ from schedd.store import arrays, noticing
 from schedd.store import standing as standing_of_jobs
 from schedd.store.audit import write_once
 from schedd.store.fence import BY_INDEX
-from schedd.store.keys import PLACE, key_arguments, table_of
+from schedd.store.keys import PLACE, SPOT, found_in, key_arguments, table_of
 from schedd.store.settled import Standing, settle
 
 LOCK = f"""
@@ -37,7 +38,8 @@ SELECT b.n, r.*, {BY_INDEX} FROM (
       b(scheduled_at, run_id, n) ORDER BY scheduled_at, run_id
 ) b CROSS JOIN LATERAL (
     SELECT r.state, r.token, r.incarnation, r.digest, r.cancelling, r.reason, r.job_id,
-        r.assigned_at, r.parent IS NOT NULL AS child, {PLACE}
+        r.assigned_at, r.parent IS NOT NULL AS child, r.shard, {SPOT},
+        {PLACE}
     FROM runs r
     WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
       AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s
@@ -52,9 +54,9 @@ WITH b AS MATERIALIZED (
         %(senders)s::uuid[], %(states)s::text[], %(reasons)s::text[], %(errors)s::text[],
         %(exit_codes)s::int[], %(started)s::timestamptz[], %(finished)s::timestamptz[],
         %(digests)s::bytea[], %(retries)s::timestamptz[], %(free)s::int[],
-        %(lost)s::int[]) WITH ORDINALITY
+        %(lost)s::int[], %(spots)s::tid[]) WITH ORDINALITY
       AS b(scheduled_at, run_id, token, sender, state, reason, error, exit_code, started_at,
-        finished_at, digest, retry_at, free, lost, n)
+        finished_at, digest, retry_at, free, lost, spot, n)
 ), accepted AS (
     UPDATE {runs} r SET state = b.state, reason = b.reason, error = b.error,
         exit_code = b.exit_code,
@@ -63,15 +65,14 @@ WITH b AS MATERIALIZED (
         ready_at = COALESCE(b.retry_at, r.ready_at), attempt = r.attempt - b.free,
         losses = r.losses + b.lost
     FROM b
-    WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
-      AND r.token = b.token AND r.incarnation = b.sender AND r.state = b.running
+    WHERE {found} AND r.token = b.token AND r.incarnation = b.sender AND r.state = b.running
     RETURNING b.n, r.shard, r.job_id, r.run_id, r.state
 ), gone AS (
     DELETE FROM live l USING accepted a
     WHERE a.state NOT IN ('PENDING', 'RETRYING')
       AND l.shard = a.shard AND l.job_id = a.job_id AND l.run_id = a.run_id
 )
-SELECT n, job_id, shard FROM accepted
+SELECT n FROM accepted
 """
 
 STORED = """
@@ -179,10 +180,10 @@ def _write(
 ) -> set[RunKey]:
     """`table`: where all of them are."""
     final = settle(connection, reports, standing)
-    rows = connection.exec_driver_sql(ACCEPT.format(runs=table), _arguments(final)).all()
-    jobs = {final[n - 1].key: job for n, job, _ in rows}
-    shards = {final[n - 1].key: shard for n, _, shard in rows}
-    written = [report for report in final if report.key in jobs]
+    spots = arrays.spots(standing[report.key].spot for report in final)
+    rows = connection.exec_driver_sql(statement(table), _arguments(final) | {"spots": spots})
+    accepted = {final[n - 1].key for (n,) in rows}
+    written = [report for report in final if report.key in accepted]
     outputs = [report for report in written if report.output is not None]
     results = [report for report in written if report.result is not None]
     dead = [report for report in written if report.dead and report.state is State.FAILED]
@@ -194,38 +195,45 @@ def _write(
         connection.exec_driver_sql(RESULTS, _keys(results) | _stored(results) | {"values": values})
     if dead:
         columns = {
-            "jobs": arrays.ids(jobs[report.key] for report in dead),
+            "jobs": arrays.ids(standing[report.key].job_id for report in dead),
             "fingerprints": arrays.texts(report.fingerprint for report in dead),
         }
         connection.exec_driver_sql(DEAD, _keys(dead) | columns)
     standing_of_jobs.count(
         connection,
         (
-            (jobs[report.key], shards[report.key], well, report.pause_after)
+            (of.job_id, of.shard, well, report.pause_after)
             for report in written
             if report.pause_after
+            and (of := standing[report.key])
             and ((well := report.state is State.SUCCEEDED) or report.state is State.FAILED)
         ),
     )
     noticed = [report for report in written if report.notices is not None]
     if noticed:
-        noticing.tell(connection, _happened(connection, noticed, jobs, shards))
-    return set(jobs)
+        noticing.tell(connection, _happened(connection, noticed, standing))
+    return accepted
+
+
+@lru_cache(maxsize=8)
+def statement(table: str) -> str:
+    """ACCEPT of runs that are in this table."""
+    return ACCEPT.format(runs=table, found=found_in(table, "b"))
 
 
 def _happened(
     connection: Connection,
     noticed: Sequence[Report],
-    jobs: Mapping[RunKey, JobId],
-    shards: Mapping[RunKey, ShardId],
+    standing: Mapping[RunKey, Standing],
 ) -> Iterable[Happened]:
     """What is to be told of: runs that ended, and those that started late, for the first time."""
     late = noticing.first_time_late(connection, [one.key for one in noticed if one.late])
     for report in noticed:
         assert report.notices is not None, "these alone were chosen"
         key = report.key
+        of = standing[key]
         happened = Happened(
-            key.scheduled_at, key.run_id, jobs[key], shards[key], report.notices, report.state
+            key.scheduled_at, key.run_id, of.job_id, of.shard, report.notices, report.state
         )
         if key.run_id in late:
             yield replace(happened, state=None)

@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from schedd.core import lifecycle
-from schedd.core.ids import IncarnationId, Token
+from schedd.core.ids import IncarnationId, ShardId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Report, RunKey
 from schedd.core.retry import fingerprint
@@ -44,6 +44,9 @@ class Standing:
     assigned_at: datetime | None
     child: bool
     """Of a broadcast: it becomes no dead letter."""
+    shard: ShardId
+    spot: str
+    """Where the row is, in its table."""
 
 
 def settle(

@@ -1,5 +1,5 @@
-"""Turns of schedules with `max_runs`: a run that was skipped before it ever began gives its turn
-back, and a schedule that had ended by it goes on. It may have been armed, and asked back.
+"""Turns of schedules with `max_runs`: a run that was skipped before it was ever handed out gives
+its turn back, and a schedule that had ended by it goes on.
 
     fire: fired + 1 for each run that is made ─→ max_runs reached: due_at is NULL, nominal stays
     skipped (overlap, a full buffer, a pause): fired − 1, due_at = nominal where it was NULL
@@ -19,7 +19,13 @@ from schedd.core.model import RunKey
 from schedd.store import arrays
 from schedd.store.keys import key_arguments
 
-GIVE_BACK = """
+AS_FRESH = """({r}.token = 0
+    OR {r}.attempt = 0 AND {r}.losses = 0 AND {r}.assigned_at < {r}.due_at)"""
+"""The waiting run `r` was never handed out, or was asked back before it could start: it was armed.
+Its token tells the two apart, and nothing else.
+"""
+
+GIVE_BACK = f"""
 UPDATE timers t SET fired = GREATEST(0, t.fired - b.turns), due_at = COALESCE(t.due_at, t.nominal)
 FROM (
     SELECT r.job_id, count(*) AS turns
@@ -28,8 +34,8 @@ FROM (
         SELECT * FROM runs r WHERE r.scheduled_at = k.scheduled_at AND r.run_id = k.run_id
           AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s OFFSET 0
     ) r
-    WHERE r.trigger = 'SCHEDULE' AND r.parent IS NULL
-      AND (r.token = 0 OR r.state IN ('SKIPPED', 'MISSED')) GROUP BY r.job_id
+    WHERE r.trigger = 'SCHEDULE' AND {AS_FRESH.format(r="r")} AND r.parent IS NULL
+    GROUP BY r.job_id
 ) b
 WHERE t.job_id = b.job_id AND t.fired > 0
 """

@@ -21,6 +21,11 @@ ON CONFLICT (id) DO NOTHING
 
 BY_ID = f"SELECT {INCARNATION_COLUMNS} FROM incarnations WHERE id = ANY (%(ids)s::uuid[])"
 
+NOT_LIVING = """
+SELECT b.id FROM unnest(%(ids)s::uuid[]) b(id)
+WHERE NOT EXISTS (SELECT FROM incarnations i WHERE i.id = b.id AND i.lost_at IS NULL)
+"""
+
 OF_WORKER = f"""
 SELECT {INCARNATION_COLUMNS} FROM incarnations
 WHERE worker = %(worker)s AND lost_at IS NULL ORDER BY started_at DESC, id DESC
@@ -53,6 +58,12 @@ def register(connection: Connection, new: Incarnation) -> Incarnation:
 def incarnations(connection: Connection, ids: Collection[IncarnationId]) -> list[Incarnation]:
     """Those that are known, lost ones too."""
     return [incarnation(row) for row in connection.exec_driver_sql(BY_ID, {"ids": arrays.ids(ids)})]
+
+
+def not_living(connection: Connection, ids: Collection[IncarnationId]) -> frozenset[IncarnationId]:
+    """Those that are lost, or not known."""
+    rows = connection.exec_driver_sql(NOT_LIVING, {"ids": arrays.ids(ids)})
+    return frozenset(IncarnationId(row.id) for row in rows)
 
 
 def of_worker(connection: Connection, worker: str) -> list[Incarnation]:

@@ -13,6 +13,8 @@ from io import TextIOBase
 from typing import Final
 from uuid import UUID
 
+from bench.rig import NOOP
+from schedclient import Client
 from schedctl.dev import postgres
 from schedd.core.ids import JobId
 from schedd.core.partition import shard_of
@@ -22,6 +24,11 @@ TEMPLATE: Final = "template-"
 """What the names of jobs begin with that are copied; a number follows."""
 AT_ONCE: Final = 1_000_000
 """Copies in one statement."""
+HOT: Final = range(60)
+"""Templates of jobs with one run a minute, each at a second of its own."""
+IDLE: Final = range(60, 61)
+"""The template of jobs whose next instant is months away."""
+FAR: Final = "0 0 1 1 *"
 
 COPIED: Final = "CREATE UNLOGGED TABLE copied (job_id uuid, shard int, template int, number int)"
 JOBS: Final = """
@@ -35,6 +42,15 @@ INSERT INTO timers SELECT (jsonb_populate_record(m, jsonb_build_object('job_id',
 FROM copied c JOIN jobs t ON t.name = 'template-' || c.template
 JOIN timers m ON m.job_id = t.job_id
 """
+
+
+async def make_templates(cluster: DevCluster) -> None:
+    """Those of HOT and IDLE: from now on the hot ones run, each once a minute."""
+    async with Client(cluster.endpoints) as client:
+        for second in HOT:
+            await client.jobs.create(f"{TEMPLATE}{second}", cron=f"{second} * * * * *", python=NOOP)
+        for number in IDLE:
+            await client.jobs.create(f"{TEMPLATE}{number}", cron=FAR, python=NOOP)
 
 
 def copy(cluster: DevCluster, *kinds: tuple[int, range]) -> None:

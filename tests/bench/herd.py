@@ -18,8 +18,6 @@ from bench.rig import NOOP, bench_cluster, ended, note, parser, quantiles, sizes
 from schedclient import Client
 from support.cluster import DevCluster
 
-AHEAD = 15.0
-"""Seconds before the instant at which all jobs are to be stored: the near future is loaded then."""
 MADE_AHEAD = 6.0
 """Seconds before the instant from which on what is spent counts: members make runs ahead."""
 PATIENCE = 300.0
@@ -31,15 +29,21 @@ def main(arguments: Sequence[str]) -> int:
     asked = parser("bench.herd", __doc__)
     asked.add_argument("--jobs", type=int, default=10_000)
     asked.add_argument("--copies", type=int, default=2_000, help="a second that are counted on")
+    asked.add_argument(
+        "--ahead",
+        type=float,
+        default=15.0,
+        help="seconds before the instant at which all jobs are stored: ten are loaded at a time",
+    )
     options = asked.parse_args(arguments)
     with bench_cluster(**sizes(options)) as cluster:
-        wait = timedelta(seconds=options.jobs / options.copies + AHEAD + 10)
+        wait = timedelta(seconds=options.jobs / options.copies + options.ahead + 10)
         due = (datetime.now(UTC) + wait).replace(microsecond=0)
         asyncio.run(_template(cluster, due))
         copies.copy(cluster, (options.jobs - 1, range(1)))
         left = (due - datetime.now(UTC)).total_seconds()
         note(f"{options.jobs:,} jobs stored, {left:.1f} s before their instant")
-        if left < AHEAD:
+        if left < options.ahead:
             raise SystemExit("too late: give fewer --copies")
         time.sleep(left - MADE_AHEAD)
         before = spent(cluster)

@@ -6,8 +6,8 @@
 Submits arrive as they would from many users who know nothing of each other (gaps of an exponential
 distribution, by a seed), at parts of `--peak`, whether or not earlier ones were answered. So what a
 stall keeps waiting counts for each that it kept. A latency that grows with time says that the rate
-isn't borne; `behind_ms`, that the load itself is late: it is one process. JSON, a line for each
-rate.
+isn't borne; `behind_ms`, that the load itself is late: it is one process. With `--shared` its
+clients share a connection, as those of one process do. JSON, a line for each rate.
 """
 
 from __future__ import annotations
@@ -51,9 +51,11 @@ def main(arguments: Sequence[str]) -> int:
     asked.add_argument("--parts", type=int, nargs="+", default=[10, 50, 80], help="of it, percent")
     asked.add_argument("--seconds", type=float, default=20.0, help="of each rate")
     asked.add_argument("--connections", type=int, default=8)
+    asked.add_argument("--shared", action="store_true", help="one connection for all clients")
     asked.add_argument("--seed", type=int, default=1)
     options = asked.parse_args(arguments)
-    schedclient.transport.connect = apart
+    if not options.shared:
+        schedclient.transport.connect = apart
     wrong = 0
     with bench_cluster(**sizes(options)) as cluster:
         asyncio.run(_submit(cluster, [0.01 * n for n in range(200)], options.connections))
@@ -125,7 +127,8 @@ def _measure(cluster: DevCluster, options: Namespace, part: int) -> int:
         part=part,
         seconds=options.seconds,
         **sizes(options),
-        connections=options.connections,
+        connections=1 if options.shared else options.connections,
+        clients=options.connections,
         wanted=len(moments),
         answered=len(told.meant),
         refused=Counter(error.status for error in told.refused),

@@ -2,12 +2,13 @@
 
 Lines of JSON in, a picture out: for each line a group, named by its values of `--by`, and in it a
 bar for each number of `--value` (a figure, or several by name; a dot goes deeper). Lines that have
-no such value are left out. `--log` for what spans powers of ten: its bars begin at the power below
-the least.
+no such value are left out, and those that aren't as `--only` says. `--log` for what spans powers of
+ten: its bars begin at the power below the least. `--between` draws from the one to the other over
+the end of a bar; `--sort` has the greatest first; `--mark` sets groups of a name apart.
 
-    late_ms by workers
-    p50 ▏███ 26         groups stand side by side, bars of one name have one colour, and each bar
-    p99 ▏██████ 62      says its figure: a reader needs no axis
+    late_ms by workers           groups stand one below the other, bars of one name have one colour,
+    10 workers   p50 ▏██ 26      and each bar says its figure: a reader needs no axis. Names may be
+                 p99 ▏█████ 62   long: they stand at the left
 """
 
 from __future__ import annotations
@@ -15,18 +16,44 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from math import floor, log10
+from math import ceil, floor, log10
 from pathlib import Path
 from typing import Any, Final
 
-COLOURS: Final = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860")
-BAR, GAP, HEIGHT, HEAD, FOOT = 34, 26, 220, 64, 34
-"""Of a bar, between groups, of the tallest bar, above them, below them; in pixels."""
-LETTER: Final = 7
-"""Pixels that a letter takes, more or less."""
+COLOURS: Final = (
+    ("#4c78b0", "#5f8fcd"),
+    ("#d9822b", "#d98f3f"),
+    ("#4a9a5b", "#5aab6d"),
+    ("#b94a48", "#d06a66"),
+    ("#7d63ae", "#9279c8"),
+    ("#8a6d4f", "#a98a68"),
+)
+"""Of each name, on light paper and on dark; again from the first if there are more."""
+MARKED: Final = 1
+"""The colour of bars that are set apart, where all have one name."""
+BAR, BETWEEN, EDGE, WIDTH = 17, 12, 20, 440
+"""Of a bar with its gap, between groups, around all, of the longest bar; in pixels."""
+LETTER: Final = 6.8
+"""Pixels that a letter takes, at most on average."""
+
+STYLE: Final = """\
+  .paper { fill: #fbfbf9; stroke: #d8d8d2; }
+  text { font: 12px system-ui, sans-serif; fill: #22221f; }
+  .title { font-size: 14px; font-weight: 600; }
+  .figure, .power { fill: #5f5f5a; font-size: 11px; }
+  .grid { stroke: #dededa; stroke-dasharray: 2 3; }
+  .span { stroke: #22221f; stroke-width: 1.5; }
+"""
+DARK: Final = """\
+    .paper { fill: #1b1c1e; stroke: #3a3b3e; }
+    text { fill: #e8e8e4; }
+    .figure, .power { fill: #b0b0aa; }
+    .grid { stroke: #3f4043; }
+    .span { stroke: #f4f4f0; }
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +62,13 @@ class Group:
 
     name: str
     figures: Mapping[str, float]
+    between: tuple[float, float] | None = None
+    """What its one figure was, at least and at most."""
 
 
-def groups(lines: Iterable[Mapping[str, Any]], value: str, by: Sequence[str]) -> list[Group]:
+def groups(
+    lines: Iterable[Mapping[str, Any]], value: str, by: Sequence[str], between: Sequence[str] = ()
+) -> list[Group]:
     """One for each line that has such a value."""
     made = []
     for line in lines:
@@ -45,12 +76,13 @@ def groups(lines: Iterable[Mapping[str, Any]], value: str, by: Sequence[str]) ->
         named = found if isinstance(found, Mapping) else {value: found}
         figures = {name: float(one) for name, one in named.items() if _is_figure(one)}
         if figures:
-            name = " × ".join(f"{_at(line, one)} {one}" for one in by)
-            made.append(Group(name, figures))
+            span = [float(_at(line, one)) for one in between]
+            name = " × ".join(_named(_at(line, one), one) for one in by)
+            made.append(Group(name, figures, (span[0], span[1]) if span else None))
     return made
 
 
-def bars(title: str, shown: Sequence[Group], *, log: bool = False) -> str:
+def bars(title: str, shown: Sequence[Group], *, log: bool = False, mark: str = "") -> str:
     """An SVG of them.
 
     Raises:
@@ -59,34 +91,55 @@ def bars(title: str, shown: Sequence[Group], *, log: bool = False) -> str:
     if not shown:
         raise ValueError("no line has such a value")
     names = [*dict.fromkeys(name for group in shown for name in group.figures)]
-    heights = _heights([one for group in shown for one in group.figures.values()], log)
-    parts, left = [], GAP
+    figures = [one for group in shown for one in group.figures.values()]
+    scale = Scale.over([*figures, *(one for group in shown for one in group.between or ())], log)
+    left = EDGE + max(len(group.name) for group in shown) * LETTER + 8
+    top = EDGE + 34 + (22 if len(names) > 1 else 0)
+    parts, at = [], top
     for group in shown:
-        own = len(group.figures) * BAR
-        wide = max(own, len(group.name) * LETTER)
+        tall = len(group.figures) * BAR
+        parts.append(_text(left - 8, at + tall / 2 + 2, group.name, anchor="end"))
         for place, (name, figure) in enumerate(group.figures.items()):
-            at = left + (wide - own) // 2 + place * BAR
-            parts += _bar(at, heights[figure], figure, COLOURS[names.index(name) % len(COLOURS)])
-        parts.append(_text(left + wide / 2, HEAD + HEIGHT + 20, group.name))
-        left += wide + GAP
-    legend = GAP
-    for name, colour in zip(names, COLOURS * (len(names) // len(COLOURS) + 1), strict=False):
-        parts.append(f'<rect x="{legend}" y="30" width="10" height="10" fill="{colour}"/>')
-        parts.append(_text(legend + 14, 39, name, anchor="start"))
-        legend += 24 + len(name) * LETTER
-    width, height = max(left, legend, GAP + len(title) * 9), HEAD + HEIGHT + FOOT
+            kind = MARKED if mark and group.name == mark else names.index(name) % len(COLOURS)
+            parts += _bar(left, at + place * BAR, figure, group.between, scale, kind)
+        at += tall + BETWEEN
+    bottom = at - BETWEEN + 4
+    grid = [*_grid(left, top - 6, bottom, scale)]
+    wide = max(_most_wide(shown, scale) + left, EDGE + len(title) * LETTER * 1.25) + EDGE
+    wide = max(wide, EDGE * 2 + sum(34 + len(name) * LETTER for name in names))
+    tall = bottom + (18 if grid else 0) + EDGE - 8
     return "\n".join(
-        (
-            (
-                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"'
-                f' width="{width}" height="{height}" font-family="sans-serif" font-size="11">'
-            ),
-            f'<rect width="{width}" height="{height}" fill="white"/>',
-            f'<text x="{GAP}" y="20" font-size="14">{escape(title)}</text>',
-            *parts,
-            "</svg>\n",
-        )
+        (*_head(title, ceil(wide), ceil(tall)), *_legend(names), *grid, *parts, "</svg>\n")
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How long a bar is: in proportion, or by its power of ten above `low`."""
+
+    most: float
+    low: int | None = None
+
+    @classmethod
+    def over(cls, figures: Iterable[float], log: bool) -> Scale:
+        """One on which the greatest is as long as can be."""
+        some = [one for one in figures if one > 0] or [1.0]
+        if not log:
+            return cls(max(some))
+        return cls(max(some), ceil(log10(min(some))) - 1)
+
+    def pixels(self, figure: float) -> float:
+        """Of a figure; what is nothing or less has none."""
+        if figure <= 0:
+            return 0.0
+        if self.low is None:
+            return WIDTH * figure / self.most
+        return WIDTH * (log10(figure) - self.low) / (log10(self.most) - self.low)
+
+    def powers(self) -> Iterator[int]:
+        """Of ten, that have a line; none where bars are in proportion."""
+        if self.low is not None:
+            yield from (10**power for power in range(max(self.low, 0), floor(log10(self.most)) + 1))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -96,18 +149,36 @@ def main(arguments: Sequence[str]) -> int:
     asked.add_argument("picture", type=Path, metavar="OUT.svg")
     asked.add_argument("--value", default="late_ms")
     asked.add_argument("--by", nargs="+", default=["bench"])
+    asked.add_argument("--between", nargs=2, default=(), metavar=("LEAST", "MOST"))
+    asked.add_argument("--only", default="", metavar="NAME=VALUE", help="lines that are so")
+    asked.add_argument("--mark", default="", metavar="GROUP")
     asked.add_argument("--title", default="")
+    asked.add_argument("--sort", action="store_true")
     asked.add_argument("--log", action="store_true")
     options = asked.parse_args(arguments)
-    lines = [json.loads(line) for line in options.lines.read_text(encoding="utf-8").splitlines()]
-    shown = groups(lines, options.value, options.by)
+    key, _, wanted = options.only.partition("=")
+    lines = [line for line in read(options.lines) if not key or str(_at(line, key)) == wanted]
+    shown = groups(lines, options.value, options.by, options.between)
+    if options.sort:
+        shown = greatest_first(shown)
     title = options.title or f"{options.value} by {', '.join(options.by)}"
     try:
-        options.picture.write_text(bars(title, shown, log=options.log), encoding="utf-8")
+        drawn = bars(title, shown, log=options.log, mark=options.mark)
     except ValueError as error:
         print(f"{options.lines}: {error}: {options.value}", file=sys.stderr)
         return 1
+    options.picture.write_text(drawn, encoding="utf-8")
     return 0
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def greatest_first(shown: Iterable[Group]) -> list[Group]:
+    """By their greatest figure."""
+    return sorted(shown, key=lambda group: max(group.figures.values()), reverse=True)
 
 
 def _at(line: Mapping[str, Any], path: str) -> Any:
@@ -121,32 +192,79 @@ def _is_figure(one: object) -> bool:
     return isinstance(one, int | float) and not isinstance(one, bool)
 
 
-def _heights(figures: Iterable[float], log: bool) -> dict[float, float]:
-    """Of each figure's bar, in pixels; nothing is less than none."""
-    some = {one: max(one, 0.0) for one in figures}
-    most = max(some.values())
-    least = min((one for one in some.values() if one > 0), default=1.0)
-    if not log:
-        return {one: HEIGHT * size / (most or 1.0) for one, size in some.items()}
-    low = floor(log10(least)) - (log10(least) == floor(log10(least)))
-    span = (log10(most) - low) if most > 0 else 1.0
-    return {
-        one: HEIGHT * (log10(size) - low) / span if size > 0 else 0.0 for one, size in some.items()
-    }
+def _named(value: object, by: str) -> str:
+    """A number needs its name, a name doesn't."""
+    return f"{value:,} {by}" if _is_figure(value) else str(value)
 
 
-def _bar(left: int, height: float, figure: float, colour: str) -> list[str]:
-    top = HEAD + HEIGHT - height
-    return [
-        f'<rect x="{left}" y="{top:.1f}" width="{BAR - 3}" height="{height:.1f}" fill="{colour}"/>',
-        _text(
-            left + (BAR - 3) / 2, top - 3, f"{figure:,.3g}" if figure < 100 else f"{figure:,.0f}"
-        ),
-    ]
+def _said(figure: float) -> str:
+    return f"{figure:,.3g}" if figure < 100 else f"{figure:,.0f}"
 
 
-def _text(x: float, y: float, words: str, *, anchor: str = "middle") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
+def _most_wide(shown: Iterable[Group], scale: Scale) -> float:
+    """Pixels of the longest bar with its figure."""
+    return max(
+        scale.pixels(max(one, *(group.between or (one,)))) + 8 + len(_said(one)) * LETTER
+        for group in shown
+        for one in group.figures.values()
+    )
+
+
+def _head(title: str, wide: int, tall: int) -> Iterator[str]:
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {tall}"'
+        f' width="{wide}" height="{tall}" role="img" aria-label="{escape(title)}">'
+    )
+    light = "".join(f"  .k{at} {{ fill: {each}; }}\n" for at, (each, _) in enumerate(COLOURS))
+    dark = "".join(f"    .k{at} {{ fill: {each}; }}\n" for at, (_, each) in enumerate(COLOURS))
+    preferred = "  @media (prefers-color-scheme: dark) {\n"
+    yield f"<style>\n{STYLE}{light}{preferred}{DARK}{dark}  }}\n</style>"
+    yield f'<rect class="paper" x="0.5" y="0.5" width="{wide - 1}" height="{tall - 1}"/>'
+    yield f'<text class="title" x="{EDGE}" y="{EDGE + 12}">{escape(title)}</text>'
+
+
+def _legend(names: Sequence[str]) -> Iterator[str]:
+    at = float(EDGE)
+    for place, name in enumerate(names if len(names) > 1 else ()):
+        kind = place % len(COLOURS)
+        yield f'<rect class="k{kind}" x="{at:.0f}" y="{EDGE + 26}" width="11" height="11"/>'
+        yield _text(at + 16, EDGE + 36, name)
+        at += 34 + len(name) * LETTER
+
+
+def _grid(left: float, top: float, bottom: float, scale: Scale) -> Iterator[str]:
+    for power in scale.powers():
+        at = left + scale.pixels(power)
+        yield f'<path class="grid" d="M{at:.1f} {top:.1f}V{bottom:.1f}"/>'
+        yield _text(at, bottom + 14, f"{power:,}", anchor="middle", kind="power")
+
+
+def _bar(
+    left: float,
+    top: float,
+    figure: float,
+    between: tuple[float, float] | None,
+    scale: Scale,
+    kind: int,
+) -> Iterator[str]:
+    long, end = scale.pixels(figure), scale.pixels(figure)
+    yield (
+        f'<rect class="k{kind} bar" x="{left:.1f}" y="{top:.1f}" width="{long:.1f}"'
+        f' height="{BAR - 3}"/>'
+    )
+    if between:
+        least, end = map(scale.pixels, between)
+        middle = top + (BAR - 3) / 2
+        yield (
+            f'<path class="span" d="M{left + least:.1f} {middle:.1f}H{left + end:.1f}'
+            f'M{left + least:.1f} {middle - 3:.1f}v6M{left + end:.1f} {middle - 3:.1f}v6"/>'
+        )
+    yield _text(left + max(long, end) + 5, top + BAR - 6.5, _said(figure), kind="figure")
+
+
+def _text(x: float, y: float, words: str, *, anchor: str = "start", kind: str = "") -> str:
+    styled = f' class="{kind}"' if kind else ""
+    return f'<text{styled} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 if __name__ == "__main__":

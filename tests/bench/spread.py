@@ -17,14 +17,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from bench import copies
-from bench.copies import TEMPLATE
-from bench.rig import NOOP, bench_cluster, memory, note, parser, quantiles, sizes, spent, tell
-from schedclient import Client
-from support.cluster import DevCluster
+from bench.rig import bench_cluster, memory, note, parser, quantiles, sizes, spent, tell
 
-SETTLES = 20.0
-"""Seconds from the last copy to the first instant that counts."""
-FAR = "0 0 1 1 *"
 LATE = """
 SELECT extract(epoch FROM r.started_at - r.due_at), r.state, r.assignments FROM runs r
 WHERE r.scheduled_at >= %s AND r.scheduled_at < %s
@@ -37,13 +31,14 @@ def main(arguments: Sequence[str]) -> int:
     asked.add_argument("--idle", type=int, default=10_000)
     asked.add_argument("--hot", type=int, default=100_000, help="jobs of one run a minute")
     asked.add_argument("--seconds", type=int, default=60, help="that are measured")
+    asked.add_argument("--settles", type=float, default=20.0, help="seconds before the first one")
     options = asked.parse_args(arguments)
     with bench_cluster(**sizes(options)) as cluster:
-        asyncio.run(_templates(cluster))
+        asyncio.run(copies.make_templates(cluster))
         began = time.monotonic()
-        copies.copy(cluster, (options.idle, range(60, 61)), (options.hot, range(60)))
+        copies.copy(cluster, (options.idle, copies.IDLE), (options.hot, copies.HOT))
         loaded = time.monotonic() - began
-        first = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=SETTLES)
+        first = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=options.settles)
         last = first + timedelta(seconds=options.seconds)
         note(f"{options.hot + options.idle:,} jobs copied in {loaded:.0f} s")
         time.sleep((first - datetime.now(UTC)).total_seconds())
@@ -73,13 +68,6 @@ def main(arguments: Sequence[str]) -> int:
         **used.per(max(len(rows), 1)),
     )
     return 0 if len(late) == len(rows) and abs(len(rows) - expected) <= options.hot / 60 else 1
-
-
-async def _templates(cluster: DevCluster) -> None:
-    async with Client(cluster.endpoints) as client:
-        for second in range(60):
-            await client.jobs.create(f"{TEMPLATE}{second}", cron=f"{second} * * * * *", python=NOOP)
-        await client.jobs.create(f"{TEMPLATE}60", cron=FAR, python=NOOP)
 
 
 if __name__ == "__main__":

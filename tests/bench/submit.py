@@ -4,7 +4,7 @@
     --create        jobs with a schedule whose next instant is months away
 
 Each call is answered when what it asked for stands in PostgreSQL. The callers share a few
-connections, as those of a service would. JSON, a line.
+connections, as those of a few services would. JSON, a line.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from uuid import uuid4
 
+import schedclient.transport
+from bench.connections import apart
 from bench.rig import NOOP, bench_cluster, parser, quantiles, sizes, spent, tell
 from schedclient import Client
 from support.cluster import DevCluster
@@ -35,6 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     asked.add_argument("--create", action="store_true", help="jobs instead of one-time work")
     options = asked.parse_args(arguments)
     ask = _create if options.create else _submit
+    schedclient.transport.connect = apart
     stored_by_now = CREATED if options.create else SUBMITTED
     with bench_cluster(**sizes(options)) as cluster:
         asyncio.run(_ask(cluster, ask, options.callers, options.connections, options.callers))

@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schedd.core.placement import Offer
-from schedd.owner.attached import Attached, Choice
+from schedd.owner.attached import Attached
+from schedd.owner.offering import Choice, Offering
 from support.runs import RecordingLine, worker
 from workerd.core.grants import Head, deal
 from workerd.core.ids import Address
@@ -78,7 +79,7 @@ class Member:
     def choose(self, slots: int) -> None:
         who, available = self.attached.incarnation, self.attached.available
         if 0 < slots <= available:
-            choice = Choice({who.id: self.attached})
+            choice = Choice(Offering({who.id: self.attached}))
             choice.take(Offer(who, available), slots)
             self.under_way.append((choice, slots))
 

@@ -28,6 +28,9 @@ GROUPS = {
 }
 """Name of a group → what the paths of its files begin with; of several, the longest counts."""
 
+APART = "smoke/"
+"""What has each test alone: a cluster of its own, where nothing is judged by the second."""
+
 TURNS = (
     "acceptance/test_demo",
     "acceptance/test_restore",
@@ -65,6 +68,8 @@ def group(nodeid: str) -> str:
     'store'
     """
     path = _path(nodeid)
+    if path.startswith(APART):
+        return nodeid
     shared = {
         start: name for name, starts in GROUPS.items() for start in starts if path.startswith(start)
     }

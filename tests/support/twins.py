@@ -167,6 +167,11 @@ class TwinCoordination:
         await self._travel()
         return self.etcd.leases.get(lease, 0)
 
+    async def keep_alive(self, leases: Collection[LeaseId]) -> dict[LeaseId, int]:
+        """The TTL of each, 0 if it is gone."""
+        await self._travel()
+        return {lease: self.etcd.leases.get(lease, 0) for lease in leases}
+
     async def follow(self, prefix: str) -> AsyncIterator[Followed]:
         """The state at once, and after each change that we aren't cut off from. What goes here goes
         between two listings: no deletion is watched.

@@ -37,7 +37,6 @@ SETTINGS: Mapping[str, str] = {
     "max_connections": "200",
     "shared_buffers": "128MB",
     "max_wal_size": "1GB",
-    "wal_compression": "on",
     "timezone": "'UTC'",
     "log_timezone": "'UTC'",
     "log_line_prefix": "'%m [%p] %a '",

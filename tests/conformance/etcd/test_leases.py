@@ -57,6 +57,17 @@ async def test_a_keepalive_of_a_lease_that_never_was_answers_zero(client):
     assert await client.keepalive_once(4711) == 0
 
 
+async def test_many_leases_are_kept_alive_together_and_those_that_are_gone_are_told(client):
+    kept = [(await client.grant(60)).id for _ in range(3)]
+    gone = (await client.grant(60)).id
+    await client.revoke(gone)
+    assert await client.keep_alive([*kept, gone, 4711]) == dict.fromkeys(kept, 60) | {
+        gone: 0,
+        4711: 0,
+    }
+    assert await client.keep_alive([]) == {}
+
+
 async def test_a_revoked_lease_takes_its_keys_along_and_may_be_revoked_again(client):
     lease = await client.grant(60)
     await client.put("mine", b"", lease.id)

@@ -5,9 +5,10 @@ against the worst of worlds.
 
 Members and workers do what the rules say and nothing else; everything around them does the worst
 that it may. COMMITs are answered late or never, leases are dropped while their holders live, frames
-come late, twice or not at all, processes sleep between any two steps and die at any, etcd and
-PostgreSQL come back without their last minutes, or as they were long ago. The judge sees what a
-checker of a real run sees: rows in the order of their commits, physical starts, and answers.
+come late, twice or not at all, clocks are read amiss, processes sleep between any two steps and die
+at any, etcd and PostgreSQL come back without their last minutes, or as they were long ago. The
+judge sees what a checker of a real run sees: rows in the order of their commits, physical starts,
+and answers.
 
     make model                            every rule, and all rules but one, in a table
     make model WITHOUT=shard-row-fence    only without that one

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from faults.model import chains, turns
+from faults.model import chains, dispatch
 from faults.model.rows import (
     LIVE,
     WAITING,
@@ -45,14 +46,17 @@ def change(world: World, job: JobId, what: str) -> Steps[None]:
     if timer is None or timer.shard != seen.shard:
         transaction.rollback()  # deleted or moved meanwhile: the caller starts over
         return
+    at = world.now  # the one time of this change: what is due by then is, whatever comes later
     if what == "delete":
         yield from _cancel_waiting(world, transaction, job, waiting)
         transaction.put(rows.timers, job, None)
     else:
+        if timer.thin and world.on(Rule.EDIT_ENDS_WHAT_WAS_DUE):
+            yield from _end(world, transaction, job, "EDITED", partial(_was_due, world, timer, at))
         if what == "resume" or (what == "pause" and not world.on(Rule.EARLY_ROWS_KEPT)):
-            yield from _skip_paused(world, transaction, job, timer)
-            timer = transaction.get(rows.timers, job) or timer
-        transaction.put(rows.timers, job, _changed(world, timer, what, target))
+            yield from _skip_paused(world, transaction, job, timer, at)
+        timer = transaction.get(rows.timers, job) or timer
+        transaction.put(rows.timers, job, _changed(world, timer, what, target, at))
     yield from transaction.commit()
     if what in ("pause", "edit", "reschedule", "delete"):
         yield from _settle(world, job, timer.generation)
@@ -101,14 +105,18 @@ def _lock_shards(world: World, transaction: Transaction, here: int, target: int)
         transaction.put(shards, target, replace(shards[target], epoch=epoch))
 
 
-def _changed(world: World, timer: Timer, what: str, target: int) -> Timer:
-    new = replace(timer, generation=timer.generation + 1, shard=target)
+def _changed(world: World, timer: Timer, what: str, target: int, at: int) -> Timer:
+    new = replace(timer, generation=timer.generation + 1, shard=target, changed_at=at)
     if what == "pause" and not timer.paused:
-        new = replace(new, paused=True, paused_at=world.now)
+        new = replace(new, paused=True, paused_at=at)
     if what == "resume" and timer.paused:
-        new = replace(new, paused=False, due=max(timer.due, world.next_instant()))
+        new = replace(
+            new, paused=False, due=max(timer.due, world.next_instant(thin=timer.thin, after=at))
+        )
     if what == "reschedule":  # due anew, from now on; it may meet rows that were inserted early
-        new = replace(new, due=world.next_instant())
+        thins = world.weather.ahead and not world.chained  # a chain's cycles are all instants
+        thin = timer.thin ^ bool(thins and world.rng.random() < 0.7)
+        new = replace(new, due=world.next_instant(thin=thin, after=at), thin=thin)
     return new
 
 
@@ -126,19 +134,44 @@ def _cancel_waiting(
             transaction.put(rows.runs, key, replace(run, state="CANCELLED"))
 
 
-def _skip_paused(world: World, transaction: Transaction, job: JobId, timer: Timer) -> Steps[None]:
+def _skip_paused(
+    world: World, transaction: Transaction, job: JobId, timer: Timer, at: int
+) -> Steps[None]:
     """What was inserted early and fell due in the pause."""
+
+    def fell_due(key: RunId, run: Run) -> bool:
+        inside = timer.paused and timer.paused_at < instant(key[1]) <= at
+        fresh = run.token == 0 or run.state == "RUNNING"
+        return fresh and (inside or not world.on(Rule.EARLY_ROWS_KEPT))
+
+    return _end(world, transaction, job, "PAUSED", fell_due)
+
+
+def _was_due(world: World, timer: Timer, at: int, key: RunId, run: Run) -> bool:
+    """Whether the schedule that is about to be replaced lacked it when it was due."""
+    waits = replace(run, state="PENDING")
+    return instant(key[1]) <= at and dispatch.edited_away(world, key, waits, timer)
+
+
+def _end(
+    world: World, transaction: Transaction, job: JobId, why: str, ends: Callable[[RunId, Run], bool]
+) -> Steps[None]:
+    """Skip those of the schedule's runs that end; one that a worker has, if it comes back
+    unstarted.
+    """
     rows = world.database
-    waiting = [key for key, run in rows.runs_of(job) if run.state == "PENDING"]
-    for key in sorted(waiting):
+    out = [key for key, run in rows.runs_of(job) if run.state in ("PENDING", "RUNNING")]
+    out = [key for key in out if key[1] < TRIGGERED]
+    for key in sorted(out):
         yield from transaction.lock(rows.runs, key)
-    for key in waiting:
-        run = rows.runs[key]
-        fell_due = timer.paused and timer.paused_at < instant(key[1]) <= world.now
-        early = run.state == "PENDING" and run.token == 0 and key[1] < TRIGGERED
-        if early and (fell_due or not world.on(Rule.EARLY_ROWS_KEPT)):
-            transaction.put(rows.runs, key, replace(run, state="SKIPPED"))
-            turns.give_back(world, transaction, key, run)
+    for key in out:
+        run = transaction.get(rows.runs, key)
+        if run is None or not ends(key, run):
+            continue
+        if run.state == "PENDING":
+            dispatch.skip(world, transaction, key, why)
+        elif run.state == "RUNNING" and world.on(Rule.PAUSED_WHEN_BACK):
+            transaction.put(rows.runs, key, replace(run, back=why))
 
 
 def _settle(world: World, job: JobId, generation: int) -> Steps[None]:

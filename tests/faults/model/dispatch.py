@@ -26,7 +26,7 @@ from faults.model.rows import (
     Unknown,
 )
 from faults.model.rules import Rule
-from faults.model.timing import JOINED, START_WITHIN, TRIGGERED
+from faults.model.timing import JOINED, START_WITHIN, TRIGGERED, due_at, has, instant
 from faults.model.worker import Assignment, Worker
 
 if TYPE_CHECKING:
@@ -115,17 +115,51 @@ def _statement(
             continue
         if world.on(Rule.GENERATION_AT_ASSIGN) and not _bound(world, draft, claim, timer):
             continue
+        if timer is not None and edited_away(world, draft.key, run, timer):
+            if due_at(draft.key[1]) <= world.now or not world.on(Rule.EDITED_WHEN_DUE):
+                skip(world, transaction, draft.key, "EDITED")
+            continue
         busy = _busy(world, job) + own[job] * world.on(Rule.OVERLAP_IN_STATEMENT)
+        busy += _before(world, draft.key)
         goes = _goes(world, draft.key, run, busy)
         if not world.on(Rule.DECIDE_AFTER_LOCK):
             goes = draft.free
         if goes or not world.on(Rule.OVERLAP_AT_ASSIGN):
             own[job] += run.token == 0 or not world.on(Rule.ADMITTED_BY_TOKEN)
             handed.append(_hand_out(world, transaction, claim, draft, run))
-        elif world.jobs[job].skip and run.state == "PENDING":
-            transaction.put(rows.runs, draft.key, replace(run, state="SKIPPED"))
-            turns.give_back(world, transaction, draft.key, run)
+        elif world.jobs[job].skip and run.state == "PENDING" and _judged_now(world, draft.key):
+            skip(world, transaction, draft.key, "OVERLAP")
     return handed
+
+
+def skip(world: World, transaction: Transaction, key: RunId, why: str) -> None:
+    """A run that waits ends, and gives its turn back. Its row is locked."""
+    run = transaction.get(world.database.runs, key)
+    assert run is not None
+    transaction.put(world.database.runs, key, replace(run, state="SKIPPED", why=why))
+    turns.give_back(world, transaction, key, run)
+
+
+def edited_away(world: World, key: RunId, run: Run, timer: Timer) -> bool:
+    """Whether its instant was taken out of the schedule before it was due."""
+    fresh = run.state == "PENDING" and run.generation < timer.generation
+    lacks = key[1] < TRIGGERED and not has(timer.thin, key[1])
+    return fresh and lacks and timer.changed_at <= instant(key[1]) and world.on(Rule.EDITED_AWAY)
+
+
+def _judged_now(world: World, key: RunId) -> bool:
+    """Whether what is in its way may skip it: not before it is due, for it may be gone by then."""
+    return due_at(key[1]) <= world.now or not world.on(Rule.OVERLAP_WHEN_DUE)
+
+
+def _before(world: World, key: RunId) -> int:
+    """Who else is in the way of a run that isn't due yet: those of its job that wait before it."""
+    if due_at(key[1]) <= world.now or not world.on(Rule.ARMED_IN_TURN):
+        return 0
+    return sum(
+        run.state == "PENDING" and run.token == 0 and due_at(other[1]) < due_at(key[1])
+        for other, run in world.database.runs_of(key[0])
+    )
 
 
 def _bound(world: World, draft: Draft, claim: Claim, timer: Timer | None) -> bool:
@@ -155,8 +189,11 @@ def _hand_out(
 ) -> tuple[Worker, Assignment]:
     bound = world.on(Rule.GENERATION_AT_ASSIGN)
     generation = draft.generation if bound else run.generation
-    start_by = world.now + START_WITHIN
-    attempt = Attempt(draft.token, draft.incarnation, generation, start_by, world.now)
+    instant_of = 0 if run.hurried else due_at(draft.key[1])
+    armed = instant_of > world.now
+    start_by = max(world.now, instant_of) + START_WITHIN
+    written = start_by if world.on(Rule.START_BY_FROM_INSTANT) else world.now + START_WITHIN
+    attempt = Attempt(draft.token, draft.incarnation, generation, written, world.now, armed)
     after = replace(
         run,
         state="RUNNING",
@@ -167,7 +204,9 @@ def _hand_out(
         sent=(*run.sent, attempt),
     )
     transaction.put(world.database.runs, draft.key, after)
-    return draft.worker, Assignment(draft.key, draft.token, draft.incarnation, generation, start_by)
+    return draft.worker, Assignment(
+        draft.key, draft.token, draft.incarnation, generation, start_by, instant_of
+    )
 
 
 def _push(member: Member, worker: Worker, assignment: Assignment) -> None:

@@ -17,7 +17,7 @@ from faults.model import turns
 from faults.model.cycles import Cycles
 from faults.model.etcd import Etcd
 from faults.model.holds import Cluster
-from faults.model.promises import Broken, Job, Promises
+from faults.model.promises import Broken, Job, Promises, Span
 from faults.model.rows import (
     LIVE,
     WAITING,
@@ -32,7 +32,7 @@ from faults.model.rows import (
     Timer,
     Transaction,
 )
-from faults.model.timing import HORIZON, TRIGGERED, instant
+from faults.model.timing import AGAIN, HORIZON, TRIGGERED, due_at, instant
 
 Executing = Callable[[RunId], Iterable[tuple[int, IncarnationId]]]
 """The physical executions of a run: token, and the incarnation it was given to."""
@@ -65,6 +65,7 @@ class Judge:
         self._starts: set[tuple[RunId, int]] = set()
         self._lost_tail: set[int] = set()
         self._order: list[int] = []
+        self._made: dict[RunId, int] = {}
         self._unknown: set[int] = set()
         """Tokens that a database gave out which was lost by more than a tail."""
         self.marks: list[int] = []
@@ -196,7 +197,16 @@ class Judge:
                 raise Broken("S13", f"shard {shard} has two: {old.owner} and {new.owner}")
 
     def _timer(self, job: JobId, old: Timer | None, new: Timer | None) -> None:
-        if old is None or new is None or not (old.paused and not new.paused):
+        if old is None or new is None:
+            return
+        promises, now = self.promises, self._database.now
+        at = old.generation, new.changed_at
+        _spans(promises.pauses[job], *at, old.paused, new.paused)
+        _spans(promises.thinned[job], *at, old.thin, new.thin)
+        for run in promises.edited_early:
+            if run[0] == job and not new.thin and instant(run[1]) > now:
+                raise Broken("L1", f"{run} ended for want of an instant that is back in time")
+        if not old.paused or new.paused:
             return
         for run in self.promises.skipped_early:
             if run[0] == job and instant(run[1]) > self._database.now:
@@ -211,7 +221,7 @@ class Judge:
         before = (old.state, old.token) if old else ("", 0)
         if timer is None and new.state in WAITING and new.state != before[0]:
             raise Broken("L4", f"{key} of a deleted job waits for ever")
-        if new.token != before[1]:
+        if new.token != before[1] and new.token:
             self._issued(transaction, key, old, new)
         if old is not None and len(new.results) > len(old.results):
             self._accepted(key, new)
@@ -219,6 +229,47 @@ class Judge:
             timer_now = self._database.timers.get(key[0])
             if timer_now and timer and new.token == 0 and timer_now.generation != timer.generation:
                 self.promises.skipped_early.add(key)
+        if old is not None and new.state == "SKIPPED" != old.state:
+            self._skipped(transaction, key, new.why)
+
+    def _skipped(self, transaction: Transaction, key: RunId, why: str) -> None:
+        rows, now = self._database, self._database.now
+        if why == "EDITED":
+            self.seen["edited away"] += 1
+            if instant(key[1]) > now:
+                self.promises.edited_early.add(key)
+        if why != "OVERLAP":
+            return
+        if due_at(key[1]) > now:
+            raise Broken("L1", f"{key} is skipped before it is due: what is in its way may end")
+        others = [
+            (other, transaction.get(rows.runs, other))
+            for other, _ in rows.runs_of(key[0])
+            if other != key
+        ]
+        admitted = [
+            (other, run) for other, run in others if run and run.token and run.state in LIVE
+        ]
+        if not admitted:  # it has ended since the statement
+            return
+        made_at = self._made.get(key, 0)
+        if key[1] < TRIGGERED and all(
+            due_at(other[1]) > max(now, instant(key[1])) and run.sent[-1].at > made_at
+            for other, run in admitted
+        ):
+            raise Broken("L1", f"{key} is skipped for {admitted[0][0]}, which was armed after it")
+        timer = rows.timers.get(key[0])
+        if (
+            timer is not None
+            and timer.paused
+            and all(
+                run.state == "PENDING" and due_at(other[1]) > timer.paused_at
+                for other, run in admitted
+            )
+        ):
+            raise Broken(
+                "L1", f"{key} is skipped in a pause for {admitted[0][0]}, which waits for its end"
+            )
 
     def _inserted(self, transaction: Transaction, key: RunId, new: Run) -> None:
         if self._chained and self._cycles.inserted(transaction, key, new, self.promises):
@@ -227,6 +278,9 @@ class Judge:
             return
         self.promises.begins(key, first=True)
         self.seen["fired"] += 1
+        self._made[key] = self._database.now
+        if instant(key[1]) > self._database.now + HORIZON:
+            raise Broken("S7", f"{key} fires {instant(key[1]) - self._database.now} steps early")
         if key in self.promises.fired:
             raise Broken("S5", f"{key} was inserted twice")
         self.promises.fired.add(key)
@@ -284,16 +338,26 @@ class Judge:
             if token in self._unknown:
                 self.promises.started[key].add(token)
             return
-        if key[1] < TRIGGERED and self._database.now < instant(key[1]) - HORIZON:
-            raise Broken("S7", f"{key} starts {instant(key[1]) - self._database.now} steps early")
+        if self._database.now < due_at(key[1]):
+            raise Broken("S7", f"{key} starts {due_at(key[1]) - self._database.now} steps early")
+        if key[1] < TRIGGERED and not self.promises.started[key] and not self._was_lost(key):
+            self.promises.starts(key)
         if generation <= self.promises.over.get(key[0], 0):
             raise Broken("S8", f"{key} of generation {generation} starts after ok")
         newer = self.promises.issued[key]
         if newer > token and incarnation not in self._etcd.excused:
             raise Broken("S10", f"{key}: token {token} starts after {newer} was issued")
-        if self._jobs[key[0]].at_most_once:
+        if self._jobs[key[0]].at_most_once and key[1] < AGAIN:  # that a person asked for anew
             self._starts_at_most_once(key)
         self.promises.started[key].add(token)
+
+    def _was_lost(self, key: RunId) -> bool:
+        """Whether it may have started with a worker that was written off."""
+        row = self._database.runs.get(key)
+        gone = self._database.incarnations
+        return row is not None and any(
+            getattr(gone.get(attempt.incarnation), "lost", True) for attempt in row.sent
+        )
 
     def _starts_at_most_once(self, key: RunId) -> None:
         row = self._database.runs.get(key)
@@ -315,3 +379,13 @@ class Judge:
         self.seen["ok"] += 1
         self.note(f"ok      job {job}: nothing up to generation {generation}")
         self.promises.over[job] = max(generation, self.promises.over.get(job, 0))
+        for span in (*self.promises.pauses[job], *self.promises.thinned[job]):
+            span.ok = span.ok or (span.generation <= generation and span.ended is None)
+
+
+def _spans(spans: list[Span], generation: int, at: int, before: bool, after: bool) -> None:
+    """A call that found this generation begins one, or ends the last."""
+    if after and not before:
+        spans.append(Span(generation, at))
+    elif before and not after:
+        spans[-1].ended = at

@@ -65,7 +65,7 @@ class Nemesis:
             job = rng.choice(list(world.jobs))
             if x < world.weather.calls:
                 timer = world.database.timers.get(job)
-                what = rng.choices(calls.CALLS, (4, 1, 1, 4, 3, 2))[0]
+                what = rng.choices(calls.CALLS, world.weather.asked)[0]
                 if timer is not None and timer.paused and rng.random() < 0.8:
                     what = "resume"
                 world.spawn(calls.change(world, job, what))

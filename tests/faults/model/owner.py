@@ -24,7 +24,7 @@ from faults.model.rows import (
     Transaction,
 )
 from faults.model.rules import Rule
-from faults.model.timing import HORIZON, TRUST, instant
+from faults.model.timing import HORIZON, TRUST, following, instant
 from faults.model.worker import Heartbeat, Worker
 from faults.model.world import World
 
@@ -138,7 +138,7 @@ class Member:
         if x < 0.1:
             return self._load()
         if x < 0.5 and self._timers:
-            return self._fire(rng.choice(list(self._timers)))
+            return self._fire(self._next_timer())
         if x < 0.56:
             return self._take(rng.randrange(len(rows.shards.rows)))
         if x < 0.57:
@@ -238,11 +238,23 @@ class Member:
             if timer.shard in self.epochs:
                 self._timers[job] = timer
 
+    def _sees_until(self) -> int:
+        """Up to when it makes runs: what it takes for now, and so long ahead."""
+        return self.world.now + self.skew + self.world.weather.ahead
+
+    def _next_timer(self) -> JobId:
+        """Any, but who is ahead of time has the soonest first, mostly."""
+        world = self.world
+        if world.weather.ahead and world.rng.random() < 0.7:
+            goes = [job for job, timer in self._timers.items() if not timer.paused | timer.ended]
+            return min(goes or self._timers, key=lambda job: self._timers[job].due)
+        return world.rng.choice(list(self._timers))
+
     def _fire(self, job: JobId) -> Steps[None]:
         world, rows = self.world, self.world.database
         timer = self._timers[job]
         cluster, at = rows.present, instant(timer.due)
-        if timer.ended or timer.paused or cluster.paused or at > world.now + self.skew:
+        if timer.ended or timer.paused or cluster.paused or at > self._sees_until():
             return
         del self._timers[job]
         key = (job, timer.due)
@@ -278,5 +290,8 @@ class Member:
             transaction.insert(rows.runs, key, run)
         if advances and row is not None:
             row = turns.fired(world, job, row, timer, made=made, due=not skipped)
-            transaction.put(rows.timers, job, replace(row, due=timer.due + 1))
+            row = replace(row, due=following(row.thin, timer.due))
+            transaction.put(rows.timers, job, row)
         yield from transaction.commit()
+        if world.weather.ahead and row is not None:
+            self._timers[job] = row  # who is ahead of time goes by what it has written

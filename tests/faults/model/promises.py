@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from faults.model.rows import JobId, RunId
-from faults.model.timing import TRIGGERED, instant
+from faults.model.timing import TRIGGERED, has, instant
 
 
 class Broken(Exception):
@@ -32,6 +32,21 @@ class Job:
 
 
 @dataclass(slots=True)
+class Span:
+    """A time in which a job's timer stood somehow, by a call that changed this generation."""
+
+    generation: int
+    began: int
+    ended: int | None = None
+    ok: bool = False
+    """It was said while that lasted."""
+
+    def holds(self, at: int) -> bool:
+        """Whether this was then, and is over, and promised."""
+        return self.ok and self.began < at and (self.ended is None or at <= self.ended)
+
+
+@dataclass(slots=True)
 class Promises:
     """What was said on the strength of rows, and is void when those rows are lost."""
 
@@ -45,6 +60,11 @@ class Promises:
     tokens: int = 0
     """How many tokens were issued by then."""
     skipped_early: set[RunId] = field(default_factory=set)
+    edited_early: set[RunId] = field(default_factory=set)
+    """Ended before they were due, for want of an instant in the schedule of then."""
+    pauses: dict[JobId, list[Span]] = field(default_factory=lambda: defaultdict(list))
+    thinned: dict[JobId, list[Span]] = field(default_factory=lambda: defaultdict(list))
+    """When its schedule lacked every other instant."""
     decided: set[int] = field(default_factory=set)
     """Cycles of which the child has a row, made or skipped."""
     joined: set[int] = field(default_factory=set)
@@ -54,6 +74,15 @@ class Promises:
     left_out: list[tuple[int, int]] = field(default_factory=list)
     """Instants after the one, up to the other, that a person chose not to run."""
     started: dict[RunId, set[int]] = field(default_factory=lambda: defaultdict(set))
+
+    def starts(self, key: RunId) -> None:
+        """A worker starts a run for the first time. Raises Broken."""
+        job, number = key
+        if any(span.holds(instant(number)) for span in self.pauses[job]):
+            raise Broken("S8", f"{key} starts, that fell due in a pause; ok was said to it")
+        lacked = not has(True, number)
+        if lacked and any(span.holds(instant(number)) for span in self.thinned[job]):
+            raise Broken("S8", f"{key} starts, whose instant was edited away; ok was said to that")
 
     def begins(self, key: RunId, *, first: bool) -> None:
         """A run is fired or handed out, for the first time or not. Raises Broken."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from faults.model import turns
+from faults.model import dispatch
 from faults.model.holds import Cluster, Hold
 from faults.model.rows import (
     WAITING,
@@ -146,8 +146,9 @@ def resume(world: World, since: int | None) -> Steps[None]:
         if key[1] < TRIGGERED and held.skips(instant(key[1])):
             run = yield from transaction.lock(rows.runs, key)
             if run is not None and run.state == "PENDING" and run.token == 0:
-                transaction.put(rows.runs, key, replace(run, state="SKIPPED"))
-                turns.give_back(world, transaction, key, run)
+                dispatch.skip(world, transaction, key, "PAUSED")
+            elif run is not None and run.state == "RUNNING" and world.on(Rule.PAUSED_WHEN_BACK):
+                transaction.put(rows.runs, key, replace(run, back="PAUSED"))
     held = replace(held, ended=max(world.now, held.began))
     after = replace(row, switched=row.switched + 1, holds=(*row.holds[:-1], held))
     transaction.put(rows.cluster, "cluster", after)

@@ -124,8 +124,11 @@ def _lose(member: Member, key: RunId, run: Run) -> Steps[None]:
         state = "CANCELLED"
     elif world.jobs[key[0]].at_most_once and world.on(Rule.AT_MOST_ONCE_LOSS):
         state = "FAILED"
+    hurried = not world.on(Rule.LOST_WAITS)
     transaction.put(rows.incarnations, run.incarnation, Incarnation(lost=True))
-    transaction.put(rows.runs, key, replace(row, state=state, attempt=row.attempt - 1))
+    transaction.put(
+        rows.runs, key, replace(row, state=state, attempt=row.attempt - 1, hurried=hurried)
+    )
     yield from transaction.commit()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from faults.model import recovery
+from faults.model import dispatch, recovery
 from faults.model.rows import WAITING, Abort, Incarnation, IncarnationId, Run, RunId, Steps
 from faults.model.rows import Transaction as Transact
 from faults.model.rules import Rule
@@ -65,7 +65,13 @@ def put_back(
     if kept:
         transaction.rollback()
         return
-    transaction.put(rows.runs, key, _back(world, key, row))
+    row = _back(world, key, row)
+    armed = row.sent[-1].armed and row.attempt == 0
+    if armed and world.on(Rule.BACK_AS_FRESH):
+        row = replace(row, token=0)
+    transaction.put(rows.runs, key, row)
+    if row.back and row.state == "PENDING":
+        dispatch.skip(world, transaction, key, row.back)
     yield from transaction.commit()
 
 

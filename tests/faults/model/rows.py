@@ -64,6 +64,10 @@ class Timer:
     fired: int = 0
     """Of `max_runs`."""
     ended: bool = False
+    thin: bool = False
+    """Its schedule lacks every other instant."""
+    changed_at: int = 0
+    """When this generation was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,8 @@ class Attempt:
     start_by: int
     at: int = 0
     """When it was handed out."""
+    armed: bool = False
+    """That was before it was due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +96,12 @@ class Run:
     sent: tuple[Attempt, ...] = ()
     results: tuple[tuple[int, str], ...] = ()
     """Accepted ones: token and outcome, which stands for the digest."""
+    why: str = ""
+    """For what it was skipped."""
+    back: str = ""
+    """Why it is skipped if it comes back unstarted; empty: it waits then."""
+    hurried: bool = False
+    """It doesn't wait for its instant."""
     told: tuple[tuple[JobId, str], ...] | None = None
     """By which ends of its parents a chain's run was skipped, and by nothing else."""
 

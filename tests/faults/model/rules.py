@@ -28,10 +28,16 @@ class Rule(StrEnum):
     UNIQUE_INSTANT = "unique-instant"
     DATABASE_CLOCK = "database-clock"
     EARLY_ROWS_KEPT = "early-rows-kept"
+    PAUSED_WHEN_BACK = "paused-when-back"
+    EDITED_AWAY = "edited-away"
+    EDITED_WHEN_DUE = "edited-when-due"
+    EDIT_ENDS_WHAT_WAS_DUE = "edit-ends-what-was-due"
     GENERATION_AT_ASSIGN = "generation-at-assign"
     OVERLAP_AT_ASSIGN = "overlap-at-assign"
     OVERLAP_IN_STATEMENT = "overlap-in-statement"
     ADMITTED_BY_TOKEN = "admitted-by-token"
+    OVERLAP_WHEN_DUE = "overlap-when-due"
+    ARMED_IN_TURN = "armed-in-turn"
     INSERT_LOCKS_TIMER = "insert-locks-timer"
     DELETE_LOCKS_RUNS = "delete-locks-runs"
     OK_WAITS = "ok-waits"
@@ -45,6 +51,11 @@ class Rule(StrEnum):
     REFUSAL_FINAL = "refusal-final"
     REFUSAL_OF_ITS_OWN = "refusal-of-its-own"
     BACK_AFTER_START_BY = "back-after-start-by"
+    NOT_BEFORE = "not-before"
+    LOWER_BOUND = "lower-bound"
+    START_BY_FROM_INSTANT = "start-by-from-instant"
+    BACK_AS_FRESH = "back-as-fresh"
+    LOST_WAITS = "lost-waits"
     HEARTBEAT_STAMPED = "heartbeat-stamped"
     HEARTBEAT_LISTS_SPOOL = "heartbeat-lists-spool"
     BACK_COMPARES_TOKEN = "back-compares-token"
@@ -150,6 +161,16 @@ MEANINGS: dict[Rule, Meaning] = {
     R.EARLY_ROWS_KEPT: Meaning(
         "P3.7", "no call ends a run that was inserted early", "a pause skips what waits"
     ),
+    R.PAUSED_WHEN_BACK: Meaning(
+        "P3.7", "what is out then is skipped when it comes back unstarted", "it waits as any"
+    ),
+    R.EDITED_AWAY: Meaning(
+        "P3.18", "what an edit took out before it was due is skipped", "it runs, as edited"
+    ),
+    R.EDITED_WHEN_DUE: Meaning("P3.18", "it ends when it is due", "when it is looked at"),
+    R.EDIT_ENDS_WHAT_WAS_DUE: Meaning(
+        "P3.18", "a change ends what the schedule before it lacked", "the newest is asked, later"
+    ),
     R.GENERATION_AT_ASSIGN: Meaning(
         "P3.5", "assign joins timers: generation current, not paused", "bound when it was inserted"
     ),
@@ -161,6 +182,12 @@ MEANINGS: dict[Rule, Meaning] = {
     ),
     R.ADMITTED_BY_TOKEN: Meaning(
         "P3.6", "a run counts from its first token to its end", "only while it is RUNNING"
+    ),
+    R.OVERLAP_WHEN_DUE: Meaning(
+        "P3.6", "nothing is skipped for overlap before it is due", "as soon as it is asked for"
+    ),
+    R.ARMED_IN_TURN: Meaning(
+        "P3.6", "nothing is armed while an earlier run of its job waits", "unless one is admitted"
     ),
     R.INSERT_LOCKS_TIMER: Meaning(
         "P3.1", "who inserts a run holds its job's timer", "the timer is only read"
@@ -200,6 +227,19 @@ MEANINGS: dict[Rule, Meaning] = {
     ),
     R.BACK_AFTER_START_BY: Meaning(
         "P4.3", "never started: by a heartbeat after start_by", "by any heartbeat"
+    ),
+    R.NOT_BEFORE: Meaning("P4.7", "what is armed starts at its instant", "when it comes"),
+    R.LOWER_BOUND: Meaning(
+        "P4.7", "not before its worker's reading has surely reached it", "has likely reached it"
+    ),
+    R.START_BY_FROM_INSTANT: Meaning(
+        "P4.7", "its start_by is counted from its instant, in its row too", "there from the COMMIT"
+    ),
+    R.BACK_AS_FRESH: Meaning(
+        "P4.7", "armed and given back, it is as it was before", "it counts as admitted"
+    ),
+    R.LOST_WAITS: Meaning(
+        "P4.7", "armed and lost, it waits for its instant", "it is ready at once"
     ),
     R.HEARTBEAT_STAMPED: Meaning(
         "P4.3", "the worker stamps its heartbeat", "the time of its arrival counts"

@@ -35,6 +35,21 @@ def instant(number: int) -> int:
     return number * PERIOD
 
 
+def has(thin: bool, number: int) -> bool:
+    """Whether a schedule has this instant: a thin one lacks every other."""
+    return not thin or number % 2 == 0
+
+
+def following(thin: bool, number: int) -> int:
+    """The next one that it has."""
+    return number + 1 + (not has(thin, number + 1))
+
+
+def due_at(number: int) -> int:
+    """Before when a run doesn't start; 0: it has no instant of its own."""
+    return instant(number) if number < TRIGGERED else 0
+
+
 def cycle_of(number: int) -> int:
     """Of which cycle a run is; 0: of none that others share."""
     return 0 if TRIGGERED <= number < JOINED else number % TRIGGERED

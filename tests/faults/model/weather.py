@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from faults.model.rules import MEANINGS, Rule
-from faults.model.timing import HORIZON, PERIOD
+from faults.model.timing import HORIZON, PERIOD, SECOND
 
 
 class Fault(Enum):
@@ -76,6 +76,14 @@ class Weather:
     lost_commits: float
     stray: float = 0.0
     """That a frame is sent again when the database has gone back."""
+    ahead: int = 0
+    """How long before they are due runs are made, and handed out."""
+    jobs: int = 2
+    """Of each kind; of few each has much of the owners' time."""
+    asked: tuple[int, ...] = (4, 1, 1, 4, 3, 2)
+    """How often each of `calls.CALLS` is, beside the others."""
+    unsure: int = 0
+    """By how much a worker's two readings of the time are off at most, either way."""
 
 
 def drawn(rng: random.Random) -> Weather:
@@ -97,6 +105,8 @@ def drawn(rng: random.Random) -> Weather:
         skew=rng.choice((0, 0, HORIZON, 3 * PERIOD)),
         late_commits=late,
         lost_commits=lost,
+        ahead=rng.choice((0, SECOND, HORIZON)),
+        unsure=rng.choice((0, SECOND // 2)),
     )
 
 
@@ -111,6 +121,9 @@ BUSY = _harsh(calls=0.08, carried=0.25)
 REBORN = _harsh(F.RESTART_WORKER, carried=0.3, loss=0.25, brisk=0.01, faulty=0.1)
 FORGETFUL = _harsh(F.RESTART_WORKER, F.RESTORE_ETCD, F.CRASH, brisk=0.01, faulty=0.15)
 EARLY = replace(BUSY, skew=HORIZON, carried=0.7)
+ARMED = _harsh(calls=0.04, brisk=0.3, ahead=HORIZON, jobs=1)
+PAUSED = replace(ARMED, calls=0.08, asked=(2, 1, 0, 0, 0, 0))
+REDONE = replace(ARMED, calls=0.05, asked=(0, 0, 0, 1, 0, 0))
 RESTORED = _harsh(F.RESTORE, calls=0.02, faulty=0.02)
 REPEATED = _harsh(F.RESTORE, F.DRAIN, stray=0.5, brisk=0.1, calls=0.05, faulty=0.03)
 
@@ -122,12 +135,30 @@ HARSH: dict[Rule, Weather] = {
     Rule.SHARD_FROM_TIMER: BUSY,
     Rule.CALLS_LOCK_SHARD: replace(BUSY, sleepy=0.005),
     Rule.UNIQUE_INSTANT: EARLY,
-    Rule.EARLY_ROWS_KEPT: EARLY,
+    Rule.EARLY_ROWS_KEPT: PAUSED,
     Rule.TURN_OF_NEW_ROWS: EARLY,
+    Rule.OVERLAP_WHEN_DUE: ARMED,
+    Rule.ARMED_IN_TURN: replace(ARMED, sleepy=0.01),
+    Rule.PAUSED_WHEN_BACK: PAUSED,
+    Rule.EDITED_AWAY: REDONE,
+    Rule.EDITED_WHEN_DUE: REDONE,
+    Rule.EDIT_ENDS_WHAT_WAS_DUE: replace(REDONE, calls=0.08, asked=(1, 1, 1, 9, 0, 0)),
+    Rule.NOT_BEFORE: ARMED,
+    Rule.LOWER_BOUND: replace(ARMED, unsure=SECOND // 2),
+    Rule.START_BY_FROM_INSTANT: replace(
+        ARMED, faults={F.STOP_WORKER: 1.0}, faulty=0.1, calls=0.05, asked=(2, 1, 1, 0, 0, 1)
+    ),
+    Rule.BACK_AS_FRESH: PAUSED,
+    Rule.LOST_WAITS: replace(
+        ARMED, faults={F.DROP_LEASE: 1.0}, faulty=0.1, carried=1.0, loss=0.0, calls=0.0
+    ),
     Rule.TURN_COMPARED: replace(BUSY, sleepy=0.01),
     Rule.DATABASE_CLOCK: replace(FAIR, skew=3 * PERIOD),
     Rule.INSERT_LOCKS_TIMER: BUSY,
-    Rule.DELETE_LOCKS_RUNS: replace(BUSY, brisk=0.1),
+    Rule.DELETE_LOCKS_RUNS: replace(
+        BUSY, faults={F.DRAIN: 1.0}, brisk=0.3, carried=0.7, faulty=0.1, asked=(0, 0, 0, 0, 0, 1)
+    ),
+    Rule.OK_ONE_TIMELINE: _harsh(F.PROMOTE, F.STOP_WORKER, calls=0.08, carried=0.25),
     Rule.OK_ASKS_ENDED: _harsh(F.STOP_WORKER, F.DROP_LEASE, calls=0.08, faulty=0.15),
     Rule.JUDGED_AT_START: _harsh(F.STOP_WORKER, calls=0.08, sleepy=0.01),
     Rule.RESEND_KEEPS_START_BY: _harsh(F.REATTACH, carried=0.1, calls=0.03),
@@ -157,7 +188,19 @@ HARSH: dict[Rule, Weather] = {
 }
 
 
-RARE = {Rule.REFUSAL_DOUBTED, Rule.REPORT_DOUBTED, Rule.REPORTS_WAITED_FOR}
+RARE = {
+    Rule.REFUSAL_DOUBTED,
+    Rule.REPORT_DOUBTED,
+    Rule.REPORTS_WAITED_FOR,
+    Rule.ARMED_IN_TURN,
+    Rule.PAUSED_WHEN_BACK,
+    Rule.EDITED_AWAY,
+    Rule.EDITED_WHEN_DUE,
+    Rule.EDIT_ENDS_WHAT_WAS_DUE,
+    Rule.START_BY_FROM_INSTANT,
+    Rule.BACK_AS_FRESH,
+    Rule.LOST_WAITS,
+}
 """What these hold against needs their own weather, and many seeds."""
 
 

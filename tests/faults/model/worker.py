@@ -1,6 +1,6 @@
 """A worker: admission, starts, the spool, and its lives.
 
-    receive ─→ seen? ─→ held ─→ start ─→ executing ─→ spool ─→ acknowledged
+    receive ─→ seen? ─→ held (armed: until it is due) ─→ start ─→ executing ─→ spool ─→ acknowledged
 
 It is one host with one spool directory. Its process may stop, or be killed; what it executes goes
 on or is left over, what it spooled stays; then it comes back as another incarnation.
@@ -33,6 +33,8 @@ class Assignment:
     incarnation: IncarnationId
     generation: int
     start_by: int
+    not_before: int = 0
+    """0: at once."""
 
     @property
     def key(self) -> Key:
@@ -81,6 +83,7 @@ class Worker:
         """Which one a member has greeted."""
         self.memory = Memory()
         self._inbox: list[Assignment] = []
+        self._judged = 0
         world.database.incarnations.rows[self.incarnation] = Incarnation()
         world.etcd.create(self.incarnation, world.now)
         self._process = self._life()
@@ -114,6 +117,23 @@ class Worker:
         if incarnation == self.incarnation:
             self._withdraw()
             self._register()
+
+    # -- its readings of the time --
+
+    def _surely(self) -> int:
+        """It is that late at least."""
+        if not self.world.on(Rule.LOWER_BOUND):
+            return self.world.now + self._off(-1)
+        return self.world.now - self._off(0)
+
+    def _at_most(self) -> int:
+        """It is no later; what was past stays past."""
+        self._judged = max(self._judged, self.world.now + self._off(0))
+        return self._judged
+
+    def _off(self, least: int) -> int:
+        unsure = self.world.weather.unsure
+        return self.world.rng.randint(least * unsure, unsure) if unsure else 0
 
     # -- its own life --
 
@@ -190,7 +210,7 @@ class Worker:
             stranger = assignment.incarnation != self.incarnation
         else:
             stranger = assignment.incarnation[0] != self.number
-        late = world.on(Rule.START_BY) and world.now > assignment.start_by
+        late = world.on(Rule.START_BY) and self._at_most() > assignment.start_by
         full = len(memory.held) + len(memory.running) >= SLOTS
         if stranger or late or full or memory.draining:
             memory.seen[run] = Seen(token, taken=False)
@@ -206,9 +226,14 @@ class Worker:
 
     def _start(self, key: Key) -> None:
         world = self.world
-        assignment = self.memory.held.pop(key)
-        late = world.now > assignment.start_by and world.on(Rule.START_BY)
-        if late and world.on(Rule.JUDGED_AT_START):
+        assignment = self.memory.held[key]
+        late = self._at_most() > assignment.start_by and world.on(Rule.START_BY)
+        late = late and world.on(Rule.JUDGED_AT_START)
+        early = self._surely() < assignment.not_before and world.on(Rule.NOT_BEFORE)
+        if early and not late:
+            return
+        del self.memory.held[key]
+        if late:
             self.memory.seen[key[0]].taken = False
             self._refuse(key)
             return
@@ -234,7 +259,7 @@ class Worker:
         listed = {*self.memory.held, *self.memory.running}
         if world.on(Rule.HEARTBEAT_LISTS_SPOOL):
             listed |= set(self.spool)
-        heartbeat = Heartbeat(self.incarnation, world.now, frozenset(listed))
+        heartbeat = Heartbeat(self.incarnation, self._at_most(), frozenset(listed))
 
         def deliver() -> None:
             member.hears(heartbeat)

@@ -31,7 +31,7 @@ from faults.model.rows import (
     Timer,
 )
 from faults.model.rules import Rule
-from faults.model.timing import SECOND, instant
+from faults.model.timing import SECOND, has, instant
 from faults.model.weather import Weather, weather_of
 
 if TYPE_CHECKING:
@@ -60,11 +60,11 @@ class World:
             lost_commits=self.weather.lost_commits,
         )
         self.etcd = Etcd()
-        self.jobs: dict[JobId, Job] = dict(enumerate(KINDS * 2))
+        self.jobs: dict[JobId, Job] = dict(enumerate(KINDS * self.weather.jobs))
         if turns.limited(seed, without):
             for job in range(len(KINDS)):
                 self.jobs[job] = replace(self.jobs[job], max_runs=turns.MAX_RUNS)
-        self.chained = chains.chained(seed, without)
+        self.chained = self.weather.jobs > 1 and chains.chained(seed, without)
         self.quiet = False
         """Nothing breaks, and nobody calls."""
         self.judge = Judge(
@@ -126,9 +126,11 @@ class World:
         if self.weather.stray and self.rng.random() < self.weather.stray:
             self.strays.append(deliver)
 
-    def next_instant(self) -> int:
-        """The first instant that hasn't come."""
-        return next(number for number in itertools.count(1) if instant(number) > self.now)
+    def next_instant(self, *, thin: bool = False, after: int | None = None) -> int:
+        """The first instant of a schedule that hasn't come by then; None: by now."""
+        by = self.now if after is None else after
+        coming = (number for number in itertools.count(1) if instant(number) > by)
+        return next(number for number in coming if has(thin, number))
 
     def live_workers(self) -> frozenset[IncarnationId]:
         """What a list of etcd shows now."""

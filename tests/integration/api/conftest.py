@@ -52,6 +52,9 @@ class Nudged:
     def runs_ready(self, shards: Sequence[ShardId]) -> None:
         self.shards += shards
 
+    def runs_made(self, runs: Sequence[LiveRun]) -> None:
+        self.shards += [run.shard for run in runs]
+
     def runs_changed(self, runs: Sequence[RunId]) -> None:
         self.runs += runs
 

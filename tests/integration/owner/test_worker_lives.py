@@ -199,7 +199,7 @@ async def test_a_lease_that_nobody_refreshes_ends_and_a_heartbeat_brings_the_key
         return await hasty.live() == set()
 
     await wait_until_async(gone, PATIENCE, "the key of a worker that nobody hears to go")
-    assert await hasty.leases.heard(one)
+    assert await hasty.leases.heard([one])
     assert await hasty.live() == {one.id}
 
 
@@ -209,7 +209,7 @@ async def test_a_heartbeat_never_brings_back_what_another_member_has_written_off
     await place.greeting.greet(one, [])
     await place.world.store.workers.mark_lost(one.id)
     await place.leases.end("w", one.id)
-    assert not await place.leases.heard(one)
+    assert not await place.leases.heard([one])
     assert await place.live() == set()
 
 
@@ -222,7 +222,7 @@ async def test_a_stream_that_ends_takes_no_lease_away(place: Place):
     entry = await place.etcd.get(f"workers/w/{one.id}")
     assert entry is not None
     assert await place.etcd.keepalive_once(entry.lease) > 0
-    assert await place.leases.heard(one)
+    assert await place.leases.heard([one])
 
 
 async def test_heartbeats_keep_the_lease_for_longer_than_its_ttl(hasty: Place):
@@ -231,7 +231,7 @@ async def test_heartbeats_keep_the_lease_for_longer_than_its_ttl(hasty: Place):
     loop = asyncio.get_running_loop()
     until = loop.time() + 3 * SHORT
     while loop.time() < until:
-        assert await hasty.leases.heard(one)
+        assert await hasty.leases.heard([one])
         assert await hasty.live() == {one.id}
         await asyncio.sleep(SHORT / 4)
 

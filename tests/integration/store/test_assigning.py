@@ -24,7 +24,6 @@ from support.store import (
     World,
     draft,
     firing,
-    incarnation,
     manual_run,
     new_run,
     ok,
@@ -83,6 +82,7 @@ async def soon_due(world: World, me: Member, job: JobRecord | None = None) -> Li
 async def test_a_run_that_isnt_due_yet_is_armed_and_has_its_five_seconds_from_then(
     world: World,
 ) -> None:
+    """P4.7."""
     me = await world.member(horizon=timedelta(seconds=30))
     run = await soon_due(world, me)
     [assigned] = (await me.assign(draft(run))).assigned
@@ -106,6 +106,65 @@ async def test_what_is_in_the_way_of_a_run_that_isnt_due_yet_skips_it_when_it_is
     await me.store.results.accept([report(running)])
     [armed] = (await me.assign(draft(run))).assigned
     assert armed_until(armed.run) == run.due_at
+
+
+async def test_nothing_is_armed_while_a_run_of_its_job_waits_that_is_due_before_it(
+    world: World,
+) -> None:
+    """P3.6: that one would be skipped for it when it is due."""
+    me = await world.member(horizon=timedelta(seconds=30))
+    job = await world.job()
+    [earlier] = await fired(me, job)
+    run = await soon_due(world, me, job)
+
+    answer = await me.assign(draft(run))
+    assert (answer.assigned, answer.ended, answer.held) == ([], [], [run.key])
+    [assigned] = (await me.assign(draft(earlier))).assigned
+    await me.store.results.accept([report(assigned.run)])
+    [armed] = (await me.assign(draft(run))).assigned
+    assert armed_until(armed.run) == run.due_at
+
+
+async def test_what_was_armed_and_given_back_is_in_nobodys_way_and_is_judged_anew(
+    world: World,
+) -> None:
+    """P4.7: else a trigger in a pause would be skipped for what waits for its end."""
+    me = await world.member(horizon=timedelta(seconds=30))
+    job = await world.job()
+    run = await soon_due(world, me, job)
+    [armed] = await me.assigned(draft(run))
+    await me.store.results.refuse([Unstarted(run.key, run.shard, armed.token, armed.incarnation)])
+    record = await me.store.users.insert_run(
+        job.definition.job_id,
+        manual_run(),
+        Trigger.MANUAL,
+        Priority.MEDIUM,
+        None,
+        None,
+        ok("trigger"),
+    )
+    assert isinstance(record, RunRecord)
+    triggered = record.run
+
+    [assigned] = (await me.assign(draft(triggered))).assigned
+    answer = await me.assign(draft(run))
+    assert (answer.assigned, answer.ended, answer.held) == ([], [], [run.key])
+    await me.store.results.accept([report(assigned.run)])
+    [again] = (await me.assign(draft(run))).assigned
+    assert again.run.token > armed.token
+    earlier = await world.sql("SELECT token FROM attempts WHERE run_id = %s", run.key.run_id)
+    assert earlier == [(armed.token,)]
+
+
+async def test_what_is_lost_while_it_is_armed_waits_until_it_is_due(world: World) -> None:
+    """P4.7: as a run that is lost goes again at once, and a retry has no instant to wait for."""
+    me = await world.member(horizon=timedelta(seconds=30))
+    run = await soon_due(world, me)
+    [armed] = await me.assigned(draft(run))
+    loss = Loss(run.key, run.shard, armed.token, armed.incarnation, State.RETRYING, None)  # type: ignore[arg-type] # it has one
+    assert await me.store.owner.rescue(me.claim(0), [loss]) == [run.key]
+    [waits] = await me.store.owner.live_runs([run.shard], [State.RETRYING])
+    assert waits.ready_at == run.due_at
 
 
 async def test_people_see_an_armed_run_wait_until_it_is_due(world: World) -> None:
@@ -155,39 +214,6 @@ async def test_a_run_of_an_instant_that_was_edited_away_ends_as_skipped_and_give
     assert (row["state"], row["reason"], row["fired_by"]) == ("SKIPPED", "EDITED", me.tenure)
     assert await world.sql("SELECT fired FROM timers") == [(0,)]
     assert not await world.is_live(run.key.run_id)
-
-
-async def test_a_run_whose_worker_is_lost_while_it_is_armed_waits_for_its_instant(
-    world: World,
-) -> None:
-    """S7: it never began, so it is as any that was given back; `ok` asks its worker as well."""
-    me = await world.member(horizon=timedelta(seconds=30))
-    worker = await me.store.workers.register(incarnation())
-    run = await soon_due(world, me)
-    [armed] = await me.assigned(draft(run, incarnation=worker.id))
-    lost = Loss(run.key, run.shard, armed.token, worker.id, State.RETRYING, Reason.WORKER_LOST)
-    assert await me.store.owner.rescue(me.claim(0), [lost]) == [run.key]
-    [back] = await me.store.owner.live_runs([run.shard], [State.PENDING])
-    assert (back.ready_at, back.attempt, back.losses) == (run.due_at, 0, 0)
-    assert (await world.run_row(run.key.run_id))["reason"] is None
-    assert await world.is_live(run.key.run_id)
-    asked = await me.store.users.unstarted_attempts(run.job_id, run.due_at)
-    assert [one.token for one in asked] == [armed.token]
-
-
-async def test_what_was_armed_and_asked_back_gives_its_turn_back_if_it_doesnt_run(
-    world: World,
-) -> None:
-    me = await world.member()
-    job = await world.job()
-    step = firing(job, runs=(new_run(job, START),), counted=1, next_due_at=None)
-    [run] = (await me.fire(step)).runs
-    [armed] = await me.assigned(draft(run))
-    given = Unstarted(run.key, run.shard, armed.token)
-    assert len(await me.store.owner.give_back(me.claim(0), [given])) == 1
-    ended = over(run, state=State.SKIPPED, reason=Reason.EDITED, counted=True)
-    assert await me.store.owner.end_waiting(me.claim(0), [ended]) == [run.key]
-    assert await world.sql("SELECT fired FROM timers") == [(0,)]
 
 
 async def test_tokens_are_drawn_after_the_shard_rows_are_locked(world: World) -> None:

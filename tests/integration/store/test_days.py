@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-from sqlalchemy import event
+from sqlalchemy import Connection, event
 
 from schedd.core.ids import ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Overlap, Verdict
 from schedd.store.partitions import name_of
-from support.store import Member, World, draft, firing, report
+from support.store import Member, World, draft, firing, report, wait_for_waiter
 
 DAY = timedelta(days=1)
 
@@ -56,6 +57,51 @@ async def test_a_batch_of_one_day_is_written_in_that_days_table_alone(world: Wor
 
     assert verdicts == [Verdict.ACCEPTED] * 2
     assert written == [name_of(now.date())] * 2
+
+
+async def test_a_result_finds_its_row_where_somebody_puts_it_while_the_result_waits_for_it(
+    world: World,
+) -> None:
+    """An update puts a row into another spot of its table."""
+    me = await world.member()
+    [run] = await me.assigned(*map(draft, await fired(world, me, datetime.now(UTC))))
+    moved = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def move(connection: Connection) -> None:
+        connection.exec_driver_sql("UPDATE runs SET told_late = true")
+        loop.call_soon_threadsafe(moved.set)
+        wait_for_waiter(connection)
+
+    moving = asyncio.create_task(me.store.database.call(move), name="move")
+    await moved.wait()
+    assert await me.store.results.accept([report(run)]) == [Verdict.ACCEPTED]
+    await moving
+
+    row = await world.run_row(run.key.run_id)
+    assert (row["state"], row["told_late"]) == ("SUCCEEDED", True)
+
+
+async def test_a_run_is_handed_out_where_somebody_puts_it_while_that_waits_for_it(
+    world: World,
+) -> None:
+    me = await world.member()
+    [run] = await fired(world, me, datetime.now(UTC))
+    moved = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def move(connection: Connection) -> None:
+        connection.exec_driver_sql("UPDATE runs SET told_late = true")
+        loop.call_soon_threadsafe(moved.set)
+        wait_for_waiter(connection)
+
+    moving = asyncio.create_task(me.store.database.call(move), name="move")
+    await moved.wait()
+    [handed] = await me.assigned(draft(run))
+    await moving
+
+    row = await world.run_row(run.key.run_id)
+    assert (row["state"], row["told_late"], row["token"]) == ("RUNNING", True, handed.token)
 
 
 async def test_batches_of_several_days_or_of_one_without_a_table_are_written_as_ever(

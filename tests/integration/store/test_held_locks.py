@@ -14,12 +14,12 @@ from sqlalchemy import Connection, event
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Loss, Priority, Trigger, Verdict
 from schedd.core.records import Unstarted
-from schedd.store.assigning import ASSIGN, NOBODY
+from schedd.store import assigning, results
 from schedd.store.database import Database
 from schedd.store.dispatch import GIVE_BACK, RESCUE
 from schedd.store.fence import LOCK_SHARDS
 from schedd.store.keys import RUNS
-from schedd.store.results import ACCEPT, STORED
+from schedd.store.results import STORED
 from support.store import START, World, draft, incarnation, manual_run, ok, report
 
 BIG = b"x" * 300_000
@@ -67,8 +67,9 @@ async def test_whoever_holds_locks_reads_little_however_much_the_runs_hold(world
     assert len(await me.store.owner.rescue(me.claim(0), losses)) == 3
     assert await me.store.results.accept(failed) == [Verdict.REPEATED] * 3
 
-    assign, accept = ASSIGN.format(runs=RUNS, others=RUNS, next=NOBODY), ACCEPT.format(runs=RUNS)
-    assert {LOCK_SHARDS, assign, GIVE_BACK, RESCUE, accept, STORED} <= set(read)
+    assign = {assigning.statement(RUNS, others, lined_up=False) for others in (None, RUNS)}
+    accept = results.statement(RUNS)
+    assert {LOCK_SHARDS, *assign, GIVE_BACK, RESCUE, accept, STORED} <= set(read)
     assert max(read.values()) < LITTLE * len(runs), max(read, key=lambda each: read[each])
 
 

@@ -224,7 +224,7 @@ async def test_batches_look_rows_up_by_key_though_statistics_say_the_tables_are_
     looks = [scan for plans in found.values() for plan in plans for scan in scans(plan)]
     today = f"runs_{now:%Y%m%d}"
     by_key = {
-        (scan["Relation Name"], "Index" in scan["Node Type"] and " = " in scan["Index Cond"])
+        (scan["Relation Name"], " = " in (scan.get("Index Cond") or scan.get("TID Cond", "")))
         for scan in looks
         if scan["Relation Name"] in {"live", "timers", today}
     }
@@ -232,6 +232,24 @@ async def test_batches_look_rows_up_by_key_though_statistics_say_the_tables_are_
     # Forbidden and taken all the same, it costs so much that PostgreSQL compiles the statement.
     whole = {scan["Relation Name"] for scan in looks if scan["Node Type"] == "Seq Scan"}
     assert whole <= {"shards"}
+
+
+async def test_of_many_timers_that_are_due_at_one_instant_each_is_found_by_its_own_key(
+    world: World,
+) -> None:
+    """By shard and instant all of them would be looked at for each."""
+    me = await world.member()
+    now = datetime.now(UTC)
+    jobs = [job_record(shard=n % 128 * 2, due=now - timedelta(minutes=1)) for n in range(BATCH)]
+    await world.jobs(jobs)
+    await analyzed(world)
+    found = explain(world)
+
+    await me.assigned(*map(draft, (await me.fire(*map(firing, jobs))).runs))
+
+    looks = [scan for plans in found.values() for plan in plans for scan in scans(plan)]
+    used = [scan["Index Name"] for scan in looks if scan["Relation Name"] == "timers"]
+    assert used == ["timers_pkey"] * 2
 
 
 async def test_who_makes_runs_of_backfills_scans_no_big_table_each_tenth_of_a_second(

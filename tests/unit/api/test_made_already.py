@@ -87,7 +87,7 @@ class World:
 
     # -- what is looked at, and written of it --
 
-    def runs_ready(self, shards: Any) -> None: ...
+    def runs_made(self, runs: Any) -> None: ...
 
     def trusted(self) -> bool:
         return True

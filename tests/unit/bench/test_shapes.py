@@ -1,13 +1,19 @@
-"""The pure parts of shapes: when submits arrive, which half they are of, which cells there are."""
+"""The pure parts of shapes: when submits arrive, which half they are of, which cells there are;
+what is expected of a soak, and what of it drifts.
+"""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
 
 from bench.openloop import arrivals, halves
 from bench.scale import cells, together
+from bench.soak import Counted, cut, drift, instants
+
+MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def test_so_many_arrive_a_second_on_average_in_order_and_within_the_time() -> None:
@@ -33,3 +39,40 @@ def test_workers_never_have_more_slots_than_all_may_have_together() -> None:
 def test_what_is_spent_is_added_up_by_kind() -> None:
     spent = {"m1": 1, "m2": 2, "w1": 4, "w10": 8, "etcd": 16, "postgres": 32}
     assert together(spent) == {"members": 3, "workers": 12, "stores": 48, "all": 63}
+
+
+def test_each_job_has_one_instant_in_any_minute() -> None:
+    for began in (0, 17, 59):
+        start = MIDNIGHT + timedelta(seconds=began)
+        assert instants(start, start + timedelta(minutes=1), hot=100) == 100 + 60
+
+
+def test_copies_that_are_no_multiple_of_sixty_fall_on_the_first_seconds_of_a_minute() -> None:
+    half = timedelta(seconds=30)
+    assert instants(MIDNIGHT, MIDNIGHT + half, hot=70) == 30 * 2 + 10
+    assert instants(MIDNIGHT + half, MIDNIGHT + 2 * half, hot=70) == 30 * 2
+    assert instants(MIDNIGHT + timedelta(seconds=59), MIDNIGHT + timedelta(seconds=61), 70) == 2 + 3
+
+
+def test_windows_are_as_long_as_asked_for_and_the_last_what_is_left() -> None:
+    windows = [*cut(MIDNIGHT, seconds=130, window=60)]
+    assert [(end - start).total_seconds() for start, end in windows] == [60, 60, 10]
+    assert windows[0][0] == MIDNIGHT
+    assert all(before[1] == after[0] for before, after in pairwise(windows))
+
+
+def test_what_has_no_row_or_no_good_end_is_lost_and_rows_of_one_instant_are_doubled() -> None:
+    assert Counted(10, 10, 10, 10, 0, 0, {}).lost == 0
+    assert Counted(10, 8, 8, 8, 0, 0, {}).lost == 2
+    assert Counted(10, 10, 10, 7, 0, 0, {}).lost == 3
+    both = Counted(10, 10, 9, 10, 0, 0, {})
+    assert (both.lost, both.doubled) == (1, 1)
+
+
+def test_drift_is_the_first_third_beside_the_last_whatever_lies_between() -> None:
+    lines = [{"late_ms": {"p50": float(late)}, "at": "12:00:00"} for late in (2, 99, 0, 7, 4, 8)]
+    assert drift(lines) == {"late_ms.p50": {"first": 50.5, "last": 6.0, "ratio": 0.119}}
+    assert drift([{"dead": 0}, {"dead": 1}, {"dead": 5}]) == {
+        "dead": {"first": 0.0, "last": 5.0, "ratio": None}
+    }
+    assert drift(lines[:2]) == {}

@@ -9,7 +9,8 @@ import pytest
 from schedd.core.ids import IncarnationId, JobId
 from schedd.core.labels import Match, told
 from schedd.core.model import Definition, Incarnation, Placement
-from schedd.core.placement import Offer, Unable, able, choose, free, need_of, skill_of
+from schedd.core.offers import Offers
+from schedd.core.placement import NOTHING, Asked, Offer, Unable, able, need_of, skill_of
 from support.runs import run, worker
 
 JOB = JobId(UUID(int=1))
@@ -34,7 +35,7 @@ def offers(*workers: tuple[Mapping[str, str], int]) -> list[Offer]:
 
 
 def chosen(definition: Definition, of: list[Offer]) -> int | None:
-    offer = choose(definition, need_of(definition, ANY), 0.0, of)
+    offer = Offers(of).choose(definition, need_of(definition, ANY), 0.0)
     return None if offer is None else offer.id.int
 
 
@@ -96,10 +97,10 @@ def test_who_refused_a_job_is_asked_again_only_where_nobody_else_is() -> None:
 def test_only_who_has_the_slots_for_such_a_rank_is_asked() -> None:
     [offer] = offers(({}, 2))
     held = replace(offer, last=5.0)
-    assert free(SHELL, 5.0, [held])
-    assert not free(SHELL, 5.1, [held])
-    assert not free(replace(SHELL, slots=3), 0.0, [offer])
-    assert not free(replace(SHELL, require=(GPU,)), 0.0, [offer])
+    assert Offers([held]).free(SHELL, 5.0)
+    assert not Offers([held]).free(SHELL, 5.1)
+    assert not Offers([offer]).free(replace(SHELL, slots=3), 0.0)
+    assert not Offers([offer]).free(replace(SHELL, require=(GPU,)), 0.0)
 
 
 def test_runs_of_equal_needs_stand_in_one_line() -> None:
@@ -119,14 +120,18 @@ def test_a_broadcast_goes_to_nobody_and_its_children_to_their_own_worker_alone()
     mine = need_of(definition, child)
     assert not mine.each
     assert [able(one.incarnation, mine) for one in (first, second)] == [True, False]
-    assert choose(definition, mine, 0.0, [first, second]) is first
-    assert choose(definition, mine, 0.0, [second]) is None
-    assert choose(definition, need_of(replace(definition, slots=3), child), 0.0, [first]) is None
+    wide = need_of(replace(definition, slots=3), child)
+    assert Offers([first, second]).choose(definition, mine, 0.0) is first
+    assert Offers([second]).choose(definition, mine, 0.0) is None
+    assert Offers([first]).choose(definition, wide, 0.0) is None
+    assert Offers([first, second]).choose(definition, whole, 0.0) is None
     edited = need_of(PROBE, child)
     assert edited.worker == "worker-1", "whatever its job says by now"
 
 
-def test_workers_that_differ_in_their_name_alone_are_told_apart_where_it_matters() -> None:
-    one, other = (labelled(number, {"gpu": "a100"}) for number in (1, 2))
-    assert skill_of(one, by_name=False) == skill_of(other, by_name=False)
-    assert skill_of(one, by_name=True) != skill_of(other, by_name=True)
+def test_workers_are_told_apart_by_what_runs_ask_for() -> None:
+    one, other = (labelled(number, {"host": f"h{number}", "gpu": "a100"}) for number in (1, 2))
+    for asked in (NOTHING, Asked(frozenset({"gpu", "region"})), Asked(names=frozenset({"w"}))):
+        assert skill_of(one, asked) == skill_of(other, asked)
+    for asked in (Asked(frozenset({"host"})), Asked(names=frozenset({"worker-1"}))):
+        assert skill_of(one, asked) != skill_of(other, asked)

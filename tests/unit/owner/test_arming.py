@@ -145,7 +145,7 @@ async def test_what_is_of_a_shard_that_was_dropped_isnt_armed():
 
 
 async def test_a_run_of_an_instant_that_was_edited_away_is_passed_on_when_it_was_due():
-    """PROTOCOL 3: not before, for another edit may bring its instant back."""
+    """P3.18: not before, for another edit may bring its instant back."""
     world = world_with()
     every = EverySchedule(second(10))
     world.definitions.default = replace(SHELL, generation=2, schedule=every)
@@ -230,7 +230,7 @@ async def test_whom_another_run_is_in_the_way_of_is_armed_once_that_is_gone():
     await at(world, 0.3)
     assert len(world.rows.drafts) == 1
     world.rows.admitted = {JOB: 0}
-    world.board.forget(run(9).key.run_id, JOB)
+    assert world.board.forget(run(9).key.run_id, JOB) == 1, "the dispatcher is to look"
     assert await at(world, 0.4) == {1}
     assert not world.board._kept
 

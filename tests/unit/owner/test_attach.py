@@ -132,3 +132,12 @@ async def test_a_grant_of_less_is_answered_though_nothing_else_goes_down() -> No
     assert answer == wire.MemberFrame(reach=wire.Reach(serial=3, slots=0))
     context.closed.set()
     await asyncio.wait_for(stream, 5)
+
+
+@pytest.mark.parametrize(
+    ("attached", "seconds"), [(0, 2.5), (1_000, 2.5), (1_600, 4.0), (5_000, 5.0)]
+)
+def test_whoever_comes_to_very_many_beats_seldomer(attached: int, seconds: float) -> None:
+    """Three times a TTL at least: each beat is a refresh then, and one may be lost."""
+    terms = Terms("m1", "c", "1", timedelta(seconds=15))
+    assert terms.heartbeat_interval(attached) == timedelta(seconds=seconds)

@@ -366,7 +366,7 @@ async def test_what_is_being_written_when_a_worker_grants_less_is_told_and_pushe
     await world.dispatch.step()
     assert line.reached == [(3, 2)]
     assert world.handed() == {1, 2}
-    assert world.workers.offers() == []
+    assert not world.workers.offers()
 
 
 async def test_what_is_not_committed_after_a_worker_has_granted_less_is_let_go_of() -> None:
@@ -859,3 +859,13 @@ async def test_broadcasts_that_nobody_is_there_for_hide_no_others() -> None:
 
     assert [draft.key.run_id.int for draft in world.rows.drafts if draft.targets] == [many]
     assert len([one for one in world.board.ready if one.target is None]) == many
+
+
+async def test_slots_that_nothing_waits_for_wake_nobody() -> None:
+    """Of a thousand idle workers each tells of a slot with each of its runs."""
+    world = World()
+    world.dispatch.slots_freed()
+    assert not await world.dispatch.loop.waker.wait(0.01)
+    world.board.put_runs([of(1, 1)], NOW)
+    world.dispatch.slots_freed()
+    assert await world.dispatch.loop.waker.wait(PATIENCE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from schedd.core.ids import IncarnationId
@@ -11,7 +10,7 @@ from schedd.core.model import Incarnation
 from schedd.core.records import Drain
 from schedd.owner.greeting import Greeting
 from schedd.owner.workers import Workers
-from support.runs import NOW, RecordingLine, SetClock, worker
+from support.runs import RecordingLine, SetClock, worker
 
 
 class Rows:
@@ -22,9 +21,9 @@ class Rows:
         self.meanwhile: Callable[[], None] = lambda: None
         self.ended: list[IncarnationId] = []
 
-    async def incarnations(self, ids: Sequence[IncarnationId]) -> list[Incarnation]:
+    async def not_living(self, ids: Sequence[IncarnationId]) -> frozenset[IncarnationId]:
         self.meanwhile()
-        return [replace(one, lost_at=NOW) for one in self.stored if one.id in ids]
+        return frozenset(ids)
 
     async def drains(self) -> list[Drain]:
         return []

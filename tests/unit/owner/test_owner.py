@@ -6,14 +6,16 @@ import asyncio
 from typing import Any, cast
 from unittest.mock import MagicMock
 
+from schedd.core.ids import Token
+from schedd.core.lifecycle import State
 from schedd.owner.owner import Owner
 from schedd.ports import Nudges
 from schedd.tenure import LiveTenure
 from support.runs import NOW, owning, run
 
 
-async def test_what_a_tenure_held_goes_with_it_and_waits_for_no_look_through_all_objects() -> None:
-    """Its parts know each other. A member that loses its lease in a herd would hold it twice."""
+def an_owner() -> tuple[Owner, dict[str, Any]]:
+    """With nobody around it."""
     parts: dict[str, Any] = {
         name: MagicMock()
         for name in ("store", "catalogue", "workers", "leases", "collect", "watchers", "clock")
@@ -22,7 +24,26 @@ async def test_what_a_tenure_held_goes_with_it_and_waits_for_no_look_through_all
     parts |= {"outbox": MagicMock(), "sender": MagicMock(), "old": MagicMock()}
     parts |= {"objects": MagicMock()}
     parts["leases"].ttl = 3.0
-    owner = Owner(**parts, brake=MagicMock(), emit=lambda _event: None)
+    parts["clock"].now.return_value = NOW
+    return Owner(**parts, brake=MagicMock(), emit=lambda _event: None), parts
+
+
+async def test_what_was_made_just_now_waits_on_the_board_without_a_look_at_its_row() -> None:
+    owner, parts = an_owner()
+    owner.runs_made([run(1)])
+    live = cast("LiveTenure", MagicMock(ownership=owning(0)))
+    owner.loops(live, cast("Nudges", MagicMock()))
+    board = parts["collect"].board
+
+    made = [run(2), run(3, shard=7), run(4, state=State.SUCCEEDED), run(5, token=Token(3))]
+    owner.runs_made(made)
+
+    assert [one.key.run_id.int for one in board.ready] == [2], "the others aren't new, or not here"
+
+
+async def test_what_a_tenure_held_goes_with_it_and_waits_for_no_look_through_all_objects() -> None:
+    """Its parts know each other. A member that loses its lease in a herd would hold it twice."""
+    owner, parts = an_owner()
     live = cast("LiveTenure", MagicMock(ownership=owning(0)))
     end, *_ = owner.loops(live, cast("Nudges", MagicMock()))
     board = parts["collect"].board

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import cast
 
 import pytest
 
 from schedd.core.absence import Departures
-from schedd.core.coordination import Listing, Revision
+from schedd.core.coordination import LeaseId, Listing, Revision
 from schedd.core.ids import IncarnationId
 from schedd.owner import worker_leases as module
-from schedd.owner.worker_leases import WorkerLeases
+from schedd.owner.worker_leases import AT_ONCE, WorkerLeases
 from schedd.ports import Coordination, WorkerStore
+from schedkit.errors import Unavailable
 from support.runs import worker
+from support.twins import TwinCoordination, TwinEtcd
 from support.wait import PATIENCE, wait_until_async
 
 TTL = 3.0
@@ -76,3 +79,26 @@ async def test_who_is_named_while_others_are_looked_for_stays_missing_from_then_
     await looking
 
     assert await world.gone_after(TTL) == {ONE, OTHER}
+
+
+class Halting(TwinCoordination):
+    """An etcd that takes too long for streams of more than so many leases."""
+
+    most = AT_ONCE
+
+    async def keep_alive(self, leases: Collection[LeaseId]) -> dict[LeaseId, int]:
+        if len(leases) > self.most:
+            raise Unavailable("it took too long")
+        return await super().keep_alive(leases)
+
+
+async def test_what_one_stream_couldnt_refresh_is_no_harm_to_the_others() -> None:
+    etcd, nobody = Halting(TwinEtcd()), cast("WorkerStore", None)
+    leases = WorkerLeases(etcd, nobody, "", TTL, lambda _: True, lambda: Departures(1, {}))
+    ones = [worker(number) for number in range(1, AT_ONCE + 3)]
+    for one in ones:
+        await leases.ensure(one)
+    assert await leases.heard(ones) == {one.id for one in ones}
+    etcd.most = 2
+    assert await leases.heard(ones) == {one.id for one in ones[AT_ONCE:]}
+    assert await leases.heard([]) == frozenset()

@@ -11,6 +11,7 @@ import pytest
 from schedd.core import schedule
 from schedd.core.ids import IncarnationId, JobId, RunId, Token
 from schedd.core.model import Assigned, Definition, LiveRun, Priority
+from schedd.core.placement import Asked
 from schedd.core.ready_queue import Head
 from schedd.owner.elsewhere import MOST_ASKED, Heard, Nowhere
 from schedd.owner.revocations import ASKED_AT_ONCE
@@ -62,7 +63,7 @@ def test_a_grant_lowered_below_what_is_on_its_way_offers_nothing(workers: Worker
     workers.granted(attached, slots=2, received=0)
     workers.push(Assigned(running(1, one), None), known())
     workers.granted(attached, slots=0, received=0)
-    assert workers.offers() == []
+    assert not workers.offers()
 
 
 def test_what_is_chosen_and_not_yet_pushed_is_offered_to_no_other_run(workers: Workers):
@@ -70,7 +71,7 @@ def test_what_is_chosen_and_not_yet_pushed_is_offered_to_no_other_run(workers: W
     attached = workers.attach(one, RecordingLine())
     workers.granted(attached, slots=4, received=0)
     with workers.choosing() as choice:
-        choice.take(workers.offers()[0], 3)
+        choice.take(next(iter(workers.offers())), 3)
         assert [offer.slots for offer in workers.offers()] == [1]
         workers.push(Assigned(running(1, one), None), known(slots=2))
     assert attached.under_way == 0
@@ -83,7 +84,7 @@ def test_whatever_ends_a_choice_lets_go_of_what_it_took(workers: Workers):
 
     def broken_off() -> None:
         with workers.choosing() as choice:
-            choice.take(workers.offers()[0], 3)
+            choice.take(next(iter(workers.offers())), 3)
             raise RuntimeError("a bug, or its task was cancelled")
 
     with pytest.raises(RuntimeError):
@@ -97,10 +98,10 @@ def test_a_worker_that_grants_less_is_told_at_once_how_far_this_member_goes(work
     attached = workers.attach(one, line)
     workers.granted(attached, slots=4, received=0)
     with workers.choosing() as choice:
-        choice.take(workers.offers()[0], 2)
+        choice.take(next(iter(workers.offers())), 2)
         workers.push(Assigned(running(1, one), None), known())
         choice.settle()
-        choice.take(workers.offers()[0], 2)
+        choice.take(next(iter(workers.offers())), 2)
         workers.granted(attached, slots=0, received=0, serial=7)
         assert line.reached == [(7, 3)]
         workers.granted(attached, slots=1, received=0, serial=7)
@@ -114,7 +115,7 @@ def test_a_worker_that_grants_no_less_is_told_nothing(workers: Workers):
     workers.granted(attached, slots=2, received=0)
     workers.granted(attached, slots=4, received=0)
     with workers.choosing() as choice:
-        choice.take(workers.offers()[0], 2)
+        choice.take(next(iter(workers.offers())), 2)
     assert line.reached == []
 
 
@@ -127,7 +128,7 @@ def test_what_is_let_go_of_is_told_where_slots_are_kept_for_that_alone(
     attached = workers.attach(worker(), line := RecordingLine())
     workers.granted(attached, slots=4, received=0)
     with workers.choosing() as choice:
-        choice.take(workers.offers()[0], 3)
+        choice.take(next(iter(workers.offers())), 3)
         workers.granted(attached, slots=granted, received=0, serial=7)
     assert line.reached == told
     assert sum(offer.slots for offer in workers.offers()) == granted
@@ -138,7 +139,7 @@ def test_a_worker_that_drains_offers_nothing(workers: Workers):
     attached = workers.attach(one, RecordingLine())
     workers.granted(attached, slots=2, received=0)
     workers.heard(attached, NOW, [], running=0, free=2, since_refresh=0, draining=True)
-    assert workers.offers() == []
+    assert not workers.offers()
 
 
 def test_a_run_of_a_worker_that_is_gone_is_pushed_to_nobody(workers: Workers):
@@ -157,6 +158,15 @@ def test_an_old_stream_that_ends_late_doesnt_detach_the_new_one(workers: Workers
     assert len(line.assigned) == 1
 
 
+def test_an_old_stream_is_told_nothing_once_there_is_a_new_one(workers: Workers):
+    old, new = RecordingLine(), RecordingLine()
+    workers.attach(worker(), old)
+    workers.detach(workers.attach(worker(2), RecordingLine()))
+    workers.attach(worker(), new)
+    workers.demand(lambda _: [Head(Priority.HIGH, NOW, 3)])
+    assert (len(old.demanded), len(new.demanded)) == (0, 1)
+
+
 def test_demand_is_told_when_it_changes_and_to_whoever_comes_later(workers: Workers):
     first, late = RecordingLine(), RecordingLine()
     workers.attach(worker(1), first)
@@ -168,12 +178,64 @@ def test_demand_is_told_when_it_changes_and_to_whoever_comes_later(workers: Work
     assert late.demanded == [[head]]
 
 
+def test_what_a_worker_would_deal_alike_by_is_no_news_to_it(workers: Workers):
+    """Of a thousand each knows the age of a head to half a second."""
+    few, many = RecordingLine(), RecordingLine()
+    workers.attach(worker(1, slots=2), few)
+    workers.attach(worker(2, slots=50), many)
+    for number in range(3, 1_001):
+        workers.attach(worker(number), RecordingLine())
+    heads = [
+        Head(Priority.HIGH, NOW + timedelta(seconds=late), slots)
+        for late, slots in ((0.0, 90), (0.3, 60), (0.4, 40), (0.6, 40), (0.7, 1))
+    ]
+    for head in heads:
+        workers.demand(lambda _, head=head: [head])
+    workers.demand(lambda _: [])
+    assert few.demanded == [[heads[0]], [heads[3]], [heads[4]], []]
+    assert many.demanded == [[heads[0]], [heads[2]], [heads[4]], []]
+
+
+def test_a_few_workers_are_told_at_once_that_the_oldest_is_another(workers: Workers):
+    """By that the queues of several owners are one."""
+    workers.attach(worker(), line := RecordingLine())
+    heads = [Head(Priority.HIGH, NOW + timedelta(seconds=at), 3) for at in (0.0, 0.01)]
+    for head in heads:
+        workers.demand(lambda _, head=head: [head])
+    assert line.demanded == [[head] for head in heads]
+
+
+def test_whoever_comes_is_told_once_and_told_again_what_is_news_to_it(workers: Workers):
+    first, late = RecordingLine(), RecordingLine()
+    old, new = Head(Priority.HIGH, NOW, 3), Head(Priority.LOW, NOW, 1)
+    workers.attach(worker(1), first)
+    workers.demand(lambda _: [old])
+    workers.attach(worker(2), late)
+    workers.demand(lambda _: [old])
+    workers.demand(lambda _: [new])
+    assert first.demanded == late.demanded == [[old], [new]]
+
+
+def test_what_is_for_one_worker_alone_is_told_to_that_one(workers: Workers):
+    lines = {number: RecordingLine() for number in (1, 2, 3)}
+    for number, line in lines.items():
+        workers.attach(worker(number), line)
+    head = Head(Priority.HIGH, NOW, 1)
+    for name in ("w2", "w3"):
+        workers.demand(
+            lambda one, name=name: [head] if one.worker == name else [],
+            Asked(names=frozenset({name})),
+        )
+    workers.demand(lambda _: [])
+    assert [line.demanded for line in lines.values()] == [[], [[head], []], [[head], []]]
+
+
 def test_a_worker_is_told_only_what_waits_for_it(workers: Workers):
     first, second = RecordingLine(), RecordingLine()
     workers.attach(worker(1), first)
     workers.attach(replace(worker(2), labels={"gpu": "a100"}), second)
     head = Head(Priority.HIGH, NOW, 3)
-    workers.demand(lambda one: [head] if one.labels else [])
+    workers.demand(lambda one: [head] if one.labels else [], Asked(frozenset({"gpu"})))
     assert (first.demanded, second.demanded) == ([], [[head]])
 
 
@@ -195,7 +257,7 @@ def test_a_drained_worker_that_comes_again_is_offered_nothing_from_its_first_mom
     workers.drained({"w1"})
     line = RecordingLine()
     workers.granted(workers.attach(worker(1), line), slots=8, received=0)
-    assert workers.offers() == []
+    assert not workers.offers()
     assert line.drained == [True]
     again = RecordingLine()
     workers.drained(())
@@ -230,7 +292,7 @@ def test_nothing_is_offered_of_a_worker_that_was_silent_for_a_while():
     boot[0] += SILENT_AFTER
     assert len(workers.offers()) == 1
     boot[0] += 0.1
-    assert workers.offers() == []
+    assert not workers.offers()
     workers.heard(attached, NOW, [], running=0, free=2, since_refresh=0, draining=False)
     assert len(workers.offers()) == 1
 
@@ -261,7 +323,7 @@ def test_nothing_is_offered_of_a_lost_incarnation_though_its_stream_stands(worke
     workers.granted(attached, slots=2, received=0)
     workers.lost([one.id])
     workers.granted(attached, slots=2, received=0)
-    assert workers.offers() == []
+    assert not workers.offers()
 
 
 async def test_never_started_needs_a_heartbeat_stamped_after_start_by(workers: Workers):

@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from faults.hostile import calls, http2
-from schedd.rpc.crowds import Crowds, most_of_one
+from schedd.rpc.crowds import Crowds, most_of_all, most_of_one
 from schedd.rpc.health import serve_health
 from schedd.rpc.server import make_server
 from support.wait import wait_until
@@ -37,6 +37,15 @@ def ended(connection: socket.socket) -> bool:
 
 def test_one_host_has_half_of_many_and_all_of_few() -> None:
     assert [most_of_one(each) for each in (16, 300, 4_096)] == [16, 256, 2_048]
+
+
+def test_grpc_has_what_http_leaves() -> None:
+    """Five thousand workers of one host are half of it at most."""
+    assert [most_of_all(*each) for each in ((1_024, 384), (20_000, 4_096), (1 << 20, 4_096))] == [
+        384,
+        15_648,
+        16_384,
+    ]
 
 
 def test_the_newest_of_a_host_that_has_too_many_are_ended(stack: ExitStack) -> None:

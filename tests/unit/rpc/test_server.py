@@ -95,6 +95,14 @@ async def test_bytes_that_are_no_request_are_an_invalid_argument(
     assert "Traceback" not in caplog.text
 
 
+async def test_a_caller_that_makes_no_more_calls_than_it_may_is_refused_none(address: str) -> None:
+    """Those that have ended don't count, though the core of grpcio takes them apart later."""
+    async with calls.channel_to(address, **{"grpc.enable_retries": 0}) as channel:
+        assert await calls.ask(channel, LIST, [b""]) == "OK", "it knows how many it may make"
+        statuses = await asyncio.gather(*(calls.ask(channel, LIST, [b""]) for _ in range(2_000)))
+    assert set(statuses) == {"OK"}
+
+
 @pytest.mark.parametrize("path", [LIST, *calls.HEALTH])
 async def test_a_call_without_its_request_ends_in_time(
     address: str, path: str, monkeypatch: pytest.MonkeyPatch

@@ -29,6 +29,10 @@ def test_numbers_and_flags_and_nothing() -> None:
     assert arrays.numbers([]) == "{}"
 
 
+def test_spots_are_quoted_for_their_comma() -> None:
+    assert arrays.spots(["(0,1)", None]) == '{"(0,1)",NULL}'
+
+
 def test_instants_carry_their_offset() -> None:
     noon = datetime(2026, 1, 5, 12, tzinfo=UTC)
     kathmandu = noon.astimezone(timezone(timedelta(hours=5, minutes=45)))

@@ -131,6 +131,7 @@ def test_without_trust_while_draining_or_unable_nothing_is_taken() -> None:
 
 
 def test_an_armed_one_waits_for_its_instant() -> None:
+    """P4.7."""
     admission = worker()
     admission.offer(offer(not_before=3.0, start_by=8.0), 0.0, trusted=True)
     assert admission.state(key()) is State.ARMED

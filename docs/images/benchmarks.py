@@ -1,0 +1,36 @@
+"""The pictures of benchmarks.md, drawn from kept lines in `docs/evidence/bench`.
+
+A shape's new lines go into its file there in place of the old; `docs/generate.py` draws them anew.
+"""
+
+from pathlib import Path
+
+from bench.plot import Group, bars, greatest_first, groups, read
+
+HERE = Path(__file__).resolve().parent
+LINES = HERE.parent / "evidence" / "bench"
+
+
+def made() -> dict[Path, str]:
+    """Each picture, as it should be."""
+    drawn = {
+        "bench-peers": bars(
+            "No-op jobs a second: the median of three rounds, from the least to the most",
+            greatest_first(_of("peers", "rate.median", "summary", "rate.min", "rate.max")),
+            mark="schedd",
+        ),
+        "bench-idle": bars(
+            "Milliseconds late at 1,667 runs a second, beside idle schedules",
+            _of("spread", "late_ms", "idle"),
+            log=True,
+        ),
+        "bench-workers": bars(
+            "Milliseconds late at 100 runs a second, with so many workers attached",
+            _of("simulated", "late_ms", "workers"),
+        ),
+    }
+    return {HERE / f"{name}.svg": picture for name, picture in drawn.items()}
+
+
+def _of(shape: str, value: str, by: str, *between: str) -> list[Group]:
+    return groups(read(LINES / f"{shape}.jsonl"), value, [by], between)

@@ -1,0 +1,163 @@
+"""Runs that are armed: their owner dies, their job is paused, their worker drains or dies, each a
+moment before their instant.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from acceptance.conftest import TTL
+from schedclient import SyncClient
+from support.cluster import DevCluster
+from support.ledger import covered
+from support.probe import Probe, Start
+from support.ticking import WRITTEN, Ticking, start_ticking
+from support.wait import PATIENCE, wait_until
+
+ON_TIME = 0.5
+"""Seconds past its instant by which an armed run has begun, on a busy machine."""
+NEARLY = 1.0
+"""Seconds past its instant by which one has begun that was given back just before."""
+RESCUED = TTL + 3.0
+"""Seconds within which a lost worker's run is handed out again."""
+
+EXPIRED = 8.0
+"""Seconds after which `ok` of a delete waits for nothing that the killed worker had."""
+
+ARMED = """
+SELECT r.run_id::text, j.name, r.worker FROM runs r JOIN jobs j USING (job_id)
+WHERE j.name = ANY (%s) AND r.state = 'RUNNING' AND r.due_at = to_timestamp(%s)
+  AND r.started_at IS NULL AND r.due_at > clock_timestamp()
+"""
+
+
+def test_what_is_armed_starts_on_time_though_its_owner_was_killed_a_moment_before(
+    rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
+) -> None:
+    """P4.7: by their worker's own timer."""
+    ticking = start_ticking(rough, client, tmp_path, overlap="allow")
+    leader = wait_until(rough.leader, PATIENCE, "a leader")
+    owner = min(set(ticking.owners.values()) - {leader})
+    jobs = [job for job, its in ticking.owners.items() if its == owner]
+
+    instant, armed = armed_soon(rough, jobs)
+    await_time(instant - 0.2)
+    rough.kill(owner)
+    assert time.time() < instant, "it was dead by then"
+
+    begun = starts_of(ticking, set(armed), instant + ON_TIME + WRITTEN)
+    latest = max(start.lateness for start in begun.values())
+    figure(f"owner killed: {len(begun)} armed runs began within {latest:.3f} s of their instant")
+    assert latest < ON_TIME
+    ticking.until(instant + TTL, 20)
+    assert_never_early(ticking)
+    ticking.stop()
+
+
+def test_a_pause_just_before_an_instant_takes_back_what_is_armed_and_a_trigger_still_works(
+    rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
+) -> None:
+    probe = Probe(tmp_path / "paused")
+    client.jobs.create("pausing", cron="* * * * * *", shell=probe.shell())
+    wait_until(lambda: len(probe.starts()) >= 3, PATIENCE, "firing to begin")
+
+    instant, _ = armed_soon(rough, ["pausing"])
+    await_time(instant - 0.3)
+    asked = time.time()
+    client.jobs.pause("pausing", note="just before")
+    figure(f"paused while armed: ok after {time.time() - asked:.3f} s")
+    assert time.time() < instant, "ok came before the instant"
+    before = len(probe.starts())
+    triggered = client.jobs.trigger("pausing")
+    assert client.runs.wait(triggered, timeout=20).succeeded
+    await_time(instant + WRITTEN)
+    assert [start.run_id for start in probe.starts()[before:]] == [triggered.run_id]
+    client.jobs.resume("pausing")
+    wait_until(lambda: len(probe.starts()) >= before + 3, PATIENCE, "firing to go on")
+
+    assert_no_start_at(probe, instant)
+    rows = [row for row in client.runs.list(job="pausing") if row.run_id != triggered.run_id]
+    at = datetime.fromtimestamp(instant, UTC)
+    there = [row for row in rows if covered([row])[at]]
+    assert [(row.state, row.reason) for row in there] == [("SKIPPED", "PAUSED")]
+    assert max(covered(rows).values()) == 1, "each instant is in one row"
+    assert probe.repeated() == []
+    client.jobs.delete("pausing")
+
+
+def test_what_is_armed_at_a_worker_that_drains_or_dies_runs_elsewhere(
+    rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
+) -> None:
+    ticking = start_ticking(rough, client, tmp_path, overlap="allow")
+    jobs = list(ticking.probes)
+
+    instant, armed = armed_soon(rough, jobs)
+    drained, given_back = busiest(armed)
+    client.workers.drain(drained)
+    begun = starts_of(ticking, given_back, instant + NEARLY + WRITTEN)
+    latest = max(start.lateness for start in begun.values())
+    elsewhere = sum(start.worker != drained for start in begun.values())
+    figure(f"drained while armed: {elsewhere} of {len(begun)} began elsewhere, {latest:.3f} s late")
+    assert latest < NEARLY, "what it began before it heard of the drain began on time"
+
+    instant, armed = armed_soon(rough, jobs)
+    killed, lost = busiest(armed)
+    await_time(instant - 0.2)
+    rough.kill(killed)
+    assert time.time() < instant, "it was dead by then"
+    begun = starts_of(ticking, lost, instant + RESCUED + WRITTEN)
+    latest = max(start.lateness for start in begun.values())
+    figure(f"killed while armed: {len(begun)} runs began elsewhere {latest:.2f} s late at most")
+    assert killed not in {start.worker for start in begun.values()}
+    assert latest < RESCUED
+    client.workers.undrain(drained)
+    ticking.until(instant + EXPIRED, 20)
+    assert_never_early(ticking)
+    ticking.stop()
+
+
+def armed_soon(cluster: DevCluster, jobs: list[str]) -> tuple[float, dict[str, str]]:
+    """The next instant, half a second or more away, and who of these jobs is armed for it: by run,
+    the worker.
+    """
+    instant = math.ceil(time.time() + 1.0)
+    await_time(instant - 0.7)
+    armed = {run: worker for run, _, worker in cluster.sql(ARMED, jobs, instant)}
+    assert armed, "nothing is armed"
+    return instant, armed
+
+
+def busiest(armed: dict[str, str]) -> tuple[str, set[str]]:
+    """The worker that has most of them, and those."""
+    workers = list(armed.values())
+    worker = max(sorted(set(workers)), key=workers.count)
+    return worker, {run for run, its in armed.items() if its == worker}
+
+
+def starts_of(ticking: Ticking, runs: set[str], until: float) -> dict[str, Start]:
+    """The first start of each of these runs; all must have one by then."""
+
+    def found() -> dict[str, Start] | None:
+        firsts: dict[str, Start] = {}
+        for start in ticking.starts():
+            if start.run_id in runs:
+                firsts.setdefault(start.run_id, start)
+        return firsts if firsts.keys() == runs else None
+
+    return wait_until(found, until - time.time(), f"{len(runs)} runs to begin", every=0.05)
+
+
+def await_time(at: float) -> None:
+    wait_until(lambda: time.time() >= at, 30, f"{at}", every=0.005)
+
+
+def assert_never_early(ticking: Ticking) -> None:
+    assert min(start.lateness for start in ticking.starts()) >= 0
+
+
+def assert_no_start_at(probe: Probe, instant: float) -> None:
+    assert instant not in {start.scheduled_at.timestamp() for start in probe.starts()}

@@ -1,0 +1,218 @@
+"""`python -m bench.soak` (from tests/): a steady rate for half an hour, and what it wears out.
+
+    hot    jobs of one run a minute, spread evenly over its seconds: 100,000 of them are 1,667/s
+    idle   jobs whose next instant is months away
+
+    ├─ window ─┤ a sample: what was spent, memory, tables
+               ├─ grace ─┤ a line: how late the runs of the window were
+    ├─ window ─┼─ window ─┼─ … ─┤  the drift: the first third of the lines beside the last
+
+Each job has one instant in a window of a minute, so what is lost or doubled is counted exactly.
+`dead` and `live` are tuples as PostgreSQL estimates them, `mib` a table with its indexes; `rate` is
+of ends, as members count them. JSON: a line a minute, then the drift, then the verdict over all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from bench import copies
+from bench.rig import Spent, bench_cluster, ended, memory, note, parser, sizes, spent, tell
+from support.cluster import DevCluster
+
+WINDOW: Final = 60
+GRACE: Final = 3
+"""A part of the window, after which its runs are looked at; those of the last have a minute."""
+
+LATE = """
+SELECT count(*), count(DISTINCT job_id), count(*) FILTER (WHERE state = 'SUCCEEDED'),
+    count(*) FILTER (WHERE started_at < due_at), count(*) FILTER (WHERE assignments > 1),
+    percentile_disc(ARRAY[0.5, 0.99, 1.0]) WITHIN GROUP (
+        ORDER BY extract(epoch FROM started_at - due_at) * 1000)
+FROM runs WHERE scheduled_at >= %s AND scheduled_at < %s
+"""
+"""Of at most a minute: no job has two instants in it."""
+TABLES = """
+SELECT CASE WHEN relname LIKE 'runs%' THEN 'runs' ELSE relname END, sum(n_dead_tup),
+    sum(n_live_tup), sum(autovacuum_count), sum(pg_total_relation_size(relid))
+FROM pg_stat_user_tables
+WHERE relname LIKE 'runs%' OR relname IN ('attempts', 'jobs', 'live', 'timers') GROUP BY 1
+"""
+MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """As it stands at one moment."""
+
+    at: float
+    ended: int
+    used: Spent
+    state: Mapping[str, Any]
+    """What isn't counted since before: memory, tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Of the instants of one window."""
+
+    expected: int
+    rows: int
+    jobs: int
+    succeeded: int
+    early: int
+    again: int
+    late_ms: Mapping[str, float]
+
+    @property
+    def lost(self) -> int:
+        """Without a row, or without a good end."""
+        return self.expected - min(self.jobs, self.succeeded)
+
+    @property
+    def doubled(self) -> int:
+        """Rows beyond one for each instant."""
+        return self.rows - self.jobs
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print. 1 when anything was lost, doubled or early."""
+    asked = parser("bench.soak", __doc__)
+    asked.add_argument("--idle", type=int, default=10_000)
+    asked.add_argument("--hot", type=int, default=100_000, help="jobs of one run a minute")
+    asked.add_argument("--seconds", type=int, default=1_800, help="that are measured")
+    asked.add_argument("--window", type=int, default=WINDOW, help="seconds of a line, 60 at most")
+    asked.add_argument("--settles", type=float, default=20.0, help="seconds before the first one")
+    options = asked.parse_args(arguments)
+    if not 0 < options.window <= WINDOW:
+        asked.error(f"--window is 1 to {WINDOW}")
+    lines = []
+    with bench_cluster(**sizes(options)) as cluster:
+        asyncio.run(copies.make_templates(cluster))
+        copies.copy(cluster, (options.idle, copies.IDLE), (options.hot, copies.HOT))
+        first = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=options.settles)
+        note(f"{options.hot + options.idle:,} jobs copied; it begins at {first:%H:%M:%S} UTC")
+        _sleep_until(first)
+        before = _sample(cluster)
+        windows = [*cut(first, options.seconds, options.window)]
+        for number, (start, end) in enumerate(windows):
+            _sleep_until(end)
+            now = _sample(cluster)
+            _sleep_until(end + (end - start) / GRACE)
+            counted = _count(cluster, start, end, options.hot)
+            lines.append(_line(counted, before, now))
+            tell("soak", window=number, at=f"{start:%H:%M:%S}", **lines[-1])
+            before = now
+        _sleep_until(windows[-1][1] + timedelta(seconds=options.window))
+        whole = [_count(cluster, start, end, options.hot) for start, end in windows]
+    tell("soak", drift=drift(lines))
+    wrong = {
+        "lost": sum(each.lost for each in whole),
+        "doubled": sum(each.doubled for each in whole),
+        "early": sum(each.early for each in whole),
+    }
+    tell(
+        "soak",
+        idle=options.idle,
+        hot=options.hot,
+        seconds=options.seconds,
+        **sizes(options),
+        instants=sum(each.rows for each in whole),
+        expected=sum(each.expected for each in whole),
+        handed_out_again=sum(each.again for each in whole),
+        **wrong,
+    )
+    return 1 if any(wrong.values()) else 0
+
+
+def cut(first: datetime, seconds: int, window: int) -> Iterator[tuple[datetime, datetime]]:
+    """The windows: from, and up to. The last may be shorter."""
+    last = first + timedelta(seconds=seconds)
+    while first < last:
+        end = min(last, first + timedelta(seconds=window))
+        yield first, end
+        first = end
+
+
+def instants(start: datetime, end: datetime, hot: int) -> int:
+    """How many there are: of a second of the minute, its template and its part of the copies."""
+    seconds = ((start.second + past) % 60 for past in range(round((end - start).total_seconds())))
+    share, rest = divmod(hot, len(copies.HOT))
+    return sum(1 + share + (second < rest) for second in seconds)
+
+
+def drift(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
+    """Of each figure of the lines: the median of the first third, of the last, and the ratio."""
+    third = len(lines) // 3
+    if not third:
+        return {}
+    told = {}
+    flat = [dict(_flat(line)) for line in lines]
+    for name in flat[0]:
+        first, last = (
+            statistics.median(line.get(name, 0.0) for line in part)
+            for part in (flat[:third], flat[-third:])
+        )
+        ratio = round(last / first, 3) if first else None
+        told[name] = {"first": round(first, 3), "last": round(last, 3), "ratio": ratio}
+    return told
+
+
+def _flat(line: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, float]]:
+    for name, value in line.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{under}{name}.")
+        elif isinstance(value, int | float):
+            yield f"{under}{name}", float(value)
+
+
+def _line(counted: Counted, before: Sample, now: Sample) -> dict[str, Any]:
+    used, runs = now.used - before.used, now.ended - before.ended
+    return {
+        "instants": counted.rows,
+        "expected": counted.expected,
+        "lost_so_far": counted.lost,
+        "doubled": counted.doubled,
+        "early": counted.early,
+        "rate": round(runs / (now.at - before.at), 1),
+        "late_ms": counted.late_ms,
+        "wal_bytes": used.wal,
+        **now.state,
+        **used.per(max(runs, 1)),
+    }
+
+
+def _sample(cluster: DevCluster) -> Sample:
+    record = cluster.record
+    parts = (*record["members"], *record["workers"])
+    tables = cluster.sql(TABLES)
+    state = {
+        "memory_mib": {part["name"]: memory(part["pid"]) for part in parts},
+        "dead": {name: int(dead) for name, dead, _, _, _ in tables},
+        "live": {name: int(live) for name, _, live, _, _ in tables},
+        "vacuums": {name: int(count) for name, _, _, count, _ in tables},
+        "mib": {name: round(int(size) / MIB, 1) for name, _, _, _, size in tables},
+    }
+    return Sample(time.monotonic(), ended(cluster), spent(cluster), state)
+
+
+def _count(cluster: DevCluster, start: datetime, end: datetime, hot: int) -> Counted:
+    [(*counts, late)] = cluster.sql(LATE, start, end)
+    names = ("p50", "p99", "max")
+    late_ms = {name: round(float(value), 1) for name, value in zip(names, late or (), strict=False)}
+    return Counted(instants(start, end, hot), *map(int, counts), late_ms)
+
+
+def _sleep_until(moment: datetime) -> None:
+    time.sleep(max(0.0, (moment - datetime.now(UTC)).total_seconds()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
