@@ -14,8 +14,8 @@ Invariants
   started couldn't be told.
 - Early goes only what nothing can still forbid, as far as is known: no run of its job lines up, or
   pauses the job by its failure, it is in no pool, and its instant is one of the schedule as it
-  stands. What the statement finds in
-  its way lets it wait until it is due, and is looked at again then: it ends nothing early.
+  stands. What the statement finds in its way lets it wait until it is due, and is looked at again
+  then: it ends nothing early.
 """
 
 import heapq
