@@ -68,12 +68,18 @@ def edited_timer(
 def timer_anew(
     record: JobRecord, edited: StoredDefinition, now: datetime
 ) -> tuple[datetime | None, datetime | None]:
-    """When another schedule is due first, and the instant that stands for."""
+    """When another schedule is due first, and the instant that stands for. Whose run is made
+    already isn't made again: a row of several instants, that one the first, would find its key
+    taken.
+    """
     compiled = stored_jobs.compiled(edited)
     kept = _kept(record, compiled, now)
-    if kept is None:
-        return stored_jobs.first_timer(compiled, now)
-    return max(kept.due, now), kept.nominal
+    if kept is not None:
+        return max(kept.due, now), kept.nominal
+    first = compiled.first(now)
+    while first is not None and first.nominal in record.early:
+        first = compiled.following(first.nominal)
+    return (first.due, first.nominal) if first else (None, None)
 
 
 def _kept(record: JobRecord, edited: CompiledSchedule, now: datetime) -> Occurrence | None:

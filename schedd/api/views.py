@@ -68,22 +68,22 @@ def job_message(record: JobRecord) -> job_pb2.Job:
 
 def next_run(record: JobRecord, job: job_pb2.Job) -> datetime | None:
     """When it runs next. The timer of a job that excludes instants may stand at one of those, and
-    what was made before it is due (`core/early`) comes before where any stands.
+    what was made before it is due (`core/early`) comes before where any stands, if no edit has
+    taken its instant out since.
     """
     plain = record.due_at is None or record.nominal is None or not job.HasField("exclude")
-    if plain and record.early is None:
+    if plain and not record.early:
         return record.due_at
     try:
         schedule = definitions.compiled(definitions.stored_definition(record.definition, job))
     except ScheduleError:  # stored by a version that took it
         return record.due_at
-    if record.early is not None:
-        return schedule.due(record.early)
-    assert record.nominal is not None, "it stands at an instant"
-    if not schedule.excludes(record.nominal):
-        return record.due_at
-    following = schedule.next_after(record.nominal)
-    return None if following is None else following.due
+    due = record.due_at
+    if not plain and record.nominal is not None and schedule.excludes(record.nominal):
+        following = schedule.next_after(record.nominal)
+        due = None if following is None else following.due
+    made = next((schedule.due(at) for at in record.early if schedule.runs_at(at)), None)
+    return min((at for at in (due, made) if at is not None), default=None)
 
 
 def run_message(record: RunRecord, progress: run_pb2.RunProgress | None = None) -> run_pb2.Run:

@@ -272,6 +272,10 @@ def waits_late(services: Services, definition: Definition) -> str:
     )
 
 
+ARMED: Final = 100
+"""Of the runs that wait, the newest of a job: what is armed, or was given back, is among them."""
+
+
 async def _overlap(services: Services, record: RunRecord, definition: Definition) -> list[Check]:
     if record.apart:
         return []
@@ -281,17 +285,19 @@ async def _overlap(services: Services, record: RunRecord, definition: Definition
         limit = limit_of(definition)
     if record.run.token != NO_TOKEN or not limit:
         return []  # it was admitted, or goes whoever else is
-    job = str(record.run.job_id)
-    there = await services.store.list_runs(
-        record.namespace, job, (State.RUNNING, State.RETRYING), None, None, None, None, 1 + limit
-    )
-    others = [other.run for other in there if other.run.token != NO_TOKEN and not other.apart]
+    job, others = str(record.run.job_id), list[RunRecord]()
+    for states, most in (((State.RUNNING, State.RETRYING), 1 + limit), ((State.PENDING,), ARMED)):
+        if len(others) < limit:
+            there = await services.store.list_runs(
+                record.namespace, job, states, None, None, None, None, most
+            )
+            others += [one for one in there if one.run.token != NO_TOKEN and not one.apart]
     word = policy.lower() + (f": {limit}" if policy is Overlap.ALLOW else "")
     question = f"Are other runs of its job in its way (overlap: {word})?"
     if len(others) < limit:
         return [Check(question=question, answer="no")]
-    first = others[0]
-    told = "is being cancelled" if first.cancelling else f"is {first.state}"
+    first, state = others[0].run, Reason.ARMED if others[0].armed else others[0].state
+    told = "is being cancelled" if first.cancelling else f"is {state}"
     answer = f"run {first.key.run_id} of its job {told}, and it starts when that has ended"
     return [Check(question=question, answer=answer, remedy=f"schedctl run why {first.key.run_id}")]
 

@@ -12,9 +12,10 @@ Invariants
   that is ready, of whatever class.
 - What may run once at most goes when it is due: its worker may be lost before, and whether it had
   started couldn't be told.
-- Early goes only what nothing can still forbid, as far as is known: no run of its job lines up, it
-  is in no pool, and its instant is one of the schedule as it stands. What the statement finds in
-  its way lets it wait until it is due, and is looked at again then: it ends nothing early.
+- Early goes only what nothing can still forbid, as far as is known: no run of its job lines up, or
+  pauses the job by its failure, it is in no pool, and its instant is one of the schedule as it
+  stands. What the statement finds in its way lets it wait until it is due, and is looked at again
+  then: it ends nothing early.
 """
 
 import heapq
@@ -27,7 +28,7 @@ from schedd.core.catch_up import NOT_EARLY
 from schedd.core.deadlines import START_WITHIN
 from schedd.core.ids import NO_TOKEN, RunId, ShardId, scheduled_run_id
 from schedd.core.lifecycle import State
-from schedd.core.model import Definition, Delivery, LiveRun, Placement, Priority
+from schedd.core.model import Definition, Delivery, LiveRun, Overlap, Placement, Priority
 from schedd.core.overlap import LINED_UP, policy_of
 from schedd.core.placement import Need
 from schedd.core.pools import NO_POOL
@@ -62,11 +63,14 @@ def may_go_early(run: LiveRun) -> bool:
 
 def armable(run: LiveRun, definition: Definition, schedule: CompiledSchedule) -> bool:
     """Whether nothing that is known here could still forbid it at its instant."""
-    if policy_of(run, definition) in LINED_UP or definition.pool != NO_POOL:
+    policy = policy_of(run, definition)
+    if policy in LINED_UP or definition.pool != NO_POOL:
         return False
+    if policy is Overlap.ALLOW and definition.pause_after_failures:
+        return False  # one beside it may be the failure that pauses the job
     if definition.placement is Placement.BROADCAST or definition.delivery is AT_MOST_ONCE:
         return False
-    return run.generation == definition.generation or schedule.whole.contains(run.key.scheduled_at)
+    return run.generation == definition.generation or schedule.runs_at(run.key.scheduled_at)
 
 
 def armed_until(run: LiveRun) -> datetime | None:
@@ -79,8 +83,9 @@ def armed_until(run: LiveRun) -> datetime | None:
 def edited_away(
     run: LiveRun, definition: Definition, schedule: CompiledSchedule, edited_at: datetime
 ) -> bool:
-    """Whether a run that was made early is of an instant that an edit has taken out before it was
-    due. One that was due before runs, however long it waits; so does one that may have begun.
+    """Whether a run that was made early is of an instant that an edit has taken out, or excluded,
+    before it was due. One that was due before runs, however long it waits; so does one that may
+    have begun.
     """
     if run.state is not State.PENDING:
         return False
@@ -88,7 +93,7 @@ def edited_away(
         return False
     nominal = run.key.scheduled_at
     of_schedule = run.key.run_id == scheduled_run_id(run.job_id, nominal)
-    return of_schedule and run.parent is None and not schedule.whole.contains(nominal)
+    return of_schedule and run.parent is None and not schedule.runs_at(nominal)
 
 
 def early_rank(run: LiveRun) -> float:

@@ -228,8 +228,8 @@ class JobRecord:
     paused_until: datetime | None = None
     fired: int = 0
     """Of `max_runs`: how many the schedule has made, those that were skipped left out."""
-    early: datetime | None = None
-    """The first instant to come whose run is there already."""
+    early: tuple[datetime, ...] = ()
+    """The instants to come whose runs are there already, in order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,6 +173,10 @@ class CompiledSchedule:
         """Whether this is a nominal instant of the schedule."""
         return self._next_nominal(instant - _TICK) == instant
 
+    def runs_at(self, instant: datetime) -> bool:
+        """Whether this is a nominal instant of the schedule, and isn't excluded."""
+        return self.whole.contains(instant) and not self.excludes(instant)
+
     def walk_after(self, after: datetime) -> Iterator[Occurrence]:
         """Every later occurrence, one after the other."""
         if isinstance(self.instants, OpenInstants):

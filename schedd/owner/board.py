@@ -257,10 +257,13 @@ class Board:
         self._judged = dict.fromkeys(jobs, 0)
 
     def judged(self) -> int:
-        """They are where they belong: as many as went meanwhile may be tried again; gives how
-        many of them were held.
+        """They are where they belong: as many as went meanwhile may be tried again, or armed; gives
+        how many of them were held.
         """
         gone, self._judged = self._judged, {}
+        for job, count in gone.items():
+            if count:
+                self._unkeep(job)
         return sum(self.release(job, count) for job, count in gone.items())
 
     @property
@@ -282,8 +285,7 @@ class Board:
         """A run of this job is no more. One that was held may take its place, at once or when
         others of its job have been judged. So may one be armed. Gives how many may go now.
         """
-        kept = [self.waiting.get(run_id) for run_id in self._kept.pop(job, ())]
-        early = sum(self._may_be_armed(found[1]) for found in kept if found is not None)
+        early = self._unkeep(job)
         if job in self._judged:
             self._judged[job] += 1
             return early
@@ -339,6 +341,11 @@ class Board:
         if need is not None:
             self.early.add(run, need)
         return need is not None
+
+    def _unkeep(self, job: JobId) -> int:
+        """Those that weren't to be armed may be, as far as is known; gives how many."""
+        kept = [self.waiting.get(run_id) for run_id in self._kept.pop(job, ())]
+        return sum(self._may_be_armed(found[1]) for found in kept if found is not None)
 
     def _waits_no_more(self, run_id: RunId, job: JobId) -> LiveRun | None:
         self.early.discard(run_id)

@@ -61,7 +61,7 @@ from schedkit.tasks import Loop
 
 BATCH: Final = 500
 EARLY_BATCH: Final = 250
-"""Runs that are armed in one go: what becomes ready meanwhile waits for that."""
+"""Runs that are armed in one go at most: what becomes ready meanwhile waits for that."""
 AT_ONCE: Final = timedelta(0)
 MANY: Final = 500
 """Runs that are ready, from which on what is urgent doesn't share its statement with the rest."""
@@ -117,7 +117,7 @@ class Dispatch:
         self._held_turn = 0
         self._left_room = False
         """The last batch was of what is urgent alone, and had room for the rest."""
-        self._size = BatchSize(BATCH)
+        self._size, self._early_size = BatchSize(BATCH), BatchSize(EARLY_BATCH)
         self.loop = Loop("dispatch", self.step, interval=1.0)
 
     def wake(self) -> None:
@@ -142,8 +142,7 @@ class Dispatch:
         if self._brake.on:
             self._workers.demand(no_demand)
             return 1.0
-        now = self._clock.now()
-        self._board.ripen(now)
+        self._board.ripen(self._clock.now())
         self._look_again(boottime())
         began = boottime()
         with self._workers.choosing() as choice:
@@ -161,7 +160,7 @@ class Dispatch:
         if more or (chosen and self._board.ready and self._workers.offers()):
             return 0.0
         ripe = self._board.next_ripe()
-        ripens = 1.0 if ripe is None else max(0.0, (ripe - now).total_seconds())
+        ripens = 1.0 if ripe is None else max(0.0, (ripe - self._clock.now()).total_seconds())
         return min(1.0, ripens, self._late.wait(), self._pools.wait())
 
     def _look_again(self, now: float) -> None:
@@ -239,13 +238,17 @@ class Dispatch:
         with self._workers.choosing() as choice:
             chosen = await self._choose_early(choice)
             if chosen:
-                with self._board.starting():
-                    await self._assign(chosen, choice)
+                began = boottime()
+                try:
+                    with self._board.starting():
+                        await self._assign(chosen, choice)
+                finally:
+                    self._early_size.took(len(chosen), boottime() - began)
         return bool(chosen) and len(self._board.early) > 0
 
     async def _choose_early(self, choice: Choice) -> list[Chosen]:
         offers = self._workers.offers()
-        room = min(EARLY_BATCH, offers.slots)
+        room = min(self._early_size.now, offers.slots)
         if not room or not self._board.early:
             return []
         batch = self._board.take_early(room, lambda need: offers.free(need, -inf))

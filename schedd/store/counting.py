@@ -21,14 +21,17 @@ ESTIMATE = (
 LIVE = """
 SELECT r.state, count(*) FROM (SELECT scheduled_at, run_id FROM live LIMIT %(limit)s) l
 CROSS JOIN LATERAL (
-    SELECT state FROM runs r
+    SELECT CASE WHEN state = 'RUNNING' AND started_at IS NULL AND ready_at > clock_timestamp()
+        THEN 'PENDING' ELSE state END AS state FROM runs r
     WHERE r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id OFFSET 0
 ) r GROUP BY r.state
 """
 
 
 def counts(connection: Connection) -> Counts:
-    """Jobs that people made, runs that haven't ended by state, dead letters."""
+    """Jobs that people made, runs that haven't ended by state, dead letters. What is armed waits
+    (`run_records.ARMED`).
+    """
     jobs = _count(connection, "jobs", "deleted_at IS NULL AND NOT ephemeral", "jobs_name")
     dead = _count(connection, "dead_letters", "settled IS NULL", "dead_letters_waiting")
     live = _live(connection)

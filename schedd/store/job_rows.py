@@ -125,7 +125,7 @@ def stored(connection: Connection, job_id: JobId) -> JobRecord:
 
 
 def records() -> Select[Any]:
-    early = select(func.min(live.c.scheduled_at)).where(
+    early = select(func.array_agg(live.c.scheduled_at)).where(
         live.c.shard == timers.c.shard,
         live.c.job_id == timers.c.job_id,
         live.c.scheduled_at > func.clock_timestamp(),
@@ -180,5 +180,5 @@ def record_of(row: Row[Any]) -> JobRecord:
         row.paused_at,
         row.resume_at,
         row.fired,
-        row.early,
+        tuple(sorted(row.early or ())),
     )

@@ -63,6 +63,16 @@ async def test_a_buffered_run_names_the_one_that_is_in_its_way(api):
     assert check.answer == "no"
 
 
+async def test_a_run_names_an_armed_one_that_is_in_its_way(api):
+    await made(api, "BUFFER_ONE")
+    first, second = [await triggered(api) for _ in range(2)]
+    await api.world.members[0].assigned(draft(first, overlap=Overlap.BUFFER_ONE))
+    later = "UPDATE runs SET ready_at = now() + interval '1 min' WHERE run_id = %s RETURNING 1"
+    await api.world.sql(later, first.key.run_id)
+    answers = [check.answer for check in (await why(api, second)).checks]
+    assert any(one.startswith(f"run {first.key.run_id} of its job is ARMED") for one in answers)
+
+
 async def test_a_run_that_is_replaced_says_so_while_it_ends_and_afterwards(api):
     await made(api, "TERMINATE_OTHER")
     me = api.world.members[0]

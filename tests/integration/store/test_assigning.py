@@ -183,12 +183,22 @@ async def test_people_see_an_armed_run_wait_until_it_is_due(world: World) -> Non
     assert (await seen(State.PENDING), await seen(State.RUNNING)) == ([], [State.RUNNING])
 
 
+async def test_an_armed_run_is_counted_as_one_that_waits(world: World) -> None:
+    me = await world.member(horizon=timedelta(seconds=30))
+    await me.assigned(draft(await soon_due(world, me)))
+    counted = await me.store.users.counts()
+    assert (counted.pending, counted.running) == (1, 0)
+    await world.sql("UPDATE runs SET ready_at = now() RETURNING 1")
+    counted = await me.store.users.counts()
+    assert (counted.pending, counted.running) == (0, 1)
+
+
 async def test_a_job_runs_next_when_its_early_run_is_due(world: World) -> None:
     me = await world.member(horizon=timedelta(seconds=30))
     run = await soon_due(world, me)
     record = await me.store.users.get_job("default", str(run.job_id))
     assert record is not None
-    assert (record.early, record.due_at) == (run.due_at, run.due_at + MINUTE)
+    assert (record.early, record.due_at) == ((run.due_at,), run.due_at + MINUTE)
 
 
 async def test_a_run_of_an_instant_that_was_edited_away_ends_as_skipped_and_gives_its_turn_back(

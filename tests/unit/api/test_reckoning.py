@@ -148,3 +148,20 @@ def test_a_row_goes_to_the_end_of_a_pause_that_is_too_long_to_count(monkeypatch)
 
 def test_an_edit_before_the_next_instant_misses_nothing() -> None:
     assert reckoning.never_fired(each_minute(NEXT), at(f"{LATE}:59"), "") is None
+
+
+@pytest.mark.parametrize(
+    ("made", "first"),
+    [((), "12:01"), (("12:01",), "12:02"), (("12:01", "12:02"), "12:03"), (("12:02",), "12:01")],
+    ids=str,
+)
+@pytest.mark.parametrize("exclude", [(), ("1-9 12 10 1 *",)], ids=["runs", "excluded"])
+def test_an_edited_timer_begins_behind_what_is_made_already(
+    made: tuple[str, ...], first: str, exclude: tuple[str, ...]
+) -> None:
+    """Of several excluded instants there is one row, under the key of the first."""
+    record = replace(each_minute("12:02"), early=tuple(at(each) for each in made))
+    spec = job_pb2.Job(name="j", cron=["* * * * *"], exclude=job_pb2.Exclude(cron=exclude))
+    edited = replace(record.definition, spec=spec.SerializeToString())
+    _, nominal = reckoning.timer_anew(record, edited, at("12:00:30"))
+    assert nominal == at(first)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from schedd.core import schedule
+from schedd.core.calendars import Exclude
 from schedd.core.early import (
     Ahead,
     EarlyRuns,
@@ -76,6 +77,8 @@ def test_what_waits_for_its_instant_alone_may_go_early(changes: dict[str, Any], 
     [
         ({}, True),
         ({"overlap": Overlap.ALLOW}, True),
+        ({"pause_after_failures": 3}, True),
+        ({"overlap": Overlap.ALLOW, "pause_after_failures": 3}, False),
         ({"overlap": Overlap.BUFFER_ONE}, False),
         ({"overlap": Overlap.BUFFER_ALL}, False),
         ({"overlap": Overlap.CANCEL_OTHER}, False),
@@ -120,6 +123,19 @@ def test_an_instant_that_was_taken_out_before_it_was_due_is_edited_away(
 ) -> None:
     one = of_instant(NOW + second(at), generation=generation)
     assert edited_away(one, PLAIN, EVERY, NOW + second(edited)) is away
+
+
+def test_an_instant_that_an_edit_has_excluded_is_edited_away_and_not_armed() -> None:
+    """Its run was made when nothing was excluded: else it wouldn't have been made early."""
+    every = schedule.EverySchedule(timedelta(seconds=10))
+    noons = Exclude(cron=("0 12 * * *",))
+    excluding = schedule.compile(every, "default/j", JOB, exclude=noons)
+    noon, after = of_instant(NOW), of_instant(NOW + second(60))
+    assert [excluding.excludes(one.key.scheduled_at) for one in (noon, after)] == [True, False]
+    assert [armable(one, PLAIN, excluding) for one in (noon, after)] == [False, True]
+    before = NOW - second(1)
+    assert edited_away(noon, PLAIN, excluding, before)
+    assert not edited_away(after, PLAIN, excluding, before)
 
 
 @pytest.mark.parametrize("state", [State.RETRYING, State.RUNNING])

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from schedd.core.batch_size import LEAST
 from schedd.core.early import Ahead
 from schedd.core.ids import Epoch, JobId, ShardId, Token, scheduled_run_id
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Overlap, Priority, RunKey
 from schedd.core.ready_queue import Head
 from schedd.core.schedule import EverySchedule
+from schedd.owner import dispatch
 from schedd.owner.wordings import Known
 from schedkit.errors import OutcomeUnknown, Unavailable
 from support.dispatching import SHELL, World, of
@@ -168,6 +170,29 @@ async def test_hundreds_that_are_due_soon_are_armed_in_batches():
     assert of(1, 1).key.run_id not in world.board.early
 
 
+async def test_fewer_are_armed_at_once_where_a_batch_takes_long(monkeypatch: pytest.MonkeyPatch):
+    """Else what the database can't do in time would be tried anew for ever."""
+    seconds = iter(range(10_000))
+    monkeypatch.setattr(dispatch, "boottime", lambda: float(next(seconds)))
+    world = world_with(grant=10_000)
+    world.board.put_runs([due(number, 1) for number in range(1, 601)], NOW)
+    await world.dispatch.step()
+    armed = len(world.rows.drafts)
+    await world.dispatch.step()
+    assert len(world.rows.drafts) - armed <= LEAST
+
+
+async def test_what_becomes_ready_while_others_are_armed_waits_no_longer_for_that():
+    world = world_with()
+
+    def takes_a_while() -> None:
+        world.clock.time = NOW + second(0.4)
+
+    world.rows.meanwhile = takes_a_while
+    world.board.put_runs([due(1, 1), due(2, 0.5, state=State.RETRYING)], NOW)
+    assert await world.dispatch.step() == pytest.approx(0.1)
+
+
 async def test_what_a_scan_puts_back_while_it_is_armed_isnt_handed_out_again():
     world = world_with()
     one = due(1, 1)
@@ -207,4 +232,22 @@ async def test_whom_another_run_is_in_the_way_of_is_armed_once_that_is_gone():
     world.rows.admitted = {JOB: 0}
     assert world.board.forget(run(9).key.run_id, JOB) == 1, "the dispatcher is to look"
     assert await at(world, 0.4) == {1}
+    assert not world.board._kept
+
+
+async def test_whom_another_run_was_in_the_way_of_that_ended_meanwhile_is_armed_at_once():
+    world = world_with()
+    world.definitions.default = replace(SHELL, overlap=Overlap.SKIP)
+    world.rows.limits, world.rows.admitted = {JOB: 1}, {JOB: 1}
+    world.board.put_runs([replace(running(9, worker()), job_id=JOB)], NOW)
+    world.board.put_runs([due(1, 1)], NOW)
+
+    def ends() -> None:
+        """After the statement has seen it run."""
+        world.rows.meanwhile = lambda: None
+        world.rows.admitted = {JOB: 0}
+        world.board.forget(run(9).key.run_id, JOB)
+
+    world.rows.meanwhile = ends
+    assert await at(world, 0.2) == {1}
     assert not world.board._kept

@@ -1,0 +1,45 @@
+"""When a job runs next, as people are told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from schedd.api import views
+from schedproto.v1 import job_pb2
+from support.store import START, job_record
+
+
+def second(number: float) -> datetime:
+    return START + timedelta(seconds=number)
+
+
+def next_run(timer: float | None, early: float | None) -> datetime | None:
+    """Of a job that runs each ten seconds: its timer stands there, and a run of that is made."""
+    spec = job_pb2.Job(name="j", namespace="default")
+    spec.every.FromTimedelta(timedelta(seconds=10))
+    spec.shell.argv.append("true")
+    stands = job_record(due=None if timer is None else second(timer))
+    definition = replace(stands.definition, spec=spec.SerializeToString())
+    made = () if early is None else (second(early), second(early + 5))
+    return views.next_run(replace(stands, definition=definition, early=made), spec)
+
+
+@pytest.mark.parametrize(
+    ("timer", "early", "told"),
+    [(20, None, 20), (20, 10, 10), (None, 10, 10), (20, 13, 20), (None, 13, None), (10, 20, 10)],
+    ids=[
+        "nothing is made early",
+        "made early",
+        "its last run is made",
+        "an edit has taken out what was made",
+        "and it has ended",
+        "an edit has put its timer before what was made",
+    ],
+)
+def test_a_job_runs_next_at_the_first_instant_to_come_whether_or_not_its_run_is_made(
+    timer: float | None, early: float | None, told: float | None
+) -> None:
+    assert next_run(timer, early) == (None if told is None else second(told))
