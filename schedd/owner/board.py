@@ -33,6 +33,10 @@ from schedd.core.placement import Need
 from schedd.core.ready_queue import ReadyQueue
 from schedd.owner.ownership import Ownership
 
+HERD: Final = 5_000
+"""Runs that wait: to hand more of them out takes longer than they are armed ahead, so those beyond
+are armed as soon as they are made.
+"""
 NOWHERE: Final = Token(-1)
 """Below every token."""
 
@@ -329,7 +333,7 @@ class Board:
         """Until it is ready, or first until it may be armed."""
         run_id, may = run.key.run_id, bool(self.ahead.arm) and may_go_early(run)
         arms_at = run.ready_at - self.ahead.arm
-        if may and arms_at > now:
+        if may and arms_at > now and len(self.waiting) < HERD:
             self.waiting.put(run_id, arms_at, run)
             return
         self.waiting.put(run_id, run.ready_at, run)

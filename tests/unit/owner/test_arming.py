@@ -251,3 +251,13 @@ async def test_whom_another_run_was_in_the_way_of_that_ended_meanwhile_is_armed_
     world.rows.meanwhile = ends
     assert await at(world, 0.2) == {1}
     assert not world.board._kept
+
+
+async def test_of_a_herd_those_that_couldnt_all_be_armed_in_time_are_armed_sooner(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("schedd.owner.board.HERD", 3)
+    world = world_with(grant=8)
+    world.board.put_runs([due(number, 3) for number in range(1, 6)], NOW)
+    assert await at(world, 0) == {4, 5}
+    assert await at(world, 1) == {1, 2, 3, 4, 5}
