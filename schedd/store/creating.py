@@ -11,13 +11,11 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import Connection
 
-from schedd.core.model import AuditEntry
-from schedd.core.records import ChainRefused, Conflict, Idempotency, JobRecord
+from schedd.core.records import ChainRefused, Conflict, Create, JobRecord
 from schedd.store import arrays, audit, jobs
 from schedd.store.database import Refused
 from schedd.store.wished import wished_columns
@@ -54,27 +52,6 @@ WITH b AS MATERIALIZED (
 )
 SELECT place, key IS NULL OR job_id IN (SELECT made FROM taken) FROM b JOIN stored USING (job_id)
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Create:
-    """What a call asks to be stored."""
-
-    record: JobRecord
-    key: Idempotency | None
-    entry: AuditEntry
-
-    @property
-    def plain(self) -> bool:
-        """Whether it depends on nothing that is stored but its key and its name."""
-        new = self.record.definition
-        paused = new.paused or self.record.paused_until is not None
-        return not (new.pool or new.calendars or new.after or new.ephemeral or paused)
-
-    @property
-    def size(self) -> int:
-        """Bytes, about."""
-        return 500 + len(self.record.definition.spec)
 
 
 def create(connection: Connection, create: Create) -> JobRecord | Conflict | ChainRefused:

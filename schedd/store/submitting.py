@@ -10,13 +10,11 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import Connection
 
-from schedd.core.model import AuditEntry, NewRun, Priority
-from schedd.core.records import Idempotency, JobRecord, RunRecord
+from schedd.core.records import RunRecord, Submit
 from schedd.store import arrays, audit, runs
 from schedd.store.idempotency import LIFE
 from schedd.store.wished import wished_columns
@@ -60,28 +58,6 @@ WITH b AS MATERIALIZED (
 )
 SELECT place FROM fresh
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Submit:
-    """What a call asks to be stored."""
-
-    record: JobRecord
-    run: NewRun
-    key: Idempotency | None
-    entry: AuditEntry
-    priority: Priority
-
-    @property
-    def plain(self) -> bool:
-        """Whether it depends on nothing that is stored but its key: no pool, no calendar."""
-        new = self.record.definition
-        return not (new.pool or new.calendars or new.after)
-
-    @property
-    def size(self) -> int:
-        """Bytes, about."""
-        return 500 + len(self.record.definition.spec)
 
 
 def submit(connection: Connection, submit: Submit) -> RunRecord | None:

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from schedd.core.ids import JobId
-from schedd.core.records import Conflict, Idempotency, JobRecord
+from schedd.core.records import Conflict, Create, Idempotency, JobRecord
 from schedd.store import creating
-from schedd.store.creating import Create
 from support.store import START, World, job_record, ok
 
 TABLES = {"jobs": "job_id", "timers": "job_id", "audit": "object", "idempotency_keys": "made"}

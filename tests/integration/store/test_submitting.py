@@ -12,10 +12,9 @@ import pytest
 
 from schedd.core.ids import JobId, RunId
 from schedd.core.model import Priority
-from schedd.core.records import Conflict, Idempotency, RunRecord
+from schedd.core.records import Conflict, Idempotency, RunRecord, Submit
 from schedd.store import submitting
 from schedd.store.errors import BrokenData
-from schedd.store.submitting import Submit
 from support.store import World, job_record, manual_run, ok
 
 TABLES = {
