@@ -1,7 +1,8 @@
 """Jobs of many callers, stored by one statement: jobs, timers, keys.
 
 Invariants
-- What this statement wrote is what `jobs.create_job` writes for each by itself.
+- What this statement wrote is what `jobs.create_job` writes for each by itself, and reading it
+  gives the records that it was given.
 - A call whose key stands already or comes twice in one batch, or whose name is taken, isn't
   written here: which answer it gets is for `jobs.create_job` to say.
 - A key is taken with the job that it made, or nothing of the batch is written: one that somebody
@@ -65,10 +66,9 @@ def create_all(connection: Connection, creates: Sequence[Create]) -> dict[int, J
     rows = connection.exec_driver_sql(CREATE, _columns(creates, chosen)).all()
     if not all(keyed for _, keyed in rows):
         raise Refused({})
-    stored = {creates[place].record.definition.job_id: place for place, _ in sorted(rows)}
-    audit.write_all(connection, [creates[place].entry for place in stored.values()])
-    found = jobs.records_of(connection, [*stored])
-    return {stored[record.definition.job_id]: record for record in found}
+    stored = {place: creates[place].record for place, _ in sorted(rows)}
+    audit.write_all(connection, [creates[place].entry for place in stored])
+    return stored
 
 
 def _first_of_each(creates: Sequence[Create]) -> list[int]:

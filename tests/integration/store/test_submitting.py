@@ -60,6 +60,23 @@ async def rows(world: World, wanted: Submit) -> dict[str, list[Any]]:
     }
 
 
+@pytest.mark.parametrize("paused", [False, True])
+async def test_what_is_told_of_a_submit_is_what_reading_it_gives(
+    world: World, paused: bool
+) -> None:
+    await world.member()
+    await world.sql("UPDATE cluster SET paused = %s", paused)
+    wanted = [wish("one"), wish("two")]
+    database = world.store.database
+
+    told = await database.call(lambda c: submitting.submit_all(c, wanted))
+
+    ids = [one.run.key.run_id for one in wanted]
+    read = {one.run.key.run_id: one for one in await world.store.users.get_runs(ids)}
+    assert [told[0], told[1]] == [read[run_id] for run_id in ids]
+    assert told[0].braked == paused
+
+
 async def test_a_submit_with_others_leaves_the_rows_of_one_by_itself(world: World) -> None:
     await world.member()
     kept = job_record(shard=3, due=None, ephemeral=True)
