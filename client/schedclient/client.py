@@ -7,7 +7,6 @@ async with Client("host:7420,host2:7420") as c:
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from types import TracebackType
@@ -15,6 +14,7 @@ from typing import Self, Unpack
 from uuid import uuid4
 
 from schedclient import methods
+from schedclient.batches import Batches
 from schedclient.calendars import Calendars
 from schedclient.cluster import Audit, ClusterCalls, Workers
 from schedclient.dead_letters import DeadLetters, Redrives
@@ -105,35 +105,48 @@ class Client:
 
         A key is made when none is given, so that a lost answer starts nothing twice.
         """
-        request = wire.SubmitRunRequest(
-            namespace=self.namespace,
-            name=name,
-            spec=job_message(work if spec is None else spec),
-            delay=length_message(delay, "delay"),
-            idempotency_key=idempotency_key or str(uuid4()),
-        )
+        request = self._submit_request(work if spec is None else spec, name, delay, idempotency_key)
         return value_of(Run, await self._transport.call(methods.SUBMIT_RUN, request, deadline))
 
     async def submit_many(
         self,
-        specs: Iterable[Form],
+        specs: Iterable[Form | job_pb2.Job],
         *,
         name: str = "",
-        concurrency: int = 32,
+        delay: Length | None = None,
+        calls: int = 2,
         deadline: float | None = None,
     ) -> list[Run | ApiError]:
-        """Submit each; an answer for each in the same order, so that one refusal hides no other."""
-        todo = iter(enumerate(specs))
-        answers: dict[int, Run | ApiError] = {}
+        """Submit each; an answer for each in the same order, so that one refusal hides no other.
 
-        async def work_off() -> None:
-            for position, spec in todo:
-                try:
-                    answers[position] = await self.submit(spec, name=name, deadline=deadline)
-                except ApiError as error:
-                    answers[position] = error
+        Hundreds go in a call, so many `calls` at a time; each has the `deadline`. Every submit has
+        a key of its own.
+        """
 
-        async with asyncio.TaskGroup() as group:
-            for number in range(concurrency):
-                group.create_task(work_off(), name=f"submit-{number}")
-        return [answers[position] for position in sorted(answers)]
+        def request(spec: Form | job_pb2.Job) -> wire.SubmitRunRequest | ApiError:
+            try:
+                return self._submit_request(spec, name, delay, None)
+            except ApiError as error:
+                return error
+
+        make = Batches(
+            self._transport,
+            methods.SUBMIT_RUN,
+            methods.BATCH_SUBMIT_RUNS,
+            wire.BatchSubmitRunsRequest,
+            Run,
+            "run",
+            deadline,
+        )
+        return await make.ask(map(request, specs), calls)
+
+    def _submit_request(
+        self, spec: Form | job_pb2.Job, name: str, delay: Length | None, key: str | None
+    ) -> wire.SubmitRunRequest:
+        return wire.SubmitRunRequest(
+            namespace=self.namespace,
+            name=name,
+            spec=job_message(spec),
+            delay=length_message(delay, "delay"),
+            idempotency_key=key or str(uuid4()),
+        )

@@ -38,6 +38,7 @@ from google.rpc.status_pb2 import Status
 
 from schedkit.errors import ScheddError
 from schedkit.jsonform import FormErrors
+from schedproto.v1 import common_pb2
 
 DETAILS: Final = "grpc-status-details-bin"
 REFUSED: Final = "REFUSED_STREAM"
@@ -244,6 +245,17 @@ def from_rpc(error: grpc.aio.AioRpcError, endpoint: str) -> ApiError:
         violations=[Violation(one.field, one.description) for one in bad.field_violations],
         metadata=metadata,
         endpoint=endpoint,
+    )
+
+
+def from_result(error: common_pb2.CallError) -> ApiError:
+    """The error of one request of several, as a call of its own would have raised it."""
+    return _BY_STATUS.get(error.code, InternalError)(
+        error.message,
+        status=error.code,
+        reason=error.reason,
+        remedy=error.remedy,
+        violations=[Violation(one.field, one.problem) for one in error.violations],
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Unpack
 from uuid import uuid4
 
@@ -10,7 +10,8 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 
 from schedclient import methods, paging
-from schedclient.errors import from_form
+from schedclient.batches import Batches
+from schedclient.errors import ApiError, from_form
 from schedclient.naming import backfill_of, job_of
 from schedclient.reading import value_of
 from schedclient.specs import (
@@ -65,6 +66,37 @@ class Jobs:
             validate_only=validate_only,
         )
         return value_of(Job, await self._call(methods.CREATE_JOB, request, deadline))
+
+    async def create_many(
+        self,
+        specs: Iterable[Form | job_pb2.Job],
+        *,
+        calls: int = 2,
+        deadline: float | None = None,
+    ) -> list[Job | ApiError]:
+        """Store many jobs, each named by its own spec: an answer for each in the same order, so
+        that one refusal hides no other.
+
+        Hundreds go in a call, so many `calls` at a time; each has the `deadline`. Every job has a
+        key of its own. None of them may name another in its `after`: create the parents first.
+        """
+        make = Batches(
+            self._transport,
+            methods.CREATE_JOB,
+            methods.BATCH_CREATE_JOBS,
+            wire.BatchCreateJobsRequest,
+            Job,
+            "job",
+            deadline,
+        )
+        return await make.ask(map(self._create_request, specs), calls)
+
+    def _create_request(self, spec: Form | job_pb2.Job) -> wire.CreateJobRequest | ApiError:
+        try:
+            job = job_message(spec, namespace=self._namespace)
+        except ApiError as error:
+            return error
+        return wire.CreateJobRequest(job=job, idempotency_key=str(uuid4()))
 
     async def get(self, job: Job | str, *, deadline: float | None = None) -> Job:
         """One job."""

@@ -65,6 +65,9 @@ TAKING_ON: Final = 60.0
 CREATE_JOB: Final = Method[jobs.CreateJobRequest, job_pb2.Job](
     JOBS + "CreateJob", job_pb2.Job.FromString
 )
+BATCH_CREATE_JOBS: Final = Method[jobs.BatchCreateJobsRequest, jobs.BatchCreateJobsResponse](
+    JOBS + "BatchCreateJobs", jobs.BatchCreateJobsResponse.FromString, Again.ALWAYS, SETTLING
+)
 GET_JOB: Final = Method[jobs.GetJobRequest, job_pb2.Job](JOBS + "GetJob", job_pb2.Job.FromString)
 LIST_JOBS: Final = Method[jobs.ListJobsRequest, jobs.ListJobsResponse](
     JOBS + "ListJobs", jobs.ListJobsResponse.FromString
@@ -105,6 +108,9 @@ EXPLAIN_INSTANT: Final = Method[jobs.ExplainInstantRequest, jobs.ExplainInstantR
 
 SUBMIT_RUN: Final = Method[runs.SubmitRunRequest, run_pb2.Run](
     RUNS + "SubmitRun", run_pb2.Run.FromString
+)
+BATCH_SUBMIT_RUNS: Final = Method[runs.BatchSubmitRunsRequest, runs.BatchSubmitRunsResponse](
+    RUNS + "BatchSubmitRuns", runs.BatchSubmitRunsResponse.FromString, Again.ALWAYS, SETTLING
 )
 GET_RUN: Final = Method[runs.GetRunRequest, run_pb2.Run](RUNS + "GetRun", run_pb2.Run.FromString)
 LIST_RUNS: Final = Method[runs.ListRunsRequest, runs.ListRunsResponse](

@@ -104,6 +104,7 @@ class SyncJobs(_Face[Jobs]):
     """`client.jobs`, blocking."""
 
     create = _blocking(Jobs.create)
+    create_many = _blocking(Jobs.create_many)
     get = _blocking(Jobs.get)
     list = _iterating(Jobs.list)
     update = _blocking(Jobs.update)

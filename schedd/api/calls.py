@@ -22,6 +22,7 @@ from schedd.api import (
     cluster_leader,
     cluster_pause,
     cluster_rebalance,
+    creating,
     dead_letters,
     draining,
     instants,
@@ -29,6 +30,7 @@ from schedd.api import (
     pausing,
     pools,
     runs,
+    submitting,
     triggering,
 )
 from schedd.api.errors import OutOfTouch
@@ -106,7 +108,7 @@ SERVICES: Final[tuple[ServiceDescriptor, ...]] = (
 )
 
 _UNARY: Final[dict[str, Unary]] = {
-    "schedd.v1.JobService.CreateJob": jobs.create_job,
+    "schedd.v1.JobService.CreateJob": creating.create_job,
     "schedd.v1.JobService.GetJob": jobs.get_job,
     "schedd.v1.JobService.ListJobs": jobs.list_jobs,
     "schedd.v1.JobService.UpdateJob": jobs.update_job,
@@ -126,7 +128,7 @@ _UNARY: Final[dict[str, Unary]] = {
     "schedd.v1.PoolService.DeletePool": pools.delete_pool,
     "schedd.v1.PoolService.PausePool": pools.pause_pool,
     "schedd.v1.PoolService.ResumePool": pools.resume_pool,
-    "schedd.v1.RunService.SubmitRun": runs.submit_run,
+    "schedd.v1.RunService.SubmitRun": submitting.submit_run,
     "schedd.v1.RunService.GetRun": runs.get_run,
     "schedd.v1.RunService.ListRuns": runs.list_runs,
     "schedd.v1.RunService.CancelRun": runs.cancel_run,
@@ -161,7 +163,13 @@ _UNARY: Final[dict[str, Unary]] = {
     "schedd.v1.CalendarService.ListCalendars": calendars.list_calendars,
     "schedd.v1.CalendarService.DeleteCalendar": calendars.delete_calendar,
 }
-UNARY: Final = {
+BATCHES: Final[dict[str, Unary]] = {
+    "schedd.v1.JobService.BatchCreateJobs": creating.batch_create_jobs,
+    "schedd.v1.RunService.BatchSubmitRuns": submitting.batch_submit_runs,
+}
+"""Many requests in one, each of which is checked by itself."""
+
+UNARY: Final = BATCHES | {
     name: _checked(_read(call) if name.rpartition(".")[2].startswith(READS) else call)
     for name, call in _UNARY.items()
 }

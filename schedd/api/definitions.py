@@ -8,6 +8,7 @@ was checked first (`validation`).
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
@@ -16,7 +17,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from schedd.core import schedule
 from schedd.core.calendars import Calendar, Exclude, Roll, Rules, rules
 from schedd.core.chains import After, When
-from schedd.core.cron import DIALECT, CronError, Dst, Gap, Pass, ScheduleError
+from schedd.core.cron import DEBIAN, DIALECT, CronError, Dst, Gap, Pass, ScheduleError
 from schedd.core.failures import is_grpc_status, kind
 from schedd.core.ids import JobId
 from schedd.core.labels import Match
@@ -76,6 +77,19 @@ SINCE_LEVEL_6 = ("pool", "on_failure", "on_recovery", "on_dead_letter", "on_late
 SINCE_LEVEL_7 = ("plugin", "python.env_from", "python.limits", "after", "retention")
 """What an owner of the level before would pass over in silence."""
 
+_SINCE: Final[dict[str, list[tuple[int, str]]]] = {}
+"""Field → what of it, or within it, only members of which level know."""
+for _level_of, _paths in (
+    (2, SINCE_LEVEL_2),
+    (3, SINCE_LEVEL_3),
+    (4, SINCE_LEVEL_4),
+    (5, SINCE_LEVEL_5),
+    (6, SINCE_LEVEL_6),
+    (7, SINCE_LEVEL_7),
+):
+    for _path in _paths:
+        _SINCE.setdefault(_path.partition(".")[0], []).append((_level_of, _path))
+
 STANDING = ("paused", "pause_note", "paused_until")
 """How a job stands; kept beside the definition."""
 
@@ -120,20 +134,12 @@ def spec_of(job: job_pb2.Job) -> job_pb2.Job:
 
 def _level(spec: job_pb2.Job) -> int:
     """The least version of definitions that knows all that this one says."""
-    plain: Message = spec
-    everywhere = spec.placement == job_pb2.PLACEMENT_BROADCAST
-    if everywhere or any(_says(plain, path) for path in SINCE_LEVEL_7):
-        return 7
-    if any(_says(plain, path) for path in SINCE_LEVEL_6):
-        return 6
-    words = (*spec.retry.retry_on, *spec.retry.fail_on)
-    if any(_says(plain, path) for path in SINCE_LEVEL_5) or any(map(is_grpc_status, words)):
-        return 5
-    if any(_says(plain, path) for path in SINCE_LEVEL_4):
-        return 4
-    if any(plain.HasField(field) for field in SINCE_LEVEL_3):
-        return 3
-    return 2 if any(getattr(plain, field) for field in SINCE_LEVEL_2) else 0
+    found = [7] if spec.placement == job_pb2.PLACEMENT_BROADCAST else [0]
+    if any(map(is_grpc_status, (*spec.retry.retry_on, *spec.retry.fail_on))):
+        found.append(5)
+    for field, _ in spec.ListFields():
+        found += (level for level, path in _SINCE.get(field.name, ()) if _says(spec, path))
+    return max(found)
 
 
 def _says(plain: Message, path: str) -> bool:
@@ -187,12 +193,8 @@ def definition_of(
         generation=generation,
         namespace=namespace,
         name=name,
-        schedule=_schedule(spec),
-        bounds=Bounds(
-            start=instant(spec.start) if spec.HasField("start") else None,
-            end=instant(spec.end) if spec.HasField("end") else None,
-            jitter=seconds(spec.jitter),
-        ),
+        schedule=when(spec),
+        bounds=_bounds(spec),
         exclude=_exclude(spec, calendars),
         catch_up=CatchUp(
             CatchUpPolicy(
@@ -272,23 +274,47 @@ def compiled(definition: Definition) -> CompiledSchedule:
     )
 
 
-def _schedule(spec: job_pb2.Job) -> Schedule:
+def schedule_of(
+    spec: job_pb2.Job,
+    job_id: JobId,
+    namespace: str,
+    name: str,
+    calendars: Sequence[PinnedCalendar] = (),
+) -> CompiledSchedule:
+    """What `compiled` gives of the definition that this is; of its other fields none is read."""
+    seed = f"{namespace}/{name}"
+    exclude = _exclude(spec, calendars)
+    return schedule.compile(when(spec), seed, job_id, _bounds(spec), exclude)
+
+
+def _bounds(spec: job_pb2.Job) -> Bounds:
+    return Bounds(
+        start=instant(spec.start) if spec.HasField("start") else None,
+        end=instant(spec.end) if spec.HasField("end") else None,
+        jitter=seconds(spec.jitter),
+    )
+
+
+def when(spec: job_pb2.Job) -> Schedule:
+    """The schedule that it says, before anything is asked of it."""
     if spec.cron:
         return CronSchedule(
             expressions=tuple(spec.cron),
             zone=spec.time_zone or "UTC",
-            dst=Dst(
-                gap=Gap(_word(job_pb2.DstPolicy.Gap.Name(spec.dst.gap), "GAP_", "RUN_AFTER")),
-                overlap=Pass(
-                    _word(job_pb2.DstPolicy.Repeated.Name(spec.dst.overlap), "REPEATED_", "FIRST")
-                ),
-            ),
+            dst=_dst(spec.dst) if spec.HasField("dst") else DEBIAN,
         )
     if spec.HasField("every"):
         return EverySchedule(interval=seconds(spec.every), phase=seconds(spec.phase))
     if spec.HasField("at"):
         return AtSchedule(instant(spec.at))
     return OnDemand()
+
+
+def _dst(said: job_pb2.DstPolicy) -> Dst:
+    return Dst(
+        gap=Gap(_word(job_pb2.DstPolicy.Gap.Name(said.gap), "GAP_", "RUN_AFTER")),
+        overlap=Pass(_word(job_pb2.DstPolicy.Repeated.Name(said.overlap), "REPEATED_", "FIRST")),
+    )
 
 
 def _exclude(spec: job_pb2.Job, calendars: Sequence[PinnedCalendar]) -> Exclude:

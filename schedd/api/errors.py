@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from schedkit.errors import OutcomeUnknown, Unavailable
+
 LONGEST_TOLD: Final = 140
 """Characters of a name that a message repeats; a right one has 128 at most."""
 
@@ -142,4 +144,15 @@ def unanswered() -> OutcomeUnclear:
         "the change was asked for, and no answer came: it may have been made",
         reason="OUTCOME_UNKNOWN",
         remedy="look before you call again; with an idempotency key, call again",
+    )
+
+
+def of_world(away: Unavailable) -> CallError:
+    """What a caller is told of a world that was away."""
+    if isinstance(away, OutcomeUnknown):
+        return unanswered()
+    return OutOfTouch(
+        "the cluster can't reach its database or etcd just now",
+        reason="UNAVAILABLE",
+        remedy="call again; `schedctl cluster doctor` says which of them",
     )

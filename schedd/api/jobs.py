@@ -1,4 +1,4 @@
-"""Calls on jobs: create, read, edit, delete, and what comes next.
+"""Calls on jobs: read, edit, delete, and what comes next; `creating` makes them.
 
 Each is: check, do it in one transaction with its audit line, tell the owner. `ok` of edit and
 delete means that nothing of the old definition starts any more (`settling`).
@@ -9,7 +9,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
-from uuid import uuid4
 
 from schedd.api import (
     chains,
@@ -42,44 +41,6 @@ log = logging.getLogger(__name__)
 
 MOST_NEXT: Final = 1000
 _TICK: Final = timedelta(microseconds=1)
-
-
-async def create_job(
-    services: Services, caller: Caller, request: job_service_pb2.CreateJobRequest
-) -> job_pb2.Job:
-    """Store a new job with its timer."""
-    now = services.clock.now()
-    job = request.job
-    namespace = stored_jobs.namespace_of(job.namespace)
-    calendars = await excluding.calendars_of(services, namespace, job)
-    validation.check(job, now, calendars=calendars)
-    await pools.check_there(services, namespace, job.pool)
-    notices.check_means(services, job)
-    await chains.check(services, None, namespace, job)
-    record = stored_jobs.new_record(
-        caller, job, JobId(uuid4()), namespace, now, ephemeral=False, calendars=calendars
-    )
-    if request.validate_only:
-        if await services.store.get_job(record.definition.namespace, job.name):
-            raise stored_jobs.taken(Conflict("name"), name=job.name, key="")
-        return views.job_message(record)
-    stored = await services.store.create_job(
-        record,
-        stored_jobs.idempotency(
-            record.definition.namespace, request.idempotency_key, "CreateJob", job
-        ),
-        caller.audit("create", f"job/{record.definition.namespace}/{job.name}", request.request_id),
-    )
-    if isinstance(stored, ChainRefused):
-        raise chains.refusal(stored, job.name)
-    if isinstance(stored, Conflict) and stored.what == "calendar":
-        raise excluding.changed_meanwhile(job.name)
-    if isinstance(stored, Conflict) and stored.what == "pool":
-        raise pools.missing(job.pool)
-    if isinstance(stored, Conflict):
-        raise stored_jobs.taken(stored, name=job.name, key=request.idempotency_key)
-    services.nudges.jobs_changed([(stored.definition.job_id, stored.shard)])
-    return views.job_message(stored)
 
 
 async def get_job(

@@ -1,19 +1,17 @@
-"""Calls on runs: submit, read, watch, cancel, logs, and why."""
+"""Calls on runs: read, watch, cancel, logs, and why; `submitting` makes those without a job."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from schedd.api import (
     backfilling,
     broadcasts,
     definitions,
     logs,
-    notices,
     paging,
-    pools,
     returned,
     validation,
     views,
@@ -24,58 +22,17 @@ from schedd.api.errors import (
     NotFound,
     Violation,
 )
-from schedd.api.masks import SCHEDULES
 from schedd.api.services import Caller, Services, compact
-from schedd.api.stored_jobs import idempotency, namespace_of, new_record, taken
+from schedd.api.stored_jobs import namespace_of
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.api.why import explain
-from schedd.core.ids import NO_TOKEN, JobId, RunId, Token
+from schedd.core.ids import NO_TOKEN, RunId, Token
 from schedd.core.lifecycle import LIVE, State
-from schedd.core.model import NewRun, Priority, RunKey
-from schedd.core.records import Conflict, RunRecord
+from schedd.core.records import RunRecord
 from schedkit.backoff import Backoff
-from schedproto.v1 import job_pb2, run_pb2, run_service_pb2
+from schedproto.v1 import run_pb2, run_service_pb2
 
 MOST_WATCHED: Final = 1000
-
-
-async def submit_run(
-    services: Services, caller: Caller, request: run_service_pb2.SubmitRunRequest
-) -> run_pb2.Run:
-    """One-time work: a run whose definition comes with it and goes with it."""
-    now = services.clock.now()
-    namespace = namespace_of(request.namespace)
-    spec = job_pb2.Job()
-    spec.CopyFrom(request.spec)
-    _refuse_standing(spec)
-    spec.name, spec.namespace, spec.on_demand = request.name, namespace, True
-    validation.check(spec, now, scheduled=False)
-    await pools.check_there(services, namespace, spec.pool)
-    notices.check_means(services, spec)
-    delay = request.delay.ToTimedelta()
-    if delay.total_seconds() < 0:
-        raise _wrong("delay", "must not be negative")
-    run_id = uuid4()
-    record = new_record(caller, spec, JobId(run_id), namespace, now, ephemeral=True)
-    stored = await services.store.submit_run(
-        record,
-        NewRun(RunKey(now, RunId(run_id)), now + delay),
-        idempotency(namespace, request.idempotency_key, "SubmitRun", request),
-        caller.audit("submit", f"run/{run_id}", request.request_id),
-        Priority(spec.priority or Priority.MEDIUM),
-    )
-    if isinstance(stored, Conflict) and stored.what == "pool":
-        raise pools.missing(spec.pool)
-    if isinstance(stored, Conflict):
-        raise taken(stored, name=spec.name, key=request.idempotency_key)
-    if stored is None:
-        raise FailedPrecondition(
-            "the run that was submitted with this key isn't kept any more",
-            reason="RUN_FORGOTTEN",
-            remedy="give another key to submit it again",
-        )
-    services.nudges.runs_made([stored.run])
-    return views.run_message(stored)
 
 
 async def get_run(
@@ -290,20 +247,6 @@ async def _find(services: Services, text: str) -> RunRecord:
 def _instant(request: run_service_pb2.ListRunsRequest, field: str) -> datetime | None:
     stamped = getattr(request, field)
     return definitions.instant(stamped) if stamped.seconds or stamped.nanos else None
-
-
-def _refuse_standing(spec: job_pb2.Job) -> None:
-    """One-time work has no schedule and can't be paused."""
-    fields = {field.name for field, _ in spec.ListFields()}
-    extra = fields & {
-        *SCHEDULES,
-        *definitions.SET_BY_CLUSTER,
-        *definitions.STANDING,
-        *("phase", "time_zone", "start", "end", "jitter", "dst", "catch_up", "overlap", "name"),
-        "exclude",
-    }
-    if extra:
-        raise _wrong(f"spec.{min(extra)}", "doesn't go with one-time work")
 
 
 def _wrong(field: str, problem: str) -> InvalidArgument:

@@ -54,12 +54,13 @@ def new_record(
     calendars: tuple[PinnedCalendar, ...] = (),
 ) -> JobRecord:
     """The record of a job that was checked, as it will be stored."""
+    spec = definitions.spec_of(job)
     stored = StoredDefinition(
         job_id=job_id,
         generation=1,
         namespace=namespace,
         name=job.name,
-        spec=definitions.spec_of(job).SerializeToString(deterministic=True),
+        spec=spec.SerializeToString(deterministic=True),
         paused=job.paused,
         ephemeral=ephemeral,
         calendars=calendars,
@@ -67,7 +68,8 @@ def new_record(
         after=tuple(job.after.jobs),
         retention=definitions.retention(job),
     )
-    due_at, nominal = first_timer(compiled(stored), now)
+    schedule = definitions.schedule_of(spec, job_id, namespace, job.name, calendars)
+    due_at, nominal = first_timer(schedule, now)
     return JobRecord(
         definition=stored,
         shard=shard_of_job(job_id, namespace, job.pool),

@@ -10,7 +10,7 @@ from uuid import UUID
 from google.protobuf.message import Message
 
 from schedd.api import actions, chains, excluding, notices
-from schedd.api.definitions import OF_INSTANTS, compiled, definition_of, instant, seconds
+from schedd.api.definitions import OF_INSTANTS, instant, schedule_of, seconds, when
 from schedd.api.errors import Violation, refuse
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.api.wellformed import MOST_TOLD
@@ -241,16 +241,10 @@ def _instant_violations(
     if excluded := [*excluding.violations(job.exclude, calendars)]:
         yield from excluded
         return
-    plain = job_pb2.Job()
-    plain.CopyFrom(job)
-    plain.ClearField("retry")  # its own faults are told of it
+    namespace = job.namespace or "default"
     try:
-        definition = definition_of(
-            plain, JobId(_NO_ID), 1, job.namespace or "default", job.name, calendars
-        )
-        schedule = compiled(definition)
-        seed = f"{definition.namespace}/{definition.name}"
-        if (text := silent(definition.schedule, seed, now)) is not None:
+        schedule = schedule_of(job, JobId(_NO_ID), namespace, job.name, calendars)
+        if (text := silent(when(job), f"{namespace}/{job.name}", now)) is not None:
             problem = "never matches: the clocks of its zone skip all its times (dst.gap)"
             yield Violation("cron", f"{text[:100]!r} {problem}")
         elif schedule.first(now) is None:

@@ -233,6 +233,49 @@ class JobRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Create:
+    """What a call asks to be stored: a job."""
+
+    record: JobRecord
+    key: Idempotency | None
+    entry: AuditEntry
+
+    @property
+    def plain(self) -> bool:
+        """Whether it depends on nothing that is stored but its key and its name."""
+        new = self.record.definition
+        paused = new.paused or self.record.paused_until is not None
+        return not (new.pool or new.calendars or new.after or new.ephemeral or paused)
+
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+        return 500 + len(self.record.definition.spec)
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """What a call asks to be stored: one-time work."""
+
+    record: JobRecord
+    run: NewRun
+    key: Idempotency | None
+    entry: AuditEntry
+    priority: Priority
+
+    @property
+    def plain(self) -> bool:
+        """Whether it depends on nothing that is stored but its key: no pool, no calendar."""
+        new = self.record.definition
+        return not (new.pool or new.calendars or new.after)
+
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+        return 500 + len(self.record.definition.spec)
+
+
+@dataclass(frozen=True, slots=True)
 class TimerEdit:
     """How a call leaves a job's timer. Pairs are (due_at, nominal), both None: nothing is due."""
 

@@ -26,12 +26,15 @@ from schedd.core.records import (
     ChainRefused,
     Conflict,
     Counts,
+    Create,
     Idempotency,
     JobRecord,
     RunRecord,
     StoredDefinition,
+    Submit,
     TimerEdit,
 )
+from schedkit.errors import Unavailable
 
 
 class UserStore(Protocol):
@@ -48,6 +51,14 @@ class UserStore(Protocol):
     ) -> JobRecord | Conflict | ChainRefused:
         """Store job and timer. The same idempotency key and digest give the record that is stored
         already.
+        """
+        ...
+
+    async def create_jobs(
+        self, wanted: Sequence[Create]
+    ) -> list[JobRecord | Conflict | ChainRefused | Unavailable]:
+        """As `create_job` each, in as few transactions as there can be; an answer for each, in
+        order, or why there is none.
         """
         ...
 
@@ -129,6 +140,14 @@ class UserStore(Protocol):
     ) -> RunRecord | Conflict | None:
         """Store one-time work, an ephemeral job and its run, and give the run. The same idempotency
         key and digest give the run of then, as it stands; None: that isn't kept any more.
+        """
+        ...
+
+    async def submit_runs(
+        self, wanted: Sequence[Submit]
+    ) -> list[RunRecord | Conflict | Unavailable | None]:
+        """As `submit_run` each, in as few transactions as there can be; an answer for each, in
+        order, or why there is none.
         """
         ...
 

@@ -11,13 +11,13 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from schedd.api.calls import SERVICES, STREAMING, UNARY, Streaming, Unary
-from schedd.api.errors import CallError, Unbuilt, unanswered
+from schedd.api.calls import BATCHES, SERVICES, STREAMING, UNARY, Streaming, Unary
+from schedd.api.errors import CallError, Unbuilt, of_world
 from schedd.api.services import Caller, Services
 from schedd.rpc.places import Places
-from schedd.rpc.reading import put, streaming, unary
-from schedd.rpc.status import abort, abort_with
-from schedkit.errors import OutcomeUnknown, Unavailable
+from schedd.rpc.reading import MOST_PARTS, put, streaming, unary
+from schedd.rpc.status import abort_with
+from schedkit.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +25,10 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 MARGIN: Final = 0.25
 """Seconds of a call's deadline that are kept for its answer."""
+
+
+MOST_PARTS_OF_BATCH: Final = 100_000
+"""Of a thousand requests in one."""
 
 
 def serve_calls(server: grpc.aio.Server, services: Services) -> None:
@@ -42,7 +46,8 @@ def _method(
     if method.full_name in STREAMING:
         return streaming(_streaming(services, places, STREAMING[method.full_name]), request, answer)
     if method.full_name in UNARY:
-        return unary(_unary(services, UNARY[method.full_name]), request, answer)
+        most = MOST_PARTS_OF_BATCH if method.full_name in BATCHES else MOST_PARTS
+        return unary(_unary(services, UNARY[method.full_name]), request, answer, most)
     return unary(_unbuilt(method), request, answer)
 
 
@@ -87,15 +92,7 @@ def caller_of(context: Context) -> Caller:
 
 async def refuse(context: Context, error: CallError | Unavailable) -> NoReturn:
     """Answer a call with what went wrong."""
-    if isinstance(error, CallError):
-        await abort_with(context, error)
-    log.warning("a call found the world away: %s", error)
-    if isinstance(error, OutcomeUnknown):
-        await abort_with(context, unanswered())
-    await abort(
-        context,
-        "UNAVAILABLE",
-        "the cluster can't reach its database or etcd just now",
-        reason="UNAVAILABLE",
-        remedy="call again; `schedctl cluster doctor` says which of them",
-    )
+    if isinstance(error, Unavailable):
+        log.warning("a call found the world away: %s", error)
+        error = of_world(error)
+    await abort_with(context, error)

@@ -1,7 +1,8 @@
 """Jobs of many callers, stored by one statement: jobs, timers, keys.
 
 Invariants
-- What this statement wrote is what `jobs.create_job` writes for each by itself.
+- What this statement wrote is what `jobs.create_job` writes for each by itself, and reading it
+  gives the records that it was given.
 - A call whose key stands already or comes twice in one batch, or whose name is taken, isn't
   written here: which answer it gets is for `jobs.create_job` to say.
 - A key is taken with the job that it made, or nothing of the batch is written: one that somebody
@@ -11,13 +12,11 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import Connection
 
-from schedd.core.model import AuditEntry
-from schedd.core.records import ChainRefused, Conflict, Idempotency, JobRecord
+from schedd.core.records import ChainRefused, Conflict, Create, JobRecord
 from schedd.store import arrays, audit, jobs
 from schedd.store.database import Refused
 from schedd.store.wished import wished_columns
@@ -56,27 +55,6 @@ SELECT place, key IS NULL OR job_id IN (SELECT made FROM taken) FROM b JOIN stor
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Create:
-    """What a call asks to be stored."""
-
-    record: JobRecord
-    key: Idempotency | None
-    entry: AuditEntry
-
-    @property
-    def plain(self) -> bool:
-        """Whether it depends on nothing that is stored but its key and its name."""
-        new = self.record.definition
-        paused = new.paused or self.record.paused_until is not None
-        return not (new.pool or new.calendars or new.after or new.ephemeral or paused)
-
-    @property
-    def size(self) -> int:
-        """Bytes, about."""
-        return 500 + len(self.record.definition.spec)
-
-
 def create(connection: Connection, create: Create) -> JobRecord | Conflict | ChainRefused:
     """One by itself."""
     return jobs.create_job(connection, create.record, create.key, create.entry)
@@ -88,10 +66,9 @@ def create_all(connection: Connection, creates: Sequence[Create]) -> dict[int, J
     rows = connection.exec_driver_sql(CREATE, _columns(creates, chosen)).all()
     if not all(keyed for _, keyed in rows):
         raise Refused({})
-    stored = {creates[place].record.definition.job_id: place for place, _ in sorted(rows)}
-    audit.write_all(connection, [creates[place].entry for place in stored.values()])
-    found = jobs.records_of(connection, [*stored])
-    return {stored[record.definition.job_id]: record for record in found}
+    stored = {place: creates[place].record for place, _ in sorted(rows)}
+    audit.write_all(connection, [creates[place].entry for place in stored])
+    return stored
 
 
 def _first_of_each(creates: Sequence[Create]) -> list[int]:

@@ -1,7 +1,8 @@
 """One-time work of many callers, stored by one statement: keys, jobs, timers, runs, live rows.
 
 Invariants
-- What this statement wrote is what `runs.submit_run` writes for each by itself.
+- What this statement wrote is what `runs.submit_run` writes for each by itself, and the records
+  that are given back are what reading it would give.
 - A call whose key stands already, or comes twice in one batch, isn't written here: which answer it
   gets is for `runs.submit_run` to say. Keys are taken in one order, so that no two batches wait for
   each other.
@@ -10,13 +11,13 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import Connection
 
-from schedd.core.model import AuditEntry, NewRun, Priority
-from schedd.core.records import Idempotency, JobRecord, RunRecord
+from schedd.core.lifecycle import State
+from schedd.core.model import LiveRun, Trigger
+from schedd.core.records import RunRecord, Submit
 from schedd.store import arrays, audit, runs
 from schedd.store.idempotency import LIFE
 from schedd.store.wished import wished_columns
@@ -58,30 +59,8 @@ WITH b AS MATERIALIZED (
     INSERT INTO live (shard, job_id, run_id, scheduled_at)
     SELECT shard, job_id, run_id, scheduled_at FROM fresh
 )
-SELECT place FROM fresh
+SELECT place, (SELECT paused FROM cluster WHERE one) FROM fresh
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Submit:
-    """What a call asks to be stored."""
-
-    record: JobRecord
-    run: NewRun
-    key: Idempotency | None
-    entry: AuditEntry
-    priority: Priority
-
-    @property
-    def plain(self) -> bool:
-        """Whether it depends on nothing that is stored but its key: no pool, no calendar."""
-        new = self.record.definition
-        return not (new.pool or new.calendars or new.after)
-
-    @property
-    def size(self) -> int:
-        """Bytes, about."""
-        return 500 + len(self.record.definition.spec)
 
 
 def submit(connection: Connection, submit: Submit) -> RunRecord | None:
@@ -95,9 +74,39 @@ def submit_all(connection: Connection, submits: Sequence[Submit]) -> dict[int, R
     """The records by their places; those that aren't there are to be judged one by one."""
     chosen = _first_of_each_key(submits)
     rows = connection.exec_driver_sql(SUBMIT, _columns(submits, chosen))
-    stored = {submits[place].run.key.run_id: place for place in sorted(rows.scalars())}
-    audit.write_all(connection, [submits[place].entry for place in stored.values()])
-    return {stored[each.run.key.run_id]: each for each in runs.get_runs(connection, [*stored])}
+    stored = {place: _record(submits[place], braked) for place, braked in sorted(rows)}
+    audit.write_all(connection, [submits[place].entry for place in stored])
+    return stored
+
+
+def _record(submit: Submit, braked: bool) -> RunRecord:
+    """What `runs.get_run` gives of the run that was just made; `braked`: the cluster is paused."""
+    new, made = submit.record.definition, submit.run
+    return RunRecord(
+        LiveRun(
+            made.key,
+            new.job_id,
+            submit.record.shard,
+            State.PENDING,
+            submit.priority,
+            made.due_at,
+            ready_at=made.due_at,
+            generation=new.generation,
+        ),
+        arrays.clean(new.namespace),
+        arrays.clean(new.name),
+        ephemeral=True,
+        trigger=Trigger.SUBMIT,
+        reason=None,
+        assignments=0,
+        count=1,
+        scheduled_until=None,
+        finished_at=None,
+        exit_code=None,
+        error="",
+        retry_at=None,
+        braked=braked,
+    )
 
 
 def _first_of_each_key(submits: Sequence[Submit]) -> list[int]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from schedd.store.errors import BrokenData
+from schedkit.errors import Unavailable
 
 Wish = TypeVar("Wish")
 Answer = TypeVar("Answer")
@@ -24,6 +25,9 @@ MOST: Final = 500
 """Wishes in one transaction."""
 BYTES: Final = 4 * 1024 * 1024
 """And of what they say, unless it is a single one."""
+
+AT_ONCE: Final = 4
+"""Of those that came together and are asked for alone."""
 
 
 class Together(Generic[Wish, Answer]):
@@ -50,10 +54,51 @@ class Together(Generic[Wish, Answer]):
         """Written, or what stands against it. Raises what its transaction raises."""
         waiting = _Waiting[Wish, Answer](wish, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
-        if self._writing is None:
-            self._writing = asyncio.create_task(self._write_all(), name="together")
+        self._begin()
         answers = await waiting.answer
         return answers[0] if answers else await self._alone(wish)
+
+    async def ask_all(
+        self, wishes: Sequence[Wish], together: Callable[[Wish], bool]
+    ) -> list[Answer | Unavailable]:
+        """What `ask` gives for each, in order; those that aren't to be written `together` are asked
+        for alone, a few at a time. Raises what is no word of the world's.
+        """
+        loop = asyncio.get_running_loop()
+        waiting = [_Waiting[Wish, Answer](wish, loop.create_future()) for wish in wishes]
+        for each in waiting:
+            if together(each.wish):
+                self._waiting.append(each)
+            else:
+                each.tell([])
+        self._begin()
+        told = await asyncio.gather(*(each.answer for each in waiting), return_exceptions=True)
+        answers: dict[int, Answer | Unavailable] = {}
+        for place, one in enumerate(told):
+            if isinstance(one, Unavailable):
+                answers[place] = one
+            elif isinstance(one, BaseException):
+                raise one
+            elif one:
+                answers[place] = one[0]
+        left = iter([place for place in range(len(wishes)) if place not in answers])
+
+        async def work_off() -> None:
+            for place in left:
+                try:
+                    answers[place] = await self._alone(wishes[place])
+                except Unavailable as away:
+                    answers[place] = away
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(AT_ONCE):
+                group.create_task(work_off(), name="alone")
+        return [answers[place] for place in range(len(wishes))]
+
+    def _begin(self) -> None:
+        """Write, unless that is under way."""
+        if self._writing is None and self._waiting:
+            self._writing = asyncio.create_task(self._write_all(), name="together")
 
     async def _write_all(self) -> None:
         """Until nobody waits."""

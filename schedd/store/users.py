@@ -15,10 +15,12 @@ from schedd.core.records import (
     ChainRefused,
     Conflict,
     Counts,
+    Create,
     Idempotency,
     JobRecord,
     RunRecord,
     StoredDefinition,
+    Submit,
     TimerEdit,
 )
 from schedd.store import (
@@ -33,11 +35,10 @@ from schedd.store import (
     submitting,
     unstarted,
 )
-from schedd.store.creating import Create
 from schedd.store.database import Database
 from schedd.store.gathered import Gathered
-from schedd.store.submitting import Submit
 from schedd.store.together import Together
+from schedkit.errors import Unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,12 @@ class PostgresUserStore:
         """Store job and timer; with those of others who ask meanwhile, where it stands alone."""
         create = Create(record, idempotency, audit)
         return await (self.creates.ask if create.plain else self._create)(create)
+
+    async def create_jobs(
+        self, wanted: Sequence[Create]
+    ) -> list[JobRecord | Conflict | ChainRefused | Unavailable]:
+        """As `create_job` each, in as few transactions as there can be."""
+        return await self.creates.ask_all(wanted, lambda create: create.plain)
 
     async def _create(self, create: Create) -> JobRecord | Conflict | ChainRefused:
         return await self.database.call(lambda c: creating.create(c, create))
@@ -152,6 +159,12 @@ class PostgresUserStore:
         """Store one-time work; with that of others who ask meanwhile, where it stands alone."""
         submit = Submit(record, run, idempotency, audit, priority)
         return await (self.submits.ask if submit.plain else self._submit)(submit)
+
+    async def submit_runs(
+        self, wanted: Sequence[Submit]
+    ) -> list[RunRecord | Conflict | Unavailable | None]:
+        """As `submit_run` each, in as few transactions as there can be."""
+        return await self.submits.ask_all(wanted, lambda submit: submit.plain)
 
     async def _submit(self, submit: Submit) -> RunRecord | Conflict | None:
         return await self.database.call(lambda c: submitting.submit(c, submit))

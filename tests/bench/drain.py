@@ -72,9 +72,7 @@ def drain(cluster: DevCluster, runs: int, release: Callable[[], object]) -> dict
 
 async def _submit(cluster: DevCluster, count: int) -> None:
     async with Client(cluster.endpoints) as client:
-        answers = await client.submit_many(
-            ({"python": NOOP} for _ in range(count)), name="noop", concurrency=64
-        )
+        answers = await client.submit_many(({"python": NOOP} for _ in range(count)), name="noop")
     for refused in answers:
         if isinstance(refused, Exception):
             raise refused

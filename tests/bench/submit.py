@@ -2,6 +2,7 @@
 
     submits         one-time jobs, due in an hour: none of them starts here
     --create        jobs with a schedule whose next instant is months away
+    --batch N       N of them in a call; what is counted is each of them, what is timed each call
 
 Each call is answered when what it asked for stands in PostgreSQL. The callers share a few
 connections, as those of a few services would. JSON, a line.
@@ -19,7 +20,7 @@ from uuid import uuid4
 import schedclient.transport
 from bench.connections import apart
 from bench.rig import NOOP, bench_cluster, parser, quantiles, sizes, spent, tell
-from schedclient import Client
+from schedclient import ApiError, Client
 from support.cluster import DevCluster
 
 LATER = "1h"
@@ -33,17 +34,25 @@ def main(arguments: Sequence[str]) -> int:
     asked = parser("bench.submit", __doc__)
     asked.add_argument("--callers", type=int, default=64, help="at one time")
     asked.add_argument("--connections", type=int, default=8)
-    asked.add_argument("--calls", type=int, default=5_000, help="in all")
+    asked.add_argument(
+        "--calls", type=int, default=5_000, help="in all; with --batch, of its requests"
+    )
     asked.add_argument("--create", action="store_true", help="jobs instead of one-time work")
+    asked.add_argument("--batch", type=int, default=0, help="so many in a call, at most 500")
     options = asked.parse_args(arguments)
-    ask = _create if options.create else _submit
+    many, stored_by_now = (_create, CREATED) if options.create else (_submit, SUBMITTED)
     schedclient.transport.connect = apart
-    stored_by_now = CREATED if options.create else SUBMITTED
+    each = max(1, options.batch)
+
+    async def ask(client: Client) -> None:
+        await many(client, options.batch)
+
     with bench_cluster(**sizes(options)) as cluster:
         asyncio.run(_ask(cluster, ask, options.callers, options.connections, options.callers))
         before = spent(cluster)
         began = time.monotonic()
-        took = asyncio.run(_ask(cluster, ask, options.callers, options.connections, options.calls))
+        calls = -(-options.calls // each)
+        took = asyncio.run(_ask(cluster, ask, options.callers, options.connections, calls))
         seconds = time.monotonic() - began
         used = spent(cluster) - before
         stored = cluster.sql(stored_by_now)[0][0]
@@ -51,22 +60,38 @@ def main(arguments: Sequence[str]) -> int:
         "create" if options.create else "submit",
         callers=options.callers,
         connections=options.connections,
-        calls=len(took),
-        stored=stored - options.callers,
+        batch=options.batch,
+        calls=len(took) * each,
+        stored=stored - options.callers * each,
         **sizes(options),
-        rate=round(len(took) / seconds, 1),
+        rate=round(len(took) * each / seconds, 1),
         answered_ms=quantiles(took),
-        **used.per(len(took)),
+        **used.per(len(took) * each),
     )
-    return 0 if stored == len(took) + options.callers else 1
+    return 0 if stored == (len(took) + options.callers) * each else 1
 
 
-async def _submit(client: Client) -> None:
-    await client.submit(python=NOOP, delay=LATER)
+async def _submit(client: Client, batch: int) -> None:
+    if not batch:
+        await client.submit(python=NOOP, delay=LATER)
+    else:
+        _check(await client.submit_many([{"python": NOOP}] * batch, delay=LATER))
 
 
-async def _create(client: Client) -> None:
-    await client.jobs.create(f"job-{uuid4()}", cron=FAR, python=NOOP)
+async def _create(client: Client, batch: int) -> None:
+    if not batch:
+        await client.jobs.create(f"job-{uuid4()}", cron=FAR, python=NOOP)
+    else:
+        job = {"cron": FAR, "python": NOOP}
+        _check(
+            await client.jobs.create_many(job | {"name": f"job-{uuid4()}"} for _ in range(batch))
+        )
+
+
+def _check(answers: Sequence[object]) -> None:
+    for one in answers:
+        if isinstance(one, ApiError):
+            raise one
 
 
 async def _ask(

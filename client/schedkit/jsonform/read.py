@@ -7,9 +7,9 @@ come from anybody, so reading ends where a form is larger, or more wrong, than a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -104,7 +104,7 @@ class _Reader:
             self._problem(path, f"must be an object with keys, not {shown(obj)}")
             return
         written: dict[str, str] = {}
-        for key, field, value in self._known(fields_of(message), obj, path):
+        for key, field, value in self._known(message, obj, path):
             if field.name in written:
                 self._problem((*path, key), f"is given twice, as {written[field.name]} too")
                 continue
@@ -117,17 +117,15 @@ class _Reader:
             self._field(message, field, value, (*path, key))
 
     def _known(
-        self, fields: Sequence[FieldDescriptor], obj: Mapping[Any, Any], path: Path
+        self, message: Message, obj: Mapping[Any, Any], path: Path
     ) -> Iterator[tuple[str, FieldDescriptor, Any]]:
         """The entries that name a field and have a value."""
-        names = {field.json_name: field for field in fields}
-        if self.snake:
-            names |= {field.name: field for field in fields}
+        names = _names(message.DESCRIPTOR, self.snake)
         for key, value in obj.items():
             self._one_more(path)
             field = names.get(key) if isinstance(key, str) else None
             if field is None:
-                style = self.strings or "_" in str(key)
+                fields, style = fields_of(message), self.strings or "_" in str(key)
                 known = [f.name if self.snake and style else f.json_name for f in fields]
                 self._problem((*path, str(key)), "unknown field", did_you_mean(str(key), known))
             elif value is not None:
@@ -292,3 +290,10 @@ _SPECIAL: Final[dict[str, Callable[[Any, bool], Any]]] = {
     "schedd.v1.Rate": lambda value, _: read_rate(value),
 }
 """Messages that are read from a value of their own."""
+
+
+@cache
+def _names(of: Any, snake: bool) -> Mapping[str, FieldDescriptor]:
+    """What a form may call the fields of this descriptor, and which those are."""
+    names = {field.json_name: field for field in of.fields}
+    return names | {field.name: field for field in of.fields} if snake else names

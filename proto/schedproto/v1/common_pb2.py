@@ -24,21 +24,25 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aschedproto/v1/common.proto\x12\tschedd.v1\"0\n\x07Payload\x12\x0e\n\x04json\x18\x01 \x01(\tH\x00\x12\r\n\x03raw\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04kind\")\n\nLabelMatch\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0e\n\x06\x61ny_of\x18\x02 \x03(\t*^\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x10\n\x0cPRIORITY_LOW\x10\x01\x12\x13\n\x0fPRIORITY_MEDIUM\x10\x02\x12\x11\n\rPRIORITY_HIGH\x10\x03*\xf9\x01\n\x08RunState\x12\x19\n\x15RUN_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11RUN_STATE_PENDING\x10\x01\x12\x15\n\x11RUN_STATE_RUNNING\x10\x02\x12\x16\n\x12RUN_STATE_RETRYING\x10\x03\x12\x17\n\x13RUN_STATE_SUCCEEDED\x10\x04\x12\x14\n\x10RUN_STATE_FAILED\x10\x05\x12\x17\n\x13RUN_STATE_CANCELLED\x10\x06\x12\x15\n\x11RUN_STATE_SKIPPED\x10\x07\x12\x14\n\x10RUN_STATE_MISSED\x10\x08\x12\x17\n\x13RUN_STATE_COALESCED\x10\t*\xaf\x05\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x12\n\x0eREASON_OVERLAP\x10\x01\x12\x16\n\x12REASON_BUFFER_FULL\x10\x02\x12\x13\n\x0fREASON_CALENDAR\x10\x03\x12\x11\n\rREASON_PAUSED\x10\x04\x12\x11\n\rREASON_WINDOW\x10\x05\x12\x18\n\x14REASON_CATCH_UP_NONE\x10\x06\x12\x19\n\x15REASON_START_DEADLINE\x10\x07\x12\x11\n\rREASON_EDITED\x10\x08\x12\x10\n\x0cREASON_AFTER\x10\t\x12\x14\n\x10REASON_EXIT_CODE\x10\x14\x12\x11\n\rREASON_SIGNAL\x10\x15\x12\x16\n\x12REASON_HTTP_STATUS\x10\x16\x12\x16\n\x12REASON_GRPC_STATUS\x10\x17\x12\x14\n\x10REASON_EXCEPTION\x10\x18\x12\x12\n\x0eREASON_TIMEOUT\x10\x19\x12\x1c\n\x18REASON_HEARTBEAT_TIMEOUT\x10\x1a\x12\x16\n\x12REASON_RUN_TIMEOUT\x10\x1b\x12\x16\n\x12REASON_WORKER_LOST\x10\x1c\x12\x1a\n\x16REASON_TOO_MANY_LOSSES\x10\x1d\x12\x15\n\x11REASON_DONT_RETRY\x10\x1e\x12\x1a\n\x16REASON_CHILDREN_FAILED\x10\x1f\x12\x12\n\x0eREASON_BY_USER\x10(\x12\x15\n\x11REASON_BY_OVERLAP\x10)\x12\x12\n\x0eREASON_DELETED\x10*\x12\x14\n\x10REASON_NO_WORKER\x10<\x12\x12\n\x0eREASON_NO_SLOT\x10=\x12\x14\n\x10REASON_POOL_FULL\x10>\x12\x1b\n\x17REASON_OVERLAP_BUFFERED\x10?\x12\x10\n\x0cREASON_ARMED\x10@b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aschedproto/v1/common.proto\x12\tschedd.v1\"0\n\x07Payload\x12\x0e\n\x04json\x18\x01 \x01(\tH\x00\x12\r\n\x03raw\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04kind\")\n\nLabelMatch\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0e\n\x06\x61ny_of\x18\x02 \x03(\t\"\xab\x01\n\tCallError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0e\n\x06remedy\x18\x04 \x01(\t\x12\x32\n\nviolations\x18\x05 \x03(\x0b\x32\x1e.schedd.v1.CallError.Violation\x1a+\n\tViolation\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x0f\n\x07problem\x18\x02 \x01(\t*^\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x10\n\x0cPRIORITY_LOW\x10\x01\x12\x13\n\x0fPRIORITY_MEDIUM\x10\x02\x12\x11\n\rPRIORITY_HIGH\x10\x03*\xf9\x01\n\x08RunState\x12\x19\n\x15RUN_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11RUN_STATE_PENDING\x10\x01\x12\x15\n\x11RUN_STATE_RUNNING\x10\x02\x12\x16\n\x12RUN_STATE_RETRYING\x10\x03\x12\x17\n\x13RUN_STATE_SUCCEEDED\x10\x04\x12\x14\n\x10RUN_STATE_FAILED\x10\x05\x12\x17\n\x13RUN_STATE_CANCELLED\x10\x06\x12\x15\n\x11RUN_STATE_SKIPPED\x10\x07\x12\x14\n\x10RUN_STATE_MISSED\x10\x08\x12\x17\n\x13RUN_STATE_COALESCED\x10\t*\xaf\x05\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x12\n\x0eREASON_OVERLAP\x10\x01\x12\x16\n\x12REASON_BUFFER_FULL\x10\x02\x12\x13\n\x0fREASON_CALENDAR\x10\x03\x12\x11\n\rREASON_PAUSED\x10\x04\x12\x11\n\rREASON_WINDOW\x10\x05\x12\x18\n\x14REASON_CATCH_UP_NONE\x10\x06\x12\x19\n\x15REASON_START_DEADLINE\x10\x07\x12\x11\n\rREASON_EDITED\x10\x08\x12\x10\n\x0cREASON_AFTER\x10\t\x12\x14\n\x10REASON_EXIT_CODE\x10\x14\x12\x11\n\rREASON_SIGNAL\x10\x15\x12\x16\n\x12REASON_HTTP_STATUS\x10\x16\x12\x16\n\x12REASON_GRPC_STATUS\x10\x17\x12\x14\n\x10REASON_EXCEPTION\x10\x18\x12\x12\n\x0eREASON_TIMEOUT\x10\x19\x12\x1c\n\x18REASON_HEARTBEAT_TIMEOUT\x10\x1a\x12\x16\n\x12REASON_RUN_TIMEOUT\x10\x1b\x12\x16\n\x12REASON_WORKER_LOST\x10\x1c\x12\x1a\n\x16REASON_TOO_MANY_LOSSES\x10\x1d\x12\x15\n\x11REASON_DONT_RETRY\x10\x1e\x12\x1a\n\x16REASON_CHILDREN_FAILED\x10\x1f\x12\x12\n\x0eREASON_BY_USER\x10(\x12\x15\n\x11REASON_BY_OVERLAP\x10)\x12\x12\n\x0eREASON_DELETED\x10*\x12\x14\n\x10REASON_NO_WORKER\x10<\x12\x12\n\x0eREASON_NO_SLOT\x10=\x12\x14\n\x10REASON_POOL_FULL\x10>\x12\x1b\n\x17REASON_OVERLAP_BUFFERED\x10?\x12\x10\n\x0cREASON_ARMED\x10@b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'schedproto.v1.common_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PRIORITY']._serialized_start=134
-  _globals['_PRIORITY']._serialized_end=228
-  _globals['_RUNSTATE']._serialized_start=231
-  _globals['_RUNSTATE']._serialized_end=480
-  _globals['_REASON']._serialized_start=483
-  _globals['_REASON']._serialized_end=1170
+  _globals['_PRIORITY']._serialized_start=308
+  _globals['_PRIORITY']._serialized_end=402
+  _globals['_RUNSTATE']._serialized_start=405
+  _globals['_RUNSTATE']._serialized_end=654
+  _globals['_REASON']._serialized_start=657
+  _globals['_REASON']._serialized_end=1344
   _globals['_PAYLOAD']._serialized_start=41
   _globals['_PAYLOAD']._serialized_end=89
   _globals['_LABELMATCH']._serialized_start=91
   _globals['_LABELMATCH']._serialized_end=132
+  _globals['_CALLERROR']._serialized_start=135
+  _globals['_CALLERROR']._serialized_end=306
+  _globals['_CALLERROR_VIOLATION']._serialized_start=263
+  _globals['_CALLERROR_VIOLATION']._serialized_end=306
 # @@protoc_insertion_point(module_scope)

@@ -196,3 +196,54 @@ class LabelMatch(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["any_of", b"any_of", "key", b"key"]) -> None: ...
 
 global___LabelMatch = LabelMatch
+
+@typing.final
+class CallError(google.protobuf.message.Message):
+    """Why one request of several was refused: what a call of its own would have ended in."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class Violation(google.protobuf.message.Message):
+        """A field that is wrong: its path as in the request that was refused."""
+
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        FIELD_FIELD_NUMBER: builtins.int
+        PROBLEM_FIELD_NUMBER: builtins.int
+        field: builtins.str
+        problem: builtins.str
+        def __init__(
+            self,
+            *,
+            field: builtins.str = ...,
+            problem: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["field", b"field", "problem", b"problem"]) -> None: ...
+
+    CODE_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    REMEDY_FIELD_NUMBER: builtins.int
+    VIOLATIONS_FIELD_NUMBER: builtins.int
+    code: builtins.str
+    """The name of its gRPC status, such as INVALID_ARGUMENT."""
+    message: builtins.str
+    reason: builtins.str
+    """The UPPER_CASE word that programs look at."""
+    remedy: builtins.str
+    """What to do about it; may be empty."""
+    @property
+    def violations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___CallError.Violation]: ...
+    def __init__(
+        self,
+        *,
+        code: builtins.str = ...,
+        message: builtins.str = ...,
+        reason: builtins.str = ...,
+        remedy: builtins.str = ...,
+        violations: collections.abc.Iterable[global___CallError.Violation] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["code", b"code", "message", b"message", "reason", b"reason", "remedy", b"remedy", "violations", b"violations"]) -> None: ...
+
+global___CallError = CallError

@@ -55,6 +55,72 @@ class CreateJobRequest(google.protobuf.message.Message):
 global___CreateJobRequest = CreateJobRequest
 
 @typing.final
+class BatchCreateJobsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: builtins.int
+    @property
+    def requests(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___CreateJobRequest]:
+        """1 to 1,000 of them, in a message of at most 4 MiB and, all that lie in each other together,
+        100,000 fields.
+        """
+
+    def __init__(
+        self,
+        *,
+        requests: collections.abc.Iterable[global___CreateJobRequest] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["requests", b"requests"]) -> None: ...
+
+global___BatchCreateJobsRequest = BatchCreateJobsRequest
+
+@typing.final
+class BatchCreateJobsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class Result(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        JOB_FIELD_NUMBER: builtins.int
+        ERROR_FIELD_NUMBER: builtins.int
+        @property
+        def job(self) -> schedproto.v1.job_pb2.Job:
+            """As CreateJob gives it; its name, id, namespace, generation and etag alone where the whole
+            answer would be larger than a message may be.
+            """
+
+        @property
+        def error(self) -> schedproto.v1.common_pb2.CallError:
+            """As CreateJob would have said it; without violations in such an answer."""
+
+        def __init__(
+            self,
+            *,
+            job: schedproto.v1.job_pb2.Job | None = ...,
+            error: schedproto.v1.common_pb2.CallError | None = ...,
+        ) -> None: ...
+        def HasField(self, field_name: typing.Literal["error", b"error", "job", b"job", "outcome", b"outcome"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["error", b"error", "job", b"job", "outcome", b"outcome"]) -> None: ...
+        def WhichOneof(self, oneof_group: typing.Literal["outcome", b"outcome"]) -> typing.Literal["job", "error"] | None: ...
+
+    RESULTS_FIELD_NUMBER: builtins.int
+    @property
+    def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BatchCreateJobsResponse.Result]:
+        """One of each request, in their order. The call itself fails only where none of them could be
+        judged; with the same idempotency keys it may be made again.
+        """
+
+    def __init__(
+        self,
+        *,
+        results: collections.abc.Iterable[global___BatchCreateJobsResponse.Result] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["results", b"results"]) -> None: ...
+
+global___BatchCreateJobsResponse = BatchCreateJobsResponse
+
+@typing.final
 class GetJobRequest(google.protobuf.message.Message):
     """In all requests `job` is an id or a name; `namespace` is `default` if empty."""
 

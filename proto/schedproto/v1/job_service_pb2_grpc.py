@@ -41,6 +41,11 @@ class JobServiceStub(object):
                 request_serializer=schedproto_dot_v1_dot_job__service__pb2.CreateJobRequest.SerializeToString,
                 response_deserializer=schedproto_dot_v1_dot_job__pb2.Job.FromString,
                 _registered_method=True)
+        self.BatchCreateJobs = channel.unary_unary(
+                '/schedd.v1.JobService/BatchCreateJobs',
+                request_serializer=schedproto_dot_v1_dot_job__service__pb2.BatchCreateJobsRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_job__service__pb2.BatchCreateJobsResponse.FromString,
+                _registered_method=True)
         self.GetJob = channel.unary_unary(
                 '/schedd.v1.JobService/GetJob',
                 request_serializer=schedproto_dot_v1_dot_job__service__pb2.GetJobRequest.SerializeToString,
@@ -113,6 +118,15 @@ class JobServiceServicer(object):
 
     def CreateJob(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BatchCreateJobs(self, request, context):
+        """Up to 1,000 at a time, each as if it had been asked for by itself: one that is refused harms no
+        other, each has its line in the audit, and they are stored in a few transactions. In no order:
+        none can name another of its batch in `after`.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -209,6 +223,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     request_deserializer=schedproto_dot_v1_dot_job__service__pb2.CreateJobRequest.FromString,
                     response_serializer=schedproto_dot_v1_dot_job__pb2.Job.SerializeToString,
             ),
+            'BatchCreateJobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.BatchCreateJobs,
+                    request_deserializer=schedproto_dot_v1_dot_job__service__pb2.BatchCreateJobsRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_job__service__pb2.BatchCreateJobsResponse.SerializeToString,
+            ),
             'GetJob': grpc.unary_unary_rpc_method_handler(
                     servicer.GetJob,
                     request_deserializer=schedproto_dot_v1_dot_job__service__pb2.GetJobRequest.FromString,
@@ -302,6 +321,33 @@ class JobService(object):
             '/schedd.v1.JobService/CreateJob',
             schedproto_dot_v1_dot_job__service__pb2.CreateJobRequest.SerializeToString,
             schedproto_dot_v1_dot_job__pb2.Job.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BatchCreateJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/schedd.v1.JobService/BatchCreateJobs',
+            schedproto_dot_v1_dot_job__service__pb2.BatchCreateJobsRequest.SerializeToString,
+            schedproto_dot_v1_dot_job__service__pb2.BatchCreateJobsResponse.FromString,
             options,
             channel_credentials,
             insecure,

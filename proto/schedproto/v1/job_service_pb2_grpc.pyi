@@ -26,6 +26,15 @@ class JobServiceStub:
         schedproto.v1.job_pb2.Job,
     ]
 
+    BatchCreateJobs: grpc.UnaryUnaryMultiCallable[
+        schedproto.v1.job_service_pb2.BatchCreateJobsRequest,
+        schedproto.v1.job_service_pb2.BatchCreateJobsResponse,
+    ]
+    """Up to 1,000 at a time, each as if it had been asked for by itself: one that is refused harms no
+    other, each has its line in the audit, and they are stored in a few transactions. In no order:
+    none can name another of its batch in `after`.
+    """
+
     GetJob: grpc.UnaryUnaryMultiCallable[
         schedproto.v1.job_service_pb2.GetJobRequest,
         schedproto.v1.job_pb2.Job,
@@ -102,6 +111,15 @@ class JobServiceAsyncStub:
         schedproto.v1.job_service_pb2.CreateJobRequest,
         schedproto.v1.job_pb2.Job,
     ]
+
+    BatchCreateJobs: grpc.aio.UnaryUnaryMultiCallable[
+        schedproto.v1.job_service_pb2.BatchCreateJobsRequest,
+        schedproto.v1.job_service_pb2.BatchCreateJobsResponse,
+    ]
+    """Up to 1,000 at a time, each as if it had been asked for by itself: one that is refused harms no
+    other, each has its line in the audit, and they are stored in a few transactions. In no order:
+    none can name another of its batch in `after`.
+    """
 
     GetJob: grpc.aio.UnaryUnaryMultiCallable[
         schedproto.v1.job_service_pb2.GetJobRequest,
@@ -181,6 +199,17 @@ class JobServiceServicer(metaclass=abc.ABCMeta):
         request: schedproto.v1.job_service_pb2.CreateJobRequest,
         context: _ServicerContext,
     ) -> typing.Union[schedproto.v1.job_pb2.Job, collections.abc.Awaitable[schedproto.v1.job_pb2.Job]]: ...
+
+    @abc.abstractmethod
+    def BatchCreateJobs(
+        self,
+        request: schedproto.v1.job_service_pb2.BatchCreateJobsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[schedproto.v1.job_service_pb2.BatchCreateJobsResponse, collections.abc.Awaitable[schedproto.v1.job_service_pb2.BatchCreateJobsResponse]]:
+        """Up to 1,000 at a time, each as if it had been asked for by itself: one that is refused harms no
+        other, each has its line in the audit, and they are stored in a few transactions. In no order:
+        none can name another of its batch in `after`.
+        """
 
     @abc.abstractmethod
     def GetJob(

@@ -56,6 +56,72 @@ class SubmitRunRequest(google.protobuf.message.Message):
 global___SubmitRunRequest = SubmitRunRequest
 
 @typing.final
+class BatchSubmitRunsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: builtins.int
+    @property
+    def requests(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SubmitRunRequest]:
+        """1 to 1,000 of them, in a message of at most 4 MiB and, all that lie in each other together,
+        100,000 fields.
+        """
+
+    def __init__(
+        self,
+        *,
+        requests: collections.abc.Iterable[global___SubmitRunRequest] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["requests", b"requests"]) -> None: ...
+
+global___BatchSubmitRunsRequest = BatchSubmitRunsRequest
+
+@typing.final
+class BatchSubmitRunsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class Result(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        RUN_FIELD_NUMBER: builtins.int
+        ERROR_FIELD_NUMBER: builtins.int
+        @property
+        def run(self) -> schedproto.v1.run_pb2.Run:
+            """As SubmitRun gives it."""
+
+        @property
+        def error(self) -> schedproto.v1.common_pb2.CallError:
+            """As SubmitRun would have said it; without violations where the whole answer would be larger
+            than a message may be.
+            """
+
+        def __init__(
+            self,
+            *,
+            run: schedproto.v1.run_pb2.Run | None = ...,
+            error: schedproto.v1.common_pb2.CallError | None = ...,
+        ) -> None: ...
+        def HasField(self, field_name: typing.Literal["error", b"error", "outcome", b"outcome", "run", b"run"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["error", b"error", "outcome", b"outcome", "run", b"run"]) -> None: ...
+        def WhichOneof(self, oneof_group: typing.Literal["outcome", b"outcome"]) -> typing.Literal["run", "error"] | None: ...
+
+    RESULTS_FIELD_NUMBER: builtins.int
+    @property
+    def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BatchSubmitRunsResponse.Result]:
+        """One of each request, in their order. The call itself fails only where none of them could be
+        judged; with the same idempotency keys it may be made again.
+        """
+
+    def __init__(
+        self,
+        *,
+        results: collections.abc.Iterable[global___BatchSubmitRunsResponse.Result] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["results", b"results"]) -> None: ...
+
+global___BatchSubmitRunsResponse = BatchSubmitRunsResponse
+
+@typing.final
 class GetRunRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

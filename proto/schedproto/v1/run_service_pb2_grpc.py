@@ -40,6 +40,11 @@ class RunServiceStub(object):
                 request_serializer=schedproto_dot_v1_dot_run__service__pb2.SubmitRunRequest.SerializeToString,
                 response_deserializer=schedproto_dot_v1_dot_run__pb2.Run.FromString,
                 _registered_method=True)
+        self.BatchSubmitRuns = channel.unary_unary(
+                '/schedd.v1.RunService/BatchSubmitRuns',
+                request_serializer=schedproto_dot_v1_dot_run__service__pb2.BatchSubmitRunsRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_run__service__pb2.BatchSubmitRunsResponse.FromString,
+                _registered_method=True)
         self.GetRun = channel.unary_unary(
                 '/schedd.v1.RunService/GetRun',
                 request_serializer=schedproto_dot_v1_dot_run__service__pb2.GetRunRequest.SerializeToString,
@@ -142,6 +147,14 @@ class RunServiceServicer(object):
 
     def SubmitRun(self, request, context):
         """One-time work: a run without a stored job.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BatchSubmitRuns(self, request, context):
+        """Up to 1,000 at a time, each as if it had been asked for by itself: one that is refused harms no
+        other, each has its line in the audit, and they are stored in a few transactions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -279,6 +292,11 @@ def add_RunServiceServicer_to_server(servicer, server):
                     request_deserializer=schedproto_dot_v1_dot_run__service__pb2.SubmitRunRequest.FromString,
                     response_serializer=schedproto_dot_v1_dot_run__pb2.Run.SerializeToString,
             ),
+            'BatchSubmitRuns': grpc.unary_unary_rpc_method_handler(
+                    servicer.BatchSubmitRuns,
+                    request_deserializer=schedproto_dot_v1_dot_run__service__pb2.BatchSubmitRunsRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_run__service__pb2.BatchSubmitRunsResponse.SerializeToString,
+            ),
             'GetRun': grpc.unary_unary_rpc_method_handler(
                     servicer.GetRun,
                     request_deserializer=schedproto_dot_v1_dot_run__service__pb2.GetRunRequest.FromString,
@@ -402,6 +420,33 @@ class RunService(object):
             '/schedd.v1.RunService/SubmitRun',
             schedproto_dot_v1_dot_run__service__pb2.SubmitRunRequest.SerializeToString,
             schedproto_dot_v1_dot_run__pb2.Run.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BatchSubmitRuns(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/schedd.v1.RunService/BatchSubmitRuns',
+            schedproto_dot_v1_dot_run__service__pb2.BatchSubmitRunsRequest.SerializeToString,
+            schedproto_dot_v1_dot_run__service__pb2.BatchSubmitRunsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -26,6 +26,14 @@ class RunServiceStub:
     ]
     """One-time work: a run without a stored job."""
 
+    BatchSubmitRuns: grpc.UnaryUnaryMultiCallable[
+        schedproto.v1.run_service_pb2.BatchSubmitRunsRequest,
+        schedproto.v1.run_service_pb2.BatchSubmitRunsResponse,
+    ]
+    """Up to 1,000 at a time, each as if it had been asked for by itself: one that is refused harms no
+    other, each has its line in the audit, and they are stored in a few transactions.
+    """
+
     GetRun: grpc.UnaryUnaryMultiCallable[
         schedproto.v1.run_service_pb2.GetRunRequest,
         schedproto.v1.run_pb2.Run,
@@ -138,6 +146,14 @@ class RunServiceAsyncStub:
         schedproto.v1.run_pb2.Run,
     ]
     """One-time work: a run without a stored job."""
+
+    BatchSubmitRuns: grpc.aio.UnaryUnaryMultiCallable[
+        schedproto.v1.run_service_pb2.BatchSubmitRunsRequest,
+        schedproto.v1.run_service_pb2.BatchSubmitRunsResponse,
+    ]
+    """Up to 1,000 at a time, each as if it had been asked for by itself: one that is refused harms no
+    other, each has its line in the audit, and they are stored in a few transactions.
+    """
 
     GetRun: grpc.aio.UnaryUnaryMultiCallable[
         schedproto.v1.run_service_pb2.GetRunRequest,
@@ -253,6 +269,16 @@ class RunServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[schedproto.v1.run_pb2.Run, collections.abc.Awaitable[schedproto.v1.run_pb2.Run]]:
         """One-time work: a run without a stored job."""
+
+    @abc.abstractmethod
+    def BatchSubmitRuns(
+        self,
+        request: schedproto.v1.run_service_pb2.BatchSubmitRunsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[schedproto.v1.run_service_pb2.BatchSubmitRunsResponse, collections.abc.Awaitable[schedproto.v1.run_service_pb2.BatchSubmitRunsResponse]]:
+        """Up to 1,000 at a time, each as if it had been asked for by itself: one that is refused harms no
+        other, each has its line in the audit, and they are stored in a few transactions.
+        """
 
     @abc.abstractmethod
     def GetRun(

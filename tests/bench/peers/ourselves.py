@@ -80,7 +80,7 @@ async def _submit(cluster: DevCluster, jobs: int, deadline: float) -> None:
         work = ({"python": {"handler": "noop"}, "payload": number} for number in range(jobs))
         try:
             async with asyncio.timeout(deadline):
-                answers = await client.submit_many(work, name="noop", concurrency=64)
+                answers = await client.submit_many(work, name="noop")
         except TimeoutError as error:
             raise Failed(f"{jobs} runs were not submitted within {deadline:g} s") from error
     refused = [answer for answer in answers if isinstance(answer, ApiError)]

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from schedd.core.ids import JobId
-from schedd.core.records import Conflict, Idempotency, JobRecord
-from schedd.store import creating
-from schedd.store.creating import Create
+from schedd.core.records import Conflict, Create, Idempotency, JobRecord
+from schedd.store import creating, jobs
 from support.store import START, World, job_record, ok
 
 TABLES = {"jobs": "job_id", "timers": "job_id", "audit": "object", "idempotency_keys": "made"}
@@ -67,6 +66,19 @@ async def test_a_create_with_others_leaves_the_rows_of_one_by_itself(world: Worl
     found = await rows(world, together)
     assert found == await rows(world, alone)
     assert all(len(each) == 1 for each in found.values())
+
+
+async def test_what_is_told_of_a_create_is_what_reading_it_gives(world: World) -> None:
+    await world.member()
+    wanted = [wish("one"), wish("two")]
+    database = world.store.database
+
+    told = await database.call(lambda c: creating.create_all(c, wanted))
+
+    ids = [one.record.definition.job_id for one in wanted]
+    found = await database.call(lambda c: jobs.records_of(c, ids))
+    read = {one.definition.job_id: one for one in found}
+    assert [told[0], told[1]] == [read[job_id] for job_id in ids]
 
 
 async def test_each_of_many_hears_of_its_own_job(world: World) -> None:

@@ -12,10 +12,9 @@ import pytest
 
 from schedd.core.ids import JobId, RunId
 from schedd.core.model import Priority
-from schedd.core.records import Conflict, Idempotency, RunRecord
+from schedd.core.records import Conflict, Idempotency, RunRecord, Submit
 from schedd.store import submitting
 from schedd.store.errors import BrokenData
-from schedd.store.submitting import Submit
 from support.store import World, job_record, manual_run, ok
 
 TABLES = {
@@ -59,6 +58,23 @@ async def rows(world: World, wanted: Submit) -> dict[str, list[Any]]:
         )
         for table, column in TABLES.items()
     }
+
+
+@pytest.mark.parametrize("paused", [False, True])
+async def test_what_is_told_of_a_submit_is_what_reading_it_gives(
+    world: World, paused: bool
+) -> None:
+    await world.member()
+    await world.sql("UPDATE cluster SET paused = %s", paused)
+    wanted = [wish("one"), wish("two")]
+    database = world.store.database
+
+    told = await database.call(lambda c: submitting.submit_all(c, wanted))
+
+    ids = [one.run.key.run_id for one in wanted]
+    read = {one.run.key.run_id: one for one in await world.store.users.get_runs(ids)}
+    assert [told[0], told[1]] == [read[run_id] for run_id in ids]
+    assert told[0].braked == paused
 
 
 async def test_a_submit_with_others_leaves_the_rows_of_one_by_itself(world: World) -> None:

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from google.protobuf.message import Message
 
-from schedd.api import cluster_leader, cluster_pause, cluster_rebalance, runs
+from schedd.api import cluster_leader, cluster_pause, cluster_rebalance, submitting
 from schedd.api.errors import OutcomeUnclear
 from schedd.api.services import Caller, Services
 from schedd.core.assignment import assign
@@ -125,7 +125,7 @@ async def test_a_submit_that_is_stored_is_answered_whatever_goes_away_after_it()
     """It was looked up once more: 503, "call again", and there were two runs."""
     spec = job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"]))
     request = run_service_pb2.SubmitRunRequest(spec=spec)
-    answered = await runs.submit_run(services("get_run"), CALLER, request)
+    answered = await submitting.submit_run(services("get_run"), CALLER, request)
     assert answered.run_id
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from schedclient import Client, DeadlineExceeded, InvalidArgument, NotFound, Run
+from schedclient import Client, DeadlineExceeded, InvalidArgument, NotFound
 from schedclient.methods import ALL
 from schedproto.v1 import cluster_service_pb2 as cluster
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
@@ -166,24 +166,6 @@ async def test_a_payload_is_nested_at_most_so_deep(client: Client, member: Scrip
             deep = [deep]
         with pytest.raises(InvalidArgument, match="at most 100 levels"):
             await client.jobs.trigger("etl", deep)
-
-
-async def test_many_are_submitted_and_one_refusal_hides_no_other(client: Client, member: Scripted):
-    def answer(request):
-        if list(request.spec.shell.argv) == ["3"]:
-            return Refusal("INVALID_ARGUMENT")
-        return run_pb2.Run(run_id=request.spec.shell.argv[0])
-
-    member.say("SubmitRun", answer)
-    answers = await client.submit_many(
-        ({"shell": {"argv": [str(number)]}} for number in range(10)), concurrency=4
-    )
-    assert [one.run_id if isinstance(one, Run) else "refused" for one in answers] == [
-        *"012",
-        "refused",
-        *"456789",
-    ]
-    assert len({request.idempotency_key for request in member.heard("SubmitRun")}) == 10
 
 
 async def test_a_watch_ends_when_all_runs_have_ended(client: Client, member: Scripted):

@@ -77,6 +77,8 @@ def test_the_same_nouns_are_on_both_clients():
 def test_calls_lists_and_waits_block(member: Scripted):
     member.say("GetRun", RUN)
     member.say("SubmitRun", RUN)
+    many = [runs.BatchSubmitRunsResponse.Result(run=RUN)] * 3
+    member.say("BatchSubmitRuns", runs.BatchSubmitRunsResponse(results=many))
     member.say("WatchRuns", [runs.RunEvent(run=RUN)])
     member.say("ListRuns", runs.ListRunsResponse(runs=[RUN, RUN]))
     with SyncClient(member.address, timeout=5) as client:

@@ -115,3 +115,39 @@ async def test_one_whose_writer_is_ended_isnt_left_waiting() -> None:
         asyncio.gather(*asked, late, return_exceptions=True), timeout=5
     )
     assert all(isinstance(answer, asyncio.CancelledError) for answer in answers)
+
+
+async def test_many_of_one_are_written_together_and_answered_in_order() -> None:
+    table = Table()
+    answers = await table.together.ask_all([1, 2, 3, 5], lambda number: number != 5)
+    assert answers == ["all 1", "alone 2", "all 3", "alone 5"]
+    assert table.written == [[1, 2, 3]]
+
+
+async def test_what_happens_to_some_of_many_is_told_of_those() -> None:
+    table = Table()
+    wishes = [1, BYTES, 3]
+
+    async def write(numbers: Sequence[int]) -> Mapping[int, str]:
+        if 1 in numbers:
+            raise Unavailable("gone")
+        return await Table.write(table, numbers)
+
+    together = Together(write, table.write_alone, lambda number: number)
+    first, second, third = await together.ask_all(wishes, lambda _: True)
+    assert isinstance(first, Unavailable)
+    assert (second, third) == (f"alone {BYTES}", "all 3")
+
+
+async def test_who_leaves_with_many_wishes_has_none_of_them_written() -> None:
+    table = Table()
+    table.open.clear()
+    first = asyncio.create_task(table.together.ask(1))
+    await asyncio.sleep(0)
+    many = asyncio.create_task(table.together.ask_all([3, 5], lambda _: True))
+    await asyncio.sleep(0)
+    many.cancel()
+    await asyncio.wait([many])
+    table.open.set()
+    assert await first == "all 1"
+    assert table.written == [[1]]

@@ -1,0 +1,113 @@
+"""New jobs, one or many in a call: judged one by one, stored with whatever comes at that time."""
+
+from typing import Final, TypeAlias
+from uuid import uuid4
+
+from google.protobuf.message import Message
+
+from schedd.api import batches, chains, excluding, notices, pools, stored_jobs, validation, views
+from schedd.api.services import Caller, Services
+from schedd.core.ids import JobId
+from schedd.core.records import ChainRefused, Conflict, Create, JobRecord
+from schedkit.errors import Unavailable
+from schedproto.v1 import common_pb2, job_pb2
+from schedproto.v1 import job_service_pb2 as wire
+
+Answer: TypeAlias = JobRecord | Conflict | ChainRefused | Unavailable
+
+NAMES: Final = frozenset({"job_id", "namespace", "name", "generation", "etag"})
+"""What an answer has of a job that holds too many of them."""
+
+
+async def create_job(
+    services: Services, caller: Caller, request: wire.CreateJobRequest
+) -> job_pb2.Job:
+    """Store a new job with its timer."""
+    wish = await _judged(services, caller, request)
+    if isinstance(wish, job_pb2.Job):
+        return wish
+    stored = _made(request, await services.store.create_job(wish.record, wish.key, wish.entry))
+    services.nudges.jobs_changed([(stored.definition.job_id, stored.shard)])
+    return views.job_message(stored)
+
+
+async def batch_create_jobs(
+    services: Services, caller: Caller, request: wire.BatchCreateJobsRequest
+) -> wire.BatchCreateJobsResponse:
+    """Store many; each fares as `create_job` by itself."""
+    batches.check_count(request.requests)
+    made: list[JobRecord] = []
+
+    async def judged(one: wire.CreateJobRequest) -> Create | job_pb2.Job:
+        return await _judged(services, caller, one)
+
+    def told(one: wire.CreateJobRequest, answer: Answer) -> job_pb2.Job:
+        made.append(stored := _made(one, answer))
+        return views.job_message(stored)
+
+    answer = wire.BatchCreateJobsResponse()
+    for outcome in await batches.outcomes(
+        request.requests, judged, services.store.create_jobs, told
+    ):
+        if isinstance(outcome, common_pb2.CallError):
+            answer.results.add(error=outcome)
+        else:
+            answer.results.add(job=outcome)
+    services.nudges.jobs_changed([(one.definition.job_id, one.shard) for one in made])
+    if answer.ByteSize() > batches.MOST_BYTES:
+        for result in answer.results:
+            _cut(result)
+    return answer
+
+
+def _cut(result: wire.BatchCreateJobsResponse.Result) -> None:
+    """To what a message can hold of each, however much was sent."""
+    if result.HasField("error"):
+        result.error.ClearField("violations")
+        return
+    plain: Message = result.job
+    for field, _ in plain.ListFields():
+        if field.name not in NAMES:
+            plain.ClearField(field.name)
+
+
+async def _judged(
+    services: Services, caller: Caller, request: wire.CreateJobRequest
+) -> Create | job_pb2.Job:
+    """What is to be stored; the job as it would be, where it is only to be checked."""
+    now = services.clock.now()
+    job = request.job
+    namespace = stored_jobs.namespace_of(job.namespace)
+    calendars = await excluding.calendars_of(services, namespace, job)
+    validation.check(job, now, calendars=calendars)
+    await pools.check_there(services, namespace, job.pool)
+    notices.check_means(services, job)
+    await chains.check(services, None, namespace, job)
+    record = stored_jobs.new_record(
+        caller, job, JobId(uuid4()), namespace, now, ephemeral=False, calendars=calendars
+    )
+    if request.validate_only:
+        if await services.store.get_job(namespace, job.name):
+            raise stored_jobs.taken(Conflict("name"), name=job.name, key="")
+        return views.job_message(record)
+    return Create(
+        record,
+        stored_jobs.idempotency(namespace, request.idempotency_key, "CreateJob", job),
+        caller.audit("create", f"job/{namespace}/{job.name}", request.request_id),
+    )
+
+
+def _made(request: wire.CreateJobRequest, stored: Answer) -> JobRecord:
+    """The job that there is now. Raises what stands against it."""
+    job = request.job
+    if isinstance(stored, Unavailable):
+        raise stored
+    if isinstance(stored, ChainRefused):
+        raise chains.refusal(stored, job.name)
+    if isinstance(stored, Conflict) and stored.what == "calendar":
+        raise excluding.changed_meanwhile(job.name)
+    if isinstance(stored, Conflict) and stored.what == "pool":
+        raise pools.missing(job.pool)
+    if isinstance(stored, Conflict):
+        raise stored_jobs.taken(stored, name=job.name, key=request.idempotency_key)
+    return stored

@@ -1,0 +1,223 @@
+"""Many jobs and many submits in one call, on a real database: each fares as by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from schedd.api.errors import CallError, InvalidArgument
+from schedd.core.ids import JobId
+from schedkit.errors import OutcomeUnknown, Unavailable
+from schedproto.v1 import job_pb2
+from schedproto.v1 import job_service_pb2 as jobs
+from schedproto.v1 import pool_service_pb2 as pools
+from schedproto.v1 import run_service_pb2 as runs
+
+SHELL = job_pb2.ShellAction(argv=["true"])
+
+
+def create(name: str, key: str = "", **changes: Any) -> jobs.CreateJobRequest:
+    values = {"name": name, "every": Duration(seconds=3600), "shell": SHELL, **changes}
+    given = {name: value for name, value in values.items() if value is not None}
+    return jobs.CreateJobRequest(
+        job=job_pb2.Job(**given), idempotency_key=key, request_id=f"call-{name}"
+    )
+
+
+def submit(name: str, key: str = "", **spec: Any) -> runs.SubmitRunRequest:
+    values = {"shell": SHELL, **spec}
+    return runs.SubmitRunRequest(name=name, spec=job_pb2.Job(**values), idempotency_key=key)
+
+
+WRONG = [
+    create("No Such Name"),
+    create("none", shell=None),
+    create("odd", cron=["* * * * * * * *"], every=None),
+    create("alone", after=job_pb2.After(jobs=["nobody"]), every=None),
+    create("floating", pool="nowhere"),
+    create("long", "k" * 300),
+    create("far", every=Duration(seconds=1 << 60)),
+    create("taken"),
+]
+WRONG_SUBMITS = [
+    submit("No Such Name"),
+    submit("timed", every=Duration(seconds=60)),
+    submit("floating", pool="nowhere"),
+    runs.SubmitRunRequest(spec=job_pb2.Job(shell=SHELL), delay=Duration(seconds=-1)),
+    runs.SubmitRunRequest(namespace="No Such", spec=job_pb2.Job(shell=SHELL)),
+]
+
+
+async def batch(api: Any, *requests: jobs.CreateJobRequest) -> list[Any]:
+    answer = await api("BatchCreateJobs", jobs.BatchCreateJobsRequest(requests=requests))
+    return list(answer.results)
+
+
+async def batch_of_submits(api: Any, *requests: runs.SubmitRunRequest) -> list[Any]:
+    answer = await api("BatchSubmitRuns", runs.BatchSubmitRunsRequest(requests=requests))
+    return list(answer.results)
+
+
+async def test_a_thousand_jobs_are_made_in_their_order_each_with_its_line_in_the_audit(api):
+    wanted = [create(f"job-{n}", f"key-{n}") for n in range(1_000)]
+    results = await batch(api, *wanted)
+    assert [one.job.name for one in results] == [f"job-{n}" for n in range(1_000)]
+    stored = await api("GetJob", jobs.GetJobRequest(job="job-700"))
+    assert stored == results[700].job
+    assert sorted(api.nudged.jobs) == sorted(JobId.__supertype__(o.job.job_id) for o in results)
+    lines = await api.world.sql("SELECT object, source FROM audit WHERE action = 'create'")
+    assert sorted(lines) == sorted(
+        (f"job/default/job-{n}", f"test request:call-job-{n}") for n in range(1_000)
+    )
+
+
+async def test_a_thousand_submits_are_runs_in_their_order_each_with_its_line_in_the_audit(api):
+    results = await batch_of_submits(api, *(submit(f"work-{n}") for n in range(1_000)))
+    assert [one.run.job for one in results] == [f"work-{n}" for n in range(1_000)]
+    stored = await api("GetRun", runs.GetRunRequest(run_id=results[3].run.run_id))
+    assert stored == results[3].run
+    assert len(api.nudged.shards) == len(set(api.nudged.shards)) > 200
+    lines = await api.world.sql("SELECT object FROM audit WHERE action = 'submit'")
+    assert sorted(lines) == sorted((f"run/{one.run.run_id}",) for one in results)
+
+
+async def test_few_transactions_write_them_all(api, monkeypatch):
+    database = api.world.store.database
+    plain, calls = type(database).call, []
+
+    async def counted(self, body):
+        calls.append(body)
+        return await plain(self, body)
+
+    monkeypatch.setattr(type(database), "call", counted)
+    await batch(api, *(create(f"job-{n}", f"key-{n}") for n in range(1_000)))
+    await batch_of_submits(api, *(submit("w", f"key-{n}") for n in range(1_000)))
+    assert len(calls) == 4
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda one: one.job.name)
+async def test_a_job_that_is_refused_is_told_as_by_itself_and_harms_no_other(api, wrong):
+    await api("CreateJob", create("taken"))
+    with pytest.raises(CallError) as alone:
+        await api("CreateJob", wrong)
+    before, error, after = await batch(api, create("before"), wrong, create("after"))
+    assert (before.job.name, after.job.name) == ("before", "after")
+    same_as(error.error, alone.value)
+    assert len(await api.world.sql("SELECT name FROM jobs")) == 3
+
+
+@pytest.mark.parametrize("wrong", WRONG_SUBMITS, ids=range(len(WRONG_SUBMITS)))
+async def test_a_submit_that_is_refused_is_told_as_by_itself_and_harms_no_other(api, wrong):
+    with pytest.raises(CallError) as alone:
+        await api("SubmitRun", wrong)
+    before, error, after = await batch_of_submits(api, submit("before"), wrong, submit("after"))
+    assert (before.run.job, after.run.job) == ("before", "after")
+    same_as(error.error, alone.value)
+    assert await api.world.sql("SELECT count(*) FROM runs") == [(2,)]
+
+
+async def test_a_key_means_one_job_within_a_batch_and_over_them(api):
+    first, again = await batch(api, create("a", "k"), create("a", "k"))
+    assert first.job.job_id == again.job.job_id
+    [later, other] = await batch(api, create("a", "k"), create("b", "k"))
+    assert later.job == first.job
+    assert other.error.reason == "IDEMPOTENCY_KEY_REUSED"
+    assert (await api("CreateJob", create("a", "k"))).job_id == first.job.job_id
+
+
+async def test_a_key_means_one_run_within_a_batch_and_over_them(api):
+    first, again = await batch_of_submits(api, submit("a", "k"), submit("a", "k"))
+    assert first.run.run_id == again.run.run_id
+    [later, other] = await batch_of_submits(api, submit("a", "k"), submit("b", "k"))
+    assert later.run.run_id == first.run.run_id
+    assert other.error.reason == "IDEMPOTENCY_KEY_REUSED"
+    assert (await api("SubmitRun", submit("a", "k"))).run_id == first.run.run_id
+
+
+async def test_a_name_that_comes_twice_is_the_first_ones(api):
+    first, second = await batch(api, create("a"), create("a"))
+    assert first.job.name == "a"
+    assert second.error.reason == "NAME_TAKEN"
+
+
+async def test_jobs_in_pools_paused_ones_and_those_to_be_checked_go_with_the_others(api):
+    await api("SetPool", pools.SetPoolRequest(pool=pools.Pool(name="p", limit=3)))
+    checked = create("checked")
+    checked.validate_only = True
+    pooled = [create(f"pooled-{n}", pool="p") for n in range(20)]
+    results = await batch(api, *pooled, create("paused", paused=True), checked, create("plain"))
+    assert [one.job.pool for one in results[:20]] == ["p"] * 20
+    assert results[20].job.paused
+    assert results[21].job.name == "checked"
+    names = {name for (name,) in await api.world.sql("SELECT name FROM jobs")}
+    assert len(names) == 22
+    assert "checked" not in names
+
+
+@pytest.mark.parametrize("count", [0, 1_001])
+async def test_a_batch_of_none_or_too_many_is_refused_as_a_whole(api, count):
+    with pytest.raises(InvalidArgument, match="give 1 to 1,000"):
+        await batch(api, *([create("a")] * count))
+    with pytest.raises(InvalidArgument, match="give 1 to 1,000"):
+        await batch_of_submits(api, *([submit("a")] * count))
+    assert await api.world.sql("SELECT count(*) FROM jobs") == [(0,)]
+
+
+async def test_a_world_that_is_away_for_all_ends_the_call_as_it_ends_single_ones(api, monkeypatch):
+    async def away(self, wanted):
+        return [Unavailable("gone")] * len(wanted)
+
+    monkeypatch.setattr(type(api.services.store), "create_jobs", away)
+    with pytest.raises(Unavailable):
+        await batch(api, create("a"), create("b"))
+
+
+async def test_a_world_that_went_away_midway_is_told_of_those_that_it_concerns(api, monkeypatch):
+    plain = type(api.services.store).create_jobs
+
+    async def away(self, wanted):
+        first, *_ = await plain(self, wanted[:1])
+        return [first, OutcomeUnknown("no answer"), Unavailable("gone")]
+
+    monkeypatch.setattr(type(api.services.store), "create_jobs", away)
+    stored, unknown, gone = await batch(api, create("a"), create("b"), create("c"))
+    assert stored.job.name == "a"
+    assert (unknown.error.code, unknown.error.reason) == ("DEADLINE_EXCEEDED", "OUTCOME_UNKNOWN")
+    assert (gone.error.code, gone.error.reason) == ("UNAVAILABLE", "UNAVAILABLE")
+
+
+async def test_a_database_that_is_away_while_they_are_judged_is_waited_for_once(api, monkeypatch):
+    asked = []
+
+    async def away(self, *wanted):
+        asked.append(wanted)
+        raise Unavailable("gone")
+
+    monkeypatch.setattr(type(api.services.pools), "there", away)
+    with pytest.raises(Unavailable):
+        await batch(api, *(create(f"job-{n}", pool="p") for n in range(1_000)))
+    assert len(asked) < 50
+
+
+async def test_an_answer_that_no_message_could_hold_tells_of_the_jobs_what_they_are_called(api):
+    rest = "x" * 4_100
+    wanted = [create(f"job-{n}", shell=job_pb2.ShellAction(argv=[rest])) for n in range(1_000)]
+    request = jobs.BatchCreateJobsRequest(requests=wanted)
+    assert request.ByteSize() < 4 * 1024 * 1024
+    answer = await api("BatchCreateJobs", request)
+    assert answer.ByteSize() < 4 * 1024 * 1024
+    [first, *_] = answer.results
+    stored = await api("GetJob", jobs.GetJobRequest(job="job-0"))
+    assert stored.shell.argv == [rest]
+    assert first.job == job_pb2.Job(
+        job_id=stored.job_id, namespace="default", name="job-0", generation=1, etag=stored.etag
+    )
+
+
+def same_as(error: Any, alone: CallError) -> None:
+    assert (error.code, error.reason, error.message) == (alone.code, alone.reason, alone.message)
+    assert error.remedy == alone.remedy
+    told = [(one.field, one.problem) for one in error.violations]
+    assert told == [(one.field, one.problem) for one in alone.violations]
