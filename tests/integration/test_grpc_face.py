@@ -130,3 +130,26 @@ def test_a_stream_that_doesnt_begin_with_a_hello_is_ended_with_a_reason(
     with pytest.raises(grpc.RpcError) as refused:
         next(iter(workers.Attach(iter([first]), timeout=DEADLINE)))
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_thousand_jobs_of_many_parts_go_in_one_call(channels: list[grpc.Channel]):
+    """Twice as many as a single request may have."""
+    stub = job_service_pb2_grpc.JobServiceStub(channels[0])
+    shell = job_pb2.ShellAction(argv=["echo", *"abcdefghijklmnopqrstuvwxyzabcd"])
+    jobs = [job_pb2.Job(name=f"wide-{n}", on_demand=True, shell=shell) for n in range(1_000)]
+    requests = [job_service_pb2.CreateJobRequest(job=job) for job in jobs]
+    request = job_service_pb2.BatchCreateJobsRequest(requests=requests)
+    answer = stub.BatchCreateJobs(request, timeout=DEADLINE)
+    assert [one.job.name for one in answer.results] == [job.name for job in jobs]
+
+
+def test_a_batch_of_more_parts_than_it_may_have_is_refused(channels: list[grpc.Channel]):
+    stub = job_service_pb2_grpc.JobServiceStub(channels[0])
+    shell = job_pb2.ShellAction(argv=[""] * 101)
+    job = job_pb2.Job(name="wide", on_demand=True, shell=shell)
+    request = job_service_pb2.BatchCreateJobsRequest(
+        requests=[job_service_pb2.CreateJobRequest(job=job)] * 1_000
+    )
+    with pytest.raises(grpc.RpcError) as refused:
+        stub.BatchCreateJobs(request, timeout=DEADLINE)
+    assert details(refused.value)[0].reason == "TOO_MANY_PARTS"

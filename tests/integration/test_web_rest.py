@@ -59,6 +59,24 @@ async def test_a_job_is_made_read_changed_and_deleted(web: Web) -> None:
     assert missing.headers["content-type"] == "application/problem+json"
 
 
+async def test_many_jobs_and_many_submits_go_in_one_request(web: Web) -> None:
+    jobs = [{"job": ETL}, {"job": ETL | {"cron": "nonsense", "name": "odd"}}, {"job": ETL}]
+    answer = await web.post("/api/v1/jobs:batchCreate", {"requests": jobs})
+    assert answer.status == 200, answer.text
+    stored, wrong, taken = answer.json["results"]
+    assert stored == {"job": (await web.get("/api/v1/jobs/etl")).json, "error": None}
+    assert (wrong["job"], wrong["error"]["code"]) == (None, "INVALID_ARGUMENT")
+    assert [one["field"] for one in wrong["error"]["violations"]] == ["cron"]
+    assert taken["error"]["reason"] == "NAME_TAKEN"
+
+    answer = await web.post("/api/v1/runs:batchSubmit", {"requests": [SUBMITTED] * 2})
+    runs = [one["run"]["runId"] for one in answer.json["results"]]
+    assert [(await web.get(f"/api/v1/runs/{run}")).status for run in runs] == [200, 200]
+
+    none = await web.post("/api/v1/jobs:batchCreate", {"requests": []})
+    assert (none.status, none.json["reason"]) == (400, "BAD_COUNT")
+
+
 async def test_a_calendar_is_put_used_and_kept_while_it_is(web: Web) -> None:
     off = {"dates": ["12-25"], "ranges": [{"from": "2026-12-24", "to": "2026-12-26"}]}
     put = await web.ask("PUT", "/api/v1/calendars/off", json={**off, "roll": "next"})
