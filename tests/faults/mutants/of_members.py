@@ -110,7 +110,7 @@ OF_MEMBERS: Sequence[Mutant] = (
         (
             Edit(
                 ASSIGNING,
-                "    SELECT e.*, e.token > 0 OR e.judged AND CASE\n",
+                "    SELECT e.*, NOT e.fresh OR e.judged AND CASE\n",
                 "    SELECT e.*, true OR e.judged AND CASE\n",
             ),
         ),
@@ -124,13 +124,20 @@ OF_MEMBERS: Sequence[Mutant] = (
             Edit(
                 FIRING,
                 "t.shard = b.shard AND t.generation = b.generation\n"
-                "      AND t.due_at = b.due_at AND t.fired = b.fired AND NOT t.paused\n",
-                "t.shard = b.shard\n      AND t.due_at = b.due_at AND t.fired = b.fired\n",
+                "      AND t.due_at IS NOT DISTINCT FROM b.due_at AND t.fired = b.fired"
+                " AND NOT t.paused\n",
+                "t.shard = b.shard\n"
+                "      AND t.due_at IS NOT DISTINCT FROM b.due_at AND t.fired = b.fired\n",
             ),
             Edit(
                 ASSIGNING,
                 "t.shard = b.shard\n      AND t.generation = b.generation\n",
                 "t.shard = b.shard\n",
+            ),
+            Edit(
+                ASSIGNING,
+                "AND t.shard = d.shard AND t.generation = d.generation",
+                "AND t.shard = d.shard",
             ),
             Edit(
                 ASSIGNING,

@@ -15,7 +15,7 @@ ADMISSION = "workerd/core/admission.py"
 COLLECT = "schedd/owner/collect.py"
 REPORTS = "schedd/owner/reports.py"
 
-GUARD = "      AND r.token = b.token AND r.incarnation = b.sender AND r.state = b.running\n"
+GUARD = " AND r.token = b.token AND r.incarnation = b.sender AND r.state = b.running\n"
 OF_ANY_TOKEN = (
     Edit(
         RESULTS,
@@ -26,7 +26,7 @@ OF_ANY_TOKEN = (
     Edit(
         RESULTS,
         GUARD,
-        "      AND r.state = b.running\n",
+        " AND r.state = b.running\n",
     ),
 )
 """A result is taken whatever its token and sender."""
@@ -49,7 +49,7 @@ OF_WORKERS: Sequence[Mutant] = (
             Edit(
                 RESULTS,
                 GUARD,
-                "",
+                "\n",
             ),
         ),
         rides.WORKER_STOPPED,

@@ -178,7 +178,7 @@ FIRING = "schedd/store/firing.py"
 UNGUARDED = (
     Edit(
         FIRING,
-        "      AND t.due_at = b.due_at AND t.fired = b.fired AND NOT t.paused\n",
+        "      AND t.due_at IS NOT DISTINCT FROM b.due_at AND t.fired = b.fired AND NOT t.paused\n",
         "      AND t.fired = b.fired AND NOT t.paused\n",
     ),
     Edit(
