@@ -266,7 +266,7 @@ class Work:
                 self.on_change()
             case Started():
                 assert self._group is not None, "run() comes before the first assignment"
-                item.started_at = self._date()
+                item.started_at = self._start_date(item.assignment)
                 name = f"run {key.run} {key.token}"
                 self._group.create_task(self._attempt(key, item, item.started_at), name=name)
 
@@ -342,6 +342,15 @@ class Work:
         """Now, on the cluster's time; by this host's clock where that isn't known."""
         at = self._clock.date(boottime())
         return utcnow() if at is None else datetime.fromtimestamp(at, UTC)
+
+    def _start_date(self, assignment: pb.Assignment) -> datetime:
+        """Now; what was armed began once its instant had surely come, whatever likelier date
+        the round trips of all members' streams give together.
+        """
+        at = self._date()
+        if assignment.HasField("not_before"):
+            at = max(at, wire.date_of(assignment.not_before))
+        return at
 
     async def _watch_trust(self) -> NoReturn:
         while True:

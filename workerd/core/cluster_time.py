@@ -10,7 +10,8 @@ Invariants
   of the measurement never starts anything early.
 - `start_by` is judged by the upper bound, on one clock for the whole worker that never goes back:
   what a heartbeat has said was past stays past, whatever later measurements say.
-- What has happened is dated by the middle of the two: for people, nothing is judged by it.
+- What has happened is dated by the middle of the two: for people, nothing is judged by it. The
+  start of what was armed is dated at its instant at the earliest, which surely had come.
 - The tightest of the last 8 round trips counts; older ones would have drifted.
 """
 

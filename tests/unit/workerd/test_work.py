@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,16 @@ async def test_a_bug_in_an_executor_ends_its_run_alone(tmp_path: Path) -> None:
     assert result.error == "a bug in the worker's executor of shell: RuntimeError"
 
 
+async def test_what_was_armed_is_never_dated_before_its_instant(tmp_path: Path) -> None:
+    """The likely time, of all members' streams, may be behind that of the one it came by."""
+    trust = Trust(60.0, boottime())
+    now, ahead = utcnow().timestamp(), ClusterTime()
+    ahead.observe(RoundTrip(boottime(), boottime(), now + 0.5))
+    result = await ended(tmp_path, trust, Killed(trust, lost=False), time=ahead, start_in=0.2)
+    assert result.started_at.ToDatetime(UTC).timestamp() >= now + 0.2
+    assert result.finished_at.ToNanoseconds() >= result.started_at.ToNanoseconds()
+
+
 def test_who_leaves_takes_no_work_again_whoever_undrains_it(tmp_path: Path) -> None:
     spool, admission = Spool(tmp_path), Admission(1, Incarnation("i"))
     courier = Courier(spool, lambda _key, _verdict: None)
@@ -111,8 +122,10 @@ def test_who_leaves_takes_no_work_again_whoever_undrains_it(tmp_path: Path) -> N
     spool.close()
 
 
-async def ended(home: Path, trust: Trust, executor: Executor, **how: Any) -> pb.Result:
-    """What becomes of one run."""
+async def ended(
+    home: Path, trust: Trust, executor: Executor, time: ClusterTime | None = None, **how: Any
+) -> pb.Result:
+    """What becomes of one run, of a member whose time is `time`."""
     spool, clock = Spool(home), JudgingClock()
     clock.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
     courier = Courier(spool, lambda _key, _verdict: None)
@@ -123,7 +136,7 @@ async def ended(home: Path, trust: Trust, executor: Executor, **how: Any) -> pb.
     try:
         await asyncio.sleep(0)  # it is the home of what comes
         assignment = FakeMember().assignment(incarnation="i", argv=["true"], **how)
-        work.assign([assignment], ClusterTime(), Origin())
+        work.assign([assignment], time or ClusterTime(), Origin())
         return (await wait_until_async(lambda: [*courier.results()], 5, "its result"))[0]
     finally:
         running.cancel()
