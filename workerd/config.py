@@ -8,12 +8,16 @@ import socket
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from schedkit.channel import TLS, check_plaintext, split_address
 from schedkit.errors import Misconfigured
 from schedkit.objects import DEFAULT_URL
 
+MOST_SLOTS: Final = 40_000
+"""Each heartbeat lists what is in hand, about 80 bytes a run, and has to fit into one message
+(`schedkit.channel.MAX_MESSAGE`).
+"""
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?")
 
 
@@ -90,8 +94,11 @@ class Config:
             raise ValueError("endpoints names no member")
         if self.spool_mib < 1:
             raise ValueError(f"spool_mib must be at least 1, not {self.spool_mib}")
-        if not 1 <= self.slots <= 100_000:
-            raise ValueError(f"slots must be from 1 to 100000, not {self.slots}")
+        if not 1 <= self.slots <= MOST_SLOTS:
+            raise ValueError(
+                f"slots must be from 1 to {MOST_SLOTS}, not {self.slots}: each heartbeat lists what"
+                " is in hand; run several workers"
+            )
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"name {self.name!r} must match {_NAME.pattern}")
         split_address(self.listen.http)

@@ -1,7 +1,7 @@
 """The runs in hand: takes assignments, arms, starts, stops, and reports their end.
 
     assign ─→ admission ─┬─ refused → said on the stream it came by
-                         └─ taken → (armed: a timer) → start → executor → (result store) → courier
+                         └─ taken → (`armed`) → start → executor → (result store) → courier
 
 Invariants
 - Admission decides, here it is done: nothing runs that `Admission.start` hasn't let through, at
@@ -23,6 +23,7 @@ from schedkit.clock import boottime, utcnow
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import wire
 from workerd.advance import Advance
+from workerd.armed import Armed
 from workerd.core.admission import Admission, Known, NotYet, Refused, Started, State, Taken, Why
 from workerd.core.cluster_time import ClusterTime, JudgingClock
 from workerd.core.ids import Address, Incarnation, Key
@@ -77,7 +78,6 @@ class _Item:
     origin: Origin
     stop: Stop = field(default_factory=Stop)
     tail: Tail = field(default_factory=Tail)
-    timer: asyncio.TimerHandle | None = None
     started_at: datetime | None = None
     advance: Advance | None = None
 
@@ -105,6 +105,7 @@ class Work:
         self._keeping = keeping
         self._metrics = metrics
         self._items: dict[Key, _Item] = {}
+        self._armed = Armed(self._begin)
         self._group: asyncio.TaskGroup | None = None
         self._leaving = False
         self._idle = asyncio.Event()
@@ -258,8 +259,7 @@ class Work:
         verdict = self._admission.start(key, now, self._clock.read(now), trusted=self._trusted(now))
         match verdict:
             case NotYet(until):
-                loop = asyncio.get_running_loop()
-                item.timer = loop.call_later(until - now, self._begin, key)
+                self._armed.put(key, until)
             case Refused():
                 self._drop(key)
                 self._refuse(item.assignment.key, verdict, item.origin)
@@ -404,9 +404,8 @@ class Work:
             self._refuse(item.assignment.key, refused, item.origin)
 
     def _drop(self, key: Key) -> None:
-        item = self._items.pop(key, None)
-        if item is not None and item.timer is not None:
-            item.timer.cancel()
+        self._items.pop(key, None)
+        self._armed.discard(key)
         if not self._items:
             self._idle.set()
 

@@ -74,7 +74,10 @@ class Daemon:
         access = configured.access(config)
         deadline = config.call_deadline
         async with AsyncExitStack() as stack:
-            store = PostgresStore(Database(config.postgres.dsn, lanes=config.postgres.lanes))
+            store = PostgresStore(
+                Database(config.postgres.dsn, lanes=config.postgres.lanes),
+                config.ahead.kept().guard,
+            )
             stack.callback(store.close)
             database = store.database
             clock = DatabaseClock(

@@ -35,8 +35,14 @@ from schedd.core.pools import NO_POOL
 from schedd.core.ready_queue import Head, rank
 from schedd.core.schedule import CompiledSchedule
 
-MOST: Final = timedelta(seconds=4)
-"""Before it is due: the fire statement's own guard is a second further off (PROTOCOL 7)."""
+MOST: Final = timedelta(seconds=30)
+"""Before it is due. What is prepared so early holds its slot as long, and an edit or a pause has
+the more to take back: it is for herds that can't be prepared in less.
+"""
+GUARD: Final = timedelta(seconds=5)
+"""How early the database lets a timer be fired at the least, by its own clock (PROTOCOL 7)."""
+BEYOND: Final = timedelta(seconds=1)
+"""The guard is that much further off than anything is made: clocks differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,11 @@ class Ahead:
     def __post_init__(self) -> None:
         if not NOT_EARLY <= self.arm <= self.fire <= MOST:
             raise ValueError(f"arm is from 0 s to fire, and fire at most {MOST.seconds} s")
+
+    @property
+    def guard(self) -> timedelta:
+        """How early, by its own clock, the database is to let a timer be fired."""
+        return max(GUARD, self.fire + BEYOND)
 
 
 NEVER: Final = Ahead()

@@ -44,7 +44,7 @@ from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue
 from schedd.owner.firings import firing_of
-from schedd.owner.near_future import HORIZON, LOAD_EVERY, NearFuture
+from schedd.owner.near_future import LOAD_EVERY, NearFuture
 from schedd.owner.transact import Failed, Transactor
 from schedd.owner.wordings import Known
 from schedd.ports import ClusterClock, OwnerStore
@@ -175,7 +175,7 @@ class Fire:
             self._board.timers.discard(gone)
             self._looked.pop(gone, None)
         now = self._clock.now()
-        self._board.put_timers(rows, now + HORIZON, now)
+        self._board.put_timers(rows, now + self._near.horizon, now)
         refused, self._refused = self._refused, {}
         held = [row for row in rows if row == refused.get(row.job_id) and row.due_at is not None]
         for row in held:
@@ -286,7 +286,7 @@ class Fire:
                 )
                 for firing in done
             ),
-            now + HORIZON,
+            now + self._near.horizon,
             now,
         )
         if refused:

@@ -30,10 +30,10 @@ from schedkit.tasks import Loop, in_turns
 log = logging.getLogger(__name__)
 
 HORIZON: Final = timedelta(seconds=10)
-"""How far ahead timers are held in memory."""
+"""How far ahead timers are held in memory at the least."""
 LOAD_EVERY: Final = timedelta(seconds=2.5)
 """Between two loads. A nudge brings a new timer in at once; the load is the truth."""
-LATEST_LOAD: Final = HORIZON / 2
+LATEST_LOAD: Final = timedelta(seconds=5)
 """After the one before; till then a load rests nineteen times as long as it took."""
 REST: Final = 19
 LOAD_LIMIT: Final = 20_000
@@ -58,6 +58,8 @@ class NearFuture:
         brake: Brake,
     ) -> None:
         self._board = board
+        self.horizon = max(HORIZON, board.ahead.fire + LATEST_LOAD + LOAD_EVERY)
+        """How far ahead timers are held in memory: when they are made, they have been loaded."""
         self._brake = brake
         self._catalogue = catalogue
         self._store = store
@@ -141,7 +143,7 @@ class NearFuture:
         shards = sorted(self._board.ownership.epochs)
         if not shards:
             return
-        until = now + HORIZON
+        until = now + self.horizon
         self._newer, self._fired_since = set(), 0
         try:
             loaded = await self._store.due_timers(shards, until, LOAD_LIMIT)

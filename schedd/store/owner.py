@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from schedd.core.broadcast import Closed, Closing
 from schedd.core.deadlines import Ending
+from schedd.core.early import GUARD
 from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.lifecycle import State
 from schedd.core.model import (
@@ -57,9 +58,6 @@ from schedd.store.fenced import fenced, fenced_rows, shards_of
 from schedd.store.halving import halved
 from schedkit import failpoints
 
-HORIZON = timedelta(seconds=5)
-"""How early the database lets a timer be fired, by its own clock."""
-
 IN_FIRE = failpoints.blocking("fire.in_transaction")
 BEFORE_FIRE = failpoints.blocking("fire.before_commit")
 BEFORE_ASSIGN = failpoints.blocking("assign.before_commit")
@@ -74,7 +72,8 @@ class PostgresOwnerStore:
     """`schedd.ports.OwnerStore` over PostgreSQL."""
 
     database: Database
-    horizon: timedelta = HORIZON
+    horizon: timedelta = GUARD
+    """How early the database lets a timer be fired, by its own clock."""
 
     async def due_timers(
         self, shards: Sequence[ShardId], until: datetime, limit: int, *, latest: bool = False

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from schedd.core.checkup.facts import DatabaseFacts
+from schedd.core.early import GUARD
 from schedd.core.ids import Epoch, IncarnationId, ShardId, TenureId, Term, Timeline, Token
 from schedd.core.model import (
     Claim,
@@ -46,7 +47,7 @@ from schedd.store.drains import AuditOf as DrainAudit
 from schedd.store.fence import application_name, ending_blockers
 from schedd.store.halving import halved
 from schedd.store.notification_store import PostgresNotificationStore
-from schedd.store.owner import HORIZON, PostgresOwnerStore
+from schedd.store.owner import PostgresOwnerStore
 from schedd.store.pauses import PostgresPauseStore
 from schedd.store.pools import PostgresPoolStore
 from schedd.store.recovery import PostgresRecoveryStore
@@ -237,7 +238,7 @@ class PostgresStore:
     """What `app/` ties to the ports."""
 
     database: Database
-    horizon: timedelta = HORIZON
+    horizon: timedelta = GUARD
     membership: PostgresMembershipStore = field(init=False)
     owner: PostgresOwnerStore = field(init=False)
     results: PostgresResultStore = field(init=False)

@@ -31,12 +31,12 @@ import psycopg
 from sqlalchemy import Connection, Engine, create_engine, event
 
 from bench.rig import note, tell
+from schedd.core.early import GUARD
 from schedd.core.ids import IncarnationId, ShardId, token_of
 from schedd.core.model import Claim, Firing, Priority
 from schedd.store import assigning, casts, firing, migrate, results
 from schedd.store.database import CONNECTION, url_of
 from schedd.store.fence import lock_shards
-from schedd.store.owner import HORIZON
 from support.postgres import ScratchServer, private_postgres
 from support.store import Member, World, draft, job_record, new_run, report
 
@@ -257,7 +257,7 @@ def _batch(driver: Driver, me: Member, some: Sequence[Firing]) -> None:
 
 def _fire(connection: Connection, claim: Claim, some: Sequence[Firing]) -> list[Any]:
     lock_shards(connection, claim)
-    runs, refused = firing.fire(connection, claim.tenure, some, HORIZON, 0)
+    runs, refused = firing.fire(connection, claim.tenure, some, GUARD, 0)
     assert not refused, refused
     return runs
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -10,9 +12,12 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as some
 
+from schedkit.channel import MAX_MESSAGE
 from schedproto.v1 import common_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import wire
+from workerd.config import MOST_SLOTS, Config
+from workerd.core.admission import State
 from workerd.core.ids import Key, RunId, Token
 from workerd.core.outcome import Outcome, Reason, Verdict, digest
 
@@ -60,3 +65,16 @@ def test_the_same_outcome_has_the_digest_that_it_had_in_every_version() -> None:
     assert digest(Key(RunId("r"), Token(1 << 33)), outcome).hex() == (
         "32ebc68ed6115638c00c65eaa57c42967f1385f61bbc546cffa99b3d0225aa93"
     )
+
+
+def test_a_heartbeat_of_all_the_slots_there_can_be_fits_into_a_message() -> None:
+    now = datetime(2026, 11, 25, 9, 30, 17, 123_456, UTC)
+    key = pb.AssignmentKey(run_id=str(uuid4()), fencing_token=2**62)
+    wire.put(now, key.scheduled_at)
+    beat = pb.Heartbeat(holdings=[wire.holding(key, State.RUNNING, now)] * MOST_SLOTS)
+    assert MAX_MESSAGE / 2 < beat.ByteSize() < 0.9 * MAX_MESSAGE
+
+
+def test_more_slots_than_that_are_refused_with_the_reason() -> None:
+    with pytest.raises(ValueError, match="slots must be from 1 to 40000, not 40001: each heart"):
+        Config(("localhost:1",), Path("spool"), slots=MOST_SLOTS + 1)

@@ -1,0 +1,100 @@
+"""Starts at their instants, a few in a turn of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from uuid import uuid4
+
+import pytest
+
+from schedkit.clock import boottime
+from support.wait import PATIENCE, wait_until_async
+from workerd import armed as module
+from workerd.armed import Armed
+from workerd.core.ids import Key
+
+
+def key() -> Key:
+    return Key(uuid4(), 1)
+
+
+async def test_each_is_started_once_its_instant_has_come_and_not_before() -> None:
+    began: dict[Key, float] = {}
+    armed = Armed(lambda key: began.setdefault(key, boottime()) and None)
+    at = {key(): boottime() + after for after in (0.2, 0.05, 0.1, 0.0)}
+    for one, instant in at.items():
+        armed.put(one, instant)
+    await wait_until_async(lambda: len(began) == 4, PATIENCE, "all four")
+    assert sorted(began, key=began.__getitem__) == sorted(at, key=at.__getitem__)
+    assert all(0 <= began[one] - at[one] < 1 for one in at)
+    assert len(armed) == 0
+
+
+async def test_what_was_taken_back_never_starts_and_what_was_moved_starts_once() -> None:
+    started: list[Key] = []
+    armed = Armed(started.append)
+    back, moved, last = key(), key(), key()
+    now = boottime()
+    armed.put(back, now + 0.02)
+    armed.put(moved, now + 0.01)
+    armed.put(moved, now + 0.03)
+    armed.put(last, now + 0.06)
+    armed.discard(back)
+    await wait_until_async(lambda: last in started, PATIENCE, "the last")
+    assert started == [moved, last]
+
+
+async def test_between_a_few_of_a_herd_everybody_else_has_their_turn() -> None:
+    """What was started runs, and a heartbeat goes out, before the next few are started."""
+    turns: list[str] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    async def attempt() -> None:
+        turns.append("runs")
+
+    def start(_key: Key) -> None:
+        turns.append("starts")
+        tasks.append(asyncio.create_task(attempt()))
+
+    armed, instant = Armed(start), boottime() + 0.02
+    for _ in range(3 * module.AT_ONCE):
+        armed.put(key(), instant)
+    await wait_until_async(lambda: turns.count("runs") == 3 * module.AT_ONCE, PATIENCE, "the herd")
+    few = [*["starts"] * module.AT_ONCE, *["runs"] * module.AT_ONCE]
+    assert turns == [*few, *few, *few]
+
+
+@pytest.mark.parametrize("how", ["again", "earlier", "breaks"])
+async def test_a_start_that_arms_another_or_breaks_holds_up_nobody(how: str) -> None:
+    loop, errors = asyncio.get_running_loop(), list[object]()
+    loop.set_exception_handler(lambda _, context: errors.append(context.get("exception")))
+    started: list[Key] = []
+    first, second, third = key(), key(), key()
+
+    def rearm() -> None:
+        armed.put(first, boottime() + 0.05)
+
+    def add() -> None:
+        armed.put(third, boottime())
+
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    does: dict[str, Callable[[], None]] = {"again": rearm, "earlier": add, "breaks": fail}
+
+    def start(key: Key) -> None:
+        if key == first and started.count(first) == 0:
+            started.append(key)
+            does[how]()
+        else:
+            started.append(key)
+
+    armed, now = Armed(start), boottime()
+    armed.put(first, now + 0.01)
+    armed.put(second, now + 0.02)
+    expected = {"again": [first, second, first], "earlier": [first, third, second]}
+    wanted = expected.get(how, [first, second])
+    await wait_until_async(lambda: len(started) == len(wanted), PATIENCE, "all")
+    assert started == wanted
+    assert [str(error) for error in errors] == (["a bug"] if how == "breaks" else [])

@@ -1,0 +1,77 @@
+"""What is armed: each is started when its instant has come, by one timer for all of them.
+
+    put ─→ heap by boot time ──due──→ a few ─→ everybody else's turn ─→ the next few …
+
+Of a herd that is due at one instant a few are started in a turn of the loop: each gets to its
+executor before the next few are looked at, and heartbeats go out between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from typing import Final
+
+from schedkit.clock import boottime
+from workerd.core.ids import Key
+
+AT_ONCE: Final = 32
+"""Starts in one turn of the loop: about a millisecond of it."""
+
+
+class Armed:
+    """Calls `start(key)` once `at`, in seconds of the boot clock, has come."""
+
+    def __init__(self, start: Callable[[Key], None]) -> None:
+        self._start = start
+        self._at: dict[Key, float] = {}
+        self._heap: list[tuple[float, int, Key]] = []
+        """An entry is stale unless its time is the one in `_at`."""
+        self._count = 0
+        self._timer: asyncio.Handle | None = None
+        self._rings_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def put(self, key: Key, at: float) -> None:
+        """Have it started then; one that is there already is moved."""
+        self._at[key] = at
+        self._count += 1
+        heapq.heappush(self._heap, (at, self._count, key))
+        if self._timer is None or at < self._rings_at:
+            self._ring(at)
+
+    def discard(self, key: Key) -> None:
+        """Never start it, if it waits here."""
+        self._at.pop(key, None)
+
+    def _ring(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        loop, wait = asyncio.get_running_loop(), at - boottime()
+        self._rings_at = at
+        due = wait <= 0
+        self._timer = loop.call_soon(self._come) if due else loop.call_later(wait, self._come)
+
+    def _come(self) -> None:
+        self._timer = None
+        now, started = boottime(), 0
+        try:
+            while started < AT_ONCE and (first := self._first()) and first[0] <= now:
+                heapq.heappop(self._heap)
+                del self._at[first[2]]
+                started += 1
+                self._start(first[2])
+        finally:
+            if (first := self._first()) is not None:
+                self._ring(first[0])
+
+    def _first(self) -> tuple[float, int, Key] | None:
+        while self._heap:
+            at, _, key = self._heap[0]
+            if self._at.get(key) == at:
+                return self._heap[0]
+            heapq.heappop(self._heap)
+        return None
