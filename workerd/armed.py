@@ -1,15 +1,19 @@
 """What is armed: each is started when its instant has come, by one timer for all of them.
 
     put ─→ heap by boot time ──due──→ a few ─→ everybody else's turn ─→ the next few …
+    let_start ─→ what has ended ──────────nothing is due any more──────→ a few …
 
 Of a herd that is due at one instant a few are started in a turn of the loop: each gets to its
-executor before the next few are looked at, and heartbeats go out between.
+executor before the next few are looked at, and heartbeats go out between. What has ended meanwhile
+waits until all have started: nobody misses a result a moment later, and a late start is late. It
+keeps its slot, so there is an end to the starts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -17,7 +21,7 @@ from schedkit.clock import boottime
 from workerd.core.ids import Key
 
 AT_ONCE: Final = 32
-"""Starts in one turn of the loop: about a millisecond of it."""
+"""Starts, or ends, in one turn of the loop: about a millisecond of it."""
 
 
 class Armed:
@@ -29,6 +33,7 @@ class Armed:
         self._heap: list[tuple[float, int, Key]] = []
         """An entry is stale unless its time is the one in `_at`."""
         self._count = 0
+        self._ended: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.Handle | None = None
         self._rings_at = 0.0
 
@@ -42,6 +47,17 @@ class Armed:
         heapq.heappush(self._heap, (at, self._count, key))
         if self._timer is None or at < self._rings_at:
             self._ring(at)
+
+    async def let_start(self) -> None:
+        """Return once nothing that is due waits for its start."""
+        first = self._first()
+        if not self._ended and (first is None or first[0] > boottime()):
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._ended.append(turn)
+        if self._timer is None:
+            self._ring(boottime())
+        await turn
 
     def discard(self, key: Key) -> None:
         """Never start it, if it waits here."""
@@ -65,8 +81,16 @@ class Armed:
                 started += 1
                 self._start(first[2])
         finally:
-            if (first := self._first()) is not None:
-                self._ring(first[0])
+            self._let_end(AT_ONCE - started)
+            first = self._first()
+            if first is not None or self._ended:
+                self._ring(first[0] if first and not self._ended else boottime())
+
+    def _let_end(self, most: int) -> None:
+        for _ in range(min(most, len(self._ended))):
+            turn = self._ended.popleft()
+            if not turn.done():  # else its attempt was cancelled
+                turn.set_result(None)
 
     def _first(self) -> tuple[float, int, Key] | None:
         while self._heap:

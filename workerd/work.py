@@ -305,10 +305,11 @@ class Work:
             # The keeper may have killed it; this process has stood still.
             outcome = stopped(Cause.LEASE_LOST, output=outcome.output)
         await AFTER_END()
+        finished_at = max(started_at, self._date())
+        await self._armed.let_start()
         self._admission.ended(key)
         self._drop(key)
         self._metrics.ended(outcome.verdict.name, outcome.reason.name).inc()
-        finished_at = max(started_at, self._date())
         try:
             result = wire.result(key, assignment, self._worker, outcome, started_at, finished_at)
         except Exception as error:

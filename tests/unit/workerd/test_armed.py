@@ -98,3 +98,42 @@ async def test_a_start_that_arms_another_or_breaks_holds_up_nobody(how: str) -> 
     await wait_until_async(lambda: len(started) == len(wanted), PATIENCE, "all")
     assert started == wanted
     assert [str(error) for error in errors] == (["a bug"] if how == "breaks" else [])
+
+
+async def test_what_has_ended_waits_for_what_is_due_and_for_nothing_else() -> None:
+    turns: list[str] = []
+    tasks: list[asyncio.Task[None]] = []
+    many = 5 * module.AT_ONCE // 2
+
+    async def attempt() -> None:
+        await armed.let_start()
+        turns.append("ended")
+
+    def start(_key: Key) -> None:
+        turns.append("started")
+        tasks.append(asyncio.create_task(attempt()))
+
+    armed, instant = Armed(start), boottime() + 0.02
+    for _ in range(many):
+        armed.put(key(), instant)
+    armed.put(key(), instant + 3600)
+    await wait_until_async(lambda: turns.count("ended") == many, PATIENCE, "the herd")
+    # The last few are followed by nothing that is due: they end at once, before those that wait.
+    assert turns[:many] == ["started"] * many
+    assert len(armed) == 1
+    async with asyncio.timeout(PATIENCE):
+        await armed.let_start()
+
+
+async def test_an_attempt_that_is_cancelled_while_it_waits_holds_up_no_other() -> None:
+    armed = Armed(lambda _key: tasks.append(asyncio.create_task(armed.let_start())))
+    tasks: list[asyncio.Task[None]] = []
+    instant = boottime() + 0.02
+    for _ in range(2 * module.AT_ONCE):
+        armed.put(key(), instant)
+    await wait_until_async(lambda: len(tasks) >= module.AT_ONCE, PATIENCE, "the first few")
+    tasks[0].cancel()
+    ended = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(one) for one in ended if one is not None] in ([], [asyncio.CancelledError])
+    await wait_until_async(lambda: len(tasks) == 2 * module.AT_ONCE, PATIENCE, "the rest")
+    await asyncio.gather(*tasks[module.AT_ONCE :])
