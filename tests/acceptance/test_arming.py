@@ -7,12 +7,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from acceptance.conftest import TTL
 from schedclient import SyncClient
-from support.cluster import DevCluster
+from support.cluster import DevCluster, dev_cluster
 from support.ledger import covered
 from support.probe import Probe, Start
 from support.ticking import WRITTEN, Ticking, start_ticking
@@ -118,6 +118,48 @@ def test_what_is_armed_at_a_worker_that_drains_or_dies_runs_elsewhere(
     ticking.until(instant + EXPIRED, 20)
     assert_never_early(ticking)
     ticking.stop()
+
+
+def test_what_is_armed_half_a_minute_ahead_can_still_be_paused_moved_and_deleted(
+    tmp_path: Path, figure: Callable[[str], None]
+) -> None:
+    """`ahead` at its most, for herds: the database's guard and what is loaded follow it."""
+    overrides = ["schedd.ahead.fire=30s", "schedd.ahead.arm=29s"]
+    with (
+        dev_cluster(members=1, workers=1, overrides=overrides) as cluster,
+        SyncClient(cluster.endpoints) as client,
+    ):
+        probes = {name: Probe(tmp_path / name) for name in ("goes", "paused", "moved", "deleted")}
+        due = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=24)
+        for name, probe in probes.items():
+            client.jobs.create(name, at=due, shell=probe.shell())
+        wait_until(
+            lambda: [run.reason for run in client.runs.list()] == ["ARMED"] * 4 or None,
+            PATIENCE,
+            "all to be armed",
+        )
+        left = due.timestamp() - time.time()
+        figure(f"armed half a minute ahead: {left:.1f} s before it was due")
+        assert left > 12, "long before it is as usual"
+
+        later = due + timedelta(seconds=2)
+        client.jobs.pause("paused", note="not now")
+        client.jobs.update("moved", at=later)
+        client.jobs.delete("deleted")
+        assert time.time() < due.timestamp() - 8, "nobody waited for the instant"
+        await_time(later.timestamp() + NEARLY + WRITTEN)
+
+        (went,), (moved,) = probes["goes"].starts(), probes["moved"].starts()
+        assert went.scheduled_at == due
+        assert 0 <= went.lateness < ON_TIME
+        assert moved.scheduled_at == later
+        assert 0 <= moved.lateness < ON_TIME
+        assert probes["paused"].starts() == probes["deleted"].starts() == []
+        ends = {
+            (run.job, run.state, run.reason) for run in client.runs.list() if run.state != "PENDING"
+        }
+        assert ends >= {("goes", "SUCCEEDED", None), ("moved", "SUCCEEDED", None)}
+        assert ("moved", "SKIPPED", "EDITED") in ends
 
 
 def armed_soon(cluster: DevCluster, jobs: list[str]) -> tuple[float, dict[str, str]]:
