@@ -18,8 +18,6 @@ from bench.rig import NOOP, bench_cluster, ended, note, parser, quantiles, sizes
 from schedclient import Client
 from support.cluster import DevCluster
 
-MADE_AHEAD = 6.0
-"""Seconds before the instant from which on what is spent counts: members make runs ahead."""
 PATIENCE = 300.0
 """Seconds past the instant for all of them."""
 
@@ -33,7 +31,8 @@ def main(arguments: Sequence[str]) -> int:
         "--ahead",
         type=float,
         default=15.0,
-        help="seconds before the instant at which all jobs are stored: ten are loaded at a time",
+        help="seconds before the instant at which all jobs are stored, and from which on what is"
+        " spent counts: members make runs ahead",
     )
     options = asked.parse_args(arguments)
     with bench_cluster(**sizes(options)) as cluster:
@@ -45,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         note(f"{options.jobs:,} jobs stored, {left:.1f} s before their instant")
         if left < options.ahead:
             raise SystemExit("too late: give fewer --copies")
-        time.sleep(left - MADE_AHEAD)
+        time.sleep(left - options.ahead)
         before = spent(cluster)
         _wait(cluster, options.jobs, due)
         used = spent(cluster) - before
