@@ -112,6 +112,7 @@ class Collect:
             self._since = self._boot()
         if at in self._results or len(self._results) < QUEUE:
             self._results[at] = (reported, line)
+            self._starts.pop(at[:2], None)  # its result tells when it started
             if self.board and self.board.report(reported.key.run_id, reported.token):
                 self._ready()
             self.loop.wake()
@@ -144,8 +145,9 @@ class Collect:
         if self._results and not gathers:
             await self._store_results()
         if self._starts:
-            starts, self._starts = self._starts, {}
-            await self._store.started(list(starts.values()))
+            await self._store_starts()
+        if self._starts:
+            return 0.0
         return (gathers or self._gathers()) if self._results or self._refusals else 5.0
 
     def _gathers(self) -> float:
@@ -208,6 +210,12 @@ class Collect:
         known = await self._catalogue.of_runs(running)
         now = self._clock.now()
         return [report_of(one, runs.get(one.key), known, now) async for one in in_turns(reported)]
+
+    async def _store_starts(self) -> None:
+        batch = dict(list(self._starts.items())[:BATCH])
+        await self._store.started([*batch.values()])
+        for at in batch:
+            self._starts.pop(at, None)
 
     async def _store_refusals(self) -> None:
         batch = dict(list(self._refusals.items())[:BATCH])

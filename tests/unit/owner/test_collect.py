@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import cast
 from uuid import uuid4
 
@@ -39,6 +39,7 @@ class Rows:
     outdo_fails: list[Exception] = field(default_factory=list)
     accepted: list[Report] = field(default_factory=list)
     refused: list[Unstarted] = field(default_factory=list)
+    begun: list[list[RunKey]] = field(default_factory=list)
     outdone: list[tuple[ShardId, Epoch]] = field(default_factory=list)
     meanwhile: Callable[[], None] = lambda: None
     """What happens while results are stored."""
@@ -55,6 +56,11 @@ class Rows:
         if self.fails:
             raise self.fails.pop()
         return [Verdict.REPEATED if each else Verdict.ACCEPTED for each in again]
+
+    async def started(self, starts: Sequence[tuple[RunKey, Token, datetime]]) -> None:
+        if self.fails:
+            raise self.fails.pop()
+        self.begun.append([key for key, _, _ in starts])
 
     async def refuse(self, unstarted: Sequence[Unstarted]) -> list[RunKey]:
         self.refused += unstarted
@@ -182,6 +188,38 @@ async def test_a_run_takes_no_slot_from_its_result_on_though_that_isnt_stored_ye
 
     assert list(board.under_way()) == []
     assert list(board.running.values()) == [world.run], "it is the database that says so"
+
+
+async def test_starts_are_written_down_some_at_a_time_and_again_if_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a herd a heartbeat tells thousands."""
+    monkeypatch.setattr("schedd.owner.collect.BATCH", 2)
+    world = World(Unavailable("away"))
+    board = world.collect.board = Board(owning(0))
+    runs = [running(number, worker()) for number in range(1, 4)]
+    board.put_runs(runs, NOW)
+    for one in runs:
+        world.collect.started(one.key, one.token, NOW)
+
+    with pytest.raises(Unavailable):
+        await world.collect.step()
+    assert await world.collect.step() == 0.0
+    await world.collect.step()
+
+    first, second, third = (one.key for one in runs)
+    assert world.rows.begun == [[first, second], [third]]
+
+
+async def test_a_start_isnt_written_down_beside_the_result_that_tells_it() -> None:
+    world = World()
+    board = world.collect.board = Board(owning(0))
+    board.put_runs([world.run], NOW)
+    world.collect.started(world.run.key, world.run.token, NOW)
+    world.succeeds()
+    await world.collect.step()
+    assert [report.started_at for report in world.rows.accepted] == [NOW]
+    assert world.rows.begun == []
 
 
 async def test_the_end_of_what_was_handed_out_here_is_stored_without_reading_a_row() -> None:
