@@ -5,8 +5,8 @@
 
 Of a herd that is due at one instant a few are started in a turn of the loop: each gets to its
 executor before the next few are looked at, and heartbeats go out between. What has ended meanwhile
-waits until all have started: nobody misses a result a moment later, and a late start is late. It
-keeps its slot, so there is an end to the starts.
+waits for a moment until all have started: nobody misses a result half a second later, and a late
+start is late. It keeps its slot, so there is an end to the starts.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ from workerd.core.ids import Key
 
 AT_ONCE: Final = 32
 """Starts, or ends, in one turn of the loop: about a millisecond of it."""
+LOOKS_EVERY: Final = 1.0
+"""Seconds. The loop's own clock stands still while the machine is suspended, boot time doesn't."""
+PATIENCE: Final = 0.5
+"""Seconds that an end waits, for it is on no disk yet; then ends have half of each turn."""
 
 
 class Armed:
@@ -33,7 +37,8 @@ class Armed:
         self._heap: list[tuple[float, int, Key]] = []
         """An entry is stale unless its time is the one in `_at`."""
         self._count = 0
-        self._ended: deque[asyncio.Future[None]] = deque()
+        self._ended: deque[tuple[float, asyncio.Future[None]]] = deque()
+        """With when they came."""
         self._timer: asyncio.Handle | None = None
         self._rings_at = 0.0
 
@@ -49,14 +54,14 @@ class Armed:
             self._ring(at)
 
     async def let_start(self) -> None:
-        """Return once nothing that is due waits for its start."""
-        first = self._first()
-        if not self._ended and (first is None or first[0] > boottime()):
+        """Return once nothing that is due waits for its start, or a moment has passed."""
+        first, now = self._first(), boottime()
+        if not self._ended and (first is None or first[0] > now):
             return
         turn = asyncio.get_running_loop().create_future()
-        self._ended.append(turn)
+        self._ended.append((now, turn))
         if self._timer is None:
-            self._ring(boottime())
+            self._ring(now)
         await turn
 
     def discard(self, key: Key) -> None:
@@ -66,16 +71,18 @@ class Armed:
     def _ring(self, at: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        loop, wait = asyncio.get_running_loop(), at - boottime()
-        self._rings_at = at
-        due = wait <= 0
+        loop, now = asyncio.get_running_loop(), boottime()
+        self._rings_at = at = min(at, now + LOOKS_EVERY)
+        due, wait = at <= now, at - now
         self._timer = loop.call_soon(self._come) if due else loop.call_later(wait, self._come)
 
     def _come(self) -> None:
         self._timer = None
         now, started = boottime(), 0
+        tired = self._ended and now - self._ended[0][0] > PATIENCE
+        most = AT_ONCE // 2 if tired else AT_ONCE
         try:
-            while started < AT_ONCE and (first := self._first()) and first[0] <= now:
+            while started < most and (first := self._first()) and first[0] <= now:
                 heapq.heappop(self._heap)
                 del self._at[first[2]]
                 started += 1
@@ -88,7 +95,7 @@ class Armed:
 
     def _let_end(self, most: int) -> None:
         for _ in range(min(most, len(self._ended))):
-            turn = self._ended.popleft()
+            _, turn = self._ended.popleft()
             if not turn.done():  # else its attempt was cancelled
                 turn.set_result(None)
 

@@ -14,9 +14,9 @@ from schedkit.channel import TLS, check_plaintext, split_address
 from schedkit.errors import Misconfigured
 from schedkit.objects import DEFAULT_URL
 
-MOST_SLOTS: Final = 40_000
-"""Each heartbeat lists what is in hand, about 80 bytes a run, and has to fit into one message
-(`schedkit.channel.MAX_MESSAGE`).
+MOST_SLOTS: Final = 20_000
+"""Each heartbeat lists what is in hand, eleven parts a run, and a member reads no more than
+`schedd.rpc.reading.MOST_PARTS_OF_FRAME`.
 """
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?")
 

@@ -48,6 +48,10 @@ log = logging.getLogger(__name__)
 _TRUST_LOOK = 0.25
 """Seconds between two looks at whether trust has ended."""
 _FORGET_EVERY = 1.0
+MOST_LISTED = 21_500
+"""Runs in hand and results that nobody has acknowledged: a heartbeat lists both (`MOST_SLOTS`). An
+end frees its slot, so where members are slow to store them results gather beside what runs.
+"""
 
 BEFORE_START = failpoints.blocking("worker.before_start", None)
 BEFORE_EXEC = failpoints.awaited("worker.before_exec", None)
@@ -233,6 +237,11 @@ class Work:
         self._admission.acknowledged(key)
 
     @property
+    def room(self) -> int:
+        """How many more may be in hand at most, free slots or not."""
+        return max(0, MOST_LISTED - len(self._items) - len(self._courier))
+
+    @property
     def refuses(self) -> str:
         """Why no new work may be asked for, in words; empty: its results would find room."""
         return self._courier.refuses or self._keeping.refuses
@@ -306,7 +315,18 @@ class Work:
             outcome = stopped(Cause.LEASE_LOST, output=outcome.output)
         await AFTER_END()
         finished_at = max(started_at, self._date())
-        await self._armed.let_start()
+        try:
+            await self._armed.let_start()
+        finally:  # what has ended is told, though this is the end of the worker
+            parcel = self._ended(key, item, outcome, started_at, finished_at)
+        if recording is not None and (parcel is None or parcel.recording is None):
+            await recording.discard()
+
+    def _ended(
+        self, key: Key, item: _Item, outcome: Outcome, started_at: datetime, finished_at: datetime
+    ) -> Parcel | None:
+        """Free its slot and tell its end; gives what of it is kept elsewhere."""
+        assignment, action, recording = item.assignment, item.action, item.tail.recording
         self._admission.ended(key)
         self._drop(key)
         self._metrics.ended(outcome.verdict.name, outcome.reason.name).inc()
@@ -322,8 +342,7 @@ class Work:
         parcel = self._keeping.parcel(key, assignment.namespace, recording, outcome)
         self._tell(result, item.origin.address, parcel)
         self.on_change()
-        if recording is not None and (parcel is None or parcel.recording is None):
-            await recording.discard()
+        return parcel
 
     def _tell(self, result: pb.Result, issuer: Address, parcel: Parcel | None) -> None:
         """Its end; what is too large for a row is stored first."""

@@ -1,7 +1,7 @@
 """What `ok` of pause, edit and delete waits for: each attempt that may still start was given up,
 has started, or has expired (PROTOCOL 3).
 
-    probe ─→ change, COMMIT ─→ what is out? ─→ asked back, at most 10 s ─→ probe ─→ ok
+    probe ─→ change, COMMIT ─→ what is out? ─→ asked back, until it expires ─→ probe ─→ ok
       └──────────────── the same timeline of PostgreSQL? else: unknown ────┘
 
 A standby that was promoted while `ok` waited may lack the change. What fails after the COMMIT
@@ -9,6 +9,7 @@ leaves it standing, so it is never told as if nothing had been done.
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -16,6 +17,8 @@ from typing import Final
 
 from schedd.api.errors import OutcomeUnclear, unanswered
 from schedd.api.services import Caller, Services
+from schedd.core import early
+from schedd.core.deadlines import START_WITHIN
 from schedd.core.ids import JobId
 from schedd.core.model import LiveRun
 from schedd.core.records import JobRecord
@@ -23,6 +26,8 @@ from schedkit.errors import Unavailable
 
 CLOCKS_DIFFER: Final = timedelta(seconds=0.5)
 """By which a worker's reading of cluster time may be behind this member's."""
+LONGEST: Final = early.MOST + START_WITHIN
+"""From an assignment to the last moment at which it may start."""
 
 
 @asynccontextmanager
@@ -85,7 +90,7 @@ async def unstarted(
     try:
         return await services.store.unstarted_attempts(job_id, now, pool)
     except Unavailable as away:
-        raise _attempts_out(what) from away
+        raise _attempts_out(what, LONGEST) from away
 
 
 async def revoke(services: Services, caller: Caller, out: Sequence[LiveRun], what: str) -> None:
@@ -100,7 +105,8 @@ async def revoke(services: Services, caller: Caller, out: Sequence[LiveRun], wha
         async with asyncio.timeout(caller.deadline):
             await services.lines.revoke(out)
     except TimeoutError:
-        raise _attempts_out(what) from None
+        last = max((run.start_by for run in out if run.start_by), default=services.clock.now())
+        raise _attempts_out(what, last - services.clock.now()) from None
 
 
 def _failed_over(told: str) -> OutcomeUnclear:
@@ -111,9 +117,10 @@ def _failed_over(told: str) -> OutcomeUnclear:
     )
 
 
-def _attempts_out(what: str) -> OutcomeUnclear:
+def _attempts_out(what: str, within: timedelta) -> OutcomeUnclear:
+    seconds = max(1, math.ceil((within + CLOCKS_DIFFER).total_seconds()))
     return OutcomeUnclear(
         f"{what} was changed, but a run of it may still start",
         reason="ATTEMPTS_OUT",
-        remedy="it can't start later than ten seconds from now; call again to be sure",
+        remedy=f"it can't start later than {seconds} s from now; call again to be sure",
     )

@@ -41,7 +41,7 @@ the more to take back: it is for herds that can't be prepared in less.
 """
 GUARD: Final = timedelta(seconds=5)
 """How early the database lets a timer be fired at the least, by its own clock (PROTOCOL 7)."""
-BEYOND: Final = timedelta(seconds=1)
+BEYOND: Final = timedelta(seconds=2.5)
 """The guard is that much further off than anything is made: clocks differ."""
 
 

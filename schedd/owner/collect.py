@@ -35,7 +35,8 @@ from schedkit.tasks import Loop, in_turns
 BATCH: Final = 500
 QUEUE: Final = 20_000
 """Results, and refusals, held at most. Past that new ones are dropped: a worker sends its results
-again, and a run that was refused is found by the scan, for it never started.
+again, and a run that was refused is found by the scan, for it never started. (Not those of what was
+handed out here, which are as many as that: a drain gives back thousands.)
 """
 
 GATHER: Final = 0.1
@@ -125,7 +126,7 @@ class Collect:
         if run and theirs and refusal.why == "UNABLE":
             self._unable(refusal.sender, run.job_id, Unable(run.generation, refusal.detail))
         at = (refusal.key.run_id, refusal.token)
-        if at in self._refusals or len(self._refusals) < QUEUE:
+        if theirs or at in self._refusals or len(self._refusals) < QUEUE:
             self._refusals[at] = refusal
             self.loop.wake()
 

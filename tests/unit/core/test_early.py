@@ -57,7 +57,7 @@ def test_nothing_is_armed_before_it_is_made_nor_made_past_the_guard_of_the_datab
         Ahead(second(fire), second(arm))
 
 
-@pytest.mark.parametrize(("fire", "guard"), [(0.0, 5.0), (2.5, 5.0), (4.5, 5.5), (30.0, 31.0)])
+@pytest.mark.parametrize(("fire", "guard"), [(0.0, 5.0), (2.5, 5.0), (4.5, 7.0), (30.0, 32.5)])
 def test_the_guard_of_the_database_is_further_off_than_anything_is_made(
     fire: float, guard: float
 ) -> None:

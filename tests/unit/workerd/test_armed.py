@@ -137,3 +137,42 @@ async def test_an_attempt_that_is_cancelled_while_it_waits_holds_up_no_other() -
     assert [type(one) for one in ended if one is not None] in ([], [asyncio.CancelledError])
     await wait_until_async(lambda: len(tasks) == 2 * module.AT_ONCE, PATIENCE, "the rest")
     await asyncio.gather(*tasks[module.AT_ONCE :])
+
+
+async def test_what_has_ended_waits_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is on no disk while it waits: then ends have half of each turn."""
+    monkeypatch.setattr(module, "PATIENCE", -1.0)
+    turns: list[str] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    async def attempt() -> None:
+        await armed.let_start()
+        turns.append("ended")
+
+    def start(_key: Key) -> None:
+        turns.append("started")
+        tasks.append(asyncio.create_task(attempt()))
+
+    armed, instant = Armed(start), boottime() + 0.02
+    for _ in range(10 * module.AT_ONCE):
+        armed.put(key(), instant)
+    await wait_until_async(lambda: turns.count("ended") == 10 * module.AT_ONCE, PATIENCE, "all")
+    half = turns[: len(turns) // 2]
+    assert half.count("ended") > len(half) / 4, "between the starts"
+
+
+async def test_a_suspended_machine_starts_what_is_due_soon_after_it_wakes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loop's own clock stands still meanwhile."""
+    slept = 0.0
+    monkeypatch.setattr(module, "boottime", lambda: boottime() + slept)
+    started: list[float] = []
+    armed = Armed(lambda _key: started.append(boottime()))
+    armed.put(key(), boottime() + 20)
+    await asyncio.sleep(0)
+    slept, woke = 30.0, boottime()
+    async with asyncio.timeout(PATIENCE):
+        await armed.let_start()
+    assert started
+    assert started[0] - woke < 3

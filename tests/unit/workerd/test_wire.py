@@ -12,14 +12,17 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as some
 
+from schedd.rpc.reading import MOST_PARTS_OF_FRAME, reader
 from schedkit.channel import MAX_MESSAGE
-from schedproto.v1 import common_pb2
+from schedproto.v1 import common_pb2, run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import wire
 from workerd.config import MOST_SLOTS, Config
 from workerd.core.admission import State
 from workerd.core.ids import Key, RunId, Token
 from workerd.core.outcome import Outcome, Reason, Verdict, digest
+from workerd.outbox import MAX_ITEMS
+from workerd.work import MOST_LISTED
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone(timedelta(hours=5, minutes=45)))
 
@@ -67,14 +70,22 @@ def test_the_same_outcome_has_the_digest_that_it_had_in_every_version() -> None:
     )
 
 
-def test_a_heartbeat_of_all_the_slots_there_can_be_fits_into_a_message() -> None:
+async def test_a_heartbeat_of_all_that_can_be_in_hand_is_read_by_a_member() -> None:
+    """Beside a frame's worth of results; else the worker would lose its stream, and its lease."""
     now = datetime(2026, 11, 25, 9, 30, 17, 123_456, UTC)
     key = pb.AssignmentKey(run_id=str(uuid4()), fencing_token=2**62)
     wire.put(now, key.scheduled_at)
-    beat = pb.Heartbeat(holdings=[wire.holding(key, State.RUNNING, now)] * MOST_SLOTS)
-    assert MAX_MESSAGE / 2 < beat.ByteSize() < 0.9 * MAX_MESSAGE
+    beat = pb.Heartbeat(holdings=[wire.holding(key, State.RUNNING, now)] * MOST_LISTED)
+    piece = run_pb2.LogPiece(data=bytes(2_000))
+    results = [pb.Result(key=key, output=[piece], finished_at=key.scheduled_at)] * MAX_ITEMS
+    frame = pb.WorkerFrame(heartbeat=beat, results=results).SerializeToString()
+    assert MOST_SLOTS < MOST_LISTED
+    assert len(frame) < 0.9 * MAX_MESSAGE
+    read = reader(pb.WorkerFrame, MOST_PARTS_OF_FRAME)(frame)
+    assert isinstance(read, pb.WorkerFrame)
+    assert len(read.heartbeat.holdings) == MOST_LISTED
 
 
 def test_more_slots_than_that_are_refused_with_the_reason() -> None:
-    with pytest.raises(ValueError, match="slots must be from 1 to 40000, not 40001: each heart"):
+    with pytest.raises(ValueError, match="slots must be from 1 to 20000, not 20001: each heart"):
         Config(("localhost:1",), Path("spool"), slots=MOST_SLOTS + 1)

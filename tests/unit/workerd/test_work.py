@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,9 @@ from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember
 from support.keeping import keeping_in
-from support.wait import wait_until_async
+from support.wait import PATIENCE, wait_until_async
 from workerd import work as module
+from workerd.armed import Armed
 from workerd.core.admission import Admission
 from workerd.core.cluster_time import ClusterTime, JudgingClock, RoundTrip
 from workerd.core.ids import Address, Incarnation
@@ -108,6 +111,39 @@ async def test_what_was_armed_is_never_dated_before_its_instant(tmp_path: Path) 
     assert result.finished_at.ToNanoseconds() >= result.started_at.ToNanoseconds()
 
 
+async def test_what_has_ended_is_told_though_its_worker_ends_before_its_turn_has_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = asyncio.Event()
+
+    async def for_ever(_armed: Armed) -> None:
+        waits.set()
+        await asyncio.sleep(NEVER)
+
+    monkeypatch.setattr(Armed, "let_start", for_ever)
+    trust = Trust(60.0, boottime())
+    async with working(tmp_path, trust, Killed(trust, lost=False)) as (work, courier):
+        work.assign([assignment()], ClusterTime(), Origin())
+        async with asyncio.timeout(PATIENCE):
+            await waits.wait()
+        assert [*courier.results()] == []
+    (result,) = courier.results()
+    assert result.reason == common_pb2.REASON_SIGNAL
+
+
+async def test_no_more_is_asked_for_than_a_heartbeat_can_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_LISTED", 3)
+    trust = Trust(60.0, boottime())
+    async with working(tmp_path, trust, Broken()) as (work, courier):
+        assert work.room == 3
+        work.assign([assignment()], ClusterTime(), Origin())
+        assert work.room == 2, "it runs"
+        await wait_until_async(lambda: [*courier.results()], PATIENCE, "its result")
+        assert work.room == 2, "nobody has acknowledged it"
+
+
 def test_who_leaves_takes_no_work_again_whoever_undrains_it(tmp_path: Path) -> None:
     spool, admission = Spool(tmp_path), Admission(1, Incarnation("i"))
     courier = Courier(spool, lambda _key, _verdict: None)
@@ -122,10 +158,11 @@ def test_who_leaves_takes_no_work_again_whoever_undrains_it(tmp_path: Path) -> N
     spool.close()
 
 
-async def ended(
-    home: Path, trust: Trust, executor: Executor, time: ClusterTime | None = None, **how: Any
-) -> pb.Result:
-    """What becomes of one run, of a member whose time is `time`."""
+@asynccontextmanager
+async def working(
+    home: Path, trust: Trust, executor: Executor
+) -> AsyncIterator[tuple[Work, Courier]]:
+    """One that takes assignments; at the end it is cancelled, and its results are still there."""
     spool, clock = Spool(home), JudgingClock()
     clock.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
     courier = Courier(spool, lambda _key, _verdict: None)
@@ -135,13 +172,24 @@ async def ended(
     running = asyncio.create_task(work.run(), name="work")
     try:
         await asyncio.sleep(0)  # it is the home of what comes
-        assignment = FakeMember().assignment(incarnation="i", argv=["true"], **how)
-        work.assign([assignment], time or ClusterTime(), Origin())
-        return (await wait_until_async(lambda: [*courier.results()], 5, "its result"))[0]
+        yield work, courier
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         spool.close()
+
+
+def assignment(**how: Any) -> pb.Assignment:
+    return FakeMember().assignment(incarnation="i", argv=["true"], **how)
+
+
+async def ended(
+    home: Path, trust: Trust, executor: Executor, time: ClusterTime | None = None, **how: Any
+) -> pb.Result:
+    """What becomes of one run, of a member whose time is `time`."""
+    async with working(home, trust, executor) as (work, courier):
+        work.assign([assignment(**how)], time or ClusterTime(), Origin())
+        return (await wait_until_async(lambda: [*courier.results()], PATIENCE, "its result"))[0]
 
 
 class Untellable(Broken):
