@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime, timedelta
 from typing import Any, cast
 
@@ -73,6 +74,23 @@ async def test_a_change_is_never_told_as_not_made_because_the_database_went_away
     with pytest.raises(OutcomeUnclear) as unknown:
         await settle(cast("Services", told), Caller("tester", "test"), job_record(due=NOW))
     assert unknown.value.reason == "ATTEMPTS_OUT"
+    assert unknown.value.remedy.startswith("it can't start later than 36 s from now"), "at most"
+
+
+async def test_who_cant_wait_so_long_is_told_when_the_last_of_them_has_expired() -> None:
+    """One that was armed half a minute ahead may start as much later."""
+
+    async def for_ever(_runs: list[LiveRun]) -> None:
+        await asyncio.sleep(3600)
+
+    told = Told()
+    assert OUT.start_by is not None
+    told.clock.time = OUT.start_by - timedelta(seconds=29.2)
+    told.revoke = for_ever  # type: ignore[method-assign]
+    caller = Caller("tester", "test", deadline=0.01)
+    with pytest.raises(OutcomeUnclear) as unknown:
+        await settle(cast("Services", told), caller, job_record(due=NOW))
+    assert unknown.value.remedy.startswith("it can't start later than 30 s from now")
 
 
 async def test_nobody_says_ok_who_cant_tell_whether_the_database_failed_over() -> None:
