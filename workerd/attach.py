@@ -140,7 +140,7 @@ class Attach:
         awake = {address: link for address, link in self._links.items() if not link.silent}
         demands = {address: link.demand for address, link in awake.items()}
         previous = {address: link.promises.slots for address, link in awake.items()}
-        free, now = min(self._admission.free, self._work.room), boottime()
+        free, now = min(self._admission.free, self._work.left), boottime()
         kept = {address: link.promises.kept(now) for address, link in awake.items()}
         granted = deal(free, demands, previous, self._clock.read(now), kept) if able else {}
         for address, link in self._links.items():

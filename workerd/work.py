@@ -237,7 +237,7 @@ class Work:
         self._admission.acknowledged(key)
 
     @property
-    def room(self) -> int:
+    def left(self) -> int:
         """How many more may be in hand at most, free slots or not."""
         return max(0, MOST_LISTED - len(self._items) - len(self._courier))
 

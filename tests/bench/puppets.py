@@ -35,7 +35,7 @@ from workerd.core.trust import Trust
 from workerd.courier import PATIENCE
 from workerd.identity import Identity
 from workerd.link import Link
-from workerd.work import Origin
+from workerd.work import MOST_LISTED, Origin
 
 SUCCEEDED: Final = Outcome(Verdict.SUCCEEDED)
 AT_A_TIME: Final = 20
@@ -50,6 +50,7 @@ class Hands:
 
     refuses = ""
     room = (0, 1 << 40)
+    left = MOST_LISTED
 
     def __init__(
         self, name: str, admission: Admission, trust: Trust, clock: JudgingClock, lasts: float

@@ -137,11 +137,11 @@ async def test_no_more_is_asked_for_than_a_heartbeat_can_list(
     monkeypatch.setattr(module, "MOST_LISTED", 3)
     trust = Trust(60.0, boottime())
     async with working(tmp_path, trust, Broken()) as (work, courier):
-        assert work.room == 3
+        assert work.left == 3
         work.assign([assignment()], ClusterTime(), Origin())
-        assert work.room == 2, "it runs"
+        assert work.left == 2, "it runs"
         await wait_until_async(lambda: [*courier.results()], PATIENCE, "its result")
-        assert work.room == 2, "nobody has acknowledged it"
+        assert work.left == 2, "nobody has acknowledged it"
 
 
 def test_who_leaves_takes_no_work_again_whoever_undrains_it(tmp_path: Path) -> None:
