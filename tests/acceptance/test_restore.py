@@ -29,6 +29,9 @@ from support.probe import Probe
 from support.wait import PATIENCE, wait_until
 
 TTL = "3s"
+TICKS_OUT = """
+SELECT count(*)::int FROM runs JOIN jobs USING (job_id) WHERE name = 'ticks' AND state = 'RUNNING'
+"""
 
 
 class Restorable:
@@ -105,6 +108,8 @@ def test_what_a_restored_database_starts_is_what_its_operator_chose(
     client.cluster.pause(note="a backup")
     waiting = {name: client.jobs.trigger(name) for name in ("once", "late")}
     assert client.runs.get(running.run_id).state == "RUNNING"
+    # What was armed is back in its row: else the backup says that it may have run.
+    wait_until(lambda: cluster.sql(TICKS_OUT) == [(0,)], PATIENCE, "ticks to be out no more")
     server.back_up()
     # Marks past the clock stand for a backup of an hour ago.
     wait_until(lambda: _marked_an_hour_on(cluster), PATIENCE, "the server to be back")
