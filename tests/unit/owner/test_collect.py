@@ -424,6 +424,21 @@ async def test_refusals_are_gathered_within_bounds(monkeypatch: pytest.MonkeyPat
     assert [one.token for one in world.rows.refused] == [1, 2]
 
 
+async def test_no_refusal_of_what_was_handed_out_here_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A drain gives back thousands; the scan would find them seconds after they were due."""
+    monkeypatch.setattr("schedd.owner.collect.QUEUE", 0)
+    world = World()
+    other = replace(refusal(world.run, greatest=Token(0)), token=Token(world.run.token - 1))
+    board = world.collect.board = Board(owning(0))
+    board.put_runs([world.run], NOW)
+    world.collect.refused(other)
+    world.collect.refused(refusal(world.run, greatest=Token(0)))
+    await world.collect.step()
+    assert [one.token for one in world.rows.refused] == [world.run.token]
+
+
 async def test_a_result_that_comes_again_while_as_many_wait_as_may_is_answered_where_it_came(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -19,6 +19,28 @@ def key() -> Key:
     return Key(uuid4(), 1)
 
 
+async def herd(many: int, *, beside: float | None = None) -> tuple[Armed, list[str]]:
+    """So many that are due at one instant, and one that is due then: what began and ended, in
+    order.
+    """
+    turns: list[str] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    async def attempt() -> None:
+        await armed.let_start()
+        turns.append("ended")
+
+    def start(_key: Key) -> None:
+        turns.append("started")
+        tasks.append(asyncio.create_task(attempt()))
+
+    armed, instant = Armed(start), boottime() + 0.02
+    for at in [instant] * many if beside is None else [beside, *[instant] * many]:
+        armed.put(key(), at)
+    await wait_until_async(lambda: turns.count("ended") == many, PATIENCE, "the herd")
+    return armed, turns
+
+
 async def test_each_is_started_once_its_instant_has_come_and_not_before() -> None:
     began: dict[Key, float] = {}
     armed = Armed(lambda key: began.setdefault(key, boottime()) and None)
@@ -101,25 +123,9 @@ async def test_a_start_that_arms_another_or_breaks_holds_up_nobody(how: str) -> 
 
 
 async def test_what_has_ended_waits_for_what_is_due_and_for_nothing_else() -> None:
-    turns: list[str] = []
-    tasks: list[asyncio.Task[None]] = []
     many = 5 * module.AT_ONCE // 2
-
-    async def attempt() -> None:
-        await armed.let_start()
-        turns.append("ended")
-
-    def start(_key: Key) -> None:
-        turns.append("started")
-        tasks.append(asyncio.create_task(attempt()))
-
-    armed, instant = Armed(start), boottime() + 0.02
-    for _ in range(many):
-        armed.put(key(), instant)
-    armed.put(key(), instant + 3600)
-    await wait_until_async(lambda: turns.count("ended") == many, PATIENCE, "the herd")
-    # The last few are followed by nothing that is due: they end at once, before those that wait.
-    assert turns[:many] == ["started"] * many
+    armed, turns = await herd(many, beside=boottime() + 3600)
+    assert turns == [*["started"] * many, *["ended"] * many]
     assert len(armed) == 1
     async with asyncio.timeout(PATIENCE):
         await armed.let_start()
@@ -142,21 +148,7 @@ async def test_an_attempt_that_is_cancelled_while_it_waits_holds_up_no_other() -
 async def test_what_has_ended_waits_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is on no disk while it waits: then ends have half of each turn."""
     monkeypatch.setattr(module, "PATIENCE", -1.0)
-    turns: list[str] = []
-    tasks: list[asyncio.Task[None]] = []
-
-    async def attempt() -> None:
-        await armed.let_start()
-        turns.append("ended")
-
-    def start(_key: Key) -> None:
-        turns.append("started")
-        tasks.append(asyncio.create_task(attempt()))
-
-    armed, instant = Armed(start), boottime() + 0.02
-    for _ in range(10 * module.AT_ONCE):
-        armed.put(key(), instant)
-    await wait_until_async(lambda: turns.count("ended") == 10 * module.AT_ONCE, PATIENCE, "all")
+    _, turns = await herd(10 * module.AT_ONCE)
     half = turns[: len(turns) // 2]
     assert half.count("ended") > len(half) / 4, "between the starts"
 
