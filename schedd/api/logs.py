@@ -176,14 +176,15 @@ async def _handed_out(
     services: Services, run: LiveRun, first: Token, asked: Token, told: Collection[Token]
 ) -> list[Token]:
     """Attempts from the `first` on that weren't told of, oldest first; or the one that is asked
-    for.
+    for. None that was handed out since the run was read: it hasn't ended.
     """
     if asked:
         return [asked] if asked <= run.token and asked not in told else []
     if run.token in (first, NO_TOKEN):
         return [run.token] if run.token and run.token not in told else []
     attempts = await services.store.attempts(run.key.run_id)
-    return [one.token for one in attempts if one.token >= first and one.token not in told]
+    tokens = (one.token for one in attempts)
+    return [token for token in tokens if first <= token <= run.token and token not in told]
 
 
 async def _as_it_comes(

@@ -125,7 +125,7 @@ async def test_deletion_watched_counts_for_nothing_from_the_moment_the_watch_bre
             await seen.until(lambda _: not seen.deleted, "it to be forgotten, etcd being away")
         finally:
             member.restart()
-        await client.put("w/2", b"")
+        await wait_until_async(lambda: _put(client, "w/2"), PATIENCE, "a write")
         await seen.until_equal(client, "w/")
         assert seen.deleted == {}
 

@@ -67,13 +67,17 @@ def test_what_comes_twice_is_given_once_and_what_is_missing_is_counted() -> None
 
 @dataclass
 class Rows:
-    """A run as it stands at each look, the last for ever, and what is stored of its attempts."""
+    """A run as it stands at each look, the last for ever, and what its attempts write, stored when
+    they have ended. As soon as it was read all of them are handed out.
+    """
 
     looks: list[tuple[State, int]]
     stored: dict[int, bytes]
+    ended: int = 0
 
     async def get_runs(self, _run_ids: Sequence[RunId]) -> list[Any]:
         state, token = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        self.ended = token - 1 if state is State.RUNNING else token
         found = run(1, state=state, token=Token(token))
         return [SimpleNamespace(run=found, namespace="default")]
 
@@ -81,7 +85,7 @@ class Rows:
         return [SimpleNamespace(token=Token(token)) for token in sorted(self.stored)]
 
     async def output(self, _run_id: RunId, token: Token) -> bytes | None:
-        data = self.stored.get(token)
+        data = self.stored[token] if token <= self.ended else None
         pieces = [] if data is None else [piece(data, 0)]
         return run_pb2.Output(pieces=pieces).SerializeToString()
 
@@ -107,6 +111,7 @@ async def followed(looks: list[tuple[State, int]], asked: int = 0) -> bytes:
         ([(State.PENDING, 0), (State.SUCCEEDED, 3)], b"one two three "),
         ([(State.RUNNING, 1), (State.RUNNING, 3), (State.SUCCEEDED, 3)], b"one two three "),
         ([(State.RETRYING, 2), (State.SUCCEEDED, 3)], b"two three "),
+        ([(State.PENDING, 0), (State.RETRYING, 2), (State.SUCCEEDED, 3)], b"one two three "),
         ([(State.FAILED, 3)], b"three "),
         ([(State.CANCELLED, 0)], b""),
     ],
