@@ -26,7 +26,7 @@ PIP   := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 CHOSEN = $(if $(ROW),--row '$(ROW)')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test smoke model acceptance-full faults faults-all faults-long mutants cron-long golden-diff golden-write bench lint gen clean
+.PHONY: help demo test smoke model acceptance-full booted faults faults-all faults-long mutants cron-long golden-diff golden-write bench lint gen clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
@@ -45,6 +45,9 @@ model: $(VENV)/contrib ## the protocol's adversarial model: all rules, then all 
 
 faults: $(VENV)/contrib ## real faults in namespaces, the merge set: under 8 minutes, needs root; EVIDENCE=1 appends figures
 	FAULTS_REQUIRED=1 $(BIN)/pytest tests/faults -m "not full" --timeout=300 $(CHOSEN) $(ARGS)
+
+booted: $(VENV)/contrib ## the units of deploy/systemd under a systemd that is booted for them: 5 minutes, needs root
+	BOOTED_REQUIRED=1 $(BIN)/pytest tests/booted --timeout=600 $(ARGS)
 
 faults-all: $(VENV)/contrib ## every row of docs/reliability.md; ROW='test_leader_killed' one, by its name there
 	FAULTS_REQUIRED=1 $(BIN)/pytest tests/faults --timeout=600 $(CHOSEN) $(ARGS)

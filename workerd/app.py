@@ -18,13 +18,13 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from importlib import metadata
 from importlib.metadata import EntryPoint
 
 from schedkit.clock import boottime, utcnow
 from schedkit.objects import open_objects
-from schedkit.service import OK, Daemon
+from schedkit.service import OK, Daemon, answer_reloads
 from schedkit.tasks import guard
 from workerd.attach import Attach
 from workerd.config import Config
@@ -135,7 +135,8 @@ class App:
 
     async def run(self, daemon: Daemon) -> None:
         """Live until told to drain, and then until drained."""
-        loops = {
+        serving = f"worker {self._config.name}: {self._config.slots} slots"
+        loops: dict[str, Callable[[], Awaitable[object]]] = {
             "spool": self._courier.keep_spooling,
             "resend": self._courier.keep_sending,
             "work": self._work.run,
@@ -143,6 +144,7 @@ class App:
             "http": self._listener.serve,
             "keeper": self._sessions.keep_keeper,
             "sessions": self._sessions.watch,
+            "reload": lambda: answer_reloads(daemon, serving),
         }
         async with self._table, asyncio.TaskGroup() as group:
             tasks = [
@@ -150,7 +152,7 @@ class App:
             ]
             log.info("executors: %s", ", ".join(self._table.by_action))
             log.info("worker %s listens on port %d", self._config.name, self._listener.port)
-            daemon.ready(f"worker {self._config.name}: attaching")
+            daemon.ready(serving)
             await daemon.draining.wait()
             await self._drain(daemon)
             _gone_within(_GONE_WITHIN)

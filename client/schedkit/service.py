@@ -22,7 +22,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Final
+from typing import Final, NoReturn
 
 from schedkit.errors import Misconfigured
 from schedkit.notify import Notifier
@@ -87,6 +87,15 @@ class Daemon:
         log.info("SIGHUP: reloading")
         self._notifier.reloading()
         self.reload.set()
+
+
+async def answer_reloads(daemon: Daemon, serving: str) -> NoReturn:
+    """Answer SIGHUP: the service manager waits for it, though nothing can be reloaded yet."""
+    while True:
+        await daemon.reload.wait()
+        daemon.reload.clear()
+        log.warning("nothing can be reloaded yet: restart to read the configuration anew")
+        daemon.ready(serving)
 
 
 def run_daemon(main: Callable[[Daemon], Awaitable[None]]) -> int:

@@ -23,7 +23,7 @@ import grpc.aio
 
 from schedd.app import configured
 from schedd.app.garbage import Sweeper
-from schedd.app.lifecycle import answer_reloads, once_available
+from schedd.app.lifecycle import once_available
 from schedd.app.parts import Ground, Parts, build
 from schedd.app.readiness import notes, readiness
 from schedd.app.recovering import recover as recover
@@ -147,7 +147,7 @@ async def _live(
         ("crowds", Crowds(port, most_of_one(streams)).run),
         ("pulse", parts.telemetry.pulse.run),
         ("garbage", sweeper.loop.run),
-        ("reload", lambda: answer_reloads(daemon, serving)),
+        ("reload", lambda: service.answer_reloads(daemon, serving)),
         *((loop.name, loop.run) for loop in parts.greeting.loops),
     ]
     async with asyncio.TaskGroup() as group:

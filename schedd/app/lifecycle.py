@@ -1,9 +1,9 @@
-"""How a daemon starts before its database if it must, and answers its service manager."""
+"""How a daemon starts before its database if it must."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from schedkit import service
 from schedkit.backoff import Backoff
@@ -30,15 +30,6 @@ async def once_available(
             daemon.status(f"waiting for {what}")
         await _unless_draining(asyncio.sleep(backoff.next()), daemon)
     return None
-
-
-async def answer_reloads(daemon: service.Daemon, serving: str) -> NoReturn:
-    """Answer SIGHUP: the service manager waits for it, though nothing can be reloaded yet."""
-    while True:
-        await daemon.reload.wait()
-        daemon.reload.clear()
-        log.warning("nothing can be reloaded yet: restart to read the configuration anew")
-        daemon.ready(serving)
 
 
 async def _unless_draining(work: Coroutine[Any, Any, T], daemon: service.Daemon) -> T | None:

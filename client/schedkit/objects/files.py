@@ -22,7 +22,8 @@ from schedkit.objects import NoSuchObject, StoreAway, checked, checked_place
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_MODE_OF_FOLDERS: Final = 0o750
+_MODE_OF_FOLDERS: Final = 0o770
+"""Less what the umask takes away, or a default ACL: who removes may be of another user."""
 _MODE_OF_FILES: Final = 0o640
 
 

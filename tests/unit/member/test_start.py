@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from schedd.app.lifecycle import answer_reloads, once_available
+from schedd.app.lifecycle import once_available
 from schedkit.errors import Fault, Unavailable
 from schedkit.notify import Notifier
-from schedkit.service import Daemon
+from schedkit.service import Daemon, answer_reloads
 from support.wait import PATIENCE
 
 

@@ -1,0 +1,1 @@
+"""The units of deploy/systemd as shipped, under a systemd that was booted for them."""

@@ -1,0 +1,235 @@
+"""The units as shipped: installed, started, killed, hung, restarted under load, booted again."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from booted.machine import Machine
+from support.wait import PATIENCE, wait_until
+
+UNITS = ("schedd", "workerd")
+
+
+def schedctl(machine: Machine, command: str) -> Any:
+    """What a command says; options stand before the program that it is about."""
+    asked, dashes, program = command.partition(" -- ")
+    return json.loads(machine.must(f"schedctl {asked} -o json{dashes}{program}"))
+
+
+def pid_of(machine: Machine, unit: str) -> int:
+    return int(machine.tell(f"systemctl show -P MainPID {unit}"))
+
+
+def score_of(machine: Machine, unit: str) -> float:
+    """From 0, closed, to 10, open to all."""
+    told = machine.must(f"systemd-analyze security --no-pager {unit} || true")
+    found = re.search(r"exposure level for \S+: ([\d.]+)", told)
+    assert found, told
+    return float(found[1])
+
+
+@contextmanager
+def drop_in(machine: Machine, name: str) -> Iterator[None]:
+    """The worker runs under this example."""
+    folder = "/etc/systemd/system/workerd.service.d"
+    example = f"/opt/source/deploy/systemd/workerd.service.d/{name}.conf.example"
+    machine.must(f"install -D -m 644 {example} {folder}/{name}.conf")
+    restarted = machine.run("systemctl daemon-reload && systemctl restart workerd")
+    try:
+        assert restarted.returncode == 0, machine.tell("journalctl -u workerd -n 30 --no-pager")
+        yield
+    finally:
+        machine.must(f"rm {folder}/{name}.conf && systemctl daemon-reload")
+        machine.must("systemctl restart workerd")
+
+
+def await_another(machine: Machine, unit: str, pid: int, within: float) -> None:
+    def another() -> bool:
+        state = machine.tell(f"systemctl is-active {unit}").strip()
+        return state == "active" and pid_of(machine, unit) not in (0, pid)
+
+    wait_until(another, within, f"{unit} to be started again")
+
+
+def started(machine: Machine, job: str) -> Counter[str]:
+    """How often a run of each instant ended well; nothing that failed is among them."""
+    runs = schedctl(machine, f"run list --job {job}")
+    return Counter(run["scheduledAt"] for run in runs if run["state"] == "SUCCEEDED")
+
+
+def test_settings_can_be_read_by_none_but_their_daemon(machine: Machine) -> None:
+    told = machine.must("stat -c '%n %a %U %G' /etc/schedd/* /var/lib/schedd/results")
+    assert told.splitlines() == [
+        "/etc/schedd/schedd.toml 640 root schedd",
+        "/etc/schedd/workerd.toml 640 root workerd",
+        "/var/lib/schedd/results 770 schedd schedd-results",
+    ]
+    assert machine.run("runuser -u workerd -- cat /etc/schedd/schedd.toml").returncode == 1
+
+
+def test_the_units_are_as_closed_as_they_can_be(machine: Machine, figure: Any) -> None:
+    scores = {unit: score_of(machine, unit) for unit in UNITS}
+    for unit in UNITS:
+        figure(f"{unit}.service scores {scores[unit]} in systemd-analyze security")
+    assert scores["schedd"] <= 2.0
+    assert scores["workerd"] <= 6.7, "what else is closed its jobs would inherit"
+
+
+def test_both_say_that_they_serve_and_what(machine: Machine) -> None:
+    for unit, says in (("schedd", "gRPC 127.0.0.1:7420"), ("workerd", "worker booted")):
+        shown = machine.must(f"systemctl show -p StatusText,ActiveState,NRestarts {unit}")
+        told = dict(line.split("=", 1) for line in shown.splitlines())
+        assert (told["ActiveState"], told["NRestarts"]) == ("active", "0")
+        assert says in told["StatusText"]
+    assert json.loads(machine.must("curl -sf http://127.0.0.1:7421/readyz"))["status"] == "ready"
+
+
+def test_a_run_is_contained_and_its_whole_log_is_read_and_removed_by_the_member(
+    machine: Machine,
+) -> None:
+    script = (
+        "id -un; grep ^0:: /proc/self/cgroup; grep NoNewPrivs /proc/self/status; umask; seq 100000"
+    )
+    told = machine.must(f"schedctl submit --wait --exit-status -- sh -c '{script}'").splitlines()
+    assert told[0] == "workerd"
+    assert "workerd.service/workerd-" in told[1], "a cgroup for the attempt"
+    assert told[2].split() == ["NoNewPrivs:", "1"]
+    assert told[3] == "0022", "as under cron"
+    run = schedctl(machine, "run list --limit 1")[0]["runId"]
+    assert machine.must(f"schedctl run logs {run}").endswith("99999\n100000\n"), "all of it"
+    kept = machine.must(f"find /var/lib/schedd/results -path '*{run}*' -type f").split()
+    assert len(kept) == 1
+    machine.must(f"runuser -u schedd -- rm {kept[0]}")
+    written = machine.run("schedctl submit --wait --exit-status -- touch /usr/x /etc/x /home/x")
+    assert written.returncode == 1
+
+
+def test_what_is_killed_or_hangs_is_started_again_and_no_instant_is_lost(
+    machine: Machine, figure: Any
+) -> None:
+    machine.must("schedctl job create steady --every 1s -- true")
+    wait_until(lambda: len(started(machine, "steady")) > 2, PATIENCE, "the first runs")
+    for unit in UNITS:
+        pid = pid_of(machine, unit)
+        machine.must(f"kill -9 {pid}")
+        await_another(machine, unit, pid, 30)
+    hung = pid_of(machine, "schedd")
+    began = time.monotonic()
+    machine.must(f"kill -STOP {hung}")
+    await_another(machine, "schedd", hung, 60)
+    figure(f"a member that hangs is started again after {time.monotonic() - began:.0f} s")
+    every_second_once(machine)
+
+
+def test_a_restart_under_load_loses_and_doubles_nothing(machine: Machine) -> None:
+    for unit in (*UNITS, *UNITS):
+        pid = pid_of(machine, unit)
+        machine.must(f"systemctl restart {unit}", timeout=100)
+        assert pid_of(machine, unit) != pid
+    machine.must("systemctl reload schedd workerd")
+    assert machine.tell("systemctl is-active schedd workerd").split() == ["active", "active"]
+    every_second_once(machine)
+
+
+def test_a_worker_that_is_stopped_lets_its_programs_end(machine: Machine) -> None:
+    run = schedctl(machine, "submit -- sh -c 'sleep 4; echo done'")["runId"]
+    wait_until(
+        lambda: schedctl(machine, f"run get {run}")["state"] == "RUNNING", PATIENCE, "its start"
+    )
+    machine.must("systemctl stop workerd")
+    ended = schedctl(machine, f"run get {run}")
+    assert (ended["state"], ended["attempt"]) == ("SUCCEEDED", 1)
+    assert machine.tell("systemctl show -P Result workerd").strip() == "success"
+    machine.must("systemctl start workerd")
+
+
+def test_a_worker_of_requests_alone_can_be_closed_further(machine: Machine, figure: Any) -> None:
+    with drop_in(machine, "no-programs"):
+        score = score_of(machine, "workerd")
+        figure(f"workerd.service scores {score} with no-programs.conf")
+        assert score <= 2.5
+        machine.must(
+            "sed 's/^allow_loopback.*//; 1i allow_loopback = true' -i /etc/schedd/workerd.toml"
+        )
+        machine.must("systemctl restart workerd")
+        url = "http://127.0.0.1:7421/healthz"
+        machine.must(f"schedctl submit --wait --exit-status --method GET --http {url}")
+
+
+def test_a_worker_that_is_root_runs_programs_as_others_who_get_no_rights(
+    machine: Machine, figure: Any
+) -> None:
+    with drop_in(machine, "other-users"):
+        figure(f"workerd.service scores {score_of(machine, 'workerd')} with other-users.conf")
+        script = "id -un; id -Gn; grep CapEff /proc/self/status"
+        told = machine.must(f"schedctl submit --wait --user games -- sh -c '{script}'").splitlines()
+        assert told[:2] == ["games", "games"]
+        assert told[2].split() == ["CapEff:", "0" * 16]
+
+
+def test_wrong_settings_end_it_for_good_and_say_why(machine: Machine) -> None:
+    machine.must("echo '[etcd' > /run/wrong.toml; chmod 644 /run/wrong.toml")
+    machine.must("mkdir -p /run/systemd/system/schedd.service.d")
+    wrong = "[Service]\\nExecStart=\\nExecStart=/opt/schedd/bin/schedd --config /run/wrong.toml\\n"
+    machine.must(f"printf '{wrong}' > /run/systemd/system/schedd.service.d/wrong.conf")
+    machine.must("systemctl daemon-reload")
+    assert machine.run("systemctl restart schedd").returncode != 0
+    wait_until(
+        lambda: machine.tell("systemctl is-failed schedd").strip() == "failed", PATIENCE, "the end"
+    )
+    assert "/run/wrong.toml" in machine.tell("journalctl -u schedd -n 20 --no-pager")
+    machine.must("rm -r /run/systemd/system/schedd.service.d; systemctl daemon-reload")
+    machine.must("systemctl reset-failed schedd; systemctl start schedd")
+
+
+def test_after_a_boot_all_of_it_is_there_again(machine: Machine, figure: Any) -> None:
+    before = machine.await_boot()
+    machine.run("systemctl reboot")
+    began = time.monotonic()
+    machine.await_boot(but=before)
+    wait_until(
+        lambda: machine.tell("systemctl is-active schedd workerd").split() == ["active"] * 2,
+        60.0,
+        "both daemons",
+    )
+    seen = len(started(machine, "steady"))
+    wait_until(lambda: len(started(machine, "steady")) > seen + 1, PATIENCE, "runs after the boot")
+    figure(f"booted again and running jobs after {time.monotonic() - began:.0f} s")
+    every_second_once(machine, but_caught_up=True)
+
+
+def every_second_once(machine: Machine, *, but_caught_up: bool = False) -> None:
+    """Each instant of `steady` ran once, or is told of in a row that stands for several."""
+    wait_until(lambda: not _missing(machine), PATIENCE, "all instants to be accounted for")
+    twice = {at: count for at, count in started(machine, "steady").items() if count > 1}
+    assert not twice
+    if not but_caught_up:
+        bad = [run for run in _rows(machine) if run["state"] in ("FAILED", "CANCELLED")]
+        assert not bad
+
+
+def _rows(machine: Machine) -> list[dict[str, Any]]:
+    return list(schedctl(machine, "run list --job steady"))
+
+
+def _missing(machine: Machine) -> list[int]:
+    """Seconds between the first row and the newest that no row stands for."""
+    rows = _rows(machine)
+    there: set[int] = set()
+    for row in rows:
+        last = _second(row["scheduledAt"])
+        until = _second(row["scheduledUntil"]) if row["scheduledUntil"] else last
+        there |= set(range(min(last, until), max(last, until) + 1))
+    ran = [_second(row["scheduledAt"]) for row in rows if row["state"] == "SUCCEEDED"]
+    return [second for second in range(min(there), max(ran)) if second not in there]
+
+
+def _second(instant: str) -> int:
+    return int(datetime.fromisoformat(instant).timestamp())
