@@ -2,7 +2,7 @@
 
     kill      SIGKILL of the leader, which owns its part of the jobs
     handover  SIGTERM of the leader: it hands over, and ends
-    worker    SIGKILL of a worker that has runs in hand
+    worker    SIGKILL of the worker that has most of the runs in hand
 
 Jobs fire each second, all over the shards; each instant has a row, however late it comes. Of the
 jobs that the member owned: how long after the fault each was back on time (`back_ms`; 0 if none of
@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -82,7 +83,6 @@ class Faults:
 
     def __init__(self, cluster: DevCluster, ticks: Ticks, options: Namespace) -> None:
         self._cluster, self._ticks, self._options = cluster, ticks, options
-        self._turn = 0
 
     def round(self, fault: str) -> Round:
         """Make this one."""
@@ -107,11 +107,10 @@ class Faults:
 
     def _worker(self) -> Round:
         ttl = self._options.worker_ttl
-        names = [worker["name"] for worker in self._cluster.record["workers"]]
-        victim = names[self._turn % len(names)]
-        self._turn += 1
         runs = asyncio.run(self._hold(time.time() + ttl + 2 * BEYOND + ttl / 3))
-        in_hand = wait_until(lambda: self._started(runs, victim), PATIENCE, "all of them to run")
+        hands = wait_until(lambda: self._started(runs), PATIENCE, "all of them to run")
+        ((victim, _),) = Counter(hands.values()).most_common(1)
+        in_hand = {run for run, worker in hands.items() if worker == victim}
         at = time.time()
         self._cluster.kill(victim)
         last = self._ticks.await_steady(at + ttl + BEYOND, PATIENCE)
@@ -134,11 +133,12 @@ class Faults:
                 raise refused
         return [run.run_id for run in answers if not isinstance(run, Exception)]
 
-    def _started(self, runs: list[str], worker: str) -> set[str] | None:
+    def _started(self, runs: list[str]) -> dict[str, str] | None:
+        """Who has each."""
         rows = self._cluster.sql(STATES, runs)
         if any(row[2] != "RUNNING" or row[3] is None for row in rows):
             return None
-        return {row[0] for row in rows if row[1] == worker}
+        return {row[0]: row[1] for row in rows}
 
     def _ended(self, runs: list[str]) -> list[tuple[Any, ...]] | None:
         rows = self._cluster.sql(STATES, runs)
