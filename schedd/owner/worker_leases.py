@@ -12,6 +12,7 @@ What it means that a key is missing is `core/absence.py`'s to say.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 from uuid import UUID
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 ATTEMPTS: Final = 3
 AT_ONCE: Final = 100
 """Leases that one stream refreshes within the deadline of a call."""
+STREAMS: Final = 4
+"""Such streams at a time."""
 
 
 class WorkerLeases:
@@ -110,21 +113,36 @@ class WorkerLeases:
         return since_refresh >= self.ttl * share
 
     async def heard(self, incarnations: Sequence[Incarnation]) -> frozenset[IncarnationId]:
-        """Heartbeats came of these that are `due`: those whose leases etcd has refreshed since."""
-        async with asyncio.TaskGroup() as group:
-            parts = [
-                group.create_task(self._refresh(incarnations[at : at + AT_ONCE]), name="refresh")
-                for at in range(0, len(incarnations), AT_ONCE)
-            ]
-        return frozenset(one for part in parts for one in part.result())
+        """Heartbeats came of these that are `due`: those whose leases etcd has refreshed since.
 
-    async def _refresh(self, incarnations: Sequence[Incarnation]) -> set[IncarnationId]:
+        A few streams at a time: of thousands of workers all at once, each would be as slow as all,
+        and none done within its deadline. What is left when each of them has failed comes again.
+        """
+        parts = deque(
+            incarnations[at : at + AT_ONCE] for at in range(0, len(incarnations), AT_ONCE)
+        )
+        refreshed: set[IncarnationId] = set()
+
+        async def some() -> None:
+            while parts:
+                done = await self._refresh(parts.popleft())
+                if done is None:
+                    return
+                refreshed.update(done)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(STREAMS, len(parts))):
+                group.create_task(some(), name="refresh")
+        return frozenset(refreshed)
+
+    async def _refresh(self, incarnations: Sequence[Incarnation]) -> set[IncarnationId] | None:
+        """Those whose leases were; None when etcd is away."""
         held = {one.id: lease for one in incarnations if (lease := self._held.get(one.id))}
         try:
             alive = await self._etcd.keep_alive(held.values())
         except Unavailable as away:
             log.info("the leases of %d workers weren't refreshed: %s", len(incarnations), away)
-            return set()
+            return None
         lives = {one for one, lease in held.items() if alive.get(lease)}
         async with asyncio.TaskGroup() as group:
             revived = {

@@ -12,7 +12,7 @@ from schedd.core.absence import Departures
 from schedd.core.coordination import LeaseId, Listing, Revision
 from schedd.core.ids import IncarnationId
 from schedd.owner import worker_leases as module
-from schedd.owner.worker_leases import AT_ONCE, WorkerLeases
+from schedd.owner.worker_leases import AT_ONCE, STREAMS, WorkerLeases
 from schedd.ports import Coordination, WorkerStore
 from schedkit.errors import Unavailable
 from support.runs import worker
@@ -102,3 +102,32 @@ async def test_what_one_stream_couldnt_refresh_is_no_harm_to_the_others() -> Non
     etcd.most = 2
     assert await leases.heard(ones) == {one.id for one in ones[AT_ONCE:]}
     assert await leases.heard([]) == frozenset()
+
+
+class Busy(TwinCoordination):
+    """An etcd that counts the streams that are under way, and how many came."""
+
+    under_way, most, came, away = 0, 0, 0, False
+
+    async def keep_alive(self, leases: Collection[LeaseId]) -> dict[LeaseId, int]:
+        self.came += 1
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await asyncio.sleep(0)
+        self.under_way -= 1
+        if self.away:
+            raise Unavailable("gone")
+        return await super().keep_alive(leases)
+
+
+async def test_thousands_are_refreshed_by_a_few_streams_at_a_time() -> None:
+    etcd, nobody = Busy(TwinEtcd()), cast("WorkerStore", None)
+    leases = WorkerLeases(etcd, nobody, "", TTL, lambda _: True, lambda: Departures(1, {}))
+    ones = [worker(number) for number in range(1, AT_ONCE * (STREAMS + 3))]
+    for one in ones:
+        await leases.ensure(one)
+    assert await leases.heard(ones) == {one.id for one in ones}
+    assert etcd.most == STREAMS
+    etcd.came, etcd.away = 0, True
+    assert await leases.heard(ones) == frozenset()
+    assert etcd.came == STREAMS, "an etcd that is away isn't asked for each hundred"
