@@ -179,7 +179,8 @@ class Spool:
 def _write(path: Path, data: bytes) -> None:
     fresh = path.with_name(f"{path.name}.new")
     try:
-        with fresh.open("wb") as file:
+        made = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(made, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

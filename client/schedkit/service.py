@@ -85,7 +85,8 @@ class Daemon:
 
     def _hung_up(self) -> None:
         log.info("SIGHUP: reloading")
-        self._notifier.reloading()
+        if not self.draining.is_set():
+            self._notifier.reloading()
         self.reload.set()
 
 
@@ -95,7 +96,8 @@ async def answer_reloads(daemon: Daemon, serving: str) -> NoReturn:
         await daemon.reload.wait()
         daemon.reload.clear()
         log.warning("nothing can be reloaded yet: restart to read the configuration anew")
-        daemon.ready(serving)
+        if not daemon.draining.is_set():
+            daemon.ready(serving)
 
 
 def run_daemon(main: Callable[[Daemon], Awaitable[None]]) -> int:

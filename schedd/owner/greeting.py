@@ -190,7 +190,8 @@ class Greeting:
     async def _refresh(self) -> float:
         """Refresh the leases of those heard, all at once."""
         heard, self._heard = self._heard, []
-        refreshed = await self._leases.heard([incarnation for incarnation, _ in heard])
+        named = {incarnation.id: incarnation for incarnation, _ in heard}  # one may be heard twice
+        refreshed = await self._leases.heard([*named.values()])
         for incarnation, answer in heard:
             answer(refreshed=incarnation.id in refreshed, lost=incarnation.id in self._lost)
         if heard:

@@ -9,13 +9,14 @@ that no service manager of the host knows of. Needs root and Debian's tools.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from support.repository import ROOT
@@ -31,7 +32,8 @@ PROGRAMS = {
     "systemd-nspawn": "systemd-container",
     "nsenter": "util-linux",
 }
-BASE = Path(os.environ.get("SCHEDD_BOOTED_BASE", "/var/cache/schedd-booted")) / SUITE
+MADE_OF = hashlib.sha256(" ".join(PACKAGES).encode()).hexdigest()[:8]
+BASE = Path("/var/cache/schedd-booted") / f"{SUITE}-{MADE_OF}"
 SOURCES = (
     "LICENSE",
     "README.md",
@@ -45,6 +47,8 @@ SOURCES = (
 BOOTS_WITHIN = 90.0
 REBOOTS = 133
 """What systemd-nspawn ends with when its system wants to be booted again."""
+UNSHARE = ("setpriv", "--pdeathsig", "KILL", "unshare", "-m", "-C", "-p", "-f", "--kill-child")
+"""Whatever ends this process, signals included, ends the system with it."""
 QUIET = (
     "mount --make-rprivate / && mount -t proc proc /proc && mount -t cgroup2 none /sys/fs/cgroup"
 )
@@ -58,7 +62,7 @@ def lacking_here() -> str | None:
         if shutil.which(program) is None:
             return f"{program} is missing: apt-get install {package}"
     tried = subprocess.run(
-        ["unshare", "-m", "-C", "-p", "-f", "bash", "-c", QUIET],
+        [*UNSHARE, "bash", "-c", QUIET],
         capture_output=True,
         text=True,
         check=False,
@@ -69,6 +73,8 @@ def lacking_here() -> str | None:
 def base() -> Path:
     """The bare system, made once on a machine."""
     if not (BASE / "made").exists():
+        for mounted in ("proc", "sys"):  # by a debootstrap that was killed
+            subprocess.run(["umount", "-R", str(BASE / "tree" / mounted)], check=False)
         shutil.rmtree(BASE, ignore_errors=True)
         BASE.mkdir(parents=True)
         include = ",".join(PACKAGES)
@@ -88,34 +94,33 @@ class Machine:
         self.console = self._folder / "console"
 
     def __enter__(self) -> Machine:
-        below = base()
-        for name in ("upper", "work", "root"):
-            (self._folder / name).mkdir()
-        _run("mount", "-t", "tmpfs", "-o", "size=3g", "schedd-booted", str(self._folder / "upper"))
-        for name in ("data", "work"):
-            (self._folder / "upper" / name).mkdir()
-        upper = self._folder / "upper"
-        options = f"lowerdir={below},upperdir={upper / 'data'},workdir={upper / 'work'}"
-        _run("mount", "-t", "overlay", "-o", options, "overlay", str(self.root))
-        (self.root / "etc/hostname").write_text("booted\n")
-        (self.root / "etc/hosts").write_text("127.0.0.1 localhost booted\n")
-        self._deliver()
-        self.boot()
-        self.await_boot()
+        below, upper = base(), self._folder / "upper"
+        with contextlib.ExitStack() as stack:
+            stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            for name in ("upper", "root"):
+                (self._folder / name).mkdir()
+            stack.enter_context(_mounted(upper, "-t", "tmpfs", "-o", "size=3g", "schedd-booted"))
+            for name in ("data", "work"):
+                (upper / name).mkdir()
+            layers = f"lowerdir={below},upperdir={upper / 'data'},workdir={upper / 'work'}"
+            stack.enter_context(_mounted(self.root, "-t", "overlay", "-o", layers, "overlay"))
+            (self.root / "etc/hostname").write_text("booted\n")
+            (self.root / "etc/hosts").write_text("127.0.0.1 localhost booted\n")
+            self._deliver()
+            stack.callback(self._end)
+            self.boot()
+            self.await_boot()
+            self._gone = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._gone.close()
+
+    def _end(self) -> None:
         if self._nspawn is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._nspawn.pid, signal.SIGKILL)
             self._nspawn.wait()
-        for mounted in (self.root, self._folder / "upper"):
-            wait_until(
-                lambda at=mounted: subprocess.run(["umount", str(at)], check=False).returncode == 0,
-                30.0,
-                f"{mounted.name} to be free",
-            )
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def boot(self) -> None:
         """Start its systemd."""
@@ -123,7 +128,7 @@ class Machine:
         nspawn += f" --console=pipe --machine=booted -D {self.root}"
         with self.console.open("ab") as console:
             self._nspawn = subprocess.Popen(
-                ["unshare", "-m", "-C", "-p", "-f", "bash", "-c", f"{QUIET} && {nspawn}"],
+                [*UNSHARE, "bash", "-c", f"{QUIET} && {nspawn}"],
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=console,
@@ -213,6 +218,19 @@ class Machine:
         _run(*pip, "--wheel-dir", str(wheels), extras, *build)
 
 
+@contextlib.contextmanager
+def _mounted(at: Path, *what: str) -> Iterator[None]:
+    _run("mount", *what, str(at))
+    try:
+        yield
+    finally:
+        wait_until(
+            lambda: subprocess.run(["umount", str(at)], check=False).returncode == 0,
+            30.0,
+            f"{at.name} to be free",
+        )
+
+
 def _children(pid: int) -> list[int]:
     with contextlib.suppress(OSError):
         return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
@@ -226,4 +244,4 @@ def _run(*command: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(lacking_here())
+    print(lacking_here() or "", end="")
