@@ -10,7 +10,7 @@ from schedd.app.lifecycle import once_available
 from schedkit.errors import Fault, Unavailable
 from schedkit.notify import Notifier
 from schedkit.service import Daemon, answer_reloads
-from support.wait import PATIENCE
+from support.wait import PATIENCE, wait_until_async
 
 
 @pytest.fixture
@@ -68,6 +68,11 @@ async def test_each_reload_is_answered(tmp_path: Path):
                 told = await asyncio.get_running_loop().sock_recv(manager, 4096)
             assert told == b"READY=1\nSTATUS=serving"
             assert not daemon.reload.is_set()
+        daemon.draining.set()
+        daemon.reload.set()
+        await wait_until_async(lambda: not daemon.reload.is_set(), PATIENCE, "it to be heard")
+        with pytest.raises(BlockingIOError):  # it isn't ready: it ends
+            manager.recv(4096)
         answering.cancel()
         with pytest.raises(asyncio.CancelledError):
             await answering

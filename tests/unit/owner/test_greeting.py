@@ -82,3 +82,28 @@ async def test_one_whose_row_a_restored_database_lacks_is_told_that_it_is_lost()
     await greets._look_after()
     greets.heard(one, 0.0, lambda *, refreshed, lost: told.append(lost))
     assert (told, rows.ended) == ([True], [one.id])
+
+
+class Refreshing(Rows):
+    """Leases of which all are due, and are refreshed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[Sequence[Incarnation]] = []
+
+    def due(self, _incarnation: IncarnationId, _since_refresh: float) -> bool:
+        return True
+
+    async def heard(self, incarnations: Sequence[Incarnation]) -> frozenset[IncarnationId]:
+        self.asked.append(incarnations)
+        return frozenset(one.id for one in incarnations)
+
+
+async def test_two_heartbeats_of_one_are_answered_both_and_refresh_it_once() -> None:
+    one, leases = worker(), Refreshing()
+    greets = greeting(leases, Workers(SetClock(), lambda _event: None))
+    told: list[bool] = []
+    for _ in range(2):
+        greets.heard(one, 9.0, lambda *, refreshed, lost: told.append(refreshed))
+    await greets._refresh()
+    assert (leases.asked, told) == ([[one]], [True, True])

@@ -56,6 +56,12 @@ def test_a_batch_is_synced_before_it_appears_and_so_is_its_name(
     assert done == ["file", "renamed", "folder"]
 
 
+def test_a_batch_is_for_the_worker_alone_though_others_may_pass_its_folder(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool")
+    assert (spool.write([result("a")]).stat().st_mode & 0o777) == 0o600
+    assert (spool.directory.stat().st_mode & 0o777) == 0o711
+
+
 def test_a_batch_leaves_with_its_last_result(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     file = spool.write([result("a"), result("b")])
