@@ -33,11 +33,13 @@ class Heard:
     holding: frozenset[tuple[RunId, Token]]
     """What it listed as held, armed, running or spooled."""
 
+    def lists(self, run: LiveRun) -> bool:
+        """Whether it has this assignment."""
+        return (run.key.run_id, run.token) in self.holding
+
     def never_started(self, run: LiveRun) -> bool:
         """Whether that proves that this assignment never started, nor ever will."""
-        if run.start_by is None:
-            return False
-        return self.at > run.start_by and (run.key.run_id, run.token) not in self.holding
+        return run.start_by is not None and self.at > run.start_by and not self.lists(run)
 
 
 class Turns:

@@ -5,6 +5,7 @@
       RUNNING, worker gone → loss: RETRYING at once with a new token, or FAILED
       RUNNING, its key merely missing → looked for again and again until it is there, or gone
       RUNNING, never started past start_by → back whence it came, no attempt spent
+      RUNNING, its worker may know nothing of it, before that → asked back (asking_back)
       RUNNING, cancelling  → its worker is told again
       RUNNING, a broadcast → no worker has it: it ends with its children (broadcasts)
       several of one job   → what others replace, or leave no room for, is ended (crowds)
@@ -32,6 +33,7 @@ from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Loss, RunKey
 from schedd.core.records import Unstarted
 from schedd.core.retry import after_loss, fingerprint, reissue_after
+from schedd.owner.asking_back import AskingBack
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue
 from schedd.owner.crowds import Crowds, crowded
@@ -92,6 +94,7 @@ class Rescue:
         self._scan_at = 0.0
         self._parts = FIRST_PARTS
         self._gone: frozenset[IncarnationId] = frozenset()
+        self._asking_back = AskingBack(board.ownership, workers, clock)
         look_every = leases.ttl / 6
         self._search = Loop(
             "missing workers",
@@ -105,7 +108,7 @@ class Rescue:
     @property
     def loops(self) -> tuple[Loop, ...]:
         """What must run in a tenure."""
-        return self.loop, self._search
+        return self.loop, self._search, self._asking_back.loop
 
     def on_ready(self, told: Callable[[], None]) -> None:
         """Have `told()` called when runs became ready."""
@@ -185,6 +188,7 @@ class Rescue:
         nowhere = {*standing.gone, None}  # None would be a bug, which the rescue raises
         await self._rescue([run for run in running if run.incarnation in nowhere])
         alive = [run for run in running if run.incarnation in standing.live]
+        self._asking_back.found(alive)
         await self._give_back(await self._workers.never_started(alive))
 
     async def _read(self, shards: Sequence[ShardId], until: datetime) -> list[LiveRun]:

@@ -243,11 +243,15 @@ class Workers:
 
     # -- what calls ask --
 
-    async def revoke(self, runs: Sequence[LiveRun]) -> None:
-        """Ask for these assignments back; returns when each is settled or past its `start_by`."""
+    async def revoke(self, runs: Sequence[LiveRun], within: float = inf) -> list[At]:
+        """Ask for these assignments back; returns when each is settled or past its `start_by`, or
+        after `within` seconds. Gives those without an answer.
+        """
         now = self._clock.now()
         left = {
-            (run.key.run_id, run.token): (run.start_by - now).total_seconds() + REVOKE_MARGIN
+            (run.key.run_id, run.token): min(
+                within, (run.start_by - now).total_seconds() + REVOKE_MARGIN
+            )
             for run in runs
             if run.start_by is not None
         }
@@ -264,6 +268,7 @@ class Workers:
                 task = group.create_task(asking, name="revoke elsewhere")
                 await question.settled()
                 task.cancel()
+            return [*question.open]
 
     def cancel(self, run: LiveRun, *, kill: bool = False) -> None:
         """Have its worker end a run. A broadcast has none: its children are told."""
@@ -304,6 +309,16 @@ class Workers:
             for incarnation, attached in self._attached.items()
             if (said := attached.unable.get(job)) is not None and said.generation == generation
         }
+
+    def lists(self, run: LiveRun) -> bool:
+        """Whether its worker is attached here, and its last heartbeat lists this assignment."""
+        attached = self._of(run)
+        return attached is not None and attached.heard is not None and attached.heard.lists(run)
+
+    def heard_at(self, run: LiveRun) -> datetime | None:
+        """Of when the last heartbeat of its worker is, by its clock, if that is attached here."""
+        attached = self._of(run)
+        return None if attached is None or attached.heard is None else attached.heard.at
 
     async def never_started(self, runs: Collection[LiveRun]) -> list[LiveRun]:
         """Those of which their live worker has said, by a heartbeat stamped after `start_by`,

@@ -46,7 +46,7 @@ class Nudges(Protocol):
 class WorkerLines(Protocol):
     """The streams to the workers that are attached to this member."""
 
-    async def revoke(self, runs: Sequence[LiveRun]) -> None:
+    async def revoke(self, runs: Sequence[LiveRun]) -> object:
         """Ask the workers to give up these assignments if they haven't started. Returns when each
         was revoked, was reported started, or its `start_by` has passed.
         """

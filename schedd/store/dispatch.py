@@ -31,6 +31,9 @@ from schedd.store.calendars import PINNED, pinned
 from schedd.store.fence import BY_INDEX
 from schedd.store.keys import key_arguments, lock_runs
 from schedd.store.rows import RUN_COLUMNS, live_run
+from schedkit import failpoints
+
+BEFORE_GIVE_BACK = failpoints.blocking("give_back.before_commit")
 
 LIVE_RUNS = f"""
 SELECT {RUN_COLUMNS} FROM live l CROSS JOIN LATERAL (
@@ -186,7 +189,9 @@ def give_back(
         "senders": arrays.ids(each.sender for each in unstarted),
         "shards": None if shards is None else arrays.numbers(shards),
     }
-    return [live_run(row) for row in connection.exec_driver_sql(GIVE_BACK, arguments)]
+    back = [live_run(row) for row in connection.exec_driver_sql(GIVE_BACK, arguments)]
+    BEFORE_GIVE_BACK()
+    return back
 
 
 def rescue(

@@ -64,7 +64,6 @@ BEFORE_ASSIGN = failpoints.blocking("assign.before_commit")
 BEFORE_CLOSE = failpoints.blocking("close.before_commit")
 BEFORE_PART = failpoints.blocking("part.before_commit")
 BEFORE_RESCUE = failpoints.blocking("rescue.before_commit")
-BEFORE_GIVE_BACK = failpoints.blocking("give_back.before_commit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,9 +241,7 @@ class PostgresOwnerStore:
         """Assignments that never started go whence they came."""
 
         def body(connection: Connection, mine: Sequence[Unstarted]) -> list[LiveRun]:
-            back = dispatch.give_back(connection, mine, shards_of(mine))
-            BEFORE_GIVE_BACK()
-            return back
+            return dispatch.give_back(connection, mine, shards_of(mine))
 
         return await fenced_rows(self.database, claim, unstarted, body)
 

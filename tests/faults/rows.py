@@ -24,8 +24,13 @@ class Row:
 ROWS: Sequence[Row] = (
     Row(
         "leader or owner killed (SIGKILL), at any point of its work",
-        "a successor within TTL + 1 s of the last death; running work goes on",
-        ("test_leader_killed", "test_member_killed_at"),
+        "a successor within TTL + 1 s of the last death; running work goes on; what was handed out"
+        " and came to nobody is handed out anew 1.5 s after the takeover",
+        (
+            "test_leader_killed",
+            "test_member_killed_at",
+            "test_owner_killed_between_commit_and_push",
+        ),
     ),
     Row(
         "owner stopped (SIGSTOP) past its lease, also with a transaction open, for a minute too",

@@ -16,7 +16,14 @@ from faults.nemesis.failpoints import killed_at, nothing, stopped_at
 from faults.nemesis.processes import asked_to_end, killed, stopped
 from faults.nemesis.threads import hung_main_thread
 from faults.scenario import Run
-from faults.witness import await_succession, has_just_begun, latest, tenures_of
+from faults.witness import (
+    await_succession,
+    has_just_begun,
+    latest,
+    still_unstarted,
+    tenures_of,
+    unstarted_of,
+)
 from faults.world.daemons import MEMBER_POINTS
 from faults.world.service import Service
 from faults.world.world import TTL, World
@@ -25,6 +32,8 @@ from support.wait import wait_until
 
 SUCCESSOR_WITHIN = TTL + 1.0
 """Of a leader that died: its lease, and a second for the election and the takeover."""
+ASKED_BACK_WITHIN = 1.5
+"""Seconds after a takeover: a scan, a worker's answer, and one transaction each way."""
 LAST_BEAT = TTL / 3
 """Seconds for which a loop that has just hung still counts as alive, and its lease may be kept."""
 ON_TIME = 1.0
@@ -41,6 +50,23 @@ def test_leader_killed(fault_run: FaultRun, world: World) -> None:
             run.figures["successor_s"] = round(took, 2)
             run.ride(2)
     assert took < SUCCESSOR_WITHIN + world.slack
+
+
+def test_owner_killed_between_commit_and_push(fault_run: FaultRun, world: World) -> None:
+    """P4.8: what it has handed out has come to nobody, which no heartbeat proves before `start_by`:
+    its successor asks the workers, and hands it out anew.
+    """
+    with fault_run() as run, killed_at(run.journal, world, "assign.after_commit") as victim:
+        died = time.monotonic()
+        left = unstarted_of(world, victim.name)
+        assert left, "it died with nothing handed out"
+        await_succession(world, tenures_of(world, [victim.name]), died, 20)
+        taken = time.monotonic()
+        wait_until(lambda: not still_unstarted(world, left), 20, "all of it to be handed out anew")
+        run.figures["handed_out"] = len(left)
+        run.figures["anew_after_s"] = round(time.monotonic() - taken, 2)
+        run.ride(2)
+    assert run.figures["anew_after_s"] < ASKED_BACK_WITHIN + world.slack
 
 
 def test_owner_stopped_past_its_lease(fault_run: FaultRun, world: World) -> None:

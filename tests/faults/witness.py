@@ -41,6 +41,18 @@ SELECT count(*) FROM runs WHERE fired_by IS NOT NULL
 
 IN_HAND = "SELECT run_id::text FROM runs WHERE state = 'RUNNING' AND worker = %s"
 
+UNSTARTED = """
+SELECT r.run_id::text, r.token FROM runs r
+JOIN shards s ON s.id = r.shard JOIN tenures t ON t.id = s.owner
+WHERE t.member = %s AND t.fenced_at IS NULL AND r.state = 'RUNNING' AND r.started_at IS NULL
+  AND r.assigned_at > clock_timestamp() - interval '1 s'
+"""
+
+STILL = """
+SELECT count(*) FROM unnest(%s::uuid[], %s::bigint[]) left_over(run_id, token)
+JOIN runs r USING (run_id, token) WHERE r.state = 'RUNNING' AND r.started_at IS NULL
+"""
+
 AT_ONCE = ("skip", "allow")
 """Policies of overlap by which a run begins when it is due, or never."""
 WITHOUT_RESULT = """
@@ -69,6 +81,19 @@ def await_succession(world: World, dead: Collection[str], since: float, within: 
 
     wait_until(taken, within, "others to have all that was the dead's", every=0.05)
     return time.monotonic() - since
+
+
+def unstarted_of(world: World, member: str) -> dict[str, int]:
+    """Runs that this member has just handed out, and that haven't started: their tokens. Nobody may
+    have taken its shards yet.
+    """
+    return {run: int(token) for run, token in world.postgres.sql(UNSTARTED, member)}
+
+
+def still_unstarted(world: World, tokens: dict[str, int]) -> int:
+    """How many of these runs haven't started, and have these tokens still."""
+    [(count,)] = world.postgres.sql(STILL, [*tokens], [*tokens.values()])
+    return int(count)
 
 
 def leadership(world: World) -> tuple[int, str]:

@@ -99,7 +99,7 @@ def _admitted(world: World) -> Iterator[Violation]:
         held.add(run.run_id)
         life = world.lives.by_job.get(run.job_id)
         phase = life.at_generation(run.generation) if life else None
-        if phase is None or not fresh or (before is not None and before.token > 0):
+        if phase is None or not fresh or (before is not None and not before.as_fresh):
             continue
         limit = limit_of(phase.definition.overlap)
         if limit is not None and len(held) > limit:

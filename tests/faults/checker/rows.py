@@ -119,9 +119,19 @@ class Run:
         return self.state in TERMINAL
 
     @property
+    def as_fresh(self) -> bool:
+        """Never handed out; or armed, and back before it was due: then it is as it was before, but
+        for its token (PROTOCOL 4).
+        """
+        if self.token == 0:
+            return True
+        early = self.assigned_at is not None and self.assigned_at < self.due_at
+        return self.state == "PENDING" and early and self.attempt == self.losses == 0
+
+    @property
     def admitted(self) -> bool:
         """Had a token and hasn't ended: it counts for the job's overlap (PROTOCOL 3)."""
-        return self.token > 0 and not self.ended
+        return not self.ended and not self.as_fresh
 
 
 @dataclass(frozen=True, slots=True)

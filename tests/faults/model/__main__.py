@@ -14,7 +14,7 @@ from faults.model import search, story, table
 from faults.model.rules import MEANINGS, Rule, taken_out
 
 SEEDS = 2_000
-SEEDS_WITHOUT = 300
+SEEDS_WITHOUT = 500
 UNSEEN = 2
 
 

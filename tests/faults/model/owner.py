@@ -145,7 +145,9 @@ class Member:
             return self._release(rng.randrange(len(rows.shards.rows)))
         if x < 0.84:
             return dispatch.assign(self)
-        return rescue.rescue(self) if x < 0.92 else rescue.give_back(self)
+        if x < 0.92:
+            return rescue.rescue(self)
+        return rescue.give_back(self) if x < 0.995 else rescue.ask_back(self)
 
     # -- shards --
 

@@ -1,4 +1,5 @@
-"""Bringing back: runs whose incarnation is gone, and runs that never started.
+"""Bringing back: runs whose incarnation is gone, and runs that never started, or can't be found to
+have.
 
 A member reads its rows first, then lists etcd: what was handed out after the list is never taken
 for lost. What absence from a list means is `Absence`'s to say.
@@ -16,7 +17,10 @@ from faults.model.rules import Rule
 from faults.model.timing import WORKER_TTL
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from faults.model.owner import Member
+    from faults.model.worker import Key
     from faults.model.world import World
 
 
@@ -91,6 +95,31 @@ def give_back(member: Member) -> Steps[None]:
         if shard is not None and _never_started(member, key, run):
             transaction = yield from member.begin(member.claim(shard))
             yield from put_back(member.world, transaction, key, run.token, owner=True)
+
+
+def ask_back(member: Member) -> Steps[None]:
+    """Whatever may not have come to its worker, that is asked to give up; here that is all. It is
+    its answer that gives a run back.
+    """
+    world = member.world
+    for key, run in _running(member):
+        named, token = run.incarnation, run.token
+        if named is None:
+            continue
+        if not world.on(Rule.ASKED_BACK_ANSWERED):
+            yield from put_back(world, member.transaction(), key, token, owner=True)
+        world.send(_revoke(world, (key, token), named))
+    yield
+
+
+def _revoke(world: World, key: Key, named: IncarnationId) -> Callable[[], None]:
+    worker = world.workers[named[0]]
+
+    def ask() -> None:
+        if worker.incarnation == named and worker.revoke(key):
+            worker.refuse(key)
+
+    return ask
 
 
 def _running(member: Member) -> list[tuple[RunId, Run]]:

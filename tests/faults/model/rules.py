@@ -51,6 +51,7 @@ class Rule(StrEnum):
     REFUSAL_FINAL = "refusal-final"
     REFUSAL_OF_ITS_OWN = "refusal-of-its-own"
     BACK_AFTER_START_BY = "back-after-start-by"
+    ASKED_BACK_ANSWERED = "asked-back-answered"
     NOT_BEFORE = "not-before"
     LOWER_BOUND = "lower-bound"
     START_BY_FROM_INSTANT = "start-by-from-instant"
@@ -227,6 +228,9 @@ MEANINGS: dict[Rule, Meaning] = {
     ),
     R.BACK_AFTER_START_BY: Meaning(
         "P4.3", "never started: by a heartbeat after start_by", "by any heartbeat"
+    ),
+    R.ASKED_BACK_ANSWERED: Meaning(
+        "P4.8", "what is asked back goes back by its worker's answer", "as soon as it is asked"
     ),
     R.NOT_BEFORE: Meaning("P4.7", "what is armed starts at its instant", "when it comes"),
     R.LOWER_BOUND: Meaning(

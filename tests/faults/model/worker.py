@@ -166,7 +166,7 @@ class Worker:
     def _withdraw(self) -> None:
         for key in list(self.memory.held):
             self.revoke(key)
-            self._refuse(key)
+            self.refuse(key)
 
     def _leftovers(self, left: list[Key]) -> Steps[None]:
         for _ in range(self.world.rng.randint(20, 150)):
@@ -204,7 +204,7 @@ class Worker:
         if seen is not None and token <= seen.token and not self._forgets(seen, token):
             if token == seen.token and seen.taken and world.on(Rule.SAME_TOKEN_SAME_ANSWER):
                 return  # has it, or had it, and says so again
-            self._refuse(key)
+            self.refuse(key)
             return
         if world.on(Rule.INCARNATION_NAMED):
             stranger = assignment.incarnation != self.incarnation
@@ -214,7 +214,7 @@ class Worker:
         full = len(memory.held) + len(memory.running) >= SLOTS
         if stranger or late or full or memory.draining:
             memory.seen[run] = Seen(token, taken=False)
-            self._refuse(key)
+            self.refuse(key)
             return
         memory.seen[run] = Seen(token, taken=True)
         memory.held[key] = assignment
@@ -235,7 +235,7 @@ class Worker:
         del self.memory.held[key]
         if late:
             self.memory.seen[key[0]].taken = False
-            self._refuse(key)
+            self.refuse(key)
             return
         world.judge.starts(key[0], key[1], assignment.generation, assignment.incarnation)
         self.executing[key] = assignment
@@ -271,6 +271,7 @@ class Worker:
         world, outcome = self.world, self.spool[key]
         world.send(lambda: world.spawn(results.collect(world, self, key, outcome)))
 
-    def _refuse(self, key: Key) -> None:
+    def refuse(self, key: Key) -> None:
+        """Say that this one isn't taken, or was given up."""
         world, sender = self.world, self.incarnation
         world.send(lambda: world.spawn(results.refused(world, key, sender)))

@@ -34,6 +34,26 @@ def test_a_run_that_waits_for_its_retry_counts_as_admitted() -> None:
     assert "S9" in broken(story)
 
 
+def test_what_was_armed_and_given_back_counts_no_more() -> None:
+    story = leader_killed(without={150, 151})
+    armed = story.fire(151, on=149.8)
+    story.assign(armed, 149.9)
+    story.give_back(armed, 150.1)
+    story.play(story.fire(150), 150.3, lasts=0.5)
+    story.play(armed, 151.1)
+    assert broken(story) == NONE
+
+
+def test_what_was_armed_and_given_back_is_admitted_anew() -> None:
+    story = leader_killed(without={150, 151})
+    armed = story.fire(151, on=149.8)
+    story.assign(armed, 149.9)
+    story.give_back(armed, 150.1)
+    story.play(story.fire(150), 150.3, lasts=1.5)
+    story.play(armed, 151.1)
+    assert "S9" in broken(story)
+
+
 def test_more_runs_than_allowed_break_s9() -> None:
     story = calm(without={150, 151, 152}, overlap="allow:2")
     for at in (150, 151, 152):

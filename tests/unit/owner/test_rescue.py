@@ -223,6 +223,25 @@ async def test_what_a_live_worker_doesnt_have_past_its_start_by_goes_back() -> N
     assert world.rows.losses == []
 
 
+async def test_a_scan_has_what_an_earlier_owner_handed_out_asked_back() -> None:
+    """P4.8: from the rows, for nobody told this owner."""
+    one, run = worker(1), running(1, worker(1))
+    world, line = World(run), RecordingLine()
+    world.rows.live = {one.id}
+    world.workers.attach(one, line)
+    world.clock.time = NOW + timedelta(seconds=1)
+
+    await world.rescue.step()
+    asking = next(loop for loop in world.rescue.loops if loop.name == "asking back")
+    step = asyncio.create_task(cast("Any", asking.step()), name="step")
+    await wait_until_async(lambda: bool(line.revoked), PATIENCE, "the worker to be asked")
+    world.workers.revoke_answered(run.key.run_id, run.token)
+    await step
+
+    assert line.revoked == [(run.key.run_id, run.token)]
+    assert world.rows.back == []
+
+
 async def test_a_lost_worker_is_found_by_the_next_scan_though_nobody_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,0 +1,151 @@
+"""What an owner before us may have pushed to nobody is asked back, not waited for (PROTOCOL 4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from schedd.core.ids import Epoch, Token, token_of
+from schedd.core.model import LiveRun
+from schedd.owner.asking_back import ANSWER_WITHIN, GRACE, IDLE, AskingBack
+from schedd.owner.attached import Attached
+from schedd.owner.ownership import Ownership
+from schedd.owner.workers import Workers
+from support.runs import NOW, RecordingLine, SetClock, owning, running, worker
+from support.wait import PATIENCE
+
+EPOCH = 5
+BEFORE = token_of(Epoch(EPOCH - 1), 9)
+OURS = token_of(Epoch(EPOCH), 1)
+W1 = worker()
+
+
+class Member:
+    """One that has just taken shard 0, with a worker attached."""
+
+    def __init__(self) -> None:
+        self.clock = SetClock(NOW + GRACE)
+        self.workers = Workers(self.clock, lambda _event: None)
+        self.line = RecordingLine()
+        self.stream: Attached = self.workers.attach(W1, self.line)
+        self.ownership: Ownership = owning(0, epoch=EPOCH)
+        self.asking = AskingBack(self.ownership, self.workers, self.clock)
+
+    async def scan(self, *runs: LiveRun, answered: Sequence[LiveRun] = ()) -> float:
+        """A scan has found these; the worker answers for `answered`."""
+        self.asking.found(runs)
+        step = asyncio.create_task(self.asking.step(), name="step")
+        for _ in range(5):
+            await asyncio.sleep(0)
+        for run in answered:
+            self.workers.revoke_answered(run.key.run_id, run.token)
+        async with asyncio.timeout(ANSWER_WITHIN + PATIENCE):
+            return await step
+
+    def hears(self, *holding: LiveRun, at: datetime = NOW) -> None:
+        held = [(run.key.run_id, run.token) for run in holding]
+        self.workers.heard(
+            self.stream, at, held, running=1, free=1, since_refresh=0, draining=False
+        )
+
+    @property
+    def asked(self) -> list[Token]:
+        return [token for _, token in self.line.revoked]
+
+
+@pytest.fixture
+def member() -> Member:
+    return Member()
+
+
+def handed_out(token: Token, *, number: int = 1, shard: int = 0) -> LiveRun:
+    return running(number, W1, token=token, shard=shard)
+
+
+async def test_what_an_earlier_owner_handed_out_and_nobody_has_is_asked_back(
+    member: Member,
+) -> None:
+    """P4.8: that owner may have died before its push."""
+    out = handed_out(BEFORE)
+    assert await member.scan(out, answered=[out]) == IDLE
+    assert member.asked == [BEFORE]
+
+
+async def test_what_this_owner_handed_out_is_not_asked_back_before_its_worker_was_heard(
+    member: Member,
+) -> None:
+    await member.scan(handed_out(OURS))
+    member.hears(at=NOW + GRACE)
+    await member.scan(handed_out(OURS))
+    assert member.asked == []
+
+
+async def test_what_a_heartbeat_lacks_that_should_list_it_is_asked_back(member: Member) -> None:
+    """P4.8: its COMMIT was in doubt, or its stream broke."""
+    out = handed_out(OURS)
+    member.hears(out, at=NOW + 2 * GRACE)
+    await member.scan(out)
+    assert member.asked == []
+    member.hears(at=NOW + 2 * GRACE)
+    await member.scan(out, answered=[out])
+    assert member.asked == [OURS]
+
+
+async def test_what_its_worker_has_said_that_it_has_is_not_asked_back(member: Member) -> None:
+    out = handed_out(BEFORE)
+    member.hears(out)
+    await member.scan(out)
+    assert member.asked == []
+    member.hears()
+    await member.scan(handed_out(BEFORE, number=2), answered=[handed_out(BEFORE, number=2)])
+    assert member.asked == [BEFORE]
+
+
+async def test_a_push_that_may_be_on_its_way_has_its_time(member: Member) -> None:
+    member.clock.time = NOW + GRACE - timedelta(milliseconds=100)
+    out = handed_out(BEFORE)
+    assert await member.scan(out) == pytest.approx(0.1)
+    assert member.asked == []
+    member.clock.time = NOW + GRACE
+    member.asking.found([out])
+    await member.scan(out, answered=[out])
+    assert member.asked == [BEFORE]
+
+
+async def test_what_is_armed_is_asked_for_when_it_is_due_and_no_sooner(member: Member) -> None:
+    """P4.8: its worker may have it, and wait for its instant."""
+    armed = replace(handed_out(BEFORE), start_by=NOW + timedelta(seconds=25))
+    wait = await member.scan(armed)
+    assert wait == pytest.approx(20.0)
+    assert member.asked == []
+
+
+async def test_past_its_start_by_it_is_left_to_the_heartbeats(member: Member) -> None:
+    out = handed_out(BEFORE)
+    assert out.start_by is not None
+    member.clock.time = out.start_by
+    await member.scan(out)
+    assert member.asked == []
+
+
+async def test_who_has_answered_is_not_asked_again_and_who_has_not_is(member: Member) -> None:
+    """A run that has started is found by each scan as long as it runs."""
+    started, unanswered = handed_out(BEFORE), handed_out(BEFORE, number=2)
+    await member.scan(started, unanswered, answered=[started])
+    member.line.revoked.clear()
+    await member.scan(started, unanswered, answered=[unanswered])
+    assert member.line.revoked == [(unanswered.key.run_id, BEFORE)]
+
+
+async def test_a_worker_that_does_not_answer_keeps_the_others_waiting_for_a_second_at_most(
+    member: Member,
+) -> None:
+    out = handed_out(BEFORE)
+    began = asyncio.get_running_loop().time()
+    await member.scan(out)
+    waited = asyncio.get_running_loop().time() - began
+    assert ANSWER_WITHIN <= waited < ANSWER_WITHIN + PATIENCE
