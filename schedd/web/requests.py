@@ -47,13 +47,12 @@ IDENTITY: Final = frozenset({"name", "namespace", "job_id", "etag"})
 """Fields of a job that say which one is meant; naming them in a body changes nothing."""
 
 
-async def read(request: Request, found: Found) -> Message:
-    """The message that this request stands for.
+def read(request: Request, found: Found, body: Mapping[str, Any] | None) -> Message:
+    """The message that this request stands for, its `body` read before.
 
     Raises:
         Refusal: it can't be one; the body says all that is wrong.
     """
-    body = await _body(request, expected=bool(found.route.body))
     try:
         return message_of(found, list(request.query_params.multi_items()), body, request.headers)
     except FormErrors as errors:
@@ -190,8 +189,12 @@ def _set_mask(message: Message, found: Found, body: Mapping[str, Any] | None) ->
         mask.paths.extend(name for name in named if name not in IDENTITY)
 
 
-async def _body(request: Request, *, expected: bool) -> Mapping[str, Any] | None:
-    """The body as an object; None when there is none."""
+async def body_of(request: Request, *, expected: bool) -> Mapping[str, Any] | None:
+    """The body as an object; None when there is none.
+
+    Raises:
+        Refusal: it is no JSON object, too large, too slow, or not `expected`.
+    """
     content = await _content(request)
     if not content.strip():
         return {} if expected else None

@@ -3,7 +3,8 @@
     request ─rules─▶ route ─requests─▶ message ─api/calls─▶ answer ─jsonform─▶ JSON, or events
                                                    └─CallError─▶ problems
 
-Nothing here knows a single call but for the status of those that make something.
+Nothing here knows a single call but for the status of those that make something. What the user's
+own documents ask for in their own words is in `documents`.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from google.protobuf.message import Message
 from starlette.requests import ClientDisconnect, Request
@@ -21,9 +22,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schedd.api.calls import STREAMING, UNARY, methods
-from schedd.api.errors import Aborted, CallError, Unbuilt
+from schedd.api.errors import Aborted, CallError, Unbuilt, Violation, refuse
 from schedd.api.services import Caller, Services
-from schedd.web import problems, requests
+from schedd.web import documents, problems, requests
 from schedd.web.problems import Refusal
 from schedd.web.rules import Found, Routes
 from schedd.web.streams import Event, EventStream
@@ -38,8 +39,11 @@ FIRST_WITHIN: Final = 1.0
 DEADLINE: Final = 30.0
 """Seconds that a call may take; HTTP callers don't say."""
 
+NO_HEADERS: Final[Mapping[str, str]] = {}
+CREATE: Final = "schedd.v1.JobService.CreateJob"
+
 STATUSES: Final[dict[str, int]] = {
-    "schedd.v1.JobService.CreateJob": 201,
+    CREATE: 201,
     "schedd.v1.JobService.TriggerJob": 202,
     "schedd.v1.RunService.SubmitRun": 202,
 }
@@ -72,19 +76,41 @@ class Rest:
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> ASGIApp:
-        found = self._find(request)
+        path = _raw_path(request.scope)
+        if (asked := documents.STATUS_PATH.fullmatch(path)) is not None:
+            return await self._status(request, unquote(asked[1]))
+        if path == documents.TASKS_PATH:
+            return await self._task(request)
+        found = self._find(request, path)
         name = found.route.method.full_name
         if name not in UNARY and name not in STREAMING:
             raise Unbuilt(found.route.method.name)
-        message = await requests.read(request, found)
+        body = await requests.body_of(request, expected=bool(found.route.body))
+        if name == CREATE and body is not None and documents.CALLBACK in body:
+            message = requests.read(request, found, documents.as_job(body))
+            return _told(await documents.create(self._services, _caller(request), message), 201)
+        message = requests.read(request, found, body)
         if name in STREAMING:
             answers = STREAMING[name](self._services, _caller(request), message)
             return await _streamed(answers, self._closing)
         answer = await UNARY[name](self._services, _caller(request), message)
         return _response(answer, STATUSES.get(name, 200))
 
-    def _find(self, request: Request) -> Found:
-        found = self.routes.find(request.method, _raw_path(request.scope))
+    async def _status(self, request: Request, job: str) -> Response:
+        _only(request, "GET")
+        await requests.body_of(request, expected=False)
+        _without_query(request)
+        told = await documents.status(self._services, _caller(request), job)
+        return _told(told, 200)
+
+    async def _task(self, request: Request) -> Response:
+        _only(request, "POST")
+        body = await requests.body_of(request, expected=True) or {}
+        _without_query(request)
+        return _told(await documents.submit(self._services, _caller(request), body), 202)
+
+    def _find(self, request: Request, path: str) -> Found:
+        found = self.routes.find(request.method, path)
         if isinstance(found, Found):
             return found
         if not found:
@@ -96,15 +122,27 @@ class Rest:
                     remedy="paths begin with /api/v1/, such as /api/v1/jobs",
                 )
             )
-        allowed = ", ".join(sorted(found))
-        raise Refusal(
-            problems.problem(
-                "METHOD_NOT_ALLOWED",
-                f"{request.url.path} knows {allowed}",
-                reason="METHOD_NOT_ALLOWED",
-            ),
-            {"allow": allowed},
-        )
+        raise _not_allowed(request, found)
+
+
+def _only(request: Request, verb: str) -> None:
+    if request.method != verb and (verb, request.method) != ("GET", "HEAD"):
+        raise _not_allowed(request, [verb])
+
+
+def _not_allowed(request: Request, verbs: Collection[str]) -> Refusal:
+    allowed = ", ".join(sorted(verbs))
+    told = f"{request.url.path} knows {allowed}"
+    problem = problems.problem("METHOD_NOT_ALLOWED", told, reason="METHOD_NOT_ALLOWED")
+    return Refusal(problem, {"allow": allowed})
+
+
+def _without_query(request: Request) -> None:
+    refuse(
+        [Violation(key, "unknown parameter") for key in request.query_params],
+        "INVALID_REQUEST",
+        "leave it out",
+    )
 
 
 def _raw_path(scope: Scope) -> str:
@@ -121,12 +159,17 @@ def _caller(request: Request) -> Caller:
 
 
 def _response(answer: Message, status: int) -> Response:
-    headers = {"cache-control": "no-store"}
+    headers = {}
     if isinstance(answer, job_pb2.Job):
         headers["etag"] = answer.etag
         if status == 201:
             headers["location"] = f"/api/v1/jobs/{quote(answer.name, safe='')}"
-    return Response(_json(to_json(answer)), status, headers, "application/json")
+    return _told(to_json(answer), status, headers)
+
+
+def _told(value: object, status: int, headers: Mapping[str, str] = NO_HEADERS) -> Response:
+    headers = {**headers, "cache-control": "no-store"}
+    return Response(_json(value), status, headers, "application/json")
 
 
 async def _streamed(answers: AsyncIterator[Message], closing: asyncio.Event) -> EventStream:

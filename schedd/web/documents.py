@@ -1,0 +1,260 @@
+"""The requests of the user's own documents, as they stand there, over the calls of the one table.
+
+    POST   /api/v1/jobs {…, callback_url}  → CreateJob         → {job_id, next_fire_time}
+    GET    /api/v1/jobs/{id}/status        → GetJob, ListRuns  → {job_id, status, last_run, …}
+    POST   /api/tasks {taskName, …}        → SubmitRun         → {job_id, run_id}
+    DELETE /api/v1/jobs/{id}               is as the table has it: {deleted: true}
+
+These alone answer in snake_case; what is wrong is told as everywhere, by the keys that were sent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC
+from typing import Any, Final, TypeVar
+
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from schedd.api.calls import UNARY
+from schedd.api.errors import CallError, Violation, refuse
+from schedd.api.services import Caller, Services
+from schedkit.jsonform import FormErrors, from_json, instant_text
+from schedkit.jsonform.scalars import enum_word
+from schedproto.v1 import common_pb2, job_pb2, job_service_pb2, run_pb2, run_service_pb2
+
+M = TypeVar("M", bound=Message)
+
+CALLBACK: Final = "callback_url"
+
+PRIORITIES: Final = {
+    1: common_pb2.PRIORITY_HIGH,
+    2: common_pb2.PRIORITY_MEDIUM,
+    3: common_pb2.PRIORITY_LOW,
+}
+LONGEST_DELAY: Final = 100 * 365 * 24 * 3600 * 1000
+"""Milliseconds: a hundred years."""
+STANDS_AT: Final = {
+    "spec.python.handler": "taskName",
+    "spec.payload": "payload",
+    "delay": "delayMs",
+    "idempotency_key": "customJobId",
+}
+"""A field of the submit → the key of a task that it was made of."""
+
+CAME_TO_WORK: Final = (
+    common_pb2.RUN_STATE_PENDING,
+    common_pb2.RUN_STATE_RUNNING,
+    common_pb2.RUN_STATE_RETRYING,
+    common_pb2.RUN_STATE_SUCCEEDED,
+    common_pb2.RUN_STATE_FAILED,
+    common_pb2.RUN_STATE_CANCELLED,
+)
+"""States in which a run waits, or may have started."""
+WAITING: Final = CAME_TO_WORK[:3]
+LOOKED_THROUGH: Final = 1_000
+"""Runs that a status looks through, at most."""
+
+_STATES: Final = common_pb2.RunState.DESCRIPTOR
+
+STATUS_PATH: Final = re.compile(r"/api/v1/jobs/([^/:]+)/status")
+TASKS_PATH: Final = "/api/tasks"
+
+
+# -- a job with a callback
+
+
+def as_job(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The job that is meant: what is due is posted to the callback, with the payload as its body.
+
+    Raises:
+        CallError: it names another action, too, or the callback is no text.
+    """
+    job = {key: value for key, value in body.items() if key != CALLBACK}
+    if not isinstance(body[CALLBACK], str) or not body[CALLBACK]:
+        _refuse([Violation(CALLBACK, "must be an http or https URL")])
+    if "http" in job:
+        _refuse([Violation(CALLBACK, "says what `http` says, too; one of them is enough")])
+    return job | {"http": {"method": "POST", "url": body[CALLBACK]}}
+
+
+async def create(services: Services, caller: Caller, request: Message) -> dict[str, Any]:
+    """Store it. Raises CallError, by the keys of the document."""
+    try:
+        job = await _call("JobService.CreateJob", job_pb2.Job, services, caller, request)
+    except CallError as error:
+        error.violations = tuple(_told_as(one, {"http.url": CALLBACK}) for one in error.violations)
+        raise
+    return {"job_id": job.job_id, "next_fire_time": _instant(job, "next_run_at")}
+
+
+# -- how a job stands
+
+
+async def status(services: Services, caller: Caller, job: str) -> dict[str, Any]:
+    """How a job stands, by its newest run that waits or has started. A task goes by its run's id.
+
+    Raises:
+        CallError: there is none, or this member can't know.
+    """
+    asked = job_service_pb2.GetJobRequest(job=job)
+    found = await _call("JobService.GetJob", job_pb2.Job, services, caller, asked)
+    coming, now = _instant(found, "next_run_at"), services.clock.now()
+    newest, began = None, None
+    async for run in _runs(services, caller, found.job_id):
+        began = await _began(services, caller, run)
+        if began is not None:
+            newest = newest or run
+            break
+        if run.state not in WAITING:
+            continue  # it ended before it could start
+        if run.due_at.ToDatetime(tzinfo=UTC) <= now:
+            newest = newest or run
+        else:
+            coming = coming or _instant(run, "due_at")
+    return {
+        "job_id": found.job_id,
+        "status": enum_word(_STATES, newest.state if newest else common_pb2.RUN_STATE_PENDING),
+        "last_run": began,
+        "next_run": coming,
+        "retry_count": max(0, newest.attempt - 1) if newest else 0,
+    }
+
+
+async def _began(services: Services, caller: Caller, run: run_pb2.Run) -> str | None:
+    """When its latest attempt started that is known to have."""
+    if run.attempt <= 1 or run.HasField("started_at"):
+        return _instant(run, "started_at")
+    request = run_service_pb2.ListAttemptsRequest(run_id=run.run_id)
+    answer = await _call(
+        "RunService.ListAttempts", run_service_pb2.ListAttemptsResponse, services, caller, request
+    )
+    starts = (_instant(each, "started_at") for each in answer.attempts)
+    return max((start for start in starts if start), default=None)
+
+
+async def _runs(services: Services, caller: Caller, job: str) -> AsyncIterator[run_pb2.Run]:
+    """Newest first."""
+    request = run_service_pb2.ListRunsRequest(job=job, states=CAME_TO_WORK, page_size=50)
+    for _ in range(0, LOOKED_THROUGH, request.page_size):
+        page = await _call(
+            "RunService.ListRuns", run_service_pb2.ListRunsResponse, services, caller, request
+        )
+        for run in page.runs:
+            yield run
+        if not page.next_page_token:
+            return
+        request.page_token = page.next_page_token
+
+
+# -- tasks
+
+
+async def submit(services: Services, caller: Caller, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Store a task: one run of the Python handler that it names. The same `customJobId` with the
+    same task is the same run again.
+
+    Raises:
+        CallError: by the keys of the task.
+    """
+    request = as_submit(body)
+    try:
+        run = await _call("RunService.SubmitRun", run_pb2.Run, services, caller, request)
+    except CallError as error:
+        error.violations = tuple(_told_as(one, STANDS_AT) for one in error.violations)
+        raise
+    return {"job_id": run.run_id, "run_id": run.run_id}
+
+
+def as_submit(body: Mapping[str, Any]) -> run_service_pb2.SubmitRunRequest:
+    """The submit that is meant. Raises InvalidArgument with all that is wrong. Pure."""
+    wrong = [
+        Violation(key, f"unknown key; a task has {', '.join(_TASK)}")
+        for key in body
+        if key not in _TASK
+    ]
+    form: dict[str, Any] = {"spec": {}}
+    for key, read in _TASK.items():
+        value = body.get(key)
+        if value is None and key != "taskName":
+            continue
+        try:
+            read(form, value)
+        except ValueError as problem:
+            wrong.append(Violation(key, str(problem)))
+    if wrong:
+        _refuse(wrong)
+    try:
+        return from_json(form, run_service_pb2.SubmitRunRequest)
+    except FormErrors as errors:
+        _refuse([_told_as(Violation(one.where, one.what), STANDS_AT) for one in errors.problems])
+        raise
+
+
+def _task_name(form: dict[str, Any], value: Any) -> None:
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be the name of a Python handler")
+    form["spec"]["python"] = {"handler": value}
+
+
+def _payload(form: dict[str, Any], value: Any) -> None:
+    form["spec"]["payload"] = value
+
+
+def _delay(form: dict[str, Any], value: Any) -> None:
+    if not _is_whole(value) or not 0 <= value <= LONGEST_DELAY:
+        raise ValueError(f"must be whole milliseconds, from 0 to {LONGEST_DELAY}")
+    form["delay"] = f"{value // 1000}.{value % 1000:03d}s"
+
+
+def _priority(form: dict[str, Any], value: Any) -> None:
+    if not _is_whole(value) or value not in PRIORITIES:
+        raise ValueError("must be 1 (HIGH), 2 (MEDIUM) or 3 (LOW)")
+    form["spec"]["priority"] = enum_word(common_pb2.Priority.DESCRIPTOR, PRIORITIES[value])
+
+
+def _custom_id(form: dict[str, Any], value: Any) -> None:
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be a text")
+    form["idempotency_key"] = value
+
+
+_TASK: Final = {
+    "taskName": _task_name,
+    "payload": _payload,
+    "delayMs": _delay,
+    "priority": _priority,
+    "customJobId": _custom_id,
+}
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _told_as(violation: Violation, keys: Mapping[str, str]) -> Violation:
+    """By the key that was sent, where its field was made of one."""
+    for field, key in keys.items():
+        if violation.field == field or violation.field.startswith((f"{field}.", f"{field}[")):
+            return Violation(key + violation.field.removeprefix(field), violation.problem)
+    return violation
+
+
+def _refuse(wrong: list[Violation]) -> None:
+    refuse(wrong, "INVALID_FIELD", "mend the request and send it again; nothing was stored")
+
+
+def _instant(message: Message, field: str) -> str | None:
+    at: Timestamp = getattr(message, field)
+    return instant_text(at) if message.HasField(field) else None
+
+
+async def _call(
+    method: str, kind: type[M], services: Services, caller: Caller, request: Message
+) -> M:
+    """A call of the table, by its service and method."""
+    answer = await UNARY[f"schedd.v1.{method}"](services, caller, request)
+    assert isinstance(answer, kind)
+    return answer

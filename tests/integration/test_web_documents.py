@@ -1,0 +1,169 @@
+"""The requests of the user's own documents, as they stand there (INTERFACE, REST)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from support.web import Web, served
+
+DAILY = {
+    "name": "daily-report",
+    "cron": "0 9 * * *",
+    "callback_url": "https://example.com/callback",
+    "priority": "HIGH",
+    "payload": {"kind": "daily"},
+}
+TASK = {
+    "taskName": "sendEmail",
+    "payload": {"to": "a@example.com"},
+    "delayMs": 3_600_000,
+    "priority": 1,
+    "customJobId": "mail-1",
+}
+
+
+@pytest.fixture
+async def web(dsn: str) -> AsyncIterator[Web]:
+    async with served(dsn) as face:
+        yield face
+
+
+async def test_a_job_with_a_callback_is_made_asked_about_and_deleted(web: Web) -> None:
+    made = await web.post("/api/v1/jobs", DAILY)
+    assert made.status == 201, made.text
+    assert made.json.keys() == {"job_id", "next_fire_time"}
+    due = datetime.fromisoformat(made.json["next_fire_time"])
+    assert (due.hour, due.minute, due.tzinfo) == (9, 0, UTC)
+
+    job = (await web.get(f"/api/v1/jobs/{made.json['job_id']}")).json
+    assert (job["name"], job["cron"], job["priority"]) == ("daily-report", ["0 9 * * *"], "HIGH")
+    assert (job["http"]["method"], job["http"]["url"]) == ("POST", DAILY["callback_url"])
+    assert job["payload"] == DAILY["payload"]
+
+    for name in (made.json["job_id"], "daily-report"):
+        status = await web.get(f"/api/v1/jobs/{name}/status")
+        assert status.json == {
+            "job_id": made.json["job_id"],
+            "status": "PENDING",
+            "last_run": None,
+            "next_run": made.json["next_fire_time"],
+            "retry_count": 0,
+        }
+
+    assert (await web.ask("DELETE", f"/api/v1/jobs/{made.json['job_id']}")).json == {
+        "deleted": True
+    }
+    gone = await web.get(f"/api/v1/jobs/{made.json['job_id']}/status")
+    assert (gone.status, gone.json["reason"]) == (404, "NO_SUCH_JOB")
+
+
+async def test_other_fields_of_a_job_go_with_a_callback(web: Web) -> None:
+    made = await web.post("/api/v1/jobs", DAILY | {"timeZone": "Europe/Berlin", "timeout": "1m"})
+    job = (await web.get(f"/api/v1/jobs/{made.json['job_id']}")).json
+    assert (job["timeZone"], job["timeout"]) == ("Europe/Berlin", "60s")
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"callback_url": 7}, "callback_url"),
+        ({"callback_url": ""}, "callback_url"),
+        ({"callback_url": "ftp://example.com"}, "callback_url"),
+        ({"http": {"url": "https://example.com"}}, "callback_url"),
+        ({"shell": {"argv": ["true"]}}, ""),
+        ({"cron": "no cron"}, "cron"),
+        ({"priority": "URGENT"}, "priority"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+async def test_what_is_wrong_with_a_job_is_told_and_nothing_is_stored(
+    web: Web, changes: dict[str, Any], field: str
+) -> None:
+    answer = await web.post("/api/v1/jobs", DAILY | changes)
+    assert (answer.status, answer.headers["content-type"]) == (400, "application/problem+json")
+    fields = [one["field"] for one in answer.json["violations"]]
+    assert any(each.startswith(field) for each in fields), answer.text
+    assert (await web.get("/api/v1/jobs")).json["jobs"] == []
+
+
+async def test_a_task_is_taken_once_and_asked_about_by_its_id(web: Web) -> None:
+    taken = await web.post("/api/tasks", TASK)
+    assert taken.status == 202, taken.text
+    assert taken.json.keys() == {"job_id", "run_id"}
+    run = (await web.get(f"/api/v1/runs/{taken.json['run_id']}")).json
+    assert (run["state"], run["priority"], run["trigger"]) == ("PENDING", "HIGH", "SUBMIT")
+    due, made = (datetime.fromisoformat(run[at]) for at in ("dueAt", "scheduledAt"))
+    assert (due - made).total_seconds() == 3600
+
+    status = await web.get(f"/api/v1/jobs/{taken.json['job_id']}/status")
+    assert status.json == {
+        "job_id": taken.json["job_id"],
+        "status": "PENDING",
+        "last_run": None,
+        "next_run": run["dueAt"],
+        "retry_count": 0,
+    }
+
+    assert (await web.post("/api/tasks", TASK)).json == taken.json
+    other = await web.post("/api/tasks", TASK | {"delayMs": 1})
+    assert (other.status, other.json["reason"]) == (409, "IDEMPOTENCY_KEY_REUSED")
+    assert len((await web.get("/api/v1/runs")).json["runs"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "word"), [(1, "HIGH"), (2, "MEDIUM"), (3, "LOW"), (None, "MEDIUM")]
+)
+async def test_the_least_number_is_the_highest_priority(
+    web: Web, number: int | None, word: str
+) -> None:
+    taken = await web.post("/api/tasks", {"taskName": "t", "priority": number})
+    assert (await web.get(f"/api/v1/runs/{taken.json['run_id']}")).json["priority"] == word
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"taskName": None}, "taskName"),
+        ({"taskName": 3}, "taskName"),
+        ({"taskName": ""}, "taskName"),
+        ({"delayMs": -1}, "delayMs"),
+        ({"delayMs": 1.5}, "delayMs"),
+        ({"delayMs": 10**30}, "delayMs"),
+        ({"delayMs": True}, "delayMs"),
+        ({"priority": 0}, "priority"),
+        ({"priority": "HIGH"}, "priority"),
+        ({"customJobId": 7}, "customJobId"),
+        ({"customJobId": "x" * 5000}, "customJobId"),
+        ({"payload": "x" * 300_000}, "payload"),
+        ({"taskname": "twice"}, "taskname"),
+    ],
+)
+async def test_what_is_wrong_with_a_task_is_told_by_its_own_keys(
+    web: Web, changes: dict[str, Any], field: str
+) -> None:
+    answer = await web.post("/api/tasks", TASK | changes)
+    assert answer.status == 400, answer.text
+    assert [one["field"] for one in answer.json["violations"]] == [field], answer.text
+    assert (await web.get("/api/v1/runs")).json["runs"] == []
+
+
+async def test_all_that_is_wrong_is_told_at_once(web: Web) -> None:
+    answer = await web.post("/api/tasks", {"delayMs": "soon", "priority": 9})
+    fields = {one["field"] for one in answer.json["violations"]}
+    assert fields == {"taskName", "delayMs", "priority"}
+
+
+async def test_the_paths_of_the_document_know_their_verbs_alone(web: Web) -> None:
+    for verb, path, allowed in (
+        ("GET", "/api/tasks", "POST"),
+        ("DELETE", "/api/tasks", "POST"),
+        ("POST", "/api/v1/jobs/x/status", "GET"),
+    ):
+        answer = await web.ask(verb, path)
+        assert (answer.status, answer.headers["allow"]) == (405, allowed)
+    asked = await web.get("/api/v1/jobs/x/status?verbose=1")
+    assert (asked.status, asked.json["violations"][0]["field"]) == (400, "verbose")
