@@ -19,7 +19,8 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schedd.api.services import Services
 from schedd.telemetry import Telemetry
@@ -61,8 +62,27 @@ def _routes(
         Route("/metrics", metrics),
         *overview.routes(services, closing),
         *pages.assets(),
-        Mount("/api", Rest(services, closing)),
+        Under("/api/", Rest(services, closing)),
     ]
+
+
+class Under(BaseRoute):
+    """Everything below a path is one app's, whatever signs it is made of: `Mount` leaves out what
+    has a line break.
+    """
+
+    def __init__(self, prefix: str, app: ASGIApp) -> None:
+        self._prefix = prefix
+        self._app = app
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Whether it is a request for this."""
+        below = scope["type"] == "http" and scope["path"].startswith(self._prefix)
+        return (Match.FULL if below else Match.NONE), {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have the app answer it."""
+        await self._app(scope, receive, send)
 
 
 async def _bug(_: Request, error: Exception) -> Response:

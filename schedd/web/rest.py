@@ -10,6 +10,7 @@ own documents ask for in their own words is in `documents`.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
@@ -24,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from schedd.api.calls import STREAMING, UNARY, methods
 from schedd.api.errors import Aborted, CallError, Unbuilt, Violation, refuse
 from schedd.api.services import Caller, Services
-from schedd.web import documents, problems, requests
+from schedd.web import documents, openapi, problems, requests
 from schedd.web.problems import Refusal
 from schedd.web.rules import Found, Routes
 from schedd.web.streams import Event, EventStream
@@ -39,6 +40,7 @@ FIRST_WITHIN: Final = 1.0
 DEADLINE: Final = 30.0
 """Seconds that a call may take; HTTP callers don't say."""
 
+OPENAPI_PATH: Final = "/api/v1/openapi.json"
 NO_HEADERS: Final[Mapping[str, str]] = {}
 CREATE: Final = "schedd.v1.JobService.CreateJob"
 
@@ -56,6 +58,7 @@ class Rest:
     def __init__(self, services: Services, closing: asyncio.Event) -> None:
         self.routes: Final = Routes(methods())
         self._services = services
+        self._openapi = Described(_described(self.routes, services.version))
         self._closing = closing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,6 +84,9 @@ class Rest:
             return await self._status(request, unquote(asked[1]))
         if path == documents.TASKS_PATH:
             return await self._task(request)
+        if path == OPENAPI_PATH:
+            _only(request, "GET")
+            return self._openapi.answer(request)
         found = self._find(request, path)
         name = found.route.method.full_name
         if name not in UNARY and name not in STREAMING:
@@ -95,6 +101,8 @@ class Rest:
             return await _streamed(answers, self._closing)
         answer = await UNARY[name](self._services, _caller(request), message)
         return _response(answer, STATUSES.get(name, 200))
+
+    # -- what isn't in the table --
 
     async def _status(self, request: Request, job: str) -> Response:
         _only(request, "GET")
@@ -123,6 +131,31 @@ class Rest:
                 )
             )
         raise _not_allowed(request, found)
+
+
+def _described(routes: Routes, version: str) -> bytes:
+    """The OpenAPI document of all that there is."""
+    there = [one for one in routes.all if one.method.full_name in {**UNARY, **STREAMING}]
+    made = openapi.document(
+        there, version, statuses=STATUSES, streaming=STREAMING, words=documents.OPERATIONS
+    )
+    return _json(made).encode()
+
+
+class Described:
+    """A document that stays as it is: its reader asks whether it is still the one that is known."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+
+    def answer(self, request: Request) -> Response:
+        """The document, or that it hasn't changed."""
+        headers = {"etag": self._etag, "cache-control": "no-cache"}
+        known = request.headers.get("if-none-match", "").replace("W/", "").split(",")
+        if {self._etag, "*"} & {one.strip() for one in known}:
+            return Response(status_code=304, headers=headers)
+        return Response(self._content, headers=headers, media_type="application/json")
 
 
 def _only(request: Request, verb: str) -> None:

@@ -135,6 +135,29 @@ async def test_the_same_idempotency_key_makes_one_job(web: Web) -> None:
     assert (other.status, other.json["reason"]) == (409, "IDEMPOTENCY_KEY_REUSED")
 
 
+async def test_whatever_signs_a_path_has_the_answer_is_a_problem(web: Web) -> None:
+    for path in (
+        "/api/v1/jobs/a%0Ab",
+        "/api/%0A",
+        "/api/v1/runs/%00:why",
+        "/api/v1/jobs/a%2Fb/status",
+    ):
+        answer = await web.get(path)
+        assert answer.status in (400, 404)
+        assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_the_openapi_document_is_served_once_and_then_known(web: Web) -> None:
+    first = await web.get("/api/v1/openapi.json")
+    assert (first.status, first.json["openapi"]) == (200, "3.1.0")
+    known = {"If-None-Match": first.headers["etag"]}
+    again = await web.get("/api/v1/openapi.json", headers=known)
+    assert (again.status, again.text, again.headers["etag"]) == (304, "", first.headers["etag"])
+    other = await web.get("/api/v1/openapi.json", headers={"If-None-Match": '"other"'})
+    assert other.status == 200
+    assert (await web.post("/api/v1/openapi.json", {})).status == 405
+
+
 async def test_a_name_that_is_taken_is_a_conflict(web: Web) -> None:
     await made(web)
     again = await web.post("/api/v1/jobs", ETL)

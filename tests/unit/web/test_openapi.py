@@ -1,0 +1,104 @@
+"""The OpenAPI document says what the routes take and what One JSON writes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from schedd.api.calls import STREAMING, UNARY, methods
+from schedd.web import documents, openapi
+from schedd.web.rest import STATUSES
+from schedd.web.rules import Routes
+from schedkit.jsonform import to_json
+from schedproto.v1 import common_pb2, job_pb2, pool_service_pb2, run_pb2
+
+THERE = {**UNARY, **STREAMING}
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    routes = [one for one in Routes(methods()).all if one.method.full_name in THERE]
+    made = openapi.document(
+        routes, "1.2", statuses=STATUSES, streaming=STREAMING, words=documents.OPERATIONS
+    )
+    return dict(json.loads(json.dumps(made)))
+
+
+def validator(document: dict[str, Any], name: str) -> jsonschema_rs.Draft202012Validator:
+    """Of one schema of the document, its references resolved within it."""
+    return jsonschema_rs.Draft202012Validator(
+        {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
+    )
+
+
+def test_each_call_that_there_is_has_its_operation(document: dict[str, Any]) -> None:
+    ids = [one["operationId"] for verbs in document["paths"].values() for one in verbs.values()]
+    assert len(ids) == len(set(ids))
+    names = {name.rpartition(".")[2] for name in THERE}
+    wanted = {name[0].lower() + name[1:] for name in names}
+    assert set(ids) == wanted | {"getJobStatus", "submitTask"}
+
+
+def test_what_is_referred_to_is_there(document: dict[str, Any]) -> None:
+    def refs(node: Any) -> list[str]:
+        if isinstance(node, dict):
+            own = [node["$ref"]] if "$ref" in node else []
+            return own + [ref for value in node.values() for ref in refs(value)]
+        return [ref for value in node for ref in refs(value)] if isinstance(node, list) else []
+
+    for ref in set(refs(document)):
+        _, components, kind, name = ref.split("/")
+        assert name in document[components][kind], ref
+
+
+def test_an_empty_message_and_a_full_one_are_as_the_schema_says(document: dict[str, Any]) -> None:
+    full = job_pb2.Job(
+        job_id="j",
+        name="n",
+        cron=["* * * * *"],
+        labels={"a": "b"},
+        require=[common_pb2.LabelMatch(key="disk", any_of=["ssd"])],
+        shell=job_pb2.ShellAction(argv=["true"], success_codes=[0, 3]),
+        overlap=job_pb2.OVERLAP_SKIP,
+    )
+    full.timeout.FromSeconds(90)
+    full.at.GetCurrentTime()
+    full.payload.json = '{"a": [1, null]}'
+    run = run_pb2.Run(run_id="r", fencing_token=1 << 60, exit_code=0)
+    run.started_at.GetCurrentTime()
+    pool = pool_service_pb2.Pool(name="p")
+    pool.rate.count, pool.rate.per.seconds = 100, 60
+    for name, message in (
+        ("Job", job_pb2.Job()),
+        ("Job", full),
+        ("Run", run_pb2.Run()),
+        ("Run", run),
+        ("Pool", pool),
+    ):
+        validator(document, name).validate(to_json(message))
+
+
+def test_a_schema_of_answers_lacks_no_key_and_one_of_requests_takes_no_other(
+    document: dict[str, Any],
+) -> None:
+    answer = to_json(job_pb2.Job())
+    del answer["paused"]
+    assert not validator(document, "Job").is_valid(answer)
+    written = validator(document, "Job.Input")
+    assert written.is_valid({"name": "x", "cron": "* * * * *", "overlap": {"allow": 3}})
+    assert written.is_valid({"cron": ["* * * * *"], "timeout": None, "require": {"a": ["b"]}})
+    assert not written.is_valid({"colour": "red"})
+    assert not written.is_valid({"priority": "URGENT"})
+    assert not written.is_valid({"overlap": {"allow": 0}})
+
+
+def test_a_new_job_may_be_asked_for_in_either_words(document: dict[str, Any]) -> None:
+    operation = document["paths"]["/api/v1/jobs"]["post"]
+    either = operation["requestBody"]["content"]["application/json"]["schema"]["anyOf"]
+    assert either[0] == {"$ref": "#/components/schemas/Job.Input"}
+    assert either[1]["required"] == ["name", "cron", "callback_url"]
+    told = operation["responses"]["201"]["content"]["application/json"]["schema"]["anyOf"]
+    assert told[1]["required"] == ["job_id", "next_fire_time"]
