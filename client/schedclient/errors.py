@@ -235,6 +235,13 @@ def from_rpc(error: grpc.aio.AioRpcError, endpoint: str) -> ApiError:
             remedy="call again, or make fewer calls at a time",
             endpoint=endpoint,
         )
+    if status == "CANCELLED":  # who cancels a call of its own hears asyncio.CancelledError
+        return ClusterUnavailable(
+            "the member, or what lies before it, cancelled the call; it may have happened",
+            reason="CANCELLED",
+            remedy="call again; with an idempotency key it happens once",
+            endpoint=endpoint,
+        )
     info, bad = _details(error.trailing_metadata())
     metadata = dict(info.metadata)
     return _BY_STATUS.get(status, InternalError)(

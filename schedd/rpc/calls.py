@@ -14,6 +14,7 @@ from google.protobuf.message_factory import GetMessageClass
 from schedd.api.calls import BATCHES, SERVICES, STREAMING, UNARY, Streaming, Unary
 from schedd.api.errors import CallError, Unbuilt, of_world
 from schedd.api.services import Caller, Services
+from schedd.rpc.in_hand import InHand
 from schedd.rpc.places import Places
 from schedd.rpc.reading import MOST_PARTS, put, streaming, unary
 from schedd.rpc.status import abort_with
@@ -33,21 +34,22 @@ MOST_PARTS_OF_BATCH: Final = 100_000
 
 def serve_calls(server: grpc.aio.Server, services: Services) -> None:
     """Put every user call on this server."""
-    places = Places()
+    places, in_hand = Places(), InHand()
     for descriptor in SERVICES:
-        table = {each.name: _method(services, places, each) for each in descriptor.methods}
+        table = {each.name: _method(services, places, in_hand, each) for each in descriptor.methods}
         put(server, descriptor.full_name, table)
 
 
 def _method(
-    services: Services, places: Places, method: MethodDescriptor
+    services: Services, places: Places, in_hand: InHand, method: MethodDescriptor
 ) -> grpc.RpcMethodHandler[Any, Any]:
     request, answer = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
     if method.full_name in STREAMING:
         return streaming(_streaming(services, places, STREAMING[method.full_name]), request, answer)
     if method.full_name in UNARY:
         most = MOST_PARTS_OF_BATCH if method.full_name in BATCHES else MOST_PARTS
-        return unary(_unary(services, UNARY[method.full_name]), request, answer, most)
+        call = _unary(services, UNARY[method.full_name])
+        return unary(call, request, answer, most, in_hand)
     return unary(_unbuilt(method), request, answer)
 
 

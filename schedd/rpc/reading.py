@@ -26,6 +26,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
+from schedd.rpc.in_hand import InHand
 from schedd.rpc.status import abort
 
 M = TypeVar("M", bound=Message)
@@ -90,14 +91,26 @@ def unary(
     request: type[Message],
     answer: type[Message],
     most: int = MOST_PARTS,
+    in_hand: InHand | None = None,
 ) -> _Handler:
-    """The handler of a call with one request, of at most so many parts, and one answer."""
+    """The handler of a call with one request, of at most so many parts, and one answer.
+
+    `in_hand`: what the request counts in, and waits for; None: it is read at once.
+    """
 
     async def handle(requests: AsyncIterator[Message | Unread], context: Context) -> Any:
         return await call(await _asked(requests, context), context)
 
+    async def in_turn(requests: AsyncIterator[Message | Unread], context: Context) -> Any:
+        assert in_hand is not None
+        async with in_hand.turn() as turn:
+            asked = await _asked(requests, context)
+            turn.weighs(asked.ByteSize())
+            return await call(asked, context)
+
     read = reader(request, most)
-    return grpc.stream_unary_rpc_method_handler(handle, read, answer.SerializeToString)
+    handled = handle if in_hand is None else in_turn
+    return grpc.stream_unary_rpc_method_handler(handled, read, answer.SerializeToString)
 
 
 def streaming(

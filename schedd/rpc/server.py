@@ -25,6 +25,9 @@ from schedkit.errors import Fault
 MOST_CALLS: Final = 8_192
 """Calls and streams at a time; what is more is refused with RESOURCE_EXHAUSTED."""
 
+MOST_WAITING: Final = 131_072
+"""Calls that wait to be taken, at most; none of their messages is read before."""
+
 LOOK_EVERY: Final = 60.0
 
 _GRPC: Final = "grpc._cython.cygrpc"
@@ -40,7 +43,14 @@ _INSIDE: Final = (
 def make_server(connections: int) -> grpc.aio.Server:
     """A server that isn't bound yet, for at most so many connections at a time."""
     logging.getLogger(_GRPC).addFilter(_of_who_has_gone)
-    options = (*SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", connections))
+    options = (
+        *SERVER_OPTIONS,
+        ("grpc.max_allowed_incoming_connections", connections),
+        # Of more than 1,000 that wait for the loop to take them the core else cancels some, by
+        # chance, which tells their callers nothing. What is too much, `MOST_CALLS` says.
+        ("grpc.server.max_pending_requests", MOST_WAITING),
+        ("grpc.server.max_pending_requests_hard_limit", MOST_WAITING),
+    )
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=MOST_CALLS)
     if all(hasattr(where, name) for where, names in _INSIDE for name in names):
         steady: Any = _steady()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
+import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
@@ -197,6 +199,26 @@ async def test_a_server_that_ends_by_itself_is_a_fault() -> None:
     await server.stop(None)
     with pytest.raises(Fault):
         await watched
+
+
+async def test_thousands_of_calls_that_wait_while_the_loop_stands_still_are_all_answered(
+    address: str,
+) -> None:
+    """The core cancels some of more than 1,000, by chance, unless it is told otherwise."""
+    async with AsyncExitStack() as stack:
+        channels = [
+            await stack.enter_async_context(calls.channel_to(address, **APART)) for _ in range(12)
+        ]
+        for channel in channels:
+            assert await calls.ask(channel, LIST, [b""]) == "OK"
+        asked = [
+            asyncio.create_task(calls.ask(channel, LIST, [b""]), name="call")
+            for channel in channels
+            for _ in range(128)
+        ]
+        await asyncio.sleep(0)
+        time.sleep(1.0)  # noqa: ASYNC251 - the server's loop is this one, and stands still
+        assert set(await asyncio.gather(*asked)) == {"OK"}
 
 
 def test_a_host_has_so_many_places_and_all_together_have_so_many() -> None:

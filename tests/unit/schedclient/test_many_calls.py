@@ -156,10 +156,30 @@ async def test_a_stream_that_is_refused_for_ever_is_told_as_what_it_is():
     assert told.value.reason == "REFUSED_STREAM"
 
 
+async def test_what_a_member_cancels_is_made_again_where_that_does_it_once():
+    """No bug of the cluster: the core of gRPC does so where too many calls wait, a proxy may."""
+    answer = run_pb2.Run(run_id="r").SerializeToString()
+    async with (
+        refusing(2, answer, code=8) as (address, streams),
+        Client(address, timeout=60) as client,
+    ):
+        run = await client.submit(shell={"argv": ["true"]})
+    assert (run.run_id, len(streams)) == ("r", 3), "under one key, which it has made"
+
+
+async def test_what_is_cancelled_for_ever_is_told_as_what_it_is():
+    async with refusing(1_000_000, b"", code=8) as (address, _), Client(address, timeout=2) as one:
+        with pytest.raises(ClusterUnavailable, match="may have happened") as told:
+            await one.submit(shell={"argv": ["true"]})
+    assert told.value.reason == "CANCELLED"
+
+
 @asynccontextmanager
-async def refusing(count: int, answer: bytes) -> AsyncIterator[tuple[str, list[int]]]:
-    """A member that refuses the first streams, and answers each other; its address, and the
-    streams that were opened.
+async def refusing(
+    count: int, answer: bytes, code: int = 7
+) -> AsyncIterator[tuple[str, list[int]]]:
+    """A member that resets the first streams (7: refused, 8: cancelled), and answers each other;
+    its address, and the streams that were opened.
     """
     streams: list[int] = []
     connections: list[tuple[asyncio.StreamWriter, asyncio.Task[None]]] = []
@@ -167,7 +187,7 @@ async def refusing(count: int, answer: bytes) -> AsyncIterator[tuple[str, list[i
     def reply(stream: int) -> bytes:
         streams.append(stream)
         if len(streams) <= count:
-            return http2.frame(http2.RST, b"\0\0\0\x07", stream=stream)
+            return http2.frame(http2.RST, code.to_bytes(4, "big"), stream=stream)
         head = [(":status", b"200"), ("content-type", b"application/grpc")]
         end = http2.END_HEADERS | http2.END_STREAM
         return (

@@ -1,0 +1,82 @@
+"""How much of what callers sent a member holds at a time: past that, requests wait to be read.
+
+    call ─→ a turn, in the order of coming ─→ its request is read, and weighed ─→ … ─→ its answer
+              └─ too much is in hand: it waits, its request on the wire, until its caller's deadline
+
+While the database is away or slow calls hold what they were sent. Eight thousand of 4 MiB each may
+come; so their number bounds nothing.
+
+Invariants
+- A request counts from before it is read until its call has ended, however that ends.
+- Who reads takes `WHILE_READ`, for what it will weigh isn't known: so who sends slowly holds up
+  little.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+MOST: Final = 64 * 1024 * 1024
+"""Bytes, as on the wire."""
+WHILE_READ: Final = 64 * 1024
+
+
+class Turn:
+    """One call's part of it."""
+
+    __slots__ = ("_in_hand", "size")
+
+    def __init__(self, in_hand: InHand) -> None:
+        self._in_hand = in_hand
+        self.size = WHILE_READ
+
+    def weighs(self, size: int) -> None:
+        """Its request is read, and has so many bytes."""
+        self._in_hand.change(size - self.size)
+        self.size = size
+
+
+class InHand:
+    """The requests that calls hold, by their bytes."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self.taken = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[Turn]:
+        """Around a call, from before its request is read."""
+        await self._room()
+        turn = Turn(self)
+        try:
+            yield turn
+        finally:
+            self.change(-turn.size)
+
+    def change(self, size: int) -> None:
+        """So much more is in hand, or less; then others are let in."""
+        self.taken += size
+        while self._waiting and self.taken < self._most:
+            first = self._waiting.popleft()
+            if not first.done():
+                self.taken += WHILE_READ
+                first.set_result(None)
+
+    async def _room(self) -> None:
+        """Return when there is room, which is then taken for what is about to be read."""
+        if not self._waiting and self.taken < self._most:
+            self.taken += WHILE_READ
+            return
+        mine = asyncio.get_running_loop().create_future()
+        self._waiting.append(mine)
+        try:
+            await mine
+        except asyncio.CancelledError:
+            if mine.done() and not mine.cancelled():  # it was let in at that very moment
+                self.change(-WHILE_READ)
+            raise

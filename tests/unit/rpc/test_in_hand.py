@@ -1,0 +1,91 @@
+"""What callers sent is held within bounds, however many call (docs/operations.md, limits)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from schedd.rpc.in_hand import WHILE_READ, InHand
+
+MOST = 10 * WHILE_READ
+
+
+@pytest.fixture
+def in_hand() -> InHand:
+    return InHand(MOST)
+
+
+class Call:
+    """One that holds its request until it is told to end."""
+
+    def __init__(self, in_hand: InHand, size: int) -> None:
+        self._in_hand, self._size = in_hand, size
+        self.read, self.ends = False, asyncio.Event()
+        self.task = asyncio.create_task(self._run(), name="call")
+
+    async def _run(self) -> None:
+        async with self._in_hand.turn() as turn:
+            self.read = True
+            turn.weighs(self._size)
+            await self.ends.wait()
+
+    async def end(self) -> None:
+        self.ends.set()
+        await self.task
+
+
+async def settled(*calls: Call) -> list[bool]:
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return [call.read for call in calls]
+
+
+async def test_past_its_measure_a_request_waits_for_one_that_ends(in_hand: InHand) -> None:
+    one, other = Call(in_hand, MOST // 2), Call(in_hand, MOST // 2)
+    third, fourth = Call(in_hand, MOST), Call(in_hand, 10)
+    assert await settled(one, other, third, fourth) == [True, True, False, False]
+    await one.end()
+    assert await settled(third, fourth) == [True, True], "how much they weigh is known once read"
+    fifth = Call(in_hand, 10)
+    await other.end()
+    assert await settled(fifth) == [False]
+    await third.end()
+    assert await settled(fifth) == [True]
+    await fourth.end()
+    await fifth.end()
+    assert in_hand.taken == 0
+
+
+async def test_small_requests_go_together_whatever_their_number(in_hand: InHand) -> None:
+    calls = [Call(in_hand, 100) for _ in range(2_000)]
+    await asyncio.sleep(0)
+    assert all(await settled(*calls))
+    assert in_hand.taken == 2_000 * 100
+    for call in calls:
+        await call.end()
+    assert in_hand.taken == 0
+
+
+async def test_who_leaves_while_waiting_or_just_let_in_takes_nothing_along(in_hand: InHand) -> None:
+    large, waiting, next_one = Call(in_hand, MOST), Call(in_hand, 1), Call(in_hand, 1)
+    assert await settled(large, waiting, next_one) == [True, False, False]
+    large.ends.set()
+    await large.task  # both were let in, and neither has run
+    waiting.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting.task
+    assert await settled(next_one) == [True]
+    await next_one.end()
+    assert in_hand.taken == 0
+
+
+async def test_what_raises_gives_back_what_it_held(in_hand: InHand) -> None:
+    async def fails() -> None:
+        async with in_hand.turn() as turn:
+            turn.weighs(MOST)
+            raise ValueError("wrong")
+
+    with pytest.raises(ValueError, match="wrong"):
+        await fails()
+    assert in_hand.taken == 0
