@@ -16,6 +16,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from schedd.core.ids import IncarnationId
+from schedd.core.lifecycle import Reason
 from schedd.ports import Cluster
 from schedd.pulse import Pulse
 
@@ -24,6 +25,9 @@ PROMPT: Final = (
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0),
 )
 """Buckets of what should take milliseconds, in seconds."""
+
+MISSED_FOR: Final = (Reason.WINDOW, Reason.CATCH_UP_NONE, Reason.START_DEADLINE)
+"""Why instants are missed: each is there at 0, so that the first is an increase."""
 
 LONG: Final = (
     *(0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0),
@@ -49,6 +53,12 @@ class Metrics:
         self.folded = counter(
             "schedd_runs_folded", "Rows that account for instants that didn't run."
         )
+        self.missed = counter(
+            "schedd_instants_missed", "Instants for which nothing runs any more.", "reason"
+        )
+        for reason in MISSED_FOR:
+            self.missed.labels(reason.value)
+        self.dead_letters = counter("schedd_dead_letters", "Runs that failed for good.")
         self.fire_lateness = histogram(
             "schedd_fire_lateness_seconds", "From due to inserted; early is 0.", PROMPT
         )
@@ -82,6 +92,9 @@ class Metrics:
         )
         self.paused = gauge("schedd_cluster_paused", "1 while the whole cluster is paused.")
         self.ready = gauge("schedd_queue_ready", "Runs that wait here for a slot.")
+        self.oldest = gauge(
+            "schedd_queue_oldest_seconds", "For how long the oldest of these has waited."
+        )
         self.late = gauge(
             "schedd_queue_late", "Of these: late ones, caught up with behind what is due now."
         )

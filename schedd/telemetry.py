@@ -29,11 +29,13 @@ from prometheus_client.exposition import choose_encoder
 from schedd.core.events import (
     AssignedRuns,
     Braked,
+    DeadLettered,
     Deleted,
     Ended,
     Event,
     Fired,
     GreaterTokenSeen,
+    Missed,
     NeverStarted,
     NotificationsExpired,
     NotificationsWait,
@@ -108,6 +110,15 @@ def _fired(metrics: Metrics, event: Fired) -> None:
     metrics.fired.inc(event.runs)
     metrics.folded.inc(event.folds)
     _observe(metrics.fire_lateness, event.latenesses)
+
+
+def _missed(metrics: Metrics, event: Missed) -> None:
+    metrics.missed.labels(event.reason.value).inc(event.count)
+    log.warning("%d instants are missed: %s", event.count, event.reason.value)
+
+
+def _dead_lettered(metrics: Metrics, event: DeadLettered) -> None:
+    metrics.dead_letters.inc(event.count)
 
 
 def _assigned(metrics: Metrics, event: AssignedRuns) -> None:
@@ -185,6 +196,7 @@ def _shards_lost(metrics: Metrics, event: ShardsLost) -> None:
 
 def _waiting(metrics: Metrics, event: Waiting) -> None:
     metrics.ready.set(event.ready)
+    metrics.oldest.set(event.oldest.total_seconds())
     metrics.late.set(event.late)
     metrics.pooled.set(event.pooled)
     metrics.running.set(event.running)
@@ -239,6 +251,8 @@ def _store_away(metrics: Metrics, _: ResultStoreAway) -> None:
 
 SEEN: Final[Mapping[type[Event], Callable[[Metrics, Any], None]]] = {
     Fired: _fired,
+    Missed: _missed,
+    DeadLettered: _dead_lettered,
     AssignedRuns: _assigned,
     Ended: _ended,
     StaleResult: _stale,

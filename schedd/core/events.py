@@ -22,6 +22,21 @@ class Fired:
 
 
 @dataclass(frozen=True, slots=True)
+class Missed:
+    """So many instants are MISSED: nothing runs for them any more."""
+
+    reason: Reason
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettered:
+    """So many runs failed for good."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class AssignedRuns:
     """A batch of runs was handed out."""
 
@@ -120,6 +135,8 @@ class Waiting:
     """Of the ready: those that catch-up made, and that wait behind what is due now."""
     pooled: int = 0
     """Of the ready: those of pools, which wait for room there."""
+    oldest: timedelta = timedelta()
+    """For how long the one has waited that waits longest, of the ready that could be handed out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +188,8 @@ class ResultStoreAway:
 
 Event = (
     Fired
+    | Missed
+    | DeadLettered
     | AssignedRuns
     | Ended
     | StaleResult

@@ -282,6 +282,11 @@ class ReadyQueue:
         """Those that some of them wait for."""
         return {line.pool for line in self._lines.values() if line.pool}
 
+    def oldest(self) -> datetime | None:
+        """Since when the one waits that waits longest; None: nothing waits."""
+        places = (line.oldest() for line in self._lines.values())
+        return min((place.since for place in places if place is not None), default=None)
+
     def heads(
         self, fits: Fits = _any, room: Room | None = None, pools: Rooms | None = None
     ) -> list[Head]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, TypeAlias
 
-from schedd.core.events import Emit, Ended, GreaterTokenSeen, Refused, StaleResult
+from schedd.core.events import DeadLettered, Emit, Ended, GreaterTokenSeen, Refused, StaleResult
 from schedd.core.ids import NO_TOKEN, IncarnationId, JobId, RunId, ShardId, Token, epoch_of
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import LiveRun, Report, RunKey, Verdict
@@ -290,6 +290,8 @@ class Collect:
             self._emit(StaleResult(report.key.run_id, report.token, report.worker))
         elif verdict is Verdict.ACCEPTED:
             started, finished = report.started_at, report.finished_at
+            if report.dead:
+                self._emit(DeadLettered(1))
             self._emit(
                 Ended(
                     report.state,

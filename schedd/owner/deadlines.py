@@ -16,12 +16,14 @@ meanwhile (it is handed out, cancelled) stays as it is: the statement ends what 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 from typing import Final
 
 from schedd.core.broadcast import Away, own
 from schedd.core.deadlines import Ending, hurried
+from schedd.core.events import DeadLettered, Emit, Missed
 from schedd.core.ids import JobId, RunId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Definition, LiveRun
@@ -61,6 +63,7 @@ class Deadlines:
         clock: ClusterClock,
         brake: Brake,
         nudges: Nudges,
+        emit: Emit,
     ) -> None:
         self._board = board
         self._catalogue = catalogue
@@ -71,6 +74,7 @@ class Deadlines:
         self._clock = clock
         self._brake = brake
         self._nudges = nudges
+        self._emit = emit
         self._ready: Callable[[], None] = lambda: None
         self._told: dict[RunId, LiveRun] = {}
         self._look_at = 0.0
@@ -120,6 +124,7 @@ class Deadlines:
                 run_id, job = end.key.run_id, end.job_id
                 apart = run_id in self._told  # dispatch took it off the board
                 ready += self._board.gone(job) if apart else self._board.forget(run_id, job)
+        self._tell([end for end in ends if end.key in ended])
         self._drop(end.key.run_id for end in ends)
         self._catalogue.forget(end.job_id for end in ends if end.key not in ended)
         self._nudges.runs_changed([key.run_id for key in ended])
@@ -127,6 +132,12 @@ class Deadlines:
             self._nudges.jobs_changed(turns)
         if ready:
             self._ready()
+
+    def _tell(self, ended: Sequence[Ending]) -> None:
+        for reason, count in Counter(e.reason for e in ended if e.state is State.MISSED).items():
+            self._emit(Missed(reason, count))
+        if dead := sum(bool(end.fingerprint) for end in ended):
+            self._emit(DeadLettered(dead))
 
     def _drop(self, told: Iterable[RunId]) -> None:
         for run_id in told:

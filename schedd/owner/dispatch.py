@@ -446,4 +446,5 @@ class Dispatch:
 
         self._workers.demand(heads, asked_by([*ready.needs, *early.needs]))
         counts = (len(ready), len(running), len(timers), ready.late, ready.pooled)
-        self._emit(Waiting(*counts))
+        now = self._clock.now()
+        self._emit(Waiting(*counts, oldest=max(AT_ONCE, now - (ready.oldest() or now))))

@@ -26,6 +26,7 @@ the processor and the workers the less busy.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -33,10 +34,10 @@ from typing import Final
 
 from schedd.core import catch_up
 from schedd.core.batch_size import BatchSize
-from schedd.core.events import Emit
+from schedd.core.events import Emit, Missed
 from schedd.core.events import Fired as FiredEvent
 from schedd.core.ids import Epoch, JobId, ShardId
-from schedd.core.lifecycle import State
+from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Claim, Firing, Priority, Timer
 from schedd.core.pauses import Pauses
 from schedd.core.records import Fired
@@ -294,6 +295,8 @@ class Fire:
             self._refused = {job: timers[job] for job in refused}
             self.changed(refused)
             self._brake.look()
+        for reason, count in missed(done).items():
+            self._emit(Missed(reason, count))
         for answer in answers:
             self._transactor.lost(answer.lost, "fire")
             self._board.put_runs(answer.runs, now)
@@ -306,3 +309,13 @@ class Fire:
                 latenesses=tuple(max(ON_TIME, now - run.due_at) for a in answers for run in a.runs),
             )
         )
+
+
+def missed(firings: Iterable[Firing]) -> Counter[Reason]:
+    """How many instants these account for as MISSED, by reason."""
+    counts: Counter[Reason] = Counter()
+    for firing in firings:
+        for run in firing.runs:
+            if run.state is State.MISSED and run.reason is not None:
+                counts[run.reason] += run.count
+    return counts

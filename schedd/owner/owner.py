@@ -184,7 +184,9 @@ class Owner:
         transactor = Transactor(live.ownership, live.trusted, emit)
         near = NearFuture(board, catalogue, store, clock, brake)
         crowds = Crowds(board, catalogue, workers, store, transactor, clock, nudges)
-        deadlines = Deadlines(board, catalogue, workers, store, transactor, clock, brake, nudges)
+        deadlines = Deadlines(
+            board, catalogue, workers, store, transactor, clock, brake, nudges, emit
+        )
         broadcasts = Broadcasts(
             board, catalogue, workers, self._leases, store, transactor, clock, nudges
         )

@@ -27,7 +27,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from schedd.core.broadcast import own
-from schedd.core.events import Emit, NeverStarted, RunsRescued
+from schedd.core.events import DeadLettered, Emit, NeverStarted, RunsRescued
 from schedd.core.ids import SHARDS, IncarnationId, JobId, RunId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Loss, RunKey
@@ -244,6 +244,8 @@ class Rescue:
         """Tell of what was moved on, though another lane's failed; gives who is lost with it."""
         moved = {key for answer in answers for key in answer}
         gone = {loss.incarnation for loss in losses if loss.key in moved}
+        if dead := sum(loss.dead for loss in losses if loss.key in moved):
+            self._emit(DeadLettered(dead))
         if moved:
             self._emit(RunsRescued(len(moved), tuple(sorted(gone, key=lambda i: i.int))))
             self._nudges.runs_changed([key.run_id for key in moved])

@@ -79,6 +79,7 @@ class Some(Definitions):
 class World:
     def __init__(self) -> None:
         self.rows, self.told = Rows(), Told()
+        self.events: list[object] = []
         self.definitions = Some(HURRIED)
         self.board = Board(owning(0))
         self.clock = SetClock()
@@ -94,6 +95,7 @@ class World:
             self.clock,
             self.brake,
             self.told,  # type: ignore[arg-type]  # of the nudges those that it gives
+            self.events.append,
         )
 
     def attached(self, number: int) -> Attached:
