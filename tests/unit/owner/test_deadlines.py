@@ -11,6 +11,7 @@ import pytest
 
 from schedd.core.broadcast import WORKER_AWAY
 from schedd.core.deadlines import Ending
+from schedd.core.events import DeadLettered, Missed
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Claim, Definition, LiveRun, Placement, RunKey
@@ -129,6 +130,7 @@ async def test_wherever_it_waits_a_run_ends_when_its_time_is_over() -> None:
     }
     assert {one.key for one in world.board.waits()} == {fresh.key, tried.key}
     assert len(world.told.runs) == 3
+    assert world.events == [Missed(Reason.START_DEADLINE, 2), DeadLettered(1)]
 
 
 async def test_what_goes_on_meanwhile_stays() -> None:
