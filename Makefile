@@ -82,8 +82,15 @@ golden-diff: $(VENV)/contrib ## what the installed libraries would change of 320
 golden-write: $(VENV)/contrib ## take that over; REASON="tzdata 2027a: Morocco gives up summer time"
 	@cd tests && ../$(BIN)/python -m almanac.golden --write --reason "$(REASON)"
 
+BENCHES := cron drain failover herd openloop peers scale simulated soak spread statements submit
+BENCH    = $(if $(NAME),$(filter $(NAME),$(BENCHES)),cron)
+
 bench: $(VENV)/contrib ## what things cost, JSON lines out: NAME=cron, drain, failover, herd, openloop, peers, scale, simulated, soak, spread, statements or submit, ARGS="--runs 9"
-	@cd tests && ../$(BIN)/python -m bench.$(or $(NAME),cron) $(ARGS)
+ifeq ($(words $(BENCH)) $(words $(NAME)),1 $(if $(NAME),1,0))
+	@cd tests && ../$(BIN)/python -m bench.$(BENCH) $(ARGS)
+else
+	@echo 'there is no such benchmark; NAME is one of: $(BENCHES)' >&2; exit 2
+endif
 
 lint: $(VENV)/contrib ## formatting, lint, strict types, who may import whom
 	$(BIN)/ruff check .
@@ -104,11 +111,11 @@ $(VENV)/made:
 	@touch $@
 
 $(VENV)/dev: $(VENV)/made pyproject.toml
-	@echo "installing schedd[dev] into $(VENV) ..."
+	@echo "installing schedd[dev] into $(VENV) ..." >&2
 	@$(PIP) --editable '.[dev]'
 	@touch $@
 
 $(VENV)/contrib: $(VENV)/made pyproject.toml
-	@echo "installing schedd[contrib] into $(VENV) ..."
+	@echo "installing schedd[contrib] into $(VENV) ..." >&2
 	@$(PIP) --editable '.[contrib]'
 	@touch $(VENV)/dev $@

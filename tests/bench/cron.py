@@ -25,6 +25,7 @@ from statistics import median
 from time import process_time
 from uuid import UUID
 
+from bench.numbers import positive
 from schedd.core import cron, schedule, zones
 from schedd.core.calendars import Calendar, Exclude, rules
 from schedd.core.cron import CronExpression, dialect, expand, expression
@@ -56,8 +57,10 @@ Ask = Callable[[CronExpression, int], None]
 def main(arguments: Sequence[str]) -> int:
     """Measure, print."""
     parser = argparse.ArgumentParser(prog="python -m bench.cron", description=__doc__)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--questions", type=int, default=2000, help="of each expression and zone")
+    parser.add_argument("--runs", type=positive, default=5)
+    parser.add_argument(
+        "--questions", type=positive, default=2000, help="of each expression and zone"
+    )
     options = parser.parse_args(arguments)
     asked: dict[str, tuple[Ask, int]] = {
         "next": (_next, options.questions),

@@ -8,12 +8,12 @@ executed, and its result accepted: nothing is taken out of it. JSON, a line.
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench.rig import NOOP, bench_cluster, ended, note, parser, quantiles, sizes, spent, tell
+from bench.numbers import positive
+from bench.rig import NOOP, bench_cluster, ended, note, parser, quantiles, run, sizes, spent, tell
 from schedclient import Client
 from support.cluster import DevCluster
 
@@ -31,7 +31,7 @@ WAITS = "SELECT extract(epoch FROM started_at - assigned_at) FROM runs WHERE cre
 def main(arguments: Sequence[str]) -> int:
     """Measure, print."""
     asked = parser("bench.drain", __doc__)
-    asked.add_argument("--runs", type=int, default=20_000)
+    asked.add_argument("--runs", type=positive, default=20_000)
     options = asked.parse_args(arguments)
     with bench_cluster(**sizes(options) | {"workers": 0}) as cluster:
 
@@ -88,4 +88,4 @@ def _wait(cluster: DevCluster, count: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

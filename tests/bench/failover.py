@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import time
 from argparse import Namespace
 from collections import Counter
@@ -24,7 +23,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bench.gaps import Gap, reckon
-from bench.rig import bench_cluster, note, parser, quantiles, sizes, tell
+from bench.numbers import positive
+from bench.rig import bench_cluster, note, parser, quantiles, run, sizes, tell
 from bench.ticks import Ticks, await_shared
 from schedclient import Client
 from support.cluster import DevCluster
@@ -60,12 +60,16 @@ def main(arguments: Sequence[str]) -> int:
     """Measure, print. 1 when anything was lost or doubled."""
     asked = parser("bench.failover", __doc__)
     asked.set_defaults(members=3, workers=2, slots=200)
-    asked.add_argument("--jobs", type=int, default=60, help="that fire each second")
-    asked.add_argument("--rounds", type=int, default=2, help="of each fault")
-    asked.add_argument("--member-ttl", type=int, default=5, help="seconds")
-    asked.add_argument("--worker-ttl", type=int, default=15, help="seconds")
+    asked.add_argument("--jobs", type=positive, default=60, help="that fire each second")
+    asked.add_argument("--rounds", type=positive, default=2, help="of each fault")
+    asked.add_argument("--member-ttl", type=positive, default=5, help="seconds")
+    asked.add_argument("--worker-ttl", type=positive, default=15, help="seconds")
     asked.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS)
     options = asked.parse_args(arguments)
+    if options.members < 2 and {"kill", "handover"} & {*options.faults}:
+        asked.error("--members: nobody follows on the only one; at least 2, or --faults worker")
+    if options.workers < 2 and "worker" in options.faults:
+        asked.error("--workers: nobody takes over from the only one; at least 2")
     ttls = ("member_ttl", "worker_ttl")
     options.settings += [f"schedd.{name}={getattr(options, name)}s" for name in ttls]
     wrong = 0
@@ -183,4 +187,4 @@ def _tell(fault: str, rounds: Sequence[Round], options: Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

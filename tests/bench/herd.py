@@ -7,14 +7,14 @@ wait. Lateness is the handler's start, by the worker's clock, less the instant i
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from bench import copies
 from bench.copies import TEMPLATE
-from bench.rig import NOOP, bench_cluster, ended, note, parser, quantiles, sizes, spent, tell
+from bench.numbers import positive, seconds_from_zero
+from bench.rig import NOOP, bench_cluster, ended, note, parser, quantiles, run, sizes, spent, tell
 from schedclient import Client
 from support.cluster import DevCluster
 
@@ -25,11 +25,13 @@ PATIENCE = 300.0
 def main(arguments: Sequence[str]) -> int:
     """Measure, print."""
     asked = parser("bench.herd", __doc__)
-    asked.add_argument("--jobs", type=int, default=10_000)
-    asked.add_argument("--copies", type=int, default=2_000, help="a second that are counted on")
+    asked.add_argument("--jobs", type=positive, default=10_000)
+    asked.add_argument(
+        "--copies", type=positive, default=2_000, help="a second that are counted on"
+    )
     asked.add_argument(
         "--ahead",
-        type=float,
+        type=seconds_from_zero,
         default=15.0,
         help="seconds before the instant at which all jobs are stored, and from which on what is"
         " spent counts: members make runs ahead",
@@ -85,4 +87,4 @@ def _wait(cluster: DevCluster, count: int, due: datetime) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 import time
 from argparse import Namespace
 from collections import Counter
@@ -24,7 +23,8 @@ from typing import Final
 
 import schedclient.transport
 from bench.connections import apart
-from bench.rig import NOOP, bench_cluster, note, parser, quantiles, sizes, spent, tell
+from bench.numbers import from_zero, positive, some_seconds
+from bench.rig import NOOP, bench_cluster, note, parser, quantiles, run, sizes, spent, tell
 from schedclient import ApiError, Client
 from support.cluster import DevCluster
 from support.wait import WaitedInVain, wait_until
@@ -47,12 +47,14 @@ AND state <> 'SUCCEEDED'
 def main(arguments: Sequence[str]) -> int:
     """Measure, print. 1 when a run was lost."""
     asked = parser("bench.openloop", __doc__)
-    asked.add_argument("--peak", type=int, default=1_000, help="submits a second")
-    asked.add_argument("--parts", type=int, nargs="+", default=[10, 50, 80], help="of it, percent")
-    asked.add_argument("--seconds", type=float, default=20.0, help="of each rate")
-    asked.add_argument("--connections", type=int, default=8)
+    asked.add_argument("--peak", type=positive, default=1_000, help="submits a second")
+    asked.add_argument(
+        "--parts", type=positive, nargs="+", default=[10, 50, 80], help="of it, percent"
+    )
+    asked.add_argument("--seconds", type=some_seconds, default=20.0, help="of each rate")
+    asked.add_argument("--connections", type=positive, default=8)
     asked.add_argument("--shared", action="store_true", help="one connection for all clients")
-    asked.add_argument("--seed", type=int, default=1)
+    asked.add_argument("--seed", type=from_zero, default=1)
     options = asked.parse_args(arguments)
     if not options.shared:
         schedclient.transport.connect = apart
@@ -178,4 +180,4 @@ async def _submit(cluster: DevCluster, moments: Sequence[float], connections: in
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

@@ -22,6 +22,7 @@ from typing import Final, NoReturn
 
 import workerd.link
 from bench.connections import apart
+from bench.numbers import from_zero, positive, seconds_from_zero
 from schedkit.clock import boottime, utcnow
 from schedproto.v1 import worker_service_pb2 as pb
 from support.wait import wait_until_async
@@ -268,10 +269,14 @@ def main(arguments: Sequence[str]) -> int:
     """Live."""
     asked = argparse.ArgumentParser(prog="python -m bench.puppets", description=__doc__)
     asked.add_argument("--seeds", nargs="+", required=True)
-    asked.add_argument("--first", type=int, default=0, help="number of the first, for its name")
-    asked.add_argument("--count", type=int, default=10)
-    asked.add_argument("--slots", type=int, default=10, help="of each")
-    asked.add_argument("--lasts", type=float, default=0.0, help="seconds from start to end")
+    asked.add_argument(
+        "--first", type=from_zero, default=0, help="number of the first, for its name"
+    )
+    asked.add_argument("--count", type=positive, default=10)
+    asked.add_argument("--slots", type=positive, default=10, help="of each")
+    asked.add_argument(
+        "--lasts", type=seconds_from_zero, default=0.0, help="seconds from start to end"
+    )
     options = asked.parse_args(arguments)
     workerd.link.connect = apart
     asyncio.run(live(options))

@@ -15,13 +15,15 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
+from bench.numbers import positive
 from schedctl.dev.processes import living_in
 from support.cluster import DevCluster, dev_cluster
 from support.repository import ROOT
@@ -61,22 +63,40 @@ def bench_cluster(
     `schedctl dev up --set` takes.
     """
     path = os.pathsep.join(filter(None, (str(ROOT / "tests"), os.environ.get("PYTHONPATH"))))
-    with dev_cluster(
-        members=members,
-        workers=workers,
-        slots=slots,
-        overrides=[HANDLERS, *settings],
-        env={"PYTHONPATH": path},
-    ) as cluster:
-        yield cluster
+    made: list[DevCluster] = []
+    try:
+        with dev_cluster(
+            members=members,
+            workers=workers,
+            slots=slots,
+            overrides=[HANDLERS, *settings],
+            env={"PYTHONPATH": path},
+        ) as cluster:
+            made.append(cluster)
+            yield cluster
+    except BaseException:
+        for one in made:  # its logs are what there is to look at; its data may be gigabytes
+            for data in ("postgres", "etcd"):
+                shutil.rmtree(one.directory / data, ignore_errors=True)
+        raise
+
+
+def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
+    """The program: ends with its code, or with 130 when it is interrupted."""
+    try:
+        code = main(sys.argv[1:])
+    except KeyboardInterrupt:
+        note("interrupted")
+        code = 130
+    sys.exit(code)
 
 
 def parser(module: str, told: str | None) -> argparse.ArgumentParser:
     """With how large the cluster is: see `sizes`."""
     made = argparse.ArgumentParser(prog=f"python -m {module}", description=told)
-    made.add_argument("--members", type=int, default=1)
-    made.add_argument("--workers", type=int, default=1)
-    made.add_argument("--slots", type=int, default=1_000, help="of each worker")
+    made.add_argument("--members", type=positive, default=1)
+    made.add_argument("--workers", type=positive, default=1)
+    made.add_argument("--slots", type=positive, default=1_000, help="of each worker")
     made.add_argument(
         "--set",
         dest="settings",

@@ -11,14 +11,14 @@ a line for each cell.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from bench.drain import drain
-from bench.rig import bench_cluster, note, tell
+from bench.numbers import positive
+from bench.rig import bench_cluster, note, run, tell
 from bench.ticks import await_shared
 from schedclient import SyncClient
 from support.cluster import DevCluster
@@ -31,11 +31,15 @@ KINDS: Final = {"m": "members", "w": "workers"}
 def main(arguments: Sequence[str]) -> int:
     """Measure, print. 1 when a run was lost."""
     asked = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
-    asked.add_argument("--members", type=int, nargs="+", default=[1, 2, 3])
-    asked.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
-    asked.add_argument("--slots", type=int, default=1_000, help="of all workers together")
-    asked.add_argument("--runs", type=int, default=5_000, help="of each cell")
+    asked.add_argument("--members", type=positive, nargs="+", default=[1, 2, 3])
+    asked.add_argument("--workers", type=positive, nargs="+", default=[1, 2, 4])
+    asked.add_argument("--slots", type=positive, default=1_000, help="of all workers together")
+    asked.add_argument("--runs", type=positive, default=5_000, help="of each cell")
     options = asked.parse_args(arguments)
+    if options.slots < max(options.workers):
+        asked.error(
+            f"--slots: {options.slots} aren't one for each of {max(options.workers)} workers"
+        )
     lost = 0
     for members in options.members:
         with bench_cluster(members=members, workers=0, slots=options.slots) as cluster:
@@ -85,4 +89,4 @@ def together(spent: Mapping[str, int]) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

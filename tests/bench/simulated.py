@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
+from bench.numbers import positive, seconds_from_zero
 from bench.rig import (
     bench_cluster,
     memory,
@@ -24,6 +25,7 @@ from bench.rig import (
     parser,
     processor,
     quantiles,
+    run,
     sizes,
     spent,
     tell,
@@ -44,9 +46,13 @@ def main(arguments: Sequence[str]) -> int:
     """Measure, print. 1 when a run was lost or doubled."""
     asked = parser("bench.simulated", __doc__)
     asked.set_defaults(workers=1_000, slots=10)
-    asked.add_argument("--rate", type=int, default=100, help="runs a second")
-    asked.add_argument("--seconds", type=int, default=20, help="that are measured, of each size")
-    asked.add_argument("--lasts", type=float, default=0.0, help="seconds from start to end")
+    asked.add_argument("--rate", type=positive, default=100, help="runs a second")
+    asked.add_argument(
+        "--seconds", type=positive, default=20, help="that are measured, of each size"
+    )
+    asked.add_argument(
+        "--lasts", type=seconds_from_zero, default=0.0, help="seconds from start to end"
+    )
     options = asked.parse_args(arguments)
     wrong = 0
     with ExitStack() as stack:
@@ -156,4 +162,4 @@ def _attached(cluster: DevCluster, member: str) -> int | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

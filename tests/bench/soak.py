@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from bench import copies
-from bench.rig import Spent, bench_cluster, ended, memory, note, parser, sizes, spent, tell
+from bench.numbers import from_zero, positive, seconds_from_zero
+from bench.rig import Spent, bench_cluster, ended, memory, note, parser, run, sizes, spent, tell
 from support.cluster import DevCluster
 
 WINDOW: Final = 60
@@ -85,11 +85,15 @@ class Counted:
 def main(arguments: Sequence[str]) -> int:
     """Measure, print. 1 when anything was lost, doubled or early."""
     asked = parser("bench.soak", __doc__)
-    asked.add_argument("--idle", type=int, default=10_000)
-    asked.add_argument("--hot", type=int, default=100_000, help="jobs of one run a minute")
-    asked.add_argument("--seconds", type=int, default=1_800, help="that are measured")
-    asked.add_argument("--window", type=int, default=WINDOW, help="seconds of a line, 60 at most")
-    asked.add_argument("--settles", type=float, default=20.0, help="seconds before the first one")
+    asked.add_argument("--idle", type=from_zero, default=10_000)
+    asked.add_argument("--hot", type=positive, default=100_000, help="jobs of one run a minute")
+    asked.add_argument("--seconds", type=positive, default=1_800, help="that are measured")
+    asked.add_argument(
+        "--window", type=positive, default=WINDOW, help="seconds of a line, 60 at most"
+    )
+    asked.add_argument(
+        "--settles", type=seconds_from_zero, default=20.0, help="seconds before the first one"
+    )
     options = asked.parse_args(arguments)
     if not 0 < options.window <= WINDOW:
         asked.error(f"--window is 1 to {WINDOW}")
@@ -215,4 +219,4 @@ def _sleep_until(moment: datetime) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

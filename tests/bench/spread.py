@@ -11,13 +11,13 @@ itself, of every instant of the seconds that are measured, whether or not it sta
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from bench import copies
-from bench.rig import bench_cluster, memory, note, parser, quantiles, sizes, spent, tell
+from bench.numbers import from_zero, positive, seconds_from_zero
+from bench.rig import bench_cluster, memory, note, parser, quantiles, run, sizes, spent, tell
 
 LATE = """
 SELECT extract(epoch FROM r.started_at - r.due_at), r.state, r.assignments FROM runs r
@@ -28,10 +28,12 @@ WHERE r.scheduled_at >= %s AND r.scheduled_at < %s
 def main(arguments: Sequence[str]) -> int:
     """Measure, print."""
     asked = parser("bench.spread", __doc__)
-    asked.add_argument("--idle", type=int, default=10_000)
-    asked.add_argument("--hot", type=int, default=100_000, help="jobs of one run a minute")
-    asked.add_argument("--seconds", type=int, default=60, help="that are measured")
-    asked.add_argument("--settles", type=float, default=20.0, help="seconds before the first one")
+    asked.add_argument("--idle", type=from_zero, default=10_000)
+    asked.add_argument("--hot", type=positive, default=100_000, help="jobs of one run a minute")
+    asked.add_argument("--seconds", type=positive, default=60, help="that are measured")
+    asked.add_argument(
+        "--settles", type=seconds_from_zero, default=20.0, help="seconds before the first one"
+    )
     options = asked.parse_args(arguments)
     with bench_cluster(**sizes(options)) as cluster:
         asyncio.run(copies.make_templates(cluster))
@@ -71,4 +73,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

@@ -16,7 +16,6 @@ import argparse
 import asyncio
 import itertools
 import os
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +29,8 @@ from uuid import uuid4
 import psycopg
 from sqlalchemy import Connection, Engine, create_engine, event
 
-from bench.rig import note, tell
+from bench.numbers import from_zero, positive
+from bench.rig import note, run, tell
 from schedd.core.early import GUARD
 from schedd.core.ids import IncarnationId, ShardId, token_of
 from schedd.core.model import Claim, Firing, Priority
@@ -151,11 +151,11 @@ def main(arguments: Sequence[str]) -> int:
     """Measure, print."""
     asked = argparse.ArgumentParser(prog="python -m bench.statements", description=__doc__)
     asked.add_argument("--drivers", nargs="+", default=["psycopg2"], choices=DRIVERS)
-    asked.add_argument("--batch", type=int, nargs="+", default=[100, 500])
-    asked.add_argument("--runs", type=int, default=20_000, help="of each driver and batch")
-    asked.add_argument("--hot", type=int, default=100_000, help="jobs of one run a minute")
-    asked.add_argument("--idle", type=int, default=1_000_000, help="timers")
-    asked.add_argument("--ended", type=int, default=1_000_000, help="runs of the day")
+    asked.add_argument("--batch", type=positive, nargs="+", default=[100, 500])
+    asked.add_argument("--runs", type=positive, default=20_000, help="of each driver and batch")
+    asked.add_argument("--hot", type=positive, default=100_000, help="jobs of one run a minute")
+    asked.add_argument("--idle", type=from_zero, default=1_000_000, help="timers")
+    asked.add_argument("--ended", type=from_zero, default=1_000_000, help="runs of the day")
     asked.add_argument("--sql", action="append", default=[], help="run on the empty tables first")
     asked.add_argument("--set", action="append", default=[], help="of PostgreSQL: KEY=VALUE")
     asked.add_argument("--planning", action="store_true", help="tell what pg_stat_statements says")
@@ -321,4 +321,4 @@ DRIVERS: Final[dict[str, Callable[[str], AbstractContextManager[Driver]]]] = {
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

@@ -11,7 +11,6 @@ connections, as those of a few services would. JSON, a line.
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
@@ -19,7 +18,8 @@ from uuid import uuid4
 
 import schedclient.transport
 from bench.connections import apart
-from bench.rig import NOOP, bench_cluster, parser, quantiles, sizes, spent, tell
+from bench.numbers import positive, up_to_500
+from bench.rig import NOOP, bench_cluster, parser, quantiles, run, sizes, spent, tell
 from schedclient import ApiError, Client
 from support.cluster import DevCluster
 
@@ -32,13 +32,13 @@ CREATED = "SELECT count(*) FROM jobs WHERE NOT ephemeral"
 def main(arguments: Sequence[str]) -> int:
     """Measure, print."""
     asked = parser("bench.submit", __doc__)
-    asked.add_argument("--callers", type=int, default=64, help="at one time")
-    asked.add_argument("--connections", type=int, default=8)
+    asked.add_argument("--callers", type=positive, default=64, help="at one time")
+    asked.add_argument("--connections", type=positive, default=8)
     asked.add_argument(
-        "--calls", type=int, default=5_000, help="in all; with --batch, of its requests"
+        "--calls", type=positive, default=5_000, help="in all; with --batch, of its requests"
     )
     asked.add_argument("--create", action="store_true", help="jobs instead of one-time work")
-    asked.add_argument("--batch", type=int, default=0, help="so many in a call, at most 500")
+    asked.add_argument("--batch", type=up_to_500, default=0, help="so many in a call, at most 500")
     options = asked.parse_args(arguments)
     many, stored_by_now = (_create, CREATED) if options.create else (_submit, SUBMITTED)
     schedclient.transport.connect = apart
@@ -121,4 +121,4 @@ async def _ask(
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

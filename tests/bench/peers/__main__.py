@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from bench.numbers import positive, some_seconds
 from bench.peers.environments import CACHE
 from bench.peers.racing import Race
 from bench.peers.roster import OURSELVES, PEERS, Contestant
@@ -46,11 +47,13 @@ def main(arguments: Sequence[str]) -> int:
 def _options(arguments: Sequence[str]) -> Namespace:
     names = [peer.name for peer in PEERS]
     asked = ArgumentParser(prog="python -m bench.peers", description=__doc__)
-    asked.add_argument("--jobs", type=int, default=20_000, help="of schedd; some peers get a share")
-    asked.add_argument("--rounds", type=int, default=3)
+    asked.add_argument(
+        "--jobs", type=positive, default=20_000, help="of schedd; some peers get a share"
+    )
+    asked.add_argument("--rounds", type=positive, default=3)
     asked.add_argument(
         "--deadline",
-        type=float,
+        type=some_seconds,
         default=300.0,
         help="seconds for a drain, and for putting its jobs in",
     )

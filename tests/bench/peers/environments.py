@@ -58,7 +58,10 @@ class Environment:
         interpreter = _version_of(self.tool)
         if not complete.exists():
             shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
+            try:
+                folder.mkdir(parents=True)
+            except OSError as error:
+                raise LeftOut(f"nothing can be installed in {cache}: {error.strerror}") from error
             _make(self, folder)
             complete.touch()
         return Installed(folder, self.tool, {**self.packages, self.tool.value: interpreter})
