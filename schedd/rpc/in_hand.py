@@ -8,8 +8,8 @@ come; so their number bounds nothing.
 
 Invariants
 - A request counts from before it is read until its call has ended, however that ends.
-- Who reads takes `WHILE_READ`, for what it will weigh isn't known: so who sends slowly holds up
-  little.
+- Who reads takes `WHILE_READ`, for what it will weigh isn't known; who sends slowly has that for
+  `SOON` alone, and then so little that it holds up nobody.
 """
 
 from __future__ import annotations
@@ -22,20 +22,25 @@ from typing import Final
 
 MOST: Final = 64 * 1024 * 1024
 """Bytes, as on the wire."""
-WHILE_READ: Final = 64 * 1024
+WHILE_READ: Final = 1024 * 1024
+WHILE_SLOW: Final = 16 * 1024
+SOON: Final = 0.5
+"""Seconds."""
 
 
 class Turn:
     """One call's part of it."""
 
-    __slots__ = ("_in_hand", "size")
+    __slots__ = ("_in_hand", "_slow", "size")
 
     def __init__(self, in_hand: InHand) -> None:
         self._in_hand = in_hand
         self.size = WHILE_READ
+        self._slow = asyncio.get_running_loop().call_later(SOON, self.weighs, WHILE_SLOW)
 
     def weighs(self, size: int) -> None:
-        """Its request is read, and has so many bytes."""
+        """Its request is read, and has so many bytes; 0: its call has ended."""
+        self._slow.cancel()
         self._in_hand.change(size - self.size)
         self.size = size
 
@@ -56,7 +61,7 @@ class InHand:
         try:
             yield turn
         finally:
-            self.change(-turn.size)
+            turn.weighs(0)
 
     def change(self, size: int) -> None:
         """So much more is in hand, or less; then others are let in."""

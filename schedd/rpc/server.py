@@ -48,6 +48,10 @@ def make_server(connections: int) -> grpc.aio.Server:
         ("grpc.max_allowed_incoming_connections", connections),
         # Of more than 1,000 that wait for the loop to take them the core else cancels some, by
         # chance, which tells their callers nothing. What is too much, `MOST_CALLS` says.
+        (
+            "grpc.http2.bdp_probe",
+            0,
+        ),  # else megabytes of each are taken in before they are asked for
         ("grpc.server.max_pending_requests", MOST_WAITING),
         ("grpc.server.max_pending_requests_hard_limit", MOST_WAITING),
     )

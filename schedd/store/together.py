@@ -47,15 +47,19 @@ class Together(Generic[Wish, Answer]):
         self._write = write
         self._alone = alone
         self._size = size
-        self._waiting: list[_Waiting[Wish, Answer]] = []
+        self._waiting: dict[_Waiting[Wish, Answer], None] = {}
         self._writing: asyncio.Task[None] | None = None
 
     async def ask(self, wish: Wish) -> Answer:
         """Written, or what stands against it. Raises what its transaction raises."""
         waiting = _Waiting[Wish, Answer](wish, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiting)
+        self._waiting[waiting] = None
         self._begin()
-        answers = await waiting.answer
+        try:
+            answers = await waiting.answer
+        except asyncio.CancelledError:
+            self._waiting.pop(waiting, None)  # what it holds goes now, however long a write takes
+            raise
         return answers[0] if answers else await self._alone(wish)
 
     async def ask_all(
@@ -68,11 +72,16 @@ class Together(Generic[Wish, Answer]):
         waiting = [_Waiting[Wish, Answer](wish, loop.create_future()) for wish in wishes]
         for each in waiting:
             if together(each.wish):
-                self._waiting.append(each)
+                self._waiting[each] = None
             else:
                 each.tell([])
         self._begin()
-        told = await asyncio.gather(*(each.answer for each in waiting), return_exceptions=True)
+        try:
+            told = await asyncio.gather(*(each.answer for each in waiting), return_exceptions=True)
+        except asyncio.CancelledError:
+            for each in waiting:
+                self._waiting.pop(each, None)
+            raise
         answers: dict[int, Answer | Unavailable] = {}
         for place, one in enumerate(told):
             if isinstance(one, Unavailable):
@@ -127,19 +136,19 @@ class Together(Generic[Wish, Answer]):
 
     def _next(self) -> list[_Waiting[Wish, Answer]]:
         """The oldest that still wait, as many as one transaction takes."""
-        there = [each for each in self._waiting if not each.answer.done()]
         batch: list[_Waiting[Wish, Answer]] = []
         size = 0
-        for each in there[:MOST]:
+        for each in self._waiting:
             size += self._size(each.wish)
-            if batch and size > BYTES:
+            if len(batch) == MOST or (batch and size > BYTES):
                 break
             batch.append(each)
-        self._waiting = there[len(batch) :]
+        for each in batch:
+            del self._waiting[each]
         return batch
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Waiting(Generic[Wish, Answer]):
     """One call. `answer`: its answer, or nothing: to be asked for alone."""
 

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from schedd.rpc.in_hand import WHILE_READ, InHand
+from schedd.rpc.in_hand import SOON, WHILE_READ, InHand
+from support.wait import PATIENCE, wait_until_async
 
 MOST = 10 * WHILE_READ
 
@@ -57,10 +58,26 @@ async def test_past_its_measure_a_request_waits_for_one_that_ends(in_hand: InHan
     assert in_hand.taken == 0
 
 
+async def test_who_sends_slowly_holds_up_nobody_for_long(in_hand: InHand) -> None:
+    async def sends_nothing() -> None:
+        async with in_hand.turn():
+            await asyncio.Event().wait()
+
+    slow = [asyncio.create_task(sends_nothing(), name="slow") for _ in range(10)]
+    await asyncio.sleep(0)
+    other = Call(in_hand, 10)
+    assert await settled(other) == [False]
+    await wait_until_async(lambda: other.read, SOON + PATIENCE, "the other to be read")
+    for one in slow:
+        one.cancel()
+    await asyncio.gather(*slow, return_exceptions=True)
+    await other.end()
+    assert in_hand.taken == 0
+
+
 async def test_small_requests_go_together_whatever_their_number(in_hand: InHand) -> None:
     calls = [Call(in_hand, 100) for _ in range(2_000)]
-    await asyncio.sleep(0)
-    assert all(await settled(*calls))
+    await wait_until_async(lambda: all(call.read for call in calls), PATIENCE, "all to be read")
     assert in_hand.taken == 2_000 * 100
     for call in calls:
         await call.end()

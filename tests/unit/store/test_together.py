@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -151,3 +153,34 @@ async def test_who_leaves_with_many_wishes_has_none_of_them_written() -> None:
     table.open.set()
     assert await first == "all 1"
     assert table.written == [[1]]
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_who_leaves_is_held_no_longer_though_a_transaction_takes_for_ever(many: bool) -> None:
+    """A database that stands still is when memory fills with what nobody waits for any more."""
+
+    class Large:
+        pass
+
+    async def write(wishes: Sequence[Large | None]) -> Mapping[int, str]:
+        await asyncio.Event().wait()
+        return {}
+
+    async def alone(wish: Large | None) -> str:
+        return ""
+
+    together = Together(write, alone, lambda wish: 1)
+    first = asyncio.create_task(together.ask(None), name="first")
+    await asyncio.sleep(0)
+    large = Large()
+    gone = weakref.ref(large)
+    asked = together.ask_all([large], lambda wish: True) if many else together.ask(large)
+    leaves = asyncio.create_task(asked, name="leaves")
+    await asyncio.sleep(0)
+    leaves.cancel()
+    await asyncio.gather(leaves, return_exceptions=True)
+    del large, asked, leaves
+    gc.collect()
+    assert gone() is None
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
