@@ -180,6 +180,8 @@ async def test_who_leaves_is_held_no_longer_though_a_transaction_takes_for_ever(
     leaves.cancel()
     await asyncio.gather(leaves, return_exceptions=True)
     del large, asked, leaves
+    for _ in range(3):
+        await asyncio.sleep(0)
     gc.collect()
     assert gone() is None
     first.cancel()
