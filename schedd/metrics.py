@@ -9,6 +9,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Iterator
+from time import monotonic
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -27,7 +28,7 @@ PROMPT: Final = (
 """Buckets of what should take milliseconds, in seconds."""
 
 MISSED_FOR: Final = (Reason.WINDOW, Reason.CATCH_UP_NONE, Reason.START_DEADLINE)
-"""Why instants are missed: each is there at 0, so that the first is an increase."""
+"""Why instants are missed: each is there from the beginning on, at 0."""
 
 LONG: Final = (
     *(0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0),
@@ -92,9 +93,12 @@ class Metrics:
         )
         self.paused = gauge("schedd_cluster_paused", "1 while the whole cluster is paused.")
         self.ready = gauge("schedd_queue_ready", "Runs that wait here for a slot.")
-        self.oldest = gauge(
-            "schedd_queue_oldest_seconds", "For how long the oldest of these has waited."
-        )
+        self.oldest_since: float | None = None
+        """Of the monotonic clock; None: nothing waits."""
+        gauge(
+            "schedd_queue_oldest_seconds",
+            "For how long the oldest of these has waited: for a slot, its pool, or its turn.",
+        ).set_function(self._oldest)
         self.late = gauge(
             "schedd_queue_late", "Of these: late ones, caught up with behind what is due now."
         )
@@ -127,6 +131,9 @@ class Metrics:
             "schedd_event_loop_longest_block_seconds",
             "The longest that the event loop stood still in the last minute or two.",
         ).set_function(lambda: self.pulse.longest)
+
+    def _oldest(self) -> float:
+        return 0.0 if self.oldest_since is None else max(0.0, monotonic() - self.oldest_since)
 
 
 class ClusterGauges(Collector):

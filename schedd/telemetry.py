@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from time import monotonic
 from typing import Any, Final
 
 from prometheus_client import (
@@ -196,7 +197,8 @@ def _shards_lost(metrics: Metrics, event: ShardsLost) -> None:
 
 def _waiting(metrics: Metrics, event: Waiting) -> None:
     metrics.ready.set(event.ready)
-    metrics.oldest.set(event.oldest.total_seconds())
+    oldest = event.oldest
+    metrics.oldest_since = None if oldest is None else monotonic() - oldest.total_seconds()
     metrics.late.set(event.late)
     metrics.pooled.set(event.pooled)
     metrics.running.set(event.running)

@@ -238,8 +238,9 @@ def from_rpc(error: grpc.aio.AioRpcError, endpoint: str) -> ApiError:
     if status == "CANCELLED":  # who cancels a call of its own hears asyncio.CancelledError
         return ClusterUnavailable(
             "the member, or what lies before it, cancelled the call; it may have happened",
+            status=status,
             reason="CANCELLED",
-            remedy="call again; with an idempotency key it happens once",
+            remedy="call again; what has an idempotency key happens once",
             endpoint=endpoint,
         )
     info, bad = _details(error.trailing_metadata())

@@ -135,8 +135,8 @@ class Waiting:
     """Of the ready: those that catch-up made, and that wait behind what is due now."""
     pooled: int = 0
     """Of the ready: those of pools, which wait for room there."""
-    oldest: timedelta = timedelta()
-    """For how long the one has waited that waits longest, of the ready that could be handed out."""
+    oldest: timedelta | None = None
+    """For how long the one of the ready has waited that waits longest; None: none is ready."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,8 @@ class AskingBack:
         ripe = {at: run for at, (should, run) in self._out.items() if should <= now}
         for at in ripe:
             del self._out[at]
-        asked = [run for run in ripe.values() if not self._workers.lists(run)]
+        ours = self._ownership.epochs
+        asked = [run for run in ripe.values() if run.shard in ours and not self._workers.lists(run)]
         if asked:
             unanswered = await self._workers.revoke(asked, ANSWER_WITHIN)
             self._answered |= ripe.keys() - set(unanswered)
@@ -86,5 +87,4 @@ class AskingBack:
         """Whether an owner before us handed it out, or its worker would have named it by now."""
         if epoch_of(run.token) < self._ownership.epochs.get(run.shard, 0):
             return True
-        heard = self._workers.heard_at(run)
-        return heard is not None and heard > should and not self._workers.lists(run)
+        return self._workers.lacks(run, should)

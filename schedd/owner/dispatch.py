@@ -446,5 +446,6 @@ class Dispatch:
 
         self._workers.demand(heads, asked_by([*ready.needs, *early.needs]))
         counts = (len(ready), len(running), len(timers), ready.late, ready.pooled)
-        now = self._clock.now()
-        self._emit(Waiting(*counts, oldest=max(AT_ONCE, now - (ready.oldest() or now))))
+        since = ready.oldest()
+        waited = None if since is None else max(AT_ONCE, self._clock.now() - since)
+        self._emit(Waiting(*counts, oldest=waited))

@@ -295,7 +295,8 @@ class Fire:
             self._refused = {job: timers[job] for job in refused}
             self.changed(refused)
             self._brake.look()
-        for reason, count in missed(done).items():
+        lost = {shard for answer in answers for shard in answer.lost}
+        for reason, count in missed(f for f in done if f.shard not in lost).items():
             self._emit(Missed(reason, count))
         for answer in answers:
             self._transactor.lost(answer.lost, "fire")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from schedd.core.early import NEVER, Ahead
-from schedd.core.events import Emit
+from schedd.core.events import Emit, Waiting
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.late import DEFAULTS, LateLimits
 from schedd.core.lifecycle import State
@@ -175,6 +175,7 @@ class Owner:
                 self._loops = None
                 self._collect.board = None
                 self._workers.demand(no_demand)
+                self._emit(Waiting(0, 0, 0))
 
         return _UntilTheEnd(ended), *loops.all()
 

@@ -315,10 +315,14 @@ class Workers:
         attached = self._of(run)
         return attached is not None and attached.heard is not None and attached.heard.lists(run)
 
-    def heard_at(self, run: LiveRun) -> datetime | None:
-        """Of when the last heartbeat of its worker is, by its clock, if that is attached here."""
+    def lacks(self, run: LiveRun, since: datetime) -> bool:
+        """Whether its worker, attached here, has received all that was pushed to it, and said by a
+        heartbeat of later than `since` that it doesn't have this assignment.
+        """
         attached = self._of(run)
-        return None if attached is None or attached.heard is None else attached.heard.at
+        if attached is None or attached.heard is None or attached.received < attached.pushed:
+            return False
+        return attached.heard.at > since and not attached.heard.lists(run)
 
     async def never_started(self, runs: Collection[LiveRun]) -> list[LiveRun]:
         """Those of which their live worker has said, by a heartbeat stamped after `start_by`,

@@ -9,13 +9,13 @@ come; so their number bounds nothing.
 Invariants
 - A request counts from before it is read until its call has ended, however that ends.
 - Who reads takes `WHILE_READ`, for what it will weigh isn't known; who sends slowly has that for
-  `SOON` alone, and then so little that it holds up nobody.
+  `SOON` alone, and little afterwards. So many that send slowly may have taken in more than `MOST`,
+  and who comes behind them waits a little: it is for honest callers of a slow database.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -51,7 +51,7 @@ class InHand:
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self.taken = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: dict[asyncio.Future[None], None] = {}
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[Turn]:
@@ -67,7 +67,8 @@ class InHand:
         """So much more is in hand, or less; then others are let in."""
         self.taken += size
         while self._waiting and self.taken < self._most:
-            first = self._waiting.popleft()
+            first = next(iter(self._waiting))
+            del self._waiting[first]
             if not first.done():
                 self.taken += WHILE_READ
                 first.set_result(None)
@@ -78,10 +79,11 @@ class InHand:
             self.taken += WHILE_READ
             return
         mine = asyncio.get_running_loop().create_future()
-        self._waiting.append(mine)
+        self._waiting[mine] = None
         try:
             await mine
         except asyncio.CancelledError:
+            self._waiting.pop(mine, None)
             if mine.done() and not mine.cancelled():  # it was let in at that very moment
                 self.change(-WHILE_READ)
             raise

@@ -138,7 +138,10 @@ class Together(Generic[Wish, Answer]):
         """The oldest that still wait, as many as one transaction takes."""
         batch: list[_Waiting[Wish, Answer]] = []
         size = 0
-        for each in self._waiting:
+        for each in [*self._waiting]:
+            if each.answer.done():  # its caller has left, and hasn't had its turn yet
+                del self._waiting[each]
+                continue
             size += self._size(each.wish)
             if len(batch) == MOST or (batch and size > BYTES):
                 break

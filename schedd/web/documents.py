@@ -52,8 +52,9 @@ CAME_TO_WORK: Final = (
     common_pb2.RUN_STATE_SUCCEEDED,
     common_pb2.RUN_STATE_FAILED,
     common_pb2.RUN_STATE_CANCELLED,
+    common_pb2.RUN_STATE_MISSED,
 )
-"""States in which a run waits, or may have started."""
+"""States of runs that people ask about: not of rows that account for what was never to run."""
 WAITING: Final = CAME_TO_WORK[:3]
 LOOKED_THROUGH: Final = 1_000
 """Runs that a status looks through, at most."""
@@ -181,24 +182,26 @@ async def status(services: Services, caller: Caller, job: str) -> dict[str, Any]
     """
     asked = job_service_pb2.GetJobRequest(job=job)
     found = await _call("JobService.GetJob", job_pb2.Job, services, caller, asked)
-    coming, now = _instant(found, "next_run_at"), services.clock.now()
-    newest, began = None, None
+    coming, now = [_instant(found, "next_run_at")], services.clock.now()
+    newest, began, ended = None, None, None
     async for run in _runs(services, caller, found.job_id):
         began = await _began(services, caller, run)
         if began is not None:
             newest = newest or run
             break
         if run.state not in WAITING:
-            continue  # it ended before it could start
-        if run.due_at.ToDatetime(tzinfo=UTC) <= now:
+            ended = ended or run  # before it could start, or nobody heard that it had
+        elif run.due_at.ToDatetime(tzinfo=UTC) <= now:
             newest = newest or run
         else:
-            coming = coming or _instant(run, "due_at")
+            coming.append(_instant(run, "due_at"))
+    if not any(coming):
+        newest = newest or ended  # nothing more comes: so it has ended, as that one did
     return {
         "job_id": found.job_id,
         "status": enum_word(_STATES, newest.state if newest else common_pb2.RUN_STATE_PENDING),
         "last_run": began,
-        "next_run": coming,
+        "next_run": min(filter(None, coming), default=None),
         "retry_count": max(0, newest.attempt - 1) if newest else 0,
     }
 
@@ -232,14 +235,20 @@ async def _runs(services: Services, caller: Caller, job: str) -> AsyncIterator[r
 # -- tasks
 
 
-async def submit(services: Services, caller: Caller, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Store a task: one run of the Python handler that it names. The same `customJobId` with the
-    same task is the same run again.
+async def submit(
+    services: Services, caller: Caller, body: Mapping[str, Any], key: str | None = None
+) -> dict[str, Any]:
+    """Store a task: one run of the Python handler that it names. The same `customJobId`, or `key`
+    (a header), with the same task is the same run again.
 
     Raises:
         CallError: by the keys of the task.
     """
     request = as_submit(body)
+    if key is not None and request.idempotency_key not in ("", key):
+        _refuse([Violation("customJobId", "differs from the header Idempotency-Key")])
+    if key is not None:
+        request.idempotency_key = key
     try:
         run = await _call("RunService.SubmitRun", run_pb2.Run, services, caller, request)
     except CallError as error:

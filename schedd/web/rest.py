@@ -115,7 +115,12 @@ class Rest:
         _only(request, "POST")
         body = await requests.body_of(request, expected=True) or {}
         _without_query(request)
-        return _told(await documents.submit(self._services, _caller(request), body), 202)
+        if "if-match" in request.headers:
+            refuse(
+                [Violation("If-Match", "this call takes none")], "INVALID_REQUEST", "leave it out"
+            )
+        key = request.headers.get("idempotency-key")
+        return _told(await documents.submit(self._services, _caller(request), body, key), 202)
 
     def _find(self, request: Request, path: str) -> Found:
         found = self.routes.find(request.method, path)

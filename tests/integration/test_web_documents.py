@@ -151,6 +151,32 @@ async def test_what_is_wrong_with_a_task_is_told_by_its_own_keys(
     assert (await web.get("/api/v1/runs")).json["runs"] == []
 
 
+async def test_the_header_is_a_tasks_key_too(web: Web) -> None:
+    key = {"Idempotency-Key": "k"}
+    first = await web.post("/api/tasks", {"taskName": "t"}, headers=key)
+    assert (await web.post("/api/tasks", {"taskName": "t"}, headers=key)).json == first.json
+    both = await web.post("/api/tasks", TASK, headers=key)
+    assert (both.status, both.json["violations"][0]["field"]) == (400, "customJobId")
+    matched = await web.post("/api/tasks", {"taskName": "t"}, headers={"If-Match": "x"})
+    assert (matched.status, matched.json["violations"][0]["field"]) == (400, "If-Match")
+
+
+async def test_a_task_that_ended_before_it_could_start_is_told_as_it_ended(web: Web) -> None:
+    taken = (await web.post("/api/tasks", TASK)).json
+    await web.post(f"/api/v1/runs/{taken['run_id']}:cancel", {})
+    status = (await web.get(f"/api/v1/jobs/{taken['job_id']}/status")).json
+    assert (status["status"], status["last_run"], status["next_run"]) == ("CANCELLED", None, None)
+
+
+async def test_the_next_run_is_the_soonest(web: Web) -> None:
+    job = {"name": "now-and-then", "onDemand": True, "callback_url": "https://example.com/x"}
+    made = (await web.post("/api/v1/jobs", job)).json
+    runs = [await web.post("/api/tasks", TASK | {"customJobId": str(n)}) for n in range(2)]
+    assert {one.status for one in runs} == {202}
+    status = (await web.get(f"/api/v1/jobs/{made['job_id']}/status")).json
+    assert (status["status"], status["next_run"]) == ("PENDING", None)
+
+
 async def test_all_that_is_wrong_is_told_at_once(web: Web) -> None:
     answer = await web.post("/api/tasks", {"delayMs": "soon", "priority": 9})
     fields = {one["field"] for one in answer.json["violations"]}

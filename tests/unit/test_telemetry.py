@@ -104,7 +104,6 @@ def test_every_kind_of_event_is_counted() -> None:
         ("schedd_refusals_total", {"why": "NO_SLOT"}, 1),
         ("schedd_shards_lost_total", {"step": "fire"}, 1),
         ("schedd_queue_ready", {}, 5),
-        ("schedd_queue_oldest_seconds", {}, 4),
         ("schedd_instants_missed_total", {"reason": "WINDOW"}, 9),
         ("schedd_instants_missed_total", {"reason": "CATCH_UP_NONE"}, 0),
         ("schedd_dead_letters_total", {}, 2),
@@ -124,6 +123,16 @@ def test_every_kind_of_event_is_counted() -> None:
 
 def test_early_counts_as_no_lateness() -> None:
     assert value(telemetry_after(EVENTS[0]), "schedd_fire_lateness_seconds_sum") == 0.003
+
+
+def test_the_oldest_that_waits_grows_older_whether_or_not_anybody_looks() -> None:
+    telemetry = telemetry_after(Waiting(1, 0, 0, oldest=timedelta(seconds=4)))
+    first = value(telemetry, "schedd_queue_oldest_seconds")
+    assert first is not None
+    assert 4 <= first < 60
+    assert (value(telemetry, "schedd_queue_oldest_seconds") or 0) > first
+    telemetry.emit(Waiting(0, 0, 0))
+    assert value(telemetry, "schedd_queue_oldest_seconds") == 0
 
 
 def test_attached_workers_are_counted_by_incarnation() -> None:

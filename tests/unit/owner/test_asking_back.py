@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from schedd.core.ids import Epoch, Token, token_of
+from schedd.core.ids import Epoch, ShardId, Token, token_of
 from schedd.core.model import LiveRun
 from schedd.owner.asking_back import ANSWER_WITHIN, GRACE, IDLE, AskingBack
 from schedd.owner.attached import Attached
@@ -93,6 +93,27 @@ async def test_what_a_heartbeat_lacks_that_should_list_it_is_asked_back(member: 
     member.hears(at=NOW + 2 * GRACE)
     await member.scan(out, answered=[out])
     assert member.asked == [OURS]
+
+
+async def test_what_may_be_on_a_slow_line_is_not_asked_back(member: Member) -> None:
+    """Its worker hasn't received all that was pushed: what it lacks may be there soon."""
+    out = handed_out(OURS)
+    member.stream.pushed, member.stream.received = 2, 1
+    member.hears(at=NOW + 2 * GRACE)
+    await member.scan(out)
+    assert member.asked == []
+    member.stream.received = 2
+    await member.scan(out, answered=[out])
+    assert member.asked == [OURS]
+
+
+async def test_what_is_no_longer_owned_is_not_asked_back(member: Member) -> None:
+    armed = replace(handed_out(BEFORE), start_by=NOW + timedelta(seconds=25))
+    await member.scan(armed)
+    member.ownership.drop([ShardId(0)])
+    member.clock.time = NOW + timedelta(seconds=21)
+    assert await member.asking.step() == IDLE
+    assert member.asked == []
 
 
 async def test_what_its_worker_has_said_that_it_has_is_not_asked_back(member: Member) -> None:

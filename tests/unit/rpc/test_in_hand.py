@@ -97,6 +97,17 @@ async def test_who_leaves_while_waiting_or_just_let_in_takes_nothing_along(in_ha
     assert in_hand.taken == 0
 
 
+async def test_who_leaves_while_it_is_full_is_forgotten_at_once(in_hand: InHand) -> None:
+    large = Call(in_hand, MOST)
+    waiting = [Call(in_hand, 1) for _ in range(100)]
+    await settled(large)
+    for one in waiting:
+        one.task.cancel()
+    await asyncio.gather(*(one.task for one in waiting), return_exceptions=True)
+    assert len(in_hand._waiting) == 0
+    await large.end()
+
+
 async def test_what_raises_gives_back_what_it_held(in_hand: InHand) -> None:
     async def fails() -> None:
         async with in_hand.turn() as turn:

@@ -103,6 +103,24 @@ async def test_large_wishes_share_a_transaction_only_while_it_stays_small() -> N
     assert table.written == [sizes[:2], sizes[2:3], sizes[3:]]
 
 
+async def test_who_left_in_the_very_turn_in_which_the_next_transaction_begins_isnt_written() -> (
+    None
+):
+    table = Table()
+    table.open.clear()
+    first = asyncio.create_task(table.together.ask(1), name="first")
+    await asyncio.sleep(0)
+    leaves = asyncio.create_task(table.together.ask(3), name="leaves")
+    many = asyncio.create_task(table.together.ask_all([5, 7], lambda _: True), name="many")
+    await asyncio.sleep(0)
+    leaves.cancel()
+    many.cancel()
+    table.open.set()
+    await asyncio.gather(first, leaves, many, return_exceptions=True)
+    await asyncio.sleep(0)
+    assert table.written == [[1]]
+
+
 async def test_one_whose_writer_is_ended_isnt_left_waiting() -> None:
     table = Table()
     table.open.clear()
