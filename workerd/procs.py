@@ -119,7 +119,9 @@ def sweep(
     nothing, for a process may fork while it is being looked for; gives up after `patience` seconds.
     Returns how many were killed.
     """
-    own, killed, clean = os.getpid(), 0, 0
+    own, clean = os.getpid(), 0
+    killed: set[tuple[int, int]] = set()
+    """By number and start: one that takes its time to die is found again."""
     deadline = time.monotonic() + patience
     while clean < 2 and time.monotonic() < deadline:
         alive = list(everyone())
@@ -137,10 +139,10 @@ def sweep(
         ]
         for pid in found:
             kill(pid)
-        killed += len(found)
+        killed |= {(pid, starts[pid]) for pid in found}
         clean = 0 if found else clean + 1
         time.sleep(0.02)  # the keeper has no event loop, and nothing else to do
-    return killed
+    return len(killed)
 
 
 def _shown(alive: Iterable[Process], picture: Mapping[int, int]) -> set[int]:
