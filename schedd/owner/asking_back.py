@@ -20,17 +20,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Final
 
 from schedd.core.deadlines import START_WITHIN
-from schedd.core.ids import RunId, Token, epoch_of
+from schedd.core.ids import epoch_of
 from schedd.core.model import LiveRun
 from schedd.owner.ownership import Ownership
+from schedd.owner.revocations import At
 from schedd.owner.workers import Workers
 from schedd.ports import ClusterClock
 from schedkit.tasks import Loop
-
-At: TypeAlias = tuple[RunId, Token]
 
 GRACE: Final = timedelta(seconds=0.25)
 """After it should have started: so long its push may have been on its way."""

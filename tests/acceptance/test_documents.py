@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
 import threading
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from support.cluster import DevCluster, dev_cluster
+from support.cluster import DevCluster, dev_cluster, importing
 from support.wait import PATIENCE, wait_until
 
 MODULE = """
@@ -55,10 +54,9 @@ def cluster(
 ) -> Iterator[DevCluster]:
     folder = tmp_path_factory.mktemp("tasks")
     (folder / "mails.py").write_text(MODULE)
-    inherited = [path] if (path := os.environ.get("PYTHONPATH")) else []
-    env = {"PYTHONPATH": os.pathsep.join([str(folder), *inherited]), "SENT": str(folder / "sent")}
-    options = {"members": 2, "workers": 1, "overrides": ['workerd.handlers=["mails"]'], "env": env}
-    with dev_cluster(request.session, **options) as made:
+    env = {**importing(folder), "SENT": str(folder / "sent")}
+    options = {"members": 2, "workers": 1, "overrides": ['workerd.handlers=["mails"]']}
+    with dev_cluster(request.session, env=env, **options) as made:
         yield made
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import pytest
 
 from schedclient import Run, SyncClient
 from support import plugin
-from support.cluster import DevCluster, dev_cluster
+from support.cluster import DevCluster, dev_cluster, importing
 from support.processes import sleeping
 from support.wait import PATIENCE, wait_until
 
@@ -111,11 +110,9 @@ def cluster(
     packages = tmp_path_factory.mktemp("packages")
     (packages / "shop_handlers.py").write_text(MODULE)
     plugin.install(packages)
-    inherited = [path] if (path := os.environ.get("PYTHONPATH")) else []
-    env = {"PYTHONPATH": os.pathsep.join([str(packages), *inherited])}
     overrides = ['workerd.handlers=["shop_handlers"]']
-    options = {"members": 2, "workers": 1, "slots": 8, "overrides": overrides, "env": env}
-    with dev_cluster(request.session, **options) as made:
+    options = {"members": 2, "workers": 1, "slots": 8, "overrides": overrides}
+    with dev_cluster(request.session, env=importing(packages), **options) as made:
         yield made
 
 

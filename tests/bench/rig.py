@@ -25,7 +25,7 @@ from typing import Any, Final, NoReturn
 
 from bench.numbers import positive
 from schedctl.dev.processes import living_in
-from support.cluster import DevCluster, dev_cluster
+from support.cluster import DevCluster, dev_cluster, importing
 from support.repository import ROOT
 
 TICK: Final = os.sysconf("SC_CLK_TCK")
@@ -62,7 +62,6 @@ def bench_cluster(
     """A cluster of its own, whose workers have the handlers of `bench.noop`; `settings` are what
     `schedctl dev up --set` takes.
     """
-    path = os.pathsep.join(filter(None, (str(ROOT / "tests"), os.environ.get("PYTHONPATH"))))
     made: list[DevCluster] = []
     try:
         with dev_cluster(
@@ -70,7 +69,7 @@ def bench_cluster(
             workers=workers,
             slots=slots,
             overrides=[HANDLERS, *settings],
-            env={"PYTHONPATH": path},
+            env=importing(ROOT / "tests"),
         ) as cluster:
             made.append(cluster)
             yield cluster

@@ -171,10 +171,13 @@ async def test_a_task_that_ended_before_it_could_start_is_told_as_it_ended(web: 
 async def test_the_next_run_is_the_soonest(web: Web) -> None:
     job = {"name": "now-and-then", "onDemand": True, "callback_url": "https://example.com/x"}
     made = (await web.post("/api/v1/jobs", job)).json
-    runs = [await web.post("/api/tasks", TASK | {"customJobId": str(n)}) for n in range(2)]
-    assert {one.status for one in runs} == {202}
+    assert made["next_fire_time"] is None
+    runs = [
+        (await web.post("/api/v1/jobs/now-and-then:trigger", {"delay": delay})).json
+        for delay in ("1h", "2h")
+    ]
     status = (await web.get(f"/api/v1/jobs/{made['job_id']}/status")).json
-    assert (status["status"], status["next_run"]) == ("PENDING", None)
+    assert (status["status"], status["next_run"]) == ("PENDING", runs[0]["dueAt"])
 
 
 async def test_all_that_is_wrong_is_told_at_once(web: Web) -> None:

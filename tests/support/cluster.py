@@ -187,6 +187,13 @@ class DevCluster:
         )
 
 
+def importing(folder: Path) -> dict[str, str]:
+    """The environment in which the modules of a folder can be imported, before all others."""
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+    }
+
+
 @contextmanager
 def dev_cluster(
     session: pytest.Session | None = None, *, start: bool = True, **options: Any
