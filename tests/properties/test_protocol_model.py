@@ -20,8 +20,10 @@ from faults.model.weather import HARSH
 from support.repository import ROOT
 
 FIXED = 300
-KEPT = (502_552,)
-"""Seeds that once broke an invariant: two restores of etcd with few lists between them."""
+KEPT = (502_552, 56_071_261)
+"""Seeds that once broke an invariant: two restores of etcd with few lists between them; a turn that
+was given back while the job moved to another shard, and was lost in the model, not in the product.
+"""
 DRAWN = 300
 WITHOUT_AT_MOST = 500
 """Seeds within which the absence of a rule must show."""

@@ -71,6 +71,8 @@ def put_back(
         row = replace(row, token=0)
     transaction.put(rows.runs, key, row)
     if row.back and row.state == "PENDING":
+        # Its turn is given back too, while the job may be changed.
+        yield from transaction.lock(rows.timers, key[0])
         dispatch.skip(world, transaction, key, row.back)
     yield from transaction.commit()
 
