@@ -21,6 +21,7 @@ from schedd.core.cron import DEBIAN, DIALECT, CronError, Dst, Gap, Pass, Schedul
 from schedd.core.failures import is_grpc_status, kind
 from schedd.core.ids import JobId
 from schedd.core.labels import Match
+from schedd.core.line_ids import LineId, line_id_of
 from schedd.core.model import (
     CatchUp,
     CatchUpPolicy,
@@ -107,6 +108,23 @@ def seconds(duration: Duration) -> timedelta:
 def retention(job: job_pb2.Job) -> timedelta | None:
     """How long its runs are kept; None: as the cluster is set up."""
     return seconds(job.retention) if job.HasField("retention") else None
+
+
+def line_id(job: job_pb2.Job, namespace: str) -> LineId:
+    """In which line its runs wait (`core/placement.Need`), and whether they may end there."""
+    action = job.WhichOneof("action") or ""
+    needs = (
+        action,
+        job.python.handler if action == "python" else "",
+        job.plugin.executor if action == "plugin" else "",
+        job.slots or 1,
+        tuple((match.key, tuple(match.any_of)) for match in _matches(job.require)),
+        pool_key(namespace, job.pool),
+        job.placement == job_pb2.PLACEMENT_BROADCAST,
+    )
+    hurried = job.HasField("start_deadline") or job.HasField("run_timeout")
+    paced = job.catch_up.policy == job_pb2.CatchUp.POLICY_ALL
+    return line_id_of(needs, hurried=hurried, paced=paced, late=job.HasField("on_late"))
 
 
 def overlap_of(policy: job_pb2.Overlap.ValueType) -> Overlap | None:

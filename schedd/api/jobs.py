@@ -94,6 +94,7 @@ async def update_job(
         calendars=calendars,
         pool=spec.pool,
         after=tuple(spec.after.jobs),
+        line=definitions.line_id(spec, stored.namespace),
     )
     timer = reckoning.edited_timer(record, old, spec, edited, now)
     missed = (

@@ -67,6 +67,7 @@ def new_record(
         pool=job.pool,
         after=tuple(job.after.jobs),
         retention=definitions.retention(job),
+        line=definitions.line_id(job, namespace),
     )
     schedule = definitions.schedule_of(spec, job_id, namespace, job.name, calendars)
     due_at, nominal = first_timer(schedule, now)

@@ -5,7 +5,7 @@ back-off. Putting a key again moves it; putting it where it is costs nothing, an
 forgotten leaves no more behind than half of its heap.
 
 Of what is due at once the higher class comes first, by the same rule as of what waits for a worker
-(`ready_queue.rank`): a class is worth a minute of being due. What isn't due holds nothing up.
+(`rank.rank`): a class is worth a minute of being due. What isn't due holds nothing up.
 """
 
 import heapq
@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from schedd.core.ready_queue import rank
+from schedd.core.rank import rank
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

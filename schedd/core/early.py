@@ -32,7 +32,8 @@ from schedd.core.model import Definition, Delivery, LiveRun, Overlap, Placement,
 from schedd.core.overlap import LINED_UP, policy_of
 from schedd.core.placement import Need
 from schedd.core.pools import NO_POOL
-from schedd.core.ready_queue import Head, rank
+from schedd.core.rank import rank
+from schedd.core.ready_queue import Head
 from schedd.core.schedule import CompiledSchedule
 
 MOST: Final = timedelta(seconds=30)

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from schedd.core.ids import RunId, ShardId
 from schedd.core.model import LiveRun
-from schedd.core.ready_queue import CLASS_STEP
+from schedd.core.rank import CLASS_STEP
 
 _SLACK = 100
 

@@ -25,6 +25,7 @@ from schedd.core.ids import (
 )
 from schedd.core.labels import Match
 from schedd.core.lifecycle import Reason, State
+from schedd.core.line_ids import LineId
 from schedd.core.notifications import Notices
 from schedd.core.pools import NO_POOL, PoolKey
 from schedd.core.schedule import Bounds, OnDemand, Schedule
@@ -281,6 +282,8 @@ class LiveRun:
     """It is a broadcast that has begun, with so many children; no worker has it."""
     paced: bool = False
     """It is late, and a bounded number of such goes in a second. Who fired it knows; rows don't."""
+    line: LineId | None = field(default=None, compare=False)
+    """Its job's, where a scan has read it; None: its definition is to be read."""
 
     @property
     def late(self) -> bool:

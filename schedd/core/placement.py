@@ -69,7 +69,7 @@ class Offer:
     incarnation: Incarnation
     slots: int
     last: float = inf
-    """The greatest rank (`ready_queue`) of a run that they are for: what goes after it leaves them
+    """The greatest rank (`core/rank.py`) of a run that they are for: what goes after it leaves them
     to another member.
     """
     unable: Mapping[JobId, Unable] = field(default_factory=dict)

@@ -1,40 +1,35 @@
-"""The order in which ready runs get a slot: priority first, then age, with ageing.
-
-Waiting lifts a run by one class each `CLASS_STEP`, so a LOW run overtakes HIGH ones that became
-ready two steps later, and no sooner. That makes the order one static number a run,
-
-    rank = ready_at − CLASS_STEP × class          (the smallest goes first)
-
-so no clock is needed. What is late (`core/late.py`) goes as if it were of the class below, the
-oldest due first. Runs stand in lines, one for each priority and need, each a heap by age:
+"""Ready runs that wait for a slot, in lines, one for each need and class (`core/lines.py`).
 
     add → unsorted ──popped, its need looked up──→ its line ──popped when a worker fits──→ out
+
+Of lines with more than memory should hold the last runs stay in their rows. What a scan brings goes
+into its line at once, if another of that line (`core/line_ids.py`) was looked up before: else what
+nobody can do, looked up and left again and again, would hide what stands behind it.
 
 Invariants
 - A line is of late runs or of others, and of paced ones or not: what there is no room for holds
   nobody up.
-- `take` gives the smallest ranks among the lines whose oldest may go. A line that no worker fits
-  holds nobody up, however long it is, and costs one look a round.
+- `take` gives the smallest ranks (`core/rank.py`) among the lines whose oldest may go. A line that
+  no worker fits holds nobody up, however long it is, and costs one look a round.
 - Adding a run that stands there already costs nothing and leaves its place: a scan adds all runs
   each second.
 """
 
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from typing import NamedTuple, TypeAlias
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final, TypeAlias
 
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.late import Room
+from schedd.core.line_ids import PACED, LineId, needs_of
+from schedd.core.lines import MOST, Line, sooner
 from schedd.core.model import LiveRun, Priority
 from schedd.core.placement import Need
-from schedd.core.pools import NO_POOL, PoolKey, Rooms
-
-CLASS_STEP = timedelta(seconds=60)
-
-LEEWAY = CLASS_STEP / 2
-"""By so much a run may go after what another member has: a head tells its oldest alone."""
+from schedd.core.pools import PoolKey, Rooms
+from schedd.core.rank import CLASS_STEP, Place, place_of
 
 Fits: TypeAlias = Callable[[Need | None], bool]
 """Whether some worker can do a run of this need; None: its need isn't known yet."""
@@ -44,17 +39,8 @@ Goes: TypeAlias = Callable[[Need | None, float], bool]
 _Of: TypeAlias = tuple[Need | None, Priority, bool, bool]
 """A line is of equal ones: need, priority, whether late, and then whether paced."""
 
-_SLACK = 1_000
-
-
-def rank(priority: int, ready_at: datetime) -> float:
-    """The place in the order, in seconds since the epoch; smaller goes first."""
-    return ready_at.timestamp() - CLASS_STEP.total_seconds() * priority
-
-
-def last_rank(priority: int, waiting_since: datetime) -> float:
-    """The greatest rank of a run that needn't wait for such a head of another member."""
-    return rank(priority, waiting_since) + LEEWAY.total_seconds()
+MOST_NEEDS: Final = 10_000
+"""Of which it is kept what they need."""
 
 
 def _any(_: Need | None, _rank: float = 0.0) -> bool:
@@ -79,79 +65,20 @@ class Head:
     """That each of them takes."""
 
 
-class _Place(NamedTuple):
-    """Where a run stands in the order, reckoned once: each pop looks at one of every line."""
-
-    rank: float
-    order: float
-    """Of late runs of equal ranks, for they are made many at once: when they were due."""
-    number: int
-    """The run's id: of equal ranks the smaller goes first."""
-    run: RunId
-    since: datetime
-
-
-@dataclass(slots=True)
-class _Line:
-    """Runs of one need and priority: by age in a heap, whose entries are stale unless in `runs`."""
-
-    need: Need | None
-    priority: Priority
-    late: bool = False
-    paced: bool = False
-    runs: dict[RunId, LiveRun] = field(default_factory=dict)
-    heap: list[_Place] = field(default_factory=list)
-    of: tuple[int, int, bool] = field(init=False)
-    """Priority, width and whether it is on time: by these a head is told. Plain values, for each
-    look hashes them.
+class ReadyQueue:
+    """Runs that wait for a slot, each at most once. `most`: runs that a line keeps which leaves
+    some.
     """
 
-    def __post_init__(self) -> None:
-        self.of = int(self.priority), self.need.slots if self.need else 1, not self.late
-
-    @property
-    def width(self) -> int:
-        """Slots of each; one where the need isn't known."""
-        return self.of[1]
-
-    @property
-    def pool(self) -> PoolKey:
-        """That its runs go in; none where the need isn't known."""
-        return self.need.pool if self.need else NO_POOL
-
-    def asks(self, room: Room, pools: Rooms | None) -> int:
-        """How many of its runs may go now."""
-        count = len(self.runs)
-        if pools is not None:
-            count = pools.most(count, self.pool)
-        return room.most(count, self.width, paced=self.paced) if self.late else count
-
-    def add(self, run: LiveRun) -> None:
-        run_id = run.key.run_id
-        known = self.runs.get(run_id)
-        self.runs[run_id] = run
-        if known is None or known.ready_at != run.ready_at:
-            heapq.heappush(self.heap, _place(run))
-            if len(self.heap) > 2 * len(self.runs) + _SLACK:
-                self.heap = [_place(each) for each in self.runs.values()]
-                heapq.heapify(self.heap)
-
-    def oldest(self) -> _Place | None:
-        while self.heap:
-            place = self.heap[0]
-            run = self.runs.get(place.run)
-            if run is not None and run.ready_at == place.since:
-                return place
-            heapq.heappop(self.heap)
-        return None
-
-
-class ReadyQueue:
-    """Runs that wait for a slot, each at most once."""
-
-    def __init__(self) -> None:
-        self._lines: dict[_Of, _Line] = {}
-        self._where: dict[RunId, _Line] = {}
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._lines: dict[_Of, Line] = {}
+        self._where: dict[RunId, Line] = {}
+        self._needs: dict[int, Need] = {}
+        """What runs need whose jobs' numbers are these."""
+        self._scanning = False
+        self._missed: dict[_Of, Place] = {}
+        """By line, the first that wasn't taken in from others than the scan that is under way."""
 
     def __len__(self) -> int:
         return len(self._where)
@@ -162,6 +89,16 @@ class ReadyQueue:
     def __iter__(self) -> Iterator[LiveRun]:
         """The waiting runs, in no order."""
         return (run for line in self._lines.values() for run in line.runs.values())
+
+    @property
+    def leaves_some(self) -> bool:
+        """Whether runs may wait in their rows alone."""
+        return any(line.leaves_some for line in self._lines.values())
+
+    @property
+    def short(self) -> bool:
+        """Whether it is time for a scan: of some line that has left runs few are here."""
+        return not self._scanning and any(line.short for line in self._lines.values())
 
     @property
     def late(self) -> int:
@@ -180,15 +117,24 @@ class ReadyQueue:
         return sum(len(line.runs) for line in lines if line.late and line.need is None)
 
     def add(
-        self, runs: Iterable[LiveRun], need: Need | None = None, *, paced: bool | None = None
-    ) -> None:
-        """Have these wait. One that is there already is replaced where it stands, unless a `need`,
-        or whether it is `paced`, says that it belongs elsewhere.
+        self,
+        runs: Iterable[LiveRun],
+        need: Need | None = None,
+        *,
+        paced: bool | None = None,
+        scanned: bool = False,
+    ) -> int:
+        """Have these wait; gives how many are new here. One that is there already is replaced where
+        it stands, unless a `need`, or whether it is `paced`, says that it belongs elsewhere.
+        `scanned`: the present scan has read them.
         """
+        fresh = 0
         for run in runs:
-            line = self._where.get(run.key.run_id)
-            if line is not None and line.pool and line.runs[run.key.run_id].shard != run.shard:
-                self.discard(run.key.run_id)  # its job has moved, into another pool or out of it
+            run_id = run.key.run_id
+            line = self._where.get(run_id)
+            new = line is None
+            if line is not None and line.pool and line.runs[run_id].shard != run.shard:
+                self.discard(run_id)  # its job has moved, into another pool or out of it
                 line = None
             if (
                 line is None
@@ -197,11 +143,38 @@ class ReadyQueue:
                 or (need and need != line.need)
                 or (run.late and paced is not None and paced != line.paced)
             ):
-                self.discard(run.key.run_id)
-                slow = run.late and (run.paced if paced is None else paced)
-                line = self._line((need, run.priority, run.late, slow))
-                self._where[run.key.run_id] = line
-            line.add(run)
+                self.discard(run_id)
+                line = self._line(self._of(run, need, paced))
+                self._where[run_id] = line
+            if need is not None and run.line is not None and _goes_by_its_job(run):
+                self._learn(run.line, need)
+            if line.add(run, scanned=scanned):
+                fresh += new
+                gone = line.leave(scanning=self._scanning)
+            else:
+                gone = [run]
+                if self._scanning and not scanned:
+                    self._miss(line, run)
+            self._gone(gone)
+        return fresh
+
+    @contextmanager
+    def scanning(self) -> Iterator[None]:
+        """Around a scan: once it has come to its end, what is left is what it has left."""
+        self._scanning = True
+        self._missed.clear()
+        try:
+            yield
+        except BaseException:
+            for line in self._lines.values():
+                self._gone(line.break_scan_off())
+            raise
+        else:
+            for of, line in [*self._lines.items()]:
+                self._gone(line.end_scan(self._missed.get(of)))
+                self._drop_if_over(line)
+        finally:
+            self._scanning = False
 
     def pop(
         self,
@@ -327,11 +300,16 @@ class ReadyQueue:
         """Forget what the runs of these lines need, for their definitions may have changed; gives
         their jobs.
         """
-        lines = [line for line in self._lines.values() if which(line.need)]
+        lines = [line for line in self._lines.values() if line.need and which(line.need)]
         runs = [run for line in lines for run in line.runs.values()]
         for run in runs:
             self.discard(run.key.run_id)
-        self.add(runs)
+        for line in lines:  # what they have left is of the lines now that are of no need
+            into = self._line((None, line.priority, line.late, line.paced))
+            into.cut, line.cut = sooner(into.cut, line.cut), None
+            self._drop_if_over(into)
+            self._drop_if_over(line)
+        self.add(replace(run, line=None) for run in runs)
         return {run.job_id for run in runs}
 
     def unsort_pooled(self, jobs: Collection[JobId]) -> None:
@@ -340,7 +318,7 @@ class ReadyQueue:
         runs = [run for line in lines for run in line.runs.values() if run.job_id in jobs]
         for run in runs:
             self.discard(run.key.run_id)
-        self.add(runs)
+        self.add(replace(run, line=None) for run in runs)
 
     def discard(self, run: RunId) -> LiveRun | None:
         """Take this run out wherever it stands."""
@@ -348,8 +326,7 @@ class ReadyQueue:
         if line is None:
             return None
         gone = line.runs.pop(run)
-        if not line.runs:
-            del self._lines[line.need, line.priority, line.late, line.paced]
+        self._drop_if_over(line)
         return gone
 
     def drop_shards(self, shards: Iterable[ShardId]) -> None:
@@ -358,20 +335,38 @@ class ReadyQueue:
         for run in [run for run in self if run.shard in gone]:
             self.discard(run.key.run_id)
 
-    def _line(self, of: _Of) -> _Line:
-        return self._lines.setdefault(of, _Line(*of))
+    def _of(self, run: LiveRun, need: Need | None, paced: bool | None) -> _Of:
+        if need is None and run.line is not None and _goes_by_its_job(run):
+            need = self._needs.get(needs_of(run.line))
+            paced = bool(run.line & PACED) if need is not None else paced
+        slow = run.late and (run.paced if paced is None else paced)
+        return need, run.priority, run.late, slow
+
+    def _line(self, of: _Of) -> Line:
+        line = self._lines.get(of)
+        if line is None:
+            line = self._lines[of] = Line(*of, most=self._most)
+        return line
+
+    def _drop_if_over(self, line: Line) -> None:
+        if not line.runs and not line.leaves_some:
+            self._lines.pop((line.need, line.priority, line.late, line.paced), None)
+
+    def _gone(self, runs: Iterable[LiveRun]) -> None:
+        """Their lines have let go of them."""
+        for run in runs:
+            del self._where[run.key.run_id]
+
+    def _learn(self, line: LineId, need: Need) -> None:
+        self._needs[needs_of(line)] = need
+        if len(self._needs) > MOST_NEEDS:
+            del self._needs[next(iter(self._needs))]
+
+    def _miss(self, line: Line, run: LiveRun) -> None:
+        of = (line.need, line.priority, line.late, line.paced)
+        self._missed[of] = sooner(self._missed.get(of), place_of(run)) or place_of(run)
 
 
-def class_of(run: LiveRun) -> int:
-    """Its priority's number, less one for a late run."""
-    return run.priority - run.late
-
-
-def rank_of(run: LiveRun) -> float:
-    """Its place in the order."""
-    return rank(run.priority - run.late, run.ready_at)
-
-
-def _place(run: LiveRun) -> _Place:
-    order = run.due_at.timestamp() if run.late else 0.0
-    return _Place(rank_of(run), order, run.key.run_id.int, run.key.run_id, run.ready_at)
+def _goes_by_its_job(run: LiveRun) -> bool:
+    """Whether it needs what its job does: not a child of a broadcast."""
+    return run.parent is None and run.target is None

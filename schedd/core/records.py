@@ -23,6 +23,7 @@ from schedd.core.ids import (
     Token,
 )
 from schedd.core.lifecycle import LIVE, State
+from schedd.core.line_ids import LineId
 from schedd.core.marks import Mark
 from schedd.core.model import (
     Assigned,
@@ -111,6 +112,8 @@ class StoredDefinition:
     after: tuple[str, ...] = ()
     """The jobs that it is to run after, where it is written; what is read says it in its spec."""
     retention: timedelta | None = None
+    line: LineId | None = field(default=None, compare=False)
+    """Where it is written; what is read says it by its spec."""
     updated_at: datetime | None = None
     """When this generation was made, where it was read for its owner."""
 

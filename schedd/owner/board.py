@@ -81,6 +81,8 @@ class Board:
         """How many attempts are known to have ended here."""
         self.on_room: Callable[[], None] = lambda: None
         """Called when one has ended while runs wait for pools: theirs may have room now."""
+        self.on_short: Callable[[], None] = lambda: None
+        """Called when few are left here of what waits, and there are more in their rows."""
         self.reported: dict[RunId, Token] = {}
         """Of the running: those whose result is here, and about to be stored. They take no slot."""
         self.busy = 0
@@ -171,8 +173,10 @@ class Board:
         reported = self.reported
         return (run for at, run in self.running.items() if reported.get(at) != run.token)
 
-    def put_runs(self, runs: Iterable[LiveRun], now: datetime) -> int:
-        """Sort these runs in by their state; gives how many are ready and new to the queue."""
+    def put_runs(self, runs: Iterable[LiveRun], now: datetime, *, scanned: bool = False) -> int:
+        """Sort these runs in by their state; gives how many are ready and new to the queue.
+        `scanned`: by the scan that is under way (`ready.scanning`).
+        """
         fresh = 0
         for run in runs:
             run_id = run.key.run_id
@@ -194,8 +198,14 @@ class Board:
             else:
                 self._no_longer_runs(run_id)
                 self._waits_no_more(run_id, run.job_id)
-                fresh += self._put_ready(run)
+                fresh += self._put_ready(run, scanned=scanned)
         return fresh
+
+    def left(self, runs: Iterable[LiveRun]) -> list[LiveRun]:
+        """Those of these that wait in their rows alone: there is more than is held in memory."""
+        if not self.ready.leaves_some:
+            return []
+        return [run for run in runs if run.state is not State.RUNNING and not self._has(run)]
 
     def were_read(self, shards: Iterable[ShardId]) -> None:
         """All live runs of these shards were sorted in."""
@@ -303,7 +313,7 @@ class Board:
         return [*self.running.values(), *begun, *self.ready, *soon, *held]
 
     def waits(self) -> Iterator[LiveRun]:
-        """All that waits for its first start, or for the next, as far as it is known here."""
+        """All that waits here for its first start, or for the next."""
         yield from self.ready
         yield from self.waiting.values()
         for held in self._held.values():
@@ -321,7 +331,7 @@ class Board:
         self.ready, self.running, self._held, self._judged = ReadyQueue(), {}, {}, {}
         self.broadcasts, self._kept = {}, {}
         self.reported = {}
-        self.on_room = lambda: None
+        self.on_room = self.on_short = lambda: None
 
     def _put_late(self, timer: Timer, now: datetime) -> None:
         found = self.timers.get(timer.job_id)
@@ -359,15 +369,19 @@ class Board:
                 del self._kept[job]
         return self.waiting.discard(run_id)
 
-    def _put_ready(self, run: LiveRun) -> bool:
+    def _has(self, run: LiveRun) -> bool:
+        """Whether it stands here, as waiting or otherwise."""
+        run_id, held = run.key.run_id, self._held.get(run.job_id)
+        places = (self.ready, self.waiting, self.running, self.broadcasts, self._over, held or ())
+        return any(run_id in place for place in places)
+
+    def _put_ready(self, run: LiveRun, *, scanned: bool) -> bool:
         """Whether that is news."""
         held = self._held.get(run.job_id)
         if held is not None and run.key.run_id in held:
             held.add(run)
             return False
-        fresh = run.key.run_id not in self.ready
-        self.ready.add([run], self._need_of(run))
-        return fresh
+        return self.ready.add([run], self._need_of(run), scanned=scanned) > 0
 
     def _take_off(self, run_id: RunId, job: JobId) -> bool:
         """Whether it was there."""

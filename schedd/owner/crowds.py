@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from schedd.core.ids import NO_TOKEN, JobId
-from schedd.core.model import Crowd, LiveRun
+from schedd.core.model import Crowd, LiveRun, Overlap
 from schedd.core.overlap import LINED_UP, policy_of
 from schedd.core.records import Parted
 from schedd.owner.board import Board
@@ -104,8 +104,9 @@ class Crowds:
 
 
 def crowded(runs: Sequence[LiveRun]) -> list[LiveRun]:
-    """Those of jobs of which one run never had a token and another one is there. Children of
-    broadcasts are in nobody's way.
+    """Of jobs of which one run never had a token and another one is there, one of each kind: by
+    what its trigger says of overlap, and the newest definition. Children of broadcasts are in
+    nobody's way.
     """
     seen: set[JobId] = set()
     several: set[JobId] = set()
@@ -119,4 +120,10 @@ def crowded(runs: Sequence[LiveRun]) -> list[LiveRun]:
     several &= waiting
     if not several:
         return []
-    return [run for run in runs if run.job_id in several and run.parent is None]
+    kinds: dict[tuple[JobId, Overlap | None], LiveRun] = {}
+    for run in runs:
+        if run.job_id in several and run.parent is None:
+            known = kinds.setdefault((run.job_id, run.overlap), run)
+            if known.generation < run.generation:
+                kinds[run.job_id, run.overlap] = run
+    return [*kinds.values()]

@@ -1,7 +1,8 @@
 """Deadlines: runs that wait too long end, whether or not a worker is there.
 
     all that waits on the board, now and then ─→ whose time is over (`core/deadlines`)
-    what dispatch came upon ───────────────────╯        └─one transaction a lane─→ MISSED, FAILED
+    what dispatch came upon ───────────────────┤        └─one transaction a lane─→ MISSED, FAILED
+    what a scan found in rows alone ───────────╯
 
 So does, as SKIPPED, what was made early and is of an instant that was edited away (`core/early`).
 
@@ -26,6 +27,7 @@ from schedd.core.deadlines import Ending, hurried
 from schedd.core.events import DeadLettered, Emit, Missed
 from schedd.core.ids import JobId, RunId
 from schedd.core.lifecycle import Reason, State
+from schedd.core.line_ids import HURRIED
 from schedd.core.model import Definition, LiveRun
 from schedd.core.placement import need_of
 from schedd.core.retry import fingerprint
@@ -92,6 +94,16 @@ class Deadlines:
         self._told[run.key.run_id] = run
         self.loop.wake()
 
+    async def left(self, runs: Sequence[LiveRun]) -> None:
+        """These wait in rows alone, as a scan has just found them: end those whose time is over."""
+        asked = [run for run in runs if run.line is None or run.line & HURRIED or run.parent]
+        if self._brake.on or not asked:
+            return
+        await self._catalogue.newest({run.job_id for run in asked})
+        ends = await self._judged(asked)
+        for at in range(0, len(ends), AT_ONCE):
+            await self._end(ends[at : at + AT_ONCE])
+
     async def step(self) -> float:
         """One look; seconds until the next."""
         if self._brake.on:
@@ -146,6 +158,10 @@ class Deadlines:
     async def _over(self, waiting: Collection[LiveRun]) -> list[Ending]:
         """How those end whose time is over, some at a time."""
         await self._read({run.job_id for run in waiting if not self._catalogue.knows(run.job_id)})
+        return await self._judged(waiting)
+
+    async def _judged(self, waiting: Iterable[LiveRun]) -> list[Ending]:
+        """By the definitions at hand."""
         now = self._clock.now()
         ends: list[Ending] = []
         async for run in in_turns(waiting, every=1_000):

@@ -39,7 +39,8 @@ from schedd.core.late import Room
 from schedd.core.model import Assigned, Claim, Draft, Incarnation, LiveRun
 from schedd.core.offers import Offers
 from schedd.core.placement import Need, Offer, able, asked_by, need_of
-from schedd.core.ready_queue import Head, class_of, rank_of
+from schedd.core.rank import class_of, rank_of
+from schedd.core.ready_queue import Head
 from schedd.core.records import Assignments, Unstarted
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
@@ -157,6 +158,8 @@ class Dispatch:
                     self._size.took(len(chosen), boottime() - began)
         more = more or await self._arm()
         self._tell_demand()
+        if self._board.ready.short:
+            self._board.on_short()
         if more or (chosen and self._board.ready and self._workers.offers()):
             return 0.0
         ripe = self._board.next_ripe()

@@ -8,10 +8,14 @@ whether it was told. Definitions that aren't at hand the deadlines' loop reads.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 
 from schedd.core.ids import RunId
 from schedd.core.lifecycle import State
+from schedd.core.line_ids import TOLD_LATE
+from schedd.core.model import LiveRun
 from schedd.core.notifications import Happened
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
@@ -63,6 +67,17 @@ class LateStarts:
             return 0.0
         return min(LOOK_AT_LEAST_EVERY, max(LOOK_EVERY, SHARE * (boottime() - began)))
 
+    async def left(self, runs: Sequence[LiveRun]) -> None:
+        """These wait in rows alone, as a scan has just found them; the rows know what was told."""
+        if self._brake.on or not self._catalogue.any_late:
+            return
+        asked = [run for run in runs if run.line is None or run.line & TOLD_LATE]
+        await self._catalogue.newest({run.job_id for run in asked})
+        now = self._clock.now()
+        late = [one for run in asked if (one := self._late_one(run, now)) is not None]
+        for at in range(0, len(late), BATCH):
+            await self._transactor.rows(late[at : at + BATCH], self._store.tell_late)
+
     async def _late(self) -> list[Happened]:
         now = self._clock.now()
         late: list[Happened] = []
@@ -71,17 +86,17 @@ class LateStarts:
             if run.key.run_id in self._told:
                 still.add(run.key.run_id)
                 continue
-            definition = self._catalogue.definition_of(run.job_id)
-            notices = None if definition is None else definition.notices
-            if (
-                notices is None
-                or run.parent is not None
-                or run.state is not State.PENDING
-                or run.losses
-            ):
-                continue
-            if len(late) < BATCH and notices.is_late(run.due_at, now):
-                key = run.key
-                late.append(Happened(key.scheduled_at, key.run_id, run.job_id, run.shard, notices))
+            if len(late) < BATCH and (one := self._late_one(run, now)) is not None:
+                late.append(one)
         self._told = still
         return late
+
+    def _late_one(self, run: LiveRun, now: datetime) -> Happened | None:
+        """What is to be told, if its job wants that and it is late."""
+        definition = self._catalogue.definition_of(run.job_id)
+        notices = None if definition is None else definition.notices
+        if notices is None or run.parent is not None or run.losses:
+            return None
+        if run.state is not State.PENDING or not notices.is_late(run.due_at, now):
+            return None
+        return Happened(run.key.scheduled_at, run.key.run_id, run.job_id, run.shard, notices)

@@ -166,7 +166,8 @@ class Owner:
         made = (loops.backfills, loops.broadcasts, loops.chains)
         for source in (loops.fire, loops.rescue, loops.deadlines, *made, self._collect):
             source.on_ready(loops.dispatch.wake)
-        board.on_room = loops.dispatch.wake
+        board.on_room, board.on_short = loops.dispatch.wake, loops.rescue.more
+        loops.rescue.on_left(loops.deadlines.left, loops.late_starts.left)
         self._collect.board = board
 
         def ended() -> None:

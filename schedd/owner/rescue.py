@@ -16,13 +16,14 @@ transaction, and final.
 
 A scan is read in parts of about `PART` rows, and takes a tenth of the time, or of much what ten
 seconds' pause leaves: so however much waits, no statement comes near its timeout and nothing else
-stands still. What stood on the board before the scan and isn't among its rows is taken off.
+stands still. What stood on the board before the scan and isn't among its rows is taken off. What is
+more than the board holds is judged as it passes by (`on_left`), and read again once few are there.
 """
 
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -90,8 +91,11 @@ class Rescue:
         self._nudges = nudges
         self._emit = emit
         self._ready: Callable[[], None] = lambda: None
+        self._left: Sequence[Callable[[Sequence[LiveRun]], Awaitable[None]]] = ()
         self._look_at: set[ShardId] = set()
         self._scan_at = 0.0
+        self._scan_again_at = 0.0
+        """The soonest at which another scan may follow the last, where only what waits is short."""
         self._parts = FIRST_PARTS
         self._gone: frozenset[IncarnationId] = frozenset()
         self._asking_back = AskingBack(board.ownership, workers, clock)
@@ -114,6 +118,18 @@ class Rescue:
         """Have `told()` called when runs became ready."""
         self._ready = told
 
+    def on_left(self, *told: Callable[[Sequence[LiveRun]], Awaitable[None]]) -> None:
+        """Have these called with what a scan finds that waits in its rows alone."""
+        self._left = told
+
+    def more(self) -> None:
+        """Few of those that wait are left on the board, and there are others: a scan, unless there
+        was one just now.
+        """
+        if self._scan_again_at < self._scan_at:
+            self._scan_at = self._scan_again_at
+            self.loop.wake()
+
     def wake(self) -> None:
         """A worker's key went: scan now."""
         self._scan_at = 0.0
@@ -131,12 +147,14 @@ class Rescue:
             shards, self._look_at = sorted(self._look_at & set(self._board.ownership.epochs)), set()
             with self._board.reading():
                 await self._put(await self._store.live_runs(shards, WAITING, self._until()))
-        else:
+        elif now >= self._scan_at:
             self._look_at, self._scan_at = set(), now + SCAN_EVERY
             with self._board.reading():
                 await self._scan(sorted(self._board.ownership.epochs))
+            ended = boottime()
+            self._scan_again_at = ended + min(ended - now, LONGEST_REST)
             if self._scan_at:  # else somebody wants another: a key went after the list was read
-                self._scan_at = max(self._scan_at, boottime() + _rest(boottime() - now))
+                self._scan_at = max(self._scan_at, ended + _rest(ended - now))
         return 0.0 if self._look_at else max(0.0, self._scan_at - boottime())
 
     async def look_again(self) -> None:
@@ -159,21 +177,23 @@ class Rescue:
         standing_now = self._board.standing(until)
         async for run in in_turns(standing_now, SORTED_AT_ONCE):
             stood[run.shard].append((run.key.run_id, run.job_id))
+        here = {run.key.run_id for run in standing_now}
         self._parts = max(self._parts, math.ceil(len(standing_now) / PART))
         rows = 0
         seen: set[RunId] = set()
-        for part in _parts(shards, self._parts):
-            runs = await self._read(part, until)
-            rows += len(runs)
-            if not self._board.read.issuperset(part):  # released in their order from the first on
-                runs.sort(key=lambda run: run.due_at)
-            seen.update(run.key.run_id for run in runs)
-            there = [one for shard in part for one in stood.get(shard, ())]
-            await self._sort_in(runs, there, seen)
-            self._board.were_read(part)
-            running += (r for r in runs if r.state is State.RUNNING and r.children is None)
-            crowds += crowded(runs)
-            await asyncio.sleep(0)  # between two parts everybody else has their turn
+        with self._board.ready.scanning():
+            for part in _parts(shards, self._parts):
+                runs = await self._read(part, until)
+                rows += len(runs)
+                if not self._board.read.issuperset(part):  # released in their order from the first
+                    runs.sort(key=lambda run: run.due_at)
+                seen.update(here.intersection(run.key.run_id for run in runs))
+                there = [one for shard in part for one in stood.get(shard, ())]
+                await self._sort_in(runs, there, seen)
+                self._board.were_read(part)
+                running += (r for r in runs if r.state is State.RUNNING and r.children is None)
+                crowds += crowded(runs)
+                await asyncio.sleep(0)  # between two parts everybody else has their turn
         self._parts = max(1, math.ceil(rows / PART))
         if running:
             await self._look_after(running)
@@ -201,8 +221,8 @@ class Rescue:
     async def _sort_in(
         self, runs: Sequence[LiveRun], stood: Sequence[tuple[RunId, JobId]], seen: Collection[RunId]
     ) -> None:
-        """`seen` are those of the parts before, too: a job may move between two parts, and its runs
-        stand by their new shard then.
+        """`seen`: what stood there and was read, in the parts before, too: a job may move between
+        two parts, and its runs stand by their new shard then.
         """
         released = 0
         async for run_id, job in in_turns(stood, SORTED_AT_ONCE):
@@ -210,15 +230,18 @@ class Rescue:
                 released += self._board.forget(run_id, job)
         if released:
             self._ready()
-        await self._put(runs)
+        await self._put(runs, scanned=True)
+        if left := self._board.left(runs):
+            for told in self._left:
+                await told(left)
         for run in runs:
             if run.cancelling and run.state is State.RUNNING:
                 self._workers.cancel(run, kill=run.killing)
 
-    async def _put(self, runs: Sequence[LiveRun]) -> None:
+    async def _put(self, runs: Sequence[LiveRun], *, scanned: bool = False) -> None:
         fresh, now = 0, self._clock.now()
         async for run in in_turns(runs, SORTED_AT_ONCE):
-            fresh += self._board.put_runs([run], now)
+            fresh += self._board.put_runs([run], now, scanned=scanned)
         if fresh:
             self._ready()
 

@@ -11,7 +11,7 @@ from uuid import UUID
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.core import ready_queue
+from schedd.core import rank
 from schedd.core.deadlines import START_WITHIN, time_left
 from schedd.core.early import armed_until
 from schedd.core.ids import IncarnationId, RunId, Token
@@ -279,7 +279,7 @@ def last_rank(granted: worker_service_pb2.Granted) -> float:
     """The greatest rank of a run that granted slots are for. Raises BadFrame."""
     if not granted.HasField("before"):
         return inf
-    return ready_queue.last_rank(granted.before.priority, instant(granted.before.waiting_since))
+    return rank.last_rank(granted.before.priority, instant(granted.before.waiting_since))
 
 
 def _output(result: worker_service_pb2.Result, token: Token) -> bytes | None:

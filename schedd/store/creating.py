@@ -27,9 +27,10 @@ WITH b AS MATERIALIZED (
         %(keys)s::text[], %(digests)s::bytea[], %(namespaces)s::text[], %(jobs)s::uuid[],
         %(names)s::text[], %(shards)s::int[], %(generations)s::int[], %(specs)s::bytea[],
         %(created)s::timestamptz[], %(updated)s::timestamptz[], %(actors)s::text[],
-        %(retentions)s::float8[], %(due)s::timestamptz[], %(nominal)s::timestamptz[])
+        %(retentions)s::float8[], %(due)s::timestamptz[], %(nominal)s::timestamptz[],
+        %(line_ids)s::bigint[])
       AS b(place, keyspace, call, key, digest, namespace, job_id, name, shard, generation, spec,
-        created_at, updated_at, actor, retention, due_at, nominal)
+        created_at, updated_at, actor, retention, due_at, nominal, line)
 ), stored AS (
     INSERT INTO jobs (job_id, namespace, name, shard, generation, spec, ephemeral, created_at,
         created_by, updated_at, pause_note, paused_by, retention)
@@ -42,8 +43,10 @@ WITH b AS MATERIALIZED (
     ON CONFLICT (namespace, name) WHERE deleted_at IS NULL AND NOT ephemeral DO NOTHING
     RETURNING job_id
 ), timed AS (
-    INSERT INTO timers (job_id, shard, due_at, nominal, generation, paused, fired)
-    SELECT job_id, shard, due_at, nominal, generation, false, 0 FROM b JOIN stored USING (job_id)
+    INSERT INTO timers (job_id, shard, due_at, nominal, generation, paused, fired, line,
+        line_generation)
+    SELECT job_id, shard, due_at, nominal, generation, false, 0, line, generation
+    FROM b JOIN stored USING (job_id)
 ), taken AS (
     INSERT INTO idempotency_keys (namespace, call, key, digest, made, created_at)
     SELECT keyspace, call, key, digest, job_id, clock_timestamp()

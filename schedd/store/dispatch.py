@@ -23,6 +23,7 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, ShardId
 from schedd.core.lifecycle import State
+from schedd.core.line_ids import HURRIED
 from schedd.core.model import LiveRun, Loss, RunKey
 from schedd.core.notifications import Happened
 from schedd.core.records import StoredDefinition, Unstarted
@@ -30,13 +31,15 @@ from schedd.store import arrays, noticing, pauses, standing
 from schedd.store.calendars import PINNED, pinned
 from schedd.store.fence import BY_INDEX
 from schedd.store.keys import key_arguments, lock_runs
-from schedd.store.rows import RUN_COLUMNS, live_run
+from schedd.store.rows import RUN_COLUMNS, RUN_WIDTH, live_run
 from schedkit import failpoints
 
 BEFORE_GIVE_BACK = failpoints.blocking("give_back.before_commit")
 
 LIVE_RUNS = f"""
-SELECT {RUN_COLUMNS} FROM live l CROSS JOIN LATERAL (
+SELECT {RUN_COLUMNS}, CASE WHEN t.line_generation = t.generation
+    THEN t.line | CASE WHEN r.generation < t.generation THEN {HURRIED} ELSE 0 END END
+FROM live l CROSS JOIN LATERAL (
     SELECT * FROM runs r WHERE r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id OFFSET 0
 ) r
 LEFT JOIN timers t ON t.job_id = l.job_id
@@ -155,7 +158,8 @@ def live_runs(
         "until": until or datetime.max.replace(tzinfo=UTC),
     }
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
-    return [live_run(row) for row in connection.exec_driver_sql(LIVE_RUNS, arguments)]
+    rows = connection.exec_driver_sql(LIVE_RUNS, arguments)
+    return [live_run(row, line=row[RUN_WIDTH]) for row in rows]
 
 
 def definitions(connection: Connection, jobs: Collection[JobId]) -> dict[JobId, StoredDefinition]:

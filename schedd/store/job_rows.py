@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 
 from schedd.core.ids import JobId, ShardId, TenureId
+from schedd.core.line_ids import LineId
 from schedd.core.model import NewRun, Priority, Trigger
 from schedd.core.records import JobRecord, StoredDefinition, TimerEdit
 from schedd.store import arrays, calendars
@@ -72,8 +73,15 @@ def set_timer(
     edit: TimerEdit | None = None,
     *,
     paused: bool | None = None,
+    line: LineId | None = None,
 ) -> None:
-    values: dict[str, Any] = {"generation": timers.c.generation + 1}
+    """`line`: the edited definition's; None: it is as it was."""
+    same = timers.c.line_generation == timers.c.generation
+    values: dict[str, Any] = {
+        "generation": timers.c.generation + 1,
+        "line": case((same, timers.c.line)) if line is None else line,
+        "line_generation": timers.c.generation + 1,
+    }
     if edit is not None:
         values |= _edited(edit)
     if paused is not None:

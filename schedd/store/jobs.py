@@ -155,7 +155,7 @@ def update_job(
     redirecting.edited(connection, job_id, told)
     _pin(connection, definition)
     _link(connection, definition)
-    set_timer(connection, job_id, timer)
+    set_timer(connection, job_id, timer, line=definition.line)
     if unfired is not None:
         account(connection, job_id, generation, unfired)
     audit.write_all(connection, [entry])
@@ -273,6 +273,8 @@ def insert_job(connection: Connection, record: JobRecord) -> None:
         "generation": new.generation,
         "paused": new.paused,
         "fired": 0,
+        "line": new.line,
+        "line_generation": new.generation,
     }
     connection.execute(_INSERT_TIMER, timer)
     if record.paused_until is not None:

@@ -25,7 +25,7 @@ from schedd.core.ids import TenureId
 from schedd.core.lifecycle import State
 from schedd.core.model import Crowd, Overlap, RunKey
 from schedd.core.overlap import BUFFERS, REPLACES
-from schedd.core.ready_queue import CLASS_STEP
+from schedd.core.rank import CLASS_STEP
 from schedd.core.records import Parted
 from schedd.store import arrays, turns
 from schedd.store.keys import key_arguments, lock_runs

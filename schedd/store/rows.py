@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from schedd.core.lifecycle import State
+from schedd.core.line_ids import LineId
 from schedd.core.model import Incarnation, LiveRun, Overlap, Priority, RunKey, Timer
 
 TIMER_COLUMNS = "t.job_id, t.shard, t.generation, t.due_at, t.nominal, t.paused, t.fired"
@@ -27,13 +28,13 @@ RUN_COLUMNS = """r.scheduled_at, r.run_id, r.job_id, r.shard, r.state, r.priorit
 RUN_WIDTH = 23
 
 
-def live_run(row: Sequence[Any], start: int = 0) -> LiveRun:
-    """From `RUN_COLUMNS`."""
+def live_run(row: Sequence[Any], start: int = 0, line: LineId | None = None) -> LiveRun:
+    """From `RUN_COLUMNS`. `line`: its job's, if it was read beside them."""
     at, run_id, job_id, shard, state, priority, *rest = row[start : start + RUN_WIDTH]
     if rest[-5] is not None:
         rest[-5] = Overlap(rest[-5])
-    key = RunKey(at, run_id)
-    return LiveRun(key, job_id, shard, State(state), Priority(priority), *rest)
+    rest += [False, line]  # whether it is paced isn't known of rows
+    return LiveRun(RunKey(at, run_id), job_id, shard, State(state), Priority(priority), *rest)
 
 
 INCARNATION_COLUMNS = """id, worker, spool_id, host, version, slots, labels, handlers, actions,

@@ -97,6 +97,8 @@ timers = Table(
     Column("generation", Integer, nullable=False),
     Column("paused", Boolean, nullable=False),
     Column("fired", Integer, nullable=False),
+    Column("line", BigInteger),
+    Column("line_generation", Integer),
 )
 
 resumptions = Table(

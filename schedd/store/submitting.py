@@ -29,9 +29,9 @@ WITH b AS MATERIALIZED (
         %(names)s::text[], %(shards)s::int[], %(generations)s::int[], %(specs)s::bytea[],
         %(created)s::timestamptz[], %(actors)s::text[], %(retentions)s::float8[],
         %(runs)s::uuid[], %(scheduled)s::timestamptz[], %(due)s::timestamptz[],
-        %(priorities)s::int[])
+        %(priorities)s::int[], %(line_ids)s::bigint[])
       AS b(place, keyspace, call, key, digest, namespace, job_id, name, shard, generation, spec,
-        created_at, actor, retention, run_id, scheduled_at, due_at, priority)
+        created_at, actor, retention, run_id, scheduled_at, due_at, priority, line)
 ), taken AS (
     INSERT INTO idempotency_keys AS k (namespace, call, key, digest, made, created_at)
     SELECT keyspace, call, key, digest, run_id, clock_timestamp() FROM b WHERE key IS NOT NULL
@@ -48,8 +48,8 @@ WITH b AS MATERIALIZED (
     SELECT job_id, namespace, name, shard, generation, spec, true, created_at, actor, created_at,
         '', '', justify_hours(retention * interval '1 s') FROM fresh
 ), timed AS (
-    INSERT INTO timers (job_id, shard, generation, paused, fired)
-    SELECT job_id, shard, generation, false, 0 FROM fresh
+    INSERT INTO timers (job_id, shard, generation, paused, fired, line, line_generation)
+    SELECT job_id, shard, generation, false, 0, line, generation FROM fresh
 ), made AS (
     INSERT INTO runs (scheduled_at, run_id, job_id, due_at, shard, priority, count, trigger, state,
         ready_at, generation)

@@ -24,6 +24,7 @@ def wished_columns(
         "names": arrays.texts(one.name for one in new),
         "shards": arrays.numbers(record.shard for record in records),
         "generations": arrays.numbers(one.generation for one in new),
+        "line_ids": arrays.numbers(one.line for one in new),
         "specs": arrays.blobs(one.spec for one in new),
         "created": arrays.instants(record.created_at for record in records),
         "actors": arrays.texts(record.created_by for record in records),

@@ -33,7 +33,8 @@ from schedd.core.model import (
 )
 from schedd.core.placement import Need, need_of
 from schedd.core.pools import PoolKey, Standing
-from schedd.core.ready_queue import Head, last_rank
+from schedd.core.rank import last_rank
+from schedd.core.ready_queue import Head
 from schedd.core.records import Assignments, Parted
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake

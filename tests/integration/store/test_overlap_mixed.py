@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from schedd.core.model import Crowd, LiveRun, Overlap, Priority, RunKey, Trigger
-from schedd.core.ready_queue import rank_of
+from schedd.core.rank import rank_of
 from schedd.core.records import JobRecord, RunRecord
 from support.store import START, Member, World, draft, manual_run, ok, report
 

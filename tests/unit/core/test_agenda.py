@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from schedd.core.agenda import Agenda
 from schedd.core.model import Priority
-from schedd.core.ready_queue import CLASS_STEP
+from schedd.core.rank import CLASS_STEP
 from support.runs import NOW
 
 LOW, MEDIUM, HIGH = Priority.LOW, Priority.MEDIUM, Priority.HIGH

@@ -24,7 +24,8 @@ from schedd.core.lifecycle import State
 from schedd.core.model import Definition, Delivery, LiveRun, Overlap, Placement, Priority, RunKey
 from schedd.core.placement import Need
 from schedd.core.pools import PoolKey
-from schedd.core.ready_queue import Head, rank_of
+from schedd.core.rank import rank_of
+from schedd.core.ready_queue import Head
 from support.runs import NOW, run, running, worker
 
 JOB = JobId(run(1).job_id)

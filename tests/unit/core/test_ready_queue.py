@@ -13,7 +13,8 @@ from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Priority, RunKey
 from schedd.core.placement import Need
 from schedd.core.pools import PoolKey, Rooms
-from schedd.core.ready_queue import CLASS_STEP, Head, ReadyQueue
+from schedd.core.rank import CLASS_STEP
+from schedd.core.ready_queue import Head, ReadyQueue
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -72,14 +72,22 @@ async def test_what_was_ended_is_off_the_board_and_what_it_stood_before_is_tried
     assert world.handed() == {1, second.run_id.int}
 
 
-async def test_crowded_is_a_job_with_a_run_that_never_had_a_token_and_another_one() -> None:
+def test_crowded_is_a_job_with_a_run_that_never_had_a_token_and_another_one() -> None:
     alone, first, second = of(1, 1), of(2, 2), of(2, 3)
     retries: list[LiveRun] = [
         replace(of(3, number), state=State.RETRYING, token=Token(7)) for number in (4, 5)
     ]
 
-    assert crowded([alone, first, second, *retries]) == [first, second]
+    assert crowded([alone, first, second, *retries]) == [first], "one tells its job"
     assert crowded([alone, *retries]) == []
+
+
+def test_of_a_crowd_of_any_size_one_of_each_kind_is_looked_at() -> None:
+    plain = [of(1, number) for number in range(100)]
+    newer = replace(of(1, 100), generation=7)
+    asked = [replace(of(1, number), overlap=Overlap.CANCEL_OTHER) for number in range(101, 200)]
+
+    assert crowded([*plain, newer, *asked]) == [newer, asked[0]]
 
 
 async def test_a_scan_asks_about_so_many_jobs_and_about_the_others_next(

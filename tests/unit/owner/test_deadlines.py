@@ -6,14 +6,16 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import cast
+from uuid import UUID
 
 import pytest
 
 from schedd.core.broadcast import WORKER_AWAY
 from schedd.core.deadlines import Ending
 from schedd.core.events import DeadLettered, Missed
-from schedd.core.ids import JobId
+from schedd.core.ids import JobId, RunId
 from schedd.core.lifecycle import Reason, State
+from schedd.core.line_ids import line_id_of
 from schedd.core.model import Claim, Definition, LiveRun, Placement, RunKey
 from schedd.core.pauses import Pause, Pauses
 from schedd.owner import deadlines
@@ -281,3 +283,36 @@ async def test_a_broadcasts_child_waits_for_its_workers_return_for_a_while(
     }
     for end in world.rows.ended:
         assert (end.fingerprint, end.pause_after, end.counted, end.notices) == ("", 0, False, None)
+
+
+async def test_what_waits_in_rows_alone_ends_when_a_scan_comes_by() -> None:
+    world = World()
+    fresh, over = waits(1, 29), waits(2, 31)
+
+    await world.deadlines.left([fresh, over])
+
+    assert [(end.key, end.reason) for end in world.rows.ended] == [
+        (over.key, Reason.START_DEADLINE)
+    ]
+    assert world.events == [Missed(Reason.START_DEADLINE, 1)]
+
+
+async def test_of_what_waits_in_rows_alone_none_is_looked_up_that_can_wait_for_ever() -> None:
+    world = World()
+    patient, unknown = waits(1, 31, line=line_id_of((), paced=True)), waits(2, 29)
+    hasty = waits(3, 29, line=line_id_of((), hurried=True))
+    child = replace(patient, job_id=JobId(UUID(int=4)), parent=RunId(UUID(int=5)))
+    world.definitions.unread = {one.job_id for one in (patient, unknown, hasty, child)}
+
+    await world.deadlines.left([patient, unknown, hasty, child])
+
+    assert world.definitions.unread == {patient.job_id}
+
+
+async def test_what_is_left_waits_while_the_cluster_is_paused() -> None:
+    world = World()
+    world.brake.pauses = Pauses(1, (Pause(NOW, "ops"),))
+
+    await world.deadlines.left([waits(1, 31)])
+
+    assert world.rows.ended == []

@@ -293,3 +293,18 @@ async def test_a_run_that_waits_is_told_to_be_late_once_it_is_and_once() -> None
         assert len(world.outbox.late) == (seconds > 10)
     key = RunKey(world.outbox.late[0].scheduled_at, world.outbox.late[0].run_id)
     assert key == waits[0].key
+
+
+async def test_what_waits_in_rows_alone_is_told_to_be_late_when_a_scan_comes_by() -> None:
+    world = World()
+    job = world.job(1, Notices(late=Notice(webhook=FINE, after=timedelta(seconds=10))))
+    waits = [replace(one, job_id=job) for one in (run(1), run(2, losses=1))]
+    world.definitions.any_late = True
+    brake = Brake(cast("PauseStore", None), world.events.append)
+    loop = LateStarts(
+        world.board, world.definitions, world.outbox, world.transactor, world.clock, brake
+    )
+    for seconds in (5, 11):
+        world.clock.time = NOW + timedelta(seconds=seconds)
+        await loop.left(waits)
+    assert [one.run_id for one in world.outbox.late] == [waits[0].key.run_id]

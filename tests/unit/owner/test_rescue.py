@@ -16,11 +16,12 @@ from schedd.core.events import RunsRescued
 from schedd.core.ids import NO_TOKEN, IncarnationId, JobId, ShardId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Claim, Crowd, Definition, LiveRun, Loss, Overlap, RunKey
+from schedd.core.ready_queue import ReadyQueue
 from schedd.core.records import Parted, Unstarted
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue
 from schedd.owner.crowds import Crowds
-from schedd.owner.rescue import FIRST_PARTS, PART, Rescue
+from schedd.owner.rescue import FIRST_PARTS, PART, SCAN_EVERY, Rescue
 from schedd.owner.transact import Transactor
 from schedd.owner.wordings import Known
 from schedd.owner.worker_leases import WorkerLeases
@@ -395,3 +396,36 @@ async def test_what_has_gathered_since_the_last_scan_is_read_in_as_many_parts() 
     world.rescue.wake()
     await world.rescue.step()
     assert world.rows.calls.count("rows") >= 3
+
+
+async def test_what_the_board_does_not_hold_is_told_to_those_who_judge_it() -> None:
+    world = World(*(run(number, due_at=NOW + timedelta(seconds=number)) for number in range(1, 8)))
+    world.board.ready = ReadyQueue(most=1)
+    told: list[LiveRun] = []
+
+    async def judge(runs: Sequence[LiveRun]) -> None:
+        told.extend(runs)
+
+    world.rescue.on_left(judge)
+    world.clock.time = NOW + timedelta(seconds=9)
+    await world.rescue.step()
+
+    here = [one.key.run_id.int for one in world.board.ready]
+    assert sorted([*here, *(one.key.run_id.int for one in told)]) == [1, 2, 3, 4, 5, 6, 7]
+    assert 1 in here
+    assert len(here) <= 2
+
+
+async def test_a_board_that_runs_short_has_a_scan_but_none_just_after_another() -> None:
+    world = World(*(run(number) for number in range(1, 8)))
+    world.board.ready = ReadyQueue(most=2)
+    await world.rescue.step()
+    world.rows.calls.clear()
+    world.rescue.more()
+    assert await world.rescue.step() < SCAN_EVERY / 2
+    await wait_until_async(lambda: scanned(world), PATIENCE, "the scan")
+
+
+async def scanned(world: World) -> bool:
+    await world.rescue.step()
+    return bool(world.rows.calls)

@@ -1,0 +1,158 @@
+"""A line: ready runs of one need and class, by age. The first of them; the rest stays in its rows.
+
+    add ──→ heap ──oldest──→ out
+              │ more than twice MOST: the last ones are left, and so is whatever goes after them
+              ╰─→ cut          short of runs: it wants a scan, which makes the cut anew
+
+A scan reads all rows in no order, so of what it brings a line takes the first by a cut of the
+scan's own; what others bring meanwhile goes by the old one, for it may stand behind what isn't
+read yet.
+
+Invariants
+- What is here goes before all that was left: taken from here, the oldest first, runs go in the
+  order in which they would go if all were here. Only while a scan is under way may one go before
+  another that isn't read yet.
+- A line that has left some is there until a scan has found nothing left of it, be it empty.
+"""
+
+import heapq
+from dataclasses import dataclass, field
+from typing import Final
+
+from schedd.core.ids import RunId
+from schedd.core.late import Room
+from schedd.core.model import LiveRun, Priority
+from schedd.core.placement import Need
+from schedd.core.pools import NO_POOL, PoolKey, Rooms
+from schedd.core.rank import Place, place_of
+
+MOST: Final = 20_000
+"""Runs that a line keeps when it leaves some, of about 1 KB each; it has up to twice as many. A
+member hands out some thousand in a second, and a scan that brings more takes some seconds.
+"""
+_SLACK = 1_000
+
+
+@dataclass(slots=True)
+class Line:
+    """Runs of one need and priority: by age in a heap, whose entries are stale unless in `runs`."""
+
+    need: Need | None
+    priority: Priority
+    late: bool = False
+    paced: bool = False
+    most: int = MOST
+    runs: dict[RunId, LiveRun] = field(default_factory=dict)
+    heap: list[Place] = field(default_factory=list)
+    cut: Place | None = None
+    """The first that was left, or would have been; None: all are here."""
+    scanned: Place | None = None
+    """Of what the present scan has brought, as `cut`."""
+    of: tuple[int, int, bool] = field(init=False)
+    """Priority, width and whether it is on time: by these a head is told. Plain values, for each
+    look hashes them.
+    """
+
+    def __post_init__(self) -> None:
+        self.of = int(self.priority), self.need.slots if self.need else 1, not self.late
+
+    @property
+    def width(self) -> int:
+        """Slots of each; one where the need isn't known."""
+        return self.of[1]
+
+    @property
+    def pool(self) -> PoolKey:
+        """That its runs go in; none where the need isn't known."""
+        return self.need.pool if self.need else NO_POOL
+
+    @property
+    def leaves_some(self) -> bool:
+        """Whether runs of it may be in rows alone."""
+        return self.cut is not None or self.scanned is not None
+
+    @property
+    def short(self) -> bool:
+        """Whether it is time to read what was left."""
+        return self.cut is not None and len(self.runs) < self.most // 2
+
+    def asks(self, room: Room, pools: Rooms | None) -> int:
+        """How many of its runs may go now."""
+        count = len(self.runs)
+        if pools is not None:
+            count = pools.most(count, self.pool)
+        return room.most(count, self.width, paced=self.paced) if self.late else count
+
+    def add(self, run: LiveRun, *, scanned: bool = False) -> bool:
+        """Have it wait here; False: it is left, and isn't here any more if it was. `scanned`: the
+        present scan has read it.
+        """
+        run_id = run.key.run_id
+        known = self.runs.get(run_id)
+        if known is None or known.ready_at != run.ready_at:
+            place = place_of(run)
+            if self.leaves_some and self._leaves(place, scanned=scanned):
+                self.runs.pop(run_id, None)
+                return False
+            self.runs[run_id] = run
+            heapq.heappush(self.heap, place)
+            if len(self.heap) > 2 * len(self.runs) + _SLACK:
+                self.heap = [place_of(each) for each in self.runs.values()]
+                heapq.heapify(self.heap)
+        self.runs[run_id] = run
+        return True
+
+    def oldest(self) -> Place | None:
+        """The place of the one that goes first."""
+        while self.heap:
+            if self._is_here(self.heap[0]):
+                return self.heap[0]
+            heapq.heappop(self.heap)
+        return None
+
+    def leave(self, *, scanning: bool) -> list[LiveRun]:
+        """What is too much, taken out: it is left."""
+        if len(self.runs) <= 2 * self.most:
+            return []
+        places = sorted(place for place in self.heap if self._is_here(place))
+        if len(places) > len(self.runs):  # some stand there twice
+            places = [*dict.fromkeys(places)]
+        self.heap, gone = places[: self.most], places[self.most :]  # sorted, so a heap
+        if scanning:
+            self.scanned = sooner(self.scanned, gone[0])
+        else:
+            self.cut = sooner(self.cut, gone[0])
+        return [self.runs.pop(place.run) for place in gone]
+
+    def end_scan(self, missed: Place | None) -> list[LiveRun]:
+        """All that waits was read. `missed`: the first that wasn't taken in meanwhile, from others
+        than the scan. Gives what goes after that, taken out.
+        """
+        return self._cut_off(sooner(self.scanned, missed))
+
+    def break_scan_off(self) -> list[LiveRun]:
+        """It came to no end: what was left is left, by it or before. Gives what goes after that,
+        taken out.
+        """
+        return self._cut_off(sooner(self.cut, self.scanned))
+
+    def _cut_off(self, cut: Place | None) -> list[LiveRun]:
+        self.cut, self.scanned = cut, None
+        if cut is None:
+            return []
+        return [self.runs.pop(p.run) for p in self.heap if p >= cut and self._is_here(p)]
+
+    def _leaves(self, place: Place, *, scanned: bool) -> bool:
+        cut = self.scanned if scanned else sooner(self.cut, self.scanned)
+        return cut is not None and place >= cut
+
+    def _is_here(self, place: Place) -> bool:
+        run = self.runs.get(place.run)
+        return run is not None and run.ready_at == place.since
+
+
+def sooner(one: Place | None, other: Place | None) -> Place | None:
+    """The one that goes first; None is no place."""
+    if one is None or other is None:
+        return one or other
+    return min(one, other)

@@ -1,0 +1,84 @@
+"""What rows say of the line in which a job's runs wait: the present definition's, or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from schedd.core.ids import JobId
+from schedd.core.lifecycle import State
+from schedd.core.line_ids import HURRIED, LineId, line_id_of
+from schedd.core.model import Priority, Trigger
+from schedd.core.records import Create, JobRecord, Submit, TimerEdit
+from schedd.store import creating, submitting
+from support.store import Member, World, job_record, manual_run, ok
+
+PLAIN, OTHER = line_id_of(("shell",)), line_id_of(("http",))
+
+
+async def waiting(member: Member) -> list[LineId | None]:
+    found = await member.store.owner.live_runs(range(16), [State.PENDING])  # type: ignore[arg-type]  # shards
+    return [run.line for run in found]
+
+
+async def triggered(member: Member, job: JobId) -> None:
+    made = await member.store.users.insert_run(
+        job, manual_run(), Trigger.MANUAL, Priority.MEDIUM, b"", None, ok("trigger")
+    )
+    assert made is not None
+
+
+def record(line: LineId | None) -> JobRecord:
+    new = job_record()
+    return replace(new, definition=replace(new.definition, line=line))
+
+
+async def stored(world: World, line: LineId | None) -> JobRecord:
+    made = await world.store.users.create_job(record(line), None, ok("create"))
+    assert isinstance(made, JobRecord)
+    return made
+
+
+async def test_a_run_that_waits_bears_its_jobs_line_and_after_an_edit_the_new_one(
+    world: World,
+) -> None:
+    me = await world.member()
+    job = (await stored(world, PLAIN)).definition
+    await triggered(me, job.job_id)
+    assert await waiting(me) == [PLAIN]
+
+    await me.store.users.update_job(
+        job.job_id, 1, replace(job, line=OTHER), TimerEdit(), ok("update")
+    )
+    assert await waiting(me) == [OTHER | HURRIED], "it was made before the edit, and may end"
+
+
+async def test_a_pause_and_a_resumption_leave_it_as_it_is(world: World) -> None:
+    me = await world.member()
+    job = (await stored(world, PLAIN)).definition
+    await me.store.users.pause_job(job.job_id, "", "ann", ok("pause"))
+    await triggered(me, job.job_id)
+    assert await waiting(me) == [PLAIN]
+
+
+async def test_an_edit_by_a_member_of_the_version_before_leaves_it_unknown(world: World) -> None:
+    me = await world.member()
+    job = (await stored(world, PLAIN)).definition
+    await triggered(me, job.job_id)
+    await world.sql("UPDATE timers SET generation = generation + 1")
+    assert await waiting(me) == [None]
+
+    paused = await me.store.users.pause_job(job.job_id, "", "ann", ok("pause"))
+    assert paused is not None
+    assert await waiting(me) == [None], "what isn't known isn't made up"
+
+
+async def test_what_is_created_or_submitted_with_many_others_bears_it_too(world: World) -> None:
+    me = await world.member()
+    create = Create(record(PLAIN), None, ok("create"))
+    submit = Submit(record(OTHER), manual_run(), None, ok("submit"), Priority.MEDIUM)
+
+    made = await me.store.database.call(lambda c: creating.create_all(c, [create]))
+    await me.store.database.call(lambda c: submitting.submit_all(c, [submit]))
+    await triggered(me, made[0].definition.job_id)
+
+    assert sorted(filter(None, await waiting(me))) == sorted([PLAIN, OTHER])

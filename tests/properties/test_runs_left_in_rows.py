@@ -1,0 +1,136 @@
+"""Whatever is left in its row: runs go in the order in which they would if all were in memory."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from typing import Literal
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schedd.core.ids import RunId
+from schedd.core.line_ids import line_id_of
+from schedd.core.model import LiveRun
+from schedd.core.placement import Need
+from schedd.core.rank import place_of
+from schedd.core.ready_queue import ReadyQueue
+from support.runs import NOW, run
+
+MOST = 2
+NEEDS = (Need("shell"), Need("http"))
+
+Deed = tuple[Literal["come", "go", "cancel", "scan", "break off", "look up"], list[int]]
+deeds = st.lists(
+    st.tuples(
+        st.sampled_from(("come", "go", "cancel", "scan", "break off", "look up")),
+        st.lists(st.integers(0, 40), min_size=1, max_size=6),
+    ),
+    max_size=60,
+)
+
+
+class World:
+    """Rows, of which a queue holds some. Odd runs need what even ones don't."""
+
+    def __init__(self) -> None:
+        self.queue = ReadyQueue(MOST)
+        self.rows: dict[RunId, LiveRun] = {}
+        self.number = 0
+
+    def come(self, *ages: int) -> None:
+        for age in ages:
+            self.come_one(age)
+
+    def come_one(self, age: int) -> None:
+        self.number += 1
+        ready = NOW - timedelta(seconds=age)
+        line = line_id_of((NEEDS[self.number % 2].action,))
+        one = run(self.number, due_at=ready, ready_at=ready, line=line)
+        self.rows[one.key.run_id] = one
+        self.queue.add([one])
+
+    def go(self, count: int) -> None:
+        """So many of one need go, those before all others of that need."""
+        need = NEEDS[count % 2]
+        for one in self.queue.take(count, lambda its, _: its == need):
+            mine = [each for each in self.rows.values() if need_of(each) == need]
+            assert one.key.run_id == min(map(place_of, mine)).run
+            del self.rows[one.key.run_id]
+
+    def look_up(self) -> None:
+        """What is of no known need is put into its line."""
+        unsorted = self.queue.take(100, lambda its, _: its is None)
+        for one in unsorted:
+            self.queue.add([one], need_of(one))
+
+    def cancel(self, *which: int) -> None:
+        for at in which:
+            if self.rows:
+                run_id = [*self.rows][at % len(self.rows)]
+                del self.rows[run_id]
+                self.queue.discard(run_id)
+
+    def scan(self, *meanwhile: int, most: int | None = None) -> None:
+        """With runs that come meanwhile, when their rows were read. `most`: it breaks off then."""
+        with suppress(TimeoutError), self.queue.scanning():
+            for one in [*self.rows.values()][:most]:
+                self.queue.add([one], scanned=True)
+            self.come(*meanwhile)
+            if most is not None:
+                raise TimeoutError
+
+    def settle(self) -> None:
+        """As its owner does: look up, and scan while some line is short."""
+        self.look_up()
+        for _ in range(len(self.rows) + 2):
+            if not self.queue.short:
+                return
+            self.scan()
+            self.look_up()
+        raise AssertionError("scans come to an end once all is where it belongs")
+
+
+def need_of(one: LiveRun) -> Need:
+    return NEEDS[one.key.run_id.int % 2]
+
+
+@given(deeds)
+@settings(deadline=None, max_examples=300)
+def test_what_goes_goes_before_all_of_its_need_and_class(asked: list[Deed]) -> None:
+    world = World()
+    for what, ages in asked:
+        if what == "come":
+            world.come(*ages)
+        elif what == "scan":
+            world.scan(*ages)
+        elif what == "break off":
+            world.scan(*ages[1:], most=ages[0])
+        elif what == "look up":
+            world.look_up()
+        elif what == "cancel":
+            world.cancel(*ages)
+        else:
+            world.settle()
+            world.go(ages[0])
+    assert len(world.queue) <= 2 * MOST * (len(NEEDS) + 1), "twice what each line keeps"
+
+
+@given(deeds)
+@settings(deadline=None, max_examples=100)
+def test_all_of_it_goes_in_the_end(asked: list[Deed]) -> None:
+    world = World()
+    for what, ages in asked:
+        if what == "scan":
+            world.scan(*ages)
+        elif what == "cancel":
+            world.cancel(*ages)
+        elif what == "break off":
+            world.scan(*ages[1:], most=ages[0])
+        else:
+            world.come(*ages)
+    for turn in range(2 * world.number + 2):
+        world.settle()
+        world.go(2 + turn % 2)
+    assert world.rows == {}
+    assert not world.queue.leaves_some
