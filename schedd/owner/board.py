@@ -25,7 +25,7 @@ from typing import Final
 from schedd.core.agenda import Agenda
 from schedd.core.catch_up import GRACE
 from schedd.core.early import NEVER, Ahead, EarlyRuns, may_go_early
-from schedd.core.held import Held
+from schedd.core.held import HeldRuns
 from schedd.core.ids import JobId, RunId, ShardId, Token
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import LiveRun, Priority, Timer
@@ -96,7 +96,7 @@ class Board:
         """
         self._kept: dict[JobId, set[RunId]] = {}
         """Of what waits, that which isn't armed before another of its job is gone."""
-        self._held: dict[JobId, Held] = {}
+        self._held = HeldRuns()
         self._judged: dict[JobId, int] = {}
         """Of jobs whose runs are being judged: how many went meanwhile."""
         ownership.listen(self._shards_changed)
@@ -193,7 +193,7 @@ class Board:
             elif run.ready_at > now:
                 self._no_longer_runs(run_id)
                 self.ready.discard(run_id)
-                self._unhold(run_id, run.job_id)
+                self._held.discard(run_id, run.job_id)
                 self._wait(run, now)
             else:
                 self._no_longer_runs(run_id)
@@ -248,20 +248,15 @@ class Board:
     def hold(self, run: LiveRun) -> None:
         """Its job has as many admitted runs as it may: it waits until one of them is gone."""
         self.ready.discard(run.key.run_id)
-        self._held.setdefault(run.job_id, Held()).add(run)
+        self._held.add(run)
 
     def release(self, job: JobId, count: int = 1) -> int:
         """Let runs of this job that were held be tried again, in the order in which the rows let
         them go; gives how many.
         """
-        held = self._held.get(job)
-        released = 0
-        while held is not None and released < count and (run := held.pop()) is not None:
-            self.ready.add([run])
-            released += 1
-        if held is not None and not held:
-            del self._held[job]
-        return released
+        released = self._held.pop(job, count)
+        self.ready.add(released)
+        return len(released)
 
     def judge(self, jobs: Iterable[JobId]) -> None:
         """Runs of these jobs are off the queue, until somebody says `judged`. Who goes meanwhile
@@ -283,7 +278,7 @@ class Board:
     @property
     def held(self) -> list[JobId]:
         """Jobs of which runs are held."""
-        return list(self._held)
+        return self._held.jobs
 
     def over(self, run: LiveRun) -> int:
         """It has ended, wherever it stands: as `gone`."""
@@ -308,16 +303,14 @@ class Board:
     def standing(self, until: datetime) -> list[LiveRun]:
         """What stands here now, but for what becomes ready later than `until`."""
         soon = (run for run in self.waiting.values() if run.ready_at <= until)
-        held = (run for queue in self._held.values() for run in queue)
         begun = self.broadcasts.values()
-        return [*self.running.values(), *begun, *self.ready, *soon, *held]
+        return [*self.running.values(), *begun, *self.ready, *soon, *self._held]
 
     def waits(self) -> Iterator[LiveRun]:
         """All that waits here for its first start, or for the next."""
         yield from self.ready
         yield from self.waiting.values()
-        for held in self._held.values():
-            yield from held
+        yield from self._held
 
     def next_ripe(self) -> datetime | None:
         """When the next waiting run becomes ready."""
@@ -328,7 +321,7 @@ class Board:
         nothing else would, but a look through all objects.
         """
         self.timers, self.waiting, self.early = Agenda(), Agenda(), EarlyRuns()
-        self.ready, self.running, self._held, self._judged = ReadyQueue(), {}, {}, {}
+        self.ready, self.running, self._held, self._judged = ReadyQueue(), {}, HeldRuns(), {}
         self.broadcasts, self._kept = {}, {}
         self.reported = {}
         self.on_room = self.on_short = lambda: None
@@ -371,15 +364,14 @@ class Board:
 
     def _has(self, run: LiveRun) -> bool:
         """Whether it stands here, as waiting or otherwise."""
-        run_id, held = run.key.run_id, self._held.get(run.job_id)
-        places = (self.ready, self.waiting, self.running, self.broadcasts, self._over, held or ())
-        return any(run_id in place for place in places)
+        run_id = run.key.run_id
+        places = (self.ready, self.waiting, self.running, self.broadcasts, self._over)
+        return any(run_id in place for place in places) or self._held.has(run_id, run.job_id)
 
     def _put_ready(self, run: LiveRun, *, scanned: bool) -> bool:
         """Whether that is news."""
-        held = self._held.get(run.job_id)
-        if held is not None and run.key.run_id in held:
-            held.add(run)
+        if self._held.has(run.key.run_id, run.job_id):
+            self._held.add(run)
             return False
         return self.ready.add([run], self._need_of(run), scanned=scanned) > 0
 
@@ -389,7 +381,7 @@ class Board:
         self.reported.pop(run_id, None)
         waiting = self._waits_no_more(run_id, job)
         ready = self.ready.discard(run_id)
-        held = self._unhold(run_id, job)
+        held = self._held.discard(run_id, job)
         begun = self.broadcasts.pop(run_id, None)
         return any(place is not None for place in (running, waiting, ready, held, begun))
 
@@ -400,13 +392,6 @@ class Board:
             if self.ready.has_pooled:
                 self.on_room()
         return running
-
-    def _unhold(self, run_id: RunId, job: JobId) -> LiveRun | None:
-        held = self._held.get(job)
-        run = held.discard(run_id) if held is not None else None
-        if held is not None and not held:
-            del self._held[job]
-        return run
 
     def _shards_changed(self, gained: frozenset[ShardId], dropped: frozenset[ShardId]) -> None:
         gone = gained | dropped
@@ -422,7 +407,4 @@ class Board:
             self._kept[job] = {run for run in kept if run in self.waiting}
             if not self._kept[job]:
                 del self._kept[job]
-        for job, held in list(self._held.items()):
-            held.drop_shards(gone)
-            if not held:
-                del self._held[job]
+        self._held.drop_shards(gone)

@@ -51,7 +51,7 @@ DIFFERENT: list[Change] = [
 ]
 ALIKE: list[Change] = [
     lambda made: setattr(made, "slots", 1),
-    lambda made: setattr(made, "cron", "0 9 * * *"),
+    lambda made: made.cron.append("0 9 * * *"),
     lambda made: setattr(made, "priority", common_pb2.PRIORITY_HIGH),
     lambda made: setattr(made, "placement", job_pb2.PLACEMENT_PACK),
     lambda made: made.prefer.add(key="gpu", any_of=["a100"]),

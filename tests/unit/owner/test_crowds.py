@@ -62,7 +62,7 @@ async def test_what_was_ended_is_off_the_board_and_what_it_stood_before_is_tried
     job, first, second = run(1).job_id, of(1, 1).key, of(1, 2).key
     world.rows.admitted[job] = 0
     world.rows.parted = Parted([(first, job)], [])
-    [waiting] = [one for queue in world.board._held.values() for one in queue]
+    [waiting] = world.board._held
 
     released = await world.crowds.part([waiting], await world.definitions.newest([job]))
     await world.settle()
