@@ -156,6 +156,19 @@ def main(arguments: Sequence[str]) -> int:
     asked.add_argument("--sort", action="store_true")
     asked.add_argument("--log", action="store_true")
     options = asked.parse_args(arguments)
+    try:
+        drawn = _drawn(options)
+        options.picture.write_text(drawn, encoding="utf-8")
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
+    except ValueError as error:
+        print(f"{options.lines}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _drawn(options: argparse.Namespace) -> str:
     key, _, wanted = options.only.partition("=")
     lines = [line for line in read(options.lines) if not key or str(_at(line, key)) == wanted]
     shown = groups(lines, options.value, options.by, options.between)
@@ -163,17 +176,23 @@ def main(arguments: Sequence[str]) -> int:
         shown = greatest_first(shown)
     title = options.title or f"{options.value} by {', '.join(options.by)}"
     try:
-        drawn = bars(title, shown, log=options.log, mark=options.mark)
+        return bars(title, shown, log=options.log, mark=options.mark)
     except ValueError as error:
-        print(f"{options.lines}: {error}: {options.value}", file=sys.stderr)
-        return 1
-    options.picture.write_text(drawn, encoding="utf-8")
-    return 0
+        raise ValueError(f"{error}: {options.value}") from error
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    """The lines of a file. Raises ValueError for one that a benchmark didn't print."""
+    found: list[dict[str, Any]] = []
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            line = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"line {number} isn't JSON: {error}") from error
+        if not isinstance(line, dict):
+            raise ValueError(f"line {number} isn't an object")
+        found.append(line)
+    return found
 
 
 def greatest_first(shown: Iterable[Group]) -> list[Group]:

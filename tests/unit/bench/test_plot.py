@@ -111,3 +111,25 @@ def test_nothing_to_show_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "no line has such a value: nothing" in capsys.readouterr().err
     assert main([str(file), str(picture), "--by", "workers"]) == 0
     assert "1,000 workers" in words(picture.read_text())
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (None, "No such file"),
+        ('{"bench": "a", "late_ms": 1}\nnot JSON\n', "line 2 isn't JSON"),
+        ("[1]\n", "line 1 isn't an object"),
+        ('{"bench": "a"}\n', "late_ms"),
+    ],
+)
+def test_what_cant_be_drawn_is_told_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], written: str | None, said: str
+) -> None:
+    lines, picture = tmp_path / "lines.jsonl", tmp_path / "picture.svg"
+    if written is not None:
+        lines.write_text(written)
+    assert main([str(lines), str(picture)]) == 1
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.count("\n") == 1
+    assert not picture.exists()
