@@ -24,7 +24,7 @@ from typing import Final, TypeAlias
 
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.late import Room
-from schedd.core.line_ids import PACED, LineId, needs_of
+from schedd.core.line_ids import PACED, needs_of
 from schedd.core.lines import MOST, Line, sooner
 from schedd.core.model import LiveRun, Priority
 from schedd.core.placement import Need
@@ -125,8 +125,8 @@ class ReadyQueue:
         scanned: bool = False,
     ) -> int:
         """Have these wait; gives how many are new here. One that is there already is replaced where
-        it stands, unless a `need`, or whether it is `paced`, says that it belongs elsewhere.
-        `scanned`: the present scan has read them.
+        it stands, unless a `need`, or whether it is `paced`, says that it belongs elsewhere; so
+        does the line of its job, if nobody says more. `scanned`: the present scan has read them.
         """
         fresh = 0
         for run in runs:
@@ -136,18 +136,17 @@ class ReadyQueue:
             if line is not None and line.pool and line.runs[run_id].shard != run.shard:
                 self.discard(run_id)  # its job has moved, into another pool or out of it
                 line = None
+            its, slow = (need, paced) if need is not None else self._told_by_line(run, paced)
             if (
                 line is None
                 or line.priority != run.priority
                 or line.late != run.late
-                or (need and need != line.need)
-                or (run.late and paced is not None and paced != line.paced)
+                or (its and its != line.need)
+                or (run.late and slow is not None and slow != line.paced)
             ):
                 self.discard(run_id)
-                line = self._line(self._of(run, need, paced))
-                self._where[run_id] = line
-            if need is not None and run.line is not None and _goes_by_its_job(run):
-                self._learn(run.line, need)
+                slow = run.late and (run.paced if slow is None else slow)
+                line = self._where[run_id] = self._line((its, run.priority, run.late, slow))
             if line.add(run, scanned=scanned):
                 fresh += new
                 gone = line.leave(scanning=self._scanning)
@@ -157,6 +156,21 @@ class ReadyQueue:
                     self._miss(line, run)
             self._gone(gone)
         return fresh
+
+    def learn(self, run: LiveRun, need: Need) -> bool:
+        """Its definition says that it needs this; all of its job's line do. False: another's
+        definition said otherwise of that line, so one of the two isn't the present one. Then it is
+        learnt anew.
+        """
+        if run.line is None or not _goes_by_its_job(run):
+            return True
+        needs = needs_of(run.line)
+        known = self._needs.setdefault(needs, need)
+        if known != need:
+            del self._needs[needs]
+        elif len(self._needs) > MOST_NEEDS:
+            del self._needs[next(iter(self._needs))]
+        return known == need
 
     @contextmanager
     def scanning(self) -> Iterator[None]:
@@ -297,19 +311,14 @@ class ReadyQueue:
         ]
 
     def unsort(self, which: Fits) -> set[JobId]:
-        """Forget what the runs of these lines need, for their definitions may have changed; gives
-        their jobs.
+        """Forget what the runs of these lines need of which no scan has told their job's line, for
+        their definitions may have changed; gives their jobs.
         """
-        lines = [line for line in self._lines.values() if line.need and which(line.need)]
-        runs = [run for line in lines for run in line.runs.values()]
+        lines = [line for line in self._lines.values() if which(line.need)]
+        runs = [run for line in lines for run in line.runs.values() if run.line is None]
         for run in runs:
             self.discard(run.key.run_id)
-        for line in lines:  # what they have left is of the lines now that are of no need
-            into = self._line((None, line.priority, line.late, line.paced))
-            into.cut, line.cut = sooner(into.cut, line.cut), None
-            self._drop_if_over(into)
-            self._drop_if_over(line)
-        self.add(replace(run, line=None) for run in runs)
+        self.add(runs)
         return {run.job_id for run in runs}
 
     def unsort_pooled(self, jobs: Collection[JobId]) -> None:
@@ -335,12 +344,12 @@ class ReadyQueue:
         for run in [run for run in self if run.shard in gone]:
             self.discard(run.key.run_id)
 
-    def _of(self, run: LiveRun, need: Need | None, paced: bool | None) -> _Of:
-        if need is None and run.line is not None and _goes_by_its_job(run):
-            need = self._needs.get(needs_of(run.line))
-            paced = bool(run.line & PACED) if need is not None else paced
-        slow = run.late and (run.paced if paced is None else paced)
-        return need, run.priority, run.late, slow
+    def _told_by_line(self, run: LiveRun, paced: bool | None) -> tuple[Need | None, bool | None]:
+        """What a run needs, and whether it is paced, by the line of its job."""
+        if run.line is None or not _goes_by_its_job(run):
+            return None, paced
+        need = self._needs.get(needs_of(run.line))
+        return need, paced if need is None else bool(run.line & PACED)
 
     def _line(self, of: _Of) -> Line:
         line = self._lines.get(of)
@@ -356,11 +365,6 @@ class ReadyQueue:
         """Their lines have let go of them."""
         for run in runs:
             del self._where[run.key.run_id]
-
-    def _learn(self, line: LineId, need: Need) -> None:
-        self._needs[needs_of(line)] = need
-        if len(self._needs) > MOST_NEEDS:
-            del self._needs[next(iter(self._needs))]
 
     def _miss(self, line: Line, run: LiveRun) -> None:
         of = (line.need, line.priority, line.late, line.paced)

@@ -174,11 +174,11 @@ class Rescue:
         crowds: list[LiveRun] = []
         until = self._until()
         stood: dict[ShardId, list[tuple[RunId, JobId]]] = defaultdict(list)
-        standing_now = self._board.standing(until)
-        async for run in in_turns(standing_now, SORTED_AT_ONCE):
+        here: set[RunId] = set()
+        async for run in in_turns(self._board.standing(until), SORTED_AT_ONCE):
             stood[run.shard].append((run.key.run_id, run.job_id))
-        here = {run.key.run_id for run in standing_now}
-        self._parts = max(self._parts, math.ceil(len(standing_now) / PART))
+            here.add(run.key.run_id)
+        self._parts = max(self._parts, math.ceil(len(here) / PART))
         rows = 0
         seen: set[RunId] = set()
         with self._board.ready.scanning():

@@ -162,7 +162,7 @@ def main(arguments: Sequence[str]) -> int:
     except OSError as error:
         print(f"{error.filename}: {error.strerror}", file=sys.stderr)
         return 1
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         print(f"{options.lines}: {error}", file=sys.stderr)
         return 1
     return 0
@@ -182,7 +182,7 @@ def _drawn(options: argparse.Namespace) -> str:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file. Raises ValueError for one that a benchmark didn't print."""
+    """The lines of a file. Raises ValueError, TypeError for one that a benchmark didn't print."""
     found: list[dict[str, Any]] = []
     for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
@@ -190,7 +190,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError as error:
             raise ValueError(f"line {number} isn't JSON: {error}") from error
         if not isinstance(line, dict):
-            raise ValueError(f"line {number} isn't an object")
+            raise TypeError(f"line {number} isn't an object")
         found.append(line)
     return found
 

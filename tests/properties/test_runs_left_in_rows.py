@@ -62,6 +62,7 @@ class World:
         """What is of no known need is put into its line."""
         unsorted = self.queue.take(100, lambda its, _: its is None)
         for one in unsorted:
+            assert self.queue.learn(one, need_of(one))
             self.queue.add([one], need_of(one))
 
     def cancel(self, *which: int) -> None:

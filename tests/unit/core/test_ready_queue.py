@@ -10,6 +10,7 @@ import pytest
 from schedd.core.ids import JobId, RunId, ShardId, Token
 from schedd.core.late import Room
 from schedd.core.lifecycle import State
+from schedd.core.line_ids import LineId, line_id_of
 from schedd.core.model import LiveRun, Priority, RunKey
 from schedd.core.placement import Need
 from schedd.core.pools import PoolKey, Rooms
@@ -322,3 +323,78 @@ def test_a_run_whose_job_left_a_full_pool_is_looked_up_anew(told: bool):
         queue.add([replace(left, shard=ShardId(7)), stays])
     [found] = queue.take(9, pools=rooms)
     assert found.key == left.key
+
+
+SHELL, HTTP = Need("shell"), Need("http")
+SHELL_LINE, HTTP_LINE = line_id_of(("shell",)), line_id_of(("http",))
+
+
+def of_line(number: int, line: LineId | None, **changes: Any) -> LiveRun:
+    return replace(run(number, Priority.MEDIUM), line=line, **changes)
+
+
+def in_lines(queue: ReadyQueue) -> dict[Need | None, set[int]]:
+    """Numbers of the runs that stand in the line of each need."""
+    return {
+        need: {one.key.run_id.int for one in replace_all(queue, need)}
+        for need in (None, SHELL, HTTP)
+    }
+
+
+def replace_all(queue: ReadyQueue, need: Need | None) -> list[LiveRun]:
+    taken = queue.take(100, lambda its, _: its == need)
+    queue.add(taken, need)
+    return taken
+
+
+def test_what_one_definition_says_of_a_line_holds_for_all_runs_of_it():
+    queue = ReadyQueue()
+    assert queue.learn(of_line(1, SHELL_LINE), SHELL)
+    queue.add([of_line(1, SHELL_LINE), of_line(2, SHELL_LINE), of_line(3, HTTP_LINE)])
+    queue.add([of_line(4, None)])
+    assert in_lines(queue) == {SHELL: {1, 2}, HTTP: set(), None: {3, 4}}
+
+
+def test_a_run_whose_job_was_edited_moves_when_its_row_tells_of_another_line():
+    queue = ReadyQueue()
+    queue.learn(of_line(1, SHELL_LINE), SHELL)
+    queue.learn(of_line(2, HTTP_LINE), HTTP)
+    queue.add([of_line(1, SHELL_LINE)])
+    queue.add([of_line(1, HTTP_LINE)])
+    assert in_lines(queue) == {SHELL: set(), HTTP: {1}, None: set()}
+
+
+def test_two_definitions_that_say_different_things_of_a_line_have_it_learnt_anew():
+    queue = ReadyQueue()
+    assert queue.learn(of_line(1, SHELL_LINE), HTTP), "an old definition, but who knows"
+    assert not queue.learn(of_line(2, SHELL_LINE), SHELL)
+    assert queue.learn(of_line(3, SHELL_LINE), SHELL)
+    queue.add([of_line(4, SHELL_LINE)])
+    assert in_lines(queue) == {SHELL: {4}, HTTP: set(), None: set()}
+
+
+def test_children_of_broadcasts_say_nothing_of_their_jobs_line_and_dont_go_by_it():
+    queue = ReadyQueue()
+    queue.learn(of_line(1, SHELL_LINE), SHELL)
+    child = of_line(2, SHELL_LINE, parent=RunId(UUID(int=9)), target="w1")
+    assert queue.learn(child, HTTP)
+    queue.add([child, of_line(3, SHELL_LINE)])
+    assert in_lines(queue) == {SHELL: {3}, HTTP: set(), None: {2}}
+
+
+def test_whether_a_late_run_is_paced_is_told_by_its_line_too():
+    queue = ReadyQueue()
+    paced = line_id_of(("shell",), paced=True)
+    queue.learn(of_line(1, paced), SHELL)
+    late = of_line(2, paced, due_at=NOW - timedelta(hours=1))
+    queue.add([late, of_line(3, paced)])
+    assert queue.paced == 1
+
+
+def test_what_is_looked_up_again_is_what_no_row_has_told_the_line_of():
+    queue = ReadyQueue()
+    queue.learn(of_line(1, SHELL_LINE), SHELL)
+    queue.add([of_line(1, SHELL_LINE)])
+    queue.add([of_line(2, None)], SHELL)
+    assert queue.unsort(lambda need: need == SHELL) == {of_line(2, None).job_id}
+    assert in_lines(queue) == {SHELL: {1}, HTTP: set(), None: {2}}
