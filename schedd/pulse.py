@@ -11,10 +11,9 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from schedkit.clock import boottime
+from schedkit.lately import Lately
 
 EVERY: Final = 0.1
-REMEMBERED: Final = 60.0
-"""Seconds after which what was seen is forgotten, at the earliest; at the latest twice as many."""
 
 
 class Pulse:
@@ -22,13 +21,12 @@ class Pulse:
 
     def __init__(self, clock: Callable[[], float] = boottime) -> None:
         self._clock = clock
-        self._since = clock()
-        self._now = self._before = 0.0
+        self._lately = Lately(max, 0.0, clock())
 
     @property
     def longest(self) -> float:
-        """Seconds."""
-        return max(self._now, self._before)
+        """Seconds, of the last minute or two."""
+        return self._lately.of(self._clock())
 
     async def run(self) -> NoReturn:
         """Measure."""
@@ -39,6 +37,4 @@ class Pulse:
 
     def seen(self, delay: float) -> None:
         """A step was late by so many seconds."""
-        if self._clock() - self._since >= REMEMBERED:
-            self._since, self._before, self._now = self._clock(), self._now, 0.0
-        self._now = max(self._now, delay)
+        self._lately.seen(delay, self._clock())

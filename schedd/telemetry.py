@@ -30,9 +30,12 @@ from prometheus_client.exposition import choose_encoder
 from schedd.core.events import (
     AssignedRuns,
     Braked,
+    Called,
+    DatabaseSeen,
     DeadLettered,
     Deleted,
     Ended,
+    EndedUnreported,
     Event,
     Fired,
     GreaterTokenSeen,
@@ -45,15 +48,19 @@ from schedd.core.events import (
     ResultStoreAway,
     RunsRescued,
     ShardsLost,
+    ShardsMoved,
     StaleResult,
+    Surveyed,
     Waiting,
     WorkerCame,
     WorkerWent,
 )
+from schedd.core.lifecycle import Reason
 from schedd.metrics import ClusterGauges, Metrics
 from schedd.ports import Cluster
 from schedd.pulse import Pulse
 from schedkit.momentary import Momentary
+from schedkit.slack import Slack
 from schedproto.v1.worker_service_pb2 import Refusal
 
 log = logging.getLogger(__name__)
@@ -63,6 +70,8 @@ REFUSALS: Final = frozenset(
 )
 STEPS: Final = frozenset({"fire", "assign", "give_back", "rescue", "end_waiting"})
 OTHER: Final = "other"
+WISHED: Final = frozenset({Reason.EDITED, Reason.DELETED})
+"""Why instants are missed that a person left out."""
 
 OPEN_METRICS: Final = "application/openmetrics-text"
 FORMS: Final = ("", f"{OPEN_METRICS}; version=1.0.0")
@@ -88,6 +97,11 @@ class Telemetry:
         Info("schedd_build", "What runs here.", registry=self.registry).info({"version": version})
         self.registry.register(ClusterGauges(cluster))
 
+    def observe_slots(self, slots: Callable[[], int], free: Callable[[], int]) -> None:
+        """Ask these at each scrape: slots of the attached workers, and those that are free."""
+        self._metrics.workers.slots.set_function(slots)
+        self._metrics.workers.free.set_function(free)
+
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """All metrics as text in the form that the Accept header asks for, and its media type."""
         encode, media_type = choose_encoder(FORMS[OPEN_METRICS in accept.lower()])
@@ -100,7 +114,12 @@ class Telemetry:
     @property
     def pulse(self) -> Pulse:
         """Of the event loop; to be run on it."""
-        return self._metrics.pulse
+        return self._metrics.process.pulse
+
+    @property
+    def slack(self) -> Slack:
+        """Of the member's lease; who keeps the lease notes it."""
+        return self._metrics.process.slack
 
     def emit(self, event: Event) -> None:
         """Count it, and say it where people care."""
@@ -108,35 +127,40 @@ class Telemetry:
 
 
 def _fired(metrics: Metrics, event: Fired) -> None:
-    metrics.fired.inc(event.runs)
-    metrics.folded.inc(event.folds)
-    _observe(metrics.fire_lateness, event.latenesses)
+    metrics.runs.fired.inc(event.runs)
+    metrics.runs.folded.inc(event.folds)
+    _observe(metrics.runs.fire_lateness, event.latenesses)
 
 
 def _missed(metrics: Metrics, event: Missed) -> None:
-    metrics.missed.labels(event.reason.value).inc(event.count)
-    log.warning("%d instants are missed: %s", event.count, event.reason.value)
+    metrics.runs.missed.labels(event.reason.value).inc(event.count)
+    level = logging.INFO if event.reason in WISHED else logging.WARNING
+    log.log(level, "%d instants are missed: %s", event.count, event.reason.value)
 
 
 def _dead_lettered(metrics: Metrics, event: DeadLettered) -> None:
-    metrics.dead_letters.inc(event.count)
+    metrics.runs.dead_letters.inc(event.count)
 
 
 def _assigned(metrics: Metrics, event: AssignedRuns) -> None:
-    metrics.assigned.inc(event.count)
-    _observe(metrics.wait, event.waits)
+    metrics.runs.assigned.inc(event.count)
+    _observe(metrics.runs.wait, event.waits)
 
 
 def _ended(metrics: Metrics, event: Ended) -> None:
-    metrics.ended.labels(event.state.value, event.reason or "").inc()
+    metrics.runs.ended.labels(event.state.value, event.reason or "").inc()
     if event.lateness is not None:
-        metrics.start_lateness.observe(_seconds(event.lateness))
+        metrics.runs.start_lateness.observe(_seconds(event.lateness))
     if event.duration is not None:
-        metrics.duration.labels(event.state.value).observe(_seconds(event.duration))
+        metrics.runs.duration.labels(event.state.value).observe(_seconds(event.duration))
+
+
+def _ended_unreported(metrics: Metrics, event: EndedUnreported) -> None:
+    metrics.runs.ended.labels(event.state.value, event.reason or "").inc(event.count)
 
 
 def _stale(metrics: Metrics, event: StaleResult) -> None:
-    metrics.stale.inc()
+    metrics.runs.stale.inc()
     log.warning(
         "a late result was refused: the run went on under a greater token",
         extra={"run_id": event.run, "token": event.token, "worker": event.worker},
@@ -144,7 +168,7 @@ def _stale(metrics: Metrics, event: StaleResult) -> None:
 
 
 def _rescued(metrics: Metrics, event: RunsRescued) -> None:
-    metrics.rescued.inc(event.count)
+    metrics.workers.rescued.inc(event.count)
     log.warning(
         "%d runs of lost workers moved on",
         event.count,
@@ -153,17 +177,17 @@ def _rescued(metrics: Metrics, event: RunsRescued) -> None:
 
 
 def _never_started(metrics: Metrics, event: NeverStarted) -> None:
-    metrics.never_started.inc(event.count)
+    metrics.workers.never_started.inc(event.count)
     log.info("%d assignments never started and went back", event.count)
 
 
 def _refused(metrics: Metrics, event: Refused) -> None:
-    metrics.refusals.labels(_known(event.why, REFUSALS)).inc()
+    metrics.workers.refusals.labels(_known(event.why, REFUSALS)).inc()
     log.debug("a worker refused a run", extra={"why": event.why, "worker": event.worker})
 
 
 def _greater_token(metrics: Metrics, event: GreaterTokenSeen) -> None:
-    metrics.greater_tokens.inc()
+    metrics.workers.greater_tokens.inc()
     log.error(
         "a worker has seen a token greater than any this cluster knows of;"
         " was the database restored? the shard is taken anew",
@@ -177,17 +201,17 @@ def _greater_token(metrics: Metrics, event: GreaterTokenSeen) -> None:
 
 
 def _came(metrics: Metrics, event: WorkerCame) -> None:
-    metrics.attached.add(event.incarnation)
+    metrics.workers.attached.add(event.incarnation)
     log.info("worker %s attached", event.worker, extra={"incarnation": event.incarnation})
 
 
 def _went(metrics: Metrics, event: WorkerWent) -> None:
-    metrics.attached.discard(event.incarnation)
+    metrics.workers.attached.discard(event.incarnation)
     log.info("worker %s is gone from here", event.worker, extra={"incarnation": event.incarnation})
 
 
 def _shards_lost(metrics: Metrics, event: ShardsLost) -> None:
-    metrics.shards_lost.labels(_known(event.step, STEPS)).inc(len(event.shards))
+    metrics.workers.shards_lost.labels(_known(event.step, STEPS)).inc(len(event.shards))
     log.warning(
         "%d shards are no longer this member's",
         len(event.shards),
@@ -195,18 +219,38 @@ def _shards_lost(metrics: Metrics, event: ShardsLost) -> None:
     )
 
 
+def _shards_moved(metrics: Metrics, event: ShardsMoved) -> None:
+    metrics.workers.shards_moved.labels("taken").inc(event.taken)
+    metrics.workers.shards_moved.labels("released").inc(event.released)
+
+
+def _surveyed(metrics: Metrics, event: Surveyed) -> None:
+    metrics.pools.saw(event.pools)
+    metrics.queue.overdue.set(event.overdue)
+    metrics.queue.behind.set(_seconds(event.behind))
+    metrics.queue.backfilled.set(event.backfill)
+
+
+def _database_seen(metrics: Metrics, event: DatabaseSeen) -> None:
+    metrics.vitals.saw(event.vitals)
+
+
+def _called(metrics: Metrics, event: Called) -> None:
+    metrics.calls.count(event)
+
+
 def _waiting(metrics: Metrics, event: Waiting) -> None:
-    metrics.ready.set(event.ready)
+    metrics.queue.ready.set(event.ready)
     oldest = event.oldest
-    metrics.oldest_since = None if oldest is None else monotonic() - oldest.total_seconds()
-    metrics.late.set(event.late)
-    metrics.pooled.set(event.pooled)
-    metrics.running.set(event.running)
-    metrics.timers.set(event.timers)
+    metrics.queue.oldest_since = None if oldest is None else monotonic() - oldest.total_seconds()
+    metrics.queue.late.set(event.late)
+    metrics.queue.pooled.set(event.pooled)
+    metrics.queue.running.set(event.running)
+    metrics.queue.timers.set(event.timers)
 
 
 def _braked(metrics: Metrics, event: Braked) -> None:
-    metrics.paused.set(event.by is not None)
+    metrics.queue.paused.set(event.by is not None)
     if event.by is None:
         log.info("the cluster isn't paused any more")
     else:
@@ -216,11 +260,11 @@ def _braked(metrics: Metrics, event: Braked) -> None:
 def _notified(metrics: Metrics, event: Notified) -> None:
     way = event.way.value.lower()
     if not event.error:
-        metrics.notified.labels(way).inc()
+        metrics.keeping.notified.labels(way).inc()
         return
-    metrics.notify_failed.labels(way).inc()
+    metrics.keeping.notify_failed.labels(way).inc()
     if event.given_up:
-        metrics.notify_given_up.labels(way).inc()
+        metrics.keeping.notify_given_up.labels(way).inc()
         log.error("a notification by %s is given up: %s", way, event.error)
     else:
         log.info("a notification by %s failed, and is tried again: %s", way, event.error)
@@ -228,7 +272,7 @@ def _notified(metrics: Metrics, event: Notified) -> None:
 
 def _notifications_expired(metrics: Metrics, event: NotificationsExpired) -> None:
     way = event.way.value.lower()
-    metrics.notify_given_up.labels(way).inc(event.count)
+    metrics.keeping.notify_given_up.labels(way).inc(event.count)
     log.error(
         "%d notifications by %s waited for a day without a try, and are given up: more come to"
         " their receivers than these take",
@@ -238,17 +282,17 @@ def _notifications_expired(metrics: Metrics, event: NotificationsExpired) -> Non
 
 
 def _notifications_wait(metrics: Metrics, event: NotificationsWait) -> None:
-    metrics.notifications_wait.set(event.count)
+    metrics.keeping.notifications_wait.set(event.count)
 
 
 def _deleted(metrics: Metrics, event: Deleted) -> None:
     for what, count in (("run", event.runs), ("log", event.logs), ("object", event.objects)):
         if count:
-            metrics.deleted.labels(what).inc(count)
+            metrics.keeping.deleted.labels(what).inc(count)
 
 
 def _store_away(metrics: Metrics, _: ResultStoreAway) -> None:
-    metrics.store_away.inc()
+    metrics.keeping.store_away.inc()
 
 
 SEEN: Final[Mapping[type[Event], Callable[[Metrics, Any], None]]] = {
@@ -257,6 +301,7 @@ SEEN: Final[Mapping[type[Event], Callable[[Metrics, Any], None]]] = {
     DeadLettered: _dead_lettered,
     AssignedRuns: _assigned,
     Ended: _ended,
+    EndedUnreported: _ended_unreported,
     StaleResult: _stale,
     RunsRescued: _rescued,
     NeverStarted: _never_started,
@@ -265,6 +310,10 @@ SEEN: Final[Mapping[type[Event], Callable[[Metrics, Any], None]]] = {
     WorkerCame: _came,
     WorkerWent: _went,
     ShardsLost: _shards_lost,
+    ShardsMoved: _shards_moved,
+    Surveyed: _surveyed,
+    DatabaseSeen: _database_seen,
+    Called: _called,
     Waiting: _waiting,
     Braked: _braked,
     Notified: _notified,

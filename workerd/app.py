@@ -129,7 +129,7 @@ class App:
         )
         self._work.on_change = self._attach.redeal
         self._work.on_progress = self._attach.progress
-        self._attach.on_trust = sessions.lease.tell
+        self._attach.on_trust = self._trusted_until
         self._listener = Listener(config.listen.http, self._metrics, self._collect, self._unready)
         self._table = table
 
@@ -183,6 +183,10 @@ class App:
     def _settled(self, key: Key, verdict: str) -> None:
         self._metrics.answered(verdict).inc()
         self._work.acknowledged(key)
+
+    def _trusted_until(self, until: float) -> None:
+        self._sessions.lease.tell(until)
+        self._metrics.slack.renewed(until, self._trust.ttl)
 
     def _collect(self) -> None:
         metrics, admission = self._metrics, self._admission

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from schedkit.slack import Slack
 
 
 class Metrics:
@@ -21,6 +26,9 @@ class Metrics:
         )
         self.members = Gauge("workerd_members_attached", "Members attached to.", registry=add)
         self.trusted = Gauge("workerd_trusted", "1 while the lease surely lives.", registry=add)
+        self.slack = Slack()
+        """Of the worker's lease; who hears that it was refreshed notes it."""
+        self.registry.register(_Lease(self.slack))
         self.starts = Counter("workerd_starts", "Attempts started.", ["action"], registry=add)
         self.outcomes = Counter(
             "workerd_outcomes", "Attempts ended.", ["outcome", "reason"], registry=add
@@ -50,3 +58,25 @@ class Metrics:
     def answered(self, verdict: str) -> Counter:
         """Results that were answered one way."""
         return self.settled.labels(verdict)
+
+
+class _Lease(Collector):
+    """The lease as the worker has seen it, without a value where there was none."""
+
+    def __init__(self, slack: Slack) -> None:
+        self._slack = slack
+
+    def collect(self) -> Iterator[Metric]:
+        ttl, slack = self._slack.ttl, self._slack.least()
+        for name, text, value in (
+            ("workerd_lease_ttl_seconds", "That the worker's lease is granted for.", ttl or None),
+            (
+                "workerd_lease_slack_seconds",
+                "The least trust in the worker's lease that was left in the last minute or two.",
+                slack,
+            ),
+        ):
+            family = GaugeMetricFamily(name, text)
+            if value is not None:
+                family.add_metric([], value)
+            yield family

@@ -37,6 +37,7 @@ from schedd.rpc.crowds import Crowds, most_of_all, most_of_one
 from schedd.rpc.server import make_server, served
 from schedd.store.database import Database
 from schedd.store.postgres import PostgresStore
+from schedd.telemetry import Telemetry
 from schedd.web import app as web
 from schedd.web import server as web_server
 from schedkit import service
@@ -73,9 +74,10 @@ class Daemon:
         config = self._config
         access = configured.access(config)
         deadline = config.call_deadline
+        telemetry = Telemetry()
         async with AsyncExitStack() as stack:
             store = PostgresStore(
-                Database(config.postgres.dsn, lanes=config.postgres.lanes),
+                Database(config.postgres.dsn, lanes=config.postgres.lanes, emit=telemetry.emit),
                 config.ahead.kept().guard,
             )
             stack.callback(store.close)
@@ -97,7 +99,9 @@ class Daemon:
             if cluster_id is None:
                 return
             etcd = await stack.enter_async_context(
-                etcd_client.connect(access, deadline=deadline, root=config.etcd.prefix)
+                etcd_client.connect(
+                    access, deadline=deadline, root=config.etcd.prefix, emit=telemetry.emit
+                )
             )
             descriptors = more_descriptors()
             pages = connections_for(descriptors, listeners=2)
@@ -108,7 +112,10 @@ class Daemon:
             identity = configured.identity(config, port, http.port)
             objects = StoredObjects(open_objects(config.results.url, config.results.options))
             stack.callback(objects.close)
-            parts = build(Ground(config, identity, store, clock, etcd, access, cluster_id, objects))
+            ground = Ground(
+                config, identity, store, clock, etcd, access, cluster_id, objects, telemetry
+            )
+            parts = build(ground)
             stack.push_async_callback(parts.peers.close)
             stack.push_async_callback(parts.sender.close)
             terms = Terms(config.name, cluster_id, configured.VERSION, config.worker_ttl)

@@ -10,7 +10,7 @@ from schedd.app.configured import VERSION
 from schedd.cluster_clock import DatabaseClock
 from schedd.config import Config
 from schedd.core.absence import Departures
-from schedd.core.events import ResultStoreAway
+from schedd.core.events import Emit, ResultStoreAway
 from schedd.core.ids import SHARDS, IncarnationId, ShardId
 from schedd.core.notifications import Means
 from schedd.core.partition import owner_of
@@ -19,6 +19,7 @@ from schedd.etcd.client import EtcdClient
 from schedd.etcd.keeper import keep_lease
 from schedd.leader.succession import Succession
 from schedd.leader.term import Leadership
+from schedd.leader.vitals import vitals
 from schedd.member import Identity, Member
 from schedd.owner.advances import Advances
 from schedd.owner.brake import Brake
@@ -56,6 +57,7 @@ class Ground:
     access: Access
     cluster_id: str
     objects: StoredObjects
+    telemetry: Telemetry
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +85,7 @@ class Parts:
 def build(ground: Ground) -> Parts:
     """Make the parts and tie them together; nothing runs yet."""
     store, clock, config = ground.store, ground.clock, ground.config
-    telemetry, watchers, catalogue = Telemetry(), Watchers(), Catalogue(store.owner)
-    emit = telemetry.emit
+    watchers, catalogue, emit = Watchers(), Catalogue(store.owner), ground.telemetry.emit
     silent_after = ground.config.worker_ttl.total_seconds() / 2  # three heartbeats
     workers = Workers(clock, emit, silent_after=silent_after)
     member = _member(ground, lambda live: owner.loops(live, nudges))
@@ -117,9 +118,11 @@ def build(ground: Ground) -> Parts:
         ahead=ground.config.ahead.kept(),
         old=store.retention,
         objects=ground.objects,
+        surveys=store.survey,
         retention=config.retention.kept(),
     )
     nudges.move(owner)
+    ground.telemetry.observe_slots(workers.slots, workers.free_slots)
     workers.on_attachment(member.attached)
     owner.on_cluster_changed(member.look)
     tls = config.tls.files()
@@ -144,7 +147,7 @@ def build(ground: Ground) -> Parts:
         services=_services(
             ground, member, nudges, workers, peers, watchers, tails, advances, checkup
         ),
-        telemetry=telemetry,
+        telemetry=ground.telemetry,
     )
 
 
@@ -158,13 +161,14 @@ def _member(ground: Ground, loops: Loops) -> Member:
             ground.access,
             ttl=round(config.member_ttl.total_seconds()),
             deadline=config.call_deadline,
+            slack=ground.telemetry.slack,
         ),
         store=ground.store.membership,
         recovery=ground.store.recovery,
         clock=ground.clock,
         lanes=config.postgres.lanes,
         loops=loops,
-        duties=_duties(ground.store),
+        duties=_duties(ground.store, ground.telemetry.emit),
         member_ttl=config.member_ttl.total_seconds(),
         audit=ground.store.users.audit,
     )
@@ -223,8 +227,11 @@ def _services(
     )
 
 
-def _duties(store: PostgresStore) -> Callable[[Leadership], Sequence[Loop]]:
+def _duties(store: PostgresStore, emit: Emit) -> Callable[[Leadership], Sequence[Loop]]:
     async def keep_house() -> None:
         await store.keep_house()
 
-    return lambda _: [Loop("housekeeping", keep_house, interval=HOUSEKEEPING_EVERY)]
+    return lambda _: [
+        Loop("housekeeping", keep_house, interval=HOUSEKEEPING_EVERY),
+        vitals(store.survey, emit),
+    ]

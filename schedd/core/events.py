@@ -5,10 +5,13 @@ metrics, so no loop knows either.
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 
 from schedd.core.ids import IncarnationId, RunId, ShardId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.notifications import Way
+from schedd.core.survey import PoolSurvey
+from schedd.core.vitals import DatabaseVitals
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,15 @@ class Ended:
     lateness: timedelta | None
     """Start of the handler less due; None when it never started."""
     duration: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndedUnreported:
+    """So many runs ended, or moved on, without a result of a worker."""
+
+    state: State
+    reason: Reason | None
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +137,51 @@ class ShardsLost:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardsMoved:
+    """So many shards are this member's since just now, and so many no longer."""
+
+    taken: int
+    released: int
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """What was found of the owned shards: their pools, and what they are behind with."""
+
+    pools: tuple[PoolSurvey, ...] = ()
+    overdue: int = 0
+    """Timers that should have fired."""
+    behind: timedelta = timedelta(0)
+    """For how long the first of these has been due."""
+    backfill: int = 0
+    """Instants left of open backfills."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseSeen:
+    """The leader has looked at the database."""
+
+    vitals: DatabaseVitals
+
+
+class Service(StrEnum):
+    """What a member can't do without."""
+
+    DATABASE = "database"
+    ETCD = "etcd"
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call of a service is over, in whatever thread. `took`: seconds."""
+
+    service: Service
+    call: str
+    took: float
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """The queue after a round of dispatch."""
 
@@ -192,6 +249,7 @@ Event = (
     | DeadLettered
     | AssignedRuns
     | Ended
+    | EndedUnreported
     | StaleResult
     | RunsRescued
     | NeverStarted
@@ -200,6 +258,10 @@ Event = (
     | WorkerCame
     | WorkerWent
     | ShardsLost
+    | ShardsMoved
+    | Surveyed
+    | DatabaseSeen
+    | Called
     | Waiting
     | Braked
     | Notified
@@ -210,3 +272,7 @@ Event = (
 )
 
 Emit = Callable[[Event], None]
+
+
+def unheard(_: Event) -> None:
+    """For who has nobody to tell."""

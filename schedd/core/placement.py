@@ -53,6 +53,11 @@ def need_of(definition: Definition, run: LiveRun) -> Need:
     )
 
 
+def asked_of_worker(definition: Definition) -> Need:
+    """What any run of the job, or of its children, asks of the worker that does it."""
+    return Need(definition.action, definition.handler, definition.slots, definition.require)
+
+
 @dataclass(frozen=True, slots=True)
 class Unable:
     """What a worker said of a job that it can't run."""

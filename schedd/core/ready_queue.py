@@ -16,6 +16,7 @@ Invariants
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -268,6 +269,14 @@ class ReadyQueue:
     def pools(self) -> set[PoolKey]:
         """Those that some of them wait for."""
         return {line.pool for line in self._lines.values() if line.pool}
+
+    def of_pools(self) -> Counter[PoolKey]:
+        """How many are known to wait for each."""
+        found: Counter[PoolKey] = Counter()
+        for line in self._lines.values():
+            if line.pool:
+                found[line.pool] += len(line.runs)
+        return found
 
     def oldest(self) -> datetime | None:
         """Since when the one waits that waits longest; None: nothing waits."""

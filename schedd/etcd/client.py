@@ -27,6 +27,7 @@ from schedd.core.coordination import (
     Revision,
     TxnResult,
 )
+from schedd.core.events import Emit, unheard
 from schedd.etcd import wire_pb2 as wire
 from schedd.etcd.access import Access
 from schedd.etcd.codec import Codec
@@ -66,14 +67,17 @@ class EtcdClient:
     """A client of one etcd cluster, for one event loop.
 
     `deadline`: seconds, for every call (RELIABILITY: member TTL / 6). `root`: what all keys begin
-    with in etcd; callers neither give nor see it.
+    with in etcd; callers neither give nor see it. `emit` is told how long each call took.
 
     Each call raises `Unavailable` when etcd is away, `OutcomeUnknown` (a kind of it) when what was
     asked may have been applied, and `AccessDenied` when etcd doesn't allow it.
     """
 
-    def __init__(self, access: Access, *, deadline: float, root: str = "schedd/") -> None:
-        self._connection = Connection(access, deadline=deadline)
+    def __init__(
+        self, access: Access, *, deadline: float, root: str = "schedd/", emit: Emit = unheard
+    ) -> None:
+        self._connection = Connection(access, deadline=deadline, emit=emit)
+        self.emit = emit
         self._codec = Codec(root)
 
     @property
@@ -206,10 +210,10 @@ class EtcdClient:
 
 @asynccontextmanager
 async def connect(
-    access: Access, *, deadline: float, root: str = "schedd/"
+    access: Access, *, deadline: float, root: str = "schedd/", emit: Emit = unheard
 ) -> AsyncIterator[EtcdClient]:
     """A client for the time of the block. Connections are made when first used."""
-    client = EtcdClient(access, deadline=deadline, root=root)
+    client = EtcdClient(access, deadline=deadline, root=root, emit=emit)
     try:
         yield client
     finally:

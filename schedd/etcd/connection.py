@@ -29,12 +29,14 @@ import grpc.aio
 from google.protobuf.message import Message
 from grpc import ChannelConnectivity
 
+from schedd.core.events import Called, Emit, Service, unheard
 from schedd.etcd import wire_pb2 as wire
 from schedd.etcd.access import CHANNEL_OPTIONS, Access, metadata
 from schedd.etcd.errors import CallFailed, Failure, Remedy, RightsOff, judge
 from schedd.etcd.methods import AUTHENTICATE, Method
 from schedd.etcd.ring import Ring
 from schedd.etcd.stream import Stream
+from schedkit.clock import boottime
 from schedkit.errors import ScheddError, Unavailable
 
 log = logging.getLogger(__name__)
@@ -51,11 +53,12 @@ _HOPELESS: Final = (ChannelConnectivity.TRANSIENT_FAILURE, ChannelConnectivity.S
 class Connection:
     """Channels to all endpoints, made when first used. Belongs to one event loop.
 
-    `deadline`: seconds for each call.
+    `deadline`: seconds for each call. `emit` is told how long each took.
     """
 
-    def __init__(self, access: Access, *, deadline: float) -> None:
+    def __init__(self, access: Access, *, deadline: float, emit: Emit = unheard) -> None:
         self.deadline = deadline
+        self._emit = emit
         self.targets = access.targets
         self._access = access
         self._ring = Ring(len(self.targets), start=random.randrange(len(self.targets)))
@@ -92,6 +95,15 @@ class Connection:
         return await self._over(_Each(method, requests))
 
     async def _over(self, what: _What[T]) -> T:
+        began, failed = boottime(), True
+        try:
+            answer = await self._anywhere(what)
+            failed = False
+            return answer
+        finally:
+            self._emit(Called(Service.ETCD, what.method.name, boottime() - began, failed))
+
+    async def _anywhere(self, what: _What[T]) -> T:
         clock = _Clock(self.deadline)
         told: ScheddError | None = None
         for position, share in self._round(clock):

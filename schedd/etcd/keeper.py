@@ -30,6 +30,7 @@ from schedd.etcd.lifeline import Lifeline
 from schedd.etcd.trust import Loss, Send, Timings, Trust, Wait
 from schedkit.clock import boottime
 from schedkit.errors import Misconfigured, Unavailable
+from schedkit.slack import Slack
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +40,11 @@ _BEAT_EVERY: Final = 0.5
 class LeaseKeeper:
     """The trust in one lease. Made by `keep_lease`."""
 
-    def __init__(self, lease: Lease, trust: Trust, lifeline: Lifeline) -> None:
+    def __init__(self, lease: Lease, trust: Trust, lifeline: Lifeline, slack: Slack) -> None:
         self.lease = lease
         self._trust = trust
         self._lifeline = lifeline
+        self._slack = slack
         self._lock = threading.Lock()  # guards _trust
         self._nudge = threading.Event()
         self._stopping = False
@@ -141,6 +143,8 @@ class LeaseKeeper:
         else:
             with self._lock:
                 self._trust.renewed(sent, ttl, boottime())
+                until = self._trust.until
+            self._slack.renewed(until, self.lease.ttl)
 
     def _end(self) -> None:
         with self._lock:
@@ -151,11 +155,12 @@ class LeaseKeeper:
 
 @asynccontextmanager
 async def keep_lease(
-    client: EtcdClient, access: Access, *, ttl: int, deadline: float
+    client: EtcdClient, access: Access, *, ttl: int, deadline: float, slack: Slack | None = None
 ) -> AsyncIterator[LeaseKeeper]:
     """A lease that is kept alive for the time of the block, and revoked after it.
 
-    `ttl` and `deadline` in seconds; the granted TTL may be greater (`keeper.lease.ttl`).
+    `ttl` and `deadline` in seconds; the granted TTL may be greater (`keeper.lease.ttl`). `slack`
+    notes how near it comes to being lost.
 
     Raises:
         Unavailable: no lease could be had.
@@ -165,12 +170,16 @@ async def keep_lease(
     sent = boottime()
     lease = await client.grant(ttl)
     trust = Trust(lease.ttl, deadline=deadline, sent=sent)
-    keeper = LeaseKeeper(lease, trust, Lifeline(access, deadline=deadline))
+    slack = slack or Slack()
+    slack.renewed(trust.until, lease.ttl)
+    lifeline = Lifeline(access, deadline=deadline, emit=client.emit)
+    keeper = LeaseKeeper(lease, trust, lifeline, slack)
     keeper.start()
     try:
         yield keeper
     finally:
         keeper.stop()
+        slack.ended()
         await _revoke(client, lease)
         await keeper.stopped()
 

@@ -13,6 +13,7 @@ import grpc
 from google.protobuf.message import Message
 
 from schedd.core.coordination import LeaseId
+from schedd.core.events import Called, Emit, Service, unheard
 from schedd.etcd import wire_pb2 as wire
 from schedd.etcd.access import CHANNEL_OPTIONS, Access, metadata
 from schedd.etcd.errors import CallFailed, Failure, Remedy, RightsOff, judge
@@ -28,10 +29,11 @@ ReplyT = TypeVar("ReplyT", bound=Message)
 class Lifeline:
     """Sends keepalives. Used by one thread; `close` may come from another.
 
-    `deadline`: seconds for each keepalive.
+    `deadline`: seconds for each keepalive. `emit` is told how long each took.
     """
 
-    def __init__(self, access: Access, *, deadline: float) -> None:
+    def __init__(self, access: Access, *, deadline: float, emit: Emit = unheard) -> None:
+        self._emit = emit
         self._access = access
         self._deadline = deadline
         self._ring = Ring(len(access.targets), start=random.randrange(len(access.targets)))
@@ -45,7 +47,16 @@ class Lifeline:
             Unavailable: no endpoint answered within the deadline.
             AccessDenied: etcd doesn't accept the user.
         """
-        ends = boottime() + self._deadline
+        began, failed = boottime(), True
+        try:
+            ttl = self._anywhere(lease, began + self._deadline)
+            failed = False
+            return ttl
+        finally:
+            took = boottime() - began
+            self._emit(Called(Service.ETCD, LEASE_KEEP_ALIVE.name, took, failed))
+
+    def _anywhere(self, lease: LeaseId, ends: float) -> int:
         told: ScheddError | None = None
         for position in self._ring.round():
             try:

@@ -27,6 +27,11 @@ class Method(Generic[RequestT, ReplyT]):
     decode: Callable[[bytes], ReplyT]
     writes: bool = False
 
+    @property
+    def name(self) -> str:
+        """The last part of its path, such as `Range`."""
+        return self.path.rpartition("/")[2]
+
 
 def _method(
     path: str, request: type[RequestT], reply: type[ReplyT], *, writes: bool = False

@@ -10,15 +10,17 @@ soon after an attempt has ended here, is what ends it (`store/broadcasting.py`).
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
 from schedd.core.broadcast import Closed, Closing, own, targets
 from schedd.core.deadlines import overdue
+from schedd.core.events import DeadLettered, Emit, EndedUnreported
 from schedd.core.ids import RunId
 from schedd.core.late import Room
-from schedd.core.lifecycle import State
+from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Definition, Incarnation, LiveRun
 from schedd.core.placement import Need, need_of
 from schedd.core.pools import Rooms
@@ -64,6 +66,7 @@ class Broadcasts:
         transactor: Transactor,
         clock: ClusterClock,
         nudges: Nudges,
+        emit: Emit,
     ) -> None:
         self._board = board
         self._catalogue = catalogue
@@ -73,6 +76,7 @@ class Broadcasts:
         self._transactor = transactor
         self._clock = clock
         self._nudges = nudges
+        self._emit = emit
         self._ready: Callable[[], None] = lambda: None
         self._try_at = 0.0
         self._nobody: set[Need] = set()
@@ -214,6 +218,7 @@ class Broadcasts:
                 raise answer.error
 
     def _closed(self, closed: Closed, counted: Collection[object]) -> None:
+        self._tell(closed.ended)
         for run in closed.cancelled:
             self._workers.cancel(run, kill=run.killing)
         gone = [*closed.waited, *((run.key, run.job_id) for run in closed.ended)]
@@ -232,6 +237,14 @@ class Broadcasts:
         }
         if failed:  # perhaps once too often
             self._nudges.jobs_changed(sorted(failed))
+
+    def _tell(self, ended: Sequence[LiveRun]) -> None:
+        states = Counter(run.state for run in ended)
+        for state, count in states.items():
+            reason = Reason.CHILDREN_FAILED if state is State.FAILED else None
+            self._emit(EndedUnreported(state, reason, count))
+        if dead := states[State.FAILED]:  # each is one (`store/broadcasting`)
+            self._emit(DeadLettered(dead))
 
 
 def _closing(run: LiveRun, definition: Definition) -> Closing:

@@ -24,7 +24,7 @@ from typing import Final
 
 from schedd.core.broadcast import Away, own
 from schedd.core.deadlines import Ending, hurried
-from schedd.core.events import DeadLettered, Emit, Missed
+from schedd.core.events import DeadLettered, Emit, EndedUnreported, Missed
 from schedd.core.ids import JobId, RunId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.line_ids import HURRIED
@@ -146,8 +146,10 @@ class Deadlines:
             self._ready()
 
     def _tell(self, ended: Sequence[Ending]) -> None:
-        for reason, count in Counter(e.reason for e in ended if e.state is State.MISSED).items():
-            self._emit(Missed(reason, count))
+        for (state, reason), count in Counter((end.state, end.reason) for end in ended).items():
+            self._emit(EndedUnreported(state, reason, count))
+            if state is State.MISSED:
+                self._emit(Missed(reason, count))
         if dead := sum(bool(end.fingerprint) for end in ended):
             self._emit(DeadLettered(dead))
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from schedd.core.early import NEVER, Ahead
-from schedd.core.events import Emit, Waiting
+from schedd.core.events import Emit, ShardsMoved, Surveyed, Waiting
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.late import DEFAULTS, LateLimits
 from schedd.core.lifecycle import State
@@ -41,6 +41,7 @@ from schedd.owner.redrives import Redrives
 from schedd.owner.rescue import Rescue
 from schedd.owner.retaining import Retaining
 from schedd.owner.standing import Standing
+from schedd.owner.survey import Survey
 from schedd.owner.transact import Transactor
 from schedd.owner.watchers import Watchers
 from schedd.owner.worker_leases import WorkerLeases
@@ -54,6 +55,7 @@ from schedd.ports import (
     ResultObjects,
     RetentionStore,
     Sender,
+    SurveyStore,
 )
 from schedd.tenure import LiveTenure, TenureLoop
 
@@ -73,6 +75,7 @@ class _Loops:
     late_starts: LateStarts
     chains: Chains
     retaining: Retaining
+    survey: Survey
 
     def all(self) -> Sequence[TenureLoop]:
         return (
@@ -89,6 +92,7 @@ class _Loops:
             self.late_starts.loop,
             self.chains.loop,
             self.retaining.loop,
+            self.survey.loop,
         )
 
 
@@ -127,12 +131,14 @@ class Owner:
         emit: Emit,
         old: RetentionStore,
         objects: ResultObjects,
+        surveys: SurveyStore,
         retention: Retention = KEPT,
         limits: LateLimits = DEFAULTS,
         ahead: Ahead = NEVER,
     ) -> None:
         self._ahead = ahead
         self._old, self._objects, self._retention = old, objects, retention
+        self._surveys = surveys
         self._brake = brake
         self._limits = limits
         self._store = store
@@ -168,6 +174,9 @@ class Owner:
             source.on_ready(loops.dispatch.wake)
         board.on_room, board.on_short = loops.dispatch.wake, loops.rescue.more
         loops.rescue.on_left(loops.deadlines.left, loops.late_starts.left)
+        live.ownership.listen(
+            lambda gained, dropped: self._emit(ShardsMoved(len(gained), len(dropped)))
+        )
         self._collect.board = board
 
         def ended() -> None:
@@ -177,6 +186,7 @@ class Owner:
                 self._collect.board = None
                 self._workers.demand(no_demand)
                 self._emit(Waiting(0, 0, 0))
+                self._emit(Surveyed())
 
         return _UntilTheEnd(ended), *loops.all()
 
@@ -190,7 +200,7 @@ class Owner:
             board, catalogue, workers, store, transactor, clock, brake, nudges, emit
         )
         broadcasts = Broadcasts(
-            board, catalogue, workers, self._leases, store, transactor, clock, nudges
+            board, catalogue, workers, self._leases, store, transactor, clock, nudges, emit
         )
         dispatch = Dispatch(
             board,
@@ -239,6 +249,7 @@ class Owner:
             retaining=Retaining(
                 board, self._old, self._objects, transactor, clock, self._retention, emit
             ),
+            survey=Survey(board, catalogue, workers, store, self._surveys, emit),
         )
 
     def on_cluster_changed(self, told: Callable[[], None]) -> None:

@@ -22,13 +22,13 @@ more than the board holds is judged as it passes by (`on_left`), and read again 
 
 import asyncio
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
 from schedd.core.broadcast import own
-from schedd.core.events import DeadLettered, Emit, NeverStarted, RunsRescued
+from schedd.core.events import DeadLettered, Emit, EndedUnreported, NeverStarted, RunsRescued
 from schedd.core.ids import SHARDS, IncarnationId, JobId, RunId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Loss, RunKey
@@ -266,9 +266,13 @@ class Rescue:
     ) -> set[IncarnationId]:
         """Tell of what was moved on, though another lane's failed; gives who is lost with it."""
         moved = {key for answer in answers for key in answer}
-        gone = {loss.incarnation for loss in losses if loss.key in moved}
-        if dead := sum(loss.dead for loss in losses if loss.key in moved):
+        done = {loss.key: loss for loss in losses if loss.key in moved}.values()
+        gone = {loss.incarnation for loss in done}
+        if dead := sum(loss.dead for loss in done):
             self._emit(DeadLettered(dead))
+        states = Counter((loss.state, loss.reason) for loss in done)
+        for (state, reason), count in states.items():
+            self._emit(EndedUnreported(state, reason, count))
         if moved:
             self._emit(RunsRescued(len(moved), tuple(sorted(gone, key=lambda i: i.int))))
             self._nudges.runs_changed([key.run_id for key in moved])

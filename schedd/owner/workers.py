@@ -207,6 +207,14 @@ class Workers:
             if self._offering.speaks(attached) and not attached.draining
         )
 
+    def free_slots(self) -> int:
+        """Of these: what nothing holds, by the last heartbeats."""
+        return sum(
+            attached.free
+            for attached in self._attached.values()
+            if self._offering.speaks(attached) and not attached.draining
+        )
+
     def incarnations(self) -> list[Incarnation]:
         """All that are attached here."""
         return [attached.incarnation for attached in self._attached.values()]

@@ -30,6 +30,7 @@ from schedd.ports.owner import OwnerStore
 from schedd.ports.pools import PoolStore
 from schedd.ports.recovery import RecoveryStore
 from schedd.ports.retention import RetentionStore
+from schedd.ports.survey import SurveyStore
 from schedd.ports.users import PauseStore, UserStore
 from schedd.ports.workers import ResultStore, WorkerStore
 
@@ -62,6 +63,7 @@ __all__ = [
     "RetentionStore",
     "Sender",
     "Succession",
+    "SurveyStore",
     "Tails",
     "UserStore",
     "Watching",

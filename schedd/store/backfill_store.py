@@ -13,8 +13,10 @@ from schedd.core.model import AuditEntry, LiveRun
 from schedd.core.records import Backfilled, BackfillRecord, Conflict, Idempotency, RunRecord
 from schedd.store import backfills, ledger
 from schedd.store.database import Database
+from schedd.store.operations import operations
 
 
+@operations("backfills")
 @dataclass(frozen=True, slots=True)
 class PostgresBackfillStore:
     """`schedd.ports.BackfillStore` over PostgreSQL."""

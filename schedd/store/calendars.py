@@ -28,6 +28,7 @@ from schedd.core.records import CalendarRecord, PinnedCalendar
 from schedd.store import audit
 from schedd.store.arrays import clean
 from schedd.store.database import Database
+from schedd.store.operations import operations
 from schedd.store.schema import calendar_versions, calendars, job_calendars, jobs
 
 PINNED = """
@@ -282,6 +283,7 @@ def _record(row: Row[Any]) -> CalendarRecord:
     )
 
 
+@operations("calendars")
 @dataclass(frozen=True, slots=True)
 class PostgresCalendarStore:
     """`schedd.ports.CalendarStore` over PostgreSQL."""

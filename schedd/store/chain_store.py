@@ -15,12 +15,14 @@ from schedd.core.records import ChainRefused
 from schedd.store import arrivals, chains, joining
 from schedd.store.database import Database
 from schedd.store.fenced import fenced_rows, shards_of
+from schedd.store.operations import operations
 from schedd.store.results import results_of
 from schedkit import failpoints
 
 BEFORE_JOIN = failpoints.blocking("chain.before_commit")
 
 
+@operations("chains")
 @dataclass(frozen=True, slots=True)
 class PostgresChainStore:
     """`schedd.ports.ChainStore` over PostgreSQL."""

@@ -23,18 +23,22 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from sqlalchemy import URL, Connection, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
+from schedd.core.events import Called, Emit, Service, unheard
 from schedd.core.ids import Timeline
 from schedd.core.marks import Lineage
 from schedd.store import casts
 from schedd.store.errors import Remedy, judge
 from schedd.store.lineage import admit
+from schedd.store.operations import PRESENT
 from schedd.store.patience import Call, Patience
 from schedd.store.servers import Servers
+from schedkit.clock import boottime
 from schedkit.errors import Misconfigured, Unavailable
 
 T = TypeVar("T")
@@ -104,8 +108,11 @@ class Database:
         readers: int = 4,
         name: str = "schedd",
         patience: float = PATIENCE,
+        emit: Emit = unheard,
     ) -> None:
+        """`emit` is told how long each call took, from its own thread."""
         self.name = name
+        self._emit = emit
         self.lanes = lanes
         self._engine = create_engine(
             url_of(dsn),
@@ -173,7 +180,17 @@ class Database:
         return await self._run(self._readers, body)
 
     async def _run(self, executor: Executor, body: Body[T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(executor, self.transact, body)
+        timed = partial(self._timed, body, PRESENT.get(), boottime())
+        return await asyncio.get_running_loop().run_in_executor(executor, timed)
+
+    def _timed(self, body: Body[T], call: str, asked_at: float) -> T:
+        failed = True
+        try:
+            answer = self.transact(body)
+            failed = False
+            return answer
+        finally:
+            self._emit(Called(Service.DATABASE, call, boottime() - asked_at, failed))
 
     def transact(self, body: Body[T]) -> T:
         """One transaction, in this thread. Begun anew when it was rolled back by the world.

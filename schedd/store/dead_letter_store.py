@@ -17,8 +17,10 @@ from schedd.core.records import (
 from schedd.core.redrive import Choice, Line, RedriveRecord, Wish
 from schedd.store import dead_letters, redrives, redriving
 from schedd.store.database import Database
+from schedd.store.operations import operations
 
 
+@operations("dead_letters")
 @dataclass(frozen=True, slots=True)
 class PostgresDeadLetterStore:
     """`schedd.ports.DeadLetterStore` over PostgreSQL."""

@@ -13,11 +13,13 @@ from schedd.core.notifications import Happened, Notification, Overdue, Settled, 
 from schedd.store import noticing, notifications
 from schedd.store.database import Database
 from schedd.store.fenced import fenced_rows, shards_of
+from schedd.store.operations import operations
 from schedkit import failpoints
 
 AFTER_CLAIM = failpoints.awaited("notify.after_claim")
 
 
+@operations("notifications")
 @dataclass(frozen=True, slots=True)
 class PostgresNotificationStore:
     """`schedd.ports.NotificationStore` over PostgreSQL."""

@@ -56,6 +56,7 @@ from schedd.store import (
 from schedd.store.database import Database
 from schedd.store.fenced import fenced, fenced_rows, shards_of
 from schedd.store.halving import halved
+from schedd.store.operations import operations
 from schedkit import failpoints
 
 IN_FIRE = failpoints.blocking("fire.in_transaction")
@@ -66,6 +67,7 @@ BEFORE_PART = failpoints.blocking("part.before_commit")
 BEFORE_RESCUE = failpoints.blocking("rescue.before_commit")
 
 
+@operations("owner")
 @dataclass(frozen=True, slots=True)
 class PostgresOwnerStore:
     """`schedd.ports.OwnerStore` over PostgreSQL."""

@@ -24,6 +24,7 @@ from schedd.core.pauses import NO_PAUSES, Pause, Pauses
 from schedd.store import audit, turns
 from schedd.store.arrays import clean
 from schedd.store.database import Database
+from schedd.store.operations import operations
 
 LOOK = """
 SELECT c.switched, p.began, p.paused_by, p.note, p.ended, p.caught_up,
@@ -154,6 +155,7 @@ def audited(connection: Connection, before: Pauses, entry: AuditOf) -> Pauses:
     return after
 
 
+@operations("pauses")
 @dataclass(frozen=True, slots=True)
 class PostgresPauseStore:
     """`schedd.ports.PauseStore` over PostgreSQL."""

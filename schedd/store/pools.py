@@ -27,6 +27,7 @@ from schedd.core.records import Conflict
 from schedd.store import arrays, audit, pooling
 from schedd.store.arrays import clean
 from schedd.store.database import Database
+from schedd.store.operations import operations
 from schedd.store.schema import jobs, live, pool_turns, pools
 
 LOCK_SHARD: Final = "SELECT 1 FROM shards WHERE id = %s FOR NO KEY UPDATE"
@@ -218,6 +219,7 @@ def _record(row: Row[Any]) -> PoolRecord:
     )
 
 
+@operations("pools")
 @dataclass(frozen=True, slots=True)
 class PostgresPoolStore:
     """`schedd.ports.PoolStore` over PostgreSQL."""

@@ -47,11 +47,13 @@ from schedd.store.drains import AuditOf as DrainAudit
 from schedd.store.fence import application_name, ending_blockers
 from schedd.store.halving import halved
 from schedd.store.notification_store import PostgresNotificationStore
+from schedd.store.operations import operations
 from schedd.store.owner import PostgresOwnerStore
 from schedd.store.pauses import PostgresPauseStore
 from schedd.store.pools import PostgresPoolStore
 from schedd.store.recovery import PostgresRecoveryStore
 from schedd.store.retention_store import PostgresRetentionStore
+from schedd.store.survey_store import PostgresSurveyStore
 from schedd.store.unstarted import forget_expired
 from schedd.store.users import PostgresUserStore
 from schedkit import failpoints
@@ -64,6 +66,7 @@ BEFORE_TAKE = failpoints.blocking("take.before_commit")
 BEFORE_ACCEPT = failpoints.blocking("accept.before_commit")
 
 
+@operations("membership")
 @dataclass(frozen=True, slots=True)
 class PostgresMembershipStore:
     """`schedd.ports.MembershipStore` over PostgreSQL."""
@@ -142,6 +145,7 @@ class PostgresMembershipStore:
             await self.database.call(lambda c: membership.release(c, claim))
 
 
+@operations("results")
 @dataclass(frozen=True, slots=True)
 class PostgresResultStore:
     """`schedd.ports.ResultStore` over PostgreSQL."""
@@ -194,6 +198,7 @@ class PostgresResultStore:
             await self.database.call(lambda c: reported.started(c, starts))
 
 
+@operations("workers")
 @dataclass(frozen=True, slots=True)
 class PostgresWorkerStore:
     """`schedd.ports.WorkerStore` over PostgreSQL."""
@@ -253,6 +258,7 @@ class PostgresStore:
     chains: PostgresChainStore = field(init=False)
     recovery: PostgresRecoveryStore = field(init=False)
     retention: PostgresRetentionStore = field(init=False)
+    survey: PostgresSurveyStore = field(init=False)
 
     def __post_init__(self) -> None:
         stores = {
@@ -270,6 +276,7 @@ class PostgresStore:
             "chains": PostgresChainStore(self.database),
             "recovery": PostgresRecoveryStore(self.database),
             "retention": PostgresRetentionStore(self.database),
+            "survey": PostgresSurveyStore(self.database),
         }
         for name, store in stores.items():
             object.__setattr__(self, name, store)

@@ -30,6 +30,7 @@ from schedd.store import arrays, audit, dispatch, lineage, pauses
 from schedd.store.database import Database
 from schedd.store.keys import key_arguments, lock_runs
 from schedd.store.membership import holds_term
+from schedd.store.operations import operations
 
 MARK = f"""
 UPDATE cluster SET marked_at = GREATEST(clock_timestamp(), marked_at + CASE
@@ -208,6 +209,7 @@ def end(
     return len(connection.exec_driver_sql(END, told).all())
 
 
+@operations("recovery")
 @dataclass(frozen=True, slots=True)
 class PostgresRecoveryStore:
     """`schedd.ports.RecoveryStore` over PostgreSQL."""

@@ -15,11 +15,13 @@ from schedd.core.retention import EndedRun
 from schedd.store import retaining
 from schedd.store.database import Database
 from schedd.store.fenced import fenced_rows, shards_of
+from schedd.store.operations import operations
 from schedkit import failpoints
 
 BEFORE_DELETE = failpoints.blocking("retention.before_commit")
 
 
+@operations("retention")
 @dataclass(frozen=True, slots=True)
 class PostgresRetentionStore:
     """`schedd.ports.RetentionStore` over PostgreSQL."""

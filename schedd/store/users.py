@@ -37,10 +37,12 @@ from schedd.store import (
 )
 from schedd.store.database import Database
 from schedd.store.gathered import Gathered
+from schedd.store.operations import operations
 from schedd.store.together import Together
 from schedkit.errors import Unavailable
 
 
+@operations("users")
 @dataclass(frozen=True, slots=True)
 class PostgresUserStore:
     """`schedd.ports.UserStore` over PostgreSQL."""

@@ -260,6 +260,7 @@ class World:
                 transactor,
                 SetClock(),
                 Nudges(),
+                lambda _event: None,
             ),
             self.late,
             Pools(

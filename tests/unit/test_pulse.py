@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from schedd.pulse import EVERY, REMEMBERED, Pulse
+from schedd.pulse import EVERY, Pulse
+from schedkit.lately import WINDOW
 from support.wait import wait_until_async
 
 
@@ -29,9 +30,9 @@ def test_the_longest_is_told_for_a_minute_and_forgotten_after_two() -> None:
     pulse.seen(0.7)
     pulse.seen(0.2)
     assert pulse.longest == 0.7
-    now[0] = REMEMBERED
+    now[0] = WINDOW
     pulse.seen(0.1)
     assert pulse.longest == 0.7
-    now[0] = 2 * REMEMBERED
+    now[0] = 2 * WINDOW
     pulse.seen(0.1)
     assert pulse.longest == 0.1

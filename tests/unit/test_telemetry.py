@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
-from typing import get_args
+from time import monotonic
+from typing import Any, get_args
 from uuid import uuid4
 
 import pytest
@@ -16,9 +18,12 @@ from prometheus_client.registry import Collector
 from schedd.core.events import (
     AssignedRuns,
     Braked,
+    Called,
+    DatabaseSeen,
     DeadLettered,
     Deleted,
     Ended,
+    EndedUnreported,
     Event,
     Fired,
     GreaterTokenSeen,
@@ -30,8 +35,11 @@ from schedd.core.events import (
     Refused,
     ResultStoreAway,
     RunsRescued,
+    Service,
     ShardsLost,
+    ShardsMoved,
     StaleResult,
+    Surveyed,
     Waiting,
     WorkerCame,
     WorkerWent,
@@ -39,7 +47,13 @@ from schedd.core.events import (
 from schedd.core.ids import IncarnationId, RunId, ShardId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.notifications import Way
+from schedd.core.pools import PoolKey
+from schedd.core.survey import PoolSurvey
+from schedd.core.vitals import DatabaseVitals
+from schedd.metrics.pools import MOST
+from schedd.metrics.vitals import FRESH
 from schedd.telemetry import SEEN, Telemetry
+from schedkit.clock import boottime
 from support.web import ToldCluster
 
 MS = timedelta(milliseconds=1)
@@ -68,6 +82,12 @@ EVENTS: list[Event] = [
     NotificationsWait(3),
     Deleted(runs=5, logs=2),
     ResultStoreAway(),
+    EndedUnreported(State.MISSED, Reason.START_DEADLINE, 4),
+    ShardsMoved(128, 3),
+    Surveyed((), 11, timedelta(seconds=90), 40),
+    DatabaseSeen(DatabaseVitals(timedelta(seconds=301), 12)),
+    Called(Service.DATABASE, "owner.fire", 0.003, failed=False),
+    Called(Service.ETCD, "Txn", 0.5, failed=True),
 ]
 
 
@@ -117,8 +137,86 @@ def test_every_kind_of_event_is_counted() -> None:
         ("schedd_notifications_given_up_total", {"way": "webhook"}, 1),
         ("schedd_notifications_given_up_total", {"way": "command"}, 812),
         ("schedd_notifications_waiting", {}, 3),
+        ("schedd_runs_ended_total", {"state": "MISSED", "reason": "START_DEADLINE"}, 4),
+        ("schedd_shards_moved_total", {"what": "taken"}, 128),
+        ("schedd_shards_moved_total", {"what": "released"}, 3),
+        ("schedd_catch_up_timers", {}, 11),
+        ("schedd_catch_up_behind_seconds", {}, 90),
+        ("schedd_backfill_instants_left", {}, 40),
+        ("schedd_database_oldest_transaction_seconds", {}, 301),
+        ("schedd_dead_letters_waiting", {}, 12),
+        ("schedd_database_call_seconds_sum", {"call": "owner.fire"}, 0.003),
+        ("schedd_database_calls_failed_total", {"call": "owner.fire"}, None),
+        ("schedd_etcd_call_seconds_count", {"call": "Txn"}, 1),
+        ("schedd_etcd_calls_failed_total", {"call": "Txn"}, 1),
     ):
         assert value(telemetry, name, **labels) == expected, name
+
+
+def survey(number: int, **changes: Any) -> PoolSurvey:
+    plain = PoolSurvey(PoolKey(f"default/p{number}"), 8, None, number, 0, paused=False)
+    return replace(plain, **changes)
+
+
+def test_pools_are_told_by_name_and_what_a_pool_lacks_isnt() -> None:
+    telemetry = telemetry_after(
+        Surveyed((survey(1, limit=2, waiting=5), survey(2, slots=0, paused=True)))
+    )
+    one, other = {"pool": "default/p1"}, {"pool": "default/p2"}
+    assert value(telemetry, "schedd_pool_limit", **one) == 2
+    assert value(telemetry, "schedd_pool_limit", **other) is None
+    assert value(telemetry, "schedd_pool_waiting", **one) == 5
+    assert value(telemetry, "schedd_pool_running", **other) == 2
+    assert value(telemetry, "schedd_pool_slots", **other) == 0
+    assert value(telemetry, "schedd_pool_paused", **other) == 1
+    telemetry.emit(Surveyed())
+    assert value(telemetry, "schedd_pool_slots", **one) is None, "they are another's now"
+
+
+def test_of_many_pools_the_busiest_have_a_name_and_the_rest_one_together() -> None:
+    many = [survey(number) for number in range(MOST + 3)]
+    telemetry = telemetry_after(Surveyed((*many[:1], replace(many[1], slots=0), *many[2:])))
+    told = [
+        sample.labels["pool"]
+        for metric in telemetry.registry.collect()
+        for sample in metric.samples
+        if sample.name == "schedd_pool_running"
+    ]
+    assert len(told) == MOST + 1
+    assert "default/p2" not in told
+    assert value(telemetry, "schedd_pool_running", pool="other") == 0 + 1 + 2
+    assert value(telemetry, "schedd_pool_slots", pool="other") == 0, "the worst of them"
+
+
+def test_what_the_leader_read_isnt_told_any_more_once_it_is_old(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    telemetry = telemetry_after(DatabaseSeen(DatabaseVitals(timedelta(0), 5)))
+    assert value(telemetry, "schedd_dead_letters_waiting") == 5
+    later = monotonic() + FRESH
+    monkeypatch.setattr("schedd.metrics.vitals.monotonic", lambda: later)
+    assert value(telemetry, "schedd_dead_letters_waiting") is None
+
+
+def test_the_slack_of_the_lease_and_the_slots_of_workers_are_asked_at_each_scrape() -> None:
+    telemetry, free = Telemetry(), 3
+    telemetry.observe_slots(lambda: 8, lambda: free)
+    assert value(telemetry, "schedd_lease_slack_seconds") is None
+    telemetry.slack.renewed(boottime() + 3, 5.0)
+    assert 2 < (value(telemetry, "schedd_lease_slack_seconds") or 0) < 3
+    assert value(telemetry, "schedd_lease_ttl_seconds") == 5
+    assert value(telemetry, "schedd_slots") == 8
+    assert value(telemetry, "schedd_slots_free") == 3
+    free = 1
+    assert value(telemetry, "schedd_slots_free") == 1
+
+
+def test_what_a_person_left_out_is_counted_without_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    telemetry = telemetry_after(Missed(Reason.EDITED, 2), Missed(Reason.WINDOW, 1))
+    assert value(telemetry, "schedd_instants_missed_total", reason="EDITED") == 2
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_early_counts_as_no_lateness() -> None:
@@ -194,9 +292,18 @@ def test_names_and_labels_keep_to_the_conventions() -> None:
         assert metric.documentation.endswith(".")
         assert not metric.name.endswith(("_ms", "_milliseconds", "_count"))
         labels = {label for sample in metric.samples for label in sample.labels}
-        assert labels <= {"state", "reason", "why", "step", "way", "what", "le", "version"}, (
-            metric.name
-        )
+        assert labels <= {
+            "state",
+            "reason",
+            "why",
+            "step",
+            "way",
+            "what",
+            "le",
+            "version",
+            "call",
+            "pool",
+        }, metric.name
 
 
 def test_it_is_served_in_the_form_that_was_asked_for() -> None:

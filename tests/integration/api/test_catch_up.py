@@ -92,7 +92,7 @@ class Owner:
                 crowds,
                 Broadcasts(
                     *(board, catalogue, self.workers, cast("WorkerLeases", None), store),
-                    *(transactor, clock, nudges),
+                    *(transactor, clock, nudges, lambda _event: None),
                 ),
                 late,
                 Pools(store, lambda: board.ended),

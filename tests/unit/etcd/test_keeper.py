@@ -10,6 +10,7 @@ from schedd.etcd.keeper import LeaseKeeper
 from schedd.etcd.lifeline import Lifeline
 from schedd.etcd.trust import Trust
 from schedkit.clock import boottime
+from schedkit.slack import Slack
 
 TTL = 5
 
@@ -29,7 +30,7 @@ async def test_trust_runs_from_the_sending_of_a_keepalive_not_from_its_answer() 
     """M6: etcd may count from any moment after the sending."""
     began, slow = boottime(), Slow()
     trust = Trust(TTL, deadline=0.5, sent=began - 3)
-    keeper = LeaseKeeper(Lease(LeaseId(1), TTL), trust, cast("Lifeline", slow))
+    keeper = LeaseKeeper(Lease(LeaseId(1), TTL), trust, cast("Lifeline", slow), Slack())
     keeper._send()
     margin = 1.0
     assert began <= keeper.trusted_until - (TTL - margin) <= slow.asked_at

@@ -12,7 +12,7 @@ import pytest
 
 from schedd.core.broadcast import WORKER_AWAY
 from schedd.core.deadlines import Ending
-from schedd.core.events import DeadLettered, Missed
+from schedd.core.events import DeadLettered, EndedUnreported, Missed
 from schedd.core.ids import JobId, RunId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.line_ids import line_id_of
@@ -132,7 +132,12 @@ async def test_wherever_it_waits_a_run_ends_when_its_time_is_over() -> None:
     }
     assert {one.key for one in world.board.waits()} == {fresh.key, tried.key}
     assert len(world.told.runs) == 3
-    assert world.events == [Missed(Reason.START_DEADLINE, 2), DeadLettered(1)]
+    assert world.events == [
+        EndedUnreported(State.MISSED, Reason.START_DEADLINE, 2),
+        Missed(Reason.START_DEADLINE, 2),
+        EndedUnreported(State.FAILED, Reason.RUN_TIMEOUT, 1),
+        DeadLettered(1),
+    ]
 
 
 async def test_what_goes_on_meanwhile_stays() -> None:

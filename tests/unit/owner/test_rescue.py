@@ -12,7 +12,7 @@ import pytest
 
 from schedd.core import schedule
 from schedd.core.absence import Standing
-from schedd.core.events import RunsRescued
+from schedd.core.events import EndedUnreported, RunsRescued
 from schedd.core.ids import NO_TOKEN, IncarnationId, JobId, ShardId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Claim, Crowd, Definition, LiveRun, Loss, Overlap, RunKey
@@ -333,7 +333,10 @@ async def test_what_one_lane_rescued_goes_on_though_another_lane_failed() -> Non
     with pytest.raises(Unavailable):
         await world.rescue.step()
     assert [offer.id for offer in world.workers.offers()] == [other.id]
-    assert world.events == [RunsRescued(1, (one.id,))]
+    [moved, rescued] = world.events
+    assert isinstance(moved, EndedUnreported)
+    assert (moved.state, moved.count) == (State.RETRYING, 1)
+    assert rescued == RunsRescued(1, (one.id,))
 
 
 async def test_a_key_that_goes_during_a_scan_has_another_scan_begin_at_once() -> None:

@@ -1,0 +1,50 @@
+"""Everything that is counted, by its name in Prometheus; a module for each thing that is looked at.
+
+    Metrics   runs      what became of instants, attempts and runs
+              queue     what waits, runs and is behind
+              workers   who is attached, what they refuse, what never came back
+              keeping   notifications, retention, the result store
+              calls     how long the database and etcd take
+              vitals    what the leader reads of the database, now and then
+              pools     what an owner reads of its pools, now and then
+              process   the event loop, the lease
+    Cluster   who leads, what is owned: asked of the view at each scrape
+
+Invariants
+- Names by Prometheus' conventions; a label has few values, all known beforehand: never an id, a
+  job or a worker. The one that people choose is a pool's, and of those there are so many at most.
+- What is true now (who leads, what is owned) is asked of the cluster at the scrape, never counted.
+- What is read now and then is told while it is fresh, and not at all afterwards.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry
+
+from schedd.metrics.calls import Calls
+from schedd.metrics.cluster import ClusterGauges as ClusterGauges
+from schedd.metrics.keeping import Keeping
+from schedd.metrics.making import Maker
+from schedd.metrics.pools import Pools
+from schedd.metrics.process import Process
+from schedd.metrics.queue import Queue
+from schedd.metrics.runs import Runs
+from schedd.metrics.vitals import Vitals
+from schedd.metrics.workers import Workers
+
+
+class Metrics:
+    """What events are counted in."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        make = Maker(registry)
+        self.runs = Runs(make)
+        self.queue = Queue(make)
+        self.workers = Workers(make)
+        self.keeping = Keeping(make)
+        self.calls = Calls(make)
+        self.vitals = Vitals()
+        self.pools = Pools()
+        self.process = Process(make)
+        for collector in (self.vitals, self.pools, self.process):
+            registry.register(collector)

@@ -1,0 +1,36 @@
+"""The process itself: its event loop, and the lease that it lives by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from schedd.metrics.making import Maker
+from schedd.pulse import Pulse
+from schedkit.slack import Slack
+
+
+class Process(Collector):
+    """Its pulse, and the slack of its lease: asked at each scrape."""
+
+    def __init__(self, make: Maker) -> None:
+        self.pulse, self.slack = Pulse(), Slack()
+        make.gauge(
+            "schedd_event_loop_longest_block_seconds",
+            "The longest that the event loop stood still in the last minute or two.",
+        ).set_function(lambda: self.pulse.longest)
+        make.gauge(
+            "schedd_lease_ttl_seconds", "That the member's lease is granted for; 0: none yet."
+        ).set_function(lambda: self.slack.ttl)
+
+    def collect(self) -> Iterator[Metric]:
+        """The slack, without a value where there was no lease."""
+        family = GaugeMetricFamily(
+            "schedd_lease_slack_seconds",
+            "The least trust in the member's lease that was left in the last minute or two.",
+        )
+        if (least := self.slack.least()) is not None:
+            family.add_metric([], least)
+        yield family

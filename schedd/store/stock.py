@@ -1,0 +1,54 @@
+"""What an owner looks at now and then of its shards: pools, timers that are behind, backfills."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from sqlalchemy import Connection
+
+from schedd.core.ids import JobId, ShardId
+from schedd.core.pools import PoolKey
+from schedd.core.survey import Stock
+from schedd.store import arrays
+
+MOST_POOLS: Final = 200
+OF_EACH: Final = 20
+"""Jobs of a pool that are looked at."""
+MOST_OVERDUE: Final = 10_000
+LATE: Final = "interval '2 s'"
+"""By which a timer may be due without being behind."""
+
+POOLS = f"""
+SELECT p.namespace || '/' || p.name, ARRAY(
+    SELECT job_id FROM jobs j
+    WHERE j.namespace = p.namespace AND j.pool = p.name AND j.pool IS NOT NULL
+      AND j.deleted_at IS NULL
+    LIMIT {OF_EACH})
+FROM pools p WHERE p.shard = ANY (%(shards)s::int[]) ORDER BY 1 LIMIT {MOST_POOLS}
+"""
+
+OVERDUE = f"""
+SELECT count(*), COALESCE(clock_timestamp() - min(due_at), interval '0') FROM (
+    SELECT due_at FROM timers
+    WHERE shard = ANY (%(shards)s::int[]) AND NOT paused
+      AND due_at < clock_timestamp() - {LATE}
+    LIMIT {MOST_OVERDUE}
+) behind
+"""
+
+BACKFILLS = """
+SELECT COALESCE(sum(cardinality(b.instants) - b.made), 0)::bigint
+FROM backfills b JOIN timers t USING (job_id)
+WHERE b.open AND t.shard = ANY (%(shards)s::int[])
+"""
+
+
+def stock(connection: Connection, shards: Sequence[ShardId]) -> Stock:
+    """What there is."""
+    mine = {"shards": arrays.numbers(shards)}
+    pools = connection.exec_driver_sql(POOLS, mine)
+    named = {PoolKey(key): tuple(JobId(job) for job in jobs) for key, jobs in pools}
+    overdue, behind = connection.exec_driver_sql(OVERDUE, mine).one()
+    left = connection.exec_driver_sql(BACKFILLS, mine).scalar_one()
+    return Stock(named, overdue, behind, left)

@@ -1,0 +1,110 @@
+"""What an owner finds of its pools: how full, how much waits, how many slots could do it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import cast
+
+from schedd.core.events import Surveyed
+from schedd.core.ids import JobId, ShardId
+from schedd.core.labels import Match
+from schedd.core.model import Incarnation, Placement
+from schedd.core.placement import Need
+from schedd.core.pools import PoolKey, Standing
+from schedd.core.survey import PoolSurvey, Stock
+from schedd.owner.survey import Survey
+from schedd.ports import OwnerStore, SurveyStore
+from support.dispatching import SHELL, World
+from support.runs import RecordingLine, run, worker
+
+ETL, MAIL = PoolKey("default/etl"), PoolKey("default/mail")
+ON_GPU = replace(SHELL, require=(Match("gpu", ("a100",)),))
+
+
+@dataclass
+class Rows:
+    """What stands in the database."""
+
+    stored: Stock
+    standing: dict[PoolKey, Standing] = field(default_factory=dict)
+    asked: list[Sequence[ShardId]] = field(default_factory=list)
+
+    async def stock(self, shards: Sequence[ShardId]) -> Stock:
+        self.asked.append(shards)
+        return self.stored
+
+    async def pools(self, pools: Collection[PoolKey]) -> dict[PoolKey, Standing]:
+        return {pool: self.standing[pool] for pool in pools if pool in self.standing}
+
+
+def job(number: int) -> JobId:
+    return run(number).job_id
+
+
+async def found(world: World, rows: Rows) -> Surveyed:
+    told: list[Surveyed] = []
+    survey = Survey(
+        world.board,
+        world.definitions,
+        world.workers,
+        cast("OwnerStore", rows),
+        cast("SurveyStore", rows),
+        cast("list[object]", told).append,
+    )
+    await survey.step()
+    [one] = told
+    return one
+
+
+def attached(world: World, *workers: Incarnation) -> None:
+    for one in workers:
+        world.workers.granted(world.workers.attach(one, RecordingLine()), slots=0, received=0)
+
+
+async def test_a_pool_has_as_many_slots_as_can_do_the_hardest_of_its_jobs() -> None:
+    world = World()
+    gpu = replace(worker(2, slots=2), labels={"gpu": "a100"})
+    attached(world, worker(1, slots=8), gpu)
+    easy, hard = job(1), job(2)
+    world.definitions.jobs[hard] = ON_GPU
+    rows = Rows(
+        Stock({ETL: (easy, hard), MAIL: (easy,)}, 0, timedelta(0), 0),
+        {
+            ETL: Standing(5, None, paused=False, running=3, recent=0),
+            MAIL: Standing(None, 9, paused=True, running=0, recent=0),
+        },
+    )
+    world.board.ready.add([run(1), run(2)], Need("shell", pool=ETL))
+
+    assert (await found(world, rows)).pools == (
+        PoolSurvey(ETL, slots=2, limit=5, running=3, waiting=2, paused=False),
+        PoolSurvey(MAIL, slots=10, limit=None, running=0, waiting=0, paused=True),
+    )
+
+
+async def test_a_pool_whose_job_nobody_can_do_has_no_slots() -> None:
+    world = World()
+    attached(world, worker(1, slots=8))
+    world.definitions.jobs[job(1)] = ON_GPU
+    full = Standing(5, None, paused=False, running=0, recent=0)
+    rows = Rows(Stock({ETL: (job(1),)}, 0, timedelta(0), 0), {ETL: full})
+    assert [pool.slots for pool in (await found(world, rows)).pools] == [0]
+
+
+async def test_who_takes_no_more_has_no_slots_and_a_broadcast_asks_as_its_children() -> None:
+    world = World()
+    attached(world, worker(1, slots=8), worker(2, slots=4))
+    world.workers.drained(["w1"])
+    world.definitions.jobs[job(1)] = replace(SHELL, placement=Placement.BROADCAST)
+    standing = Standing(None, None, paused=False, running=0, recent=0)
+    rows = Rows(Stock({ETL: (job(1),)}, 0, timedelta(0), 0), {ETL: standing})
+    assert [pool.slots for pool in (await found(world, rows)).pools] == [4]
+
+
+async def test_a_pool_that_was_deleted_meanwhile_is_left_out_and_what_is_behind_is_told() -> None:
+    world = World()
+    rows = Rows(Stock({ETL: ()}, 7, timedelta(seconds=90), 40))
+    assert await found(world, rows) == Surveyed((), 7, timedelta(seconds=90), 40)
+    assert rows.asked == [sorted(world.board.ownership.epochs)]
