@@ -1,4 +1,6 @@
-"""The alerts are about metrics that members export, and each has a test (deploy/prometheus)."""
+"""The alerts are about metrics that members and workers export, and each has a test and a runbook
+(deploy/prometheus, docs/operations.md).
+"""
 
 from __future__ import annotations
 
@@ -7,48 +9,44 @@ from typing import Any
 
 import pytest
 import yaml
-from prometheus_client.metrics import MetricWrapperBase
 
-from schedd.telemetry import Telemetry
+from support.exported import Exported, exported, labels_of, named
 from support.repository import ROOT
-from support.web import ToldCluster
 
 FOLDER = ROOT / "deploy" / "prometheus"
 RULES = yaml.safe_load((FOLDER / "alerts.yml").read_text(encoding="utf-8"))
 TESTS = yaml.safe_load((FOLDER / "alerts.test.yml").read_text(encoding="utf-8"))
-ALERTS: list[dict[str, Any]] = [rule for group in RULES["groups"] for rule in group["rules"]]
-THEIRS = {"job", "instance"}
-"""Labels that Prometheus puts there."""
+ALL: list[dict[str, Any]] = [rule for group in RULES["groups"] for rule in group["rules"]]
+ALERTS = [rule for rule in ALL if "alert" in rule]
+RECORDED = {rule["record"] for rule in ALL if "record" in rule}
+LABELS_OF_RECORDED = {"schedd:pool_slots:minimum": {"pool"}}
+RUNBOOK = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
-def exported() -> dict[str, set[str]]:
-    """What a member exports: each series with its labels, also where it has no value yet."""
-    telemetry = Telemetry()
-    telemetry.observe(ToldCluster(), "0.1")
-    series: dict[str, set[str]] = {}
-    for metric in telemetry.registry.collect():
-        for sample in metric.samples:
-            series.setdefault(sample.name, set()).update(sample.labels)
-    for one in vars(telemetry._metrics).values():
-        if isinstance(one, MetricWrapperBase):
-            for end in ("", "_total", "_bucket", "_count", "_sum"):
-                series.setdefault(one._name + end, set()).update(one._labelnames)
-    return series
+def known() -> Exported:
+    return exported()
 
 
-@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
-def test_a_rule_names_metrics_and_labels_that_a_member_exports(
-    rule: dict[str, Any], exported: dict[str, set[str]]
+@pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.get("alert") or rule["record"])
+def test_a_rule_names_metrics_and_labels_that_a_member_or_a_worker_exports(
+    rule: dict[str, Any], known: Exported
 ) -> None:
-    expression = rule["expr"]
-    named = re.findall(r"\bschedd_\w+", expression)
-    assert set(named) <= exported.keys(), expression
-    known = THEIRS.union(*(exported[name] for name in named), {"le"})
-    grouped = re.findall(r"\bby \(([^)]*)\)", expression)
-    matched = re.findall(r"[{,]\s*(\w+)\s*[=!]", expression)
-    labels = {one.strip() for each in grouped for one in each.split(",")} | set(matched)
-    assert labels <= known, expression
+    asked = named(rule["expr"])
+    assert asked.metrics <= known.keys(), rule["expr"]
+    assert asked.recorded <= RECORDED, rule["expr"]
+    recorded = set().union(*(LABELS_OF_RECORDED.get(name, set()) for name in asked.recorded))
+    assert asked.labels <= labels_of(asked.metrics, known) | recorded, rule["expr"]
+
+
+def test_what_is_named_is_seen_wherever_it_stands_and_a_comment_names_nothing() -> None:
+    asked = named(
+        'sum by (le, call) (rate(schedd_x_bucket{a="1", b!~"2"}[5m])) / on (pool) schedd:y:z_7d'
+        "\n  # schedd_commented\n"
+    )
+    assert asked.metrics == {"schedd_x_bucket"}
+    assert asked.recorded == {"schedd:y:z_7d"}
+    assert asked.labels == {"le", "call", "a", "b", "pool"}
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
@@ -61,3 +59,10 @@ def test_a_rule_has_a_test_in_which_it_fires_and_one_in_which_it_is_quiet(
     assert fires == {True, False}
     assert rule["labels"]["severity"] in ("critical", "warning")
     assert rule["annotations"].keys() == {"summary", "action"}
+
+
+def test_the_runbook_has_a_line_for_each_alert_and_for_no_other() -> None:
+    lines = re.findall(r"^\| `(Schedd\w+)` \| (.+) \| (.+) \| (.+) \|$", RUNBOOK, re.MULTILINE)
+    assert sorted(name for name, *_ in lines) == sorted(rule["alert"] for rule in ALERTS)
+    for name, *cells in lines:
+        assert all(len(cell) > 15 for cell in cells), name

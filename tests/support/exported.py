@@ -1,0 +1,80 @@
+"""What members and workers export, and what PromQL names of it.
+
+exported()          {"schedd_queue_ready": set(), "schedd_runs_ended_total": {"state", "reason"}, …}
+named(expression)   the metrics and labels that an expression asks for
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics import MetricWrapperBase
+
+from schedd.core.events import DatabaseSeen, Surveyed
+from schedd.core.pools import PoolKey
+from schedd.core.survey import PoolSurvey
+from schedd.core.vitals import DatabaseVitals
+from schedd.telemetry import Telemetry
+from schedkit.clock import boottime
+from support.web import ToldCluster
+from workerd.metrics import Metrics
+
+THEIRS = frozenset({"job", "instance", "le"})
+"""Labels that Prometheus puts there, or makes of a histogram."""
+ENDS = ("", "_total", "_bucket", "_count", "_sum")
+
+Exported = dict[str, set[str]]
+
+
+def exported() -> Exported:
+    """Each series of a member and of a worker with its labels, also where it has no value yet."""
+    telemetry = Telemetry()
+    telemetry.observe(ToldCluster(), "0.1")
+    telemetry.slack.renewed(boottime() + 3, 5.0)
+    telemetry.emit(Surveyed((PoolSurvey(PoolKey("default/etl"), 1, 2, 3, 4, paused=False),)))
+    telemetry.emit(DatabaseSeen(DatabaseVitals(timedelta(0), 0)))
+    worker = Metrics()
+    worker.slack.renewed(boottime() + 3, 15.0)
+    return _of(telemetry.registry) | _of(worker.registry)
+
+
+def _of(registry: CollectorRegistry) -> Exported:
+    series: Exported = {}
+    for metric in registry.collect():
+        for sample in metric.samples:
+            series.setdefault(sample.name, set()).update(sample.labels)
+    for one in registry._collector_to_names:
+        if isinstance(one, MetricWrapperBase):
+            for end in ENDS:
+                series.setdefault(one._name + end, set()).update(one._labelnames)
+    return series
+
+
+@dataclass(frozen=True)
+class Named:
+    """What an expression asks for. `recorded`: names of recording rules."""
+
+    metrics: frozenset[str]
+    recorded: frozenset[str]
+    labels: frozenset[str]
+
+
+def named(expression: str) -> Named:
+    """Read off its text, comments left out."""
+    text = re.sub(r"(?m)^\s*#.*$", "", expression)
+    grouped = re.findall(r"\b(?:by|on|without|ignoring) \(([^)]*)\)", text)
+    matched = re.findall(r"[{,]\s*(\w+)\s*[=!]", text)
+    return Named(
+        frozenset(re.findall(r"\b(?:schedd|workerd|process)_\w+", text)),
+        frozenset(re.findall(r"\bschedd:[\w:]+", text)),
+        frozenset(one.strip() for each in grouped for one in each.split(",")) | set(matched),
+    )
+
+
+def labels_of(metrics: Iterable[str], known: Exported) -> set[str]:
+    """Those that any of these has."""
+    return set(THEIRS).union(*(known[name] for name in metrics))
