@@ -183,7 +183,15 @@ def _never_started(metrics: Metrics, event: NeverStarted) -> None:
 
 def _refused(metrics: Metrics, event: Refused) -> None:
     metrics.workers.refusals.labels(_known(event.why, REFUSALS)).inc()
-    log.debug("a worker refused a run", extra={"why": event.why, "worker": event.worker})
+    log.debug(
+        "a worker refused a run",
+        extra={
+            "run_id": event.run,
+            "token": event.token,
+            "why": event.why,
+            "worker": event.worker,
+        },
+    )
 
 
 def _greater_token(metrics: Metrics, event: GreaterTokenSeen) -> None:

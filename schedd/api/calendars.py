@@ -25,6 +25,7 @@ from schedd.api.errors import (
     cut,
     refuse,
 )
+from schedd.api.left_out import LeftOut
 from schedd.api.services import Caller, Services
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.api.wellformed import MOST_TOLD
@@ -147,7 +148,8 @@ async def _renewed(
         timer = TimerEdit(reckoning.timer_anew(job, edited, now), max_runs=most)
         by = because.edit(f"{caller.actor}: calendar {calendar.name} v{calendar.version}")
         anew = stored_jobs.compiled(edited)
-        missed = partial(reckoning.never_fired, now=now, by=by, edited=anew)
+        never_fired = partial(reckoning.never_fired, now=now, by=by, edited=anew)
+        missed = LeftOut(never_fired, services.emit)
         stored_jobs.compiled(stored)  # what can't be read is told here, before the transaction
     except ScheduleError as wrong:
         log.warning("job %s can't go by calendar %s: %s", stored.name, calendar.name, wrong)
@@ -158,6 +160,7 @@ async def _renewed(
         job_id, stored.generation, edited, timer, entry, missed
     )
     if isinstance(result, JobRecord):  # else it was changed meanwhile, and comes up again
+        missed.stored()
         services.nudges.jobs_changed([(job_id, result.shard)])
     return True
 

@@ -24,6 +24,7 @@ from schedd.api import (
     views,
 )
 from schedd.api.errors import InvalidArgument, Violation
+from schedd.api.left_out import LeftOut
 from schedd.api.masks import masked
 from schedd.api.services import Caller, Services
 from schedd.api.unbuilt import refuse_unbuilt
@@ -100,11 +101,14 @@ async def update_job(
     missed = (
         None
         if timer.reset is None
-        else partial(
-            reckoning.never_fired,
-            now=now,
-            by=because.edit(caller.actor),
-            edited=stored_jobs.compiled(edited),
+        else LeftOut(
+            partial(
+                reckoning.never_fired,
+                now=now,
+                by=because.edit(caller.actor),
+                edited=stored_jobs.compiled(edited),
+            ),
+            services.emit,
         )
     )
     if request.validate_only:
@@ -120,6 +124,8 @@ async def update_job(
             stored.name,
             spec.pool,
         )
+        if missed is not None:
+            missed.stored()
         await settling.settle(services, caller, result, may_start=result.definition.generation)
     return views.job_message(result)
 
@@ -186,13 +192,13 @@ async def delete_job(
         raise stored_jobs.edited_meanwhile(stored.name)
     audit = caller.audit("delete", f"job/{stored.namespace}/{stored.name}", request.request_id)
     async with settling.kept(services, stored.name):
-        deleted = await services.store.delete_job(
-            stored.job_id, audit, partial(_never_fired, caller.actor)
-        )
+        missed = LeftOut(partial(_never_fired, caller.actor), services.emit)
+        deleted = await services.store.delete_job(stored.job_id, audit, missed)
         if isinstance(deleted, ChainRefused):
             raise chains.refusal(deleted, stored.name)
         if not deleted:
             raise stored_jobs.unknown(request.job)
+        missed.stored()
         await settling.settle(services, caller, record)
     return job_service_pb2.DeleteJobResponse(deleted=True)
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from schedd.core.events import Emit, unheard
 from schedd.core.late import DEFAULTS, LateLimits
 from schedd.core.model import AuditEntry
 from schedd.core.notifications import NO_MEANS, Means
@@ -66,6 +67,8 @@ class Services:
     retention: Retention = KEPT
     means: Means = NO_MEANS
     """What jobs may have people told by."""
+    emit: Emit = unheard
+    """What happened, for who counts it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,6 +223,7 @@ def _services(
         cluster_id=ground.cluster_id,
         late=ground.config.catch_up.limits(),
         retention=ground.config.retention.kept(),
+        emit=ground.telemetry.emit,
         means=Means(ground.config.notifications.commands, bool(ground.config.smtp.host)),
     )
 

@@ -98,6 +98,8 @@ class Refused:
 
     why: str
     worker: str
+    run: RunId
+    token: Token
 
 
 @dataclass(frozen=True, slots=True)

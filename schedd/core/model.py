@@ -406,6 +406,8 @@ class Verdict(StrEnum):
     """What became of a report."""
 
     ACCEPTED = "ACCEPTED"
+    CANCELLED = "CANCELLED"
+    """Accepted, of a run that somebody had cancelled or whose job was deleted: that is its end."""
     REPEATED = "REPEATED"
     """The same token and digest is stored already: its acknowledgement was lost; say so again."""
     STALE = "STALE"

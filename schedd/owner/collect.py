@@ -41,6 +41,8 @@ handed out here, which are as many as that: a drain gives back thousands.)
 
 GATHER: Final = 0.1
 """Seconds; see `_gathers`."""
+TAKEN: Final = frozenset({Verdict.ACCEPTED, Verdict.CANCELLED})
+"""Verdicts of what is stored now, and wasn't before."""
 ALARM_EVERY: Final = 60.0
 """Seconds between two alarms of one shard: each has it taken anew, which its jobs wait for."""
 
@@ -120,7 +122,8 @@ class Collect:
 
     def refused(self, refusal: Refusal) -> None:
         """A worker didn't take an assignment, or gave it up before its start."""
-        self._emit(Refused(refusal.why, refusal.worker))
+        run_id, token = refusal.key.run_id, refusal.token
+        self._emit(Refused(refusal.why, refusal.worker, run_id, token))
         run = self.board.running.get(refusal.key.run_id) if self.board else None
         theirs = run and (run.token, run.incarnation) == (refusal.token, refusal.sender)
         if run and theirs and refusal.why == "UNABLE":
@@ -177,7 +180,7 @@ class Collect:
             line.acknowledge(reported.key, reported.token, stale=verdict is Verdict.STALE)
             self._tell(report, verdict, runs.get(report.key))
         answers = zip(told.values(), verdicts, strict=True)
-        changed = [report for report, verdict in answers if verdict is Verdict.ACCEPTED]
+        changed = [report for report, verdict in answers if verdict in TAKEN]
         self._over([runs[report.key] for report in changed if report.state not in LIVE])
         await self._hand_on([report.key for report in changed if report.state in LIVE])
         failed = {
@@ -288,14 +291,15 @@ class Collect:
     def _tell(self, report: Report, verdict: Verdict, run: LiveRun | None) -> None:
         if verdict is Verdict.STALE:
             self._emit(StaleResult(report.key.run_id, report.token, report.worker))
-        elif verdict is Verdict.ACCEPTED:
+        elif verdict in TAKEN:
             started, finished = report.started_at, report.finished_at
-            if report.dead:
+            cancelled = verdict is Verdict.CANCELLED
+            if report.dead and not cancelled:
                 self._emit(DeadLettered(1))
             self._emit(
                 Ended(
-                    report.state,
-                    report.reason,
+                    State.CANCELLED if cancelled else report.state,
+                    None if cancelled else report.reason,
                     lateness=run.lateness(started) if run else None,
                     duration=finished - started if started and finished else None,
                 )

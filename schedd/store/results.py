@@ -129,7 +129,7 @@ def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
     if fresh:
         written = _write(connection, [reports[index] for index in fresh.values()], standing, table)
         for index in fresh.values():
-            verdicts[index] = Verdict.ACCEPTED if reports[index].key in written else None
+            verdicts[index] = written.get(reports[index].key)
     doubtful = [index for index, verdict in enumerate(verdicts) if verdict is None]
     if doubtful:
         stored = _among_attempts(connection, [reports[index] for index in doubtful])
@@ -177,8 +177,8 @@ def _write(
     reports: Sequence[Report],
     standing: dict[RunKey, Standing],
     table: str,
-) -> set[RunKey]:
-    """`table`: where all of them are."""
+) -> dict[RunKey, Verdict]:
+    """A verdict of each that was written. `table`: where all of them are."""
     final = settle(connection, reports, standing)
     spots = arrays.spots(standing[report.key].spot for report in final)
     rows = connection.exec_driver_sql(statement(table), _arguments(final) | {"spots": spots})
@@ -212,7 +212,15 @@ def _write(
     noticed = [report for report in written if report.notices is not None]
     if noticed:
         noticing.tell(connection, _happened(connection, noticed, standing))
-    return accepted
+    return {
+        said.key: Verdict.CANCELLED if _was_cancelled(said, stored) else Verdict.ACCEPTED
+        for said, stored in zip(reports, final, strict=True)
+        if said.key in accepted
+    }
+
+
+def _was_cancelled(said: Report, stored: Report) -> bool:
+    return stored.state is State.CANCELLED and said.state is not State.CANCELLED
 
 
 @lru_cache(maxsize=8)

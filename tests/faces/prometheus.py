@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,6 +43,16 @@ class Prometheus:
         ) as got:
             found: list[dict[str, Any]] = json.load(got)["data"]["result"]
         return float(found[0]["value"][1]) if found else None
+
+    def answers(self, query: str) -> int:
+        """How many series the query gives now. Raises what Prometheus says of one it can't read."""
+        try:
+            with urllib.request.urlopen(
+                f"{self.url}/api/v1/query?{urlencode({'query': query})}"
+            ) as got:
+                return len(json.load(got)["data"]["result"])
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{query}: {error.read().decode()}") from error
 
     def ready(self) -> bool:
         """Whether it answers."""

@@ -67,7 +67,7 @@ EVENTS: list[Event] = [
     StaleResult(RUN, Token(77), "w1"),
     RunsRescued(3, (INCARNATION,)),
     NeverStarted(2),
-    Refused("NO_SLOT", "w1"),
+    Refused("NO_SLOT", "w1", RUN, Token(77)),
     GreaterTokenSeen(RUN, Token(77), Token(99), "w1"),
     WorkerCame("w1", INCARNATION),
     WorkerWent("w1", INCARNATION),
@@ -242,7 +242,9 @@ def test_attached_workers_are_counted_by_incarnation() -> None:
 
 
 def test_a_word_that_nobody_foresaw_makes_no_new_series() -> None:
-    telemetry = telemetry_after(Refused("w1 said something long", "w1"), Refused("?", "w2"))
+    telemetry = telemetry_after(
+        Refused("w1 said something long", "w1", RUN, Token(77)), Refused("?", "w2", RUN, Token(77))
+    )
     assert value(telemetry, "schedd_refusals_total", why="other") == 2
 
 

@@ -14,6 +14,7 @@ import pytest
 from schedd.api import calls
 from schedd.api.services import Caller, Services
 from schedd.core.checkup.facts import EtcdFacts, Facts
+from schedd.core.events import Event
 from schedd.core.ids import Epoch, IncarnationId, JobId, RunId, ShardId, TenureId, Term
 from schedd.core.membership import EMPTY_VIEW, ClusterView
 from schedd.core.model import LiveRun
@@ -135,6 +136,8 @@ class Api:
     nudged: Nudged
     lines: Lines
     cluster: Told
+    events: list[Event]
+    """What the calls said that happened."""
 
     async def __call__(self, name: str, request: Any, deadline: float | None = 5.0) -> Any:
         [call] = [call for full, call in calls.UNARY.items() if full.endswith(f".{name}")]
@@ -154,6 +157,7 @@ async def api(dsn: str, tmp_path: Path) -> AsyncIterator[Api]:
     async with World.at(dsn) as world:
         member = await world.member()
         clock, nudged, lines, cluster = MovedClock(), Nudged(), Lines(), Told()
+        events: list[Event] = []
         services = Services(
             store=member.store.users,
             calendars=member.store.calendars,
@@ -177,5 +181,6 @@ async def api(dsn: str, tmp_path: Path) -> AsyncIterator[Api]:
             objects=StoredObjects(Files(tmp_path / "results")),
             version="test",
             cluster_id="test",
+            emit=events.append,
         )
-        yield Api(world, services, clock, nudged, lines, cluster)
+        yield Api(world, services, clock, nudged, lines, cluster, events)

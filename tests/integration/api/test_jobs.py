@@ -20,6 +20,7 @@ from schedd.api.errors import (
     NotFound,
     OutcomeUnclear,
 )
+from schedd.core.events import Missed
 from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import Loss
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
@@ -235,6 +236,16 @@ async def test_what_was_due_by_the_old_schedule_and_never_fired_is_accounted_for
     [(state, reason, count)] = await api.rows("j")
     assert (state, reason) == ("MISSED", "EDITED")
     assert count in (9, 10)
+    assert api.events == [Missed(Reason.EDITED, count)]
+
+
+async def test_an_edit_that_leaves_nothing_out_counts_nothing_and_one_that_is_refused_neither(api):
+    await api("CreateJob", create(job(every=Duration(seconds=60))))
+    await api("UpdateJob", update(job(every=Duration(seconds=3600)), "every"))
+    api.clock.ahead = timedelta(hours=2)
+    with pytest.raises(Aborted):
+        await api("UpdateJob", update(job(every=Duration(seconds=60)), "every", etag="another"))
+    assert api.events == []
 
 
 async def unfired(api, minutes: int = 10) -> None:
@@ -254,6 +265,7 @@ async def test_what_was_due_of_a_deleted_job_and_never_fired_is_accounted_for(ap
     [(state, reason, count)] = await api.rows("j")
     assert (state, reason) == ("MISSED", "DELETED")
     assert count in (10, 11)
+    assert api.events == [Missed(Reason.DELETED, count)]
     [(all_before, generation)] = await api.world.sql(
         "SELECT r.scheduled_until <= j.deleted_at"
         " AND r.scheduled_until > j.deleted_at - interval '1 min', r.generation"

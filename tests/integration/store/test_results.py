@@ -296,7 +296,7 @@ async def test_a_run_cancelled_while_running_ends_cancelled(world: World) -> Non
         [report(run, state=State.RETRYING, retry_at=START, dead=True)]
     )
 
-    assert verdicts == [ACCEPTED]
+    assert verdicts == [Verdict.CANCELLED]
     row = await world.run_row(run.key.run_id)
     assert (row["state"], row["reason"]) == ("CANCELLED", "BY_USER")
     assert not await world.is_live(run.key.run_id)

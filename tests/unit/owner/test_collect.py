@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from schedd.core import schedule
-from schedd.core.events import GreaterTokenSeen
+from schedd.core.events import DeadLettered, Ended, GreaterTokenSeen
 from schedd.core.ids import Epoch, IncarnationId, JobId, ShardId, Token, token_of
 from schedd.core.lifecycle import State
 from schedd.core.model import Definition, LiveRun, Report, RunKey, Verdict
@@ -41,6 +41,8 @@ class Rows:
     refused: list[Unstarted] = field(default_factory=list)
     begun: list[list[RunKey]] = field(default_factory=list)
     outdone: list[tuple[ShardId, Epoch]] = field(default_factory=list)
+    cancelled: bool = False
+    """Somebody has cancelled the runs, as their rows say."""
     meanwhile: Callable[[], None] = lambda: None
     """What happens while results are stored."""
     read: list[RunKey] = field(default_factory=list)
@@ -55,7 +57,8 @@ class Rows:
         self.accepted += reports
         if self.fails:
             raise self.fails.pop()
-        return [Verdict.REPEATED if each else Verdict.ACCEPTED for each in again]
+        fresh = Verdict.CANCELLED if self.cancelled else Verdict.ACCEPTED
+        return [Verdict.REPEATED if each else fresh for each in again]
 
     async def started(self, starts: Sequence[tuple[RunKey, Token, datetime]]) -> None:
         if self.fails:
@@ -509,3 +512,21 @@ async def test_what_needs_no_judging_is_stored_by_any_member() -> None:
     world.ends(Outcome.CANCELLED)
     await world.collect.step()
     assert len(world.line.acknowledged) == 2
+
+
+@pytest.mark.parametrize(
+    ("cancelled", "state", "letters"), [(False, "FAILED", 1), (True, "CANCELLED", 0)]
+)
+async def test_a_failure_is_counted_as_it_was_stored_and_what_was_cancelled_is_no_dead_letter(
+    cancelled: bool, state: str, letters: int
+) -> None:
+    world = World()
+    world.run = replace(world.run, attempt=99)
+    world.rows.runs[world.run.key] = world.run
+    world.rows.cancelled = cancelled
+    world.ends(Outcome.FAILED)
+    await world.collect.step()
+    [ended] = [event for event in world.events if isinstance(event, Ended)]
+    assert ended.state == state
+    assert sum(isinstance(event, DeadLettered) for event in world.events) == letters
+    assert len(world.line.acknowledged) == 1

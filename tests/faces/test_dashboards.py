@@ -1,0 +1,74 @@
+"""Each panel asks a real Prometheus over a live cluster, and is answered."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Callable
+
+import pytest
+
+from faces.prometheus import Prometheus
+from schedclient import SyncClient
+from support.cluster import DevCluster
+from support.dashboards import panels
+from support.exported import named
+from support.wait import wait_until
+
+WITHIN = 60.0
+
+
+@pytest.fixture
+def busy(cluster: DevCluster) -> None:
+    """Something of each kind happens: jobs that succeed and fail, in a pool and outside."""
+    with SyncClient(cluster.endpoints) as client:
+        client.pools.set("panels", limit=4)
+        client.jobs.create("succeeds", cron="* * * * * *", pool="panels", shell={"argv": ["true"]})
+        client.jobs.create(
+            "fails-now-and-then",
+            cron="* * * * * *",
+            retry={"max_attempts": 2, "backoff": "1s"},
+            shell={"argv": ["false"]},
+        )
+
+
+@pytest.mark.timeout(300)
+def test_each_panel_is_answered_and_shows_something_wherever_its_metrics_have_a_value(
+    cluster: DevCluster, busy: None, prometheus: Prometheus, figure: Callable[[str], None]
+) -> None:
+    del busy
+    wait_until(
+        lambda: prometheus.answers("schedd_pool_running > -1"), WITHIN, "the pool to be surveyed"
+    )
+    wait_until(
+        lambda: prometheus.answers("schedd_database_oldest_transaction_seconds"), WITHIN, "a look"
+    )
+    wait_until(
+        lambda: prometheus.answers("rate(schedd_run_duration_seconds_count[1m]) > 0"),
+        WITHIN,
+        "attempts that end",
+    )
+    asked = [query.filled() for panel in panels() for query in panel.queries]
+    shown = {query for query in asked if prometheus.answers(query)}
+    empty = [query for query in asked if query not in shown]
+    there = _exported(cluster)
+    for query in empty:
+        silent = {name for name in named(query).metrics if not prometheus.answers(name)}
+        assert silent or named(query).recorded or "ALERTS" in query, f"shows nothing: {query}"
+    assert {name for query in asked for name in named(query).metrics} <= there
+    assert len(shown) > 0.8 * len(asked), empty
+    figure(f"{len(shown)} of {len(asked)} queries of {len([*panels()])} panels show something")
+
+
+def _exported(cluster: DevCluster) -> set[str]:
+    """Names of series that a live member or worker tells of, those without a value yet as well."""
+    found: set[str] = set()
+    for one in (*cluster.record["members"], *cluster.record["workers"]):
+        with urllib.request.urlopen(f"http://{one['http']}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+        for line in text.splitlines():
+            if line.startswith("# TYPE "):
+                _, _, name, kind = line.split(" ")
+                found |= (
+                    {name, f"{name}_bucket", f"{name}_count"} if kind == "histogram" else {name}
+                )
+    return found
