@@ -163,7 +163,9 @@ class Courier:
             self._settled.append(parcel.file)
             stale = answer.verdict == pb.Acknowledgement.VERDICT_STALE
             if stale:
-                log.warning("result of run %s, token %d, was refused as stale", *key)
+                log.warning(
+                    "result of run %s, token %d, was refused as stale", *key, extra=key.said
+                )
             self._on_settled(key, "stale" if stale else "accepted")
         self._spool_work.set()
 

@@ -155,7 +155,8 @@ class Keeping:
                 finally:
                     self._waits.discard(wait)
         except TimeoutError:
-            log.warning("the end of run %s is told without all of it", parcel.key.run)
+            key = parcel.key
+            log.warning("the end of run %s is told without all of it", key.run, extra=key.said)
         return kept
 
     async def _all(self, parcel: Parcel, kept: pb.Result) -> None:

@@ -150,7 +150,7 @@ class Sessions:
         """Everything that is known to belong to it; what can't be killed now will be."""
         self._unkilled.pop(key, None)
         if not self._killed(pid, key):
-            log.warning("run %s can't be killed whole now; trying again", key.run)
+            log.warning("run %s can't be killed whole now; trying again", key.run, extra=key.said)
             self._unkilled[key] = pid
 
     def _killed(self, pid: int, key: Key) -> bool:

@@ -169,3 +169,8 @@ def piece(kept: Piece) -> run_pb2.LogPiece:
     )
     put(kept.at, message.at)
     return message
+
+
+def said(assignment: pb.Assignment) -> dict[str, object]:
+    """For a line of log that is about it, as `extra`."""
+    return key_of(assignment.key).said | {"job": assignment.job}

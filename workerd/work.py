@@ -45,6 +45,8 @@ from workerd.tail import Tail
 
 log = logging.getLogger(__name__)
 
+_BUG = "a bug in the executor of %s ends run %s alone"
+
 _TRUST_LOOK = 0.25
 """Seconds between two looks at whether trust has ended."""
 _FORGET_EVERY = 1.0
@@ -301,7 +303,7 @@ class Work:
         try:
             outcome = await self._executors[action].run(attempt, item.stop)
         except Exception as error:
-            log.exception("a bug in the executor of %s ends run %s alone", action, key.run)
+            log.exception(_BUG, action, key.run, extra=wire.said(assignment))
             told = f"a bug in the worker's executor of {action}: {type(error).__name__}"
             outcome = Outcome(Verdict.FAILED, Reason.EXCEPTION, told)
         finally:
@@ -333,7 +335,7 @@ class Work:
         try:
             result = wire.result(key, assignment, self._worker, outcome, started_at, finished_at)
         except Exception as error:
-            log.exception("a bug in the executor of %s ends run %s alone", action, key.run)
+            log.exception(_BUG, action, key.run, extra=wire.said(assignment))
             told = (
                 f"what the worker's executor of {action} gave can't be told: {type(error).__name__}"
             )
@@ -414,6 +416,7 @@ class Work:
                 key.run_id,
                 key.fencing_token,
                 refused.greatest,
+                extra={"run_id": key.run_id, "token": key.fencing_token},
             )
         origin.send_refusal(wire.refusal(key, refused))
 

@@ -15,11 +15,12 @@ answers its service manager.
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
 import grpc.aio
+from starlette.applications import Starlette
 
 from schedd.app import configured
 from schedd.app.garbage import Sweeper
@@ -44,7 +45,7 @@ from schedkit import service
 from schedkit.channel import listen
 from schedkit.objects import open_objects
 from schedkit.patience import connections_for, more_descriptors
-from schedkit.tasks import guard
+from schedkit.tasks import Loop, guard
 
 SWITCH_EVERY: Final = 0.001
 """Seconds after which a thread that computes lets another have the interpreter. The event loop
@@ -119,29 +120,27 @@ class Daemon:
             stack.push_async_callback(parts.peers.close)
             stack.push_async_callback(parts.sender.close)
             terms = Terms(config.name, cluster_id, configured.VERSION, config.worker_ttl)
-            await serve(grpc_server, parts, terms, reflection=config.reflection)
+            unready = readiness(parts.member, clock, daemon.draining.is_set)
+            health = await serve(grpc_server, parts, terms, unready, reflection=config.reflection)
             stack.push_async_callback(grpc_server.stop, GRACE)
             sweeper = Sweeper()
             sweeper.take_over()
-            await _live(daemon, parts, sweeper, http, grpc_server, port, pages, streams)
+            page = web.build(parts.services, telemetry, unready, notes(parts.brake))
+            loops = [health.loop, sweeper.loop]
+            await _live(daemon, parts, loops, http, page, grpc_server, port, pages, streams)
 
 
 async def _live(
     daemon: service.Daemon,
     parts: Parts,
-    sweeper: Sweeper,
+    loops: Sequence[Loop],
     http: web_server.Bound,
+    page: Starlette,
     grpc_server: grpc.aio.Server,
     port: int,
     pages: int,
     streams: int,
 ) -> None:
-    page = web.build(
-        parts.services,
-        parts.telemetry,
-        readiness(parts.member, parts.clock),
-        notes(parts.brake),
-    )
     identity = parts.member.identity
     serving = f"{identity.name}: gRPC {identity.grpc}, HTTP {identity.http}"
     eternal: list[tuple[str, Callable[[], Awaitable[object]]]] = [
@@ -153,9 +152,8 @@ async def _live(
         ("grpc", lambda: served(grpc_server)),
         ("crowds", Crowds(port, most_of_one(streams)).run),
         ("pulse", parts.telemetry.pulse.run),
-        ("garbage", sweeper.loop.run),
         ("reload", lambda: service.answer_reloads(daemon, serving)),
-        *((loop.name, loop.run) for loop in parts.greeting.loops),
+        *((loop.name, loop.run) for loop in (*loops, *parts.greeting.loops)),
     ]
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(guard(run, name), name=name) for name, run in eternal]

@@ -1,4 +1,4 @@
-"""Whether a member is ready to serve: what `/readyz` answers."""
+"""Whether a member is ready to serve: what `/readyz` answers, and gRPC's health service."""
 
 from collections.abc import Callable
 from typing import Final
@@ -13,11 +13,13 @@ FRESH: Final = 5.0
 """Seconds without an answer of the database after which a member isn't ready."""
 
 
-def readiness(member: Member, clock: DatabaseClock) -> Callable[[], list[str]]:
-    """Why this member isn't ready to serve; nothing: it is."""
+def readiness(
+    member: Member, clock: DatabaseClock, leaving: Callable[[], bool]
+) -> Callable[[], list[str]]:
+    """Why this member isn't ready to serve; nothing: it is. `leaving`: it was asked to end."""
 
     def reasons() -> list[str]:
-        found = []
+        found = ["it was asked to end, and hands over"] if leaving() else []
         cluster = member.cluster
         if cluster.twin:
             found.append(TWIN.format(cluster.twin))

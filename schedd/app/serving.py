@@ -1,24 +1,43 @@
 """gRPC as a member serves it: calls, the workers' streams, nudges, health."""
 
+from collections.abc import Callable, Sequence
+from typing import Final
+
 import grpc.aio
 
 from schedd.api.calls import SERVICES
 from schedd.app.parts import Parts
 from schedd.rpc.attach import Terms, WorkerService
 from schedd.rpc.calls import serve_calls
-from schedd.rpc.health import serve_health
+from schedd.rpc.health import Health
 from schedd.rpc.peer_service import PeerService
+from schedproto.v1 import peer_service_pb2, worker_service_pb2
+
+ALWAYS: Final = (
+    worker_service_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name,
+    peer_service_pb2.DESCRIPTOR.services_by_name["PeerService"].full_name,
+)
+"""Services that serve as long as the process does."""
 
 
-async def serve(server: grpc.aio.Server, parts: Parts, terms: Terms, *, reflection: bool) -> None:
-    """Put the services on it and start it."""
+async def serve(
+    server: grpc.aio.Server,
+    parts: Parts,
+    terms: Terms,
+    unready: Callable[[], Sequence[str]],
+    *,
+    reflection: bool,
+) -> Health:
+    """Put the services on it and start it; gives what says whether they serve, by `unready`."""
     serve_calls(server, parts.services)
     _attach(parts, terms).serve(server)
     PeerService(parts.owner, parts.workers, parts.checkup.stands).serve(server)
-    await serve_health(server)
+    health = Health(unready, [service.full_name for service in SERVICES], ALWAYS)
+    await health.serve(server)
     if reflection:
         _reflect(server)
     await server.start()
+    return health
 
 
 def _attach(parts: Parts, terms: Terms) -> WorkerService:

@@ -1,8 +1,17 @@
-"""gRPC's own health service, with requests read as all others are (`reading`)."""
+"""gRPC's own health service: may this member be asked, by service and in all.
+
+    why it isn't ready (as /readyz says) ──looked at, twice a second──→ SERVING or NOT_SERVING
+        of the member ("") and of each service of user calls; those of workers and peers serve as
+        long as the process does, for results count without a tenure
+
+Requests are read as all others are (`reading`). A name that isn't served: `Check` refuses it with
+NOT_FOUND, `Watch` says SERVICE_UNKNOWN and goes on, as the protocol has it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from typing import Final
 
 import grpc.aio
 from grpc_health.v1 import health_pb2
@@ -13,27 +22,60 @@ from schedd.api.errors import TooMany
 from schedd.rpc.places import Places
 from schedd.rpc.reading import Context, put, streaming, unary
 from schedd.rpc.status import abort_with
+from schedkit.tasks import Loop
+
+LOOK_EVERY: Final = 0.5
+OF_ALL: Final = ""
+SERVING: Final = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-async def serve_health(server: grpc.aio.Server) -> None:
-    """Put it on this server; it says SERVING."""
-    health, places = grpc_health.HealthServicer(), Places()
-    await health.set("", health_pb2.HealthCheckResponse.SERVING)
+class Health:
+    """What is said of this member. `unready`: why it isn't ready, a line each; cheap.
 
-    async def watch(
-        asked: health_pb2.HealthCheckRequest, context: Context
+    `asked`: services that serve while it is ready; `always`: those that do anyhow.
+    """
+
+    def __init__(
+        self,
+        unready: Callable[[], Sequence[str]],
+        asked: Collection[str] = (),
+        always: Collection[str] = (),
+    ) -> None:
+        self._unready = unready
+        self._asked = (OF_ALL, *asked)
+        self._always = always
+        self._health, self._places = grpc_health.HealthServicer(), Places()
+        self._said: object = None
+        self.loop = Loop("grpc health", self.step, interval=LOOK_EVERY)
+
+    async def serve(self, server: grpc.aio.Server) -> None:
+        """Put it on this server."""
+        for name in self._always:
+            await self._health.set(name, SERVING)
+        await self.step()
+        asked, answer = health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
+        table = {
+            "Check": unary(self._health.Check, asked, answer),
+            "Watch": streaming(self._watch, asked, answer),
+        }
+        put(server, SERVICE_NAME, table)
+
+    async def step(self) -> None:
+        """Say how it is now; who watches hears of changes alone."""
+        status = NOT_SERVING if self._unready() else SERVING
+        if status != self._said:
+            self._said = status
+            for name in self._asked:
+                await self._health.set(name, status)
+
+    async def _watch(
+        self, asked: health_pb2.HealthCheckRequest, context: Context
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
         try:
-            with places.taken(context.peer()):
-                await health.Watch(asked, context)  # writes by itself
+            with self._places.taken(context.peer()):
+                await self._health.Watch(asked, context)  # writes by itself
         except TooMany as error:
             await abort_with(context, error)
         return
         yield  # what makes it a stream
-
-    asked, answer = health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
-    table = {
-        "Check": unary(health.Check, asked, answer),
-        "Watch": streaming(watch, asked, answer),
-    }
-    put(server, SERVICE_NAME, table)

@@ -18,3 +18,8 @@ class Key(NamedTuple):
 
     run: RunId
     token: Token
+
+    @property
+    def said(self) -> dict[str, object]:
+        """For a line of log that is about it, as `extra`."""
+        return {"run_id": self.run, "token": self.token}

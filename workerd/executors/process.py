@@ -140,7 +140,10 @@ class Child:
         deadline, pause = self._loop.time() + max(within, GRACE), _FIRST_LOOK
         while not self._sessions.empty(self._key):
             if self._loop.time() > deadline:
-                log.error("something of run %s can't be killed and lives on", self._key.run)
+                key = self._key
+                log.error(
+                    "something of run %s can't be killed and lives on", key.run, extra=key.said
+                )
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LAST_LOOK)

@@ -192,7 +192,8 @@ async def _stayed(
     finally:
         stop.deafen()
     if not future.done():
-        log.warning("handler of run %s doesn't end; it is left behind", attempt.key.run)
+        key = attempt.key
+        log.warning("handler of run %s doesn't end; it is left behind", key.run, extra=key.said)
         future.add_done_callback(_heard)
         return None
     if future.cancelled() and stop.cause is not None:

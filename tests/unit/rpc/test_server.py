@@ -17,7 +17,7 @@ import pytest
 from faults.hostile import calls, http2
 from schedd.api.errors import TooMany
 from schedd.rpc import reading
-from schedd.rpc.health import serve_health
+from schedd.rpc.health import Health
 from schedd.rpc.places import Places
 from schedd.rpc.reading import put, unary
 from schedd.rpc.server import make_server, served
@@ -40,7 +40,7 @@ async def address() -> AsyncIterator[str]:
     server = make_server(16)
     table = {"ListJobs": unary(answer, wire.ListJobsRequest, wire.ListJobsResponse)}
     put(server, "schedd.v1.JobService", table)
-    await serve_health(server)
+    await Health(list).serve(server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     yield f"127.0.0.1:{port}"

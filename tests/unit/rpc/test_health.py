@@ -1,0 +1,79 @@
+"""gRPC's health service says what `/readyz` says, by service, to who asks and to who watches."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from schedd.rpc.health import Health
+from schedd.rpc.server import make_server
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+DEADLINE = 10
+
+
+@dataclass
+class Served:
+    """A server with the health service alone, and reasons of the test's own."""
+
+    health: Health
+    stub: health_pb2_grpc.HealthStub
+    reasons: list[str] = field(default_factory=list)
+
+    async def says(self, service: str = "") -> int:
+        asked = health_pb2.HealthCheckRequest(service=service)
+        return (await self.stub.Check(asked, timeout=DEADLINE)).status
+
+    async def becomes(self, *reasons: str) -> None:
+        self.reasons[:] = reasons
+        await self.health.step()
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    server, reasons = make_server(64), list[str]()
+    health = Health(lambda: reasons, ["schedd.v1.JobService"], ["schedd.v1.WorkerService"])
+    await health.serve(server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield Served(health, health_pb2_grpc.HealthStub(channel), reasons)
+    await server.stop(None)
+
+
+async def test_a_member_that_isnt_ready_serves_no_calls_but_its_workers(served: Served) -> None:
+    assert {await served.says(name) for name in ("", "schedd.v1.JobService")} == {SERVING}
+    await served.becomes("it has no tenure")
+    assert {await served.says(name) for name in ("", "schedd.v1.JobService")} == {NOT_SERVING}
+    assert await served.says("schedd.v1.WorkerService") == SERVING
+    await served.becomes()
+    assert await served.says("schedd.v1.JobService") == SERVING
+
+
+async def test_who_watches_hears_of_each_change_and_of_nothing_else(served: Served) -> None:
+    watch = served.stub.Watch(health_pb2.HealthCheckRequest(service="schedd.v1.JobService"))
+    heard = [(await watch.read()).status]
+    for reasons in ((), ("away",), ("away", "and worse"), ()):
+        await served.becomes(*reasons)
+        if bool(reasons) != (heard[-1] == NOT_SERVING):
+            heard.append((await watch.read()).status)
+    assert heard == [SERVING, NOT_SERVING, SERVING]
+    watch.cancel()
+
+
+async def test_a_service_that_isnt_there_is_refused_to_who_asks_and_unknown_to_who_watches(
+    served: Served,
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await served.says("schedd.v1.Nobody")
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+    watch = served.stub.Watch(health_pb2.HealthCheckRequest(service="schedd.v1.Nobody"))
+    assert (await watch.read()).status == UNKNOWN
+    watch.cancel()
