@@ -120,7 +120,7 @@ class Daemon:
             stack.push_async_callback(parts.peers.close)
             stack.push_async_callback(parts.sender.close)
             terms = Terms(config.name, cluster_id, configured.VERSION, config.worker_ttl)
-            unready = readiness(parts.member, clock, daemon.draining.is_set)
+            unready = readiness(parts.member, clock, etcd.away_for, daemon.draining.is_set)
             health = await serve(grpc_server, parts, terms, unready, reflection=config.reflection)
             stack.push_async_callback(grpc_server.stop, GRACE)
             sweeper = Sweeper()

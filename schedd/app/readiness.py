@@ -14,9 +14,14 @@ FRESH: Final = 5.0
 
 
 def readiness(
-    member: Member, clock: DatabaseClock, leaving: Callable[[], bool]
+    member: Member,
+    clock: DatabaseClock,
+    etcd_away: Callable[[], float],
+    leaving: Callable[[], bool],
 ) -> Callable[[], list[str]]:
-    """Why this member isn't ready to serve; nothing: it is. `leaving`: it was asked to end."""
+    """Why this member isn't ready to serve; nothing: it is. `etcd_away`: for how many seconds
+    no call of etcd was answered. `leaving`: it was asked to end.
+    """
 
     def reasons() -> list[str]:
         found = ["it was asked to end, and hands over"] if leaving() else []
@@ -27,6 +32,8 @@ def readiness(
             found.append("it has no tenure")
         elif not cluster.trusted():
             found.append("its lease in etcd is no longer trusted")
+        if not cluster.trusted() and (silent := etcd_away()):
+            found.append(f"etcd hasn't answered for {silent:.1f} s")
         away = clock.away_for()
         if away > FRESH:
             found.append(f"the database hasn't answered for {away:.1f} s")

@@ -85,6 +85,10 @@ class EtcdClient:
         """Those that were configured, as `status` answers of them."""
         return tuple(self._connection.targets)
 
+    def away_for(self) -> float:
+        """Seconds for which no call was answered; 0: the last one was."""
+        return self._connection.away_for()
+
     async def close(self) -> None:
         """Close the connections; calls and followers have to be ended before."""
         await self._connection.close()

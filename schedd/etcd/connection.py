@@ -59,6 +59,7 @@ class Connection:
     def __init__(self, access: Access, *, deadline: float, emit: Emit = unheard) -> None:
         self.deadline = deadline
         self._emit = emit
+        self._away_since: float | None = None
         self.targets = access.targets
         self._access = access
         self._ring = Ring(len(self.targets), start=random.randrange(len(self.targets)))
@@ -70,6 +71,12 @@ class Connection:
     def current(self) -> int:
         """Position among `targets` of the endpoint that the next call begins with."""
         return self._ring.current
+
+    def away_for(self) -> float:
+        """Seconds since the first of the calls that no endpoint has answered since one did; 0: the
+        last was answered.
+        """
+        return 0.0 if self._away_since is None else boottime() - self._away_since
 
     async def close(self) -> None:
         """Close all channels. Calls that are under way end as cancelled: end them first."""
@@ -98,8 +105,11 @@ class Connection:
         began, failed = boottime(), True
         try:
             answer = await self._anywhere(what)
-            failed = False
+            failed, self._away_since = False, None
             return answer
+        except Unavailable:
+            self._away_since = self._away_since or began
+            raise
         finally:
             self._emit(Called(Service.ETCD, what.method.name, boottime() - began, failed))
 

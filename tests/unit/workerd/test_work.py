@@ -91,7 +91,9 @@ class Broken:
         raise RuntimeError("symlink loop from '/secret'")
 
 
-async def test_a_bug_in_an_executor_ends_its_run_alone(tmp_path: Path) -> None:
+async def test_a_bug_in_an_executor_ends_its_run_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Else it would end the worker, with all that runs, and the next one that has it then."""
     result = await ended(tmp_path, Trust(60.0, boottime()), Broken())
     assert (result.outcome, result.reason) == (
@@ -99,6 +101,9 @@ async def test_a_bug_in_an_executor_ends_its_run_alone(tmp_path: Path) -> None:
         common_pb2.REASON_EXCEPTION,
     )
     assert result.error == "a bug in the worker's executor of shell: RuntimeError"
+    [line] = [record for record in caplog.records if record.exc_info]
+    told = (line.run_id, line.token, line.job)  # type: ignore[attr-defined]  # extras
+    assert told == (result.key.run_id, result.key.fencing_token, "probe")
 
 
 async def test_what_was_armed_is_never_dated_before_its_instant(tmp_path: Path) -> None:

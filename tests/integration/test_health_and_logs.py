@@ -1,0 +1,98 @@
+"""What a live cluster says of itself while something it needs is away, and how its logs read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from schedclient import SyncClient
+from support.cluster import DevCluster, dev_cluster
+from support.wait import wait_until
+
+WITHIN = 30.0
+SECRET = "hunter2-of-the-test"
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
+    formats = ["schedd.log_format=json", "workerd.log_format=json", "schedd.log_level=debug"]
+    ttl = ["schedd.member_ttl=3s"]
+    with dev_cluster(request.session, members=2, workers=1, overrides=formats + ttl) as made:
+        yield made
+
+
+def reasons(cluster: DevCluster, member: str = "m1") -> list[str] | None:
+    """Why it isn't ready; None: it didn't answer."""
+    answer = cluster.get(member, "/readyz")
+    if answer is None:
+        return None
+    said: dict[str, Any] = json.loads(answer.body)
+    assert (answer.status == 503) == bool(said["reasons"])
+    return list(said["reasons"])
+
+
+def says(cluster: DevCluster, word: str) -> None:
+    wait_until(
+        lambda: any(word in reason for reason in reasons(cluster) or ()), WITHIN, f"{word!r}"
+    )
+
+
+def serves(cluster: DevCluster, service: str) -> int:
+    with grpc.insecure_channel(cluster.entry("m1")["grpc"]) as channel:
+        asked = health_pb2.HealthCheckRequest(service=service)
+        return int(health_pb2_grpc.HealthStub(channel).Check(asked, timeout=10).status)
+
+
+@pytest.mark.timeout(180)
+def test_what_is_away_is_named_and_grpc_says_the_same_until_it_is_back(cluster: DevCluster) -> None:
+    assert reasons(cluster) == []
+    assert serves(cluster, "schedd.v1.JobService") == SERVING
+
+    cluster.pause("etcd")
+    try:
+        says(cluster, "it has no tenure")
+        says(cluster, "etcd hasn't answered")
+        wait_until(lambda: serves(cluster, "") == NOT_SERVING, WITHIN, "gRPC to say so")
+        assert serves(cluster, "schedd.v1.JobService") == NOT_SERVING
+        assert serves(cluster, "schedd.v1.WorkerService") == SERVING
+        answer = cluster.get("m1", "/healthz")
+        assert answer is not None
+        assert answer.status == 200, "it is alive"
+    finally:
+        cluster.resume("etcd")
+    wait_until(lambda: reasons(cluster) == [], WITHIN, "it to be ready again")
+    wait_until(lambda: serves(cluster, "schedd.v1.JobService") == SERVING, WITHIN, "gRPC too")
+
+    cluster.kill("postgres")
+    says(cluster, "the database hasn't answered")
+    wait_until(lambda: serves(cluster, "schedd.v1.JobService") == NOT_SERVING, WITHIN, "gRPC")
+    cluster.up()
+    wait_until(lambda: reasons(cluster) == [], WITHIN, "it to be ready again")
+
+
+@pytest.mark.timeout(180)
+def test_each_line_of_a_log_is_one_object_and_none_tells_a_secret(cluster: DevCluster) -> None:
+    with SyncClient(cluster.endpoints) as client:
+        job = client.jobs.create(
+            "with-a-secret",
+            on_demand=True,
+            shell={"argv": ["sh", "-c", "exit 3"], "env": {"PASSWORD": SECRET}},
+        )
+        run = client.jobs.trigger(job.name, payload=SECRET.encode())
+        assert client.runs.wait(run, timeout=WITHIN).exit_code == 3
+    for name in ("m1", "m2", "w1"):
+        lines = cluster.log(name).splitlines()
+        assert lines
+        for line in lines:
+            said = json.loads(line)
+            assert {"at", "level", "service", "logger", "message"} <= said.keys()
+            assert said["at"].endswith("Z")
+        assert SECRET not in cluster.log(name)
+        assert "postgresql://" not in cluster.log(name)
