@@ -83,6 +83,7 @@ def test_each_line_of_a_log_is_one_object_and_none_tells_a_secret(cluster: DevCl
         job = client.jobs.create(
             "with-a-secret",
             on_demand=True,
+            retry={"max_attempts": 1},
             shell={"argv": ["sh", "-c", "exit 3"], "env": {"PASSWORD": SECRET}},
         )
         run = client.jobs.trigger(job.name, payload=SECRET.encode())
