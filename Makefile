@@ -49,7 +49,7 @@ faults: $(VENV)/contrib ## real faults in namespaces, the merge set: under 8 min
 booted: $(VENV)/contrib ## the units of deploy/systemd under a systemd that is booted for them: 5 minutes, needs root
 	BOOTED_REQUIRED=1 $(BIN)/pytest tests/booted --timeout=600 $(ARGS)
 
-faces: $(VENV)/contrib ## what takes programs of others: the alerts under a real Prometheus (prometheus, promtool); 1 minute
+faces: $(VENV)/contrib ## what takes programs of others: alerts and dashboards under a real Prometheus (prometheus, promtool); 2 minutes
 	FACES_REQUIRED=1 $(BIN)/pytest tests/faces --timeout=300 $(ARGS)
 
 faults-all: $(VENV)/contrib ## every row of docs/reliability.md; ROW='test_leader_killed' one, by its name there

@@ -172,6 +172,25 @@ def heat(title: str, text: str, unit: str, query: str, width: int = 8) -> Panel:
     )
 
 
+LINKS: Final[Json] = {
+    "type": "dashboards",
+    "title": "schedd",
+    "tags": ["schedd"],
+    "asDropdown": False,
+    "keepTime": True,
+}
+"""To all of ours."""
+TERMS: Final[Json] = {
+    "name": "change of leader",
+    "datasource": SOURCE,
+    "enable": True,
+    "iconColor": BLUE,
+    "expr": "changes(max(schedd_term)[1m:15s]) > 0",
+    "titleFormat": "another term",
+}
+"""A mark on every panel."""
+
+
 def dashboard(
     uid: str, title: str, text: str, rows: Sequence[Row], variables: Sequence[Variable] = ()
 ) -> Json:
@@ -211,27 +230,8 @@ def dashboard(
         "refresh": "30s",
         "time": {"from": "now-3h", "to": "now"},
         "timezone": "browser",
-        "links": [
-            {
-                "type": "dashboards",
-                "title": "schedd",
-                "tags": ["schedd"],
-                "asDropdown": False,
-                "keepTime": True,
-            }
-        ],
-        "annotations": {
-            "list": [
-                {
-                    "name": "change of leader",
-                    "datasource": SOURCE,
-                    "enable": True,
-                    "iconColor": BLUE,
-                    "expr": "changes(max(schedd_term)[1m:15s]) > 0",
-                    "titleFormat": "another term",
-                }
-            ]
-        },
+        "links": [LINKS],
+        "annotations": {"list": [TERMS]},
         "templating": {"list": [source, *(variable.json() for variable in variables)]},
         "panels": panels,
     }

@@ -224,18 +224,7 @@ class Owner:
                 board, near, catalogue, store, transactor, clock, brake, emit, dispatch.placeable
             ),
             dispatch=dispatch,
-            rescue=Rescue(
-                board,
-                catalogue,
-                workers,
-                self._leases,
-                store,
-                transactor,
-                clock,
-                nudges,
-                crowds,
-                emit,
-            ),
+            rescue=self._rescue(board, transactor, nudges, crowds),
             standing=Standing(board, store, transactor, clock, brake, nudges),
             backfills=Backfills(board, store, transactor, clock),
             redrives=Redrives(board, catalogue, store, transactor, nudges),
@@ -250,6 +239,22 @@ class Owner:
                 board, self._old, self._objects, transactor, clock, self._retention, emit
             ),
             survey=Survey(board, catalogue, workers, store, self._surveys, emit),
+        )
+
+    def _rescue(
+        self, board: Board, transactor: Transactor, nudges: Nudges, crowds: Crowds
+    ) -> Rescue:
+        return Rescue(
+            board,
+            self._catalogue,
+            self._workers,
+            self._leases,
+            self._store,
+            transactor,
+            self._clock,
+            nudges,
+            crowds,
+            self._emit,
         )
 
     def on_cluster_changed(self, told: Callable[[], None]) -> None:
