@@ -5,7 +5,8 @@
     workers attached here ───┘
 
 All jobs of a pool are in its shard (`core/pools`), so one owner knows all of it. Nothing is decided
-by what is found. A pool's jobs are looked at up to a number, by the definitions at hand.
+by what is found. A pool's jobs are looked at up to a number, by the definitions at hand; of
+submitted work what waits.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 
 from schedd.core.events import Emit, Surveyed
 from schedd.core.ids import JobId
-from schedd.core.placement import asked_of_worker
+from schedd.core.placement import Need, asked_of_worker
 from schedd.core.pools import PoolKey, Standing
 from schedd.core.survey import PoolSurvey, Stock, capacity
 from schedd.owner.board import Board
@@ -74,11 +75,11 @@ class Survey:
         for key, jobs in stock.pools.items():
             if (standing := standings.get(key)) is None:
                 continue  # deleted meanwhile
-            needs = (asked_of_worker(known[job].definition) for job in jobs if job in known)
+            needs = [asked_of_worker(known[job].definition) for job in jobs if job in known]
             found.append(
                 PoolSurvey(
                     key,
-                    capacity(there, needs),
+                    capacity(there, [*needs, *self._waiting_for(key)]),
                     standing.limit,
                     standing.running,
                     waiting[key],
@@ -86,3 +87,10 @@ class Survey:
                 )
             )
         return found
+
+    def _waiting_for(self, pool: PoolKey) -> list[Need]:
+        """What is asked by what waits for it, as far as that is known; not what is for one worker,
+        or for each.
+        """
+        ready = self._board.ready.needs
+        return [need for need in ready if need.pool == pool and not (need.each or need.worker)]

@@ -14,28 +14,38 @@ from schedd.store import arrays
 
 MOST_POOLS: Final = 200
 OF_EACH: Final = 20
-"""Jobs of a pool that are looked at."""
+"""Jobs of a pool that are looked at. Of submitted work that has ended nothing is asked any more."""
+LOOKED_AT: Final = 200
+"""Among so many: a pool may have had a million pieces of submitted work."""
 MOST_OVERDUE: Final = 10_000
 LATE: Final = "interval '2 s'"
 """By which a timer may be due without being behind."""
 
 POOLS = f"""
 SELECT p.namespace || '/' || p.name, ARRAY(
-    SELECT job_id FROM jobs j
-    WHERE j.namespace = p.namespace AND j.pool = p.name AND j.pool IS NOT NULL
-      AND j.deleted_at IS NULL
-    LIMIT {OF_EACH})
+    SELECT job_id FROM (
+        SELECT job_id, ephemeral FROM jobs j
+        WHERE j.namespace = p.namespace AND j.pool = p.name AND j.pool IS NOT NULL
+          AND j.deleted_at IS NULL
+        LIMIT {LOOKED_AT}
+    ) looked_at WHERE NOT ephemeral LIMIT {OF_EACH})
 FROM pools p WHERE p.shard = ANY (%(shards)s::int[]) ORDER BY 1 LIMIT {MOST_POOLS}
 """
 
 OVERDUE = f"""
-SELECT count(*), COALESCE(clock_timestamp() - min(due_at), interval '0') FROM (
-    SELECT due_at FROM timers
-    WHERE shard = ANY (%(shards)s::int[]) AND NOT paused
-      AND due_at < clock_timestamp() - {LATE}
-    LIMIT {MOST_OVERDUE}
-) behind
+SELECT (SELECT count(*) FROM (
+        SELECT FROM timers
+        WHERE shard = ANY (%(shards)s::int[]) AND NOT paused
+          AND due_at < clock_timestamp() - {LATE}
+        LIMIT {MOST_OVERDUE}) overdue),
+    COALESCE(clock_timestamp() - min(first), interval '0')
+FROM unnest(%(shards)s::int[]) s(shard) LEFT JOIN LATERAL (
+    SELECT due_at FROM timers t
+    WHERE t.shard = s.shard AND NOT paused AND due_at < clock_timestamp() - {LATE}
+    ORDER BY due_at LIMIT 1
+) earliest(first) ON true
 """
+"""The first of each shard is one look into its index, however many are behind it."""
 
 BACKFILLS = """
 SELECT COALESCE(sum(cardinality(b.instants) - b.made), 0)::bigint

@@ -33,6 +33,7 @@ async def test_pools_are_told_with_their_jobs_and_those_of_other_shards_arent(
     await me.store.pools.set("default", "reports", 3, None, 0, "ann", ok("set"))
     job = await world.job(shard=HERE, due=None, pool="reports")
     await world.job(shard=HERE, due=None)
+    await world.job(shard=HERE, due=None, pool="reports", ephemeral=True)
 
     stock = await me.store.survey.stock([HERE])
     assert stock.pools == {pool_key("default", "reports"): (job.definition.job_id,)}

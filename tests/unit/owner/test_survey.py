@@ -93,6 +93,20 @@ async def test_a_pool_whose_job_nobody_can_do_has_no_slots() -> None:
     assert [pool.slots for pool in (await found(world, rows)).pools] == [0]
 
 
+async def test_what_waits_counts_too_but_not_what_is_for_one_worker_or_for_each() -> None:
+    """Of submitted work there is no job to look at that would stay."""
+    world = World()
+    attached(world, worker(1, slots=8))
+    standing = Standing(None, None, paused=False, running=0, recent=0)
+    rows = Rows(Stock({ETL: ()}, 0, timedelta(0), 0), {ETL: standing})
+    world.board.ready.add([run(1)], Need("shell", worker="gone", pool=ETL))
+    world.board.ready.add([run(2)], Need("shell", each=True, pool=ETL))
+    world.board.ready.add([run(3)], Need("shell", require=ON_GPU.require, pool=MAIL))
+    assert [pool.slots for pool in (await found(world, rows)).pools] == [8]
+    world.board.ready.add([run(4)], Need("shell", require=ON_GPU.require, pool=ETL))
+    assert [pool.slots for pool in (await found(world, rows)).pools] == [0]
+
+
 async def test_who_takes_no_more_has_no_slots_and_a_broadcast_asks_as_its_children() -> None:
     world = World()
     attached(world, worker(1, slots=8), worker(2, slots=4))
