@@ -12,7 +12,9 @@ class Queue:
 
     def __init__(self, make: Maker) -> None:
         self.paused = make.gauge("schedd_cluster_paused", "1 while the whole cluster is paused.")
-        self.ready = make.gauge("schedd_queue_ready", "Runs that wait here for a slot.")
+        self.ready = make.gauge(
+            "schedd_queue_ready", "Runs that wait here for a slot, of those that memory holds."
+        )
         self.oldest_since: float | None = None
         """Of the monotonic clock; None: nothing waits."""
         make.gauge(

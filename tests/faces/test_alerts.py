@@ -31,7 +31,7 @@ def test_each_rule_fires_and_is_quiet_as_its_test_says(figure: Callable[[str], N
 
 
 @pytest.mark.timeout(300)
-def test_missed_runs_dead_letters_and_a_lost_leader_are_told_of(
+def test_missed_runs_dead_letters_a_pool_without_workers_and_a_lost_leader_are_told_of(
     cluster: DevCluster, prometheus: Prometheus, figure: Callable[[str], None]
 ) -> None:
     wait_until(lambda: prometheus.value("sum(schedd_leader)") == 1, WITHIN, "what members export")
@@ -60,6 +60,18 @@ def test_missed_runs_dead_letters_and_a_lost_leader_are_told_of(
         )
         fires(prometheus, "ScheddDeadLettersGrowing", "a job that fails each second", figure)
         client.jobs.delete("fails")
+
+        client.pools.set("gpus", limit=2)
+        client.jobs.create(
+            "on-a-gpu",
+            on_demand=True,
+            pool="gpus",
+            require={"gpu": "a100"},
+            shell={"argv": ["true"]},
+        )
+        fires(prometheus, "ScheddPoolWithoutWorkers", "a pool whose job nobody can do", figure)
+        client.jobs.delete("on-a-gpu")
+        client.pools.delete("gpus")
 
     cluster.kill("etcd")
     fires(prometheus, "ScheddNoLeader", "etcd was killed", figure)

@@ -18,6 +18,7 @@ from schedd.api.errors import InvalidArgument
 from schedd.api.jobs import update_job
 from schedd.api.services import Caller, Services
 from schedd.core.cron import DIALECT
+from schedd.core.events import unheard
 from schedd.core.ids import JobId
 from schedd.core.model import Definition
 from schedd.core.records import JobRecord
@@ -41,6 +42,7 @@ class Stored:
     def __init__(self, **fields: Any) -> None:
         self.spec = job_pb2.Job(**{"on_demand": True, **fields})
         self.store = self.clock = self
+        self.emit = unheard
 
     def now(self) -> datetime:
         return NOW

@@ -299,7 +299,10 @@ async def test_what_waits_in_rows_alone_ends_when_a_scan_comes_by() -> None:
     assert [(end.key, end.reason) for end in world.rows.ended] == [
         (over.key, Reason.START_DEADLINE)
     ]
-    assert world.events == [Missed(Reason.START_DEADLINE, 1)]
+    assert world.events == [
+        EndedUnreported(State.MISSED, Reason.START_DEADLINE, 1),
+        Missed(Reason.START_DEADLINE, 1),
+    ]
 
 
 async def test_of_what_waits_in_rows_alone_none_is_looked_up_that_can_wait_for_ever() -> None:
