@@ -1,0 +1,75 @@
+"""How broadcasts end, as it is counted: each that fails is a dead letter, as its row is one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from schedd.core.broadcast import Closed, Closing
+from schedd.core.events import DeadLettered, EndedUnreported
+from schedd.core.ids import Token
+from schedd.core.lifecycle import Reason, State
+from schedd.core.model import Claim, LiveRun, RunKey
+from schedd.owner.board import Board
+from schedd.owner.broadcasts import Broadcasts
+from schedd.owner.transact import Transactor
+from schedd.owner.worker_leases import WorkerLeases
+from schedd.owner.workers import Workers
+from schedd.ports import OwnerStore
+from support.dispatching import SHELL, Definitions, Nudges
+from support.runs import NOW, SetClock, owning, run
+
+
+@dataclass
+class Rows:
+    """All children have ended; the parents end so."""
+
+    ends: Sequence[LiveRun]
+
+    async def over(self, keys: Sequence[RunKey]) -> list[RunKey]:
+        return list(keys)
+
+    async def close(self, _claim: Claim, closings: Sequence[Closing]) -> Closed:
+        mine = {one.key for one in closings}
+        return Closed([end for end in self.ends if end.key in mine], [], [])
+
+
+async def test_a_broadcast_that_fails_is_counted_by_its_state_and_as_a_dead_letter() -> None:
+    events: list[object] = []
+    begun = [
+        replace(run(number, state=State.RUNNING, token=Token(9)), children=2)
+        for number in (1, 2, 3)
+    ]
+    failed, well, cancelled = begun
+    rows = Rows(
+        [
+            replace(failed, state=State.FAILED),
+            replace(well, state=State.SUCCEEDED),
+            replace(cancelled, state=State.CANCELLED),
+        ]
+    )
+    ownership = owning(0)
+    board = Board(ownership)
+    board.put_runs(begun, NOW)
+    broadcasts = Broadcasts(
+        board,
+        Definitions(SHELL),
+        Workers(SetClock(), events.append),
+        cast("WorkerLeases", None),
+        cast("OwnerStore", rows),
+        Transactor(ownership, lambda: True, events.append),
+        SetClock(),
+        Nudges(),
+        events.append,
+    )
+
+    await broadcasts.step()
+
+    assert not board.broadcasts
+    assert set(map(str, events)) == {
+        str(EndedUnreported(State.FAILED, Reason.CHILDREN_FAILED, 1)),
+        str(EndedUnreported(State.SUCCEEDED, None, 1)),
+        str(EndedUnreported(State.CANCELLED, None, 1)),
+        str(DeadLettered(1)),
+    }
