@@ -14,6 +14,7 @@ from schedd.api import (
     chains,
     definitions,
     excluding,
+    job_filtering,
     notices,
     paging,
     pools,
@@ -57,20 +58,26 @@ async def list_jobs(
 ) -> job_service_pb2.ListJobsResponse:
     """A page of jobs, newest first."""
     del caller
-    refuse_unbuilt(request)
+    wanted, listing = job_filtering.read(request.filter), job_filtering.listing(request.filter)
     size = paging.size(request.page_size)
-    after = paging.read_token("jobs", request.page_token)
-    rows = await services.store.list_jobs(
-        stored_jobs.namespace_of(request.namespace),
-        (after[0], JobId(after[1])) if after else None,
-        size + 1,
-    )
-    page = rows[:size]
-    last = page[-1] if rows[size:] else None
-    token = paging.token("jobs", last.created_at, last.definition.job_id) if last else ""
-    return job_service_pb2.ListJobsResponse(
-        jobs=[views.job_message(row) for row in page], next_page_token=token
-    )
+    token = paging.read_token(listing, request.page_token)
+    after = (token[0], JobId(token[1])) if token else None
+    namespace = stored_jobs.namespace_of(request.namespace)
+    page: list[job_pb2.Job] = []
+    while True:
+        rows = await services.store.list_jobs(namespace, after, size + 1, wanted.stored)
+        for row in rows:
+            job = views.job_message(row)
+            if len(page) == size and wanted.holds(job):
+                assert after is not None, "a page has a row at least"
+                return job_service_pb2.ListJobsResponse(
+                    jobs=page, next_page_token=paging.token(listing, *after)
+                )
+            after = row.created_at, row.definition.job_id
+            if wanted.holds(job):
+                page.append(job)
+        if len(rows) <= size:
+            return job_service_pb2.ListJobsResponse(jobs=page)
 
 
 async def update_job(

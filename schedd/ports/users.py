@@ -10,6 +10,7 @@ from schedd.core.ids import (
     RunId,
     Token,
 )
+from schedd.core.job_filter import ALL_JOBS, JobFilter
 from schedd.core.lifecycle import State
 from schedd.core.model import (
     AuditEntry,
@@ -71,7 +72,11 @@ class UserStore(Protocol):
         ...
 
     async def list_jobs(
-        self, namespace: str, after: tuple[datetime, JobId] | None, limit: int
+        self,
+        namespace: str,
+        after: tuple[datetime, JobId] | None,
+        limit: int,
+        wanted: JobFilter = ALL_JOBS,
     ) -> list[JobRecord]:
         """Newest first, past `after` (created_at, id)."""
         ...

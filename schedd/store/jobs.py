@@ -14,17 +14,20 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 from typing import Final
 from uuid import UUID
 
 from sqlalchemy import (
     Boolean,
+    ColumnElement,
     Connection,
+    LargeBinary,
     bindparam,
     case,
     func,
+    literal,
     select,
     tuple_,
 )
@@ -33,6 +36,7 @@ from sqlalchemy.exc import IntegrityError
 
 from schedd.core import because
 from schedd.core.ids import JobId, ShardId
+from schedd.core.job_filter import ALL_JOBS, JobFilter
 from schedd.core.model import AuditEntry, NewRun
 from schedd.core.notifications import NOT_REDIRECTED, Redirected
 from schedd.core.partition import shard_of_job
@@ -100,7 +104,11 @@ def records_of(connection: Connection, wanted: Collection[JobId]) -> list[JobRec
 
 
 def list_jobs(
-    connection: Connection, namespace: str, after: tuple[datetime, JobId] | None, limit: int
+    connection: Connection,
+    namespace: str,
+    after: tuple[datetime, JobId] | None,
+    limit: int,
+    wanted: JobFilter = ALL_JOBS,
 ) -> list[JobRecord]:
     """Newest first, past `after`."""
     query = (
@@ -111,7 +119,25 @@ def list_jobs(
     )
     if after is not None:
         query = query.where(tuple_(jobs.c.created_at, jobs.c.job_id) < after)
+    query = query.where(*_conditions(wanted))
     return [record_of(row) for row in connection.execute(query)]
+
+
+def _conditions(wanted: JobFilter) -> Iterator[ColumnElement[bool]]:
+    """A name in full goes by its index, a pool by its own; the rest is looked for in order."""
+    if "*" in wanted.name:
+        likened = wanted.name.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+        yield jobs.c.name.like(clean(likened.replace("*", "%")), escape="\\")
+    elif wanted.name:
+        yield jobs.c.name == clean(wanted.name)
+    for word in wanted.words:
+        yield jobs.c.name.contains(clean(word.lower()), autoescape=True)
+    if wanted.paused is not None:
+        yield timers.c.paused.is_(wanted.paused)
+    if wanted.pool is not None:
+        yield jobs.c.pool == clean(wanted.pool) if wanted.pool else jobs.c.pool.is_(None)
+    for part in wanted.bytes_:
+        yield func.position(literal(part, LargeBinary).op("IN")(jobs.c.spec)) > 0
 
 
 def update_job(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from schedd.core.ids import BackfillId, JobId, RunId, Token
+from schedd.core.job_filter import ALL_JOBS, JobFilter
 from schedd.core.lifecycle import State
 from schedd.core.model import AuditEntry, LiveRun, NewRun, Overlap, Priority, Trigger
 from schedd.core.notifications import NOT_REDIRECTED, Redirected
@@ -95,10 +96,16 @@ class PostgresUserStore:
         return found.get(job_id)
 
     async def list_jobs(
-        self, namespace: str, after: tuple[datetime, JobId] | None, limit: int
+        self,
+        namespace: str,
+        after: tuple[datetime, JobId] | None,
+        limit: int,
+        wanted: JobFilter = ALL_JOBS,
     ) -> list[JobRecord]:
         """Newest first, past `after`."""
-        return await self.database.call(lambda c: jobs.list_jobs(c, namespace, after, limit))
+        return await self.database.call(
+            lambda c: jobs.list_jobs(c, namespace, after, limit, wanted)
+        )
 
     async def update_job(
         self,

@@ -153,7 +153,10 @@ class ListJobsRequest(google.protobuf.message.Message):
     """50 if 0, at most 1,000."""
     page_token: builtins.str
     filter: builtins.str
-    """Words of `field:value`: name, label.KEY, paused, pool."""
+    """Words that must all hold: name:etl-* (`*` for any signs), label.KEY:VALUE (or `*`), paused:true,
+    pool:NAME (or none), action:shell; a word alone is a part of the name. Values with spaces stand in
+    double quotes.
+    """
     def __init__(
         self,
         *,

@@ -26,10 +26,31 @@ from schedd.core.model import Loss
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import job_service_pb2 as wire
 from schedproto.v1.cluster_service_pb2 import ListAuditRequest
+from schedproto.v1.pool_service_pb2 import Pool, SetPoolRequest
 from schedproto.v1.run_service_pb2 import ListDeadLettersRequest, ListRunsRequest
 from support.store import draft
 
 SHELL = job_pb2.ShellAction(argv=["true"])
+
+
+FILTERS = {
+    "": "d c b a_etl etl",
+    "name:etl": "etl",
+    "name:*etl": "a_etl etl",
+    "name:a_*": "a_etl",
+    "name:?": "",
+    "TL": "a_etl etl",
+    "paused:true": "b",
+    "paused:false etl": "a_etl etl",
+    "pool:reports": "c",
+    "pool:none name:c": "",
+    "label.team:data": "b a_etl",
+    "label.team:*": "c b a_etl",
+    "label.team:%": "",
+    "action:http": "d",
+    "action:shell label.team:data paused:false": "a_etl",
+}
+"""What to write, and which jobs it means."""
 
 
 def job(name: str = "j", **changes: Any) -> job_pb2.Job:
@@ -187,6 +208,41 @@ async def test_lists_go_on_where_they_ended(api):
         found += [each.name for each in page.jobs]
         token = page.next_page_token
     assert (found, token) == (["j4", "j3", "j2", "j1", "j0"], "")
+
+
+async def test_a_list_has_the_jobs_that_its_filter_means(api):
+    await api("SetPool", SetPoolRequest(pool=Pool(name="reports", limit=1)))
+    data = {"team": "data"}
+    for made in (
+        job("etl"),
+        job("a_etl", labels=data),
+        job("b", labels=data, paused=True),
+        job("c", labels={"team": "web"}, pool="reports"),
+        job("d", http=job_pb2.HttpAction(url="https://example.com/hook")),
+    ):
+        await api("CreateJob", create(made))
+    for text, found in FILTERS.items():
+        request, names = wire.ListJobsRequest(page_size=1, filter=text), []
+        for _ in range(10):
+            page = await api("ListJobs", request)
+            names += [each.name for each in page.jobs]
+            request.page_token = page.next_page_token
+            if not request.page_token:
+                break
+        assert names == found.split(), text
+
+
+async def test_a_page_token_of_another_filter_is_refused(api):
+    for name in ("a", "b"):
+        await api("CreateJob", create(job(name)))
+    request = wire.ListJobsRequest(page_size=1, filter="paused:false")
+    request.page_token = (await api("ListJobs", request)).next_page_token
+    assert [each.name for each in (await api("ListJobs", request)).jobs] == ["a"]
+    for other in ("", "paused:true"):
+        request.filter = other
+        with pytest.raises(InvalidArgument) as refused:
+            await api("ListJobs", request)
+        assert refused.value.reason == "BAD_PAGE_TOKEN"
 
 
 @pytest.mark.parametrize("token", ["x", "Ü", "W10=", "eyJhIjogMX0=", "[" * 5000])

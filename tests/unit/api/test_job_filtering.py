@@ -1,0 +1,82 @@
+"""The filter of a list of jobs: what its words mean, and what is said of others."""
+
+from __future__ import annotations
+
+import pytest
+
+from schedd.api import job_filtering
+from schedd.api.errors import InvalidArgument
+from schedproto.v1 import job_pb2
+
+JOB = job_pb2.Job(
+    name="nightly-etl",
+    labels={"team": "data", "tier": "gold star", "long": "x" * 300},
+    shell=job_pb2.ShellAction(argv=["true"]),
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "label.team:data",
+        "label.team:*",
+        'label.tier:"gold star" label.team:data',
+        f"label.long:{'x' * 300}",
+        "action:shell",
+        "action:SHELL label.team:data",
+    ],
+)
+def test_a_job_is_found_by_its_labels_and_its_action_in_the_database_and_here(text: str) -> None:
+    wanted = job_filtering.read(text)
+    stored = JOB.SerializeToString(deterministic=True)
+    assert all(part in stored for part in wanted.stored.bytes_)
+    assert wanted.holds(JOB)
+
+
+@pytest.mark.parametrize("text", ["label.team:dat", "label.tea:*", "action:http", "label.x:data"])
+def test_another_label_or_action_is_not_found(text: str) -> None:
+    assert not job_filtering.read(text).holds(JOB)
+
+
+def test_bytes_that_look_like_a_label_somewhere_else_in_a_job_do_not_make_it_one() -> None:
+    wanted = job_filtering.read("label.team:data")
+    pretends = job_pb2.Job(shell=job_pb2.ShellAction(env={"team": "data"}))
+    assert all(part in pretends.SerializeToString() for part in wanted.stored.bytes_)
+    assert not wanted.holds(pretends)
+
+
+def test_words_and_fields_hold_together() -> None:
+    stored = job_filtering.read("night etl name:n*-etl paused:Yes pool:none").stored
+    assert stored.words == ("night", "etl")
+    assert (stored.name, stored.paused, stored.pool) == ("n*-etl", True, "")
+    assert job_filtering.read("paused:false pool:reports").stored.pool == "reports"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("nmae:etl", 'did you mean "name"?'),
+        ("state:failed", "there are name, paused, pool, action, label.KEY"),
+        ("labels.team:data", 'did you mean "label.KEY"?'),
+        ("paused:maybe", "neither true nor false"),
+        ("action:shel", 'did you mean "shell"?'),
+        ("name:", "says nothing after the colon"),
+        ("pool:a pool:b", "given twice"),
+        ("label.a:b label.a:c", "given twice"),
+        ('name:"etl', "never closed"),
+        (" ".join(["x"] * 21), "more than 20 words"),
+        ("x" * 1001, "more than 1,000 signs"),
+    ],
+)
+def test_what_means_nothing_is_refused_with_what_may_have_been_meant(text: str, told: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        job_filtering.read(text)
+    assert told in refused.value.message
+    assert {one.field for one in refused.value.violations} == {"filter"}
+
+
+def test_a_page_goes_on_with_the_filter_that_it_began_with_alone() -> None:
+    lists = {job_filtering.listing(text) for text in ("", "a", "a b", "paused:true")}
+    assert len(lists) == 4
+    assert "jobs" in lists, "tokens that were given before there were filters"
