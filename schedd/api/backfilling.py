@@ -139,7 +139,7 @@ async def cancel_backfill(
     for run in changed:
         if run.state is State.RUNNING:
             services.lines.cancel(run)
-    services.nudges.runs_changed([run.key.run_id for run in changed])
+    services.nudges.runs_changed([run.hint for run in changed])
     services.nudges.runs_ready([record.shard])
     return views.backfill_message(record)
 

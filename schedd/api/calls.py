@@ -32,6 +32,7 @@ from schedd.api import (
     runs,
     submitting,
     triggering,
+    watching,
 )
 from schedd.api.errors import OutOfTouch
 from schedd.api.services import Caller, Services
@@ -176,7 +177,7 @@ UNARY: Final = BATCHES | {
 """Calls with one answer."""
 
 _STREAMING: Final[dict[str, Streaming]] = {
-    "schedd.v1.RunService.WatchRuns": runs.watch_runs,
+    "schedd.v1.RunService.WatchRuns": watching.watch_runs,
     "schedd.v1.RunService.ReadLogs": runs.read_logs,
     "schedd.v1.RunService.ReadResult": runs.read_result,
 }

@@ -25,7 +25,7 @@ class Places:
 
     @contextmanager
     def taken(self, peer: str) -> Iterator[None]:
-        """A place for one stream of this peer (`ipv4:host:port`, as gRPC tells it).
+        """A place for one stream of this peer (`host:port`, as its face tells it).
 
         Raises:
             TooMany: its host, or all together, have as many as they may.

@@ -1,9 +1,10 @@
-"""Calls on runs: read, watch, cancel, logs, and why; `submitting` makes those without a job."""
+"""Calls on runs: read, cancel, logs, and why; `submitting` makes those without a job, `watching`
+tells of their changes.
+"""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
 from uuid import UUID
 
 from schedd.api import (
@@ -24,15 +25,11 @@ from schedd.api.errors import (
 )
 from schedd.api.services import Caller, Services, compact
 from schedd.api.stored_jobs import namespace_of
-from schedd.api.unbuilt import refuse_unbuilt
 from schedd.api.why import explain
 from schedd.core.ids import NO_TOKEN, RunId, Token
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.records import RunRecord
-from schedkit.backoff import Backoff
 from schedproto.v1 import run_pb2, run_service_pb2
-
-MOST_WATCHED: Final = 1000
 
 
 async def get_run(
@@ -53,8 +50,8 @@ async def list_runs(
     after = paging.read_token("runs", request.page_token)
     try:
         states = [views.state_of(state) for state in request.states]
-    except ValueError as wrong:
-        raise _wrong("states", str(wrong)) from wrong
+    except ValueError as unread:
+        raise wrong("states", str(unread)) from unread
     rows = await services.store.list_runs(
         namespace_of(request.namespace),
         request.job or None,
@@ -66,7 +63,7 @@ async def list_runs(
         size + 1,
         views.trigger_of(request.trigger),
         backfilling.of_run(request.backfill_id),
-        _run_id(request.parent_run_id, "parent_run_id") if request.parent_run_id else None,
+        run_id_of(request.parent_run_id, "parent_run_id") if request.parent_run_id else None,
     )
     page = rows[:size]
     last = page[-1].run.key if rows[size:] else None
@@ -74,43 +71,6 @@ async def list_runs(
         runs=[views.run_message(row, services.advances.of(row.run)) for row in page],
         next_page_token=paging.token("runs", last.scheduled_at, last.run_id) if last else "",
     )
-
-
-async def watch_runs(
-    services: Services, caller: Caller, request: run_service_pb2.WatchRunsRequest
-) -> AsyncIterator[run_service_pb2.RunEvent]:
-    """Each change of these runs, from how they stand now, until all have ended."""
-    del caller
-    refuse_unbuilt(request)
-    if not request.run_ids:
-        raise _wrong("run_ids", "is missing: name the runs to watch")
-    if len(request.run_ids) > MOST_WATCHED:
-        raise _wrong("run_ids", f"has {len(request.run_ids)}, at most {MOST_WATCHED} are allowed")
-    left = sorted(await _find_all(services, request.run_ids))
-    seen: dict[RunId, RunRecord] = {}
-    told: dict[RunId, run_pb2.RunProgress] = {}
-    look = Backoff(initial=0.02, maximum=0.5, factor=1.3)
-    with services.changes.watching(left) as changes:
-        while left:
-            for record in await services.store.get_runs(left):
-                run_id = record.run.key.run_id
-                before, progress = seen.get(run_id), services.advances.of(record.run)
-                further = progress is not None and progress != told.get(run_id)
-                same = before is record or before == record  # thousands may be watched
-                if same and not further:
-                    continue
-                seen[run_id] = record
-                if progress is not None:
-                    told[run_id] = progress
-                run = views.run_message(record, progress)
-                changed = before is None or views.run_message(before, progress) != run
-                if changed:
-                    look.reset()
-                if changed or further:
-                    yield run_service_pb2.RunEvent(run=run)
-            left = [run_id for run_id in left if _lives(seen.get(run_id))]
-            if left:
-                await changes.wait(look.next())
 
 
 async def cancel_run(
@@ -127,7 +87,7 @@ async def cancel_run(
         entry = replace(entry, after=compact({"reason": request.reason}))
     cancelled = await services.store.cancel_run(run_id, entry)
     if cancelled is None:
-        raise _unknown(request.run_id)
+        raise unknown(request.run_id)
     if cancelled.run.state not in LIVE and cancelled.run.state is not State.CANCELLED:
         raise FailedPrecondition(
             f"the run has ended already, as {cancelled.run.state}",
@@ -136,7 +96,7 @@ async def cancel_run(
         )
     if cancelled.run.state is State.RUNNING:
         services.lines.cancel(cancelled.run)
-    services.nudges.runs_changed([run_id])
+    services.nudges.runs_changed([cancelled.run.hint])
     services.nudges.runs_ready([cancelled.run.shard])
     return views.run_message(cancelled)
 
@@ -215,32 +175,19 @@ async def _check_attempt(services: Services, record: RunRecord, token: Token) ->
         )
 
 
-def _lives(record: RunRecord | None) -> bool:
-    return record is None or record.run.state in LIVE
-
-
-async def _find_all(services: Services, texts: Sequence[str]) -> set[RunId]:
-    """The runs that these name, all of which there must be: one look for all."""
-    named = {_run_id(text): text for text in texts}
-    found = {record.run.key.run_id for record in await services.store.get_runs([*named])}
-    for run_id, text in named.items():
-        if run_id not in found:
-            raise _unknown(text)
-    return found
-
-
-def _run_id(text: str, field: str = "run_id") -> RunId:
+def run_id_of(text: str, field: str = "run_id") -> RunId:
+    """The id that a request names. Raises InvalidArgument."""
     try:
         return RunId(UUID(text))
     except ValueError:
-        raise _wrong(field, f"{text[:60]!r} isn't the id of a run") from None
+        raise wrong(field, f"{text[:60]!r} isn't the id of a run") from None
 
 
 async def _find(services: Services, text: str) -> RunRecord:
-    run_id = _run_id(text)
+    run_id = run_id_of(text)
     record = await services.store.get_run(run_id)
     if record is None:
-        raise _unknown(text)
+        raise unknown(text)
     return record
 
 
@@ -249,7 +196,8 @@ def _instant(request: run_service_pb2.ListRunsRequest, field: str) -> datetime |
     return definitions.instant(stamped) if stamped.seconds or stamped.nanos else None
 
 
-def _wrong(field: str, problem: str) -> InvalidArgument:
+def wrong(field: str, problem: str) -> InvalidArgument:
+    """The refusal of a field of a request."""
     return InvalidArgument(
         f"{field}: {problem}",
         reason="INVALID_FIELD",
@@ -258,7 +206,8 @@ def _wrong(field: str, problem: str) -> InvalidArgument:
     )
 
 
-def _unknown(text: str) -> NotFound:
+def unknown(text: str) -> NotFound:
+    """The refusal of a run that there isn't."""
     return NotFound(
         f"there is no run {text}", reason="NO_SUCH_RUN", remedy="see `schedctl run list`"
     )

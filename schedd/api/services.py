@@ -27,6 +27,7 @@ from schedd.ports import (
     PoolStore,
     Refusals,
     ResultObjects,
+    RunFeed,
     Succession,
     Tails,
     UserStore,
@@ -55,6 +56,7 @@ class Services:
     lines: WorkerLines
     refusals: Refusals
     changes: Changes
+    feed: RunFeed
     tails: Tails
     advances: Advances
     cluster: Cluster

@@ -8,10 +8,7 @@ from google.protobuf.message import Message
 
 from schedd.api.errors import Unbuilt
 
-FIELDS: dict[str, frozenset[str]] = {
-    "schedd.v1.WatchRunsRequest": frozenset({"namespace", "job"}),
-    "schedd.v1.ListJobsRequest": frozenset({"filter"}),
-}
+FIELDS: dict[str, frozenset[str]] = {}
 """Message → fields that must not be set."""
 
 CALLS: frozenset[str] = frozenset()

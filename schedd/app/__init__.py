@@ -149,6 +149,8 @@ async def _live(
         ("peers", parts.peers.run),
         ("nudges", parts.nudges.run),
         ("relay", parts.relay.run),
+        ("hearing", parts.hearing.run),
+        ("run feed", parts.feed.loop.run),
         ("grpc", lambda: served(grpc_server)),
         ("crowds", Crowds(port, most_of_one(streams)).run),
         ("pulse", parts.telemetry.pulse.run),

@@ -25,6 +25,8 @@ from schedd.owner.advances import Advances
 from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue
 from schedd.owner.collect import Collect
+from schedd.owner.ears import Ears
+from schedd.owner.feed import Feed
 from schedd.owner.greeting import Greeting
 from schedd.owner.owner import Owner
 from schedd.owner.tails import Tails
@@ -32,6 +34,7 @@ from schedd.owner.watchers import Watchers
 from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
 from schedd.result_objects import StoredObjects
+from schedd.rpc.hearing import Hearing
 from schedd.rpc.nudges import Nudger
 from schedd.rpc.peers import Peers
 from schedd.rpc.refusals import AskedRefusals
@@ -77,6 +80,9 @@ class Parts:
     checkup: Checkup
     tails: Tails
     advances: Advances
+    ears: Ears
+    feed: Feed
+    hearing: Hearing
     sender: Senders
     services: Services
     telemetry: Telemetry
@@ -129,6 +135,7 @@ def build(ground: Ground) -> Parts:
     checkup = Checkup(store, ground.etcd, clock, member, workers, peers, tls, ground.objects)
     ground.objects.on_away = lambda: emit(ResultStoreAway())
     tails, advances = Tails(workers), Advances()
+    feed = Feed(store.changes, watchers.ears)
     return Parts(
         clock=clock,
         member=member,
@@ -143,9 +150,12 @@ def build(ground: Ground) -> Parts:
         checkup=checkup,
         tails=tails,
         advances=advances,
+        ears=watchers.ears,
+        feed=feed,
+        hearing=Hearing(peers, feed),
         sender=sender,
         services=_services(
-            ground, member, nudges, workers, peers, watchers, tails, advances, checkup
+            ground, member, nudges, workers, peers, watchers, feed, tails, advances, checkup
         ),
         telemetry=ground.telemetry,
     )
@@ -194,6 +204,7 @@ def _services(
     workers: Workers,
     peers: Peers,
     watchers: Watchers,
+    feed: Feed,
     tails: Tails,
     advances: Advances,
     checkup: Checkup,
@@ -213,6 +224,7 @@ def _services(
         lines=workers,
         refusals=AskedRefusals(member.cluster, workers, peers),
         changes=watchers,
+        feed=feed,
         tails=tails,
         advances=advances,
         cluster=member.cluster,

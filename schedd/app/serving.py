@@ -31,7 +31,7 @@ async def serve(
     """Put the services on it and start it; gives what says whether they serve, by `unready`."""
     serve_calls(server, parts.services)
     _attach(parts, terms).serve(server)
-    PeerService(parts.owner, parts.workers, parts.checkup.stands).serve(server)
+    PeerService(parts.owner, parts.workers, parts.checkup.stands, parts.ears).serve(server)
     health = Health(unready, [service.full_name for service in SERVICES], ALWAYS)
     await health.serve(server)
     if reflection:
@@ -54,6 +54,11 @@ def _attach(parts: Parts, terms: Terms) -> WorkerService:
     )
     cluster.listen(
         lambda known, view: parts.peers.members_changed() if known.members != view.members else None
+    )
+    cluster.listen(
+        lambda known, view: (
+            parts.hearing.members_changed() if known.members != view.members else None
+        )
     )
     cluster.listen(
         lambda known, view: attach.members_changed() if known.members != view.members else None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from schedd.core.ids import JobId, ShardId
+from schedd.core.ids import Hint, JobId, ShardId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Definition, LiveRun, RunKey
 from schedd.core.notifications import Notices
@@ -39,6 +39,11 @@ class Ending:
     """Of the definition by which it ends: by another one it doesn't."""
     notices: Notices | None = None
     """What its job wants told."""
+
+    @property
+    def hint(self) -> Hint:
+        """What those who watch hear of it."""
+        return self.key.run_id, self.job_id
 
 
 def hurried(definition: Definition) -> bool:

@@ -1,7 +1,7 @@
 """The names of things: one type a kind, so that no checker lets a token pass for an epoch."""
 
 from datetime import UTC, datetime
-from typing import NewType
+from typing import NewType, TypeAlias
 from uuid import UUID, uuid5
 
 JobId = NewType("JobId", UUID)
@@ -15,6 +15,9 @@ Epoch = NewType("Epoch", int)
 Term = NewType("Term", int)
 Timeline = NewType("Timeline", int)
 Token = NewType("Token", int)
+
+Hint: TypeAlias = tuple[RunId, JobId | None]
+"""A run that was stored otherwise just now, and its job if that is known."""
 
 NO_TOKEN = Token(0)
 """Less than every token: the run was never handed out."""

@@ -15,6 +15,7 @@ from schedd.core.failures import Kind
 from schedd.core.ids import (
     NO_TOKEN,
     Epoch,
+    Hint,
     IncarnationId,
     JobId,
     RunId,
@@ -284,6 +285,11 @@ class LiveRun:
     """It is late, and a bounded number of such goes in a second. Who fired it knows; rows don't."""
     line: LineId | None = field(default=None, compare=False)
     """Its job's, where a scan has read it; None: its definition is to be read."""
+
+    @property
+    def hint(self) -> Hint:
+        """What those who watch hear of it."""
+        return self.key.run_id, self.job_id
 
     @property
     def late(self) -> bool:

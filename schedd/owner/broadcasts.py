@@ -18,7 +18,7 @@ from typing import Final
 from schedd.core.broadcast import Closed, Closing, own, targets
 from schedd.core.deadlines import overdue
 from schedd.core.events import DeadLettered, Emit, EndedUnreported
-from schedd.core.ids import RunId
+from schedd.core.ids import Hint
 from schedd.core.late import Room
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Definition, Incarnation, LiveRun
@@ -224,9 +224,9 @@ class Broadcasts:
         gone = [*closed.waited, *((run.key, run.job_id) for run in closed.ended)]
         if sum(self._board.forget(key.run_id, job) for key, job in gone):
             self._ready()
-        changed: list[RunId] = [
-            *(run.key.run_id for run in (*closed.ended, *closed.cancelled)),
-            *(key.run_id for key, _ in closed.waited),
+        changed: list[Hint] = [
+            *(run.hint for run in (*closed.ended, *closed.cancelled)),
+            *((key.run_id, job) for key, job in closed.waited),
         ]
         if changed:
             self._nudges.runs_changed(changed)

@@ -218,6 +218,7 @@ class Collect:
     async def _store_starts(self) -> None:
         batch = dict(list(self._starts.items())[:BATCH])
         await self._store.started([*batch.values()])
+        self._nudges.runs_changed([(key.run_id, None) for key, _, _ in batch.values()])
         for at in batch:
             self._starts.pop(at, None)
 
@@ -259,7 +260,7 @@ class Collect:
 
     def _over(self, runs: Sequence[LiveRun]) -> None:
         """These have ended, whatever their end was."""
-        self._nudges.runs_changed([run.key.run_id for run in runs])
+        self._nudges.runs_changed([run.hint for run in runs])
         self._catalogue.over(run.job_id for run in runs)
         board = self.board
         for run in runs:
@@ -271,7 +272,7 @@ class Collect:
         """Tell the board, or the owner, how these runs stand now."""
         if not keys:
             return
-        self._nudges.runs_changed([key.run_id for key in keys])
+        self._nudges.runs_changed([(key.run_id, None) for key in keys])
         runs = await self._store.reported_runs(keys)
         self._catalogue.over(run.job_id for run in runs.values() if run.state not in LIVE)
         board = self.board

@@ -91,7 +91,10 @@ class Crowds:
         for run in parted.cancelled:
             self._workers.cancel(run, kill=run.killing)
         self._nudges.runs_changed(
-            [*(key.run_id for key, _ in parted.ended), *(r.key.run_id for r in parted.cancelled)]
+            [
+                *((key.run_id, job) for key, job in parted.ended),
+                *(run.hint for run in parted.cancelled),
+            ]
         )
         return sum(self._board.forget(key.run_id, job) for key, job in parted.ended)
 

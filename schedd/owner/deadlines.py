@@ -139,7 +139,7 @@ class Deadlines:
         self._tell([end for end in ends if end.key in ended])
         self._drop(end.key.run_id for end in ends)
         self._catalogue.forget(end.job_id for end in ends if end.key not in ended)
-        self._nudges.runs_changed([key.run_id for key in ended])
+        self._nudges.runs_changed([end.hint for end in ends if end.key in ended])
         if turns := [(end.job_id, end.shard) for end in ends if end.counted]:
             self._nudges.jobs_changed(turns)
         if ready:

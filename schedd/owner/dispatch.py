@@ -370,7 +370,7 @@ class Dispatch:
         """
         begun = [run for one in answers if not isinstance(one, Failed) for run in one.begun]
         if begun:
-            self._nudges.runs_changed([run.key.run_id for run in begun])
+            self._nudges.runs_changed([run.hint for run in begun])
         return self._board.put_runs(begun, self._clock.now())
 
     def _wait_for_pools(self, full: Sequence[LiveRun], known: dict[RunId, Known]) -> None:
@@ -423,7 +423,7 @@ class Dispatch:
             )
             self._emit(AssignedRuns(len(answer.assigned), waits))
         self._nudges.runs_changed(
-            [a.run.key.run_id for a in answer.assigned] + [key.run_id for key in answer.ended]
+            [a.run.hint for a in answer.assigned] + [runs[key.run_id].hint for key in answer.ended]
         )
         return unpushed
 

@@ -36,7 +36,7 @@ from schedd.core import catch_up
 from schedd.core.batch_size import BatchSize
 from schedd.core.events import Emit, Missed
 from schedd.core.events import Fired as FiredEvent
-from schedd.core.ids import Epoch, JobId, ShardId
+from schedd.core.ids import Epoch, Hint, JobId, ShardId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Claim, Firing, Priority, Timer
 from schedd.core.pauses import Pauses
@@ -111,6 +111,7 @@ class Fire:
         self._rests: int = Priority.LOW
         """This class and those below, until then."""
         self._ready: Callable[[], None] = lambda: None
+        self._made: Callable[[Sequence[Hint]], None] = lambda _: None
         self.loop = Loop("fire", self.step, interval=LOAD_EVERY.total_seconds())
         near.on_load(self.loop.wake)
         board.ownership.listen(self._shards_changed)
@@ -118,6 +119,10 @@ class Fire:
     def on_ready(self, told: Callable[[], None]) -> None:
         """Have `told()` called when runs became ready."""
         self._ready = told
+
+    def on_made(self, told: Callable[[Sequence[Hint]], None]) -> None:
+        """Have `told(hints)` called of runs that were made."""
+        self._made = told
 
     def changed(self, jobs: Iterable[JobId]) -> None:
         """Timers of these jobs were written; read them now."""
@@ -303,6 +308,7 @@ class Fire:
             self._board.put_runs(answer.runs, now)
             if answer.runs:  # those that aren't due yet may be armed soon
                 self._ready()
+                self._made([run.hint for run in answer.runs])
         self._emit(
             FiredEvent(
                 runs=sum(len(answer.runs) for answer in answers),

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from schedd.core.early import NEVER, Ahead
 from schedd.core.events import Emit, ShardsMoved, Surveyed, Waiting
-from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.ids import Hint, JobId, ShardId
 from schedd.core.late import DEFAULTS, LateLimits
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun
@@ -177,6 +177,7 @@ class Owner:
         live.ownership.listen(
             lambda gained, dropped: self._emit(ShardsMoved(len(gained), len(dropped)))
         )
+        loops.fire.on_made(self.runs_changed)
         self._collect.board = board
 
         def ended() -> None:
@@ -289,9 +290,9 @@ class Owner:
             board.put_runs(waiting, self._clock.now())
             self._loops.dispatch.wake()
 
-    def runs_changed(self, runs: Iterable[RunId]) -> None:
+    def runs_changed(self, hints: Sequence[Hint]) -> None:
         """Somebody may watch these."""
-        self._watchers.changed(runs)
+        self._watchers.changed(hints)
 
     def cluster_changed(self) -> None:
         """The cluster may have been paused or resumed, or its map is to be looked at."""

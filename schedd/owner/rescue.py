@@ -275,7 +275,7 @@ class Rescue:
             self._emit(EndedUnreported(state, reason, count))
         if moved:
             self._emit(RunsRescued(len(moved), tuple(sorted(gone, key=lambda i: i.int))))
-            self._nudges.runs_changed([key.run_id for key in moved])
+            self._nudges.runs_changed([(key.run_id, None) for key in moved])
             self.look_at({loss.shard for loss in losses})
         return gone
 

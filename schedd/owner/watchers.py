@@ -1,14 +1,16 @@
 """Waiting for runs to change: told at once by what this member stores itself.
 
-What another member stores is found by looking again; whoever waits decides how soon.
+What another member stores is found by looking again; whoever waits decides how soon. Who watches
+all runs of a job or of a namespace, here or at another member, hears of it too (`ears`).
 """
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from schedd.core.ids import RunId
+from schedd.core.ids import Hint, RunId
+from schedd.owner.ears import Ears
 
 
 class Watch:
@@ -38,13 +40,16 @@ class Watchers:
     """The port `Changes`."""
 
     def __init__(self) -> None:
+        self.ears = Ears()
         self._watched: dict[RunId, set[Watch]] = defaultdict(set)
 
-    def changed(self, runs: Iterable[RunId]) -> None:
+    def changed(self, hints: Sequence[Hint]) -> None:
         """Wake those who wait for one of these."""
-        for run in runs:
-            for watch in self._watched.get(run, ()):
-                watch.event.set()
+        if self._watched:
+            for run, _ in hints:
+                for watch in self._watched.get(run, ()):
+                    watch.event.set()
+        self.ears.hear(hints)
 
     @contextmanager
     def watching(self, runs: Sequence[RunId]) -> Iterator[Watch]:

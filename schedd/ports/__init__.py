@@ -10,6 +10,7 @@ they are still its own (PROTOCOL 1); shards that aren't are left out and named i
 from schedd.ports.backfills import BackfillStore
 from schedd.ports.calendars import CalendarStore
 from schedd.ports.chains import ChainStore
+from schedd.ports.changes import ChangeStore, RunFeed
 from schedd.ports.cluster import Checkup, Cluster, ClusterClock, ClusterView, MemberView, Succession
 from schedd.ports.coordination import Coordination, KeepLease, LeaseKeeper
 from schedd.ports.dead_letters import DeadLetterStore
@@ -39,6 +40,7 @@ __all__ = [
     "BackfillStore",
     "CalendarStore",
     "ChainStore",
+    "ChangeStore",
     "Changes",
     "Checkup",
     "Cluster",
@@ -61,6 +63,7 @@ __all__ = [
     "ResultObjects",
     "ResultStore",
     "RetentionStore",
+    "RunFeed",
     "Sender",
     "Succession",
     "SurveyStore",

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from schedd.core.ids import (
+    Hint,
     IncarnationId,
     JobId,
     RunId,
@@ -34,7 +35,7 @@ class Nudges(Protocol):
         """These were inserted just now: an owner that is here needs no look for them."""
         ...
 
-    def runs_changed(self, runs: Sequence[RunId]) -> None:
+    def runs_changed(self, hints: Sequence[Hint]) -> None:
         """Somebody may be watching these runs, here or at another member."""
         ...
 

@@ -13,9 +13,9 @@ from google.protobuf.message_factory import GetMessageClass
 
 from schedd.api.calls import BATCHES, SERVICES, STREAMING, UNARY, Streaming, Unary
 from schedd.api.errors import CallError, Unbuilt, of_world
+from schedd.api.places import Places
 from schedd.api.services import Caller, Services
 from schedd.rpc.in_hand import InHand
-from schedd.rpc.places import Places
 from schedd.rpc.reading import MOST_PARTS, put, streaming, unary
 from schedd.rpc.status import abort_with
 from schedkit.errors import Unavailable

@@ -19,7 +19,7 @@ from grpc_health.v1.health import SERVICE_NAME
 from grpc_health.v1.health import aio as grpc_health
 
 from schedd.api.errors import TooMany
-from schedd.rpc.places import Places
+from schedd.api.places import Places
 from schedd.rpc.reading import Context, put, streaming, unary
 from schedd.rpc.status import abort_with
 from schedkit.tasks import Loop

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn, Protocol
 from uuid import UUID
 
-from schedd.core.ids import SHARDS, JobId, RunId, ShardId
+from schedd.core.ids import SHARDS, Hint, JobId, RunId, ShardId
 from schedd.core.model import LiveRun
 from schedd.ports import Cluster
 from schedd.rpc.peers import Peers
@@ -32,7 +32,7 @@ class Nudged(Protocol):
     def jobs_changed(self, jobs: Iterable[JobId]) -> None: ...
     def runs_ready(self, shards: Iterable[ShardId]) -> None: ...
     def runs_made(self, runs: Iterable[LiveRun]) -> None: ...
-    def runs_changed(self, runs: Iterable[RunId]) -> None: ...
+    def runs_changed(self, hints: Sequence[Hint]) -> None: ...
     def cluster_changed(self) -> None: ...
 
 
@@ -48,7 +48,7 @@ class _Nobody:
     def runs_made(self, runs: Iterable[LiveRun]) -> None:
         """Nothing to do."""
 
-    def runs_changed(self, runs: Iterable[RunId]) -> None:
+    def runs_changed(self, hints: Sequence[Hint]) -> None:
         """Nothing to do."""
 
     def cluster_changed(self) -> None:
@@ -98,15 +98,18 @@ class Nudger:
 
     def runs_made(self, runs: Sequence[LiveRun]) -> None:
         """These runs were inserted just now."""
+        self.runs_changed([run.hint for run in runs])
         own = self._cluster.owned()
         if here := [run for run in runs if run.shard in own]:
             self._here.runs_made(here)
         if elsewhere := [run.shard for run in runs if run.shard not in own]:
             self.runs_ready(elsewhere)
 
-    def runs_changed(self, runs: Sequence[RunId]) -> None:
-        """These runs changed; only those who watch them care, and they look by themselves soon."""
-        self._here.runs_changed(runs)
+    def runs_changed(self, hints: Sequence[Hint]) -> None:
+        """These runs changed; only those who watch them care. Other members with somebody who
+        watches listen here (`hearing`).
+        """
+        self._here.runs_changed(hints)
 
     def cluster_changed(self) -> None:
         """The cluster was paused or resumed, or its map is to be looked at."""
@@ -156,7 +159,7 @@ def take_nudge(here: Nudged, request: wire.NudgeRequest) -> None:
     """Look at these rows now. Ids that can't be read are left out: it is only a hint."""
     here.jobs_changed([JobId(found) for found in _uuids(request.job_ids)])
     here.runs_ready([ShardId(s) for s in request.shards if 0 <= s < SHARDS])
-    here.runs_changed([RunId(found) for found in _uuids(request.run_ids)])
+    here.runs_changed([(RunId(found), None) for found in _uuids(request.run_ids)])
     if request.cluster:
         here.cluster_changed()
 

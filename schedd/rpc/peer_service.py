@@ -1,16 +1,17 @@
 """What the other members ask of this one: look at these rows, pass this on, how do you stand,
-who has refused this.
+who has refused this, what changes here.
 """
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import grpc
 
 from schedd.core.ids import IncarnationId
+from schedd.owner.ears import Ears
 from schedd.owner.workers import Workers
-from schedd.rpc import frames
+from schedd.rpc import frames, hearing
 from schedd.rpc.nudges import Nudged, take_nudge
-from schedd.rpc.reading import MOST_PARTS_OF_FRAME, put, unary
+from schedd.rpc.reading import MOST_PARTS_OF_FRAME, put, streaming, unary
 from schedd.rpc.refusals import told
 from schedd.rpc.relay import pass_on
 from schedd.rpc.status import abort
@@ -18,11 +19,16 @@ from schedproto.v1 import peer_service_pb2 as wire
 
 
 class PeerService:
-    """Serves `Nudge`, `Relay`, `Examine` and `Refusals`. `stands`: how this member stands."""
+    """Serves what `peer_service.proto` says. `stands`: how this member stands."""
 
     def __init__(
-        self, here: Nudged, workers: Workers, stands: Callable[[], wire.ExamineResponse]
+        self,
+        here: Nudged,
+        workers: Workers,
+        stands: Callable[[], wire.ExamineResponse],
+        ears: Ears,
     ) -> None:
+        self._ears = ears
         self._stands = stands
         self._here = here
         self._workers = workers
@@ -34,6 +40,7 @@ class PeerService:
             "Relay": unary(self.relay, wire.RelayRequest, wire.RelayResponse, MOST_PARTS_OF_FRAME),
             "Examine": unary(self.examine, wire.ExamineRequest, wire.ExamineResponse),
             "Refusals": unary(self.refusals, wire.RefusalsRequest, wire.RefusalsResponse),
+            "Changes": streaming(self.changes, wire.ChangesRequest, wire.ChangesResponse),
         }
         put(server, "schedd.v1.PeerService", table)
 
@@ -67,4 +74,16 @@ class PeerService:
         try:
             return told(self._workers, request)
         except frames.BadFrame as bad:
+            await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")
+
+    async def changes(
+        self,
+        request: wire.ChangesRequest,
+        context: grpc.aio.ServicerContext[wire.ChangesRequest, wire.ChangesResponse],
+    ) -> AsyncIterator[wire.ChangesResponse]:
+        """Runs that are stored otherwise here, as that happens."""
+        try:
+            async for answer in hearing.told(self._ears, request):
+                yield answer
+        except ValueError as bad:
             await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")

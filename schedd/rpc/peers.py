@@ -8,6 +8,7 @@ Invariants
 """
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any, Final, NoReturn, TypeVar
 
 import grpc
@@ -66,6 +67,30 @@ class Peers:
     async def refusals(self, endpoint: str, request: wire.RefusalsRequest) -> wire.RefusalsResponse:
         """Ask which workers have refused a job. Raises Unavailable."""
         return await self._call(endpoint, "Refusals", request, wire.RefusalsResponse)
+
+    async def changes(
+        self, endpoint: str, request: wire.ChangesRequest
+    ) -> AsyncIterator[wire.ChangesResponse]:
+        """Hear what changes there, until it breaks. Raises Unavailable."""
+        call: grpc.aio.UnaryStreamMultiCallable[wire.ChangesRequest, wire.ChangesResponse] = (
+            self._channel(endpoint).unary_stream(
+                "/schedd.v1.PeerService/Changes",
+                request_serializer=wire.ChangesRequest.SerializeToString,
+                response_deserializer=wire.ChangesResponse.FromString,
+            )
+        )
+        stream = call(request)
+        try:
+            async for answer in stream:
+                yield answer
+        except grpc.aio.AioRpcError as error:
+            raise Unavailable(f"Changes of {endpoint}: {error.code().name}") from error
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            raise Unavailable(f"Changes of {endpoint}: the member has gone") from None
+        finally:
+            stream.cancel()
 
     async def run(self) -> NoReturn:
         """Close the channels of those that have gone, for ever."""

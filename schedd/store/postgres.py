@@ -41,6 +41,7 @@ from schedd.store import (
 from schedd.store.backfill_store import PostgresBackfillStore
 from schedd.store.calendars import PostgresCalendarStore
 from schedd.store.chain_store import PostgresChainStore
+from schedd.store.changes import PostgresChangeStore
 from schedd.store.database import Database
 from schedd.store.dead_letter_store import PostgresDeadLetterStore
 from schedd.store.drains import AuditOf as DrainAudit
@@ -259,6 +260,7 @@ class PostgresStore:
     recovery: PostgresRecoveryStore = field(init=False)
     retention: PostgresRetentionStore = field(init=False)
     survey: PostgresSurveyStore = field(init=False)
+    changes: PostgresChangeStore = field(init=False)
 
     def __post_init__(self) -> None:
         stores = {
@@ -277,6 +279,7 @@ class PostgresStore:
             "recovery": PostgresRecoveryStore(self.database),
             "retention": PostgresRetentionStore(self.database),
             "survey": PostgresSurveyStore(self.database),
+            "changes": PostgresChangeStore(self.database),
         }
         for name, store in stores.items():
             object.__setattr__(self, name, store)

@@ -117,11 +117,14 @@ def document(
             beside a call's operation each adds its body and its answers.
     """
     schemas = _Schemas()
-    streams = frozenset(streaming)
+    streams, seen = frozenset(streaming), set[str]()
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         name = route.method.full_name
         operation = _operation(route, schemas, statuses.get(name, 200), events=name in streams)
+        if name in seen:  # another way to the same call
+            operation["operationId"] += "By" + route.template.rpartition("/")[2].capitalize()
+        seen.add(name)
         paths.setdefault(_path(route), {})[route.verb.lower()] = operation
     for path, verbs in (words or {}).items():
         for verb, operation in verbs.items():

@@ -3,7 +3,7 @@
     path variables ─┐
     query           ├─ each a field, named once ──▶ message
     body            ┘
-    If-Match, Idempotency-Key ──▶ `etag`, `idempotency_key`, where the call has them
+    If-Match, Idempotency-Key, Last-Event-ID ──▶ the fields of HEADERS, where the call has them
 
 Invariants
 - Every key, parameter and body either reaches the message or is refused by name.
@@ -39,7 +39,11 @@ BODY_WITHIN: Final = 30.0
 AROUND: Final = 5
 """Levels of a body around a payload, at most."""
 
-HEADERS: Final = {"if-match": "etag", "idempotency-key": "idempotency_key"}
+HEADERS: Final = {
+    "if-match": "etag",
+    "idempotency-key": "idempotency_key",
+    "last-event-id": "resume_after",
+}
 """Header → the field of the request that it stands for."""
 
 MASK: Final = "update_mask"

@@ -14,6 +14,7 @@ import hashlib
 import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
+from contextlib import ExitStack
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -24,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schedd.api.calls import STREAMING, UNARY, methods
 from schedd.api.errors import Aborted, CallError, Unbuilt, Violation, refuse
+from schedd.api.places import Places
 from schedd.api.services import Caller, Services
 from schedd.web import documents, openapi, problems, requests
 from schedd.web.problems import Refusal
@@ -31,7 +33,7 @@ from schedd.web.rules import Found, Routes
 from schedd.web.streams import Event, EventStream
 from schedkit.errors import Unavailable
 from schedkit.jsonform import to_json
-from schedproto.v1 import job_pb2
+from schedproto.v1 import job_pb2, run_service_pb2
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,9 @@ FIRST_WITHIN: Final = 1.0
 """Seconds in which a stream's first answer, or what is wrong, is waited for before it begins."""
 DEADLINE: Final = 30.0
 """Seconds that a call may take; HTTP callers don't say."""
+
+STREAMS_OF_ONE_HOST: Final = 224
+"""Fewer than the connections that it may have: who asks for one more hears why there is none."""
 
 OPENAPI_PATH: Final = "/api/v1/openapi.json"
 NO_HEADERS: Final[Mapping[str, str]] = {}
@@ -60,6 +65,7 @@ class Rest:
         self._services = services
         self._openapi = Described(_described(self.routes, services.version))
         self._closing = closing
+        self._places = Places(STREAMS_OF_ONE_HOST)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -97,10 +103,19 @@ class Rest:
             return _told(await documents.create(self._services, _caller(request), message), 201)
         message = requests.read(request, found, body)
         if name in STREAMING:
-            answers = STREAMING[name](self._services, _caller(request), message)
-            return await _streamed(answers, self._closing)
+            return await self._stream(request, name, message)
         answer = await UNARY[name](self._services, _caller(request), message)
         return _response(answer, STATUSES.get(name, 200))
+
+    async def _stream(self, request: Request, name: str, message: Message) -> EventStream:
+        """A stream that has a place until it ends."""
+        caller = _caller(request)
+        with ExitStack() as place:
+            place.enter_context(self._places.taken(caller.source.removeprefix("http:")))
+            answers = STREAMING[name](self._services, caller, message)
+            stream = await _streamed(answers, self._closing)
+            stream.over(place.pop_all().close)
+            return stream
 
     # -- what isn't in the table --
 
@@ -226,14 +241,27 @@ async def _streamed(answers: AsyncIterator[Message], closing: asyncio.Event) -> 
     async def events() -> AsyncGenerator[Event, None]:
         try:
             if (answer := await first) is not None:
-                yield Event(_json(to_json(answer)))
+                yield _event(answer)
             async for answer in answers:
-                yield Event(_json(to_json(answer)))
+                yield _event(answer)
             yield Event("{}", name="end")
         except (CallError, Unavailable) as error:
             yield Event(_json(problems.of(error)), name="error")
 
-    return EventStream(events(), closing, first.cancel)
+    stream = EventStream(events(), closing)
+    stream.over(first.cancel)
+    return stream
+
+
+def _event(answer: Message) -> Event:
+    """An answer as an event; one that can be gone on from has an id, one that only says so no data,
+    which browsers keep and don't pass on.
+    """
+    if not isinstance(answer, run_service_pb2.RunEvent):
+        return Event(_json(to_json(answer)))
+    bare = not (answer.HasField("run") or answer.HasField("gap"))
+    name = "gap" if answer.HasField("gap") else ""
+    return Event("" if bare else _json(to_json(answer)), name, answer.cursor)
 
 
 async def _first(answers: AsyncIterator[Message]) -> Message | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,7 +25,9 @@ KEEPALIVE: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event: `data` is text, of as many lines as it has."""
+    """One event: `data` is text, of as many lines as it has. With an id and nothing else it is told
+    to nobody: readers keep the id.
+    """
 
     data: str
     name: str = ""
@@ -35,7 +37,8 @@ class Event:
         """As it goes over the wire."""
         lines = [f"id: {self.id}"] if self.id else []
         lines += [f"event: {self.name}"] if self.name else []
-        lines += [f"data: {line}" for line in self.data.splitlines() or [""]]
+        if self.data or not self.id:
+            lines += [f"data: {line}" for line in self.data.splitlines() or [""]]
         return ("\n".join(lines) + "\n\n").encode()
 
 
@@ -46,20 +49,22 @@ class EventStream:
         self,
         events: AsyncGenerator[Event, None],
         closing: asyncio.Event,
-        over: Callable[[], object] = lambda: None,
     ) -> None:
-        """`over` is called at the end, also where nobody has asked for an event."""
-        self._over = over
+        self._over = ExitStack()
         self._events = events
         self._closing = closing
         self._sending = asyncio.Lock()
+
+    def over(self, told: Callable[[], object]) -> None:
+        """Have `told()` called at the end, also where nobody has asked for an event."""
+        self._over.callback(told)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the first of: no more events, the reader has left, the server closes."""
         try:
             await self._respond(scope, receive, send)
         finally:
-            self._over()
+            self._over.close()
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send(

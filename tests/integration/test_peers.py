@@ -17,6 +17,7 @@ from schedd.core.ids import SHARDS, JobId, RunId, ShardId, TenureId, Term
 from schedd.core.membership import ClusterView, MemberView
 from schedd.core.model import Assigned, Definition
 from schedd.core.placement import Unable
+from schedd.owner.ears import Ears
 from schedd.owner.elsewhere import Heard
 from schedd.owner.wordings import Known
 from schedd.owner.workers import Workers
@@ -61,8 +62,9 @@ class Peer:
     def __init__(self) -> None:
         self.loops = Loops()
         self.workers = Workers(SetClock(), lambda _event: None)
+        self.ears = Ears()
         self.server = grpc.aio.server()
-        service = PeerService(self.loops, self.workers, peer_service_pb2.ExamineResponse)
+        service = PeerService(self.loops, self.workers, peer_service_pb2.ExamineResponse, self.ears)
         service.serve(self.server)
         self.port = self.server.add_insecure_port("127.0.0.1:0")
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
+from uuid import uuid4
 
+import aiohttp
 import pytest
 
 from schedd.api import calls, unbuilt
 from schedd.store import migrate
 from schedd.web.requests import MOST_BYTES
+from schedd.web.rest import STREAMS_OF_ONE_HOST
 from schedd.web.rules import routes_of
 from schedd.web.server import GRACE
 from support.postgres import private_postgres, restart
@@ -205,8 +210,37 @@ async def test_a_watched_run_is_told_of_until_it_ends(web: Web) -> None:
 
 
 async def test_what_is_wrong_before_a_stream_begins_is_a_plain_problem(web: Web) -> None:
-    answer = await web.get("/api/v1/runs:watch")
+    answer = await web.get("/api/v1/runs:watch?runIds=x")
     assert (answer.status, answer.json["violations"][0]["field"]) == (400, "run_ids")
+    answer = await web.get(f"/api/v1/runs:watch?job=etl&runIds={uuid4()}")
+    assert (answer.status, answer.json["violations"][0]["field"]) == (400, "job")
+    answer = await web.get("/api/v1/events?job=elt")
+    assert (answer.status, answer.json["reason"]) == (404, "NO_SUCH_JOB")
+    answer = await web.get("/api/v1/events", headers={"Last-Event-ID": "yesterday"})
+    assert (answer.status, answer.json["reason"]) == (400, "BAD_CURSOR")
+    assert "'yesterday' isn't the id of an event" in answer.json["detail"]
+
+
+async def test_events_begin_with_the_runs_that_live_and_say_where_to_go_on(web: Web) -> None:
+    await made(web)
+    run = (await web.post("/api/v1/jobs/etl:trigger", {})).json["runId"]
+    async with web.events("/api/v1/events?job=etl") as events:
+        first = await anext(events)
+    data = json.loads(first.data)
+    assert (data["run"]["runId"], data["run"]["state"]) == (run, "PENDING")
+    assert (first.name, data["cursor"], data["gap"]) == ("", first.id, None)
+    assert re.fullmatch("[0-9a-f]+-[0-9a-f]+", first.id)
+
+
+async def test_a_host_has_so_many_streams_and_is_told_so(web: Web) -> None:
+    async with AsyncExitStack() as open_:
+        unbounded = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        session = await open_.enter_async_context(unbounded)
+        for _ in range(STREAMS_OF_ONE_HOST):
+            stream = session.get(f"{web.url}/api/v1/events")
+            assert (await open_.enter_async_context(stream)).status == 200
+        answer = await web.get("/api/v1/events")
+        assert (answer.status, answer.json["reason"]) == (429, "TOO_MANY_STREAMS")
 
 
 async def test_every_unbuilt_call_says_so_by_name(web: Web) -> None:

@@ -19,8 +19,9 @@ from schedd.core.ids import (
     Token,
 )
 from schedd.core.lifecycle import State
-from schedd.core.model import Assigned, Incarnation, LiveRun, Priority, RunKey
+from schedd.core.model import Assigned, Incarnation, LiveRun, Priority, RunKey, Trigger
 from schedd.core.ready_queue import Head
+from schedd.core.records import RunRecord
 from schedd.owner.ownership import Ownership
 from schedd.owner.wordings import Known
 
@@ -74,6 +75,15 @@ def owning(*shards: int, epoch: int = 5, lanes: int = 2) -> Ownership:
     ownership = Ownership(TenureId(UUID(int=99)), Timeline(1), lanes)
     ownership.gain({ShardId(shard): Epoch(epoch) for shard in shards})
     return ownership
+
+
+def record(number: int, *, namespace: str = "default", **changes: Any) -> RunRecord:
+    """A run as people see it."""
+    nothing: Any = None
+    stored = run(number, **changes)
+    return RunRecord(
+        stored, namespace, "etl", False, Trigger.SCHEDULE, None, 0, 1, *[nothing] * 3, "", nothing
+    )
 
 
 class RecordingLine:

@@ -27,6 +27,7 @@ from schedd.core.checkup.facts import EtcdFacts, Facts
 from schedd.core.ids import SHARDS, Epoch, ShardId, TenureId, Term
 from schedd.core.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.owner.advances import Advances
+from schedd.owner.feed import Feed
 from schedd.owner.tails import Tails
 from schedd.owner.watchers import Watchers
 from schedd.owner.workers import Workers
@@ -194,7 +195,8 @@ async def served(dsn: str) -> AsyncIterator[Web]:
         nudges=Nudger(cluster, peers),
         lines=lines,
         refusals=AskedRefusals(cluster, lines, peers),
-        changes=Watchers(),
+        changes=(watchers := Watchers()),
+        feed=Feed(store.changes, watchers.ears),
         tails=Tails(lines),
         advances=Advances(),
         cluster=cluster,

@@ -113,6 +113,46 @@ class RelayResponse(google.protobuf.message.Message):
 global___RelayResponse = RelayResponse
 
 @typing.final
+class ChangesRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOBS_FIELD_NUMBER: builtins.int
+    @property
+    def jobs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
+        """Runs of these jobs, 16 bytes each; of all if there are none."""
+
+    def __init__(
+        self,
+        *,
+        jobs: collections.abc.Iterable[builtins.bytes] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["jobs", b"jobs"]) -> None: ...
+
+global___ChangesRequest = ChangesRequest
+
+@typing.final
+class ChangesResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUNS_FIELD_NUMBER: builtins.int
+    LOST_FIELD_NUMBER: builtins.int
+    lost: builtins.bool
+    """There were more than could be kept for this reader."""
+    @property
+    def runs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
+        """Runs that were stored otherwise just now, 16 bytes each; their states are in the database."""
+
+    def __init__(
+        self,
+        *,
+        runs: collections.abc.Iterable[builtins.bytes] | None = ...,
+        lost: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["lost", b"lost", "runs", b"runs"]) -> None: ...
+
+global___ChangesResponse = ChangesResponse
+
+@typing.final
 class ExamineRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

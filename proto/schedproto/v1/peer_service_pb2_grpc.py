@@ -54,6 +54,11 @@ class PeerServiceStub(object):
                 request_serializer=schedproto_dot_v1_dot_peer__service__pb2.RefusalsRequest.SerializeToString,
                 response_deserializer=schedproto_dot_v1_dot_peer__service__pb2.RefusalsResponse.FromString,
                 _registered_method=True)
+        self.Changes = channel.unary_stream(
+                '/schedd.v1.PeerService/Changes',
+                request_serializer=schedproto_dot_v1_dot_peer__service__pb2.ChangesRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_peer__service__pb2.ChangesResponse.FromString,
+                _registered_method=True)
 
 
 class PeerServiceServicer(object):
@@ -87,6 +92,13 @@ class PeerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Changes(self, request, context):
+        """What changes at the member that is called, for as long as the other has somebody who watches.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -109,6 +121,11 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     servicer.Refusals,
                     request_deserializer=schedproto_dot_v1_dot_peer__service__pb2.RefusalsRequest.FromString,
                     response_serializer=schedproto_dot_v1_dot_peer__service__pb2.RefusalsResponse.SerializeToString,
+            ),
+            'Changes': grpc.unary_stream_rpc_method_handler(
+                    servicer.Changes,
+                    request_deserializer=schedproto_dot_v1_dot_peer__service__pb2.ChangesRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_peer__service__pb2.ChangesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -219,6 +236,33 @@ class PeerService(object):
             '/schedd.v1.PeerService/Refusals',
             schedproto_dot_v1_dot_peer__service__pb2.RefusalsRequest.SerializeToString,
             schedproto_dot_v1_dot_peer__service__pb2.RefusalsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Changes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/schedd.v1.PeerService/Changes',
+            schedproto_dot_v1_dot_peer__service__pb2.ChangesRequest.SerializeToString,
+            schedproto_dot_v1_dot_peer__service__pb2.ChangesResponse.FromString,
             options,
             channel_credentials,
             insecure,

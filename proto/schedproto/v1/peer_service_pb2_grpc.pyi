@@ -43,6 +43,12 @@ class PeerServiceStub:
     ]
     """Which workers have told this member that they can't run a job."""
 
+    Changes: grpc.UnaryStreamMultiCallable[
+        schedproto.v1.peer_service_pb2.ChangesRequest,
+        schedproto.v1.peer_service_pb2.ChangesResponse,
+    ]
+    """What changes at the member that is called, for as long as the other has somebody who watches."""
+
 class PeerServiceAsyncStub:
     Nudge: grpc.aio.UnaryUnaryMultiCallable[
         schedproto.v1.peer_service_pb2.NudgeRequest,
@@ -67,6 +73,12 @@ class PeerServiceAsyncStub:
         schedproto.v1.peer_service_pb2.RefusalsResponse,
     ]
     """Which workers have told this member that they can't run a job."""
+
+    Changes: grpc.aio.UnaryStreamMultiCallable[
+        schedproto.v1.peer_service_pb2.ChangesRequest,
+        schedproto.v1.peer_service_pb2.ChangesResponse,
+    ]
+    """What changes at the member that is called, for as long as the other has somebody who watches."""
 
 class PeerServiceServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -100,5 +112,13 @@ class PeerServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[schedproto.v1.peer_service_pb2.RefusalsResponse, collections.abc.Awaitable[schedproto.v1.peer_service_pb2.RefusalsResponse]]:
         """Which workers have told this member that they can't run a job."""
+
+    @abc.abstractmethod
+    def Changes(
+        self,
+        request: schedproto.v1.peer_service_pb2.ChangesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[schedproto.v1.peer_service_pb2.ChangesResponse], collections.abc.AsyncIterator[schedproto.v1.peer_service_pb2.ChangesResponse]]:
+        """What changes at the member that is called, for as long as the other has somebody who watches."""
 
 def add_PeerServiceServicer_to_server(servicer: PeerServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -214,12 +214,17 @@ class WatchRunsRequest(google.protobuf.message.Message):
     RUN_IDS_FIELD_NUMBER: builtins.int
     NAMESPACE_FIELD_NUMBER: builtins.int
     JOB_FIELD_NUMBER: builtins.int
+    RESUME_AFTER_FIELD_NUMBER: builtins.int
     namespace: builtins.str
-    """Or all runs of a job, until the caller leaves."""
+    """Or all runs of a namespace, or of one job (id or name) in it, until the caller leaves: first the
+    newest 1,000 that haven't ended.
+    """
     job: builtins.str
+    resume_after: builtins.str
+    """Go on after this event: its cursor. What has changed since is told first."""
     @property
     def run_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """These runs; the stream ends when all have ended."""
+        """These runs; the stream ends when all have ended. Then nothing else is said."""
 
     def __init__(
         self,
@@ -227,8 +232,9 @@ class WatchRunsRequest(google.protobuf.message.Message):
         run_ids: collections.abc.Iterable[builtins.str] | None = ...,
         namespace: builtins.str = ...,
         job: builtins.str = ...,
+        resume_after: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["job", b"job", "namespace", b"namespace", "run_ids", b"run_ids"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["job", b"job", "namespace", b"namespace", "resume_after", b"resume_after", "run_ids", b"run_ids"]) -> None: ...
 
 global___WatchRunsRequest = WatchRunsRequest
 
@@ -236,16 +242,47 @@ global___WatchRunsRequest = WatchRunsRequest
 class RunEvent(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class Gap(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        WHY_FIELD_NUMBER: builtins.int
+        SCHEDULED_BEFORE_FIELD_NUMBER: builtins.int
+        why: builtins.str
+        """In words: what may be missing."""
+        @property
+        def scheduled_before(self) -> google.protobuf.timestamp_pb2.Timestamp:
+            """It may be missing of runs scheduled before this, that have ended since; none: of all."""
+
+        def __init__(
+            self,
+            *,
+            why: builtins.str = ...,
+            scheduled_before: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        ) -> None: ...
+        def HasField(self, field_name: typing.Literal["scheduled_before", b"scheduled_before"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["scheduled_before", b"scheduled_before", "why", b"why"]) -> None: ...
+
     RUN_FIELD_NUMBER: builtins.int
+    CURSOR_FIELD_NUMBER: builtins.int
+    GAP_FIELD_NUMBER: builtins.int
+    cursor: builtins.str
+    """Where a stream that breaks after this event is taken up again, at any member. Not of run_ids."""
     @property
     def run(self) -> schedproto.v1.run_pb2.Run: ...
+    @property
+    def gap(self) -> global___RunEvent.Gap:
+        """Instead of a run: something can't be told."""
+
     def __init__(
         self,
         *,
         run: schedproto.v1.run_pb2.Run | None = ...,
+        cursor: builtins.str = ...,
+        gap: global___RunEvent.Gap | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["run", b"run"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["run", b"run"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["gap", b"gap", "run", b"run"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cursor", b"cursor", "gap", b"gap", "run", b"run"]) -> None: ...
 
 global___RunEvent = RunEvent
 

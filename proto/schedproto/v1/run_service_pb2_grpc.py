@@ -173,7 +173,8 @@ class RunServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchRuns(self, request, context):
-        """Each change of the runs asked for, from how they stand now.
+        """Each change of the runs asked for, from how they stand now. Of a run that changes faster than its
+        reader reads, the newest state is told and those between aren't; its last one always is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

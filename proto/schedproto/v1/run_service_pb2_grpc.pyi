@@ -48,7 +48,9 @@ class RunServiceStub:
         schedproto.v1.run_service_pb2.WatchRunsRequest,
         schedproto.v1.run_service_pb2.RunEvent,
     ]
-    """Each change of the runs asked for, from how they stand now."""
+    """Each change of the runs asked for, from how they stand now. Of a run that changes faster than its
+    reader reads, the newest state is told and those between aren't; its last one always is.
+    """
 
     CancelRun: grpc.UnaryUnaryMultiCallable[
         schedproto.v1.run_service_pb2.CancelRunRequest,
@@ -169,7 +171,9 @@ class RunServiceAsyncStub:
         schedproto.v1.run_service_pb2.WatchRunsRequest,
         schedproto.v1.run_service_pb2.RunEvent,
     ]
-    """Each change of the runs asked for, from how they stand now."""
+    """Each change of the runs asked for, from how they stand now. Of a run that changes faster than its
+    reader reads, the newest state is told and those between aren't; its last one always is.
+    """
 
     CancelRun: grpc.aio.UnaryUnaryMultiCallable[
         schedproto.v1.run_service_pb2.CancelRunRequest,
@@ -300,7 +304,9 @@ class RunServiceServicer(metaclass=abc.ABCMeta):
         request: schedproto.v1.run_service_pb2.WatchRunsRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[schedproto.v1.run_service_pb2.RunEvent], collections.abc.AsyncIterator[schedproto.v1.run_service_pb2.RunEvent]]:
-        """Each change of the runs asked for, from how they stand now."""
+        """Each change of the runs asked for, from how they stand now. Of a run that changes faster than its
+        reader reads, the newest state is told and those between aren't; its last one always is.
+        """
 
     @abc.abstractmethod
     def CancelRun(

@@ -15,11 +15,13 @@ from schedd.api import calls
 from schedd.api.services import Caller, Services
 from schedd.core.checkup.facts import EtcdFacts, Facts
 from schedd.core.events import Event
-from schedd.core.ids import Epoch, IncarnationId, JobId, RunId, ShardId, TenureId, Term
+from schedd.core.ids import Epoch, Hint, IncarnationId, JobId, RunId, ShardId, TenureId, Term
 from schedd.core.membership import EMPTY_VIEW, ClusterView
 from schedd.core.model import LiveRun
 from schedd.core.records import WorkerView
 from schedd.owner.advances import Advances
+from schedd.owner.ears import Ears
+from schedd.owner.feed import Feed
 from schedd.owner.tails import Tails
 from schedd.owner.watchers import Watchers
 from schedd.owner.workers import Workers
@@ -56,8 +58,8 @@ class Nudged:
     def runs_made(self, runs: Sequence[LiveRun]) -> None:
         self.shards += [run.shard for run in runs]
 
-    def runs_changed(self, runs: Sequence[RunId]) -> None:
-        self.runs += runs
+    def runs_changed(self, hints: Sequence[Hint]) -> None:
+        self.runs += [run for run, _ in hints]
 
     def cluster_changed(self) -> None:
         self.cluster += 1
@@ -173,6 +175,7 @@ async def api(dsn: str, tmp_path: Path) -> AsyncIterator[Api]:
             lines=lines,
             refusals=lines,
             changes=Watchers(),
+            feed=Feed(member.store.changes, Ears()),
             tails=Tails(Workers(clock, lambda _event: None)),
             advances=Advances(),
             cluster=cluster,

@@ -18,10 +18,10 @@ async def test_a_change_wakes_who_waits_and_one_of_another_run_doesn_t() -> None
     with watchers.watching([ONE]) as watch:
         waiting = asyncio.create_task(watch.wait(LONG), name="waiting")
         await asyncio.sleep(0)
-        watchers.changed([OTHER])
+        watchers.changed([(OTHER, None)])
         await asyncio.sleep(0)
         assert not waiting.done()
-        watchers.changed([ONE])
+        watchers.changed([(ONE, None)])
         async with asyncio.timeout(LONG / 2):
             await waiting
 
@@ -29,7 +29,7 @@ async def test_a_change_wakes_who_waits_and_one_of_another_run_doesn_t() -> None
 async def test_a_change_between_two_waits_is_not_missed_and_counts_once() -> None:
     watchers = Watchers()
     with watchers.watching([ONE, OTHER]) as watch:
-        watchers.changed([OTHER])
+        watchers.changed([(OTHER, None)])
         began = time.monotonic()
         await watch.wait(LONG)
         assert time.monotonic() - began < LONG / 2

@@ -16,9 +16,9 @@ import pytest
 
 from faults.hostile import calls, http2
 from schedd.api.errors import TooMany
+from schedd.api.places import Places
 from schedd.rpc import reading
 from schedd.rpc.health import Health
-from schedd.rpc.places import Places
 from schedd.rpc.reading import put, unary
 from schedd.rpc.server import make_server, served
 from schedd.rpc.status import abort

@@ -39,7 +39,7 @@ def test_each_call_that_there_is_has_its_operation(document: dict[str, Any]) -> 
     assert len(ids) == len(set(ids))
     names = {name.rpartition(".")[2] for name in THERE}
     wanted = {name[0].lower() + name[1:] for name in names}
-    assert set(ids) == wanted | {"getJobStatus", "submitTask"}
+    assert set(ids) == wanted | {"getJobStatus", "submitTask", "watchRunsByEvents"}
 
 
 def test_what_is_referred_to_is_there(document: dict[str, Any]) -> None:

@@ -1,0 +1,121 @@
+"""Watching runs: these until they have ended, or all of a job or of a namespace for as long as one
+likes.
+
+    run_ids ──▶ looked at again and again, and at once when this member hears of one
+    namespace, job ──▶ feed ──▶ each change, with the cursor after which a stream goes on elsewhere
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Final
+
+from schedd.api import stored_jobs, views
+from schedd.api.errors import InvalidArgument, Violation
+from schedd.api.runs import run_id_of, unknown, wrong
+from schedd.api.services import Caller, Services
+from schedd.core.changes import Change, Cursor, Gap, News, Scope
+from schedd.core.ids import RunId
+from schedd.core.lifecycle import LIVE
+from schedd.core.records import RunRecord
+from schedkit.backoff import Backoff
+from schedproto.v1 import run_pb2, run_service_pb2
+
+MOST_WATCHED: Final = 1000
+
+
+async def watch_runs(
+    services: Services, caller: Caller, request: run_service_pb2.WatchRunsRequest
+) -> AsyncIterator[run_service_pb2.RunEvent]:
+    """Each change of the runs asked for, from how they stand now or from a cursor on."""
+    del caller
+    if not request.run_ids:
+        async with aclosing(_all(services, request)) as events:
+            async for event in events:
+                yield event
+        return
+    for field in ("namespace", "job", "resume_after"):
+        if getattr(request, field):
+            raise wrong(field, "goes without run_ids, which name each run")
+    if len(request.run_ids) > MOST_WATCHED:
+        raise wrong("run_ids", f"has {len(request.run_ids)}, at most {MOST_WATCHED} are allowed")
+    async for event in _these(services, sorted(await _find_all(services, request.run_ids))):
+        yield event
+
+
+async def _all(
+    services: Services, request: run_service_pb2.WatchRunsRequest
+) -> AsyncGenerator[run_service_pb2.RunEvent, None]:
+    """Those of a namespace or of a job, for ever."""
+    after = _cursor(request.resume_after)
+    namespace, job = stored_jobs.namespace_of(request.namespace), None
+    if request.job:
+        job = (await stored_jobs.find(services, namespace, request.job)).definition.job_id
+    async with aclosing(services.feed.follow(Scope(namespace, job), after)) as feed:
+        async for news in feed:
+            yield _event(services, news)
+
+
+def _event(services: Services, news: News) -> run_service_pb2.RunEvent:
+    event = run_service_pb2.RunEvent(cursor=str(news.cursor))
+    if isinstance(news.what, Change):
+        record = news.what.record
+        event.run.CopyFrom(views.run_message(record, services.advances.of(record.run)))
+    elif isinstance(news.what, Gap):
+        event.gap.why = news.what.why
+        if news.what.before is not None:
+            event.gap.scheduled_before.FromDatetime(news.what.before)
+    return event
+
+
+def _cursor(text: str) -> Cursor | None:
+    try:
+        return Cursor.read(text) if text else None
+    except ValueError as unread:
+        raise InvalidArgument(
+            f"resume_after: {text[:60]!r} {unread}",
+            reason="BAD_CURSOR",
+            remedy="give back the id of the last event as it came, or leave it out",
+            violations=[Violation("resume_after", str(unread))],
+        ) from None
+
+
+async def _these(services: Services, left: list[RunId]) -> AsyncIterator[run_service_pb2.RunEvent]:
+    """Until all have ended."""
+    seen: dict[RunId, RunRecord] = {}
+    told: dict[RunId, run_pb2.RunProgress] = {}
+    look = Backoff(initial=0.02, maximum=0.5, factor=1.3)
+    with services.changes.watching(left) as changes:
+        while left:
+            for record in await services.store.get_runs(left):
+                run_id = record.run.key.run_id
+                before, progress = seen.get(run_id), services.advances.of(record.run)
+                further = progress is not None and progress != told.get(run_id)
+                same = before is record or before == record  # thousands may be watched
+                if same and not further:
+                    continue
+                seen[run_id] = record
+                if progress is not None:
+                    told[run_id] = progress
+                run = views.run_message(record, progress)
+                changed = before is None or views.run_message(before, progress) != run
+                if changed:
+                    look.reset()
+                if changed or further:
+                    yield run_service_pb2.RunEvent(run=run)
+            left = [run_id for run_id in left if _lives(seen.get(run_id))]
+            if left:
+                await changes.wait(look.next())
+
+
+def _lives(record: RunRecord | None) -> bool:
+    return record is None or record.run.state in LIVE
+
+
+async def _find_all(services: Services, texts: Sequence[str]) -> set[RunId]:
+    """The runs that these name, all of which there must be: one look for all."""
+    named = {run_id_of(text, "run_ids"): text for text in texts}
+    found = {record.run.key.run_id for record in await services.store.get_runs([*named])}
+    for run_id, text in named.items():
+        if run_id not in found:
+            raise unknown(text)
+    return found

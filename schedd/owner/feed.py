@@ -1,0 +1,243 @@
+"""All runs of a job or of a namespace as they change, for however many watch here.
+
+    hints of this member and of the others ─┐ within EVERY, one SELECT for all who watch
+                                            ├──▶ rows ──▶ Box of each stream ──▶ news
+    rows looked through, each SWEEP ────────┘ what no hint told
+
+Invariants
+- What is told are rows. Hints say only where to look now; each SWEEP the rows that changed since
+  the last one are looked through, for the whole member. So a lost hint costs time alone.
+- A stream begins with a look of its own, and so does one whose box overflowed: what it missed
+  comes from rows. What a look can't reach is told as a gap.
+- Nobody watches, nothing is asked.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from schedd.core.changes import Box, Change, Cursor, Gap, Missed, News, Scope
+from schedd.core.ids import Hint, JobId, RunId
+from schedd.owner.ears import Ears, cares
+from schedd.ports.changes import ChangeStore
+from schedkit.clock import boottime
+from schedkit.errors import Unavailable
+from schedkit.tasks import Loop, in_turns
+
+EVERY: Final = 0.03
+"""Seconds in which hints gather."""
+SWEEP: Final = 2.0
+"""Seconds between two looks through the rows."""
+IDLE: Final = 60.0
+AT_ONCE: Final = 500
+"""Runs read by one statement."""
+AT_FIRST: Final = 1_000
+"""Runs that haven't ended a stream begins with, at most."""
+LOOKS: Final = 2
+"""Streams whose own looks go on at the same time."""
+KNOWN: Final = 20_000
+"""Runs of which it is known what was told of them last: a sweep finds again what hints told."""
+BOXES_IN_A_TURN: Final = 10
+
+ENDED_UNSEEN: Final = "runs that were scheduled earlier, and ended meanwhile, may be missing"
+OTHER_DATABASE: Final = "the database isn't that of then, or went back: what changed isn't known"
+
+
+class Feed:
+    """The port `RunFeed`, and the loop that feeds it."""
+
+    def __init__(
+        self, store: ChangeStore, ears: Ears, *, every: float = EVERY, sweep: float = SWEEP
+    ) -> None:
+        self._store = store
+        self._ears = ears
+        self._every = every
+        self._sweep_every = sweep
+        self._boxes: dict[Box, asyncio.Event] = {}
+        self._jobs: frozenset[JobId] | None = frozenset()
+        self._known: dict[RunId, int] = {}
+        self._heard: dict[RunId, None] = {}
+        self._older: frozenset[RunId] = frozenset()
+        self._reached: Cursor | None = None
+        self._next_sweep = 0.0
+        self._deaf = False
+        self._looks = asyncio.Semaphore(LOOKS)
+        self.on_interest: Callable[[], None] = lambda: None
+        self.loop = Loop("run feed", self._step, interval=SWEEP)
+
+    @property
+    def jobs(self) -> frozenset[JobId] | None:
+        """The jobs that somebody watches; None: all runs matter; an empty set: nobody watches."""
+        return self._jobs
+
+    # -- what was heard --
+
+    def hear(self, hints: Sequence[Hint]) -> None:
+        """These were stored otherwise, here or at another member."""
+        if self._boxes:
+            self._heard.update((run, None) for run, job in hints if cares(self._jobs, job))
+            if self._heard:
+                self.loop.wake()
+
+    def deaf(self) -> None:
+        """What another member stored may not have been heard of: the rows say it, now."""
+        self._deaf = True
+        self._next_sweep = 0.0
+        self.loop.wake()
+
+    # -- streams --
+
+    async def follow(self, scope: Scope, after: Cursor | None) -> AsyncGenerator[News, None]:
+        """What changed since `after`, or the runs that haven't ended; then each change."""
+        with self._listening(scope) as (box, arrived):
+            await self._begin()
+            at = after
+            while True:
+                box.behind = False
+                missed = await self._missed(scope, at)
+                told: dict[RunId, int] = {}
+                async for change in self._read(missed.runs):
+                    if scope.holds(change.record):
+                        told[change.run_id] = change.version
+                        yield News(at or missed.cursor, change)
+                yield News(missed.cursor, _gap(missed))
+                at = missed.cursor
+                async for news in _live(box, arrived, at, told):
+                    at = news.cursor
+                    yield news
+
+    @contextmanager
+    def _listening(self, scope: Scope) -> Iterator[tuple[Box, asyncio.Event]]:
+        box, arrived = Box(scope), asyncio.Event()
+        self._boxes[box] = arrived
+        self._ears.add(self)
+        self._interest()
+        self.loop.wake()
+        try:
+            yield box, arrived
+        finally:
+            del self._boxes[box]
+            self._interest()
+            if not self._boxes:
+                self._ears.remove(self)
+                self._known.clear()
+                self._heard.clear()
+                self._older, self._reached = frozenset(), None
+
+    def _interest(self) -> None:
+        jobs = {box.scope.job for box in self._boxes}
+        wanted = None if None in jobs else frozenset(job for job in jobs if job is not None)
+        if wanted != self._jobs:
+            self._jobs = wanted
+            self.on_interest()
+
+    async def _begin(self) -> Cursor:
+        """From where sweeps go on: no later than what any stream looks at first."""
+        if self._reached is None:
+            now = await self._store.now()
+            self._reached = self._reached or now
+        return self._reached
+
+    async def _missed(self, scope: Scope, at: Cursor | None) -> Missed:
+        """What changed since; the runs that haven't ended where that isn't known."""
+        async with self._looks:
+            if at is not None:
+                jobs = None if scope.job is None else [scope.job]
+                missed = await self._store.since(at, jobs)
+                if not missed.unknown:
+                    return missed
+            now = await self._store.now()
+            runs = await self._store.unended(scope, AT_FIRST)
+            return Missed(now, tuple(runs), unknown=at is not None)
+
+    async def _read(self, runs: Sequence[RunId]) -> AsyncIterator[Change]:
+        for first in range(0, len(runs), AT_ONCE):
+            for change in await self._store.read(runs[first : first + AT_ONCE]):
+                yield change
+
+    # -- the loop --
+
+    async def _step(self) -> float:
+        if not self._boxes:
+            return IDLE
+        since = await self._begin()
+        await asyncio.sleep(self._every)
+        heard, self._heard = self._heard, {}
+        try:
+            if boottime() >= self._next_sweep:
+                await self._sweep(since, heard)
+            else:
+                await self._put([change async for change in self._read([*heard])])
+        except Unavailable:
+            self.deaf()  # to what was heard of just now
+            raise
+        if self._heard:
+            return 0.0
+        return max(0.0, self._next_sweep - boottime())
+
+    async def _sweep(self, since: Cursor, heard: dict[RunId, None]) -> None:
+        """Look through what changed since, with what was heard of."""
+        deaf, self._deaf = self._deaf, False
+        self._next_sweep = boottime() + self._sweep_every
+        jobs = self._jobs
+        missed = await self._store.since(since, None if jobs is None else [*jobs])
+        runs = heard | dict.fromkeys(missed.runs) | dict.fromkeys(self._older - missed.older)
+        await self._put([change async for change in self._read([*runs])])
+        if self._reached is None:
+            return  # nobody watches any more
+        self._older, self._reached = missed.older, missed.cursor
+        gap = _gap(missed) if deaf or missed.unknown else None
+        for box, arrived in self._boxes.items():
+            box.gap = gap or box.gap
+            box.reached = missed.cursor
+            arrived.set()
+
+    async def _put(self, changes: Sequence[Change]) -> None:
+        """Into the boxes of those who watch them, what wasn't before."""
+        jobs: dict[JobId, list[Change]] = defaultdict(list)
+        namespaces: dict[str, list[Change]] = defaultdict(list)
+        for change in changes:
+            if self._known.pop(change.run_id, None) != change.version:
+                jobs[change.record.run.job_id].append(change)
+                namespaces[change.record.namespace].append(change)
+            self._known[change.run_id] = change.version
+        while len(self._known) > KNOWN:
+            del self._known[next(iter(self._known))]
+        async for box, arrived in in_turns([*self._boxes.items()], BOXES_IN_A_TURN):
+            job = box.scope.job
+            if box.put(namespaces[box.scope.namespace] if job is None else jobs[job]):
+                arrived.set()
+
+
+async def _live(
+    box: Box, arrived: asyncio.Event, at: Cursor, told: dict[RunId, int]
+) -> AsyncIterator[News]:
+    """What is put into the box, until that is too much. `told`: what was already."""
+    fresh = False
+    while True:
+        await arrived.wait()
+        arrived.clear()
+        if box.behind:
+            return
+        reached, gap, box.gap, changes = box.reached, box.gap, None, box.take()
+        for change in changes:
+            if told.get(change.run_id, -1) < change.version:
+                fresh = True
+                yield News(at, change)
+        if gap is not None:
+            yield News(at, gap)
+        if reached is not None and reached > at:
+            at = reached
+            told.clear()
+            if fresh:
+                fresh = False
+                yield News(at)
+
+
+def _gap(missed: Missed) -> Gap | None:
+    """What such a look can't tell."""
+    if missed.unknown:
+        return Gap(OTHER_DATABASE)
+    return Gap(ENDED_UNSEEN, missed.before) if missed.before is not None else None

@@ -1,0 +1,37 @@
+"""Changes of all runs of a job or of a namespace: how they are read, and how they are watched."""
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Protocol
+
+from schedd.core.changes import Change, Cursor, Missed, News, Scope
+from schedd.core.ids import JobId, RunId
+
+
+class ChangeStore(Protocol):
+    """Looks at the rows of runs for what has changed."""
+
+    async def now(self) -> Cursor:
+        """The present moment."""
+        ...
+
+    async def since(self, cursor: Cursor, jobs: Sequence[JobId] | None) -> Missed:
+        """What changed since, of these jobs or of all."""
+        ...
+
+    async def unended(self, scope: Scope, most: int) -> list[RunId]:
+        """The newest that haven't ended, the oldest of them first."""
+        ...
+
+    async def read(self, run_ids: Sequence[RunId]) -> list[Change]:
+        """Those of these that exist, as they stand now, in this order."""
+        ...
+
+
+class RunFeed(Protocol):
+    """All runs of a scope, as they change."""
+
+    def follow(self, scope: Scope, after: Cursor | None) -> AsyncGenerator[News, None]:
+        """What changed since `after`; without it the runs that haven't ended, as they stand. Then
+        each change, for ever. Raises Unavailable.
+        """
+        ...

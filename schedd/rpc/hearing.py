@@ -1,0 +1,107 @@
+"""What changes at the other members, heard for as long as somebody watches here.
+
+    Feed ──which jobs?──▶ Hearing ──PeerService.Changes, a stream to each peer──▶ Ear over there
+      ◀──────────────── hints ────────────────────────────────────────────────────┘
+
+Invariants
+- Where a stream breaks, or wasn't there, the feed is told that it was deaf: it looks at the rows.
+- Of other jobs than before is asked before the stream of before ends: nothing is lost between.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Final, NoReturn, TypeAlias
+from uuid import UUID
+
+from schedd.core.ids import JobId, RunId
+from schedd.owner.ears import Ears
+from schedd.owner.feed import Feed
+from schedd.rpc.peers import Peers
+from schedkit.errors import Unavailable
+from schedkit.tasks import Waker
+from schedproto.v1 import peer_service_pb2 as wire
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY: Final = 10.0
+AGAIN_AFTER: Final = 1.0
+"""Seconds after which a peer that couldn't be heard is asked again."""
+BOTH: Final = 1.0
+"""Seconds in which a stream goes on whose successor has begun."""
+EVERY: Final = 0.02
+"""Seconds in which what changes gathers for one answer."""
+MOST: Final = 10_000
+"""Runs in one answer."""
+
+_Jobs: TypeAlias = "frozenset[JobId] | None"
+
+
+class Hearing:
+    """Streams from the other members."""
+
+    def __init__(self, peers: Peers, feed: Feed) -> None:
+        self._peers = peers
+        self._feed = feed
+        self._waker = Waker()
+        self._streams: dict[str, tuple[_Jobs, asyncio.Task[None]]] = {}
+        feed.on_interest = self._waker.wake
+
+    def members_changed(self) -> None:
+        """Some may have come."""
+        self._waker.wake()
+
+    async def run(self) -> NoReturn:
+        """Keep a stream to each, for ever, while somebody watches."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                jobs = self._feed.jobs
+                watched = jobs is None or bool(jobs)
+                wanted = set(self._peers.endpoints()) if watched else set()
+                for endpoint in [*self._streams]:
+                    if endpoint not in wanted:
+                        self._streams.pop(endpoint)[1].cancel()
+                for endpoint in wanted:
+                    known = self._streams.get(endpoint)
+                    if known is None or known[0] != jobs:
+                        if known is not None:
+                            asyncio.get_running_loop().call_later(BOTH, known[1].cancel)
+                        task = group.create_task(
+                            self._hear(endpoint, jobs), name=f"changes of {endpoint}"
+                        )
+                        self._streams[endpoint] = jobs, task
+                await self._waker.wait(LOOK_EVERY)
+
+    async def _hear(self, endpoint: str, jobs: _Jobs) -> None:
+        """Pass on what changes there, until nobody wants it."""
+        request = wire.ChangesRequest(jobs=[job.bytes for job in sorted(jobs or ())])
+        hears = True
+        while True:
+            try:
+                async for answer in self._peers.changes(endpoint, request):
+                    if answer.lost or not hears:
+                        self._feed.deaf()
+                    hears = True
+                    self._feed.hear([(RunId(UUID(bytes=run)), None) for run in answer.runs])
+            except (Unavailable, ValueError) as away:
+                log.debug("%s", away)
+            if hears:
+                self._feed.deaf()
+            hears = False
+            await asyncio.sleep(AGAIN_AFTER)
+
+
+async def told(ears: Ears, request: wire.ChangesRequest) -> AsyncIterator[wire.ChangesResponse]:
+    """What changes here, for a member that listens. The first answer is empty: it stands.
+
+    Raises:
+        ValueError: the request names no jobs.
+    """
+    jobs = frozenset(JobId(UUID(bytes=job)) for job in request.jobs) or None
+    with ears.listening(jobs) as ear:
+        yield wire.ChangesResponse()
+        while True:
+            await ear.wait()
+            await asyncio.sleep(EVERY)
+            runs, lost = ear.take(MOST)
+            yield wire.ChangesResponse(runs=[run.bytes for run in runs], lost=lost)

@@ -1,0 +1,178 @@
+"""What has changed of runs since a moment, read off the rows themselves.
+
+A row names the transaction that wrote it (`xmin`), and a snapshot the oldest one that may still be
+going on: all below that is to be seen. So "changed since" needs no column, no log, and costs what
+changes a run nothing. No index knows of transactions: the newest rows are looked through, and all
+older runs that haven't ended (`live`); how far that went is part of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, Connection, Label, literal_column, select
+
+from schedd.core.changes import Change, Cursor, Missed, Scope
+from schedd.core.ids import JobId, RunId
+from schedd.store.arrays import ids
+from schedd.store.database import Database
+from schedd.store.fence import BY_INDEX
+from schedd.store.run_records import record, records
+from schedd.store.schema import jobs, live, runs
+from schedd.store.servers import TIMELINE
+
+MOST: Final = 20_000
+"""Rows that one look goes through, of each job or of all, and again as many of older runs that
+haven't ended: some 30 ms.
+"""
+
+EPOCH: Final = 1 << 32
+"""Rows name transactions by their lower half."""
+LATER: Final = 1 << 20
+"""Transactions that may begin between two statements, at most."""
+
+NOW: Final = f"""
+SELECT {TIMELINE}, pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint
+FROM pg_current_snapshot() s
+"""
+
+CHANGED: Final = """(({row}.xmin::text::bigint - %(low)s) & 4294967295) < %(span)s"""
+
+NEWEST: Final = """
+WITH looked AS MATERIALIZED (
+    SELECT run_id, scheduled_at, xmin FROM runs
+    ORDER BY scheduled_at DESC, run_id DESC LIMIT %(most)s
+), ends AS (
+    SELECT min(scheduled_at) AS before FROM looked HAVING count(*) = %(most)s
+)
+"""
+
+NEWEST_OF_JOBS: Final = """
+WITH looked AS MATERIALIZED (
+    SELECT r.run_id, r.scheduled_at, r.xmin, r.job_id
+    FROM unnest(%(jobs)s::uuid[]) j(job_id) CROSS JOIN LATERAL (
+        SELECT run_id, scheduled_at, xmin, job_id FROM runs
+        WHERE job_id = j.job_id ORDER BY scheduled_at DESC LIMIT %(most)s
+    ) r
+), ends AS (
+    SELECT max(before) AS before FROM (
+        SELECT min(scheduled_at) AS before FROM looked GROUP BY job_id HAVING count(*) = %(most)s
+    ) each_job
+)
+"""
+
+UNENDED: Final = "live l"
+UNENDED_OF_JOBS: Final = """unnest(%(jobs)s::uuid[]) w(job_id)
+    JOIN jobs j ON j.job_id = w.job_id
+    JOIN live l ON l.shard = j.shard AND l.job_id = j.job_id"""
+
+LOOK: Final = """
+{looked}
+SELECT run_id, scheduled_at, 'changed' FROM looked l WHERE {changed}
+UNION ALL
+SELECT l.run_id, l.scheduled_at, CASE WHEN {run_changed} THEN 'changed' END
+FROM (
+    SELECT l.run_id, l.scheduled_at FROM ends CROSS JOIN {unended}
+    WHERE l.scheduled_at <= ends.before LIMIT %(most)s
+) l JOIN runs r ON r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id
+UNION ALL
+SELECT NULL, before, 'ends' FROM ends
+ORDER BY 2
+"""
+
+
+def _look(looked: str, unended: str) -> str:
+    return LOOK.format(
+        looked=looked,
+        unended=unended,
+        changed=CHANGED.format(row="l"),
+        run_changed=CHANGED.format(row="r"),
+    )
+
+
+OF_ALL: Final = _look(NEWEST, UNENDED)
+OF_JOBS: Final = _look(NEWEST_OF_JOBS, UNENDED_OF_JOBS)
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresChangeStore:
+    """`schedd.ports.ChangeStore` over PostgreSQL."""
+
+    database: Database
+    most: int = MOST
+
+    async def now(self) -> Cursor:
+        """The present moment."""
+        return await self.database.call(lambda c: _now(c)[0])
+
+    async def since(self, cursor: Cursor, of: Sequence[JobId] | None) -> Missed:
+        """What changed since, of these jobs or of all."""
+        return await self.database.call(lambda c: since(c, cursor, of, self.most))
+
+    async def unended(self, scope: Scope, most: int) -> list[RunId]:
+        """The newest that haven't ended, the oldest of them first."""
+        return await self.database.call(lambda c: unended(c, scope, most))
+
+    async def read(self, run_ids: Sequence[RunId]) -> list[Change]:
+        """Those of these that exist, as they stand now, in this order."""
+        return await self.database.call(lambda c: read(c, run_ids))
+
+
+def since(connection: Connection, cursor: Cursor, of: Sequence[JobId] | None, most: int) -> Missed:
+    """Look through the newest `most` rows of these jobs, or of all, and those that live."""
+    present, following = _now(connection)
+    if cursor.timeline != present.timeline or cursor.transaction > following:
+        return Missed(present, unknown=True)
+    connection.exec_driver_sql(f"SELECT {BY_INDEX}")
+    found = connection.exec_driver_sql(
+        OF_ALL if of is None else OF_JOBS,
+        {
+            "most": most,
+            "jobs": ids(of or ()),
+            "low": cursor.transaction % EPOCH,
+            "span": min(EPOCH, following + LATER - cursor.transaction),
+        },
+    ).all()
+    before = next((at for _, at, what in found if what == "ends"), None)
+    older = [RunId(run) for run, at, _ in found if run and before and at < before]
+    return Missed(
+        present,
+        tuple(dict.fromkeys(RunId(run) for run, _, what in found if what == "changed")),
+        frozenset(older if len(older) < most else ()),
+        before,
+    )
+
+
+def unended(connection: Connection, scope: Scope, most: int) -> list[RunId]:
+    """The newest that haven't ended, the oldest of them first."""
+    query = select(live.c.run_id).join(
+        jobs, (jobs.c.job_id == live.c.job_id) & (jobs.c.shard == live.c.shard)
+    )
+    query = query.where(jobs.c.namespace == scope.namespace)
+    if scope.job is not None:
+        query = query.where(jobs.c.job_id == scope.job)
+    newest = query.order_by(live.c.scheduled_at.desc(), live.c.run_id.desc()).limit(most)
+    return [RunId(found) for found in connection.execute(newest).scalars()][::-1]
+
+
+def read(connection: Connection, run_ids: Sequence[RunId]) -> list[Change]:
+    """Those of these that exist, in this order."""
+    _, following = _now(connection)
+    written: Label[int] = literal_column("runs.xmin::text::bigint", BigInteger).label("written")
+    query = records().add_columns(written).where(runs.c.run_id.in_(run_ids))
+    found = {row.run_id: _change(row, following) for row in connection.execute(query)}
+    return [found[run_id] for run_id in run_ids if run_id in found]
+
+
+def _change(row: Any, following: int) -> Change:
+    """Its transaction in full: one a little past the moment, or one below it."""
+    last = following + LATER
+    return Change(record(row), last - (last - row.written) % EPOCH)
+
+
+def _now(connection: Connection) -> tuple[Cursor, int]:
+    """This moment, and the first transaction that hadn't begun."""
+    timeline, oldest, following = connection.exec_driver_sql(NOW).one()
+    return Cursor(timeline, oldest), following

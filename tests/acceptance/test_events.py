@@ -1,0 +1,203 @@
+"""All runs as they change: through any member, past the death of one, for however many watch."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+
+from schedclient import Run, SyncClient
+from support.cluster import DevCluster
+from support.events import Events
+from support.wait import PATIENCE, wait_until
+
+SOON = 0.5
+"""Seconds from a run's end to those who watch, at any member, on a machine that is busy."""
+AGAIN = 5.0
+"""Seconds before a stream broke whose states may be told again: two sweeps, and some."""
+NOISE = 20.0
+"""Transactions a second: 200 streams that each looked once in ten seconds would be as many."""
+DOCUMENT = Path(__file__).parents[2] / "docs" / "rest.md"
+
+
+def addresses(cluster: DevCluster) -> list[str]:
+    return [member["http"] for member in cluster.record["members"]]
+
+
+def begun(stream: Events) -> bool:
+    return bool(stream.last_id)
+
+
+def ended(stream: Events) -> set[str]:
+    return {
+        one.data["run"]["runId"] for one in stream.runs if one.data["run"]["state"] == "SUCCEEDED"
+    }
+
+
+def test_each_member_tells_of_runs_that_others_own_and_soon(
+    calm: DevCluster, calm_client: SyncClient, figure: Callable[[str], None]
+) -> None:
+    with ExitStack() as stack:
+        streams = [stack.enter_context(Events(address)) for address in addresses(calm)]
+        wait_until(lambda: all(map(begun, streams)), PATIENCE, "the streams to begin")
+        time.sleep(1)  # members listen to each other by then
+        runs = [calm_client.submit(shell={"argv": ["true"]}) for _ in range(20)]
+        wanted = {run.run_id for run in runs}
+        for stream in streams:
+            wait_until(lambda s=stream: wanted <= ended(s), PATIENCE, "the end of each run")
+    owners = {shard.owner for shard in calm_client.cluster.shards()}
+    assert len(owners) == len(streams), "each member owns some of them"
+    for number, stream in enumerate(streams, 1):
+        lags = [
+            one.at - datetime.fromisoformat(one.data["run"]["finishedAt"]).timestamp()
+            for one in stream.runs
+            if one.data["run"]["runId"] in wanted and one.data["run"]["finishedAt"]
+        ]
+        figure(f"events at m{number}: {median(lags) * 1e3:.0f} ms after a run's end")
+        assert median(lags) < SOON
+
+
+def test_a_job_is_watched_by_page_command_and_sdk_alike_and_others_are_not_told(
+    calm: DevCluster, calm_client: SyncClient
+) -> None:
+    job = calm_client.jobs.create("watched", on_demand=True, shell={"argv": ["true"]})
+    try:
+        with Events(addresses(calm)[0], "job=watched") as stream:
+            seen: list[Run] = []
+
+            def watch() -> None:
+                with SyncClient(calm.endpoints) as client:
+                    for run in client.runs.watch(job="watched"):
+                        seen.append(run)
+                        if run.ended:
+                            return
+
+            watching = threading.Thread(target=watch)
+            watching.start()
+            wait_until(lambda: begun(stream), PATIENCE, "the stream to begin")
+            time.sleep(1)
+            other = calm_client.submit(shell={"argv": ["true"]})
+            run = calm_client.jobs.trigger(job.name)
+            wait_until(lambda: "SUCCEEDED" in stream.states(run.run_id), PATIENCE, "its end")
+            watching.join(PATIENCE)
+            assert [one.run_id for one in seen if one.ended] == [run.run_id]
+            assert stream.states(other.run_id) == []
+        unknown = calm.schedctl("run", "watch", "--job", "wached")
+        assert (unknown.returncode, unknown.stdout) == (3, "")
+    finally:
+        calm_client.jobs.delete("watched")
+
+
+def test_a_stream_goes_on_at_another_member_when_its_own_is_killed(
+    rough: DevCluster, client: SyncClient, figure: Callable[[str], None]
+) -> None:
+    members = rough.record["members"]
+    leader = rough.leader()
+    lost = next(member for member in members if member["name"] != leader)
+    other = next(member for member in members if member is not lost)
+    told: list[Run] = []
+    enough = threading.Event()
+
+    def watch() -> None:
+        with SyncClient([lost["grpc"], other["grpc"]]) as watching:
+            for event in watching.runs.events():
+                if event.run is not None:
+                    told.append(event.run)
+                if enough.is_set():
+                    return
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    with Events(lost["http"]) as first:
+        wait_until(lambda: begun(first), PATIENCE, "the stream to begin")
+        runs = [client.submit(shell={"argv": ["sleep", f"{n / 10}"]}) for n in range(40)]
+        wait_until(lambda: len(ended(first)) > 5, PATIENCE, "some ends")
+        rough.kill(lost["name"])
+        killed = time.time()
+        wait_until(lambda: first.ended_at, PATIENCE, "the end of its stream")
+    with Events(other["http"], after=first.last_id) as second:
+        wanted = {run.run_id for run in runs}
+        wait_until(
+            lambda: wanted <= ended(first) | ended(second), PATIENCE, "the last state of each run"
+        )
+        figure(f"events: resumed elsewhere, all was told {time.time() - killed:.1f} s after a kill")
+    assert not [one for one in second.told if one.name == "gap"]
+    for one in second.runs:
+        run = one.data["run"]
+        if run["runId"] in ended(first) and run["state"] == "SUCCEEDED":
+            finished = datetime.fromisoformat(run["finishedAt"]).timestamp()
+            assert finished > killed - AGAIN, "only what had just been told comes again"
+    wait_until(
+        lambda: wanted <= {run.run_id for run in told if run.ended}, PATIENCE, "all at the SDK"
+    )
+    enough.set()
+    client.submit(shell={"argv": ["true"]})
+    watcher.join(PATIENCE)
+    states = [(run.run_id, run.state, run.fencing_token, run.started_at) for run in told]
+    assert len(states) == len(set(states)), "the SDK tells no state twice"
+
+
+def test_streams_end_with_a_member_that_is_stopped(rough: DevCluster) -> None:
+    member = rough.record["members"][0]
+    with Events(member["http"]) as stream:
+        wait_until(lambda: begun(stream), PATIENCE, "the stream to begin")
+        rough.terminate(member["name"])
+        stopped = time.time()
+        ended_at = wait_until(lambda: stream.ended_at, PATIENCE, "the end of the stream")
+    assert ended_at < stopped + 1
+
+
+def test_two_hundred_streams_ask_the_database_no_more_than_one(
+    calm: DevCluster, figure: Callable[[str], None]
+) -> None:
+    address = addresses(calm)[0]
+
+    def transactions() -> float:
+        """A second, for some seconds in which nothing changes."""
+        read = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
+        [[before]] = calm.sql(read)
+        began = time.monotonic()
+        time.sleep(6)
+        [[after]] = calm.sql(read)
+        return float(after - before) / (time.monotonic() - began)
+
+    with Events(address) as one:
+        wait_until(lambda: begun(one), PATIENCE, "a stream to begin")
+        alone = transactions()
+    with ExitStack() as stack:
+        streams = [stack.enter_context(Events(address)) for _ in range(200)]
+        wait_until(lambda: all(map(begun, streams)), PATIENCE, "200 streams to begin")
+        many = transactions()
+    figure(f"events: {alone:.1f} transactions/s with one stream, {many:.1f} with 200")
+    assert many < alone + NOISE
+
+
+def test_the_commands_of_the_document_do_what_it_says(
+    calm: DevCluster, calm_client: SyncClient
+) -> None:
+    commands = re.findall(r"^curl .*api/v1/events.*$", DOCUMENT.read_text(), re.MULTILINE)
+    assert len(commands) >= 3
+    with Events(addresses(calm)[0]) as stream:
+        wait_until(lambda: begun(stream), PATIENCE, "an id")
+    calm_client.jobs.create("nightly-etl", on_demand=True, shell={"argv": ["true"]})
+    try:
+        for command in commands:
+            typed = command.replace("127.0.0.1:7421", addresses(calm)[1])
+            argv = shlex.split(
+                re.sub(r"Last-Event-ID: [0-9a-f-]+", f"Last-Event-ID: {stream.last_id}", typed)
+            )
+            with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as curl:
+                assert curl.stdout is not None
+                calm_client.jobs.trigger("nightly-etl")
+                line = next(line for line in curl.stdout if line.startswith("data: "))
+                assert '"job":"nightly-etl"' in line
+                curl.terminate()
+    finally:
+        calm_client.jobs.delete("nightly-etl")

@@ -1,0 +1,177 @@
+"""What has changed of runs since a moment, read off their rows: nothing more, nothing less."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from uuid import uuid4
+
+from sqlalchemy import Connection
+
+from schedd.core.changes import Cursor, Scope
+from schedd.core.ids import RunId
+from schedd.core.lifecycle import State
+from schedd.core.model import LiveRun, Priority, Trigger
+from schedd.core.records import JobRecord, RunRecord
+from schedd.store import changes
+from schedd.store.changes import PostgresChangeStore
+from support.store import MINUTE, START, Member, World, draft, firing, manual_run, ok, report
+
+EVERYTHING = Scope("default")
+MANY = 50
+
+
+async def fired(world: World, me: Member, **changes) -> LiveRun:
+    [run] = (await me.fire(firing(await world.job(**changes)))).runs
+    return run
+
+
+async def triggered(world: World, me: Member, job: JobRecord, at: datetime) -> LiveRun:
+    made = await me.store.users.insert_run(
+        job.definition.job_id,
+        manual_run(at),
+        Trigger.MANUAL,
+        Priority.MEDIUM,
+        None,
+        None,
+        ok("trigger"),
+    )
+    assert isinstance(made, RunRecord)
+    return made.run
+
+
+def looking(world: World, most: int = MANY) -> PostgresChangeStore:
+    return PostgresChangeStore(world.store.database, most)
+
+
+async def test_each_way_in_which_a_run_is_stored_is_a_change_and_only_since_then(
+    world: World,
+) -> None:
+    me = await world.member()
+    store = looking(world)
+    await fired(world, me)
+    began = await store.now()
+    assert (await store.since(began, None)).runs == ()
+
+    run = await fired(world, me)
+    made = await store.now()
+    assert (await store.since(began, None)).runs == (run.key.run_id,)
+
+    [assigned] = await me.assigned(draft(run))
+    handed_out = await store.now()
+    assert (await store.since(made, None)).runs == (run.key.run_id,)
+
+    await me.store.results.accept([report(assigned)])
+    ended = await store.now()
+    assert (await store.since(handed_out, None)).runs == (run.key.run_id,)
+    assert (await store.since(began, None)).runs == (run.key.run_id,)
+
+    assert (await store.since(ended, None)).runs == ()
+
+
+async def test_a_result_that_comes_late_is_a_change_though_its_times_are_long_past(
+    world: World,
+) -> None:
+    """Of a worker that was away: nothing in the row but its transaction says that it is news."""
+    me = await world.member()
+    run = await fired(world, me)
+    [assigned] = await me.assigned(draft(run))
+    store = looking(world)
+    began = await store.now()
+    late = replace(report(assigned), finished_at=START - timedelta(days=1))
+
+    await me.store.results.accept([late])
+
+    assert (await store.since(began, None)).runs == (run.key.run_id,)
+
+
+async def test_a_transaction_that_was_open_then_is_not_missed(world: World) -> None:
+    me = await world.member()
+    run = await fired(world, me)
+    store = looking(world)
+
+    def body(connection: Connection) -> Cursor:
+        connection.exec_driver_sql(
+            "UPDATE runs SET error = 'told' WHERE run_id = %s", (run.key.run_id,)
+        )
+        return changes._now(connection)[0]
+
+    began = await world.store.database.call(body)
+
+    assert (await store.since(began, None)).runs == (run.key.run_id,)
+
+
+async def test_of_jobs_only_theirs_are_looked_at(world: World) -> None:
+    me = await world.member()
+    store = looking(world)
+    began = await store.now()
+    mine, _, other = [await fired(world, me) for _ in range(3)]
+
+    found = await store.since(began, [mine.job_id, other.job_id])
+
+    assert set(found.runs) == {mine.key.run_id, other.key.run_id}
+    assert found.before is None
+
+
+async def test_past_what_is_looked_through_those_that_live_are_found_and_the_end_is_told(
+    world: World,
+) -> None:
+    me = await world.member()
+    job = await world.job(due=None)
+    old = [await triggered(world, me, job, START - day * timedelta(days=1)) for day in (3, 2)]
+    store = looking(world, 2)
+    began = await store.now()
+    [assigned] = await me.assigned(draft(old[0]))
+    newest = [await triggered(world, me, job, START + n * MINUTE) for n in range(2)]
+
+    for of in (None, [job.definition.job_id]):
+        found = await store.since(began, of)
+        assert set(found.runs) == {assigned.key.run_id, *(run.key.run_id for run in newest)}
+        assert found.older == {run.key.run_id for run in old}
+        assert found.before == START
+
+
+async def test_of_another_timeline_and_of_a_time_to_come_nothing_is_known(world: World) -> None:
+    await world.member()
+    store = looking(world)
+    now = await store.now()
+
+    for cursor in (
+        Cursor(now.timeline + 1, now.transaction),
+        Cursor(now.timeline, now.transaction + 1_000_000),
+    ):
+        assert (await store.since(cursor, None)).unknown
+
+
+async def test_runs_are_read_in_the_order_asked_for_with_the_transaction_that_wrote_them(
+    world: World,
+) -> None:
+    me = await world.member()
+    runs = [await fired(world, me) for _ in range(3)]
+    store = looking(world)
+    wanted = [runs[2].key.run_id, RunId(uuid4()), runs[0].key.run_id]
+
+    found = await store.read(wanted)
+
+    assert [change.run_id for change in found] == [wanted[0], wanted[2]]
+    assert found[0].version > found[1].version
+    await me.assigned(draft(runs[0]))
+    [again] = await store.read([runs[0].key.run_id])
+    assert again.version > found[0].version
+    assert again.record.run.state is State.RUNNING
+
+
+async def test_a_stream_begins_with_the_newest_that_have_not_ended_in_its_scope(
+    world: World,
+) -> None:
+    me = await world.member()
+    job = await world.job(due=None)
+    runs = [await triggered(world, me, job, START + n * MINUTE) for n in range(4)]
+    other = await fired(world, me, namespace="other")
+    await me.store.users.cancel_run(runs[3].key.run_id, ok("cancel"))
+    store = looking(world)
+
+    mine = Scope("default", job.definition.job_id)
+    assert await store.unended(mine, 2) == [runs[1].key.run_id, runs[2].key.run_id]
+    assert await store.unended(EVERYTHING, 10) == [run.key.run_id for run in runs[:3]]
+    assert await store.unended(Scope("other"), 10) == [other.key.run_id]

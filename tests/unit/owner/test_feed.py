@@ -1,0 +1,315 @@
+"""Runs as they change, for those who watch: what they are told, and what that costs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
+
+import pytest
+
+from schedd.core.changes import MOST_WAITING, Change, Cursor, Gap, Missed, News, Scope
+from schedd.core.ids import JobId, RunId
+from schedd.core.lifecycle import State
+from schedd.owner.ears import Ears
+from schedd.owner.feed import Feed
+from schedkit.errors import Unavailable
+from support.runs import NOW, record
+from support.wait import PATIENCE, wait_until_async
+
+ALL: Final = Scope("default")
+ETL, OTHER = JobId(UUID(int=1)), JobId(UUID(int=2))
+
+
+class Rows:
+    """Runs as a database has them: each write is a transaction. Counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.rows: dict[RunId, Change] = {}
+        self.transaction = 1
+        self.asked: list[str] = []
+        self.away = False
+        self.before: Missed | None = None
+
+    def write(self, number: int, state: State = State.PENDING, job: JobId = ETL) -> RunId:
+        """Store the run of this number so."""
+        self.transaction += 1
+        made = record(number, state=state, job_id=job)
+        self.rows[made.run.key.run_id] = Change(made, self.transaction)
+        return made.run.key.run_id
+
+    async def now(self) -> Cursor:
+        """The present moment."""
+        self._ask("now")
+        return Cursor(1, self.transaction + 1)
+
+    async def since(self, cursor: Cursor, jobs: Sequence[JobId] | None) -> Missed:
+        """All that changed."""
+        self._ask("since")
+        present = Cursor(1, self.transaction + 1)
+        if cursor.timeline != 1:
+            return Missed(present, unknown=True)
+        if self.before is not None:
+            return replace(self.before, cursor=present)
+        return Missed(
+            present,
+            tuple(
+                run
+                for run, change in self.rows.items()
+                if change.version >= cursor.transaction
+                and (jobs is None or change.record.run.job_id in jobs)
+            ),
+        )
+
+    async def unended(self, scope: Scope, most: int) -> list[RunId]:
+        """Those that live."""
+        self._ask("unended")
+        return [
+            run
+            for run, change in self.rows.items()
+            if scope.holds(change.record) and change.record.run.state is State.PENDING
+        ][:most]
+
+    async def read(self, run_ids: Sequence[RunId]) -> list[Change]:
+        """As they stand."""
+        self._ask("read")
+        return [self.rows[run] for run in run_ids if run in self.rows]
+
+    def _ask(self, what: str) -> None:
+        if self.away:
+            raise Unavailable("the database is away")
+        self.asked.append(what)
+
+
+class Stream:
+    """One who watches, and what it was told."""
+
+    def __init__(self, feed: Feed, scope: Scope, after: Cursor | None) -> None:
+        self.told: list[News] = []
+        self.reads = asyncio.Event()
+        self.reads.set()
+        self.feed, self.scope, self.after = feed, scope, after
+
+    async def read(self) -> None:
+        """Take what comes, while `reads` is set."""
+        async for news in self.feed.follow(self.scope, self.after):
+            self.told.append(news)
+            await self.reads.wait()
+
+    @property
+    def states(self) -> list[tuple[int, State]]:
+        """The runs' numbers and states, as they were told."""
+        changes = [news.what for news in self.told if isinstance(news.what, Change)]
+        return [(change.run_id.int, change.record.run.state) for change in changes]
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """What it was told that it can't be told."""
+        return [news.what for news in self.told if isinstance(news.what, Gap)]
+
+    async def until(self, *states: tuple[int, State]) -> None:
+        """All of these were told."""
+        await wait_until_async(lambda: set(states) <= set(self.states), PATIENCE, f"{states}")
+
+    async def begun(self) -> None:
+        """Its own look is over."""
+        await wait_until_async(lambda: self.told, PATIENCE, "the beginning of a stream")
+
+
+class World:
+    """A member with rows, a feed, and who watches. `sweeps`: how often the rows are looked through;
+    never, unless told.
+    """
+
+    def __init__(self, group: asyncio.TaskGroup, sweeps: float) -> None:
+        self.rows, self.ears = Rows(), Ears()
+        self.feed = Feed(self.rows, self.ears, every=0.001, sweep=sweeps)
+        self._group = group
+        self.tasks = [group.create_task(self.feed.loop.run(), name="feed")]
+
+    async def watch(self, scope: Scope = ALL, after: Cursor | None = None) -> Stream:
+        """Somebody watches, and is told what follows from here."""
+        stream = Stream(self.feed, scope, after)
+        self.tasks.append(self._group.create_task(stream.read(), name="stream"))
+        await stream.begun()
+        await self.swept()
+        return stream
+
+    async def swept(self) -> None:
+        """The feed has looked through the rows for the first time."""
+        await wait_until_async(lambda: "since" in self.rows.asked, PATIENCE, "the first sweep")
+
+    def change(self, number: int, state: State, job: JobId = ETL) -> None:
+        """A member stores a run, and says so."""
+        self.ears.hear([(self.rows.write(number, state, job), job)])
+
+
+@asynccontextmanager
+async def world(sweeps: float = 3600.0) -> AsyncIterator[World]:
+    async with asyncio.TaskGroup() as group:
+        made = World(group, sweeps)
+        yield made
+        for task in made.tasks:
+            task.cancel()
+
+
+async def test_a_stream_begins_with_what_lives_and_goes_on_with_what_is_heard_of() -> None:
+    async with world() as here:
+        here.rows.write(1)
+        here.rows.write(2, State.SUCCEEDED)
+        stream = await here.watch()
+        here.change(1, State.RUNNING)
+        await stream.until((1, State.PENDING), (1, State.RUNNING))
+        assert 2 not in {number for number, _ in stream.states}
+
+
+async def test_who_watches_a_job_is_told_of_its_runs_alone_and_others_are_not_read() -> None:
+    async with world() as here:
+        stream = await here.watch(Scope("default", ETL))
+        here.change(1, State.RUNNING, OTHER)
+        reads = here.rows.asked.count("read")
+        here.change(2, State.RUNNING, ETL)
+        await stream.until((2, State.RUNNING))
+        assert stream.states == [(2, State.RUNNING)]
+        assert here.rows.asked.count("read") == reads + 1
+
+
+async def test_what_nobody_said_is_found_by_the_next_sweep_and_told_once() -> None:
+    async with world(sweeps=0.02) as here:
+        stream = await here.watch()
+        here.rows.write(1, State.SUCCEEDED)
+        await stream.until((1, State.SUCCEEDED))
+        sweeps = here.rows.asked.count("since")
+        await wait_until_async(
+            lambda: here.rows.asked.count("since") > sweeps + 3, PATIENCE, "more sweeps"
+        )
+        assert stream.states == [(1, State.SUCCEEDED)]
+
+
+async def test_a_stream_goes_on_from_its_cursor_at_another_member_and_misses_nothing() -> None:
+    async with world(sweeps=0.02) as here, world() as there:
+        there.rows = here.rows
+        there.feed._store = here.rows
+        stream = await here.watch()
+        here.change(1, State.SUCCEEDED)
+        await stream.until((1, State.SUCCEEDED))
+        await wait_until_async(lambda: stream.told[-1].what is None, PATIENCE, "a checkpoint")
+        cursor = stream.told[-1].cursor
+        here.change(2, State.SUCCEEDED)
+
+        again = await there.watch(after=cursor)
+
+        assert again.states == [(2, State.SUCCEEDED)]
+        assert again.gaps == []
+
+
+async def test_a_cursor_of_another_database_is_told_as_a_gap_and_what_lives_follows() -> None:
+    async with world() as here:
+        here.rows.write(1)
+        stream = await here.watch(after=Cursor(9, 1))
+        assert stream.states == [(1, State.PENDING)]
+        [gap] = stream.gaps
+        assert gap.before is None
+
+
+async def test_what_a_look_did_not_reach_is_told_as_a_gap_where_a_stream_goes_on() -> None:
+    async with world() as here:
+        here.rows.before = Missed(Cursor(1, 1), before=NOW)
+        stream = await here.watch(after=Cursor(1, 1))
+        assert [gap.before for gap in stream.gaps] == [NOW]
+
+
+async def test_who_was_deaf_looks_the_rows_through_at_once() -> None:
+    async with world() as here:
+        stream = await here.watch()
+        run = here.rows.write(1, State.FAILED)
+        here.rows.before = Missed(Cursor(1, 1), (run,), before=NOW)
+        here.feed.deaf()
+        await stream.until((1, State.FAILED))
+        await wait_until_async(lambda: stream.gaps, PATIENCE, "the gap")
+
+
+async def test_an_old_run_that_ended_unheard_of_is_found_though_no_look_reaches_it() -> None:
+    async with world(sweeps=0.02) as here:
+        run = here.rows.write(1, State.RUNNING)
+        here.rows.before = Missed(Cursor(1, 1), older=frozenset({run}), before=NOW)
+        stream = await here.watch()
+        here.rows.write(1, State.SUCCEEDED)
+        here.rows.before = Missed(Cursor(1, 1), before=NOW)
+        await stream.until((1, State.SUCCEEDED))
+
+
+async def test_a_slow_reader_is_told_the_last_state_of_each_run_and_holds_up_nobody() -> None:
+    async with world() as here:
+        slow, quick = await here.watch(), await here.watch()
+        slow.reads.clear()
+        for state in (State.PENDING, State.RUNNING, State.SUCCEEDED):
+            here.change(1, state)
+            await quick.until((1, state))
+        for number in range(2, 5):
+            here.change(number, State.SUCCEEDED)
+            await quick.until((number, State.SUCCEEDED))
+        slow.reads.set()
+        await slow.until(*[(number, State.SUCCEEDED) for number in range(1, 5)])
+        assert (1, State.RUNNING) not in slow.states
+
+
+async def test_a_reader_that_falls_far_behind_catches_up_from_rows() -> None:
+    async with world() as here:
+        slow, quick = await here.watch(), await here.watch()
+        slow.reads.clear()
+        numbers = range(MOST_WAITING + 200)
+        for number in numbers:
+            here.change(number, State.SUCCEEDED)
+            if number % 200 == 0:
+                await quick.until((number, State.SUCCEEDED))
+        await quick.until(*[(number, State.SUCCEEDED) for number in numbers])
+        [box, _] = here.feed._boxes
+        assert len(box._waiting) <= MOST_WAITING
+        assert box.behind
+        slow.reads.set()
+        await slow.until(*[(number, State.SUCCEEDED) for number in numbers])
+
+
+async def test_two_hundred_who_watch_cost_as_many_statements_as_one() -> None:
+    async with world() as here:
+        streams = [await here.watch() for _ in range(200)]
+        here.rows.asked.clear()
+        here.change(1, State.SUCCEEDED)
+        for stream in streams:
+            await stream.until((1, State.SUCCEEDED))
+        assert here.rows.asked == ["read"]
+
+
+async def test_nobody_watches_and_nothing_is_asked_heard_or_kept() -> None:
+    async with world(sweeps=0.01) as here:
+        for number in range(3):
+            here.change(number, State.RUNNING)
+        await asyncio.sleep(0.05)
+        assert here.rows.asked == []
+        await here.watch()
+        here.tasks[-1].cancel()
+        await wait_until_async(lambda: not here.feed._boxes, PATIENCE, "the end of the stream")
+        here.change(9, State.RUNNING)
+        assert (here.feed._heard, here.feed._known, here.feed._reached) == ({}, {}, None)
+        assert here.feed.jobs == frozenset()
+
+
+async def test_a_database_that_was_away_costs_time_and_no_state() -> None:
+    async with world() as here:
+        stream = await here.watch()
+        here.rows.away = True
+        here.change(1, State.SUCCEEDED)
+        await asyncio.sleep(0.05)
+        here.rows.away = False
+        await stream.until((1, State.SUCCEEDED))
+
+
+async def test_a_stream_that_cannot_begin_says_why() -> None:
+    async with world() as here:
+        here.rows.away = True
+        with pytest.raises(Unavailable):
+            await anext(here.feed.follow(ALL, None))
