@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         Unauthenticated,
         Violation,
     )
+    from schedclient.event_values import Gap, RunEvent
     from schedclient.file_guard import FileGuard
     from schedclient.handlers import Context, DontRetry, RetryAfter, handler
     from schedclient.specs import Http, JobSpec, Retry, Shell, Work
@@ -96,6 +97,7 @@ else:  # a type checker that saw this would take any name for there
             "NotFound Overloaded PermissionDenied RequestError StaleToken Unauthenticated "
             "Violation"
         ),
+        "schedclient.event_values": "Gap RunEvent",
         "schedclient.file_guard": "FileGuard",
         "schedclient.handlers": "Context DontRetry RetryAfter handler",
         "schedclient.specs": "Http JobSpec Retry Shell Work",
@@ -150,6 +152,7 @@ __all__ = [
     "FailedPrecondition",
     "FileGuard",
     "Finding",
+    "Gap",
     "GuardBusy",
     "GuardError",
     "Http",
@@ -177,6 +180,7 @@ __all__ = [
     "Retry",
     "RetryAfter",
     "Run",
+    "RunEvent",
     "RunProgress",
     "RunState",
     "ScheddError",

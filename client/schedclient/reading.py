@@ -10,6 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from schedclient.cluster_values import Finding
+from schedclient.event_values import Gap
 from schedclient.values import (
     After,
     Backfill,
@@ -37,6 +38,7 @@ _NESTED: Final[dict[str, type[Value]]] = {
     "schedd.v1.Backfill": Backfill,
     "schedd.v1.BackfillJobResponse.LeftOut": LeftOut,
     "schedd.v1.Redrive": Redrive,
+    "schedd.v1.RunEvent.Gap": Gap,
 }
 """Which value each nested message becomes."""
 

@@ -9,13 +9,15 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from schedclient import methods, paging
+from schedclient import methods, paging, watching
 from schedclient.errors import (
     ClusterUnavailable,
     DeadlineExceeded,
     FailedPrecondition,
+    InvalidArgument,
     from_form,
 )
+from schedclient.event_values import RunEvent
 from schedclient.naming import run_of
 from schedclient.reading import value_of
 from schedclient.specs import When, payload_message, when_message
@@ -81,32 +83,40 @@ class Runs:
         async for run in paging.paged(Run, read, limit):
             yield run
 
-    async def watch(self, *run_ids: Run | str, deadline: float | None = None) -> AsyncIterator[Run]:
-        """Yield each change of these runs, from how they stand now, until all have ended.
+    async def watch(
+        self, *run_ids: Run | str, job: str = "", deadline: float | None = None
+    ) -> AsyncIterator[Run]:
+        """Yield each change of these runs, from how they stand now, until all have ended; or of all
+        runs of `job` (id or name), for ever, from those on that haven't ended.
 
         A broken stream is taken up again at another member; a state that was seen is not told
-        twice.
+        twice. Of a run that changes faster than it is read, the newest state is told.
         """
-        watched = [run_of(one) for one in run_ids]
-        request = wire.WatchRunsRequest(run_ids=watched)
-        seen: dict[str, run_pb2.Run] = {}
-        backoff = Backoff(0.1, 2.0)
-        while True:
-            try:
-                stream = self._transport.stream(methods.WATCH_RUNS, request, deadline)
-                async for event in stream:
-                    backoff.reset()
-                    if seen.get(event.run.run_id) == event.run:
-                        continue
-                    seen[event.run.run_id] = event.run
-                    yield value_of(Run, event.run)
-            except ClusterUnavailable as failure:
-                if failure.reason == "NO_ENDPOINT":
-                    raise
-            else:
-                if all(_ended(seen.get(run_id)) for run_id in watched):
-                    return
-            await asyncio.sleep(backoff.next())
+        if bool(run_ids) == bool(job):
+            raise InvalidArgument(
+                "a watch is of runs or of a job",
+                reason="WRONG_ARGUMENTS",
+                remedy="name one or the other; `events()` tells of all runs of the namespace",
+            )
+        if not job:
+            watched = [run_of(one) for one in run_ids]
+            found = watching.these(self._transport, watched, deadline)
+        else:
+            request = wire.WatchRunsRequest(namespace=self._namespace, job=job)
+            found = watching.runs(self._transport, request, deadline)
+        async for run in found:
+            yield run
+
+    async def events(
+        self, *, job: str = "", after: str = "", deadline: float | None = None
+    ) -> AsyncIterator[RunEvent]:
+        """Yield each change of the runs of `job` (id or name) or of the namespace, for ever:
+        `after` the cursor of an event, from an earlier stream of any member, what has changed
+        since; without it first the runs that haven't ended.
+        """
+        request = wire.WatchRunsRequest(namespace=self._namespace, job=job, resume_after=after)
+        async for event in watching.events(self._transport, request, deadline):
+            yield event
 
     async def wait(
         self,
@@ -258,7 +268,3 @@ def _trigger(word: str | None) -> run_pb2.Run.Trigger.ValueType:
         return from_json({"trigger": word}, wire.ListRunsRequest).trigger
     except FormErrors as error:
         raise from_form(error) from None
-
-
-def _ended(run: run_pb2.Run | None) -> bool:
-    return run is not None and value_of(Run, run).ended

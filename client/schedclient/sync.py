@@ -130,6 +130,7 @@ class SyncRuns(_Face[Runs]):
     get = _blocking(Runs.get)
     list = _iterating(Runs.list)
     watch = _iterating(Runs.watch)
+    events = _iterating(Runs.events)
     wait = _blocking(Runs.wait)
     cancel = _blocking(Runs.cancel)
     retry = _blocking(Runs.retry)

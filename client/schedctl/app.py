@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "cron": "schedctl.commands.cron:cron",
     "dev": "schedctl.dev.commands:group",
     "dlq": "schedctl.commands.dlq:dlq",
+    "events": "schedctl.commands.run:events",
     "job": "schedctl.commands.job:job",
     "pool": "schedctl.commands.pool:pool",
     "run": "schedctl.commands.run:run",

@@ -27,7 +27,6 @@ COMMANDS: Final[frozenset[tuple[str, ...]]] = frozenset(
     simulate capacity
     replay
     top
-    events
     auth token create
     auth token list
     auth token revoke
@@ -42,14 +41,13 @@ FLAGS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("job", "list"): ("--watch",),
     ("run", "list"): ("--watch",),
     ("run", "logs"): ("--failed",),
-    ("run", "watch"): ("--job",),
     ("worker", "list"): ("--watch",),
     ("cluster", "members"): ("--watch",),
     ("apply",): ("--prune", "--check-version"),
 }
 """Flags of built commands."""
 
-WITH_VALUE: Final = frozenset({"--check-version", "--job"})
+WITH_VALUE: Final = frozenset({"--check-version"})
 
 
 def is_command(path: tuple[str, ...]) -> bool:

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Sequence
 
 import click
 
-from schedclient import Client, DeadlineExceeded, Result, Run
+from schedclient import Client, DeadlineExceeded, Result, Run, RunEvent
 from schedctl import following
 from schedctl.columns import ATTEMPTS, CHILDREN, RUNS, facts, progress
-from schedctl.flags import Group, pass_session
+from schedctl.failure import Failure
+from schedctl.flags import Command, Group, pass_session
 from schedctl.output import (
     event,
     message,
@@ -20,7 +21,7 @@ from schedctl.output import (
     show_one,
 )
 from schedctl.payloads import read_payload
-from schedctl.session import Session
+from schedctl.session import Guard, Session
 
 
 @click.group(cls=Group)
@@ -116,16 +117,39 @@ def _children(client: Client, run_id: str, most: int | None) -> AsyncIterator[Ru
 
 
 @run.command()
-@click.argument("run_ids", nargs=-1, required=True, metavar="RUN…")
+@click.argument("run_ids", nargs=-1, metavar="[RUN…]")
+@click.option("--job", default="", help="All runs of this job (id or name), until Ctrl-C.")
 @pass_session
-def watch(session: Session, run_ids: tuple[str, ...]) -> None:
+def watch(session: Session, run_ids: tuple[str, ...], job: str) -> None:
     """Each change of runs as it happens, until all have ended. JSON: an object a line."""
+    if bool(run_ids) == bool(job):
+        raise Failure("name runs or --job", remedy="schedctl events shows those of all jobs")
 
     async def work(client: Client) -> None:
-        async for one in client.runs.watch(*run_ids):
+        async for one in client.runs.watch(*run_ids, job=job):
             event(session, one, following.outcome)
 
     session.run(work)
+
+
+@click.command(cls=Command)
+@click.option("--job", type=Guard(), help="Of this job (id or name).")
+@click.option("--after", type=Guard(), metavar="CURSOR", help="First what changed since then.")
+@pass_session
+def events(session: Session, job: str | None, after: str | None) -> None:
+    """Each change of any run of the namespace as it happens, until Ctrl-C, from those on that
+    haven't ended. JSON: an object a line, with the `cursor` to go on after it.
+    """
+
+    async def work(client: Client) -> None:
+        async for one in client.runs.events(job=job or "", after=after or ""):
+            event(session, one, _told)
+
+    session.run(work)
+
+
+def _told(one: RunEvent) -> str:
+    return following.outcome(one.run) if one.run else f"… {one.gap.why if one.gap else ''}"
 
 
 @run.command()

@@ -571,6 +571,28 @@ async def test_run_watch_tells_each_change(ctl, member):
     ended = await ctl("run", "watch", "r1", "-o", "jsonl")
     assert [json.loads(line)["state"] for line in ended.lines] == ["RUNNING", "SUCCEEDED"]
     assert (await ctl("run", "watch")).code == 2
+    assert (await ctl("run", "watch", "r1", "--job", "etl")).code == 2
+
+
+async def test_all_runs_of_a_job_are_watched_and_events_carry_their_cursor(ctl, member):
+    told = [runs.RunEvent(cursor="1-2", run=run_of()), runs.RunEvent(cursor="1-3")]
+    told.append(runs.RunEvent(cursor="1-3", gap=runs.RunEvent.Gap(why="too old")))
+    member.say("WatchRuns", [*told, Refusal("PERMISSION_DENIED")])
+    member.say("GetRun", run_of())
+    ended = await ctl("run", "watch", "--job", "etl", "-o", "jsonl")
+    assert [json.loads(line)["runId"] for line in ended.lines] == ["r1"]
+
+    ended = await ctl("events", "--after", "1-1", "-o", "jsonl")
+    assert [(json.loads(line)["cursor"], json.loads(line)["gap"]) for line in ended.lines] == [
+        ("1-2", None),
+        ("1-3", {"why": "too old", "scheduledBefore": None}),
+    ]
+    ended = await ctl("events", "--job", "etl")
+    assert "SUCCEEDED" in ended.lines[0]
+    assert ended.lines[1] == "… too old"
+    asked = [(one.job, one.resume_after) for one in member.heard("WatchRuns")]
+    assert asked == [("etl", ""), ("", "1-1"), ("etl", "")]
+    assert (await ctl("events", "--job", "")).code == 2
 
 
 async def test_runs_are_filtered_by_the_cluster(ctl, member):

@@ -1,0 +1,27 @@
+"""What a stream of events tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from schedclient.values import Run, Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap(Value):
+    """What a stream couldn't tell, in words: of runs scheduled before this that have ended
+    meanwhile; None: of all.
+    """
+
+    why: str
+    scheduled_before: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEvent(Value):
+    """A run as it stands now, or a gap; `cursor` is where to go on after it, at any member."""
+
+    run: Run | None
+    gap: Gap | None
+    cursor: str

@@ -1,0 +1,123 @@
+"""Runs as they change: these until they have ended, or all of a job or a namespace for ever.
+
+    stream ──breaks──▶ another member, from the last cursor on ──▶ what was missed, then each change
+
+Invariants
+- No state is told twice in a row, however often a stream breaks.
+- The last state of a run is told, if it is kept: after a gap those that lived are looked at one by
+  one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from schedclient import methods
+from schedclient.errors import ClusterUnavailable, NotFound
+from schedclient.event_values import RunEvent
+from schedclient.reading import value_of
+from schedclient.transport import Transport
+from schedclient.values import Run
+from schedkit.backoff import Backoff
+from schedproto.v1 import run_pb2
+from schedproto.v1 import run_service_pb2 as wire
+
+MOST_KNOWN: Final = 10_000
+"""Runs whose last state is kept, so that it isn't told again."""
+
+
+async def these(
+    transport: Transport, watched: Sequence[str], deadline: float | None
+) -> AsyncIterator[Run]:
+    """Each change of these runs, from how they stand now, until all have ended."""
+    known = _Known()
+    request = wire.WatchRunsRequest(run_ids=watched)
+    async for event in _events(transport, request, deadline):
+        if event is not None and known.is_news(event.run):
+            yield value_of(Run, event.run)
+        elif event is None and all(known.has_ended(run_id) for run_id in watched):
+            return
+
+
+async def events(
+    transport: Transport, request: wire.WatchRunsRequest, deadline: float | None
+) -> AsyncIterator[RunEvent]:
+    """Each change of the runs asked for, and each gap, for ever."""
+    known = _Known()
+    async for event in _events(transport, request, deadline):
+        if event is not None and (event.HasField("gap") or known.is_news(event.run)):
+            yield value_of(RunEvent, event)
+
+
+async def runs(
+    transport: Transport, request: wire.WatchRunsRequest, deadline: float | None
+) -> AsyncIterator[Run]:
+    """As `events`, the runs alone: after a gap those that lived are looked at."""
+    known = _Known()
+    async for event in _events(transport, request, deadline):
+        if event is None:
+            continue
+        if not event.HasField("gap"):
+            if known.is_news(event.run):
+                yield value_of(Run, event.run)
+            continue
+        for run_id in known.living:
+            try:
+                one = await transport.call(methods.GET_RUN, wire.GetRunRequest(run_id=run_id))
+            except NotFound:
+                known.forget(run_id)
+                continue
+            if known.is_news(one):
+                yield value_of(Run, one)
+
+
+async def _events(
+    transport: Transport, request: wire.WatchRunsRequest, deadline: float | None
+) -> AsyncIterator[wire.RunEvent | None]:
+    """The events of one stream after another; None where one came to its end."""
+    backoff = Backoff(0.1, 2.0)
+    while True:
+        try:
+            async for event in transport.stream(methods.WATCH_RUNS, request, deadline):
+                backoff.reset()
+                if event.cursor:
+                    request.resume_after = event.cursor
+                if event.HasField("run") or event.HasField("gap"):
+                    yield event
+        except ClusterUnavailable as failure:
+            if failure.reason == "NO_ENDPOINT":
+                raise
+        else:
+            yield None
+        await asyncio.sleep(backoff.next())
+
+
+class _Known:
+    """How runs were told last."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, run_pb2.Run] = {}
+
+    def is_news(self, run: run_pb2.Run) -> bool:
+        """Whether it was told otherwise, or not at all; it is told now."""
+        before = self._runs.pop(run.run_id, None)
+        self._runs[run.run_id] = run
+        if len(self._runs) > MOST_KNOWN:
+            del self._runs[next(iter(self._runs))]
+        return before != run
+
+    def forget(self, run_id: str) -> None:
+        """It isn't kept any longer."""
+        self._runs.pop(run_id, None)
+
+    def has_ended(self, run_id: str) -> bool:
+        """Whether its end was told."""
+        run = self._runs.get(run_id)
+        return run is not None and value_of(Run, run).ended
+
+    @property
+    def living(self) -> list[str]:
+        """Those whose end wasn't told."""
+        return [run_id for run_id in self._runs if not self.has_ended(run_id)]

@@ -1,0 +1,110 @@
+"""All runs of a job or a namespace, as the SDK watches them: on, past broken streams and gaps."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from schedclient import Client, InvalidArgument, NotFound
+from schedproto.v1 import common_pb2, run_pb2
+from schedproto.v1 import run_service_pb2 as wire
+from support.scripted import Refusal, Scripted
+
+FOR_EVER = asyncio.Event
+"""As an answer: the stream stays open and says nothing more."""
+ONWARD = wire.RunEvent(cursor="1-9")
+
+
+def run(number: int, state: str = "PENDING") -> run_pb2.Run:
+    return run_pb2.Run(run_id=f"r{number}", state=common_pb2.RunState.Value(f"RUN_STATE_{state}"))
+
+
+def told(cursor: str, number: int, state: str = "PENDING") -> wire.RunEvent:
+    return wire.RunEvent(cursor=cursor, run=run(number, state))
+
+
+def gap(cursor: str) -> wire.RunEvent:
+    return wire.RunEvent(cursor=cursor, gap=wire.RunEvent.Gap(why="too old"))
+
+
+async def first(count: int, stream) -> list:
+    """So many of a stream that doesn't end."""
+    found = []
+    async with asyncio.timeout(10):
+        async for one in stream:
+            found.append(one)
+            if len(found) == count:
+                break
+    await stream.aclose()
+    return found
+
+
+async def test_a_stream_that_breaks_goes_on_after_its_last_cursor(client: Client, member: Scripted):
+    member.say(
+        "WatchRuns",
+        [
+            told("1-1", 1),
+            told("1-1", 1, "RUNNING"),
+            ONWARD,
+            Refusal("UNAVAILABLE"),
+        ],
+        [told("1-9", 1, "RUNNING"), told("1-9", 1, "SUCCEEDED"), FOR_EVER()],
+    )
+    states = [one.state for one in await first(3, client.runs.watch(job="etl"))]
+    assert states == ["PENDING", "RUNNING", "SUCCEEDED"]
+    asked = member.heard("WatchRuns")
+    assert [(one.job, one.namespace, one.resume_after) for one in asked] == [
+        ("etl", "default", ""),
+        ("etl", "default", "1-9"),
+    ]
+
+
+async def test_a_stream_that_its_member_ends_goes_on_as_well(client: Client, member: Scripted):
+    member.say("WatchRuns", [told("1-1", 1)], [told("1-2", 2), FOR_EVER()])
+    found = await first(2, client.runs.events())
+    assert [one.run.run_id for one in found] == ["r1", "r2"]
+    assert [one.cursor for one in found] == ["1-1", "1-2"]
+
+
+async def test_after_a_gap_those_that_lived_are_looked_at(client: Client, member: Scripted):
+    member.say(
+        "WatchRuns",
+        [told("1-1", 1), told("1-1", 2, "SUCCEEDED"), told("1-1", 3), gap("1-2"), FOR_EVER()],
+    )
+    member.say("GetRun", run(1, "FAILED"), Refusal("NOT_FOUND"))
+    found = await first(4, client.runs.watch(job="etl"))
+    assert [(one.run_id, one.state) for one in found][3:] == [("r1", "FAILED")]
+    assert [one.run_id for one in member.heard("GetRun")] == ["r1"]
+
+
+async def test_events_tell_a_gap_and_go_on_from_a_cursor_that_was_kept(
+    client: Client, member: Scripted
+):
+    member.say("WatchRuns", [gap("1-2"), told("1-2", 1), FOR_EVER()])
+    missing, one = await first(2, client.runs.events(after="1-1"))
+    assert (missing.run, missing.gap.why, missing.gap.scheduled_before) == (None, "too old", None)
+    assert (one.run.run_id, one.gap) == ("r1", None)
+    assert member.heard("WatchRuns")[0].resume_after == "1-1"
+
+
+async def test_however_much_changes_a_watch_is_one_request(client: Client, member: Scripted):
+    events = [
+        told("1-1", number, state) for number in range(200) for state in ("PENDING", "FAILED")
+    ]
+    member.say("WatchRuns", [*events, FOR_EVER()])
+    assert len(await first(400, client.runs.watch(job="etl"))) == 400
+    assert [name for name, _ in member.requests] == ["WatchRuns"]
+
+
+async def test_a_job_that_there_is_not_is_told(client: Client, member: Scripted):
+    member.say("WatchRuns", Refusal("NOT_FOUND"))
+    with pytest.raises(NotFound):
+        await first(1, client.runs.watch(job="elt"))
+
+
+@pytest.mark.parametrize(("runs", "job"), [((), ""), (("r1",), "etl")])
+async def test_a_watch_is_of_runs_or_of_a_job(client: Client, member: Scripted, runs, job):
+    with pytest.raises(InvalidArgument, match="of runs or of a job"):
+        await first(1, client.runs.watch(*runs, job=job))
+    assert member.requests == []
