@@ -188,10 +188,11 @@ class Feed:
         if self._reached is None:
             return  # nobody watches any more
         self._older, self._reached = missed.older, missed.cursor
-        gap = _gap(missed) if deaf or missed.unknown else None
+        gap = _gap(missed) if deaf else None
         for box, arrived in self._boxes.items():
             box.gap = gap or box.gap
             box.reached = missed.cursor
+            box.behind = box.behind or missed.unknown  # its own look says that nothing is known
             arrived.set()
 
     async def _put(self, changes: Sequence[Change]) -> None:

@@ -10,13 +10,12 @@ Invariants
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from typing import Final, NoReturn, TypeAlias
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final, NoReturn, Protocol, TypeAlias
 from uuid import UUID
 
-from schedd.core.ids import JobId, RunId
+from schedd.core.ids import Hint, JobId, RunId
 from schedd.owner.ears import Ears
-from schedd.owner.feed import Feed
 from schedd.rpc.peers import Peers
 from schedkit.errors import Unavailable
 from schedkit.tasks import Waker
@@ -37,10 +36,21 @@ MOST: Final = 10_000
 _Jobs: TypeAlias = "frozenset[JobId] | None"
 
 
+class Watched(Protocol):
+    """The feed of this member, as far as it matters here."""
+
+    on_interest: Callable[[], None]
+
+    @property
+    def jobs(self) -> frozenset[JobId] | None: ...
+    def hear(self, hints: Sequence[Hint]) -> None: ...
+    def deaf(self) -> None: ...
+
+
 class Hearing:
     """Streams from the other members."""
 
-    def __init__(self, peers: Peers, feed: Feed) -> None:
+    def __init__(self, peers: Peers, feed: Watched) -> None:
         self._peers = peers
         self._feed = feed
         self._waker = Waker()

@@ -3,9 +3,12 @@ who has refused this, what changes here.
 """
 
 from collections.abc import AsyncIterator, Callable
+from typing import Final
 
 import grpc
 
+from schedd.api.errors import TooMany
+from schedd.api.places import Places
 from schedd.core.ids import IncarnationId
 from schedd.owner.ears import Ears
 from schedd.owner.workers import Workers
@@ -14,8 +17,11 @@ from schedd.rpc.nudges import Nudged, take_nudge
 from schedd.rpc.reading import MOST_PARTS_OF_FRAME, put, streaming, unary
 from schedd.rpc.refusals import told
 from schedd.rpc.relay import pass_on
-from schedd.rpc.status import abort
+from schedd.rpc.status import abort, abort_with
 from schedproto.v1 import peer_service_pb2 as wire
+
+MOST_LISTENING: Final = 256
+"""Streams of other members that are told what changes here."""
 
 
 class PeerService:
@@ -29,6 +35,7 @@ class PeerService:
         ears: Ears,
     ) -> None:
         self._ears = ears
+        self._places = Places(MOST_LISTENING, MOST_LISTENING)
         self._stands = stands
         self._here = here
         self._workers = workers
@@ -83,7 +90,10 @@ class PeerService:
     ) -> AsyncIterator[wire.ChangesResponse]:
         """Runs that are stored otherwise here, as that happens."""
         try:
-            async for answer in hearing.told(self._ears, request):
-                yield answer
+            with self._places.taken(context.peer()):
+                async for answer in hearing.told(self._ears, request):
+                    yield answer
+        except TooMany as refused:
+            await abort_with(context, refused)
         except ValueError as bad:
             await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from uuid import UUID, uuid4
@@ -13,7 +13,7 @@ import grpc.aio
 import pytest
 
 from schedd.core import schedule
-from schedd.core.ids import SHARDS, JobId, RunId, ShardId, TenureId, Term
+from schedd.core.ids import SHARDS, Hint, JobId, RunId, ShardId, TenureId, Term
 from schedd.core.membership import ClusterView, MemberView
 from schedd.core.model import Assigned, Definition
 from schedd.core.placement import Unable
@@ -21,6 +21,7 @@ from schedd.owner.ears import Ears
 from schedd.owner.elsewhere import Heard
 from schedd.owner.wordings import Known
 from schedd.owner.workers import Workers
+from schedd.rpc.hearing import Hearing
 from schedd.rpc.nudges import Nudger
 from schedd.rpc.outbox import MOST_IN_FRAME, Outbox
 from schedd.rpc.peer_service import PeerService
@@ -93,6 +94,30 @@ class Cluster:
 
     def trusted(self) -> bool:
         return True
+
+
+JOB = JobId(uuid4())
+
+
+class Watched:
+    """A feed: what it was told."""
+
+    def __init__(self) -> None:
+        self.jobs: frozenset[JobId] | None = frozenset()
+        self.runs: set[RunId] = set()
+        self.deafened = 0
+        self.on_interest: Callable[[], None] = lambda: None
+
+    def watch(self, jobs: frozenset[JobId] | None) -> None:
+        """Somebody watches these from now on."""
+        self.jobs = jobs
+        self.on_interest()
+
+    def hear(self, hints: Sequence[Hint]) -> None:
+        self.runs |= {run for run, _ in hints}
+
+    def deaf(self) -> None:
+        self.deafened += 1
 
 
 @pytest.fixture
@@ -362,3 +387,33 @@ async def test_only_what_concerns_runs_is_passed_on(peers: Peers, peer: Peer):
     await Relay(peers)._ask(one.id, down.MemberFrame(drain=down.Drain()))
     outbox.demand([])
     assert not (await outbox.next()).HasField("drain")
+
+
+async def test_a_member_with_somebody_who_watches_hears_what_another_stores(peer: Peer) -> None:
+    cluster = Cluster()
+    cluster.members[OTHER] = peer.endpoint
+    peers = Peers(cluster, None)
+    feed = Watched()
+    async with asyncio.TaskGroup() as group:
+        hearing = group.create_task(Hearing(peers, feed).run(), name="hearing")
+        await asyncio.sleep(0.05)
+        assert not peer.ears._listeners, "nobody watches"
+        feed.watch(frozenset({JOB}))
+        await wait_until_async(lambda: peer.ears._listeners, PATIENCE, "a listener")
+        ours, others, unknown = (RunId(uuid4()) for _ in range(3))
+        peer.ears.hear([(ours, JOB), (others, JobId(uuid4())), (unknown, None)])
+        await wait_until_async(lambda: {ours, unknown} == feed.runs, PATIENCE, "what changed")
+
+        feed.watch(None)
+        peer.ears.hear([(others, JobId(uuid4()))])
+        await wait_until_async(lambda: len(peer.ears._listeners) == 2, PATIENCE, "both streams")
+        peer.ears.hear([(others, JobId(uuid4()))])
+        await wait_until_async(lambda: others in feed.runs, PATIENCE, "what all jobs do")
+        assert feed.deafened == 0
+
+        await peer.server.stop(None)
+        await wait_until_async(lambda: feed.deafened, PATIENCE, "word that nothing is heard")
+        feed.watch(frozenset())
+        await wait_until_async(lambda: not peer.ears._listeners, PATIENCE, "nobody to listen")
+        hearing.cancel()
+    await peers.close()

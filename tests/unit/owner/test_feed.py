@@ -30,6 +30,7 @@ class Rows:
     def __init__(self) -> None:
         self.rows: dict[RunId, Change] = {}
         self.transaction = 1
+        self.timeline = 1
         self.asked: list[str] = []
         self.away = False
         self.before: Missed | None = None
@@ -44,13 +45,13 @@ class Rows:
     async def now(self) -> Cursor:
         """The present moment."""
         self._ask("now")
-        return Cursor(1, self.transaction + 1)
+        return Cursor(self.timeline, self.transaction + 1)
 
     async def since(self, cursor: Cursor, jobs: Sequence[JobId] | None) -> Missed:
         """All that changed."""
         self._ask("since")
-        present = Cursor(1, self.transaction + 1)
-        if cursor.timeline != 1:
+        present = Cursor(self.timeline, self.transaction + 1)
+        if cursor.timeline != self.timeline:
             return Missed(present, unknown=True)
         if self.before is not None:
             return replace(self.before, cursor=present)
@@ -213,6 +214,16 @@ async def test_a_cursor_of_another_database_is_told_as_a_gap_and_what_lives_foll
         assert stream.states == [(1, State.PENDING)]
         [gap] = stream.gaps
         assert gap.before is None
+
+
+async def test_who_watches_while_the_database_goes_back_is_told_so_and_what_lives_now() -> None:
+    async with world(sweeps=0.02) as here:
+        stream = await here.watch()
+        here.rows.timeline = 2
+        here.rows.write(1)
+        await stream.until((1, State.PENDING))
+        assert [gap.before for gap in stream.gaps] == [None]
+        assert stream.told[-1].cursor.timeline == 2
 
 
 async def test_what_a_look_did_not_reach_is_told_as_a_gap_where_a_stream_goes_on() -> None:
