@@ -42,6 +42,8 @@ from schedproto.v1 import job_pb2, job_service_pb2
 log = logging.getLogger(__name__)
 
 MOST_NEXT: Final = 1000
+LOOKS: Final = 5
+"""Statements for one page of a list; where they don't fill it, it goes on in the next one."""
 _TICK: Final = timedelta(microseconds=1)
 
 
@@ -64,20 +66,27 @@ async def list_jobs(
     after = (token[0], JobId(token[1])) if token else None
     namespace = stored_jobs.namespace_of(request.namespace)
     page: list[job_pb2.Job] = []
-    while True:
-        rows = await services.store.list_jobs(namespace, after, size + 1, wanted.stored)
+    for _ in range(LOOKS):
+        rows, end = await services.store.list_jobs(namespace, after, size + 1, wanted.stored)
         for row in rows:
             job = views.job_message(row)
-            if len(page) == size and wanted.holds(job):
-                assert after is not None, "a page has a row at least"
-                return job_service_pb2.ListJobsResponse(
-                    jobs=page, next_page_token=paging.token(listing, *after)
-                )
-            after = row.created_at, row.definition.job_id
             if wanted.holds(job):
+                if len(page) == size:
+                    return _page(page, listing, after)
                 page.append(job)
+            after = row.created_at, row.definition.job_id
         if len(rows) <= size:
-            return job_service_pb2.ListJobsResponse(jobs=page)
+            after = end
+            if end is None:
+                break
+    return _page(page, listing, after)
+
+
+def _page(
+    page: list[job_pb2.Job], listing: str, after: tuple[datetime, JobId] | None
+) -> job_service_pb2.ListJobsResponse:
+    token = "" if after is None else paging.token(listing, *after)
+    return job_service_pb2.ListJobsResponse(jobs=page, next_page_token=token)
 
 
 async def update_job(

@@ -20,5 +20,12 @@ class JobFilter:
     pool: str | None = None
     bytes_: tuple[bytes, ...] = ()
 
+    @property
+    def by_index(self) -> bool:
+        """Whether an index finds the few that it may be, or any job will do; else all are looked at
+        one by one.
+        """
+        return self == ALL_JOBS or bool(self.pool) or (bool(self.name) and "*" not in self.name)
+
 
 ALL_JOBS: Final = JobFilter()

@@ -20,14 +20,16 @@ from typing import Final
 
 from schedd.core.changes import Box, Change, Cursor, Gap, Missed, News, Scope
 from schedd.core.ids import Hint, JobId, RunId
-from schedd.owner.ears import Ears, cares
+from schedd.owner.ears import MOST_HEARD, Ears, cares
 from schedd.ports.changes import ChangeStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.tasks import Loop, in_turns
 
 EVERY: Final = 0.03
-"""Seconds in which hints gather."""
+"""Seconds in which hints gather; as long as the last step took, if that is longer: however much
+changes, this takes no more than half of its time.
+"""
 SWEEP: Final = 2.0
 """Seconds between two looks through the rows."""
 IDLE: Final = 60.0
@@ -62,6 +64,7 @@ class Feed:
         self._older: frozenset[RunId] = frozenset()
         self._reached: Cursor | None = None
         self._next_sweep = 0.0
+        self._took = 0.0
         self._deaf = False
         self._looks = asyncio.Semaphore(LOOKS)
         self.on_interest: Callable[[], None] = lambda: None
@@ -76,10 +79,14 @@ class Feed:
 
     def hear(self, hints: Sequence[Hint]) -> None:
         """These were stored otherwise, here or at another member."""
-        if self._boxes:
-            self._heard.update((run, None) for run, job in hints if cares(self._jobs, job))
-            if self._heard:
-                self.loop.wake()
+        if not self._boxes:
+            return
+        if len(self._heard) > MOST_HEARD:
+            self._heard.clear()
+            self.deaf()
+        self._heard.update((run, None) for run, job in hints if cares(self._jobs, job))
+        if self._heard:
+            self.loop.wake()
 
     def deaf(self) -> None:
         """What another member stored may not have been heard of: the rows say it, now."""
@@ -163,7 +170,8 @@ class Feed:
         if not self._boxes:
             return IDLE
         since = await self._begin()
-        await asyncio.sleep(self._every)
+        await asyncio.sleep(max(self._every, self._took))
+        began = boottime()
         heard, self._heard = self._heard, {}
         try:
             if boottime() >= self._next_sweep:
@@ -173,6 +181,7 @@ class Feed:
         except Unavailable:
             self.deaf()  # to what was heard of just now
             raise
+        self._took = boottime() - began
         if self._heard:
             return 0.0
         return max(0.0, self._next_sweep - boottime())

@@ -77,8 +77,10 @@ class UserStore(Protocol):
         after: tuple[datetime, JobId] | None,
         limit: int,
         wanted: JobFilter = ALL_JOBS,
-    ) -> list[JobRecord]:
-        """Newest first, past `after` (created_at, id)."""
+    ) -> tuple[list[JobRecord], tuple[datetime, JobId] | None]:
+        """Newest first, past `after` (created_at, id), up to `limit` of them; and where those end
+        that were looked at, None where they were all.
+        """
         ...
 
     async def update_job(

@@ -12,7 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Connection, Label, literal_column, select
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Connection,
+    Label,
+    Uuid,
+    any_,
+    literal,
+    literal_column,
+    select,
+)
 
 from schedd.core.changes import Change, Cursor, Missed, Scope
 from schedd.core.ids import JobId, RunId
@@ -24,9 +34,9 @@ from schedd.store.schema import jobs, live, runs
 from schedd.store.servers import TIMELINE
 
 MOST: Final = 20_000
-"""Rows that one look goes through, of each job or of all, and again as many of older runs that
-haven't ended: some 30 ms.
-"""
+"""Rows that one look goes through, of each job or of all."""
+MOST_OLDER: Final = 5_000
+"""Of older runs that haven't ended: each is looked up by itself."""
 
 EPOCH: Final = 1 << 32
 """Rows name transactions by their lower half."""
@@ -75,7 +85,7 @@ UNION ALL
 SELECT l.run_id, l.scheduled_at, CASE WHEN {run_changed} THEN 'changed' END
 FROM (
     SELECT l.run_id, l.scheduled_at FROM ends CROSS JOIN {unended}
-    WHERE l.scheduled_at <= ends.before LIMIT %(most)s
+    WHERE l.scheduled_at <= ends.before LIMIT %(older)s
 ) l JOIN runs r ON r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id
 UNION ALL
 SELECT NULL, before, 'ends' FROM ends
@@ -130,6 +140,7 @@ def since(connection: Connection, cursor: Cursor, of: Sequence[JobId] | None, mo
         OF_ALL if of is None else OF_JOBS,
         {
             "most": most,
+            "older": MOST_OLDER,
             "jobs": ids(of or ()),
             "low": cursor.transaction % EPOCH,
             "span": min(EPOCH, following + LATER - cursor.transaction),
@@ -140,7 +151,7 @@ def since(connection: Connection, cursor: Cursor, of: Sequence[JobId] | None, mo
     return Missed(
         present,
         tuple(dict.fromkeys(RunId(run) for run, _, what in found if what == "changed")),
-        frozenset(older if len(older) < most else ()),
+        frozenset(older if len(older) < MOST_OLDER else ()),
         before,
     )
 
@@ -161,7 +172,8 @@ def read(connection: Connection, run_ids: Sequence[RunId]) -> list[Change]:
     """Those of these that exist, in this order."""
     _, following = _now(connection)
     written: Label[int] = literal_column("runs.xmin::text::bigint", BigInteger).label("written")
-    query = records().add_columns(written).where(runs.c.run_id.in_(run_ids))
+    these = any_(literal(ids(run_ids)).cast(ARRAY(Uuid)))
+    query = records().add_columns(written).where(runs.c.run_id == these)
     found = {row.run_id: _change(row, following) for row in connection.execute(query)}
     return [found[run_id] for run_id in run_ids if run_id in found]
 

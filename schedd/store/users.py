@@ -101,8 +101,8 @@ class PostgresUserStore:
         after: tuple[datetime, JobId] | None,
         limit: int,
         wanted: JobFilter = ALL_JOBS,
-    ) -> list[JobRecord]:
-        """Newest first, past `after`."""
+    ) -> tuple[list[JobRecord], tuple[datetime, JobId] | None]:
+        """Newest first, past `after`, and how far that goes."""
         return await self.database.call(
             lambda c: jobs.list_jobs(c, namespace, after, limit, wanted)
         )

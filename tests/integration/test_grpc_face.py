@@ -83,13 +83,13 @@ def test_a_refusal_says_what_why_and_what_to_do(channels: list[grpc.Channel]):
     assert {field.field for field in fields.field_violations} >= {"name", "action"}
 
 
-def test_what_isnt_built_is_refused_by_name(channels: list[grpc.Channel]):
+def test_a_filter_that_cant_be_read_is_refused_with_what_was_meant(channels: list[grpc.Channel]):
     jobs = job_service_pb2_grpc.JobServiceStub(channels[0])
     with pytest.raises(grpc.RpcError) as refused:
-        jobs.ListJobs(job_service_pb2.ListJobsRequest(filter="pool=reports"), timeout=DEADLINE)
-    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    assert "filter" in refused.value.details()
-    assert details(refused.value)[0].reason == "NOT_BUILT"
+        jobs.ListJobs(job_service_pb2.ListJobsRequest(filter="pol:reports"), timeout=DEADLINE)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert 'did you mean "pool"?' in refused.value.details()
+    assert details(refused.value)[0].reason == "BAD_FILTER"
 
 
 def test_a_relay_to_nobody_says_so_and_one_to_nothing_is_refused(channels: list[grpc.Channel]):

@@ -14,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from google.api.annotations_pb2 import http
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
     EnumDescriptorProto,
     FieldDescriptorProto,
     FileDescriptorProto,
+    MethodOptions,
     ServiceDescriptorProto,
 )
 
@@ -91,6 +93,21 @@ def _reserved(
     return name in holder.reserved_name and any(a <= number < b for a, b in spans)
 
 
+def _options(method: MethodOptions) -> MethodOptions:
+    """Read anew: what the options of others mean may be known in one of the two alone."""
+    return MethodOptions.FromString(method.SerializeToString())
+
+
+def _has_kept(old: MethodOptions, new: MethodOptions) -> bool:
+    """Whether the new ones say what the old ones said; more paths to the same call are no harm."""
+    if old.HasExtension(http) and new.HasExtension(http):
+        known, more = old.Extensions[http], new.Extensions[http]
+        kept = [one for one in more.additional_bindings if one in known.additional_bindings]
+        del more.additional_bindings[:]
+        more.additional_bindings.extend(kept)
+    return old == new
+
+
 def _service(name: str, old: ServiceDescriptorProto, new: ServiceDescriptorProto) -> Iterator[str]:
     methods = {method.name: method for method in new.method}
     for method in old.method:
@@ -101,8 +118,7 @@ def _service(name: str, old: ServiceDescriptorProto, new: ServiceDescriptorProto
         for aspect in ("input_type", "output_type", "client_streaming", "server_streaming"):
             if getattr(method, aspect) != getattr(now, aspect):
                 yield f"{name}.{method.name} has another {aspect}"
-        # As bytes: what options of others mean may be known in one of the two alone.
-        if method.options.SerializeToString() != now.options.SerializeToString():
+        if not _has_kept(_options(method.options), _options(now.options)):
             yield f"{name}.{method.name} has another path, or other options"
 
 

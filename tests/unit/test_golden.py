@@ -13,9 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.api.annotations_pb2 import http
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pb2 import (
+    FieldDescriptorProto,
+    FileDescriptorProto,
+    MethodOptions,
+)
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -217,6 +222,11 @@ def test_what_is_new_or_reserved_breaks_nothing() -> None:
     result(files).field.add(
         name="brand_new", json_name="brandNew", number=900, type=FieldDescriptorProto.TYPE_STRING
     )
+
+    [method, *_] = files["job_service.proto"].service[0].method
+    options = MethodOptions.FromString(method.options.SerializeToString())
+    options.Extensions[http].additional_bindings.add(get="/api/v1/another-way")
+    method.options.CopyFrom(options)
 
     assert breaking(OLD_FILES, [*files.values()]) == []
     back = [file for file in OLD_FILES if file.name.endswith("/worker_service.proto")]

@@ -232,6 +232,19 @@ async def test_a_list_has_the_jobs_that_its_filter_means(api):
         assert names == found.split(), text
 
 
+async def test_a_page_that_many_jobs_were_looked_at_for_may_be_short_and_goes_on(api, monkeypatch):
+    monkeypatch.setattr("schedd.store.jobs.LOOKED_AT", 1)
+    monkeypatch.setattr("schedd.api.jobs.LOOKS", 2)
+    for name in ("etl-1", "b", "c", "d", "etl-2"):
+        await api("CreateJob", create(job(name)))
+    request, pages = wire.ListJobsRequest(filter="name:etl-*"), []
+    while not pages or request.page_token:
+        page = await api("ListJobs", request)
+        pages.append([each.name for each in page.jobs])
+        request.page_token = page.next_page_token
+    assert pages == [["etl-2"], [], ["etl-1"]]
+
+
 async def test_a_page_token_of_another_filter_is_refused(api):
     for name in ("a", "b"):
         await api("CreateJob", create(job(name)))

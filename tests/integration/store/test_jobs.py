@@ -11,10 +11,11 @@ import pytest
 from sqlalchemy import Connection
 
 from schedd.core.ids import JobId
+from schedd.core.job_filter import JobFilter
 from schedd.core.lifecycle import State
 from schedd.core.model import Priority, Trigger
 from schedd.core.records import Conflict, Idempotency, JobRecord, RunRecord, TimerEdit, Unstarted
-from schedd.store import runs
+from schedd.store import jobs, runs
 from schedd.store.fence import lock_shards
 from support.store import (
     MINUTE,
@@ -120,7 +121,7 @@ async def test_a_submit_stores_job_and_run_in_one_transaction(world: World) -> N
     assert isinstance(stored, RunRecord)
     assert given == stored
     assert (stored.trigger, stored.ephemeral) == (Trigger.SUBMIT, True)
-    assert await me.store.users.list_jobs("default", None, 10) == []
+    assert await me.store.users.list_jobs("default", None, 10) == ([], None)
 
 
 async def test_a_submit_by_the_same_key_gives_the_run_of_then_as_it_stands(world: World) -> None:
@@ -148,15 +149,38 @@ async def test_jobs_are_listed_newest_first_page_by_page(world: World) -> None:
     await world.member()
     made = [await world.job(name=f"job-{n}") for n in range(5)]
 
-    first = await world.store.users.list_jobs("default", None, 3)
+    first, _ = await world.store.users.list_jobs("default", None, 3)
     last = first[-1]
-    rest = await world.store.users.list_jobs(
+    rest, end = await world.store.users.list_jobs(
         "default", (last.created_at, last.definition.job_id), 3
     )
 
+    assert end is None
     assert [job.definition.name for job in first + rest] == [
         job.definition.name for job in reversed(made)
     ]
+
+
+async def test_a_filter_without_an_index_looks_at_so_many_jobs_and_says_where_it_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "LOOKED_AT", 2)
+    await world.member()
+    for name in ("a-old", "b", "c", "a-new", "d"):
+        await world.job(name=name)
+    wanted, users = JobFilter(name="a-*"), world.store.users
+
+    found, end = await users.list_jobs("default", None, 5, wanted)
+    assert [job.definition.name for job in found] == ["a-new"]
+    found, end = await users.list_jobs("default", end, 5, wanted)
+    assert found == []
+    assert end is not None
+    found, end = await users.list_jobs("default", end, 5, wanted)
+    assert [job.definition.name for job in found] == ["a-old"]
+    assert end is None
+
+    by_name = await users.list_jobs("default", None, 5, JobFilter(name="a-old"))
+    assert (len(by_name[0]), by_name[1]) == (1, None)
 
 
 async def test_an_edit_needs_the_generation_that_was_seen(world: World) -> None:

@@ -13,11 +13,12 @@ from sqlalchemy import Connection, event
 
 from schedd.core.backfill import Rerun, Wish
 from schedd.core.deadlines import Ending
-from schedd.core.ids import BackfillId, IncarnationId, RunId, ShardId
+from schedd.core.ids import BackfillId, IncarnationId, JobId, RunId, ShardId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Crowd, LiveRun, Loss, Overlap, Priority, RunKey
 from schedd.core.records import Unstarted
 from schedd.core.redrive import Line
+from schedd.store.changes import PostgresChangeStore
 from support.store import World, draft, firing, job_record, ok, report
 
 BATCH = 500
@@ -281,6 +282,26 @@ async def test_who_makes_runs_of_backfills_scans_no_big_table_each_tenth_of_a_se
         if scan["Node Type"] == "Seq Scan"
     }
     assert {relation for _, relation in walked} <= {"shards"}, walked
+
+
+async def test_who_looks_for_changes_walks_through_no_table_of_runs(
+    world: World,
+) -> None:
+    await world.member()
+    await filled(world)
+    [[job]] = await world.sql("SELECT job_id FROM runs LIMIT 1")
+    await analyzed(world)
+    looks = PostgresChangeStore(world.store.database, 100)
+    now = await looks.now()
+
+    found = explain(world)
+    assert (await looks.since(now, None)).before is not None
+    assert (await looks.since(now, [JobId(job)])).before is None
+
+    all_scans = [scan for plans in found.values() for plan in plans for scan in scans(plan)]
+    of_runs = [scan for scan in all_scans if scan["Relation Name"].startswith("runs")]
+    assert len(found) == 2, sorted(found)
+    assert not [scan for scan in of_runs if scan["Node Type"] == "Seq Scan"]
 
 
 def loss(run: LiveRun) -> Loss:
