@@ -26,6 +26,10 @@ log = logging.getLogger(__name__)
 LOOK_EVERY: Final = 10.0
 AGAIN_AFTER: Final = 1.0
 """Seconds after which a peer that couldn't be heard is asked again."""
+GATHERS: Final = 0.05
+"""Seconds in which many begin to watch for one change of the streams."""
+MOST_JOBS: Final = 10_000
+"""Jobs in one request; of more, all are asked for."""
 BOTH: Final = 1.0
 """Seconds in which a stream goes on whose successor has begun."""
 EVERY: Final = 0.02
@@ -81,10 +85,12 @@ class Hearing:
                         )
                         self._streams[endpoint] = jobs, task
                 await self._waker.wait(LOOK_EVERY)
+                await asyncio.sleep(GATHERS)
 
     async def _hear(self, endpoint: str, jobs: _Jobs) -> None:
         """Pass on what changes there, until nobody wants it."""
-        request = wire.ChangesRequest(jobs=[job.bytes for job in sorted(jobs or ())])
+        named = sorted(jobs) if jobs is not None and len(jobs) <= MOST_JOBS else ()
+        request = wire.ChangesRequest(jobs=[job.bytes for job in named])
         hears = True
         while True:
             try:

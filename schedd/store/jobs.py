@@ -66,6 +66,14 @@ from schedd.store.moving import move
 from schedd.store.schema import jobs, timers
 from schedd.store.waiting import cancel_waiting
 
+LOOKED_AT: Final = 50_000
+"""Jobs that one statement looks at: a tenth of a second, and never as long as it may take."""
+
+Place: TypeAlias = tuple[datetime, JobId]
+"""Where a list of jobs is: when the last one was made, and its id."""
+
+_PLACE: Final = tuple_(jobs.c.created_at, jobs.c.job_id)
+
 
 def create_job(
     connection: Connection,
@@ -119,15 +127,6 @@ def list_jobs(
     if end is not None:
         query = query.where(end <= _PLACE)
     return [record_of(row) for row in connection.execute(query)], end
-
-
-LOOKED_AT: Final = 50_000
-"""Jobs that one statement looks at: a tenth of a second, and never as long as it may take."""
-
-Place: TypeAlias = tuple[datetime, JobId]
-"""Where a list of jobs is: when the last one was made, and its id."""
-
-_PLACE: Final = tuple_(jobs.c.created_at, jobs.c.job_id)
 
 
 def _end(connection: Connection, namespace: str, after: Place | None) -> Place | None:
