@@ -15,7 +15,7 @@ import pytest
 from support.cluster import DevCluster, dev_cluster
 
 SECONDS = 60
-STREAMS = ":watch|/logs|/result/content"
+STREAMS = "/events|:watch|/logs|/result/content"
 SCHEMA_ALONE = "positive_data_acceptance"
 """What a schema allows may be wrong for what it means: a cron that is none, a job that is gone."""
 
