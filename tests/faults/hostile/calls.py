@@ -24,6 +24,8 @@ SERVICES = (
     *worker_service_pb2.DESCRIPTOR.services_by_name.values(),
     *peer_service_pb2.DESCRIPTOR.services_by_name.values(),
 )
+ENDLESS = ("/schedd.v1.RunService/WatchRuns", "/schedd.v1.PeerService/Changes")
+"""Streams that go on until their caller leaves."""
 HEALTH = ("/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch")
 
 
@@ -59,7 +61,9 @@ async def _ask(
     call = channel.stream_stream(path)(sending(), timeout=WITHIN, **options)
     try:
         async for _ in call:
-            continue
+            if path in ENDLESS:
+                call.cancel()
+                return "OK"
         return (await call.code()).name
     except grpc.aio.AioRpcError as error:
         name = error.code().name
