@@ -10,6 +10,7 @@ NOT_FOUND, `Watch` says SERVICE_UNKNOWN and goes on, as the protocol has it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Final
 
@@ -23,6 +24,8 @@ from schedd.api.places import Places
 from schedd.rpc.reading import Context, put, streaming, unary
 from schedd.rpc.status import abort_with
 from schedkit.tasks import Loop
+
+log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 0.5
 OF_ALL: Final = ""
@@ -62,9 +65,14 @@ class Health:
         put(server, SERVICE_NAME, table)
 
     async def step(self) -> None:
-        """Say how it is now; who watches hears of changes alone."""
-        status = NOT_SERVING if self._unready() else SERVING
+        """Say how it is now; who watches hears of changes alone, and so does the log."""
+        why = self._unready()
+        status = NOT_SERVING if why else SERVING
         if status != self._said:
+            if why and self._said is not None:
+                log.warning("not ready: %s", "; ".join(why))
+            elif self._said is not None:
+                log.info("ready")
             self._said = status
             for name in self._asked:
                 await self._health.set(name, status)

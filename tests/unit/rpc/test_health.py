@@ -77,3 +77,15 @@ async def test_a_service_that_isnt_there_is_refused_to_who_asks_and_unknown_to_w
     watch = served.stub.Watch(health_pb2.HealthCheckRequest(service="schedd.v1.Nobody"))
     assert (await watch.read()).status == UNKNOWN
     watch.cancel()
+
+
+async def test_the_log_has_a_line_when_a_member_isnt_ready_any_more_and_one_when_it_is_again(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    for reasons in (("the database is away",), ("the database is away", "and etcd"), (), ()):
+        await served.becomes(*reasons)
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("WARNING", "not ready: the database is away"),
+        ("INFO", "ready"),
+    ]
